@@ -108,7 +108,7 @@ def _drawn(draw: random.Random, folder: Path) -> TrainerCase:
         "tie_word_embeddings": draw.random() < 0.5,
     }
     write_models(folder, model, draw.choice([64, 128]))
-    rows, prompt, answer, hints = draw.randint(2, 6), draw.randint(24, 120), draw.randint(4, 20), draw.choice([2, 3])
+    rows, prompt, answer, hints = draw.randint(2, 6), draw.randint(32, 120), draw.randint(4, 20), draw.choice([2, 3])
     settings = [
         f"policy.model_name={folder / 'model'}",
         f"policy.lora_r={rank}",

@@ -2,7 +2,7 @@
 
     python benchmarks/hrl_study.py --minutes 90                     # a piece: goes on where the last one ended
     python benchmarks/hrl_study.py --arms full --seeds 1            # a piece of one's own choice
-    python benchmarks/hrl_study.py --factors 1 0.3333 3             # then each arm's grid of rates, under the first seed
+    python benchmarks/hrl_study.py --factors 1 0.3333 3   # then a grid of rates, under the first seed
     python benchmarks/hrl_study.py --table                          # of all that has run
 
 Every run starts from the toy policy, checks as many answers (4,608) as each other and makes as many updates, with
@@ -46,7 +46,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 
-from benchmarks.hrl_study_page import known, right, table
+from benchmarks.hrl_study_page import known, picture, right, table
 from r2v.config import Config, HierarchicalConfig, load
 from r2v.hrl.algorithm.training_batch import POLICY_STATISTICS, TrainingBatch, policy_loss_fn
 from r2v.hrl.rollout.episode import play_many
@@ -233,12 +233,15 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=90.0, help="no run begins after so many; default: 90")
     parser.add_argument("--outcomes", type=Path, default=Path("benchmarks/outcomes/hrl_study.jsonl"))
     parser.add_argument("--table", action="store_true", help="run nothing: print the table of all that has run")
+    parser.add_argument("--picture", type=Path, help="with --table: draw the curves too, as this path and .svg")
     asked = parser.parse_args()
     h = load(asked.config, SIZE).hierarchical
     size = (asked.iterations or h.iterations, h.episodes)
     if asked.table:
         runs = known(asked.outcomes, *size)
         print("\n".join(table(runs, list(STUDY_ARMS))))
+        if asked.picture is not None:
+            picture(runs, list(STUDY_ARMS), asked.picture)
         return
     asked.outcomes.parent.mkdir(exist_ok=True)
     began, before = time.monotonic(), Untrained()

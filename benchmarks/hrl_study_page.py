@@ -1,4 +1,4 @@
-"""The table of benchmarks/hrl_study.py, made of the runs that there are."""
+"""The table of benchmarks/hrl_study.py and the picture of its curves, made of the runs that there are."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from r2v.evaluation.statistics import cluster_bootstrap_ci
+from r2v.plotting import DASHES, PALETTE, STYLE, save
 
 Runs = Sequence[dict[str, Any]]
 
@@ -49,3 +50,26 @@ def _percent(runs: Runs, when: str, turn: int) -> str:
     outcomes = np.array([[float(digit) for digit in one[when]["eval"][turn]] for one in runs]).T
     low, high = cluster_bootstrap_ci(outcomes)
     return f"{100 * outcomes.mean():.1f} [{100 * low:.1f}, {100 * high:.1f}]"
+
+
+def picture(runs: Runs, arms: Sequence[str], path: Path) -> None:
+    """Curves as `path`.svg: right last answers of the training's own draws, mean of the seeds and of five
+    iterations."""
+    import matplotlib
+
+    with matplotlib.rc_context({**STYLE, "figure.figsize": (7.0, 3.2)}):
+        import matplotlib.pyplot as plt
+
+        figure, axes = plt.subplots(layout="constrained")
+        for at, arm in enumerate(arms):
+            own = [one["curve"] for one in runs if one["arm"] == arm and one["factor"] == 1.0 and one["curve"]]
+            if not own:
+                continue
+            mean = 100 * np.mean([[pair[-1] if pair[-1] is not None else pair[0] for pair in one] for one in own], 0)
+            smooth = np.convolve(mean, np.ones(5) / 5, "valid")
+            style = {"color": PALETTE[at % len(PALETTE)], "linestyle": DASHES[at % len(DASHES)]}
+            axes.plot(np.arange(len(smooth)) + 3, smooth, label=f"{arm} ({len(own)})", **style)
+        axes.set(xlabel="iteration", ylabel="right last answers, %")
+        axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+        save(figure, path, "svg")
+        plt.close(figure)

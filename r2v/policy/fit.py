@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, NoReturn
@@ -24,6 +23,7 @@ from r2v.config import Phase
 from r2v.errors import Interrupted, UsageError
 from r2v.log import Progress
 from r2v.policy.sharded_training import fsdp_plugin, zero_plugin
+from r2v.policy.tf32 import tf32
 from r2v.randomness import generator, seed_of
 from r2v.storage import checkpoint
 from r2v.storage.checkpoint import LATEST
@@ -108,19 +108,6 @@ def arguments(phase: Phase, out: Path, rows: int, model: Any, seed: int) -> dict
         "deepspeed": phase.deepspeed or (zero_plugin(phase.zero) if phase.zero else None),
         **(fsdp_plugin(large) if phase.fsdp else {}),
     }
-
-
-@contextmanager
-def tf32(wanted: bool) -> Iterator[None]:
-    """While training in bfloat16, what is still multiplied in float32 (the adapters' weights, the head) may use TF32;
-    afterwards all is as it was, so that what acts in the same process computes as in one of its own."""
-    before = torch.get_float32_matmul_precision()
-    try:
-        if wanted:
-            torch.set_float32_matmul_precision("high")
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 def fit(trainer: Any, what: str, out: Path, lengths: Sequence[int]) -> list[dict[str, float]]:

@@ -19,7 +19,9 @@ from typing import Any
 
 from r2v import config as c
 from r2v import distributed
-from r2v.errors import InputError
+from r2v.config.checks import IF_GIVEN
+from r2v.config.engines import LOCAL
+from r2v.errors import InputError, UsageError
 from r2v.extensions import is_dotted, source_sha256
 from r2v.hrl.parallel.placement import ranks_of
 from r2v.log import logger
@@ -43,6 +45,17 @@ class HierarchicalSettings:
     """Hash of the file of problems: with another content it is another artifact."""
     seed: int
     ranks: int | None = field(default=None, metadata=c.RUNTIME)
+    engine: str | None = field(default=None, metadata=IF_GIVEN)
+    """`policy.engine` where it was to be another than this process."""
+
+    def require_possible(self) -> None:
+        """Raises UsageError where an engine is to generate."""
+        if self.engine is not None:
+            raise UsageError(
+                f"policy.engine={self.engine}: hierarchical training generates in its own process, with weights that "
+                "change in every iteration; allowed is local. Run this stage with policy.engine=local (the artifact is "
+                "the same), the stages that play with the engine"
+            )
 
     @classmethod
     def of(cls, config: c.Config) -> HierarchicalSettings:
@@ -62,6 +75,7 @@ class HierarchicalSettings:
             problems_sha256=_content_of(h.problems.path),
             seed=config.seed,
             ranks=config.training.ranks,
+            engine=None if config.policy.engine == LOCAL else config.policy.engine,
         )
 
 
@@ -110,10 +124,12 @@ def closing_lines(report: dict[str, Any]) -> list[str]:
 def _train(config: c.Config, work: Work) -> None:
     from r2v.hrl.training.build import build_trainer
     from r2v.policy.export import export
+    from r2v.policy.load import device_of
+    from r2v.policy.tf32 import tf32
     from r2v.storage.files import write_json
 
     weights = work.inputs["bc"].file("final") if "bc" in work.inputs else None
-    with distributed.stopping() as stop:
+    with distributed.stopping() as stop, tf32(device_of(config.policy).startswith("cuda")):
         trainer = build_trainer(config, work.folder, weights, stop=stop)
         report = trainer.run()
     actor, best = trainer.roles.actor_as_policy(), trainer.state.best

@@ -1,4 +1,4 @@
-"""Precision of training: bfloat16 and TF32 for large models on CUDA, and nothing of it left behind."""
+"""Precision of training: bfloat16 for large models on CUDA."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from r2v.config import load
-from r2v.policy.fit import arguments, tf32
+from r2v.policy.fit import arguments
 
 
 @pytest.mark.parametrize(
@@ -20,13 +20,3 @@ def test_large_models_on_cuda_train_in_bfloat16(device: str, count: int, expecte
     model = SimpleNamespace(device=torch.device(device), parameters=lambda: weights)
     made = arguments(load(None).training.phase("bc"), tmp_path, 8, model, 0)
     assert (made["bf16"], made["gradient_checkpointing"], made["use_cpu"]) == (expected, expected, device == "cpu")
-
-
-def test_tf32_lasts_as_long_as_the_training_and_is_left_alone_without_bfloat16() -> None:
-    before = torch.get_float32_matmul_precision()
-    with tf32(False):
-        assert torch.get_float32_matmul_precision() == before
-    with pytest.raises(RuntimeError, match="cut"), tf32(True):
-        assert torch.get_float32_matmul_precision() == "high"
-        raise RuntimeError("cut")
-    assert torch.get_float32_matmul_precision() == before

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from r2v.cli.main import main
 from r2v.config import load
 from r2v.errors import InputError
 from r2v.evaluation.audit.verify import verify_results
@@ -102,6 +103,21 @@ def test_gsm8ks_configuration_trains_a_small_model_to_the_end(tmp_path: Path) ->
     assert done.returncode == 0 and "answers of at most 16 tokens" in done.stderr, done.stderr
     assert report(tmp_path)["iterations"] == 2 and report(tmp_path)["trained"]["problems"] == 4
     assert "answers were cut at hierarchical.answer_tokens=16" in done.stderr
+
+
+@pytest.mark.parametrize("command", [("train_hierarchical",), ("run", "--overrides", "hierarchical.enabled=true")])
+def test_an_engine_is_refused_before_anything_is_begun(
+    command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Alone and in a chain."""
+    monkeypatch.chdir(tmp_path)
+    model_at(tmp_path / "small")
+    settings = ("policy.model_name=small", "policy.lora_r=4", "policy.dtype=float32", "policy.engine=vllm")
+    words = [*command, *(() if "--overrides" in command else ("--overrides",)), *settings]
+    assert main(words) == 2
+    [line] = [line for line in capsys.readouterr().err.splitlines() if line.startswith("r2v: ")]
+    assert line.startswith("r2v: policy.engine=vllm: hierarchical training generates in its own process")
+    assert "policy.engine=local" in line and not (tmp_path / "outputs").exists()
 
 
 def test_every_file_it_leaves_is_of_a_known_kind(finished: Path) -> None:

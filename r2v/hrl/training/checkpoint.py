@@ -1,7 +1,8 @@
 """Checkpoints of a training between two phases: enough to resume with the same bits.
 
     checkpoint-<n>/state.pt     weights of each role and of the target network, optimizers, iteration and phase, what
-                                that phase needs (episodes, training batches), versions, length of metrics.jsonl
+                                that phase needs (episodes, training batches), versions, length of metrics.jsonl; it is
+                                streamed: no second copy of it is ever in memory
     checkpoint-<n>/of.json      the configuration, seed and placement it was made with
     checkpoint-<n>/at.json      iteration, phase, cursor of the replay buffer
     checkpoint-<n>/sha256.json  hashes of these and of the segments of the replay buffer that it needs
@@ -17,7 +18,6 @@ their number may change.
 
 from __future__ import annotations
 
-import io
 import json
 import shutil
 from collections.abc import Iterable, Mapping
@@ -51,10 +51,8 @@ def write(
     with writing(place):
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir(parents=True)
-        buffer = io.BytesIO()
-        torch.save(dict(state), buffer)
-        with replacing(draft / STATE_FILE) as file:
-            file.write(buffer.getbuffer())
+        with checkpoint.saving(place), replacing(draft / STATE_FILE) as file:
+            torch.save(dict(state), file)
         write_json(draft / IDENTITY_FILE, dict(identity))
         write_json(draft / POSITION_FILE, dict(position))
         checkpoint.seal(draft, segments)
@@ -93,7 +91,7 @@ def read(folder: Path, identity: Mapping[str, Any]) -> dict[str, Any] | None:
     place = latest.resolve()
     with checkpoint.resuming(place):
         _check(place, json.loads((place / IDENTITY_FILE).read_text()), json.loads(json.dumps(identity)))
-        state: dict[str, Any] = torch.load(io.BytesIO((place / STATE_FILE).read_bytes()), weights_only=True)
+        state: dict[str, Any] = torch.load(place / STATE_FILE, weights_only=True)
     return state
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -191,6 +192,35 @@ def test_a_disk_that_refuses_leaves_the_latest(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentFault, match="cannot write"):
         checkpoint.write(tmp_path, 4, {"seed": 0}, {"replay": 0}, {"x": torch.zeros(3)})
     kept = checkpoint.read(tmp_path, {"seed": 0})
+    assert kept is not None and torch.equal(kept["x"], torch.ones(3))
+
+
+def test_a_state_is_streamed_to_the_disk_and_never_whole_in_memory_a_second_time(tmp_path: Path) -> None:
+    size = 16_000_000
+    state = {"x": [torch.ones(size // 16) for _ in range(4)]}
+    tracemalloc.start()
+    try:
+        checkpoint.write(tmp_path, 3, {}, {"replay": 0}, state)
+        assert tracemalloc.get_traced_memory()[1] < size / 8, "bytes that Python held at once"
+    finally:
+        tracemalloc.stop()
+    assert (tmp_path / "checkpoint-3" / checkpoint.STATE_FILE).stat().st_size > size
+
+
+def test_a_disk_that_is_full_half_way_is_one_line_and_leaves_the_latest(tmp_path: Path) -> None:
+    """In a process of its own, whose files may have no more than a megabyte."""
+    code = (
+        "import resource, torch; from pathlib import Path; from r2v.errors import EnvironmentFault\n"
+        "from r2v.hrl.training import checkpoint\n"
+        f"folder = Path({str(tmp_path)!r})\n"
+        "checkpoint.write(folder, 3, {}, {'replay': 0}, {'x': torch.ones(3)})\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))\n"
+        "try: checkpoint.write(folder, 4, {}, {'replay': 0}, {'x': torch.ones(1 << 20)})\n"
+        "except EnvironmentFault as error: print(error)"
+    )
+    done = subprocess.run([warm.python(), "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.startswith("cannot write ") and done.stdout.count("\n") == 1, done
+    kept = checkpoint.read(tmp_path, {})
     assert kept is not None and torch.equal(kept["x"], torch.ones(3))
 
 
