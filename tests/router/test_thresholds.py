@@ -59,6 +59,20 @@ def test_match_rate_at_the_ends_and_without_scores() -> None:
     assert match_rate(played(lambda tau: 1 - tau, log), SCORES, 1.0, max_executions=12).tau < 0.01
 
 
+@pytest.mark.parametrize("target", [0.05, 0.2, 0.4])
+def test_a_temperature_changes_scores_and_no_decision(target: float) -> None:
+    """Why no ablation takes the temperature away: the threshold is found by rank, so it moves with the scores."""
+
+    def asked(temperature: float) -> list[bool]:
+        scores = [1 / (1 + math.exp(-math.log(score / (1 - score)) / temperature)) for score in SCORES]
+        rate = lambda tau: sum(score >= tau for score in scores) / len(scores)  # noqa: E731
+        tau = match_rate(played(rate, []), scores, target).tau
+        return [score >= tau for score in scores]
+
+    assert asked(1.0) == asked(0.5) == asked(3.0)
+    assert sum(asked(1.0)) / len(SCORES) == pytest.approx(target, abs=0.01)
+
+
 def test_hoeffding_bentkus_known_answers() -> None:
     assert hoeffding_bentkus(0.0, 10, 0.5) == pytest.approx(0.5**10), "Hoeffding: exp(-10 ln 2)"
     assert hoeffding_bentkus(0.1, 10, 0.5) == pytest.approx(
