@@ -22,7 +22,6 @@ PAID = (10, 20, 30, 40, 50)
 
 def _cell(method: str, point: str, solved: int, paid: int, actions: str) -> dict[str, Any]:
     return {
-        "condition": "noisy",
         "method": method,
         "point": point,
         "success": "1" * solved + "0" * (TASKS - solved),
@@ -31,7 +30,9 @@ def _cell(method: str, point: str, solved: int, paid: int, actions: str) -> dict
     }
 
 
-def _piece(folder: Path, number: int, solved: dict[str, int], rescue: int | None = 20) -> Piece:
+def _piece(
+    folder: Path, number: int, solved: dict[str, int], rescue: int | None = 20, condition: str = "noisy"
+) -> Piece:
     """A student: slm_only solves none for nothing, llm_only all for 100, and each method this many at every point."""
     lines = [_cell("slm_only", "", 0, 0, ""), _cell("llm_only", "", TASKS, 100, "")]
     lines += [
@@ -39,10 +40,10 @@ def _piece(folder: Path, number: int, solved: dict[str, int], rescue: int | None
         for method, many in solved.items()
         for point, paid in zip(POINTS, PAID, strict=True)
     ]
-    lines.append({"condition": "noisy", "method": "oracle", "micro_usd_by_calls": [[None, rescue]] * 10})
+    lines.append({"method": "oracle", "micro_usd_by_calls": [[None, rescue]] * 10})
     head = {"student": number, "commit": "0" * 40, "cpu_seconds": {}}
-    path = folder / f"student-{number}-noisy.jsonl.zst"
-    text = "".join(json.dumps(line) + "\n" for line in [head, *lines])
+    path = folder / f"student-{number}-{condition}.jsonl.zst"
+    text = "".join(json.dumps(line) + "\n" for line in [head, *({"condition": condition, **line} for line in lines)])
     path.write_bytes(zstandard.ZstdCompressor().compress(text.encode()))
     return Piece.read(path)
 
@@ -80,7 +81,7 @@ def test_a_part_earns_its_place_where_the_interval_over_its_replacement_is_above
     line = next(line for line in table(three, "noisy") if line.startswith("- verifier, as a threshold"))
     lead, error = _area(0.75) - _area(0.5), 0.7 * math.sqrt(0.25 * 0.75 / TASKS)
     assert lead - 1.96 * error > 0 and f"earns its place: yes, +{lead:.3f} [" in line
-    assert line.endswith("in 3 of 3 students")
+    assert line.endswith("students: 3 of 3")
 
 
 def test_an_aim_that_the_students_left_cannot_reach_is_missed_and_another_is_open(three: list[Piece]) -> None:
@@ -88,6 +89,14 @@ def test_an_aim_that_the_students_left_cannot_reach_is_missed_and_another_is_ope
     assert any("above entropy," in line and line.endswith("3 of 3 (open)") for line in lines)
     assert any("above verifier," in line and line.endswith("0 of 3 (missed)") for line in lines)
     assert any("above entropy," in line and line.endswith("(met)") for line in table(three, "noisy", planned=3))
+
+
+def test_on_clean_the_aim_is_to_be_below_nobody(tmp_path: Path) -> None:
+    solved = {"r2v": 20, "entropy": 30, "verifier": 20}
+    pieces = [_piece(tmp_path, number, solved, condition="clean") for number in (0, 1)]
+    lines = table(pieces, "clean", planned=2)
+    assert any("below entropy," in line and line.endswith("2 of 2 (missed)") for line in lines)
+    assert any("below verifier," in line and line.endswith("0 of 2 (met)") for line in lines)
 
 
 def test_the_oracle_takes_the_cheapest_rescues_first_and_the_share_closed_is_of_its_gap(three: list[Piece]) -> None:
