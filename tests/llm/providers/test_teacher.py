@@ -105,10 +105,8 @@ def test_teacher_and_judge_are_one_emulator(provider: str, name: str, emulator: 
     asked = len(emulator.ledger().bills) - before
     read = report["questions"]["read"]
     assert report["questions"] == {"read": read, "unreadable": 0, "refused": 0}, asked_again(tmp_path)
-    assert 0 < read == asked, (
-        "each question once: the collection was answered, so no call before it",
-        asked_again(tmp_path),
-    )
+    lost = asked_again(tmp_path)
+    assert 0 < read <= asked <= read + len(lost), ("each question once, but for what the journal calls lost", lost)
     assert report["judge"] == {"provider": provider, "model": name}
     alone = load(None, [*SMALL, "data.num_episodes=7", *verifier, "teacher.attempts=2"])
     again = run_job(alone, job("verifier"), {"collect": published(alone, "collect", tmp_path)}, root=tmp_path).artifact
