@@ -75,6 +75,9 @@ class Outage:
         while True:
             await self._clock.sleep(self._pause)
             self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+            if self._since is None:  # a call that was under way has been answered meanwhile
+                self._open.set()
+                return
             self._require_patience()
             if await self._is_there():
                 self._failures = 0

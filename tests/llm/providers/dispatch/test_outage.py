@@ -116,6 +116,23 @@ def test_servers_that_answer_500_for_minutes_are_an_outage_and_no_request_is_giv
     assert len(lost) == absent.refused <= 8 + 4, "each may have been carried out, and few were sent"
 
 
+def test_an_answer_to_a_call_under_way_ends_an_outage_that_has_just_begun(tmp_path: Path) -> None:
+    """As where one connection of eight was not made in time on a busy machine."""
+    loop = JumpingLoop()
+
+    class Late(Absent):
+        async def call(self, request: ProviderRequest) -> CallResult:
+            if not self.refused and "conversation 0" in json.dumps(request.body):
+                self.refused += 1
+                await asyncio.sleep(9.5)
+                raise unsent()
+            return await super().call(request)
+
+    late = Late(loop, -2.0, -1.0, unsent())
+    said = through(late, loop, tmp_path)
+    assert [len(turns) for turns in said] == [3] * 20 and (late.refused, late.calls) == (1, 60)
+
+
 def test_a_request_that_fails_alone_for_ever_is_given_up_as_before(tmp_path: Path) -> None:
     """The provider is there (it is asked), so this is the request's own matter."""
     loop = JumpingLoop()
