@@ -53,8 +53,9 @@ def watch(now: Comparison) -> bool:
 
 
 def idle_sentinels(now: Comparison) -> list[str]:
-    """The sentinels that watch nothing any more, and all but one of those that wait."""
-    kept = _waiting(now) if _watched(now) else None
+    """The sentinels that watch nothing any more, and all but one of those that wait. Whose job has ended, nobody says
+    yet how, is about to start: it stays."""
+    kept = _waiting(now) if _watched(now) or now.untold else None
     return [
         row.id
         for row in _sentinels(now)
@@ -70,13 +71,13 @@ def watched_by(root: Path, name: str) -> list[str]:
 
 
 def _watched(now: Comparison) -> dict[str, str]:
-    """The attempts in the queue, by job. One that tells its own end is watched to it, and on while nobody says how it
-    ended: what it leaves undone, and whom a failure is told, is its sentinel's."""
+    """The attempts in the queue, by job. One that tells its own end is watched to it: what it leaves undone, and whom
+    a failure is told, is its sentinel's."""
     entries = {job: now.chain.jobs[job] for job in now.jobs}
     return {
         job: entry.latest.id
         for job, entry in entries.items()
-        if entry.latest is not None and not entry.planned and (now.in_queue(entry.latest.id) or job in now.untold)
+        if entry.latest is not None and not entry.planned and now.in_queue(entry.latest.id)
     }
 
 

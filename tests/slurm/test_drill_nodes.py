@@ -15,7 +15,7 @@ WHOLE = pytest.mark.whole
 SPREAD = "--nodes=2 --ntasks=2 --ntasks-per-node=1"
 OPTIONS = (
     "training.ranks=2 policy.device=cpu training.bc.num_epochs=1 training.preference.num_epochs=1 verifier.num_tasks=6 "
-    "candidates.num_folds=2 preference.accept=always hierarchical.iterations=2 hierarchical.problems.count=40"
+    "candidates.num_folds=2 preference.accept=always hierarchical.iterations=2"
 )
 LINE = f"sbatch --cpus-per-task=1 --mem=4G {{}} scripts/slurm/{{}} --overrides {OPTIONS}"
 CASES = {
@@ -24,7 +24,7 @@ CASES = {
     "preference": (
         "03_train_policy.sh desk noisy preference",
         "outputs/policy/desk_noisy/preference",
-        ("bc", "verifier", "candidates"),
+        ("train_policy bc", "train_verifier", "generate_candidates"),
     ),
     "hierarchical": ("10_train_hierarchical.sh", "outputs/hierarchical/hierarchical", ()),
 }
