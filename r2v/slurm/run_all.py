@@ -135,7 +135,7 @@ def _submit_chain(
     root: Path, config: Config, steps: Sequence[PlannedJob], limits: HealingLimits, *, live: bool
 ) -> None:
     name, sha = places_of(config, root).name, _sha(config)
-    with chains.lock(root, name):
+    with chains.lock(root, name, wait=30.0):  # a job of it that has just started may be looking at it
         marks = {row.id: parse_comment(row.comment) for row in client.queue(name, root)}
         others = [id_ for id_, mark in marks.items() if mark is not None and mark.sha != sha]
         if others:

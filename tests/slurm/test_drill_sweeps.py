@@ -69,8 +69,13 @@ def test_one_slot_two_and_the_queue_give_one_table_and_a_killed_watcher_loses_no
     assert tables == [[({"x": x}, float(x)) for x in range(1, 7)]] * 3
     began = [line.split()[1] for line in (project.folder / "ledger").read_text().splitlines() if line[:5] == "begin"]
     assert sorted(began) == sorted([str(x) for x in range(1, 7)] * 3), "none twice"
-    names = project.run("sacct", "-XnP", "-o", "JobName,State").stdout.split()
-    assert sum("points_" in name and name.endswith("|COMPLETED") for name in names) == 6
+
+    def completed() -> int:
+        names = project.run("sacct", "-XnP", "-o", "JobName,State").stdout.split()
+        return sum("points_" in name and name.endswith("|COMPLETED") for name in names)
+
+    project.cluster.wait(lambda: completed() >= 6)  # accounting comes seconds late
+    assert completed() == 6
     assert project.r2v("experiments", "compare", "points").returncode == 0
 
 
