@@ -16,6 +16,7 @@ import json
 import os
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -94,11 +95,11 @@ def cells(waves: Waves, benchmark: LongChain, episodes: int, pages: int) -> list
     return [cell(tau) for tau in THRESHOLDS]
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--episodes", type=int, default=1000)
     parser.add_argument("--pages", type=int, default=25)
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
     benchmark = LongChain(num_tasks=arguments.episodes, length=arguments.pages)
     waves = Waves(workers=2, max_conversations=16)
     marks: list[tuple[int, float]] = []

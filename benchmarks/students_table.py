@@ -202,7 +202,8 @@ def _alike(pieces: Sequence[Piece], condition: str, method: str) -> tuple[str, s
     """Shares of episodes that are r2v's action by action: over all points, and at the main one."""
     if method == OURS:
         return "", ""
-    return tuple(f"{same(pieces, condition, method, points):.2f}" for points in (POINTS, (MAIN_POINT,)))  # type: ignore[return-value]
+    everywhere, main = (same(pieces, condition, method, points) for points in (POINTS, (MAIN_POINT,)))
+    return f"{everywhere:.2f}", f"{main:.2f}"
 
 
 def same(pieces: Sequence[Piece], condition: str, method: str, points: Sequence[str]) -> float:

@@ -7,6 +7,7 @@ python scripts/picture.py results/report/mrp docs/report.png --part verdicts
 from __future__ import annotations
 
 import argparse
+import re
 import subprocess
 import sys
 import tempfile
@@ -48,10 +49,12 @@ def main() -> int:
         "--part", default="figures", metavar="ID", help="section of the page to show (default: figures)"
     )
     values = parser.parse_args()
+    size = re.fullmatch(r"(\d+)x(\d+)", values.size)
+    if size is None:
+        parser.error(f"--size {values.size}: WIDTHxHEIGHT in pixels, such as 1200x900")
     try:
-        width, height = map(int, values.size.split("x"))
-        picture(values.report, values.output, (width, height), values.part)
-    except (R2VError, OSError, ValueError, subprocess.SubprocessError) as error:
+        picture(values.report, values.output, (int(size[1]), int(size[2])), values.part)
+    except (R2VError, OSError, subprocess.SubprocessError) as error:
         print(f"picture.py: {error}", file=sys.stderr)
         return 3
     print(f"{values.output}: {values.output.stat().st_size / 1000:.0f} kB")

@@ -218,9 +218,6 @@ def test_a_block_is_wider_than_the_engine() -> None:
     assert block_size(RolloutConfig(max_conversations=16)) >= 2 * 16
 
 
-def test_what_playing_in_blocks_keeps_is_measured(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("sys.argv", ["blocks", "--episodes", "20", "--pages", "3"])
-    memory_of_blocks()
+def test_what_playing_in_blocks_keeps_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    memory_of_blocks(["--episodes", "20", "--pages", "3"])
     assert "grown after the first tenth" in capsys.readouterr().out

@@ -74,7 +74,8 @@ def test_what_a_stranger_is_making_is_waited_for_without_a_gpu(made: Project) ->
     cluster.wait(lambda: minutes_to_start(cluster.job(job)) > 5)
     stranger.kill()
     stranger.communicate()
-    cluster.run("scontrol", "update", f"jobid={job}", "starttime=now")
+    later = "starttime=now+3"  # slurmd launches nothing in the second of its requeue: "already killed"
+    cluster.run("scontrol", "update", f"jobid={job}", later)
     cluster.wait(lambda: list(store.glob(f"preference-*.lease/*,{job},*")), 120)
 
     behind = made.sbatch(line)
