@@ -3,41 +3,57 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.slurm.cluster import Cluster
-from tests.slurm.project import Project
+from tests.slurm.project import ROOT, Project
 
 WHOLE = pytest.mark.whole
 SPREAD = "--nodes=2 --ntasks=2 --ntasks-per-node=1"
-OPTIONS = "training.ranks=2 policy.device=cpu training.bc.num_epochs=1 verifier.num_tasks=6 candidates.num_folds=2"
-LINE = f"sbatch --cpus-per-task=1 --mem=4G {{}} scripts/slurm/{{}} desk noisy {{}} --overrides {OPTIONS}"
-SCRIPTS = {"bc": "03_train_policy.sh", "verifier": "04_train_verifier.sh"}
-PLACES = {"bc": "outputs/policy/desk_noisy/bc", "verifier": "outputs/verifier/desk_noisy"}
+OPTIONS = (
+    "training.ranks=2 policy.device=cpu training.bc.num_epochs=1 training.preference.num_epochs=1 verifier.num_tasks=6 "
+    "candidates.num_folds=2 candidates.num_tasks=6 candidates.num_samples=3 preference.min_value_gap=0.0 "
+    "preference.accept=always hierarchical.iterations=2"
+)
+LINE = f"sbatch --cpus-per-task=1 --mem=4G {{}} scripts/slurm/{{}} --overrides {OPTIONS}"
+CASES = {
+    "bc": ("03_train_policy.sh desk noisy bc", "outputs/policy/desk_noisy/bc", ()),
+    "verifier": ("04_train_verifier.sh desk noisy", "outputs/verifier/desk_noisy", ()),
+    "preference": (
+        "03_train_policy.sh desk noisy preference",
+        "outputs/policy/desk_noisy/preference",
+        ("train_policy --stage bc", "train_verifier", "generate_candidates"),
+    ),
+    "hierarchical": ("10_train_hierarchical.sh", "outputs/hierarchical/desk_noisy", ()),
+}
+"""What is typed, what it makes, and the stages that it needs besides collect and perturb."""
 
 
 def record_of(project: Project, id_: str) -> Path:
     """Where a job that has ended well wrote about itself."""
     project.cluster.wait(lambda: not project.cluster.squeue(), timeout=900, every=1.0)
-    folder = project.folder / "outputs/.chains/desk_noisy/jobs" / id_
+    (folder,) = project.folder.glob(f"outputs/.chains/*/jobs/{id_}")
     logs = [log.read_text()[-4000:] for log in project.folder.glob(f"logs/*_{id_}.out")]
-    assert project.record(id_, "exit.json").get("rc") == 0, logs or "no log"
+    assert json.loads((folder / "exit.json").read_text()).get("rc") == 0, logs or "no log"
     return folder
 
 
 @WHOLE
-@pytest.mark.parametrize("name", ["bc", "verifier"])
+@pytest.mark.parametrize("name", CASES)
 def test_two_ranks_on_two_nodes_train_what_two_ranks_on_one_train(name: str, slurm: Cluster, tmp_path: Path) -> None:
     project = Project(slurm, tmp_path / "one", fake_stages=False)
-    for command in ("collect", "perturb"):
-        project.r2v(command, "--config", "configs/desk/noisy.yaml")
+    shutil.copytree(ROOT / "configs/hierarchical", project.folder / "configs/hierarchical")
+    shutil.copy(ROOT / "configs/hierarchical.yaml", project.folder / "configs")
+    typed, place, needs = CASES[name]
+    for command in ("collect", "perturb", *needs) if name != "hierarchical" else ():
+        project.r2v(*command.split(), "--config", "configs/desk/noisy.yaml", "--overrides", *OPTIONS.split())
     other, found = project.copy(tmp_path / "two"), []
     for here, where in ((project, ""), (other, SPREAD)):
-        words = "bc" if name == "bc" else ""
-        record = record_of(here, here.sbatch(LINE.format(where, SCRIPTS[name], words)))
-        files = here.artifact(PLACES[name])["files"]
+        record = record_of(here, here.sbatch(LINE.format(where, typed)))
+        files = here.artifact(place)["files"]
         found.append({path: sha for path, sha in files.items() if path.endswith(".safetensors")})
     assert found[0] and found[0] == found[1]
     listed = json.loads((record / "ranks.json").read_text())["ranks"]
