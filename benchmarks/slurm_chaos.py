@@ -142,7 +142,7 @@ class ChaosRun:
                 self._watch(mark.name, mark.job)
                 self.slurm.finish(job, "COMPLETED")
                 return
-            if surplus(self.root, mark.name, mark.job, job.id):
+            if surplus(self.root, mark.name, mark.job, mark.attempt, job.id):
                 self.slurm.finish(job, "FAILED", "6:0")
                 return
             fate = "done" if self.draw.random() < 0.6 else self.draw.choice([*FATES])

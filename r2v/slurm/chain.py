@@ -93,6 +93,11 @@ class ChainJob:
         return self.attempts[-1] if self.attempts else None
 
     @property
+    def next_number(self) -> int:
+        """The number of the attempt that is planned, or would be next; from 1 on."""
+        return len(self.attempts) + 1
+
+    @property
     def since_asked(self) -> tuple[Attempt, ...]:
         """Those from the last one on that somebody asked for."""
         return self.attempts[max((i for i, one in enumerate(self.attempts) if one.reason in ASKED_FOR), default=0) :]

@@ -136,10 +136,12 @@ class Comparison:
         return other.standing(job)
 
 
-def pending(id_: str, job: str, chain: Chain, depends: str, *, own: str = "", sentinel: bool = False) -> Queued:
-    """What squeue will say of a job that has just been submitted behind what it depends on."""
+def pending(id_: str, job: str, chain: Chain, depends: str, *, own: str = "") -> Queued:
+    """What squeue will say of a job (`WHOLE`: a sentinel) that was submitted and written down a moment ago."""
     blank = dict.fromkeys(("reason", "start", "elapsed", "limit", "nodes", "name", "partition", "submitted"), "")
-    mark = chains.comment(chain.name, job, chain.config_sha, own=own, sentinel=sentinel)
+    sentinel = job == WHOLE
+    attempt = 1 if sentinel else len(chain.jobs[job].attempts)
+    mark = chains.comment(chain.name, job, chain.config_sha, attempt=attempt, own=own, sentinel=sentinel)
     return Queued(id=id_, state="PENDING", comment=mark, dependency=depends, **blank)
 
 

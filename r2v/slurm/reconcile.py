@@ -133,9 +133,9 @@ def by_sentinel(name: str, job: str = WHOLE, *, root: Path = Path()) -> int:
             return EnvironmentFault.exit_code
 
 
-def surplus(root: Path, name: str, job: str, id_: str) -> bool:
-    """Whether a job that has just started is one too many: its chain has another attempt at the same stage, written
-    down, and none that is planned. A submission that was delivered twice, or after it was given up, ends here."""
+def surplus(root: Path, name: str, job: str, attempt: int, id_: str) -> bool:
+    """Whether a job that has just started as this attempt at a stage is one too many: it is not in its chain, which has
+    no such attempt planned. A submission that was delivered twice, or after it was given up, ends here."""
     for _ in range(20):
         chain = chains.read(root, name) if name in chains.names(root) else None
         entry = chain.jobs.get(job) if chain is not None else None
@@ -144,11 +144,11 @@ def surplus(root: Path, name: str, job: str, id_: str) -> bool:
         try:
             with chains.lock(root, name, wait=30.0):  # its submitter may be about to write it down
                 chain = chains.read(root, name)
-                planned = chain.jobs[job].planned
-                if id_ in chain.slurm_ids or planned is None:
+                entry = chain.jobs[job]
+                if id_ in chain.slurm_ids or entry.planned is None or entry.next_number != attempt:
                     return id_ not in chain.slurm_ids
-                attempt = replace(planned, id=id_, submitted_at=chains.now())
-                chains.write(root, chain.with_attempt(job, attempt))
+                adopted = replace(entry.planned, id=id_, submitted_at=chains.now())
+                chains.write(root, chain.with_attempt(job, adopted))
                 return False
         except LeaseConflict:
             continue
@@ -176,12 +176,12 @@ def _write_down(now: Comparison) -> None:
         strangers = [row for row, mark in now.marked(job) if not mark.sentinel and row.id not in known]
         strangers.sort(key=lambda row: (row.state == "PENDING", client.job_number(row.id)))
         for row in strangers:
-            planned, mark = now.chain.jobs[job].planned, parse_comment(row.comment)
+            entry, mark = now.chain.jobs[job], parse_comment(row.comment)
             began = (chains.record_folder(now.root, now.chain.name, row.id) / "start.json").exists()
-            ours = mark is not None and mark.sha == now.chain.config_sha
-            if planned is not None and ours and (now.alive(row.id) or began):
+            ours = mark is not None and (mark.sha, mark.attempt) == (now.chain.config_sha, entry.next_number)
+            if entry.planned is not None and ours and (now.alive(row.id) or began):
                 logger.info("%s: %s was submitted as job %s", now.chain.name, job, row.id)
-                attempt = replace(planned, id=row.id, submitted_at=planned.submitted_at or chains.now())
+                attempt = replace(entry.planned, id=row.id, submitted_at=entry.planned.submitted_at or chains.now())
                 now.write(now.chain.with_attempt(job, attempt))
             elif now.alive(row.id):
                 too_many.append(row.id)
@@ -271,7 +271,8 @@ def _retarget(now: Comparison) -> None:
             continue
         waits = now.waits_for(job)
         own = entry.latest.resources.get("comment", "")
-        mark = chains.comment(now.chain.name, job, now.chain.config_sha, own=own)
+        number = len(entry.attempts)
+        mark = chains.comment(now.chain.name, job, now.chain.config_sha, attempt=number, own=own)
         if waits is None or (waiting_for(row) == set(waits) and row.comment == mark):
             continue
         try:

@@ -1,7 +1,7 @@
 """The runner: what a Slurm job executes, however it was submitted. It runs one stage as a fork and records its end.
 
     exec python -m r2v.slurm.runner train_policy webarena noisy bc --overrides training.lr=1e-5          # sbatch script
-    exec python -m r2v.slurm.runner --of webarena_noisy/bc train_policy --stage bc --config ...          # run_all
+    exec python -m r2v.slurm.runner --of webarena_noisy/bc.1 train_policy --stage bc --config ...          # run_all
 
 The time limit's warning (USR2) is passed on as SIGTERM; the stage checkpoints and ends with 75, and the job puts
 itself back into the queue under its own id, as long as it gets further each time. A job that Slurm starts again (after
@@ -34,7 +34,7 @@ from r2v.storage.integrity import hashed
 from r2v.storage.record import describe
 
 OF = "--of"
-"""The option that names chain and job, CHAIN/JOB, of a command line that stands for itself."""
+"""The option that names chain, job and attempt, CHAIN/JOB.2, of a command line that stands for itself."""
 _LOOKS = 5
 """Looks at a configuration, a second apart, before it counts as damaged."""
 
@@ -46,7 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if words[:1] == [OF]:
             name, _, job = words[1].rpartition("/")
-            return run(words[2:], name=name, job=job)
+            job, _, attempt = job.partition(".")
+            return run(words[2:], name=name, job=job, attempt=int(attempt or 1))
         from r2v.slurm.script_args import expand
         from r2v.slurm.verify_outputs import places_of
 
@@ -57,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_code
 
 
-def run(words: list[str], *, name: str, job: str | None = None, root: Path = Path()) -> int:
+def run(words: list[str], *, name: str, job: str | None = None, attempt: int = 1, root: Path = Path()) -> int:
     """Run `r2v WORDS` in this Slurm job as part of the chain `name`; returns the exit code for Slurm.
 
     Records lie in the chain's folder under the Slurm job's id. Without Slurm nothing is recorded.
@@ -74,7 +75,7 @@ def run(words: list[str], *, name: str, job: str | None = None, root: Path = Pat
     if damage := _configuration_damage(words, root, name) or _idle_nodes(words):
         _begin(job_start)
         return _end(job_start, root, name, damage.exit_code, describe(damage))
-    if job is not None and id_ and _one_too_many(root, name, job_start):
+    if job is not None and id_ and _one_too_many(root, name, job_start, attempt):
         logger.info("r2v job %s: %s has another attempt; this one was submitted twice", id_, job_start.job)
         return LeaseConflict.exit_code
     _take_shared(root, name)
@@ -149,14 +150,14 @@ def _take_shared(root: Path, name: str) -> None:
         publish_all(root, name)
 
 
-def _one_too_many(root: Path, name: str, job_start: JobStart) -> bool:
+def _one_too_many(root: Path, name: str, job_start: JobStart, attempt: int) -> bool:
     """Whether another attempt at the same stage stands in the chain instead of this one."""
     chain = _chain(root, name)
     if chain is None or job_start.id in chain.slurm_ids:
         return False
     from r2v.slurm.reconcile import surplus
 
-    return surplus(root, name, job_start.job, job_start.id)
+    return surplus(root, name, job_start.job, attempt, job_start.id)
 
 
 def _job_of(words: Sequence[str], root: Path, name: str) -> str:

@@ -42,7 +42,7 @@ def watch(now: Comparison) -> bool:
         return False
     if row is None:
         depends = sentinel_dependency(now.chain, list(watched.values()))
-        now.rows[sentinel] = pending(sentinel, WHOLE, now.chain, depends, sentinel=True)
+        now.rows[sentinel] = pending(sentinel, WHOLE, now.chain, depends)
     chain = now.chain
     for job in watched:
         if now.latest(job).sentinel != sentinel:

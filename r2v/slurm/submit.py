@@ -93,7 +93,7 @@ def _submit_stage(
     requested = Resources(directives=dict(resources))
     directives = stage_directives(root, chain, job, resources, waits)
     payload = StageJob(words_of(root, chain, job, overrides), chain.name, job)
-    executor = _executor(root, chain, payload)
+    executor = _executor(root, chain, payload, chain.jobs[job].next_number)
     executor.update_parameters(
         job_name=f"{job}_{chain.name}",
         time=requested.time_minutes or None,
@@ -122,14 +122,20 @@ def stage_directives(
         **REQUIRED_DIRECTIVES,
         **directives,
         **({_INVALID: "no"} if _INVALID in kept_sentinel(chain.sentinel) else {}),
-        "comment": comment(chain.name, job, chain.config_sha, own=resources.get("comment", "")),
+        "comment": comment(
+            chain.name,
+            job,
+            chain.config_sha,
+            attempt=chain.jobs[job].next_number,
+            own=resources.get("comment", ""),
+        ),
         "output": f"{LOGS}/%x_%j.out",
         "chdir": str(root.resolve()),
         **({"dependency": f"afterok:{':'.join(waits)}"} if waits else {}),
     }
 
 
-def _executor(root: Path, chain: Chain, payload: StageJob) -> StageScript:
+def _executor(root: Path, chain: Chain, payload: StageJob, attempt: int) -> StageScript:
     folder = chains.folder(root, chain.name) / "submitit"
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -137,7 +143,7 @@ def _executor(root: Path, chain: Chain, payload: StageJob) -> StageScript:
     executor = StageScript(folder / "%j")
     # exec: Python takes the batch shell's place, and with it the signals that are sent to that.
     executor.command = "exec " + shlex.join(
-        [sys.executable, "-m", "r2v.slurm.runner", OF, f"{payload.name}/{payload.job}", *payload.words]
+        [sys.executable, "-m", "r2v.slurm.runner", OF, f"{payload.name}/{payload.job}.{attempt}", *payload.words]
     )
     return executor
 

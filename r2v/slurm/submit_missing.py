@@ -148,5 +148,7 @@ def _update_comments(rows: Sequence[Queued], chain: Chain) -> None:
     for row in rows:
         mark = parse_comment(row.comment)
         if mark is not None and mark.sha != chain.config_sha:
-            changed = comment(chain.name, mark.job, chain.config_sha, sentinel=mark.sentinel, own=mark.own)
+            changed = comment(
+                chain.name, mark.job, chain.config_sha, attempt=mark.attempt, sentinel=mark.sentinel, own=mark.own
+            )
             client.update(row.id, comment=changed)

@@ -102,9 +102,10 @@ def test_a_comment_says_whose_job_it_is() -> None:
     assert parse_comment(comment("mrp", "router_features", "0f", sentinel=True)) == JobComment(
         name="mrp", job="router_features", sha="0f", sentinel=True
     )
-    granted = parse_comment(comment("mrp", "bc", "0f", own="grant 42, r2v"))
-    assert granted == JobComment(name="mrp", job="bc", sha="0f", sentinel=False, own="grant 42, r2v")
-    assert [parse_comment(text) for text in ("", "mine", "r2v:x", "r2v:x/bc", "r2v:x/bc~heel/ab")] == [None] * 5
+    granted = parse_comment(comment("mrp", "bc", "0f", attempt=2, own="grant 42, r2v"))
+    assert granted == JobComment(name="mrp", job="bc", sha="0f", sentinel=False, attempt=2, own="grant 42, r2v")
+    strangers = ("", "mine", "r2v:x", "r2v:x/bc", "r2v:x/bc~heel/ab", "r2v:x/bc/ab.")
+    assert [parse_comment(text) for text in strangers] == [None] * 6
 
 
 def test_which_jobs_stand_behind() -> None:

@@ -89,7 +89,7 @@ def test_the_dying_job_heals_itself_and_those_behind_keep_their_ids(slurm: Simul
 def test_an_update_that_was_refused_once_is_made_by_the_next_look(
     slurm: SimulatedSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """W1: the child waited for ever for an attempt that had failed, and status said that it would start soon."""
+    """The child once waited for ever for an attempt that had failed, and status said that it would start soon."""
     monkeypatch.setenv("R2V_SLURM_PATIENCE", "0")
     first = submitted().jobs
     failed(slurm, first["a"].latest.id)  # type: ignore[union-attr]
@@ -105,7 +105,7 @@ def test_an_update_that_was_refused_once_is_made_by_the_next_look(
 def test_what_was_refused_stays_planned_and_is_submitted_by_whoever_comes_next(
     slurm: SimulatedSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """W2, W3: one refused sbatch in a sentinel ended healing for good, or lost the attempt that had been submitted."""
+    """One refused sbatch in a sentinel once ended healing for good, or lost the attempt that had been submitted."""
     first = submitted().jobs
     failed(slurm, first["a"].latest.id)  # type: ignore[union-attr]
     for fault in ("full", "lost", "error"):
@@ -126,10 +126,30 @@ def test_a_submission_delivered_twice_is_ended_and_one_that_starts_does_nothing(
     assert planned is not None
     row = slurm.jobs[planned.id]
     slurm.jobs["90"] = replace(row, id="90", dependency="")
-    assert surplus(Path(), NAME, "c", "90") and not surplus(Path(), NAME, "c", planned.id)
+    assert surplus(Path(), NAME, "c", 1, "90") and not surplus(Path(), NAME, "c", 1, planned.id)
     slurm.jobs["91"] = replace(row, id="91")
     assert reconcile(NAME) == [] and slurm.jobs["91"].state == "CANCELLED"
     assert row.state == "PENDING"
+
+
+def test_an_attempt_that_slurm_submits_late_is_not_taken_for_the_next_one(
+    slurm: SimulatedSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = submitted().jobs["a"].latest
+    assert first is not None
+    failed(slurm, first.id)
+    monkeypatch.setenv("R2V_SLURM_PATIENCE", "0")
+    slurm.faults.listed = {slurm.faults.calls + at: "full" for at in range(1, 9)}
+    from_job(Path(), NAME, first.id, failed=True)
+    slurm.faults.listed = {}
+    assert chains.read(Path(), NAME).jobs["a"].planned is not None
+    slurm.jobs["90"] = replace(slurm.jobs[first.id], id="90", state="PENDING", dependency="")
+    assert surplus(Path(), NAME, "a", 1, "90")
+    slurm.finish(slurm.jobs[first.id], "FAILED", "137:0")
+    assert reconcile(NAME) == [] and slurm.jobs["90"].state == "CANCELLED"
+    second = chains.read(Path(), NAME).jobs["a"].latest
+    assert second is not None and slurm.jobs[second.id].options["comment"].endswith(".2")
+    assert slurm.jobs[second.id].options["mem"] == "1536M"
 
 
 def test_whoever_is_killed_at_any_call_leaves_what_the_next_goes_on_with(slurm: SimulatedSlurm) -> None:
@@ -147,7 +167,11 @@ def test_whoever_is_killed_at_any_call_leaves_what_the_next_goes_on_with(slurm: 
     alive = [job.options["comment"] for job in slurm.jobs.values() if job.state in ("PENDING", "RUNNING")]
     sha = config_sha("seed: 0\n")
     assert sorted(alive) == sorted(
-        [*(chains.comment(NAME, name, sha) for name in "abc"), chains.comment(NAME, WHOLE, sha, sentinel=True)]
+        [
+            chains.comment(NAME, "a", sha, attempt=2),
+            *(chains.comment(NAME, name, sha) for name in "bc"),
+            chains.comment(NAME, WHOLE, sha, sentinel=True),
+        ]
     )
 
 

@@ -128,7 +128,7 @@ def test_the_scripts_of_a_chain_ask_what_the_headers_say(checkout: Faked) -> Non
         assert f"\n#SBATCH {line}\n" in script, line
     assert script.index("source scripts/slurm/env.sh") < script.index("set -euo pipefail") < script.index("\nexec ")
     assert "srun" not in script and "--error" not in script and "wckey" not in script
-    assert f"-m r2v.slurm.runner --of {NAME}/bc train_policy --stage bc --config " in script
+    assert f"-m r2v.slurm.runner --of {NAME}/bc.1 train_policy --stage bc --config " in script
     sentinel = next(call for call in calls(checkout, "sbatch") if f"--job-name=heal_{NAME}" in call)
     assert {"--kill-on-invalid-dep=yes", "--time=5", "--cpus-per-task=1", "--partition=cpu"} <= set(sentinel)
     assert not [word for word in sentinel if "gpu" in word]

@@ -11,11 +11,12 @@ from r2v.slurm.chain import Chain
 from r2v.slurm.configuration import require_configuration
 from r2v.slurm.views.humanize import clock
 from r2v.slurm.views.states import JobStatus, SlurmSnapshot
-from r2v.storage.lease import holder
 
 
-def banners(chain: Chain, jobs: Sequence[JobStatus], slurm: SlurmSnapshot, root: Path) -> list[str]:
-    """The lines for one chain."""
+def banners(
+    chain: Chain, jobs: Sequence[JobStatus], slurm: SlurmSnapshot, root: Path, attendant: str = ""
+) -> list[str]:
+    """The lines for one chain. attendant: who is changing it now."""
     lines = []
     if (chains.folder(root, chain.name) / "config.yaml").exists():
         try:
@@ -30,10 +31,9 @@ def banners(chain: Chain, jobs: Sequence[JobStatus], slurm: SlurmSnapshot, root:
         lines.append(f"cancelled at {clock(chain.cancelled)}; `r2v resume {chain.name}` takes it up again")
     missing = [job.job for job in jobs if job.state == "not submitted"]
     if missing and not chain.cancelled:
-        owner = holder(chains.folder(root, chain.name) / "chain.lease")
         lines.append(
-            f"{owner} is submitting"
-            if owner
+            f"{attendant} is submitting"
+            if attendant
             else f"not submitted: {', '.join(missing)}; the command that submitted was cut off. Run it again: what is "
             "in the queue is adopted"
         )

@@ -68,6 +68,8 @@ class JobStatus:
     """Submitted by an sbatch line, not by run_all."""
     never: bool = False
     """Whether it waits, according to Slurm, for what can't come."""
+    unanswered: bool = False
+    """Whether it failed, and nobody has decided yet what follows."""
     owner: str = ""
     """The chain that makes it, where another one does."""
     helpers: dict[str, int] = field(default_factory=dict)

@@ -28,6 +28,7 @@ from r2v.slurm.chain import Attempt, Chain, ChainJob, JobRecord
 from r2v.slurm.views.banners import banners
 from r2v.slurm.views.humanize import clock
 from r2v.slurm.views.states import JobStatus, SlurmSnapshot, failure_text, job_status, memory_text
+from r2v.storage.lease import holder
 from r2v.storage.paths import CHAINS
 
 FINISHED = frozenset(("done", "up to date"))
@@ -55,13 +56,16 @@ class ChainStatus:
     submitted: str = ""
     commit: str = ""
     snapshot: str | None = None
+    attendant: str = ""
+    """Who is changing the chain now, where that is not yet as it should be."""
 
     @property
     def exit_code(self) -> int:
         """0 done, 1 broken for good, 10 active, 5 where that could not be found out."""
         states = {job.state for job in self.jobs if not job.by_hand}
         unsettled = states or {job.state for job in self.jobs}
-        if unsettled & (BROKEN | {"blocked"}) and not any("is submitting" in line for line in self.banners):
+        broken = {"failed", "cancelled"} if self.attendant else BROKEN | {"blocked"}
+        if unsettled & broken:
             return 1
         if "unknown" in unsettled and any(line.startswith("the queue") for line in self.banners):
             return EnvironmentFault.exit_code
@@ -164,6 +168,13 @@ def fold(
         name: _of_owner(name, job, others, slurm) if job.owner and not job.skipped else _of(name, job, records, slurm)
         for name, job in chain.jobs.items()
     }
+    attendant = _attendant(chain, jobs.values(), root)
+    if attendant:
+        jobs |= {
+            name: replace(made, state="healing", words=f"{made.words}; {attendant} is at it")
+            for name, made in jobs.items()
+            if made.state == "failed" and made.unanswered
+        }
     for name, job in chain.jobs.items():
         needs = [need for need in job.needs if need in jobs]
         broken = [need for need in needs if jobs[need].state in BROKEN | {"blocked"}]
@@ -171,8 +182,9 @@ def fold(
             words = f"keeps its place until {', '.join(broken)} can go on"
             jobs[name] = replace(jobs[name], state="blocked", words=words)
         elif jobs[name].state == "waiting" and jobs[name].never:
-            words = f"waits for an attempt that has failed; `r2v heal {chain.name}` points it at the next one"
-            jobs[name] = replace(jobs[name], state="blocked", words=words)
+            who = f"{attendant} points" if attendant else f"`r2v heal {chain.name}` points"
+            words = f"waits for an attempt that has failed; {who} it at the next one"
+            jobs[name] = replace(jobs[name], state="healing" if attendant else "blocked", words=words)
         elif jobs[name].state == "waiting":
             unfinished = [need for need in needs if jobs[need].state not in FINISHED]
             words = f"waits for {', '.join(unfinished)}" if unfinished else "starts soon"
@@ -196,8 +208,18 @@ def fold(
         submitted=chain.created_at,
         commit=(chain.commit or "")[:10] + ("+" if chain.dirty else ""),
         snapshot=chain.snapshot,
-        banners=banners(chain, list(jobs.values()), slurm, root),
+        attendant=attendant,
+        banners=banners(chain, list(jobs.values()), slurm, root, attendant),
     )
+
+
+def _attendant(chain: Chain, jobs: Iterable[JobStatus], root: Path) -> str:
+    """Who is changing a chain now in which something is still to be done; "" where nothing is, or nobody does."""
+    undone = any(
+        job.state == "not submitted" or job.unanswered and not job.owner or job.state == "waiting" and job.never
+        for job in jobs
+    )
+    return (holder(chains.folder(root, chain.name) / "chain.lease") or "") if undone and not chain.cancelled else ""
 
 
 def _helpers(name: str, slurm: SlurmSnapshot, root: Path) -> dict[str, Counter[str]]:
@@ -253,7 +275,7 @@ def _after_healing(status: JobStatus, last: Attempt, slurm: SlurmSnapshot) -> Jo
             words=f"{failure_text(last.failure.kind, last.failure.line)}; {last.failure.action}",
         )
     who = f"its sentinel {last.sentinel} ended without acting" if last.sentinel else "it has no sentinel"
-    return replace(status, words=f"{status.words}; not healed: {who}")
+    return replace(status, words=f"{status.words}; not healed: {who}", unanswered=True)
 
 
 def lines(status: ChainStatus) -> list[str]:

@@ -337,6 +337,26 @@ def test_a_submitter_cut_off_after_four_jobs(faked: Faked) -> None:
         assert "is submitting" in seen(faked).banners[0] and seen(faked).exit_code == 10
 
 
+def test_what_somebody_is_just_seeing_to_is_healing_and_not_broken(faked: Faked) -> None:
+    faked.done("100"), faked.done("102", "perturb"), faked.done("106", "verifier")
+    again = dataclasses.replace(faked.chain().jobs["bc"].attempts[-1], id="130")
+    chains.write(faked.root, faked.chain().with_attempt("bc", again))
+    faked.queued("130", "RUNNING", "None")
+    for number in range(108, 120):
+        faked.queued(str(number), reason="DependencyNeverSatisfied" if number == 108 else "Dependency")
+    assert seen(faked).exit_code == 1 and one(seen(faked), "candidates").state == "blocked"
+    with chains.lock(faked.root, "desk_noisy"):
+        assert seen(faked).exit_code == 10 and one(seen(faked), "candidates").state == "healing"
+    faked.failed("106", "bug", "ValueError: x (r2v/verifier/model.py:7)")
+    assert seen(faked).exit_code == 1 and one(seen(faked), "verifier").unanswered
+    with chains.lock(faked.root, "desk_noisy"):
+        assert seen(faked).exit_code == 10 and one(seen(faked), "verifier").state == "healing"
+        answered = AttemptFailure(kind="bug", line="ValueError: x", action="not tried again", at=ago(7))
+        failed = dataclasses.replace(faked.chain().jobs["verifier"].attempts[-1], failure=answered)
+        chains.write(faked.root, faked.chain().with_attempt("verifier", failed))
+        assert seen(faked).exit_code == 1 and one(seen(faked), "verifier").state == "failed"
+
+
 def test_skipped_jobs_are_finished(faked: Faked) -> None:
     chain = faked.chain()
     chain = chain.with_job("collect", attempts=(), skipped="inputs unchanged").with_job(
