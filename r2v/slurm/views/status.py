@@ -219,7 +219,9 @@ def _attendant(chain: Chain, jobs: Iterable[JobStatus], root: Path) -> str:
         job.state == "not submitted" or job.unanswered and not job.owner or job.state == "waiting" and job.never
         for job in jobs
     )
-    return (holder(chains.folder(root, chain.name) / "chain.lease") or "") if undone and not chain.cancelled else ""
+    if chain.cancelled or not undone:
+        return ""
+    return str(holder(chains.folder(root, chain.name) / "chain.lease") or "")
 
 
 def _helpers(name: str, slurm: SlurmSnapshot, root: Path) -> dict[str, Counter[str]]:
