@@ -25,11 +25,11 @@ from r2v.several_nodes import AGENT, DEATHS, MEET, RANKS_FILE
 from r2v.storage import record
 from r2v.storage.files import write_json, write_text
 
-_MEETING_TIME = timedelta(seconds=180)
+MEETING_TIME = timedelta(seconds=180)
 """How long ranks wait for each other before the training."""
 
 
-def meet() -> None:
+def meet(timeout: timedelta = MEETING_TIME) -> None:
     """Every rank greets every other, and the job's record lists them. Raises what a fault of the network is."""
     import torch
     import torch.distributed as group
@@ -38,7 +38,7 @@ def meet() -> None:
     host = socket.gethostname()
     here = {"rank": rank(), "node": os.environ.get("SLURMD_NODENAME", host), "host": host, "device": device}
     try:
-        group.init_process_group("gloo" if device == "cpu" else "nccl", timeout=_MEETING_TIME)
+        group.init_process_group("gloo" if device == "cpu" else "nccl", timeout=timeout)
         here["address"] = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         greeting = torch.ones(1, device=device)
         group.all_reduce(greeting)
@@ -46,12 +46,13 @@ def meet() -> None:
         group.all_gather_object(everyone, here)
     except Exception as error:  # torch raises many kinds of them here, and each says the same
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise died(
+        fault = died(
             f"NCCL preflight: rank {rank()} on {here['node']} does not reach the others ({reason}); name the "
             "network in scripts/slurm/env.sh (NCCL_SOCKET_IFNAME, NCCL_IB_HCA); NCCL_DEBUG=INFO says more",
             type(error).__name__,
             "machine",
-        ) from None
+        )
+        raise fault from fault.__cause__  # by which healing goes
     if rank() == 0 and (folder := os.environ.get(record.FOLDER)):
         write_json(Path(folder) / RANKS_FILE, {"ranks": everyone})
         logger.info("ranks: %s", ", ".join(f"{one['rank']} on {one['node']} ({one['device']})" for one in everyone))

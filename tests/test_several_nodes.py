@@ -6,16 +6,20 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from r2v.errors import UsageError
+from r2v.errors import EnvironmentFault, UsageError
+from r2v.node_agent import meet
 from r2v.several_nodes import node_count, per_node
 from r2v.slurm.node_use import require_allocation_used, require_nodes_used
+from r2v.storage.record import describe
 
 ROOT = Path(__file__).parents[1]
 SRUN = """#!/bin/bash
@@ -30,6 +34,7 @@ for pid in "${pids[@]}"; do wait -n || { worst=$?; kill -KILL "${pids[@]}" 2>/de
 RANK = """
 import os, sys, time
 import torch.distributed as group
+from datetime import timedelta
 from pathlib import Path
 from r2v.distributed import rank, ranks, run_rank, stopping
 folder = Path(sys.argv[1])
@@ -118,6 +123,18 @@ def test_a_request_to_stop_reaches_the_ranks_of_every_node(tmp_path: Path) -> No
     process.send_signal(signal.SIGTERM)
     said = process.communicate(timeout=300)[1]
     assert process.returncode == 75, said
+
+
+def test_a_rank_that_reaches_nobody_is_a_fault_of_the_machine_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    rank = {"R2V_LAUNCH": "7", "RANK": "1", "WORLD_SIZE": "2", "SLURMD_NODENAME": "g7", "MASTER_ADDR": "127.0.0.1"}
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        for name, value in {**rank, "MASTER_PORT": str(nobody.getsockname()[1])}.items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(EnvironmentFault, match="NCCL preflight: rank 1 on g7 does not reach") as told:
+            meet(timedelta(seconds=1))
+    assert "NCCL_IB_HCA" in str(told.value) and "\n" not in str(told.value)
+    assert describe(told.value)["kind"] == "machine"
 
 
 def test_nodes_that_would_stand_idle_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
