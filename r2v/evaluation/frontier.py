@@ -93,27 +93,27 @@ def _estimated(draws: FloatArray, level: float) -> Figure:
     return Figure(value=float(draws[0]), interval=interval, method=BOOTSTRAP if interval else None)
 
 
-def cost_fraction(measured: Measured, condition: str, method: str, point: str, column: str = BILLED) -> Figure:
-    """Realised cost as a fraction of the way from slm_only's to llm_only's; by the grid's column of this name."""
+def cost_fraction(measured: Measured, condition: str, grid: Grid, column: str = BILLED) -> Figure:
+    """Realised cost of a grid as a fraction of the way from slm_only's to llm_only's on its tasks; by its column of
+    this name."""
     if not measured.has(condition, WEAK, STRONG):
         return Figure(value=None)
-    tasks = measured.grids[condition, method, point].tasks  # both ends on the same, however many these are
     resamples = measured.setup.resamples
-    ends = (_limited(measured.grids[condition, end, MAIN], tasks) for end in (WEAK, STRONG))
-    low, high = (_draws(grid, column, resamples) for grid in ends)
-    cost = _draws(measured.grids[condition, method, point], column, resamples)
+    ends = (_limited(measured.grids[condition, end, MAIN], grid.tasks) for end in (WEAK, STRONG))
+    low, high = (_draws(end, column, resamples) for end in ends)
+    cost = _draws(grid, column, resamples)
     return _estimated((cost - low) / np.where(high > low, high - low, np.nan), measured.setup.level)
 
 
 def curve_of(measured: Measured, condition: str, method: str) -> Curve | None:
     """A method's success against realised cost, estimate first, then bootstrap draws. None without operating
     points or without both ends."""
-    points = measured.setup.frontier.get(condition, {}).get(method)
+    points = measured.setup.curve_points(condition, method)
     if not points or not measured.has(condition, WEAK, STRONG):
         return None
-    ends = [_end(measured, condition, method, point) for point in points]
-    cost, success = (np.stack(axis, axis=1) for axis in zip(*ends, strict=True))
-    tasks = measured.grids[condition, method, points[0]].tasks
+    tasks = measured.grids[condition, method, points[-1]].tasks  # of every point; the main one may have more
+    played = [_end(measured, condition, method, point, tasks) for point in points]
+    cost, success = (np.stack(axis, axis=1) for axis in zip(*played, strict=True))
     low, high = (_end(measured, condition, end, tasks=tasks) for end in (WEAK, STRONG))
     return Curve.through(cost, success, low, high)
 

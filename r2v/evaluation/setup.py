@@ -60,7 +60,7 @@ class Setup:
     tasks: dict[str, list[str]]
     """Evaluation tasks of each condition."""
     frontier: dict[str, dict[str, list[str]]] = field(default_factory=dict)
-    """condition -> method -> operating points."""
+    """condition -> method -> operating points besides the main one."""
     limits: dict[str, int] = field(default_factory=dict)
     """Tasks of each condition, the first of them, that some cells are limited to: `ORACLE`, "frontier" (every operating
     point) and "gains"."""
@@ -89,6 +89,11 @@ class Setup:
         left_out = self.never_branched if method in BRANCHED else []
         tasks = [task for task in self.tasks[condition] if task not in left_out] if left_out else self.tasks[condition]
         return tasks[: self.limits.get(method if point == MAIN else FRONTIER)]
+
+    def curve_points(self, condition: str, method: str) -> list[str]:
+        """The operating points of a method's curve, the main one among them; none where it has no curve."""
+        points = self.frontier.get(condition, {}).get(method)
+        return [MAIN, *points] if points else []
 
     @property
     def num_episodes(self) -> int:

@@ -54,8 +54,8 @@ def summary_row(measured: Measured, condition: str, method: str) -> TableRow:
         **tail_figures(grid, setup.cvar_alpha),
         **_spread(
             {
-                "cost_fraction": cost_fraction(measured, condition, method, MAIN),
-                "cost_fraction_list": cost_fraction(measured, condition, method, MAIN, LISTED),
+                "cost_fraction": cost_fraction(measured, condition, grid),
+                "cost_fraction_list": cost_fraction(measured, condition, grid, LISTED),
                 "robustness_gap": robustness_gap(measured, condition, method),
             }
         ),
@@ -110,15 +110,16 @@ def frontier_rows(measured: Measured, condition: str) -> Iterator[TableRow]:
     """Lines of frontier.csv: both ends, then every operating point of every method."""
     names = ("success_rate", "llm_call_rate", "avg_cost", "avg_cost_cached", "cost_normalised")
     ends = [(method, MAIN) for method in (WEAK, STRONG) if measured.has(condition, method)]
-    planned = measured.setup.frontier.get(condition, {})
-    for method, point in (*ends, *((m, point) for m, points in planned.items() for point in points)):
+    setup = measured.setup
+    routed = setup.frontier.get(condition, {})
+    for method, point in (*ends, *((m, point) for m in routed for point in setup.curve_points(condition, m))):
         grid = measured.grids[condition, method, point]
-        if point == MAIN:  # an end of the curve, on the tasks of its points
-            grid = grid.of_tasks(measured.setup.tasks_of(condition, method, FRONTIER))
+        if point == MAIN:  # on the tasks of the other points
+            grid = grid.of_tasks(setup.tasks_of(condition, method, FRONTIER))
         yield {
             **_head(measured, "frontier", condition, method, point),
             "operating_point": point,
-            **_spread(figures(grid, measured.setup, names)),
-            **_spread({"cost_fraction": cost_fraction(measured, condition, method, point)}),
+            **_spread(figures(grid, setup, names)),
+            **_spread({"cost_fraction": cost_fraction(measured, condition, grid)}),
             **_size(grid),
         }

@@ -45,13 +45,14 @@ def test_no_gap_no_area():
 
 def test_a_curve_stands_between_its_ends_on_its_own_tasks(make_episode):
     """Of four tasks the frontier plays two, which the small policy fails and the LLM solves: there the router solves
-    one of two for half of the way's cost. On all four the ends would be .5 and 1."""
-    cost = {"slm_only": 1.0, "llm_only": 11.0, "r2v": 6.0}
-    solved = {"slm_only": "0011", "llm_only": "1111", "r2v": "1011"}
+    one of two for half of the way's cost, and at its main point, which plays all four, both for a tenth. On all four
+    the ends would be .5 and 1. The area: (0, 0), (.1, 1), (.5, .5), (1, 1)."""
+    cost = {"slm_only": 1.0, "llm_only": 11.0, "r2v": 2.0, "b0.50": 6.0}
+    solved = {"slm_only": "0011", "llm_only": "1111", "r2v": "1100", "b0.50": "10"}
     tasks = ["a", "b", "c", "d"]
     setup = Setup(
         benchmark="desk",
-        methods=tuple(cost),
+        methods=("slm_only", "llm_only", "r2v"),
         seeds=(1,),
         tasks={"noisy": tasks},
         frontier={"noisy": {"r2v": ["b0.50"]}},
@@ -59,8 +60,8 @@ def test_a_curve_stands_between_its_ends_on_its_own_tasks(make_episode):
         resamples=100,
     )
     played = [
-        make_episode(method, task, 1, solved[method][at] == "1", total_cost=cost[method], point=point)
-        for method in cost
+        make_episode(method, task, 1, solved[point or method][at] == "1", total_cost=cost[point or method], point=point)
+        for method in setup.methods
         for at, task in enumerate(tasks)
         for point in (None, "b0.50")
         if point is None or (method == "r2v" and at < 2)
@@ -68,8 +69,11 @@ def test_a_curve_stands_between_its_ends_on_its_own_tasks(make_episode):
     measured = measure(played, setup)
     assert setup.num_episodes == len(played) == 14
     figure, _, _ = area(measured, "noisy", "r2v")
-    assert figure.value == pytest.approx(0.5) and cost_fraction(measured, "noisy", "r2v", "b0.50").value == 0.5
-    assert [row["n_tasks"] for row in frontier_rows(measured, "noisy")] == [2, 2, 2]
-    assert [row["success_rate"] for row in frontier_rows(measured, "noisy")] == [0, 1, 0.5]
+    assert figure.value == pytest.approx(0.725)
+    assert cost_fraction(measured, "noisy", measured.grids["noisy", "r2v", "b0.50"]).value == 0.5
+    rows = list(frontier_rows(measured, "noisy"))
+    assert [row["operating_point"] for row in rows] == ["main", "main", "main", "b0.50"]
+    assert [row["n_tasks"] for row in rows] == [2] * 4 and [row["success_rate"] for row in rows] == [0, 1, 1, 0.5]
+    assert [row["cost_fraction"] for row in rows] == pytest.approx([0, 1, 0.1, 0.5])
     with pytest.raises(InputError, match="task c with seed 1 is not in setup.json"):
         measure([*played, make_episode("r2v", "c", 1, True, point="b0.50")], setup)

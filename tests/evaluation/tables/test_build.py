@@ -154,6 +154,7 @@ def test_frontier_has_both_ends_and_every_point(tables):
     assert [(row["method"], row["operating_point"], row["cost_fraction"]) for row in tables.frontier] == [
         ("slm_only", "main", 0.0),
         ("llm_only", "main", 1.0),
+        ("r2v", "main", next(row["cost_fraction"] for row in tables.main_table if row["method"] == "r2v")),
         ("r2v", "b0.20", 0.353741),
     ]
 
