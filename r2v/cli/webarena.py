@@ -49,10 +49,12 @@ def _install(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    from r2v.envs.webarena.check import check_sites
+    from itertools import chain
+
+    from r2v.envs.webarena.check import check_set_up, check_sites
 
     problems = 0
-    for sound, line in check_sites(arguments.site):
+    for sound, line in chain(check_set_up(), check_sites(arguments.site)):
         print(f"{'ok   ' if sound else 'fault'} {line}")
         problems += not sound
     if problems:

@@ -114,7 +114,7 @@ PACES = {
         tasks="of the benchmark (SWE-bench Verified)",
     ),
 }
-"""Benchmarks whose tasks may lie elsewhere, or whose adapter is not in this version."""
+"""Benchmarks whose tasks may lie elsewhere, or are not listed before something is installed."""
 
 
 def pace_of(name: str, benchmark: Any | None) -> Pace:

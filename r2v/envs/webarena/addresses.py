@@ -58,6 +58,17 @@ def variable(site: str, name: str | None = None) -> str:
     return "_".join(["WA", *([name.upper()] if name else []), site.upper()])
 
 
+def site_names() -> list[str | None]:
+    """The site sets that the process's variables name: None for the one without a name, which is first."""
+    found: set[str] = set()
+    for set_variable, value in os.environ.items():
+        for site in sorted(PUBLIC_NAMES, key=len, reverse=True):
+            if value and set_variable.startswith("WA_") and set_variable.endswith(f"_{site.upper()}"):
+                found.add(set_variable[3 : -len(site)].rstrip("_").lower())
+                break
+    return [name or None for name in sorted(found)]
+
+
 def site_set(name: str | None, needed: Collection[str]) -> SiteSet:
     """The set of this name, of the process's variables. Raises UsageError where a needed site is not there, or an
     address is none."""

@@ -16,9 +16,8 @@ from r2v.errors import UsageError
 _SECONDS = 10.0
 
 
-def check_sites(name: str | None) -> Iterator[tuple[bool, str]]:
-    """Whether each thing is sound, in a line. Raises UsageError for an address that is none, and
-    where no site is named."""
+def check_set_up() -> Iterator[tuple[bool, str]]:
+    """Whether the interpreter, the language data and the browser are there, in a line each."""
     home = webarena_home()
     if not is_installed():
         yield False, f"no child interpreter at {home}; run `{INSTALL_WEBARENA}`"
@@ -32,6 +31,11 @@ def check_sites(name: str | None) -> Iterator[tuple[bool, str]]:
         yield True, f"browser {find_chromium()}"
     except UsageError as error:
         yield False, str(error)
+
+
+def check_sites(name: str | None) -> Iterator[tuple[bool, str]]:
+    """Whether each site of a set answers, in a line. Raises UsageError for an address that is none, and where no site
+    is named."""
     sites = site_set(name, ())
     if all(url == UNSET_SITE for url in sites.urls.values()):
         sites = site_set(name, [site for site in PUBLIC_NAMES if site != "homepage"])

@@ -3,8 +3,10 @@
     PYTHON regrader.py FOLDER PUBLIC_NAMES       # a JSON line an episode on standard output
 
 webarena-verified words its tasks anew and asks for answers in a form of its own. An answer in that form is graded as it
-is; any other is put into it: what was said as the one thing retrieved, "N/A" as the error that the task expects. Where
-a task asks for records (a name, a state and a code), a plain answer is not covered.
+is; any other is put into it: what was said as the one thing retrieved, "N/A" as the error that the task expects. Not
+covered is what a plain answer cannot say there: records, several values, a number or a boolean within a sentence, which
+error it is. Nor are tasks whose evaluator asks only that a site's first page was the last one loaded: it cannot tell a
+route that is shown from none.
 """
 
 from __future__ import annotations
@@ -12,11 +14,12 @@ from __future__ import annotations
 import gzip
 import importlib
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
-_REFUSALS = ("n/a", "")
+_PRICE = re.compile(r"[$€£]?\s*-?[\d,]*\.?\d+")
 
 
 def main(folder: str, names: str) -> None:
@@ -39,6 +42,8 @@ def _graded(grader: Any, rules: dict[int, Any], path: Path) -> dict[str, Any]:
     row = {"episode": path.stem, "task_id": record["task_id"], "seed": record["seed"], "live": record["reward"]}
     if record["fault"] is not None or record["reward"] is None:
         return {**row, "regraded": None, "why": "not measured: a fault of the world"}
+    if any(rule["evaluator"] == "NetworkEventEvaluator" and _is_first_page(rule["expected"]) for rule in rules[id_]):
+        return {**row, "regraded": None, "why": "not covered: any end is right there that leaves a first page loaded"}
     expected = next(rule for rule in rules[id_] if rule["evaluator"] == "AgentResponseEvaluator")
     response, why = _response(record["answer"], expected)
     if response is None:
@@ -50,24 +55,43 @@ def _graded(grader: Any, rules: dict[int, Any], path: Path) -> dict[str, Any]:
     return {**row, "regraded": float(result.score), "why": ""}
 
 
+def _is_first_page(event: dict[str, Any]) -> bool:
+    """Whether a request is to a site's first page, with nothing else asked of it."""
+    return [*event] == ["url"] and re.fullmatch(r"__[A-Z_]+__/?", str(event["url"])) is not None
+
+
 def _response(answer: str | None, expected: dict[str, Any]) -> tuple[dict[str, Any] | None, str]:
     """An answer in the grader's form, or why it has none."""
-    wanted, schema = expected["expected"], expected.get("results_schema") or {}
-    given = _parsed(answer)
+    wanted, said, given = expected["expected"], (answer or "").strip(), _parsed(answer)
+    kind, fails = str(wanted["task_type"]).upper(), wanted["status"] != "SUCCESS"
     if isinstance(given, dict) and "status" in given:
         return given, ""
-    kind = str(wanted["task_type"]).upper()
-    if str(answer or "").strip().lower() in _REFUSALS and (answer or kind == "RETRIEVE"):
-        status = wanted["status"] if wanted["status"] != "SUCCESS" else "NOT_FOUND_ERROR"
-        return _form(kind, status, None, str(answer)), ""
+    if said.lower() == "n/a":
+        return _form(kind, wanted["status"] if fails else "NOT_FOUND_ERROR", None, said), ""
+    if not said:
+        return _form(kind, "UNKNOWN_ERROR" if kind == "RETRIEVE" else "SUCCESS", None, None), ""
+    if fails:
+        return None, "not covered: the task expects an error there, and a sentence does not say which"
     if kind != "RETRIEVE":
         return _form(kind, "SUCCESS", None, None), ""
-    records = (schema.get("items") or {}).get("type") == "object"
-    if isinstance(given, list):
-        return _form(kind, "SUCCESS", given, None), ""
-    if records:
-        return None, "not covered: the task asks for records there"
-    return _form(kind, "SUCCESS", [answer], None), ""
+    values, why = ([*given], "") if isinstance(given, list) else _values(said, given, expected)
+    return (None, why) if why else (_form(kind, "SUCCESS", values, None), "")
+
+
+def _values(said: str, given: Any, expected: dict[str, Any]) -> tuple[list[Any], str]:
+    """A plain answer as the values that the task asks for, or why it is none."""
+    items = expected["results_schema"].get("items") or {}
+    kind = items.get("type")
+    if kind not in ("string", "number", "boolean"):
+        return [], "not covered: the task asks for records there"
+    if kind == "boolean":
+        return [given], "" if isinstance(given, bool) else "not covered: the task asks for true or false there"
+    if kind == "number":
+        if isinstance(given, int | float) and not isinstance(given, bool):
+            return [given], ""
+        price = items.get("format") == "currency" and _PRICE.fullmatch(said)
+        return [said], "" if price else "not covered: the task asks for a number there"
+    return [said], "" if len(expected["expected"]["retrieved_data"]) == 1 else "not covered: it asks for several values"
 
 
 def _form(kind: str, status: str, data: list[Any] | None, details: str | None) -> dict[str, Any]:

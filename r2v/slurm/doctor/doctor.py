@@ -6,7 +6,7 @@
 On the login node it proposes a site profile, asks sbatch about every header and about a sentinel's own line
 (`--test-only`) and looks up what sbatch lets pass: a QOS that is not there, a partition that is down. Inside a job it
 does what a stage does first: sees the same folder, and computes on every GPU that it was given; and it asks whether
-this node may submit, which healing wants.
+this node may submit, which healing wants. Where WebArena is installed or its sites are named, these are looked at too.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from r2v.slurm.directives import gpu_kind, minutes
 from r2v.slurm.doctor.check_results import Finding, bad, ok, warn
 from r2v.slurm.doctor.node import TOKEN, in_a_job
 from r2v.slurm.doctor.propose import proposal
+from r2v.slurm.doctor.worlds import worlds
 from r2v.slurm.headers import Resources
 from r2v.slurm.site_profile import SITE
 from r2v.storage.files import write_text
@@ -68,6 +69,7 @@ def examine(root: Path = Path()) -> Iterator[Finding]:
     else:
         yield from _cluster(root)
     yield from _folders(root, inside)
+    yield from worlds()
 
 
 def _cluster(root: Path) -> Iterator[Finding]:

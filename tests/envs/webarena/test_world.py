@@ -3,6 +3,7 @@ addresses, locators and labels."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from r2v.envs.base import Unjudged
 from r2v.envs.webarena.benchmark import WebArena
 from r2v.envs.webarena.home import child_package
 from r2v.envs.webarena.judging import AnswerJudge
+from r2v.envs.webarena.regrading import regrade
 from r2v.envs.webarena.tasks import is_judged, official_tasks
 from r2v.errors import UsageError
 from tests import trust
@@ -45,14 +47,30 @@ def post(button: str, **fields: str) -> list[Call]:
     return [*filled, ("click", f"bid=[button {button}]")]
 
 
-def route(engine: str) -> Call:
-    start, end = "Gates and Hillman Centers, Pittsburgh", "Independence Hall, Philadelphia"
-    return goto(f"{MAP}/directions?engine={engine}&from={start}&to={end}")
+def route(engine: str) -> list[Call]:
+    """The way from one place to another, by the form on the map's first page."""
+    ends = {"From": "Gates and Hillman Centers, Pittsburgh", "To": "Independence Hall, Philadelphia"}
+    filled: list[Call] = [("fill", f"bid=[textbox {name}]", f"value={value}") for name, value in ends.items()]
+    return [*filled, ("select_option", "bid=[combobox Engine]", f"options={engine}")]
 
 
-CONSOLE = "what is the recommended console to buy these days"
+def submit(forum: str) -> list[Call]:
+    return [goto(f"{REDDIT}/submit/{forum}"), *post("Create submission", Title=CONSOLE)]
+
+
+def buy(product: str) -> list[Call]:
+    added: list[Call] = [goto(f"{SHOP}/{product}.html"), *post("Add to Cart")]
+    return [*added, goto(f"{SHOP}/checkout/"), *post("Place Order")]
+
+
+def rate(stars: int) -> list[Call]:
+    said = {"Nickname": "Emma Lopez", "Summary": "Good purchase", "Review": "I like it"}
+    return [goto(f"{SHOP}/floor-lamp.html"), ("click", f"bid=[radio {stars} stars]"), *post("Submit Review", **said)]
+
+
+CONSOLE = "what is the recommended console to buy these days?"
 MEMBERS = f"{GIT}/byteblaze/dotfiles/-/project_members"
-CASES: dict[int, tuple[str, list[Call], list[Call]]] = {
+CASES: dict[int, tuple[str, list[Call], *tuple[list[Call], ...]]] = {
     7: ("string: exact_match", [tell(AIRPORT)], [tell("Pittsburgh International Airport")]),
     9: ("string: must_include", [tell(f"It is {AIRPORT}.")], [tell("Pittsburgh")]),
     11: ("string: must_include, one word, taken apart by punkt", [tell("There are 6.")], [tell("There are 16.")]),
@@ -81,14 +99,16 @@ CASES: dict[int, tuple[str, list[Call], list[Call]]] = {
     390: (
         "html: a page, by locator, exact_match",
         [goto(f"{GIT}/{MERGE_390}"), *post("Send", Comment="lgtm")],
+        [goto(f"{GIT}/{MERGE_390}"), *post("Send", Comment="lgtm, after lunch"), tell("done")],
         [goto(f"{GIT}/{MERGE_390}"), *post("Send", Comment="lgtm!"), tell("done")],
     ),
-    356: ("html: the last page, by locators", [route("Car")], [route("Bicycle"), tell("done")]),
+    70: ("string: exact_match, as webarena-verified grades it too", [tell("15213")], [tell("15232")]),
+    356: ("html: the last page, by locators", route("Car"), [*route("Bicycle"), tell("done")]),
     118: ("html: the last page, whole", [goto(f"{SHOP}/mouth-guard.html")], [tell("a mouth guard for jaw bruxism")]),
     600: (
         "url and html: the address of a post",
-        [goto(f"{REDDIT}/f/consoles"), *post("Create submission", Title=CONSOLE)],
-        [goto(f"{REDDIT}/f/nyc"), *post("Create submission", Title=CONSOLE), tell("done")],
+        submit("consoles"),
+        [*submit("nyc"), tell("done")],
     ),
     481: (
         "html: the role of a member",
@@ -97,16 +117,25 @@ CASES: dict[int, tuple[str, list[Call], list[Call]]] = {
     ),
     436: (
         "html: the latest order, by the shop's interface",
-        [goto(f"{SHOP}/sales/order/view/order_id/171/"), *post("Reorder")],
-        [goto(f"{SHOP}/sales/order/view/order_id/169/"), *post("Reorder"), tell("done")],
+        buy("mattress-foundation"),
+        [*buy("mattress-cover"), tell("done")],
     ),
     585: (
         "html: the latest review, by the shop's interface",
-        [goto(f"{SHOP}/floor-lamp.html"), *post("Submit Review", Stars="5", Nickname="Emma Lopez")],
-        [goto(f"{SHOP}/floor-lamp.html"), *post("Submit Review", Stars="4", Nickname="Emma Lopez"), tell("done")],
+        rate(5),
+        [*rate(4), tell("done")],
     ),
 }
-"""Task -> what its evaluators do, and calls that end it right and wrong."""
+"""Task -> what its evaluators do, calls that end it right, and calls that end it wrong."""
+
+
+TRACES = "traces"
+NOT_COVERED = {7, 9, 34, 11, 8, 101, 173, 356}
+"""Where the offline grader cannot be asked: records, a number or a boolean within a sentence, a sentence for an error,
+and a route, for which it has no more to look at than the map's first page."""
+LENIENT = {390}
+"""Where the offline grader lets the last wrong end pass: it takes marks at both ends of a text away, so that "lgtm!" is
+"lgtm" (webarena_verified, core/evaluation/data_types/string.py, _strip_prefix_suffix)."""
 
 
 def judgement(request: EmulatedRequest) -> str:
@@ -125,26 +154,52 @@ def webarena(stub: Stub, tmp_path_factory: pytest.TempPathFactory) -> Iterator[W
         for name, value in environment(emulator).items():
             patch.setenv(name, value)
         judge = {"provider": "openai", "model_name": "gpt-6.1-terra"}
-        benchmark = WebArena(tasks=[*CASES], judge=judge, slow_mo=0, traces="")
+        benchmark = WebArena(tasks=[*CASES], judge=judge, slow_mo=0, traces=str(folder / TRACES))
         yield benchmark
         benchmark.close()
 
 
-TYPED = (7, 11, 8, 101, 173, 377, 389, 356, 600, 481)
-"""Played by `make test`; the others with --whole-suites."""
+PLAYED = (*CASES,) if trust.whole_suites else (7, 11, 8, 101, 173, 377, 389, 356, 600, 481)
+"""`make test` plays some."""
 
 
 @real_worlds
-@pytest.mark.parametrize("id_", CASES if trust.whole_suites else TYPED, ids=str)
+@pytest.mark.parametrize("id_", PLAYED, ids=str)
 def test_the_official_evaluators_tell_right_from_wrong(webarena: WebArena, stub: Stub, id_: int) -> None:
+    tell_apart(webarena, stub, id_)
+
+
+def tell_apart(webarena: WebArena, stub: Stub, id_: int) -> None:
+    """Play a task wrong and right; its traffic is recorded."""
     task = next(task for task in webarena.tasks() if task.task_id == f"webarena.{id_}")
-    _, right, wrong = CASES[id_]
-    stub.notes.clear()
-    played = play(webarena, task, wrong)
-    assert (played.ended, played.info.success, played.info.env_fault) == (True, False, None), played.observations[-1]
-    stub.notes.clear()
-    played = play(webarena, task, right)
-    assert (played.ended, played.info.success, played.info.env_fault) == (True, True, None), played.observations[-1]
+    _, right, *wrong = CASES[id_]
+    for calls in (*wrong, right):
+        stub.notes.clear()
+        played = play(webarena, task, calls)
+        end = (played.ended, played.info.success, played.info.env_fault)
+        assert end == (True, calls is right, None), played.observations[-1]
+
+
+@real_worlds
+def test_the_offline_grader_agrees_with_the_live_one_on_all_that_it_covers(
+    webarena: WebArena, stub: Stub, tmp_path: Path
+) -> None:
+    """The live evaluators look at the sites, webarena-verified at what was sent to them."""
+    traces = Path(TRACES)
+    for id_ in PLAYED:
+        if not any(json.loads(path.read_text())["task_id"] == f"webarena.{id_}" for path in traces.glob("*.json")):
+            tell_apart(webarena, stub, id_)
+    told = regrade(traces, out=tmp_path / "rows.jsonl")
+    rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    print(*told, sep="\n")
+    for id_ in PLAYED:
+        wrong = [0.0 if id_ not in NOT_COVERED else None] * len(CASES[id_][2:])
+        expected = [*wrong, 1.0 if id_ not in NOT_COVERED else None]
+        if id_ in LENIENT:
+            expected[-2] = 1.0
+        ends = [(row["live"], row["regraded"]) for row in rows if row["task_id"] == f"webarena.{id_}"]
+        live = [0.0] * len(wrong) + [1.0]
+        assert sorted(ends, key=lambda end: (end[0], end[1] or 0.0)) == [*zip(live, expected, strict=True)], id_
 
 
 @listed
