@@ -11,8 +11,8 @@ from r2v.envs.base import Capabilities, Task
 from r2v.envs.pace import PACES
 from r2v.envs.swe.environment import SweEnvironment
 from r2v.envs.swe.expert import next_action
-from r2v.envs.swe.grading import official_grading
-from r2v.envs.swe.home import BUNDLED_SET, swebench_home
+from r2v.envs.swe.grading import official_grading, require_grading
+from r2v.envs.swe.home import BUNDLED_SET, bundled_instances, swebench_home
 from r2v.envs.swe.instances import Instance, chosen, load_instances
 from r2v.envs.swe.opening import Opener
 from r2v.errors import EnvironmentFault, UsageError
@@ -60,6 +60,13 @@ class SweBench:
         if dataset == BUNDLED_SET:
             return (swebench_home() / "instances.jsonl").exists()
         return isinstance(dataset, str) and dataset.endswith((".json", ".jsonl"))
+
+    @staticmethod
+    def require_set_up(dataset: object = BUNDLED_SET, **_: object) -> None:
+        """Raises UsageError where what grades, or the bundled set, is not installed."""
+        if dataset == BUNDLED_SET:
+            bundled_instances()
+        require_grading()
 
     @cached_property
     def instances(self) -> dict[str, Instance]:

@@ -104,17 +104,23 @@ def with_exit_code(script: str) -> str:
 
 
 @cache
+def require_grading() -> Path:
+    """The folder of the package swebench, which is not imported. Raises UsageError where it is not installed."""
+    if (folder := _package()) is None:
+        raise UsageError(
+            "env.benchmark=swebench: the package swebench, which grades, is not installed; run "
+            f'`pip install -e ".[swebench]"` or `{INSTALL_COMMAND}`'
+        )
+    return folder
+
+
 def official_grading() -> ModuleType:
     """swebench.harness.grading, of the installed package or the one that the installer fetched. Raises UsageError where
     there is neither.
 
     The package above it imports docker and modal for its own runs; grading needs neither, so that import is left out.
     """
-    if (folder := _package()) is None:
-        raise UsageError(
-            "env.benchmark=swebench: the package swebench, which grades, is not installed; run "
-            f'`pip install -e ".[swebench]"` or `{INSTALL_COMMAND}`'
-        )
+    folder = require_grading()
     before = {name: sys.modules.get(name) for name in ("swebench", "swebench.harness")}
     for name, path in (("swebench", folder), ("swebench.harness", folder / "harness")):
         if before[name] is None:

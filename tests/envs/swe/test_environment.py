@@ -11,11 +11,12 @@ import pytest
 from r2v.cli.main import main
 from r2v.data.registry import DataRegistry
 from r2v.data.store import read_episodes
-from r2v.envs.base import Info, load_benchmark
+from r2v.envs.base import Info, load_benchmark, require_playable
 from r2v.envs.guard import GuardedEnv
 from r2v.envs.swe.environment import even, shortened
 from r2v.envs.swe.grading import official_grading
 from r2v.envs.swe.shells import SHELL_VARIABLES
+from r2v.errors import UsageError
 from r2v.sandbox.process import lacking
 from tests.envs.swe.made import RIGHT, SUBMIT, bash, dataset, graded, record, walls
 
@@ -199,6 +200,8 @@ def test_no_sandbox_and_no_grading_are_one_line_before_anything_is_begun(
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     assert main(words) == 2
     assert "run `r2v swebench install`" in capsys.readouterr().err
+    with pytest.raises(UsageError, match=r"swebench, which grades, is not installed; run `pip install"):
+        require_playable("swebench", {"dataset": "SWE-bench/SWE-bench_Verified"})  # at submission: no hub is asked
     monkeypatch.undo()
     monkeypatch.chdir(empty)
     official_grading()
