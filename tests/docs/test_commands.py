@@ -78,6 +78,10 @@ ELSEWHERE = {
     "r2v run --config configs/miniwob/clean.yaml --overrides teacher.provider=scripted teacher.model_name=expert-v1": (
         "tests/envs/browser/test_pipeline.py::test_the_shipped_configuration_ends_well_in_a_real_browser"
     ),
+    "r2v collect --config configs/miniwob/clean.yaml --num-episodes 20 --seeds 1 --overrides teacher.provider=scripted "
+    "teacher.model_name=expert-v1": (
+        "tests/envs/browser/test_pipeline.py::test_the_shipped_configuration_ends_well_in_a_real_browser"
+    ),
     "r2v swebench install": "fetches from PyPI; `make test` has done so",
     "r2v check-env --num-tasks 1 --overrides env.benchmark=swebench": (
         "tests/envs/swe/test_recipes.py::test_the_expert_solves_it_and_a_change_of_nothing_does_not"
