@@ -58,7 +58,7 @@ def _check(arguments: argparse.Namespace) -> int:
         print(f"{'ok   ' if sound else 'fault'} {line}")
         problems += not sound
     if problems:
-        raise EnvironmentFault(f"{problems} of these are not as they should be; mend them before anything is played")
+        raise EnvironmentFault(f"{problems} to be mended before anything is played")
     return 0
 
 

@@ -260,6 +260,13 @@ def test_a_dry_run_counts_what_the_run_then_asks(served: Serve, tmp_path: Path) 
     assert (again.missing, again.requests, again.usd_batch) == (0, 0, 0.0)
 
 
+def test_a_dry_run_says_where_there_are_fewer_tasks_than_asked_for(tmp_path: Path) -> None:
+    words = ["env.benchmark=examples.own_benchmark:Parcels", "data.num_episodes=100000", "data.seeds=[1]"]
+    told = estimate(load(None, [*words, "teacher.provider=openai", "teacher.model_name=gpt-5.2"]), tmp_path)
+    there = f"parcels has {told.episodes} tasks in the train split; all of them are played"
+    assert told.lines[1] == f"data.num_episodes=100000: {there}"
+
+
 def test_a_judge_is_asked_through_the_same_journal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with Emulator(answer=lambda question: '{"score": 7}') as emulator:
         for name, value in environment(emulator).items():

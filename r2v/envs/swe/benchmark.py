@@ -71,6 +71,7 @@ class SweBench:
     @cached_property
     def instances(self) -> dict[str, Instance]:
         """The instances by id. Raises as `load_instances` does."""
+        self.require_set_up(self._dataset)
         official_grading()  # before anything is played
         listed = chosen(load_instances(self._dataset, self._split), self._ids)
         return {instance.instance_id: instance for instance in listed}

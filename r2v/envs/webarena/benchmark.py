@@ -21,7 +21,7 @@ from r2v.envs.browser import surface
 from r2v.envs.browser.chromium import chromium_flags, find_chromium
 from r2v.envs.browser.tools import ANSWERING, ON_PAGE, ON_THE_WEB
 from r2v.envs.pace import PACES
-from r2v.envs.webarena.addresses import PUBLIC_NAMES, SiteSet, site_set
+from r2v.envs.webarena.addresses import PUBLIC_NAMES, SiteSet, site_names, site_set
 from r2v.envs.webarena.environment import SiteState, WebArenaEnvironment
 from r2v.envs.webarena.home import child_python, is_installed, require_installed, webarena_home
 from r2v.envs.webarena.judging import AnswerJudge
@@ -96,8 +96,11 @@ class WebArena:
             site_set(None, [site for site in PUBLIC_NAMES if site != "homepage"])
 
     def require_here(self) -> None:
-        """Raises UsageError where nothing is installed, no site is named, or there is no browser."""
+        """Raises UsageError where nothing is installed, a site that a task needs is not named, or there is no browser.
+        Where sets have names, whoever takes a set looks for its sites."""
         self.require_set_up()
+        if not any(site_names()):
+            site_set(None, self._sites_needed)
         find_chromium()
 
     @cached_property
@@ -112,6 +115,10 @@ class WebArena:
                 "one in env.options.judge=PROVIDER:MODEL, or leave them out by env.options.judged=false"
             )
         return found
+
+    @property
+    def _sites_needed(self) -> set[str]:
+        return {site for task in self.tasks() for site in task.payload["sites"]}
 
     def tasks(self) -> Sequence[Task]:
         """The chosen tasks, in the official order. Raises UsageError where nothing is installed, and for tasks that
@@ -148,8 +155,7 @@ class WebArena:
 
     def _made(self, site: str | None) -> WebArenaEnvironment:
         if site not in self._pools:
-            needed = {site for task in self.tasks() for site in task.payload["sites"]}
-            found = site_set(site, needed)
+            found = site_set(site, self._sites_needed)
             state = _state(found) if found.reset and self._reset == "auto" else None
             self._pools[site] = self._pool(found), state
         pool, state = self._pools[site]

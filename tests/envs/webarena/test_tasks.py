@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,19 @@ def test_a_missing_or_wrong_address_is_named(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("WA_MAP", "host:3000")
     with pytest.raises(UsageError, match="WA_MAP=host:3000: an address begins with http"):
         site_set(None, ["map"])
+
+
+@listed
+def test_sites_that_a_task_needs_are_asked_for_before_a_run_is_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("R2V_BROWSER", sys.executable)
+    for site in PUBLIC_NAMES:
+        monkeypatch.delenv(f"WA_{site.upper()}", raising=False)
+    monkeypatch.setenv("WA_SHOPPING", "http://host:7770")
+    with pytest.raises(UsageError, match="WA_MAP not set"):
+        WebArena(tasks=[7, 118]).require_here()
+    WebArena(tasks=[118]).require_here()
+    monkeypatch.setenv("WA_B_MAP", "http://host:3000")
+    WebArena(tasks=[7]).require_here()  # rollout.sites=[b]: whoever takes the set looks
 
 
 def test_an_agent_has_the_calls_of_browsergyms_webarena() -> None:
