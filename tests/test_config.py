@@ -286,7 +286,7 @@ READ: list[str] = []
 @pytest.mark.parametrize("name", PerturbationsConfig.categories())
 def test_a_severity_that_can_be_set_is_read(name: str) -> None:
     READ.clear()
-    page = "\n".join(f"row {100 + n}: item {n} of order {n * 7}" for n in range(9))
+    page = "\n".join(f"[{100 + n}] row {100 + n}: item {n} of order {n * 7}" for n in range(9))
     scene = NoticedScene(
         text=page,
         previous=page.replace("item", "part"),

@@ -15,7 +15,7 @@ whose contexts may be too long. In the default context of a bundled model each c
 
 
 def identity(section: Any) -> Any:
-    """A section as plain values, without what cannot change a result: RUNTIME fields, IF_GIVEN fields that are None,
+    """A section as plain values, without what cannot change a result: RUNTIME fields, IF_GIVEN fields that nobody gave,
     the host of your own endpoint, and the split of the effective batch into micro-batches (only the product counts).
     `policy.load_in_4bit=auto` is what it comes to, and a policy's contexts are shortened by a named rule."""
     if isinstance(section, TrainingConfig):
@@ -26,8 +26,8 @@ def identity(section: Any) -> Any:
             for f in dataclasses.fields(section)
             if not f.metadata.get("runtime")
         }
-        optional = [f.name for f in dataclasses.fields(section) if f.metadata.get("if_given")]
-        values = {name: value for name, value in values.items() if not (name in optional and value in (None, {}))}
+        for name in [name for name in values if _as_by_default(section, name)]:
+            del values[name]
         if isinstance(section, Phase):
             values["effective_batch"] = values.pop("batch_size") * values.pop("gradient_accumulation_steps")
         if isinstance(section, PolicyConfig):
@@ -46,3 +46,13 @@ def identity(section: Any) -> Any:
     if isinstance(section, dict):
         return {key: identity(section[key]) for key in sorted(section)}
     return section
+
+
+def _as_by_default(section: Any, name: str) -> bool:
+    """Whether it is an IF_GIVEN field that nobody gave: None, empty, or a section whose fields are its defaults."""
+    (item,) = (f for f in dataclasses.fields(section) if f.name == name)
+    if not item.metadata.get("if_given"):
+        return False
+    value = getattr(section, name)
+    by_default = item.default_factory() if callable(item.default_factory) else None
+    return value is None or value == {} or (dataclasses.is_dataclass(value) and value == by_default)

@@ -110,6 +110,11 @@ def _category(prob: float, severity: float = 0.5) -> Any:
     return field(default_factory=lambda: CategoryConfig(prob=prob, severity=severity))
 
 
+def _later() -> Any:
+    """A category that came after artifacts were made: it enters fingerprints where it is used."""
+    return field(default_factory=CategoryConfig, metadata=IF_GIVEN)
+
+
 @dataclass(frozen=True, kw_only=True)
 class PerturbationsConfig:
     """The perturbations and how often they occur. Categories compose in this order; at most one that replaces the
@@ -125,10 +130,16 @@ class PerturbationsConfig:
     """The last lines are cut off, with a marker (severity: share of lines lost)."""
     shuffled_dom: CategoryConfig = _category(0.0)
     """The rows of a page change places."""
+    renumbered_dom: CategoryConfig = _later()
+    """The elements of a page bear each other's identifiers, and calls mean those (severity: share of them)."""
     distractor: CategoryConfig = _category(0.20)
     """Look-alike rows with other identifiers are added (severity: from one to four of them)."""
     prompt_injection: CategoryConfig = _category(0.20)
     """An instruction is planted in untrusted text, with a canary that shows whether it was obeyed."""
+    schema_drift: CategoryConfig = _later()
+    """Fields of pages and arguments of calls bear other names, from the first hit on (severity: share of names)."""
+    value_corruption: CategoryConfig = _later()
+    """Numbers, dates and units on a page are plausibly wrong, and nothing says so (severity: share of them)."""
     goal_typo: CategoryConfig = _category(0.0)
     """Typing errors in the goal, never in quotes or numbers (severity: share of words)."""
     latency: CategoryConfig = _category(0.0)

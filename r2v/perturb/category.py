@@ -20,10 +20,12 @@ from r2v.data.episode import AppliedPerturbation, PerturbationType
 from r2v.envs.base import Surface
 from r2v.errors import UsageError
 from r2v.extensions import is_dotted, load_attribute
+from r2v.perturb.renaming import Renaming
 from r2v.randomness import Key, generator, uniform
 
-PerturbationKind = Literal["goal", "tool_call", "replace", "edit"]
-"""What is touched: the goal; the tool call, which then never reaches the world; the whole page; or lines of it."""
+PerturbationKind = Literal["goal", "tool_call", "replace", "value", "edit"]
+"""What is touched: the goal; the tool call, which then never reaches the world; the whole page; values that a recorded
+action may rest on; or lines of the page."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,12 +56,14 @@ class Scene:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Change:
-    """What a hit did: the text that is shown instead, simulated seconds it cost, and what to record."""
+    """What a hit did: the text that is shown instead, simulated seconds it cost, what to record, and by which other
+    names calls are now made."""
 
     text: str
     seconds: float = 0.0
     canary: str | None = None
     params: dict[str, Any] = field(default_factory=dict)
+    renaming: Renaming | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,8 +71,9 @@ class Category:
     """One kind of perturbation.
 
     `alter` returns None where the scene is not eligible. `mode` is explicit or implicit (does the text say that
-    something is wrong?), transient or permanent; `group` the coarse type that an episode is filed under. `preserving`
-    says that everything the page showed can still be read, so a recorded action stays the right label.
+    something is wrong?), transient or permanent; what is permanent hits every page from its first hit on, by the draws
+    of the first observation. `group` is the coarse type that an episode is filed under. `preserving` says that
+    everything the page showed can still be read, so a recorded action stays the right label.
     """
 
     kind: PerturbationKind
@@ -76,6 +81,11 @@ class Category:
     alter: Callable[[Scene], Change | None]
     mode: str = "implicit_transient"
     preserving: bool = True
+
+    @property
+    def permanent(self) -> bool:
+        """Whether it lasts to the end of the episode."""
+        return self.mode.endswith("_permanent")
 
 
 @cache

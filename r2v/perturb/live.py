@@ -2,7 +2,8 @@
 
 A call that fails on its way (tool_error, tool_timeout) never reaches the world: its answer is one error
 line, and the same call may be made again, also when it would have ended the episode. Everything else happens
-to what the agent is shown. With nothing scheduled the wrapper lets everything through unchanged.
+to what the agent is shown; where that goes by other names (`renaming`), calls and tools do too. With nothing scheduled
+the wrapper lets everything through unchanged.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from r2v.data.episode import AppliedPerturbation, Condition
 from r2v.envs.base import Benchmark, Closable, Environment, Info, Snapshots, Task
 from r2v.errors import UsageError
 from r2v.llm.types import ToolSpec
+from r2v.perturb.renaming import Fields, Renaming
 from r2v.perturb.schedule import PerturbedOutput, Schedule, make_schedule
 
 
@@ -28,6 +30,7 @@ class _State:
     step: int = 0
     partial_score: float = 0.0
     canaries: frozenset[str] = frozenset()
+    renamings: tuple[Renaming, ...] = ()
     world: Any = None
 
 
@@ -73,16 +76,29 @@ class PerturbedEnv:
         failure = self._schedule.call(state.task, state.step)
         if failure is not None:
             return failure.text, 0.0, False, False, self._failed(state, failure)
-        page, reward, terminated, truncated, info = self._env.step(action)
+        meant = action
+        for renaming in reversed(state.renamings):
+            meant = renaming.meant(meant)
+        page, reward, terminated, truncated, info = self._env.step(meant)
         obeyed = not info.is_error and any(canary in action for canary in state.canaries)
         info = replace(info, harmful=info.harmful or obeyed)
         self._at = replace(state, page=page, partial_score=info.partial_score)
         shown, info = self._show(page, state.page, info)
         return shown, reward, terminated, truncated, info
 
+    def spelled(self, action: str) -> str:
+        """An action in the world's own names as it has to be written on the page that is shown."""
+        for renaming in self._state.renamings:
+            action = renaming.spelled(action)
+        return action
+
     def tool_specs(self) -> tuple[ToolSpec, ...]:
-        """The inner environment's tools."""
-        return self._env.tool_specs()
+        """The inner environment's tools, their arguments by the names that hold now."""
+        specs = self._env.tool_specs()
+        for renaming in self._at.renamings if self._at else ():
+            if isinstance(renaming, Fields):
+                specs = tuple(replace(spec, parameters=renaming.schema(spec.parameters)) for spec in specs)
+        return specs
 
     def snapshot(self) -> Any:
         """The complete state, the world's included. Raises UsageError where the world cannot give its own."""
@@ -110,7 +126,7 @@ class PerturbedEnv:
         state = self._state
         outcome = self._schedule.page(state.task, state.step, page, previous)
         planted = frozenset(one.canary for one in outcome.applied if one.canary)
-        self._at = replace(state, canaries=state.canaries | planted)
+        self._at = replace(state, canaries=state.canaries | planted, renamings=outcome.renamings)
         clean = page if info.clean_observation is None else info.clean_observation
         return outcome.text, replace(
             info,

@@ -4,8 +4,8 @@ A stored episode is itself a small world: it shows its observations in turn as l
 taken. Played in that world under the live wrapper, by a demonstrator who repeats a call that failed, it gives
 exactly what the live world would have given. Two constructions are valid:
 
-    annotate   what was seen is edited, the action stays: for categories that hide nothing; a cut page only
-               where every later action is still supported (`support`)
+    annotate   what was seen is edited, the action stays (in the page's names, where those are others): for
+               categories that hide nothing; a cut page only where every later action is still supported (`support`)
     insert     a failed call and its retry are put in: only where a failed call leaves the world as it was
 
 Replacing an observation and keeping the action that was chosen on it is refused: it teaches invention. Those
@@ -19,6 +19,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import Literal
 
+from r2v.data.action import parse_action
 from r2v.data.episode import Episode, Observation, Step
 from r2v.envs.base import Info, Task
 from r2v.errors import UsageError
@@ -128,7 +129,10 @@ def _replay(
             if len(steps) == max_steps:
                 return Rejected.TOO_LONG
             step = _step(recorded, len(steps), shown, info, schedule.seed)
-            shown, reward, _, _, info = env.step(recorded.action.raw_text)
+            spelled = env.spelled(recorded.action.raw_text)
+            if spelled != recorded.action.raw_text:
+                step = replace(step, action=replace(parse_action(spelled), plan_tag=recorded.action.plan_tag))
+            shown, reward, _, _, info = env.step(spelled)
             failed, seconds = call_failed(info.perturbations), seconds + info.sim_seconds
             steps.append(replace(step, reward=reward, label=None if failed else recorded.label))
     applied = [one for step in steps for one in step.perturbations]

@@ -20,6 +20,7 @@ from r2v.errors import UsageError, nearest
 from r2v.extensions import is_dotted
 from r2v.perturb.category import Change, PerturbationKind, Scene, category
 from r2v.perturb.generic import GENERIC
+from r2v.perturb.renaming import Renaming
 from r2v.randomness import Key, uniform
 
 SCHEDULE_VERSION = "perturb-1"
@@ -28,16 +29,23 @@ SCHEDULE_VERSION = "perturb-1"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PerturbedOutput:
-    """What is shown in the end, what was done to it, and the simulated seconds that took."""
+    """What is shown in the end, what was done to it, the simulated seconds that took, and the renamings that it is
+    read under, in the order they were made."""
 
     text: str
     applied: tuple[AppliedPerturbation, ...] = ()
     seconds: float = 0.0
+    renamings: tuple[Renaming, ...] = ()
 
     def then(self, name: str, change: Change) -> PerturbedOutput:
         """This outcome with one more change on top."""
         mark = AppliedPerturbation(category=name, mode=category(name).mode, params=change.params, canary=change.canary)
-        return PerturbedOutput(text=change.text, applied=(*self.applied, mark), seconds=self.seconds + change.seconds)
+        return PerturbedOutput(
+            text=change.text,
+            applied=(*self.applied, mark),
+            seconds=self.seconds + change.seconds,
+            renamings=(*self.renamings, change.renaming) if change.renaming else self.renamings,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,9 +116,10 @@ class Schedule:
         """The page that the world showed as observation `step`, as the agent sees it. `previous` is the one
         that it showed before."""
         outcome = PerturbedOutput(text=page)
-        for name in self._of("replace", "edit"):
-            if self._hits(name, task, step):
-                change = self._change(name, task, step, outcome.text, previous)
+        for name in self._of("replace", "value", "edit"):
+            since = self._since(name, task, step)
+            if since is not None:
+                change = self._change(name, task, since, outcome.text, previous)
                 outcome = outcome.then(name, change) if change else outcome
         return outcome
 
@@ -122,6 +131,13 @@ class Schedule:
 
     def _hits(self, name: str, task: Task, step: int) -> bool:
         return uniform(*self._key(name, task, step)) < self.categories[name].prob
+
+    def _since(self, name: str, task: Task, step: int) -> int | None:
+        """The observation whose draws say what a page's hit does: its own, or the first of all where a hit on any so
+        far lasts. None: no hit."""
+        if not category(name).permanent:
+            return step if self._hits(name, task, step) else None
+        return 0 if any(self._hits(name, task, earlier) for earlier in range(step + 1)) else None
 
     def _hits_again(self, name: str, task: Task, step: int) -> bool:
         """A failure that lasts for two calls."""

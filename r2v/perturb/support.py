@@ -12,25 +12,30 @@ from collections.abc import Iterator
 from typing import Any
 
 from r2v.data.episode import Episode
+from r2v.perturb.renaming import renamed_line
 
 
 def lost_support(clean: Episode, edited: Episode) -> list[tuple[int, str]]:
-    """(step, argument) of every argument that `clean` supports and `edited`, its twin with the same actions,
-    does not. Planted lines support nothing."""
+    """(step, argument) of every argument that `clean` supports and `edited`, its twin with the same actions (in other
+    names, where its pages have other names), does not. Planted lines support nothing."""
     lost: list[tuple[int, str]] = []
     known = [clean.metadata.goal]
     left = [edited.metadata.goal]
     for before, after in zip(clean.steps, edited.steps, strict=True):
         own = set(before.observation.raw_text.split("\n"))
+        for one in after.perturbations:
+            own |= {renamed_line(line, one.params) for line in own}
         known.append(before.observation.raw_text)
         left.extend(line for line in after.observation.raw_text.split("\n") if line in own)
         lost.extend(
             (before.step_idx, value)
-            for value in dict.fromkeys(_values(before.action.arguments))
-            if _occurs(value, known) and not _occurs(value, left)
+            for value, told in dict(
+                zip(_values(before.action.arguments), _values(after.action.arguments), strict=True)
+            ).items()
+            if _occurs(value, known) and not _occurs(told, left)
         )
         known.append(before.action.raw_text)
-        left.append(before.action.raw_text)
+        left.append(after.action.raw_text)
     return lost
 
 

@@ -155,3 +155,55 @@ def test_typing_errors_spare_quotes_numbers_and_addresses(severity: float) -> No
 def test_nothing_but_quotes_is_not_eligible() -> None:
     assert category("goal_typo").alter(_scene('"all of it" 12 r204')) is None
     assert category("goal_typo").alter(_scene("some words here", severity=0.0)) is None
+
+
+RECORD = (
+    "order [17] of 2026-02-27\nweight 12.5 kg, 3 boxes, 40 EUR, \n"
+    '{"record":"asset","id":"204","pieces":"36","due":"2026-03-01"}\nsee /orders/77 and item-9, v1.2.3, r8'
+)
+IDENTIFIED = ("[17]", '"id":"204"', "/orders/77", "item-9", "v1.2.3", "r8")
+
+
+def test_wrong_values_keep_their_look_and_identifiers_stay() -> None:
+    seen: set[str] = set()
+    for number in range(200):
+        text = _altered("value_corruption", _scene(RECORD, number=number, severity=0.0)).text
+        assert all(part in text for part in IDENTIFIED)
+        was, now = RECORD.split(), text.split()
+        (changed,) = [(a, b) for a, b in zip(was, now, strict=True) if a != b]
+        assert re.sub(r"\d", "0", changed[0]) == re.sub(r"\d", "0", changed[1]) or changed[0].strip(",") in (
+            "kg",
+            "EUR",
+        )
+        seen.add(changed[0])
+    assert len(seen) >= 6
+
+
+@pytest.mark.parametrize("severity, wrong", [(0.0, 1), (0.5, 3), (1.0, 6)])
+def test_severity_is_the_share_of_values_that_are_wrong(severity: float, wrong: int) -> None:
+    change = _altered("value_corruption", _scene(RECORD, severity=severity))
+    assert change.params["values"] == wrong
+
+
+def test_what_the_goal_names_is_never_wrong() -> None:
+    for number in range(50):
+        text = _altered("value_corruption", _scene(RECORD, number=number, severity=1.0, goal="the one of 12.5")).text
+        assert "12.5" in text
+    assert category("value_corruption").alter(_scene("no number here")) is None
+    assert category("value_corruption").alter(_scene("only 12.5 here", goal="12.5")) is None
+
+
+@pytest.mark.parametrize("severity, moved", [(0.0, 2), (0.5, 3), (1.0, 6)])
+def test_severity_is_the_share_of_identifiers_that_change_places(severity: float, moved: int) -> None:
+    page = "\n".join(f"[{number}] button 'b{number}'" for number in range(10, 16))
+    change = _altered("renumbered_dom", _scene(page, severity=severity))
+    changed = [a != b for a, b in zip(page.split("\n"), change.text.split("\n"), strict=True)]
+    assert sum(changed) == moved == len(change.params["identifiers"])
+    assert sorted(re.findall(r"\[(\d+)\]", change.text)) == sorted(re.findall(r"\[(\d+)\]", page))
+    assert category("renumbered_dom").alter(_scene("[1] link\nno other")) is None
+
+
+def test_drift_without_a_share_changes_nothing() -> None:
+    assert category("schema_drift").alter(_scene('{"id":"r1"}', severity=0.0)) is None
+    told = _altered("schema_drift", _scene('{"tool":"get","id":"r1"}', severity=1.0))
+    assert told.text == '{"tool":"get","id_v2":"r1"}' and told.params == {"fields": {"id": "id_v2"}}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from r2v.config import INJECTION_FAMILIES, CategoryConfig, PerturbationsConfig
+from r2v.config import INJECTION_FAMILIES, WITHOUT_SEVERITY, CategoryConfig, PerturbationsConfig
 from r2v.data.episode import AppliedPerturbation
 from r2v.envs.base import Task
 from r2v.errors import UsageError
@@ -18,8 +18,18 @@ from r2v.perturb import call_failed, perturbation_type
 from r2v.perturb.category import category
 from r2v.perturb.schedule import Schedule
 
-PAGE = "header\nrow 11\nrow 22\nrow 33"
-ON_PAGES = ("stale_observation", "partial_observation", "shuffled_dom", "distractor", "prompt_injection", "latency")
+PAGE = "header\n[11] row 11\n[22] row 22\n[33] row 33"
+ON_PAGES = (
+    "stale_observation",
+    "partial_observation",
+    "shuffled_dom",
+    "renumbered_dom",
+    "distractor",
+    "prompt_injection",
+    "schema_drift",
+    "value_corruption",
+    "latency",
+)
 ON_CALLS = ("tool_error", "tool_timeout")
 
 
@@ -62,6 +72,28 @@ def test_probability_one_hits_every_eligible_step_once(name: str) -> None:
     for step in range(1, 30):
         outcome = schedule.call(_task(), step) or schedule.page(_task(), step, PAGE, "before")
         assert [one.category for one in outcome.applied] == [name]
+
+
+RICH = '{"page":"list","rows":"7"}\n' + "\n".join(f'{{"row":"{n}","name":"n{n}","id":"r{n}"}}' for n in range(7))
+
+
+def _played(**given: CategoryConfig) -> list[str]:
+    """What a schedule makes of the goals, calls and pages of some episodes, and how long it takes."""
+    schedule, shown = Schedule(benchmark="desk", categories=given, seed=101), []
+    for task in [Task(task_id=f"t{number}", goal="find a row for me") for number in range(12)]:
+        shown.append(schedule.goal(task))
+        for step in range(1, 12):
+            shown.append(schedule.call(task, step) or schedule.page(task, step, RICH, "before"))
+    return [f"{one.text} {one.seconds}" for one in shown]
+
+
+@pytest.mark.parametrize("name", PerturbationsConfig.categories())
+def test_every_key_of_a_category_changes_what_is_played(name: str) -> None:
+    some = _played(**{name: CategoryConfig(prob=0.2, severity=0.3)})
+    assert some != _played()
+    assert some != _played(**{name: CategoryConfig(prob=0.6, severity=0.3)}), "prob"
+    assert _played(**{name: CategoryConfig(prob=0.2, severity=0.3, enabled=False)}) == _played(), "enabled"
+    assert (some != _played(**{name: CategoryConfig(prob=0.2, severity=0.9)})) == (name not in WITHOUT_SEVERITY)
 
 
 def test_the_rate_is_the_one_asked_for() -> None:
