@@ -21,9 +21,9 @@ LOCKS = {path.stem: path.read_text() for path in sorted(CPU_BUILDS.parent.glob("
 PACKAGE = re.compile(r"^([\w.-]+)==([^\s;\\]+)( ; [^\\]+)? \\\n((?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)", re.M)
 SETS = {name: {match[1]: match for match in PACKAGE.finditer(text)} for name, text in LOCKS.items()}
 
-OF_USERS = {"babyai", "swebench", "webarena"}
+OF_USERS = {"babyai", "swebench", "textworld", "webarena"}
 """Extras that nothing here installs: what the tests need of them has locks of its own below r2v/envs/,
-and those of babyai are skipped where it is not installed."""
+and those of babyai and textworld are skipped where it is not installed."""
 
 
 def test_every_line_of_a_lock_is_a_package_with_hashes() -> None:

@@ -13,8 +13,9 @@ from __future__ import annotations
 import copy
 import json
 import re
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from importlib.util import find_spec
 from typing import Any
 
@@ -214,21 +215,45 @@ def _names() -> dict[int, str]:
     return {number: name for name, number in _NUMBERS.items()}
 
 
+class _Walk:
+    """The bot on its way through a layout, after the actions of a conversation."""
+
+    def __init__(self, level: str, layout: int) -> None:
+        from minigrid.utils.baby_ai_bot import BabyAIBot
+
+        self.grid = laid_out(level, layout)
+        self.bot: Any = BabyAIBot(self.grid)
+        self.last: int | None = None
+
+    def see(self, tool: str) -> None:
+        """That an action was carried out, the bot's or another."""
+        self.bot.replan(self.last)
+        self.last = _NUMBERS[tool]
+        self.grid.step(self.last)
+
+
+_WALKS: OrderedDict[tuple[str, int, tuple[str, ...]], _Walk] = OrderedDict()
+"""The walks that were gone on with last, by where they stand: a conversation's next step is one step of its walk."""
+_KEPT_WALKS = 512
+
+
+@lru_cache(maxsize=1 << 16)
 def _planned(level: str, layout: int, done: tuple[str, ...]) -> str:
     """The bot's next action after these. Where it has lost its way (its plan is of what it has seen), one that has seen
     nothing yet plans from where the agent stands; where that cannot either, it waits."""
-    from minigrid.utils.baby_ai_bot import BabyAIBot
-
-    grid = laid_out(level, layout)
-    bot, number = BabyAIBot(grid), None
     try:
-        for tool in done:
-            bot.replan(number)
-            number = _NUMBERS[tool]
-            grid.step(number)
-        return _names()[int(bot.replan(number))]
+        walk = _WALKS.pop((level, layout, done[:-1]), None) if done else None
+        for tool in done if walk is None else done[-1:]:
+            walk = walk or _Walk(level, layout)
+            walk.see(tool)
+        walk = walk or _Walk(level, layout)
+        planned = _names()[int(copy.deepcopy(walk).bot.replan(walk.last))]
     except Exception:  # of the bot, which asserts that the agent does what it said
         return _planned_anew(level, layout, done)
+    _WALKS[level, layout, done] = walk
+    if len(_WALKS) > _KEPT_WALKS:
+        _WALKS.popitem(last=False)
+    return planned
 
 
 def _planned_anew(level: str, layout: int, done: tuple[str, ...]) -> str:

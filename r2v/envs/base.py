@@ -192,6 +192,7 @@ BENCHMARKS = {
     "desk": "r2v.envs.desk:Desk",
     "miniwob": "r2v.envs.browser.miniwob:MiniWoB",
     "swebench": "r2v.envs.swe:SweBench",
+    "textworld": "r2v.envs.textworld:TextWorld",
     "webarena": "r2v.envs.webarena.benchmark:WebArena",
 }
 """Names a configuration may use. Anything else is a dotted path `package.module:Class`."""

@@ -59,6 +59,8 @@ def test_as_shipped_every_job_ends_within_its_headers_time(path: Path, tmp_path:
     config = load(path)
     if config.env.benchmark == "babyai":
         pytest.importorskip("minigrid", reason="no minigrid: pip install 'r2v[babyai]'")
+    if config.env.benchmark == "textworld":
+        pytest.importorskip("textworld", reason="no textworld: pip install 'r2v[textworld]'")
     rows, _ = selection(config)
     asked = {row.name: headers.read(REPOSITORY / SCRIPTS / row.command.script, row.name) for row in rows}
     found = estimates(config, asked, tmp_path)
