@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import zstandard
 
+from benchmarks import robustness_table
 from benchmarks.students import POINTS
 from benchmarks.students_table import Piece, ahead, iqm, oracle, same, table
 from r2v.errors import UsageError
@@ -126,3 +127,19 @@ def test_students_and_episodes_are_counted_as_they_are(three: list[Piece]) -> No
     draws = np.linspace(0.1, 0.2, 50)
     assert ahead(np.array([draws, -draws, draws - 0.15])) == (1, 1)
     assert same(three, "noisy", "entropy", POINTS) == pytest.approx(0.5)
+
+
+def test_the_robustness_gap_is_paired_and_known_in_closed_form(tmp_path: Path) -> None:
+    known = {"r2v": 36, "entropy": 36}, {"r2v": 30, "entropy": 20}
+    pieces = {
+        condition: [_piece(tmp_path, number, solved, condition=condition) for number in (0, 1)]
+        for condition, solved in zip(("clean", "noisy"), known, strict=True)
+    }
+    lines = robustness_table.table(pieces, POINTS[2])
+    entropy, ours = _row(lines, "entropy"), _row(lines, "r2v")
+    assert entropy[1] == ours[1] == "0.900"
+    assert ours[2].startswith("+0.150 [") and ours[3] == ""
+    assert entropy[2].startswith("+0.400 [") and entropy[3].startswith("+0.250 [")
+    assert [line.split(" |")[0] for line in lines[2:]] == ["| slm_only", "| llm_only", "| r2v", "| entropy"]
+    draws = robustness_table.drawn(np.ones((2, TASKS)))
+    assert draws == pytest.approx(1.0)

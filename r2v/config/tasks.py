@@ -23,7 +23,7 @@ class EnvConfig:
     """The environment."""
 
     benchmark: Spec = "desk"
-    """Benchmark: babyai, chain, desk, miniwob, swebench, textworld, webarena, or a path package.module:Class of your own."""
+    """Benchmark: babyai, chain, desk, miniwob, swebench, textworld, webarena, or your own by package.module:Class."""
     options: Annotated[dict[str, Any], Keywords()] = field(default_factory=dict)
     """Keyword arguments of the benchmark's class."""
 
