@@ -1,44 +1,226 @@
-"""The base of BabyAI's students: a Llama of 0.3 million random weights, and a tokenizer that knows its pages' words.
+"""The base of BabyAI's students: 0.2 million parameters that have learnt to read the pages, and nothing of the bot.
 
     python -m benchmarks.babyai_base outputs/babyai_base      # then: python -m benchmarks.students --config ...
 
-The merges are learnt from what minigrid's bot sees and does in layouts far behind those that any configuration names.
-The weights are drawn: all that a student can do it learns by cloning, as `configs/mrp.yaml`'s does.
+The architecture is the bundled student's (LFM2), and so is the recipe: recall documents first, which begin tiny and
+advance by accuracy alone, then transcripts of an agent that acts at random, the loss on what it sees next. No choice of
+the expert enters. Tokens are the pages' phrases ("green key", ": 2 forward"), bytes where there is none, so that any
+text of a perturbation can be read. Transcripts are of layouts far behind those that any configuration names.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+import random
+import time
+from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
+from typing import Any
 
-from examples.hub_models import hub_model
-from r2v.envs.babyai import BabyAI, call, laid_out, view
-from r2v.llm.types import Request
-from r2v.policy.prompt_encoder import build_messages
+import torch
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import Lfm2Config, Lfm2ForCausalLM, PreTrainedTokenizerFast
 
-FIRST_LAYOUT, LAYOUTS = 500_000, 60
-VOCABULARY = 500
-SHAPE = {"hidden_size": 64, "intermediate_size": 192, "head_dim": 16, "max_position_embeddings": 1024}
+from r2v.envs.babyai import call, laid_out, view
+from r2v.randomness import generator
+
+FIRST_LAYOUT = 500_000
+"""Behind the layouts of any configuration: transcripts and the tokenizer's texts are made from here on."""
+TOOLS = ("left", "right", "forward", "pick", "drop", "toggle", "wait")
+COLOURS = ("red", "green", "blue", "purple", "yellow", "grey")
+KINDS = ("ball", "key", "box")
+ASIDES = [f"{n} {way}" for n in range(1, 4) for way in ("left", "right")]
+PLACES = [f": {n} forward{aside}" for n in range(1, 7) for aside in ("", *(f", {one}" for one in ASIDES))]
+PLACES += [f": {aside}" for aside in ASIDES]
+_TOKEN = (
+    r"""\{"tool":"[a-z]+"\}|(?:red|green|blue|purple|yellow|grey) (?:ball|key|box|door)|wall"""
+    r"""|: \d forward(?:, \d (?:left|right))?|: \d (?:left|right)"""
+    r"""|you carry nothing;| \d+ left|\n"""
+    r"""|(?: (?!(?:red|green|blue|purple|yellow|grey) (?:ball|key|box|door)))?\w+| ?[^\s\w]+|\s+"""
+)
+TEMPLATE = (
+    "{% for message in messages %}"
+    "{% if message['role'] == 'tool' %}<obs>{{ message['content'] }}"
+    "{% elif message['role'] == 'assistant' %}<act>{% generation %}{{ message['content'] }}<eos>{% endgeneration %}"
+    "{% else %}<goal>{{ message['content'] }}{% endif %}{% endfor %}{% if add_generation_prompt %}<act>{% endif %}"
+)
+SPECIAL = ("<pad>", "<goal>", "<obs>", "<act>", "<eos>")
+VOCABULARY = 640
+BATCH, RATE, GATE, MOST_UPDATES = 32, 5e-3, 0.93, 800
+TRANSCRIPT_UPDATES = 600
+
+Document = tuple[list[int], list[int]]
+"""Token ids, and the positions whose token is to be predicted."""
 
 
-def conversations(levels: str) -> Iterator[str]:
-    """Goals, pages and actions of the bot."""
-    benchmark = BabyAI(levels=levels, instances=1)
-    for first in benchmark.tasks():
-        for layout in range(FIRST_LAYOUT, FIRST_LAYOUT + LAYOUTS):
-            grid = laid_out(first.payload["level"], layout)
-            goal = f'{grid.mission} (layout "{first.payload["level"]} {layout}")'
-            seen, done = [view(grid)], list[str]()
-            for _ in range(30):
-                done.append(benchmark.expert(Request(messages=build_messages(goal, seen, done), key=("base",))))
-                tool = json.loads(done[-1])["tool"]
-                over = grid.step(("left", "right", "forward", "pick", "drop", "toggle", "wait").index(tool))[2]
-                if over:
-                    break
-                seen.append(view(grid))
-            yield "\n".join([goal, *seen, *done])
+def tokenizer_of(texts: Iterator[str]) -> Any:
+    """Byte-level merges within the pages' phrases."""
+    core = Tokenizer(models.BPE())
+    core.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(_TOKEN), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    core.decoder = decoders.ByteLevel()
+    learner = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=list(SPECIAL),
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    core.train_from_iterator(texts, learner)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=core,
+        pad_token="<pad>",
+        eos_token="<eos>",
+        additional_special_tokens=["<goal>", "<obs>", "<act>"],
+        chat_template=TEMPLATE,
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def phrases() -> Iterator[str]:
+    """Every phrase of the pages often enough that it is one token."""
+    things = [f"{colour} {kind}" for colour, kind in product(COLOURS, (*KINDS, "door"))] + ["wall"]
+    for _ in range(60):
+        yield from things
+        yield from PLACES
+        yield from (f" {n} left" for n in range(65))
+        yield from map(call, TOOLS)
+        yield "you carry nothing;"
+        yield from ("go to the ", "go to a ", "pick up the ", "put the ", " next to ", "open the ", "unlock the ")
+
+
+def recall(size: int, sides: bool, tokenizer: Any, draw: random.Random) -> Document:
+    """A page of made-up things and places, then the things again in another order: their places are to be told."""
+    lines = [
+        (f"{colour} {kind}", draw.choice(PLACES if sides else PLACES[::7]))
+        for colour, kind in draw.sample([*product(COLOURS, KINDS)], size)
+    ]
+    ids = tokenizer("<obs>you carry nothing;" + "".join(f"\n{name}{place}" for name, place in lines))["input_ids"]
+    targets: list[int] = []
+    for _ in range(20):
+        name, place = draw.choice(lines)
+        ids += tokenizer(f"{draw.choice(chr(10) + ' ')}{name}{place}")["input_ids"]
+        targets.append(len(ids) - 1)
+    return ids, targets
+
+
+def transcript(level: str, layout: int, tokenizer: Any, draw: random.Random) -> Document:
+    """An agent acts at random in a layout; what it sees next is to be told, and the place of the goal's thing again."""
+    grid = laid_out(level, layout)
+    ids = tokenizer(f'<goal>{grid.mission} (layout "{level} {layout}")<obs>{view(grid)}')["input_ids"]
+    targets: list[int] = []
+    for _ in range(draw.randint(3, 9)):
+        tool = draw.choice(("left", "right", "forward", "forward", "forward", draw.choice(TOOLS)))
+        ids += tokenizer(f"<act>{call(tool)}<eos><obs>")["input_ids"]
+        over = grid.step(TOOLS.index(tool))[2]
+        if over:
+            break
+        seen = tokenizer(view(grid))["input_ids"]
+        targets += range(len(ids), len(ids) + len(seen))
+        ids += seen
+    return ids, targets
+
+
+def model_of(tokenizer: Any, seed: int) -> Lfm2ForCausalLM:
+    """Random weights of the bundled student's shape."""
+    torch.manual_seed(seed)
+    return Lfm2ForCausalLM(
+        Lfm2Config(
+            vocab_size=len(tokenizer),
+            hidden_size=64,
+            intermediate_size=128,
+            num_hidden_layers=4,
+            num_attention_heads=4,
+            num_key_value_heads=4,
+            conv_L_cache=4,
+            block_auto_adjust_ff_dim=False,
+            layer_types=["conv", "full_attention", "conv", "full_attention"],
+            tie_word_embeddings=True,
+            max_position_embeddings=2048,
+            initializer_range=0.1,
+            pad_token_id=tokenizer.pad_token_id,
+            bos_token_id=None,
+            eos_token_id=tokenizer.eos_token_id,
+        )
+    )
+
+
+def update(model: Lfm2ForCausalLM, optimizer: torch.optim.Optimizer, documents: list[Document]) -> float:
+    """One update on a batch; the share of targets that were predicted right."""
+    width = max(len(tokens) for tokens, _ in documents)
+    inputs = torch.tensor([tokens + [0] * (width - len(tokens)) for tokens, _ in documents])
+    row = torch.tensor([at for at, (_, targets) in enumerate(documents) for _ in targets])
+    column = torch.tensor([target for _, targets in documents for target in targets])
+    hidden = model.model(input_ids=inputs, use_cache=False).last_hidden_state
+    logits = model.lm_head(hidden[row, column - 1])
+    labels = inputs[row, column]
+    loss = torch.nn.functional.cross_entropy(logits, labels)
+    optimizer.zero_grad()
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    return float((logits.argmax(-1) == labels).float().mean())
+
+
+def lesson(
+    model: Lfm2ForCausalLM, optimizer: torch.optim.Optimizer, name: str, write: Callable[[random.Random], Document]
+) -> dict[str, Any]:
+    """A lesson of recall, until its gate opens. What it took."""
+    running, number = 0.0, 0
+    while running < GATE and number < MOST_UPDATES:
+        draw = generator("babyai-base", name, number)
+        running += 0.1 * (update(model, optimizer, [write(draw) for _ in range(BATCH)]) - running)
+        number += 1
+        if number % 25 == 0:
+            print(f"{name}: update {number}, {running:.3f} right, {time.process_time():.0f} CPU-s", flush=True)
+    return {"lesson": name, "updates": number, "accuracy": round(running, 4)}
+
+
+def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """The rate of the next update."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+
+
+def pretrain(folder: Path, levels: list[str], seed: int) -> None:
+    """Make the base and write it with its tokenizer and `recipe.json`."""
+    torch.set_num_threads(1)
+    tokenizer = tokenizer_of(iter([*phrases(), *conversations(levels)]))
+    model = model_of(tokenizer, seed)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.98), weight_decay=0.01)
+    took = [
+        lesson(model, optimizer, f"recall {size} {sides}", lambda draw: recall(size, sides, tokenizer, draw))  # noqa: B023
+        for size, sides in ((4, False), (8, False), (8, True))
+    ]
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.98), weight_decay=0.01)
+    right = 0.0
+    for number in range(TRANSCRIPT_UPDATES):
+        set_rate(optimizer, 3e-3 * min(1.0, (number + 1) / 50, 2 * (1 - number / TRANSCRIPT_UPDATES)))
+        draw = generator("babyai-base", "transcripts", number)
+        documents = [
+            transcript(draw.choice(levels), FIRST_LAYOUT + 1000 + number * BATCH + at, tokenizer, draw)
+            for at in range(BATCH - 8)
+        ] + [recall(8, True, tokenizer, draw) for _ in range(8)]
+        right += 0.05 * (update(model, optimizer, documents) - right)
+        if number % 25 == 0:
+            print(f"transcripts: update {number}, {right:.3f} right, {time.process_time():.0f} CPU-s", flush=True)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    recipe = {"seed": seed, "lessons": took, "transcripts": TRANSCRIPT_UPDATES, "right": round(right, 4)}
+    (folder / "recipe.json").write_text(json.dumps({**recipe, "cpu_seconds": round(time.process_time())}) + "\n")
+
+
+def conversations(levels: list[str]) -> Iterator[str]:
+    """Goals and pages, for the tokenizer's merges."""
+    for level in levels:
+        for layout in range(FIRST_LAYOUT, FIRST_LAYOUT + 60):
+            grid = laid_out(level, layout)
+            yield f'{grid.mission} (layout "{level} {layout}")\n{view(grid)}'
 
 
 def main() -> None:
@@ -46,9 +228,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--levels", default="GoToLocal")
+    parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
-    texts = [*conversations(asked.levels), call("wait")]
-    print(hub_model("llama", asked.folder, texts, vocabulary=VOCABULARY, **SHAPE))
+    pretrain(asked.folder, asked.levels.split(), asked.seed)
 
 
 if __name__ == "__main__":

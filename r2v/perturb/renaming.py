@@ -98,9 +98,10 @@ class Fields:
 
 def renamed_line(line: str, params: Mapping[str, Any]) -> str:
     """A line of the world's page as one recorded perturbation shows it: what its `params` say was renamed."""
-    if identified := params.get("identifiers"):
+    identified, fields = params.get("identifiers"), params.get("fields")
+    if isinstance(identified, Mapping):
         line = Identifiers(identified).told(line)
-    if fields := params.get("fields"):
+    if isinstance(fields, Mapping):
         line = _FIELD.sub(lambda found: f'"{fields.get(found["name"], found["name"])}"', line)
     return line
 
