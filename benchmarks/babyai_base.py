@@ -109,6 +109,23 @@ def recall(size: int, sides: bool, tokenizer: Any, draw: random.Random) -> Docum
     return ids, targets
 
 
+def where(size: int, pages: int, tokenizer: Any, draw: random.Random) -> Document:
+    """A goal and made-up pages: after each the place of the goal's thing is to be told, or that it is not there."""
+    things = [f"{colour} {kind}" for colour, kind in draw.sample([*product(COLOURS, KINDS)], size)]
+    article = draw.choice(("the", "a"))
+    ids = tokenizer(f'<goal>go to {article} {things[0]} (layout "GoToLocal {draw.randrange(10**6)}")')["input_ids"]
+    targets: list[int] = []
+    for number in range(pages):
+        shown = {thing: draw.choice(PLACES) for thing in things if draw.random() < 0.85}
+        lines = [f"{thing}{place}" for thing, place in draw.sample([*shown.items()], len(shown))]
+        if draw.random() < 0.7:
+            lines.insert(0, f"wall: {draw.randint(1, 6)} forward")
+        text = "\n".join([f"you carry nothing; {64 - number} left", *lines])
+        ids += tokenizer(f"<obs>{text}<act>{shown.get(things[0], 'wall')}<eos>")["input_ids"]
+        targets.append(len(ids) - 2)
+    return ids, targets
+
+
 def transcript(level: str, layout: int, tokenizer: Any, draw: random.Random) -> Document:
     """An agent acts at random in a layout; what it sees next is to be told, and the place of the goal's thing again."""
     grid = laid_out(level, layout)
@@ -209,6 +226,11 @@ def pretrain(folder: Path, levels: list[str], seed: int) -> None:
         right += 0.05 * (update(model, optimizer, documents) - right)
         if number % 25 == 0:
             print(f"transcripts: update {number}, {right:.3f} right, {time.process_time():.0f} CPU-s", flush=True)
+    read = torch.optim.AdamW(model.parameters(), lr=3e-3, betas=(0.9, 0.98), weight_decay=0.01)
+    took += [
+        lesson(model, read, f"where {size} {pages}", lambda draw: where(size, pages, tokenizer, draw))  # noqa: B023
+        for size, pages in ((2, 8), (4, 8), (8, 8))
+    ]
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     recipe = {"seed": seed, "lessons": took, "transcripts": TRANSCRIPT_UPDATES, "right": round(right, 4)}
