@@ -49,12 +49,19 @@ class _Segment:
     checkpoint: bool = False
     autocast_copies: float = 0.0
     """Bytes of the copies of weights that torch.autocast caches."""
+    gradients: float = 0.0
+    """Bytes of the gradients of its weights, and of the largest of them."""
+    largest_gradient: float = 0.0
 
 
-def training_peak(model_pass: ModelPass) -> Peak:
-    """The peak of a forward and backward pass. Gradients are counted where they are new (`layers.fresh`)."""
+def training_peak(model_pass: ModelPass, *, second: bool = False) -> Peak:
+    """The peak of a forward and backward pass. Gradients are counted where they are new (`layers.fresh`).
+
+    `second`: of the second text of two that an encoder reads one by one. In backward the gradients of the other wait
+    until this one's reach the same weights, and each sum is a third tensor."""
     segments = _segments(model_pass)
     peaks = []
+    waiting = sum(segment.gradients for segment in segments) if second else 0.0
     autocast_copies = 0.0
     live = segments[0].profile.input + model_pass.layers.mask
     for number, segment in enumerate(segments):
@@ -71,7 +78,10 @@ def training_peak(model_pass: ModelPass) -> Peak:
         # Live already: the gradient of the output, and what the forward pass left.
         start = (profile.input if segment.checkpoint else profile.saved) + profile.output
         running = max(profile.backward, profile.output + profile.recompute if segment.checkpoint else 0)
-        peaks.append(Peak(size=live + running - start, at=f"backward, {segment.name}"))
+        running += waiting + (segment.largest_gradient if second else 0)
+        if not (second and segment is segments[-1]):  # heads have run before either text's own backward
+            peaks.append(Peak(size=live + running - start, at=f"backward, {segment.name}"))
+        waiting -= segment.gradients if second else 0
         live += profile.after_backward - start
     return max(peaks, key=lambda peak: peak.size)
 
@@ -109,12 +119,17 @@ def _segments(model_pass: ModelPass) -> list[_Segment]:
     layers, kinds = model_pass.layers, model_pass.layers.shape.kinds
     profiles = {(kind, first): layers.layer(kind, first) for kind in set(kinds) for first in (True, False)}
     copies = {kind: sum(layers.cast(matrix) for matrix in layers.shape.linears(kind)) for kind in set(kinds)}
+    width = layers.widths.trained if layers.full else 0
+    weights = {kind: [width * matrix.parameters for matrix in layers.shape.linears(kind)] for kind in set(kinds)}
+    table = width * layers.shape.embedding
     middle = [
         _Segment(
             name=f"layer {number + 1} of {len(kinds)}",
             profile=profiles[kind, number == 0],
             checkpoint=model_pass.checkpoint,
             autocast_copies=float(copies[kind]),
+            gradients=sum(weights[kind]),
+            largest_gradient=max(weights[kind]),
         )
         for number, kind in enumerate(kinds)
     ]
@@ -122,7 +137,8 @@ def _segments(model_pass: ModelPass) -> list[_Segment]:
         last = _Segment(name="states", profile=_states(layers))
     else:
         last = _Segment(name="logits", profile=_log_probabilities(model_pass))
-    return [_Segment(name="embedding", profile=_embedding(layers)), *middle, last]
+    first = _Segment(name="embedding", profile=_embedding(layers), gradients=table, largest_gradient=table)
+    return [first, *middle, last]
 
 
 def _embedding(layers: Layers) -> SegmentProfile:

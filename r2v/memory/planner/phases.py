@@ -72,12 +72,22 @@ def phase_memory(
             peak_at=peak.at,
         )
     fresh = micro_batch >= phase.batch and state.gathered == 0
-    peak = passes.training_peak(_model_pass(job, strategy, phase, micro_batch, fresh=fresh))
+    peak = _training(job, strategy, phase, micro_batch, fresh)
     # Accumulated gradients are there during a micro-batch, unless it is the only one of the update.
     gradients, held = state.gradients + state.gathered, 0 if fresh else state.gradients + state.gathered
     if held + peak.size >= gradients + state.step:
         return PhaseMemory(static=static, gradients=held, activation=peak.size, peak_at=peak.at)
     return PhaseMemory(static=static, gradients=gradients, activation=state.step, peak_at="optimizer step")
+
+
+def _training(job: TrainingJob, strategy: Strategy, phase: MemoryPhase, micro_batch: int, fresh: bool) -> Peak:
+    """Where the critic reads two texts of each row, one by one: both are there when backward begins; then the second's
+    gradients wait while the first runs."""
+    peak = passes.training_peak(_model_pass(job, strategy, phase, micro_batch, fresh=fresh))
+    if phase.texts == 1 or not phase.shape.encoder:
+        return peak
+    one = _model_pass(job, strategy, replace(phase, texts=1), micro_batch, fresh=fresh)
+    return max(peak, passes.training_peak(one, second=True), key=lambda some: some.size)
 
 
 def _gathered_for_use(job: TrainingJob, strategy: Strategy, phase: MemoryPhase) -> float:
