@@ -24,6 +24,7 @@ from r2v.config.evaluation import CONDITIONS, AblationsConfig, EvaluationConfig,
 from r2v.config.execution import LoggingConfig, RolloutConfig
 from r2v.config.hierarchical import (
     BUNDLED_PROBLEMS,
+    TASK_PROBLEMS,
     CriticConfig,
     GuidanceConfig,
     HierarchicalConfig,
@@ -100,6 +101,7 @@ __all__ = [
     "RolloutConfig",
     "RouterConfig",
     "RunConfig",
+    "TASK_PROBLEMS",
     "TaskSelection",
     "TeacherConfig",
     "TrainingConfig",

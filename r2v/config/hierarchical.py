@@ -22,6 +22,8 @@ from r2v.extensions import is_dotted, require_name
 
 BUNDLED_PROBLEMS = "bundled"
 """In place of a file: generated word problems."""
+TASK_PROBLEMS = "tasks"
+"""In place of a file: states of the benchmark's training tasks."""
 UNKNOWN_TOKENS = 512
 """Longest answer where neither the configuration nor the problems say anything, and in plans made without them."""
 CHECKERS = ("auto", "numeric", "exact", "boxed", "program")
@@ -37,8 +39,11 @@ class ProblemsConfig:
     """The problems to solve."""
 
     path: PathText = BUNDLED_PROBLEMS
-    """bundled: generated word problems; or a JSONL file of {problem, answer}; GSM8K's and MATH's files work as they
+    """bundled: generated word problems; tasks: states of the training tasks of env.benchmark, in which an answer is an
+    action and is scored by playing it; or a JSONL file of {problem, answer}; GSM8K's and MATH's files work as they
     are."""
+    num_tasks: Count | None = field(default=None, metadata=IF_GIVEN)
+    """With path=tasks: training tasks that are played for their states, the first of them; None: all."""
     checker: Line = "auto"
     """How an answer is scored: numeric, exact, boxed, program; auto: chosen by the reference answers; or a function of
     your own, package.module:function (docs/extending/checker.md)."""
@@ -50,11 +55,17 @@ class ProblemsConfig:
     held_out: Count = 200
     """Problems for evaluation, never trained on."""
     count: Count = 2000
-    """Problems to train on: generated, if bundled; at most, if from a file."""
+    """Problems to train on: generated, if bundled; at most, if from a file or tasks."""
 
     def __post_init__(self) -> None:
         check_fields("hierarchical.problems", self)
         require_name("hierarchical.problems.checker", self.checker, CHECKERS)
+        check(
+            self.path != TASK_PROBLEMS or self.checker == "auto",
+            "hierarchical.problems.checker",
+            "must be auto with problems.path=tasks, where an action is scored by playing it",
+            self.checker,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

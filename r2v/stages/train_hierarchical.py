@@ -36,6 +36,16 @@ _CHECKER_KEY, _REWARD_KEY = "hierarchical.problems.checker", "hierarchical.guida
 
 
 @dataclass(frozen=True, kw_only=True)
+class PlayedTasks:
+    """Where the problems are states of tasks: what these depend on."""
+
+    env: c.EnvConfig
+    perturbations: c.PerturbationsConfig
+    inference: c.InferenceConfig
+    tasks: c.TaskSelection
+
+
+@dataclass(frozen=True, kw_only=True)
 class HierarchicalSettings:
     """Everything that an actor and its guidance depend on."""
 
@@ -47,6 +57,8 @@ class HierarchicalSettings:
     ranks: int | None = field(default=None, metadata=c.RUNTIME)
     engine: str | None = field(default=None, metadata=IF_GIVEN)
     """`policy.engine` where it was to be another than this process."""
+    played: PlayedTasks | None = field(default=None, metadata=IF_GIVEN)
+    """None: nothing is played, the problems are texts."""
 
     def require_possible(self) -> None:
         """Raises UsageError where an engine is to generate."""
@@ -76,7 +88,17 @@ class HierarchicalSettings:
             seed=config.seed,
             ranks=config.training.ranks,
             engine=None if config.policy.engine == LOCAL else config.policy.engine,
+            played=_played(config) if h.problems.path == c.TASK_PROBLEMS else None,
         )
+
+
+def _played(config: c.Config) -> PlayedTasks:
+    return PlayedTasks(
+        env=config.env,
+        perturbations=config.perturbations,
+        inference=config.inference.acting(),
+        tasks=c.TaskSelection.training(config),
+    )
 
 
 def _with_source(key: str, name: str) -> str:
@@ -85,10 +107,12 @@ def _with_source(key: str, name: str) -> str:
 
 
 def _content_of(path: str) -> str:
-    if path == c.BUNDLED_PROBLEMS:
+    if path in (c.BUNDLED_PROBLEMS, c.TASK_PROBLEMS):
         return path
     if not Path(path).is_file():
-        raise InputError(f"hierarchical.problems.path={path}: no such file; name a JSONL file of problems, or bundled")
+        raise InputError(
+            f"hierarchical.problems.path={path}: no such file; name a JSONL file of problems, bundled or tasks"
+        )
     return content_sha256(Path(path))
 
 
@@ -130,7 +154,7 @@ def _train(config: c.Config, work: Work) -> None:
 
     weights = work.inputs["bc"].file("final") if "bc" in work.inputs else None
     with distributed.stopping() as stop, tf32(device_of(config.policy).startswith("cuda")):
-        trainer = build_trainer(config, work.folder, weights, stop=stop)
+        trainer = build_trainer(config, work.folder, weights, stop=stop, root=work.root)
         report = trainer.run()
     actor, best = trainer.roles.actor_as_policy(), trainer.state.best
     if distributed.rank() == 0:

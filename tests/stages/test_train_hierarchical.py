@@ -15,6 +15,7 @@ from r2v.cli.main import main
 from r2v.config import load
 from r2v.errors import InputError
 from r2v.evaluation.audit.verify import verify_results
+from r2v.hrl.tasks.task_states import STATES_FILE
 from r2v.hrl.tasks.word_problems import word_problems
 from r2v.pipeline.inputs import fingerprint_of
 from r2v.pipeline.jobs import job
@@ -142,6 +143,41 @@ def test_the_actor_is_evaluated_by_its_folders_name(finished: Path) -> None:
     assert refused.returncode == 3 and "needs router" in refused.stderr
 
 
+def test_an_actor_is_trained_on_states_of_tasks_and_then_evaluated(tmp_path: Path) -> None:
+    """The bundled student, on the desk: a hint between two actions in a state, scores by playing on. As it is, it
+    knows nothing of the desk's actions, so nothing is right here."""
+    overrides = (
+        "policy.model_name=tiny",
+        "policy.lora_r=0",
+        "inference.max_steps=3",
+        "inference.max_new_tokens=8",
+        "hierarchical.problems.path=tasks",
+        "hierarchical.problems.num_tasks=6",
+        "hierarchical.iterations=2",
+        "hierarchical.critic.draws=0",
+    )
+    done = trained(tmp_path, *overrides)
+    assert done.returncode == 0 and "12 states of 4 tasks to train on, 4 held out (of other tasks)" in done.stderr
+    states = [json.loads(line) for line in (tmp_path / PLACE / STATES_FILE).read_text().splitlines()]
+    assert len(states) == 18 and [len(one["actions"]) for one in states[:3]] == [0, 1, 2]
+    sample = report(tmp_path)["samples"]["2"][0]
+    assert sample["problem"].startswith("user: ") and len(sample["answers"]) == 2 and len(sample["hints"]) == 1
+    asked = ("evaluate", "--methods", "slm_base", "--conditions", "clean", "--num-tasks", "2", "--seeds", "1")
+    own = (f"policy.model_name={PLACE / 'final'}", "policy.device=cpu", *overrides[2:4])
+    played = run(tmp_path, *asked, "--overrides", *own)
+    assert played.returncode == 0 and "of    2" in played.stderr, played.stderr
+    assert unlisted(tmp_path) == []
+
+
+def test_states_of_other_tasks_make_another_artifact() -> None:
+    def key(*overrides: str) -> str:
+        config = load(None, [*SMALL, "hierarchical.problems.path=tasks", *overrides])
+        return fingerprint_of(config, job("hierarchical"), dict[str, Artifact]())
+
+    assert len({key(), key("env.benchmark=chain"), key("data.condition=clean"), key("inference.max_steps=3")}) == 4
+    assert key("rollout.batch_size=7") == key()
+
+
 def test_what_is_up_to_date_is_not_trained_again(finished: Path) -> None:
     done = trained(finished, "hierarchical.micro_batch=2", "hierarchical.enabled=true")
     assert done.returncode == 0 and "up to date" in done.stderr, done.stderr
@@ -190,6 +226,7 @@ def test_the_problems_are_what_they_say_not_where_they_are(tmp_path: Path) -> No
         (["hierarchical.start=bc"], 3, "needs bc"),
         (["hierarchical.placement=split"], 2, "takes 2 GPUs"),
         (["hierarchical.episodes=50"], 2, "there are 12 problems to train on"),
+        (["hierarchical.problems.path=tasks", "hierarchical.problems.checker=numeric"], 2, "must be auto"),
         (["hierarchical.rewards=[-1,1]"], 2, "improvement is what the guidance is rewarded for"),
     ],
 )

@@ -511,6 +511,15 @@ ARTIFACT_FILES = (
         readers=("run",),
         content=True,
     ),
+    FileKind(
+        name="task states",
+        paths=("{hierarchical}/task_states.jsonl",),
+        form="jsonl",
+        writers=("hrl.tasks.task_states:write_states",),
+        damage="remade",
+        readers=("run", "job hierarchical"),
+        content=True,
+    ),
 )
 
 EXPERIMENT_FILES = (
@@ -897,6 +906,7 @@ ELSEWHERE = {
     "decisions of early stopping",
     "background record",
     "metrics series",
+    "task states",
     "replay buffer",
     "provider journal",
     "witness of a journal",

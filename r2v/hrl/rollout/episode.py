@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from r2v.config import HierarchicalConfig, RolloutConfig
 from r2v.hrl.models.roles import Roles
@@ -29,8 +29,8 @@ from r2v.randomness import Key
 
 GenerateFn = Callable[[tuple[GenerationRequest, ...]], Coroutine[Any, Any, tuple[Completion, ...]]]
 """Awaited with the requests of one conversation at one moment; gives one completion each."""
-RunInWorker = Callable[..., Coroutine[Any, Any, Any]]
-"""Awaited with a function and its arguments; runs it in a thread, off the event loop."""
+ScoreFn = Callable[[Problem, Sequence[str]], Coroutine[Any, Any, list[float]]]
+"""Awaited with a problem and answers to it; gives the score of each, in [0, 1]."""
 Rounds = list[tuple[str, str | None]]
 
 _PATIENCE = 1.0
@@ -48,6 +48,19 @@ class Prompts(Protocol):
         self, problem: Problem, rounds: Sequence[tuple[str, str | None]], answer: str, score: float | None = None
     ) -> TokenIds:
         """The prompt for a hint to `answer`."""
+        ...
+
+
+@runtime_checkable
+class PlayedChecker(Protocol):
+    """Scores answers by what the actor makes of them; `r2v.hrl.rollout.task_rollout.ExecutedActions` does."""
+
+    def waves(self, rollout: RolloutConfig) -> Waves:
+        """The wave engine that its worlds need."""
+        ...
+
+    def scorer(self, actor: GenerateFn, waves: Waves) -> ScoreFn:
+        """The scores of answers, while the actor's weights stay as they are."""
         ...
 
 
@@ -119,13 +132,12 @@ class EpisodeSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeContext:
-    """What an episode needs besides its problem: both policies, prompts, checker and settings."""
+    """What an episode needs besides its problem: both policies, prompts, scores and settings."""
 
     actor: GenerateFn
     guidance: GenerateFn
     prompter: Prompts
-    checker: Checker
-    run_in_worker: RunInWorker
+    score: ScoreFn
     settings: EpisodeSettings
 
 
@@ -208,13 +220,21 @@ async def _hints(
 
 
 async def _scored(context: EpisodeContext, problem: Problem, answers: Sequence[Completion]) -> list[ScoredAnswer]:
-    texts = [answer.text for answer in answers]
-    scores: list[float] = await context.run_in_worker(_scores, context.checker, problem, texts)
+    scores = await context.score(problem, [answer.text for answer in answers])
     return [ScoredAnswer(answer=answer, score=score) for answer, score in zip(answers, scores, strict=True)]
 
 
-def _scores(checker: Checker, problem: Problem, answers: Sequence[str]) -> list[float]:
-    return [checked_score(checker, problem, answer) for answer in answers]
+def checked_by(checker: Checker, waves: Waves) -> ScoreFn:
+    """A checker's scores, off the event loop."""
+
+    def scores(problem: Problem, answers: Sequence[str]) -> list[float]:
+        return [checked_score(checker, problem, answer) for answer in answers]
+
+    return partial(waves.world, scores)
+
+
+def _waves(rollout: RolloutConfig) -> Waves:
+    return Waves(workers=rollout.world_threads(), max_conversations=rollout.max_conversations, max_age=_PATIENCE)
 
 
 def play_many(
@@ -222,7 +242,7 @@ def play_many(
     *,
     roles: Roles,
     prompter: Prompts,
-    checker: Checker,
+    checker: Checker | PlayedChecker,
     h: HierarchicalConfig,
     key: Key,
     temperature: float = 1.0,
@@ -241,7 +261,7 @@ def play_many(
     """
     rollout, versions = rollout or RolloutConfig(), versions or {}
     rows = rows or MicroBatchSizes(smallest=rollout.batch_size).rollout_rows(rollout.batch_size)
-    waves = Waves(workers=rollout.world_threads(), max_conversations=rollout.max_conversations, max_age=_PATIENCE)
+    waves = checker.waves(rollout) if isinstance(checker, PlayedChecker) else _waves(rollout)
     actor, guidance = (
         waves.port(Generator(roles, role, versions.get(role, 0), rows)) for role in ("actor", "guidance")
     )
@@ -249,8 +269,7 @@ def play_many(
         actor=actor,
         guidance=guidance,
         prompter=prompter,
-        checker=checker,
-        run_in_worker=waves.world,
+        score=checker.scorer(actor, waves) if isinstance(checker, PlayedChecker) else checked_by(checker, waves),
         settings=EpisodeSettings.of(h, temperature, hints, prompt_tokens),
     )
     episodes = [(problem, (*key, "again", n) if n else key) for problem in problems for n in range(group)]

@@ -30,7 +30,7 @@ from r2v.hrl.models.roles import Roles
 from r2v.hrl.parallel import ranks
 from r2v.hrl.parallel.base_model import BaseModel
 from r2v.hrl.parallel.micro_batch import CPU_MICRO_BATCH, MicroBatchSizes
-from r2v.hrl.rollout.episode import GuidedEpisode, Prompts, play_many
+from r2v.hrl.rollout.episode import GuidedEpisode, PlayedChecker, Prompts, play_many
 from r2v.hrl.rollout.transitions import transitions_of
 from r2v.hrl.tasks.checkers import Checker
 from r2v.hrl.tasks.problems import Problem
@@ -64,7 +64,7 @@ class Trainer:
         problems: Sequence[Problem],
         held_out: Sequence[Problem],
         prompter: Prompts,
-        checker: Checker,
+        checker: Checker | PlayedChecker,
         h: HierarchicalConfig,
         seed: int,
         folder: Path,

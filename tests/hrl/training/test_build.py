@@ -20,7 +20,8 @@ from r2v.hrl.parallel.micro_batch import (
     planned,
 )
 from r2v.hrl.parallel.placement import Devices
-from r2v.hrl.training.build import build_trainer, problems_of
+from r2v.hrl.training.build import build_trainer
+from r2v.hrl.training.problem_set import problems_of
 from r2v.policy.export import export
 
 from .. import trainers
