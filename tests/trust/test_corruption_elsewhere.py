@@ -486,7 +486,7 @@ TRIED_ELSEWHERE = {
     "places elsewhere": "tests/pipeline/test_gc.py",
     "judge replies": "tests/stages/test_train_verifier.py",
     "metrics series": "content of an artifact: hashed like all of it, tests/storage/test_integrity.py",
-    "task states": "content of an artifact: hashed like all of it; of an attempt, tests/hrl/rollout/test_task_rollout.py",
+    "task states": "content of an artifact; in an attempt, tests/hrl/rollout/test_task_rollout.py",
     "replay buffer": "tests/hrl/training",
     "game figure": "a picture, for people",
     "report page": "for people, made again by one command",
