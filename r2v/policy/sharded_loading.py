@@ -49,6 +49,14 @@ def _with_room(model: Any) -> Any:
     return model
 
 
+def retyped_room(model: Any, dtype: torch.dtype) -> Any:
+    """The same room for weights of another type; tied ones stay tied, and nothing is touched."""
+    for weight in model.parameters():
+        if weight.dtype != dtype:
+            weight.data = torch.empty_like(weight, dtype=dtype)
+    return model
+
+
 def from_rank0(value: T) -> T:
     """The value as rank 0 has it, on every rank; all must call. A process group is made where there is none yet."""
     if distributed.ranks() == 1:

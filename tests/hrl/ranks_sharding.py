@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
+from transformers import AutoModelForCausalLM
 
 from r2v import distributed
 from r2v.config import HierarchicalConfig
@@ -94,10 +95,17 @@ def not_a_number(trainer: Trainer) -> dict[str, Any]:
     return {"said": said, "moved": max(moved)}
 
 
+def unread(*_: Any, **__: Any) -> Any:
+    """In the place of reading a model, where rank 0 alone may."""
+    raise AssertionError("a rank other than the first reads the weights")
+
+
 def everything(folder: Path, model: Path) -> None:
     """Both placements in parts; one of them stopped halfway, and one that was begun whole taken up, by layers that run
     again in backward."""
     ranks.join("cpu")
+    if distributed.rank():
+        AutoModelForCausalLM.from_pretrained = unread
     told = {}
     for name, h, lora in (("shared", SHARED, 4), ("full", FULL, 0)):
         h = replace(h, shards="fsdp")

@@ -14,10 +14,12 @@ from typing import Any
 
 import torch
 
+from r2v import distributed
 from r2v.config import PolicyConfig
 from r2v.errors import UsageError
 from r2v.policy.float64 import use_float64_layers
 from r2v.policy.load import Loaded, load_policy
+from r2v.policy.sharded_loading import retyped_room
 from r2v.randomness import seed_of
 from r2v.storage.weights import ADAPTERS
 
@@ -26,21 +28,32 @@ SMALL = 5_000_000
 result."""
 
 
-def load_base(policy: PolicyConfig, weights: Path | None, device: str, dtype: torch.dtype | None = None) -> Loaded:
+def load_base(
+    policy: PolicyConfig,
+    weights: Path | None,
+    device: str,
+    dtype: torch.dtype | None = None,
+    *,
+    in_parts: bool = False,
+) -> Loaded:
     """The frozen base: `policy.model_name`, or what `weights` holds: a whole model, or an adapter, which is merged.
+    `in_parts`: rank 0 alone reads it, on the CPU, and the other ranks make room for it
+    (`r2v.policy.sharded_loading`), for `ShardedModel` to share out; all ranks must call.
 
     `dtype` None: `policy.dtype`, and for `auto` float64 for small models and float32 for others on a CPU; on a GPU
     bfloat16 under adapters and float32 for small models and where all weights are trained.
     """
     _check(policy, weights)
     bits = policy.load_in_4bit if policy.lora_r > 0 else False
-    loaded = load_policy(replace(policy, device=device, load_in_4bit=bits), weights)
+    loaded = load_policy(replace(policy, device=device, load_in_4bit=bits), weights, sharded=in_parts)
     adapted, model = hasattr(loaded.model, "peft_config"), loaded.model
     core = model.get_base_model() if adapted else model
     if getattr(core, "is_loaded_in_4bit", False):
         return loaded
     target, before = dtype or _precision(policy, core, device), core.dtype
-    if adapted:
+    if in_parts and distributed.rank():
+        model = retyped_room(model.unload() if adapted else model, target)
+    elif adapted:
         model = model.to(torch.promote_types(target, torch.float32)).merge_and_unload()
     model = model.to(target).eval().requires_grad_(False)
     if before != target:  # else `load_policy` has done it

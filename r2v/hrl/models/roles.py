@@ -170,12 +170,15 @@ def build_roles(
     devices = devices or devices_of(placement, device, h.offload)
     if device == "cpu":
         torch.set_num_threads(1)
-    first = load_base(policy, weights, devices.actor)
+    in_parts = h.shards == "fsdp" and distributed.ranks() > 1
+    first = load_base(policy, weights, devices.actor, in_parts=in_parts)
     check_sharding(h, placement, first.model, device)
-    require_known_logits(first.model)
-    language_models = (
-        _shared(policy, first, seed) if placement == "shared" else _copies(policy, weights, first, seed, devices)
-    )
+    if not in_parts or distributed.rank() == 0:  # another rank has room, and no weights
+        require_known_logits(first.model)
+    if placement == "shared":
+        language_models = _shared(policy, first, seed)
+    else:
+        language_models = _copies(policy, weights, first, seed, devices, in_parts)
     if h.shards != "none" and distributed.ranks() > 1:
         language_models = (
             _with_shards(language_models, devices.actor)
@@ -214,13 +217,16 @@ def _shared(policy: PolicyConfig, loaded: Loaded, seed: int) -> LanguageModels:
     return {"actor": (base, ACTOR), "guidance": (base, GUIDANCE), "reference": (base, None)}
 
 
-def _copies(policy: PolicyConfig, weights: Path | None, first: Loaded, seed: int, devices: Devices) -> LanguageModels:
+def _copies(
+    policy: PolicyConfig, weights: Path | None, first: Loaded, seed: int, devices: Devices, in_parts: bool
+) -> LanguageModels:
     """Three models. Those trained have an adapter each, or train all of their weights."""
-    dtype = first.model.dtype
-    copies = {"actor": first.model, "guidance": load_base(policy, weights, devices.guidance, dtype).model}
-    language_models: dict[LanguageRole, tuple[BaseModel, str | None]] = {
-        "reference": (BaseModel(load_base(policy, weights, devices.reference, dtype).model), None)
-    }
+    guidance, reference = (
+        load_base(policy, weights, device, first.model.dtype, in_parts=in_parts).model
+        for device in (devices.guidance, devices.reference)
+    )
+    copies = {"actor": first.model, "guidance": guidance}
+    language_models: dict[LanguageRole, tuple[BaseModel, str | None]] = {"reference": (BaseModel(reference), None)}
     roles: tuple[GeneratingRole, ...] = ("actor", "guidance")
     for role in roles:
         if policy.lora_r > 0:
@@ -231,12 +237,12 @@ def _copies(policy: PolicyConfig, weights: Path | None, first: Loaded, seed: int
 
 
 def _with_shards(language_models: LanguageModels, device: str) -> LanguageModels:
-    """The same with every base sharded over the ranks."""
+    """The same with every base, of which rank 0 has the weights, sharded over the ranks."""
     mesh, cut = mesh_of(device), dict[int, ShardedModel]()
     found: dict[LanguageRole, tuple[BaseModel | ShardedModel | ZeroModel, str | None]] = {}
     for role, (base, adapter) in language_models.items():
         if id(base) not in cut:
-            cut[id(base)] = ShardedModel(base.model, mesh)
+            cut[id(base)] = ShardedModel(base.model, mesh, device, from_rank0=True)
         found[role] = cut[id(base)], adapter
     return found
 
@@ -252,5 +258,5 @@ def _with_zero_engines(language_models: LanguageModels, h: HierarchicalConfig, d
             found[role] = ZeroModel(base.model, adapter, stage=stage, lr=lr, clip=h.grad_clip, device=device), adapter
     if stage == 3:
         base, adapter = language_models["reference"]
-        found["reference"] = ShardedModel(base.model, mesh_of(device)), adapter
+        found["reference"] = ShardedModel(base.model, mesh_of(device), device), adapter
     return found

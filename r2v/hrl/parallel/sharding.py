@@ -34,12 +34,18 @@ from r2v.hrl.types import LossFn
 
 class ShardedModel:
     """A model sharded over the ranks, used like a `BaseModel`. All ranks build it of the same model, and call
-    `gathered` and train in step."""
+    `gathered` and train in step.
 
-    def __init__(self, model: Any, mesh: DeviceMesh) -> None:
-        self._copy = GatheredModel(model)
+    `from_rank0`: rank 0 alone has read the model, on its CPU, and the others have room for it. A GPU then has a layer
+    or a weight whole at a time, never the model."""
+
+    def __init__(self, model: Any, mesh: DeviceMesh, device: str, *, from_rank0: bool = False) -> None:
+        self._copy = GatheredModel(model, device)
+        read = [weight.detach() for weight in model.parameters()] if from_rank0 and not distributed.rank() else []
         self._root = _fully_sharded(model, mesh)
         self._shards = BaseModel(model)
+        if from_rank0:
+            _share_out(model, read, device)
 
     @property
     def pairs(self) -> list[tuple[Tensor, Tensor]]:
@@ -84,8 +90,8 @@ class ShardedModel:
 class GatheredModel:
     """A plain copy of a model that is about to be sharded: its weights have memory only while it has users."""
 
-    def __init__(self, model: Any) -> None:
-        self.base = BaseModel(_emptied(model))
+    def __init__(self, model: Any, device: str) -> None:
+        self.base = BaseModel(_emptied(model, device))
         self.users = 0
         self._shards = model
 
@@ -156,13 +162,28 @@ def check_sharding(h: HierarchicalConfig, placement: str, model: Any, device: st
     distributed.require_deepspeed(f"hierarchical.shards={shards}", device, "hierarchical.shards=fsdp")
 
 
-def _emptied(model: Any) -> Any:
-    """A copy of a model whose weights have shapes and no memory. Tied weights stay tied."""
+def _emptied(model: Any, device: str) -> Any:
+    """A copy of a model, on a device, whose weights have shapes and no memory. Tied weights stay tied."""
     memo: dict[int, Any] = {}
     for tensor in model.parameters():
-        memo[id(tensor)] = nn.Parameter(torch.empty_like(tensor), requires_grad=False)
+        memo[id(tensor)] = nn.Parameter(torch.empty_like(tensor, device=device), requires_grad=False)
         memo[id(tensor)].untyped_storage().resize_(0)
-    return copy.deepcopy(model, memo)
+    emptied = copy.deepcopy(model, memo)
+    for module in emptied.modules():
+        for name, buffer in module.named_buffers(recurse=False):
+            module._buffers[name] = buffer.to(device)
+    return emptied
+
+
+@torch.no_grad()
+def _share_out(model: Any, read: list[Tensor], device: str) -> None:
+    """Give every rank its shards of what rank 0 has `read`, a weight at a time."""
+    import torch.distributed as group
+
+    for number, shard in enumerate(model.parameters()):
+        full = read[number].to(device) if read else torch.empty(shard.shape, dtype=shard.dtype, device=device)
+        group.broadcast(full, src=0)
+        copy_into(shard, full)
 
 
 def _fully_sharded(model: Any, mesh: DeviceMesh) -> RootModule:

@@ -33,7 +33,7 @@ class ZeroModel:
     `gathered` and train in step."""
 
     def __init__(self, model: Any, adapter: str | None, *, stage: int, lr: float, clip: float, device: str) -> None:
-        self._copy = GatheredModel(model) if stage == 3 else None
+        self._copy = GatheredModel(model, device) if stage == 3 else None
         self._shards = BaseModel(model)
         self._trained = list(self._shards.trained(adapter).values())
         optimizer = torch.optim.AdamW(self._trained, lr=lr, weight_decay=0.0)
