@@ -128,6 +128,9 @@ ELSEWHERE = {
     "hierarchical.problems.path=gsm8k.jsonl": (
         "tests/stages/test_train_hierarchical.py::test_gsm8ks_configuration_trains_a_small_model_to_the_end"
     ),
+    "r2v run --config configs/hierarchical/desk.yaml": (
+        "tests/stages/test_train_hierarchical.py::test_an_actor_is_trained_on_states_of_tasks_and_then_evaluated"
+    ),
     "python scripts/run_memory_optimized.py": "tests/seeds/test_hierarchical.py::test_the_command_needs_no_argument",
     "r2v resume desk_noisy --from preference --overrides training.preference.batch_size=1": (
         "tests/slurm/test_run_all.py::test_resume_prints_the_difference_and_keeps_what_waits"

@@ -32,6 +32,7 @@ from r2v.hrl.algorithm.logprobs import require_known_logits
 from r2v.hrl.models.bases import load_base, with_adapters
 from r2v.hrl.models.encoders import CriticTokenizer, ValueModel, build_critic, build_critic_tokenizer, build_value
 from r2v.hrl.parallel.base_model import ACTOR, GUIDANCE, BaseModel
+from r2v.hrl.parallel.parts import own_part
 from r2v.hrl.parallel.placement import Devices, devices_of, placement_of
 from r2v.hrl.parallel.sharding import ShardedModel, check_sharding, copy_into, full_cpu_copy, full_shape, mesh_of
 from r2v.hrl.parallel.zero import ZeroModel
@@ -76,6 +77,11 @@ class Roles:
         """Whether each rank holds a shard of the language models."""
         return not isinstance(self.language_models["actor"][0], BaseModel)
 
+    @property
+    def in_parts(self) -> bool:
+        """Whether FSDP shards them, so that each rank can write its own part of a checkpoint."""
+        return isinstance(self.language_models["actor"][0], ShardedModel)
+
     def engine(self, role: TrainedRole) -> ZeroModel | None:
         """The role's DeepSpeed engine, where it has one: that steps by itself."""
         base = self.language_models[role][0] if role in ("actor", "guidance") else None
@@ -119,6 +125,10 @@ class Roles:
         """A full copy, on the CPU, of the trained tensors. All ranks must ask where these are sharded; those that do
         not want it `here` get empty tensors."""
         return {name: full_cpu_copy(tensor, here) for name, tensor in self.trained(role).items()}
+
+    def own_parts(self, role: SavedRole) -> dict[str, Any]:
+        """What this rank writes of the trained tensors into a checkpoint in parts (`r2v.hrl.parallel.parts`)."""
+        return {name: own_part(tensor) for name, tensor in self.trained(role).items()}
 
     @torch.no_grad()
     def load(self, role: SavedRole, state: Mapping[str, Tensor]) -> None:

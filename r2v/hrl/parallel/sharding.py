@@ -31,6 +31,9 @@ from r2v.errors import UsageError
 from r2v.hrl.parallel.base_model import BaseModel
 from r2v.hrl.types import LossFn
 
+TakeFn = Callable[[Tensor], Any]
+"""What a checkpoint has of a tensor that may be sharded."""
+
 
 class ShardedModel:
     """A model sharded over the ranks, used like a `BaseModel`. All ranks build it of the same model, and call
@@ -247,19 +250,18 @@ def shard_like(tensor: Tensor, model: Tensor) -> Tensor:
     """A full tensor, which every rank has, sharded as `model` is: this rank's shard, or all of it."""
     if not isinstance(model, DTensor) or tensor.shape != model.shape:
         return tensor
-    return distribute_tensor(tensor.to(model.device), model.device_mesh, model.placements, src_data_rank=None)
+    shard = distribute_tensor(tensor.to(model.device), model.device_mesh, model.placements, src_data_rank=None)
+    return shard.clone()  # a view of the full tensor would keep that alive
 
 
-def optimizer_state_of(optimizer: torch.optim.Optimizer, here: bool = True) -> dict[str, Any]:
-    """An optimizer's state for a checkpoint, in full tensors (`full_cpu_copy`). All ranks must ask where its parameters
-    are sharded."""
+def optimizer_state_of(optimizer: torch.optim.Optimizer, take: TakeFn = full_cpu_copy) -> dict[str, Any]:
+    """An optimizer's state for a checkpoint, in full tensors, or what `take` makes of each. All ranks must ask where
+    its parameters are sharded."""
     saved = optimizer.state_dict()
     if not any(is_sharded(tensor) for group in optimizer.param_groups for tensor in group["params"]):
         return saved
     state = {
-        index: {
-            name: full_cpu_copy(value, here) if isinstance(value, Tensor) else value for name, value in moments.items()
-        }
+        index: {name: take(value) if isinstance(value, Tensor) else value for name, value in moments.items()}
         for index, moments in saved["state"].items()
     }
     return {**saved, "state": state}

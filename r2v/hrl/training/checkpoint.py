@@ -3,6 +3,8 @@
     checkpoint-<n>/state.pt     weights of each role and of the target network, optimizers, iteration and phase, what
                                 that phase needs (episodes, training batches), versions, length of metrics.jsonl; it is
                                 streamed: no second copy of it is ever in memory
+    checkpoint-<n>/part-*.pt    where FSDP shards the language models: each rank's part of all weights and optimizers,
+                                in place of state.pt's (`r2v.hrl.parallel.parts`)
     checkpoint-<n>/of.json      the configuration, seed and placement it was made with
     checkpoint-<n>/at.json      iteration, phase, cursor of the replay buffer
     checkpoint-<n>/sha256.json  hashes of these and of the segments of the replay buffer that it needs
@@ -12,8 +14,8 @@
 There are no states of random generators: every draw is looked up under a key. Nor of learning rates: an iteration's
 number says them.
 A folder is written beside its place, synced and renamed, so a kill leaves the checkpoint before it; the last few stay,
-and one that is damaged is passed over for the one before it (`r2v.storage.checkpoint`). One rank writes, all read, and
-their number may change.
+and one that is damaged is passed over for the one before it (`r2v.storage.checkpoint`). All ranks read, and their
+number may change.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ import torch
 from r2v import distributed
 from r2v.config.models import FORMER_MODELS
 from r2v.errors import InputError
+from r2v.hrl.parallel.parts import joined
 from r2v.storage import checkpoint
 from r2v.storage.checkpoint import LATEST, numbers
 from r2v.storage.files import replacing, write_json, writing
@@ -43,14 +46,16 @@ def write(
     position: Mapping[str, Any],
     state: Mapping[str, Any],
     segments: Iterable[Path] = (),
+    *,
+    begun: bool = False,
 ) -> None:
     """Make checkpoint-`number` the latest, and remove all but the last few. `segments` are the files of the replay
-    buffer that it needs. Raises EnvironmentFault where the disk refuses; what was the latest then still is."""
-    place = folder / f"checkpoint-{number}"
-    draft = folder / f"tmp-{place.name}"
+    buffer that it needs; `begun`: the ranks' parts are there. Raises EnvironmentFault where the disk refuses; what was
+    the latest then still is."""
+    place, draft = folder / f"checkpoint-{number}", _draft(folder, number)
     with writing(place):
-        shutil.rmtree(draft, ignore_errors=True)
-        draft.mkdir(parents=True)
+        if not begun:
+            begin(folder, number)
         with checkpoint.saving(place), replacing(draft / STATE_FILE) as file:
             torch.save(dict(state), file)
         write_json(draft / IDENTITY_FILE, dict(identity))
@@ -60,6 +65,29 @@ def write(
         draft.rename(place)
         checkpoint.point(folder, place)
     checkpoint.forget(folder, number, later=True)
+
+
+def begin(folder: Path, number: int) -> None:
+    """An empty folder for a checkpoint that is not there yet."""
+    draft = _draft(folder, number)
+    with writing(draft):
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir(parents=True)
+
+
+def write_part(folder: Path, number: int, part: Mapping[str, Any]) -> None:
+    """This rank's part of a checkpoint that was begun. Raises EnvironmentFault where the disk refuses."""
+    path = _draft(folder, number) / _part_file(distributed.rank(), distributed.ranks())
+    with writing(path), checkpoint.saving(path), replacing(path) as file:
+        torch.save(dict(part), file)
+
+
+def _draft(folder: Path, number: int) -> Path:
+    return folder / f"tmp-checkpoint-{number}"
+
+
+def _part_file(rank: int, ranks: int) -> str:
+    return f"part-{rank + 1:05}-of-{ranks:05}.pt"
 
 
 def kept(folder: Path) -> list[int]:
@@ -92,7 +120,8 @@ def read(folder: Path, identity: Mapping[str, Any]) -> dict[str, Any] | None:
     with checkpoint.resuming(place):
         _check(place, json.loads((place / IDENTITY_FILE).read_text()), json.loads(json.dumps(identity)))
         state: dict[str, Any] = torch.load(place / STATE_FILE, weights_only=True)
-    return state
+        parts = [torch.load(path, weights_only=True, mmap=True) for path in sorted(place.glob("part-*.pt"))]
+    return {**state, **joined(parts)} if parts else state
 
 
 def _check(place: Path, made_with: Mapping[str, Any], asked_for: Mapping[str, Any]) -> None:

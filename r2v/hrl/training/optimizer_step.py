@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -23,7 +24,14 @@ from torch import Tensor, nn
 
 from r2v.errors import UsageError
 from r2v.hrl.parallel import ranks
-from r2v.hrl.parallel.sharding import full_tensor, is_sharded, load_optimizer_state, optimizer_state_of
+from r2v.hrl.parallel.sharding import (
+    TakeFn,
+    full_cpu_copy,
+    full_tensor,
+    is_sharded,
+    load_optimizer_state,
+    optimizer_state_of,
+)
 from r2v.hrl.parallel.zero import ZeroModel
 from r2v.hrl.types import LossFn
 from r2v.memory.retry_on_oom import RetryResult, retry_on_oom
@@ -105,9 +113,12 @@ class Network:
         self.optimizer.zero_grad(set_to_none=True)
         return norm
 
-    def state(self, here: bool = True) -> dict[str, Any]:
-        """Its optimizer's state in full tensors. All ranks must ask where it is sharded."""
-        return optimizer_state_of(self.optimizer, here) if self.engine is None else self.engine.moments(here)
+    def state(self, here: bool = True, take: TakeFn | None = None) -> dict[str, Any]:
+        """Its optimizer's state in full tensors, or what `take` makes of each. All ranks must ask where it is
+        sharded."""
+        if self.engine is not None:
+            return self.engine.moments(here)
+        return optimizer_state_of(self.optimizer, take or partial(full_cpu_copy, here=here))
 
     def load(self, saved: Mapping[str, Any]) -> None:
         """Load what `state` gave, whether or not it was sharded."""

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from r2v import distributed
-from r2v.hrl.models.roles import Roles
+from r2v.hrl.models.roles import Roles, SavedRole
+from r2v.hrl.parallel.parts import own_part
 from r2v.hrl.training import checkpoint
 from r2v.hrl.training.state import TrainingState
 from r2v.storage.checkpoint import LATEST, resuming
@@ -15,15 +16,22 @@ if TYPE_CHECKING:
     from r2v.hrl.training.trainer import Trainer
 
 
+TRAINED: tuple[SavedRole, ...] = ("actor", "guidance", "critic", "value", "target")
+
+
 def trained_weights(roles: Roles, here: bool = True) -> dict[str, Any]:
     """Copies of all that is trained, by role. All ranks must ask where models are sharded."""
-    return {role: roles.state(role, here) for role in ("actor", "guidance", "critic", "value", "target")}
+    return {role: roles.state(role, here) for role in TRAINED}
 
 
 def save(trainer: Trainer) -> None:
-    """Write a checkpoint on rank 0; the others wait, so that none resumes from half of one."""
-    first, state = distributed.rank() == 0, trainer.state
-    if first or trainer.roles.sharded:
+    """Write a checkpoint: rank 0, where models are whole, and each rank its part, where FSDP shards them. Who is not
+    writing waits, so that none resumes from half of one."""
+    first, state, in_parts = distributed.rank() == 0, trainer.state, trainer.roles.in_parts
+    learned: dict[str, Any] = {}
+    if in_parts:
+        _save_part(trainer)
+    elif first or trainer.roles.sharded:
         learned = {"trained": trained_weights(trainer.roles, first), "policies": trainer.policies.plain(first)}
     if first:
         replay_folder, critic_trainer = trainer.folder / "replay", trainer.critic_trainer
@@ -36,9 +44,23 @@ def save(trainer: Trainer) -> None:
             }
         position = {"iteration": state.iteration, "phase": state.phase, "replay": saved.get("replay", 0)}
         needed = critic_trainer.replay_buffer.segments(replay_folder) if critic_trainer else ()
-        checkpoint.write(trainer.folder, state.number, trainer.identity, position, saved, needed)
+        checkpoint.write(trainer.folder, state.number, trainer.identity, position, saved, needed, begun=in_parts)
         if critic_trainer is not None:
             critic_trainer.replay_buffer.forget(replay_folder, checkpoint.oldest(trainer.folder, "replay"))
+    distributed.wait_for_all()
+
+
+def _save_part(trainer: Trainer) -> None:
+    """This rank's part of all that is trained, into the checkpoint that rank 0 begins here and ends when all are
+    there."""
+    if distributed.rank() == 0:
+        checkpoint.begin(trainer.folder, trainer.state.number)
+    distributed.wait_for_all()
+    part = {
+        "trained": {role: trainer.roles.own_parts(role) for role in TRAINED},
+        "policies": trainer.policies.plain(distributed.rank() == 0, own_part),
+    }
+    checkpoint.write_part(trainer.folder, trainer.state.number, part)
     distributed.wait_for_all()
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -45,6 +47,13 @@ def parts(model: Path, alone: Path, tmp_path_factory: pytest.TempPathFactory) ->
     """Two processes with parts; they also end what one process has begun."""
     begun = [alone / f"{name}-begun" for name in ("shared", "full")]
     return trainers.in_ranks(ranks_sharding.__name__, model, begun, lambda: tmp_path_factory.mktemp("parts"))
+
+
+def saved(folder: Path) -> dict[str, Any]:
+    """What the latest checkpoint holds."""
+    state = checkpoint.read(folder, json.loads((folder / LATEST / checkpoint.IDENTITY_FILE).read_text()))
+    assert state is not None
+    return state
 
 
 @BOTH
@@ -99,10 +108,8 @@ def test_what_the_whole_began_parts_end(name: str, h: HierarchicalConfig, lora: 
 def test_checkpoint_and_policy_are_whole(
     name: str, h: HierarchicalConfig, lora: int, model: Path, alone: Path, parts: Path
 ) -> None:
-    """The same names and shapes as of an unsharded run, and the same numbers; an exported actor loads."""
-    ours, theirs = (
-        torch.load(folder / name / LATEST / checkpoint.STATE_FILE, weights_only=True) for folder in (parts, alone)
-    )
+    """Joined, the same names and shapes as of an unsharded run, and the same numbers; an exported actor loads."""
+    ours, theirs = (saved(folder / name) for folder in (parts, alone))
     for role in ("actor", "guidance"):
         assert list(ours["trained"][role]) == list(theirs["trained"][role])
         for what, tensor in ours["trained"][role].items():
@@ -121,6 +128,22 @@ def test_checkpoint_and_policy_are_whole(
             .replace("lora_B.", "lora_B.default.")
         )
         assert float((here[named].double() - tensor).abs().max()) < 1e-6
+
+
+@BOTH
+def test_each_rank_writes_its_half_of_a_checkpoint(
+    name: str, h: HierarchicalConfig, lora: int, alone: Path, parts: Path
+) -> None:
+    place = (parts / name / LATEST).resolve()
+    assert [path.name for path in sorted(place.glob("part-*"))] == ["part-00001-of-00002.pt", "part-00002-of-00002.pt"]
+    assert "trained" not in torch.load(place / checkpoint.STATE_FILE, weights_only=True)
+    whole = sum(
+        tensor.numel() for role in ("actor", "guidance") for tensor in saved(alone / name)["trained"][role].values()
+    )
+    for path in place.glob("part-*"):
+        part = torch.load(path, weights_only=True)["trained"]
+        own = sum(value["part"].numel() for role in ("actor", "guidance") for value in part[role].values())
+        assert 0.4 < own / whole < 0.6
 
 
 def test_what_cannot_lie_in_parts_is_refused(model: Path) -> None:
