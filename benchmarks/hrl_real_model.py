@@ -4,10 +4,13 @@
     python benchmarks/hrl_real_model.py --work DIR --arms full --iterations 3
     python benchmarks/hrl_real_model.py --table                           # of benchmarks/outcomes/hrl_real_model.jsonl
 
-Every arm is the product's own command, `r2v train_hierarchical`, on a file of problems such as "47 + 8 =", in
-bfloat16 on one CPU core. What is asked of it is that the path holds with a model that reads English and that its
-curves can be looked at, not what the method gains: each iteration has four problems, and greedily the model has one of
-sixteen sums right. The weights are those of examples/hub_models.py.
+Every arm is the command `r2v train_hierarchical`, on sums of two one-digit numbers, in bfloat16 on one CPU
+core; what was stopped goes on. What is asked of it is that the path holds with a model that reads English and that its
+curves can be looked at, not what the method gains: each iteration has six problems. The weights are those of
+examples/hub_models.py.
+
+The form of a problem, three solved sums before the one that is asked, was fixed before any training: of nine forms
+tried on the untrained model, drawn at temperature 1, it had the most right (4 of 20) and the fewest cut.
 """
 
 from __future__ import annotations
@@ -25,22 +28,17 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY))
 
 from examples.hub_models import smollm2  # noqa: E402
-from r2v.randomness import generator  # noqa: E402
 
 OUTCOMES = REPOSITORY / "benchmarks/outcomes/hrl_real_model.jsonl"
 REAL_ARMS = {"full": "5.0e-4", "actor frozen": "1.0e-12"}
 """By arm, the actor's learning rate."""
 HELD_OUT = 16
+SHOWN = "Q: 3 + 5\nA: 8\nQ: 9 + 2\nA: 11\nQ: 7 + 6\nA: 13"
 
 
-def problems(count: int) -> list[dict[str, str]]:
-    """Sums of two numbers below a hundred, all different."""
-    found: dict[str, str] = {}
-    draw = generator("hrl_real_model")
-    while len(found) < count:
-        a, b = draw.randint(2, 69), draw.randint(2, 30)
-        found[f"{a} + {b} ="] = str(a + b)
-    return [{"problem": text, "answer": answer} for text, answer in found.items()]
+def problems() -> list[dict[str, str]]:
+    """All sums of two numbers from 2 to 9, after three that are solved."""
+    return [{"problem": f"{SHOWN}\nQ: {a} + {b}\nA:", "answer": str(a + b)} for a in range(2, 10) for b in range(2, 10)]
 
 
 def configuration(model: Path, file: Path, arm: str, iterations: int, seed: int) -> dict[str, Any]:
@@ -55,11 +53,11 @@ def configuration(model: Path, file: Path, arm: str, iterations: int, seed: int)
                 "checker": "numeric",
                 "held_out": HELD_OUT,
                 "count": 600,
-                "instructions": "You add numbers.",
+                "instructions": "You answer with one number.",
             },
             "iterations": iterations,
-            "episodes": 4,
-            "answer_tokens": 8,
+            "episodes": 6,
+            "answer_tokens": 16,
             "hint_tokens": 8,
             "rewards": [1.0, 1.0],
             "lr": REAL_ARMS[arm],
@@ -68,7 +66,7 @@ def configuration(model: Path, file: Path, arm: str, iterations: int, seed: int)
             "gae_lambda": 1.0,
             "critic": {"lr": 3e-3, "updates": 2, "warmup": 1, "batch_size": 16, "max_tokens": 64, "draws": 0},
             "evaluate_every": iterations,
-            "save_every": 5,
+            "save_every": 2,
             "micro_batch": 24,
         },
     }
@@ -79,7 +77,7 @@ def run(arm: str, model: Path, work: Path, iterations: int, seed: int) -> dict[s
     folder = work / arm.replace(" ", "_")
     folder.mkdir(parents=True, exist_ok=True)
     file, config = work / "sums.jsonl", folder / "config.yaml"
-    file.write_text("".join(json.dumps(row) + "\n" for row in problems(600 + HELD_OUT)))
+    file.write_text("".join(json.dumps(row) + "\n" for row in problems()))
     config.write_text(json.dumps(configuration(model.resolve(), file.resolve(), arm, iterations, seed)))  # is YAML
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     own = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY), "HF_HUB_OFFLINE": "1"}

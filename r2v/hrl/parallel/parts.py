@@ -25,7 +25,7 @@ def own_part(tensor: Tensor) -> Any:
     """What this rank writes of a tensor, on the CPU: its part, marked as one. Of an unsharded one rank 0 writes
     all, the others nothing."""
     if isinstance(tensor, DTensor):
-        return {_PART: tensor.detach().to_local().to("cpu", copy=True)}
+        return {_PART: tensor.to_local().detach().to("cpu", copy=True)}
     return tensor.detach().to("cpu", copy=True) if distributed.rank() == 0 else tensor.new_empty(0, device="cpu")
 
 
