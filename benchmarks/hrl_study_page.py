@@ -33,16 +33,17 @@ def table(runs: Runs, arms: Sequence[str]) -> list[str]:
     rows = [
         f"{len(runs)} runs, {spent:.2f} CPU-hours.",
         "",
-        "| arm | seeds | answer 1, untrained | trained | answer 2, untrained | trained | each seed |",
-        "|---|---|---|---|---|---|---|",
+        "| arm | seeds | answer 1, untrained | trained | answer 2, untrained | trained | each seed | s.d. of seeds |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for arm in arms:
         for factor in sorted({one["factor"] for one in runs if one["arm"] == arm}):
             own = [one for one in runs if (one["arm"], one["factor"]) == (arm, factor)]
             cells = [_percent(own, when, turn) for turn in range(2) for when in ("before", "after")]
-            each = ", ".join(f"{right(one['after']['eval'][1]):.1f}" for one in own)
+            seeds = [right(one["after"]["eval"][1]) for one in own]
+            each, apart = ", ".join(f"{one:.1f}" for one in seeds), f"{np.std(seeds, ddof=1):.1f}" if own[1:] else ""
             name = arm if factor == 1.0 else f"{arm}, rates x{factor:g}"
-            rows.append(f"| {name} | {len(own)} | {' | '.join(cells)} | {each} |")
+            rows.append(f"| {name} | {len(own)} | {' | '.join(cells)} | {each} | {apart} |")
     return rows
 
 
