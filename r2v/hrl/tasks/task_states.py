@@ -65,10 +65,14 @@ class TaskPrompter:
     def hint(
         self, problem: Problem, rounds: Sequence[Round], answer: str, score: float | None = None
     ) -> tuple[int, ...]:
-        """The prompt for a hint to the action `answer`."""
+        """The prompt for a hint to the action `answer`; without instructions where a long goal leaves no room for
+        them."""
         asked = [Message(role="assistant", content=answer), Message(role="user", content=hint_request(score))]
-        instructions = Message(role="system", content=GUIDANCE_INSTRUCTIONS)
-        return self._ids([instructions, *self._conversation(problem, rounds), *asked])
+        said = [*self._conversation(problem, rounds), *asked]
+        try:
+            return self._ids([Message(role="system", content=GUIDANCE_INSTRUCTIONS), *said])
+        except InputError:
+            return self._ids(said)
 
     def _conversation(self, problem: Problem, rounds: Sequence[Round]) -> list[Message]:
         said = list(self._messages[problem.id])

@@ -147,6 +147,15 @@ def test_states_are_read_as_they_were_written(tmp_path: Path) -> None:
         read_states(tmp_path, every[2:])
 
 
+def test_a_goal_that_leaves_no_room_for_instructions_is_hinted_to_without_them(student: tuple[Roles, Encoder]) -> None:
+    played = world()
+    state = walked(played, specs(played.benchmark)[0], 1)
+    longest = len(student[1]([*state.messages, *state.messages[1:]]))
+    narrow = Encoder.of(student[0].tokenizer, PolicyConfig(model_name="tiny", max_seq_len=longest), 8)
+    hints = [TaskPrompter(one, [state]).hint(state.problem(), [], "go") for one in (student[1], narrow)]
+    assert len(hints[0]) > len(hints[1]) + 20 and len(hints[1]) <= longest - 8
+
+
 @pytest.fixture(scope="module")
 def student() -> tuple[Roles, Encoder]:
     policy = PolicyConfig(model_name="tiny", lora_r=4, device="cpu")
