@@ -6,7 +6,7 @@
 
 Every arm is the command `r2v train_hierarchical`, on sums of two one-digit numbers, in bfloat16 on one CPU
 core; what was stopped goes on. What is asked of it is that the path holds with a model that reads English and that its
-curves can be looked at, not what the method gains: each iteration has six problems. The weights are those of
+curves can be looked at, not what the method gains: each iteration has three problems. The weights are those of
 examples/hub_models.py.
 
 The form of a problem, three solved sums before the one that is asked, was fixed before any training: of nine forms
@@ -56,8 +56,8 @@ def configuration(model: Path, file: Path, arm: str, iterations: int, seed: int)
                 "instructions": "You answer with one number.",
             },
             "iterations": iterations,
-            "episodes": 6,
-            "answer_tokens": 16,
+            "episodes": 3,
+            "answer_tokens": 12,
             "hint_tokens": 8,
             "rewards": [1.0, 1.0],
             "lr": REAL_ARMS[arm],

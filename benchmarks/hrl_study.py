@@ -19,6 +19,9 @@ benchmarks/outcomes/hrl_study.jsonl, a 0 or 1 for every problem; a run that is t
     random hints     every hint names a first step with a number drawn at random; the actor learns
     grpo, rloo       one answer a problem, eight to compare; no critic, no hints
     sft              the actor is shown as many right answers as the others have checked
+    distilled        the guidance alone learns in the first two thirds of the iterations; for the answers of the last
+                     third the actor answers with its hints, and is shown as first answers those of its own second ones
+                     that are right
 
 A factor multiplies all learning rates of an arm but the critic's; 1 are the configuration's own, which were tuned for
 the arm `full`.
@@ -76,6 +79,7 @@ STUDY_ARMS: dict[str, list[str]] = {
     "grpo": [*GROUPS, "hierarchical.advantage=grpo"],
     "sft": NO_HINTS,
     "rloo": [*GROUPS, "hierarchical.advantage=rloo"],
+    "distilled": [f"hierarchical.lr={FROZEN}"],
 }
 WORDS = {"buys": "sum", "finds": "sum", "loses": "difference", "sells": "difference", "of": "product"}
 
@@ -110,6 +114,7 @@ def configured(path: Path, arm: str, seed: int, factor: float, iterations: int |
     count = iterations or whole.iterations
     rates = {"lr": h.lr, "guidance_lr": h.guidance_lr}
     own += [f"hierarchical.{name}={rate if rate == FROZEN else rate * factor}" for name, rate in rates.items()]
+    count = 2 * count // 3 if arm == "distilled" else count
     own += [f"hierarchical.episodes={answers // each}", f"hierarchical.iterations={count}"]
     return load(path, [*own, f"hierarchical.evaluate_every={count}", f"hierarchical.save_every={count}"])
 
@@ -132,25 +137,51 @@ def measured(trainer: Trainer, problems: Sequence[Problem]) -> list[str]:
 
 def shown_right_answers(trainer: Trainer, h: HierarchicalConfig, seed: int) -> None:
     """As many updates and labels as the others have updates and checked answers; the same optimizer."""
-    network = Network(
-        "actor", trainer.roles.parameters("actor"), lr=h.lr, clip=h.grad_clip, micro_batch_size=64, setting="lr"
-    )
     end = trainer.roles.tokenizer.eos_token_id
     updates = h.iterations * h.updates
     rows = h.iterations * h.episodes * 2 // updates
-    for update in range(updates):
-        chosen = generator(seed, "sft", update).choices(trainer.problems, k=rows)
-        said = [_label(trainer, problem, end) for problem in chosen]
-        known = torch.zeros(rows, max(len(one.tokens) for one in said), dtype=torch.float64)
+    chosen = [generator(seed, "sft", update).choices(trainer.problems, k=rows) for update in range(updates)]
+    _show(trainer, h, h.lr, [[_label(trainer, problem, end) for problem in some] for some in chosen])
+
+
+def distil(trainer: Trainer, h: HierarchicalConfig, lr: float, seed: int) -> None:
+    """The answers and updates of half as many iterations as were trained: hinted answers that are right are shown to
+    the actor as first ones, at the rate that it did not learn with so far."""
+    iterations = h.iterations // 2
+    episodes = play_many(
+        generator(seed, "distil").sample(trainer.problems, iterations * h.episodes),
+        roles=trainer.roles,
+        prompter=trainer.prompter,
+        checker=trainer.checker,
+        h=h,
+        key=(seed, "distil"),
+    )
+    right = [
+        replace(hinted.after.answer, prompt=tuple(trainer.prompter.answer(replace(episode.problem, answer=""))))
+        for episode in episodes
+        for hinted in episode.hints[0]
+        if hinted.after.score >= 0.5
+    ]
+    updates = iterations * h.updates
+    draws = (generator(seed, "distil", update) for update in range(updates))
+    _show(trainer, h, lr, [draw.choices(right, k=h.episodes * 2 // h.updates) for draw in draws])
+
+
+def _show(trainer: Trainer, h: HierarchicalConfig, lr: float, batches: Sequence[Sequence[Completion]]) -> None:
+    """One update for each batch of answers."""
+    parameters = trainer.roles.parameters("actor")
+    network = Network("actor", parameters, lr=lr, clip=h.grad_clip, micro_batch_size=64, setting="lr")
+    for said in batches:
+        known = torch.zeros(len(said), max(len(one.tokens) for one in said), dtype=torch.float64)
         batch = TrainingBatch(
-            advantage=torch.ones(rows, dtype=torch.float64),
-            beta=torch.zeros(rows, dtype=torch.float64),
+            advantage=torch.ones(len(said), dtype=torch.float64),
+            beta=torch.zeros(len(said), dtype=torch.float64),
             behaviour=known,
             reference=known,
         )
         with trainer.roles.using("actor") as model:
             loss = policy_loss_fn(model, "cpu", said, batch, replace(h, algorithm="reinforce", updates=1))
-            optimizer_step(network, range(rows), loss, POLICY_STATISTICS)
+            optimizer_step(network, range(len(said)), loss, POLICY_STATISTICS)
 
 
 def _label(trainer: Trainer, problem: Problem, end: int) -> Completion:
@@ -194,6 +225,8 @@ def run(path: Path, arm: str, seed: int, factor: float, iterations: int | None, 
         else:
             trainer.run()
             lines = [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
+        if arm == "distilled":
+            distil(trainer, h, factor * load(path, SIZE).hierarchical.lr, seed)
         after = {name: measured(trainer, word_problems(200, 0, name)) for name in splits}
         seconds = time.process_time() - began
     curve = [[round(line.get(f"acc/turn{turn}", float("nan")), 4) for turn in (1, 2)] for line in lines]
@@ -201,7 +234,7 @@ def run(path: Path, arm: str, seed: int, factor: float, iterations: int | None, 
         "arm": arm,
         "seed": seed,
         "factor": round(factor, 4),
-        "iterations": h.iterations,
+        "iterations": iterations or load(path, SIZE).hierarchical.iterations,
         "episodes": load(path, SIZE).hierarchical.episodes,
         "cpu_s": round(seconds),
         "before": untrained,
