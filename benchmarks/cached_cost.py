@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import argparse
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,13 +70,11 @@ def local_usd(episode: Episode, lengths: Lengths, settings: Config, features: Se
     return total / 1e6
 
 
-def llm_usd(episode: Episode, lengths: Lengths, rate: Rate, cache: PromptCache) -> tuple[float, float]:
-    """USD of the LLM in an episode: at list prices, and with its prompt cache."""
+def llm_usd(asked: Iterable[bool], lengths: Lengths, rate: Rate, cache: PromptCache) -> tuple[float, float]:
+    """USD of the LLM in an episode that asked it at these steps: at list prices, and with its prompt cache."""
     listed = saved = 0.0
     before = None
-    for index, step in enumerate(episode.steps):
-        if not is_llm_step(step):
-            continue
+    for index in (index for index, asks in enumerate(asked) if asks):
         read = lengths.prompt(index)
         listed += (read * rate.input + lengths.action * rate.output) / 1e6
         saved += cache.saved(*cache.split(read, 0.0 if before is None else lengths.prompt(before) / read, 0.0))
@@ -104,7 +102,7 @@ def fractions(
         row[1] += sum(map(is_llm_step, episode.steps))
         local = local_usd(episode, lengths, settings, features, reread)
         for place, name in enumerate(rates):
-            listed, billed = llm_usd(episode, lengths, rates[name], caches[name])
+            listed, billed = llm_usd(map(is_llm_step, episode.steps), lengths, rates[name], caches[name])
             row[2 + 2 * place] += local + listed
             row[3 + 2 * place] += local + billed
     return [

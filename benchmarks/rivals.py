@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from benchmarks.routing_tree import Judged, Node, Rival, RoutingTree
+from benchmarks.routing_tree import EVER, Judged, Node, Rival, RoutingTree
 from r2v.config import Config, RouterConfig
 from r2v.evaluation.statistics import FloatArray
 from r2v.router.baselines import FIXED_SCORES, Instruments
@@ -61,8 +61,8 @@ def rivals(config: Config, rows: Sequence[FeatureRow], goals: Mapping[str, str])
         learned("r2v", rows, "counterfactual", cfg.model),
         learned("round 0 alone", first, "counterfactual", "logistic"),
         learned("disagreement", rows, "disagreement", cfg.model),
-        replace(learned("once_only", first, "episode", cfg.model), keeps_asking=True),
-        Rival(name="whole_episode", judged=_whole_episode(first, goals, cfg, seed), keeps_asking=True),
+        replace(learned("once_only", first, "episode", cfg.model), stays=EVER),
+        Rival(name="whole_episode", judged=_whole_episode(first, goals, cfg, seed), stays=EVER),
         _of_features("fitted_q", q.score),
         *(_fixed(name) for name in FIXED_SCORES),
         Rival(name="margin", judged=_margin),

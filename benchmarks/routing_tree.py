@@ -50,17 +50,19 @@ class Walked:
     scores: tuple[float, ...]
 
 
+EVER = 1 << 30
+"""As `Rival.stays`: to the end of the episode."""
 Judged = Callable[["RoutingTree", Node], Awaitable[tuple[float, float]]]
 """(score in [0, 1], USD that it cost beside the proposal) of a state."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rival:
-    """A way of routing: a score, and whether the LLM keeps the wheel once it was asked."""
+    """A way of routing: a score, and how many steps the LLM acts once it was asked."""
 
     name: str
     judged: Judged
-    keeps_asking: bool = False
+    stays: int = 1
 
 
 class RoutingTree:
@@ -120,18 +122,17 @@ class RoutingTree:
 async def walk(tree: RoutingTree, rival: Rival, tau: float) -> Walked:
     """The routed episode at a threshold, by the product's rule (`r2v.router.escalation`)."""
     node, cost, asked, scores = await tree.root(), 0.0, list[bool](), list[float]()
-    texts = hashlib.sha256()
+    texts, stays_until = hashlib.sha256(), 0
     while node.point is not None:
-        asks = tau <= 0
-        if not asks and rival.keeps_asking and any(asked):
-            asks = True  # the small policy is not called any more
-        elif not asks:
+        asks = tau <= 0 or len(asked) < stays_until  # the small policy is not called then
+        if not asks:
             cost += (await tree.kept(node)).bill.cached_cost
             if needs_score(tau):
                 score, read = await judged(tree, node, rival)
                 scores.append(score)
                 cost += read
                 asks = escalates(score, tau)
+                stays_until = len(asked) + rival.stays if asks else 0
         if asks:
             cost += (await tree.asked(node)).bill.cached_cost
         asked.append(asks)
