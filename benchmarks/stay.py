@@ -6,8 +6,9 @@ A cache makes the LLM's next step cheap (it reads what it has just been sent), a
 the small policy has done meanwhile). So r2v's router is played with one to five LLM steps an asking, and with the LLM
 to the end, at twelve thresholds each, as walks over trees of executed steps (`benchmarks/routing_tree.py`) on
 calibration tasks; all are swept alike, which flatters all alike. Decisions are priced as `benchmarks/cached_cost.py`
-does it, each page as long as `--page`, the small policy with a prefix cache of its own. Printed: the area under success
-over cost (APGR) at list prices and with the cache, and its lead over one step an asking, with 95 % intervals over tasks.
+does it, each page as long as `--page`, the small policy with a prefix cache of its own. Printed: the area under the
+curve of success over cost (APGR) at list prices and with the cache, and its lead over one step an asking, with 95 %
+intervals over tasks.
 """
 
 from __future__ import annotations
