@@ -103,7 +103,6 @@ def with_exit_code(script: str) -> str:
     return "\n".join(["#!/bin/bash", "set -uxo pipefail", *lines]) + "\n"
 
 
-@cache
 def require_grading() -> Path:
     """The folder of the package swebench, which is not imported. Raises UsageError where it is not installed."""
     if (folder := _package()) is None:
@@ -114,6 +113,7 @@ def require_grading() -> Path:
     return folder
 
 
+@cache
 def official_grading() -> ModuleType:
     """swebench.harness.grading, of the installed package or the one that the installer fetched. Raises UsageError where
     there is neither.
