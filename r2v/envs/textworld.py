@@ -17,6 +17,7 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from importlib.util import find_spec
+from threading import RLock
 from typing import Any
 
 from r2v.constraints import Range, require
@@ -41,6 +42,8 @@ _TOOL = ToolSpec(
 )
 
 
+_TURN = RLock()
+"""Worlds are played in threads, and textworld's parser and generator are for one of them at a time."""
 Fact = tuple[str, ...]
 """A relation and the names of what stands in it."""
 
@@ -76,11 +79,11 @@ class TextWorldGame:
                 False,
                 Info(is_error=True),
             )
-        state, _, over = self._game.step(command)
+        state, _, over = _gone_on(self._game, command)
         self._done = (*self._done, command)
         won = bool(state["won"])
         info = Info(success=won if over else None, partial_score=float(won))
-        return page(state), float(won), bool(over), False, info
+        return page(state), float(won), over, False, info
 
     def tool_specs(self) -> tuple[ToolSpec, ...]:
         """One tool, which takes a command."""
@@ -95,7 +98,7 @@ class TextWorldGame:
         task, done = state
         self.reset(seed=0, task=task)
         for command in done:
-            self._game.step(command)
+            _gone_on(self._game, command)
         self._done = done
 
 
@@ -169,15 +172,23 @@ def _made(quest: int, rooms: int, objects: int, number: int) -> Any:
 
 def _begun(quest: int, rooms: int, objects: int, number: int) -> Any:
     """The game at its start, played by textworld's logic."""
-    from textworld import EnvInfos
-    from textworld.envs.tw import TextWorldEnv
-    from textworld.generator.inform7 import Inform7Game
+    with _TURN:
+        from textworld import EnvInfos
+        from textworld.envs.tw import TextWorldEnv
+        from textworld.generator.inform7 import Inform7Game
 
-    begun = TextWorldEnv(EnvInfos(policy_commands=True, facts=True))
-    begun._game = _made(quest, rooms, objects, number)  # load() reads the same from a file
-    begun._inform7 = Inform7Game(begun._game)
-    begun.reset()
+        begun = TextWorldEnv(EnvInfos(policy_commands=True, facts=True))
+        begun._game = _made(quest, rooms, objects, number)  # load() reads the same from a file
+        begun._inform7 = Inform7Game(begun._game)
+        begun.reset()
     return begun
+
+
+def _gone_on(game: Any, command: str) -> tuple[Any, float, bool]:
+    """What a command led to."""
+    with _TURN:
+        state, score, over = game.step(command)
+    return state, score, bool(over)
 
 
 def page(state: Any) -> str:
@@ -227,6 +238,6 @@ def _planned(size: tuple[int, ...], done: tuple[str, ...]) -> str:
     game = _begun(*size)
     for command in done:
         if command in game.state["admissible_commands"]:
-            game.step(command)
+            _gone_on(game, command)
     wanted = game.state["policy_commands"]
     return str(wanted[0]) if wanted else "look"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,18 @@ def test_what_is_not_on_the_page_changes_nothing(textworld: TextWorld) -> None:
     assert world.step(call("look"))[0] == page
     with pytest.raises(UsageError, match=r"env\.options\.quest"):
         load_benchmark("textworld", {"quest": 0})
+
+
+def test_worlds_are_played_in_threads_as_they_are_one_by_one() -> None:
+    tasks = TextWorld(games=24).tasks()[8:]
+
+    def opened(task: Task) -> tuple[str, str]:
+        world = TextWorld(games=1).make()
+        return world.reset(seed=1, task=task)[0], world.step(call("look"))[0]
+
+    with ThreadPoolExecutor(8) as pool:
+        together = list(pool.map(opened, tasks))
+    assert together == list(map(opened, tasks))
 
 
 PROGRAM = """
