@@ -41,7 +41,7 @@ from r2v.pipeline.graph import as_configured  # noqa: E402
 from r2v.pipeline.inputs import fingerprint_of  # noqa: E402
 from r2v.randomness import generator  # noqa: E402
 from r2v.slurm import chain as chains  # noqa: E402
-from r2v.slurm import client  # noqa: E402
+from r2v.slurm import client, job_record  # noqa: E402
 from r2v.slurm.chain import Attempt, Chain, ChainJob  # noqa: E402
 from r2v.slurm.command import through  # noqa: E402
 from r2v.slurm.comparison import Comparison  # noqa: E402
@@ -198,7 +198,7 @@ class ChaosRun:
     def _record(self, job: SimulatedJob, file: str, value: dict[str, object]) -> None:
         mark = chains.parse_comment(job.options["comment"])
         assert mark is not None
-        write_json(chains.record_folder(self.root, mark.name, job.id) / file, hashed(value))
+        write_json(job_record.record_folder(self.root, mark.name, job.id) / file, hashed(value))
 
     def measures(self) -> Counter[str]:
         """What is wrong with the chains as they stand."""
@@ -230,7 +230,7 @@ class ChaosRun:
                 latest |= {entry.latest.id, entry.latest.sentinel}
         known |= chain.slurm_ids
         wrong["hangs"] = len(set(chain.jobs) - settled)
-        records = {id_: chains.record(self.root, name, id_) for id_ in chain.slurm_ids}
+        records = {id_: job_record.record(self.root, name, id_) for id_ in chain.slurm_ids}
         queue = {id_: row for id_, row in rows.items() if row.state in ("PENDING", "RUNNING")}
         accounting = client.accounting([id_ for id_ in chain.slurm_ids if id_ not in queue])
         told = status.fold(chain, records, SlurmSnapshot(queue=queue, accounting=accounting), self.root)

@@ -13,7 +13,7 @@ REPOSITORY = Path(__file__).parents[1]
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
 DISTRIBUTIONS = packages_distributions()
 """Module to the distributions that it comes from."""
-OPTIONAL = {"deepspeed", "gymnasium", "minigrid", "wandb"}
+OPTIONAL = {"deepspeed", "gymnasium", "minigrid", "textworld", "wandb"}
 """Imported only where a configuration asks for them; an extra declares each."""
 
 

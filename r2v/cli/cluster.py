@@ -191,7 +191,7 @@ def _heal(values: argparse.Namespace) -> int:
 
 
 def _status(values: argparse.Namespace) -> int:
-    from r2v.slurm.views import settle, status
+    from r2v.slurm.views import settle, status, status_text
 
     wanted = _wanted(values)
     readable = status.readable(wanted)
@@ -199,9 +199,9 @@ def _status(values: argparse.Namespace) -> int:
         return _watch(values, readable)
     statuses = status.statuses(settle.settled_inputs(readable))
     if values.json:
-        print(json.dumps({"chains": [status.as_json(chain) for chain in statuses]}, indent=2))
+        print(json.dumps({"chains": [status_text.as_json(chain) for chain in statuses]}, indent=2))
     else:
-        print("\n".join("\n".join(status.lines(chain)) for chain in statuses))
+        print("\n".join("\n".join(status_text.lines(chain)) for chain in statuses))
     code = status.overall(chain.exit_code for chain in statuses)
     return code if readable == wanted else InputError.exit_code
 

@@ -108,7 +108,7 @@ def cost_fraction(measured: Measured, condition: str, grid: Grid, column: str = 
 def curve_of(measured: Measured, condition: str, method: str) -> Curve | None:
     """A method's success against realised cost, estimate first, then bootstrap draws. None without operating
     points or without both ends."""
-    points = measured.setup.curve_points(condition, method)
+    points = measured.setup.frontier_points(condition, method)
     if not points or not measured.has(condition, WEAK, STRONG):
         return None
     tasks = measured.grids[condition, method, points[-1]].tasks  # of every point; the main one may have more

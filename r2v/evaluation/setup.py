@@ -90,7 +90,7 @@ class Setup:
         tasks = [task for task in self.tasks[condition] if task not in left_out] if left_out else self.tasks[condition]
         return tasks[: self.limits.get(method if point == MAIN else FRONTIER)]
 
-    def curve_points(self, condition: str, method: str) -> list[str]:
+    def frontier_points(self, condition: str, method: str) -> list[str]:
         """The operating points of a method's curve, the main one among them; none where it has no curve."""
         points = self.frontier.get(condition, {}).get(method)
         return [MAIN, *points] if points else []

@@ -112,7 +112,7 @@ def frontier_rows(measured: Measured, condition: str) -> Iterator[TableRow]:
     ends = [(method, MAIN) for method in (WEAK, STRONG) if measured.has(condition, method)]
     setup = measured.setup
     routed = setup.frontier.get(condition, {})
-    for method, point in (*ends, *((m, point) for m in routed for point in setup.curve_points(condition, m))):
+    for method, point in (*ends, *((m, point) for m in routed for point in setup.frontier_points(condition, m))):
         grid = measured.grids[condition, method, point]
         if point == MAIN:  # on the tasks of the other points
             grid = grid.of_tasks(setup.tasks_of(condition, method, FRONTIER))

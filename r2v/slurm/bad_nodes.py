@@ -13,7 +13,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from r2v.slurm.chain import now, read_object
+from r2v.slurm.chain import now
+from r2v.slurm.job_record import read_object
 from r2v.storage.files import write_json
 from r2v.storage.integrity import hashed
 from r2v.storage.lease import lease

@@ -12,7 +12,6 @@ in the queue survive an upgrade.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -21,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from r2v.errors import InputError, UsageError, kind_named, nearest
-from r2v.log import logger
 from r2v.slurm.job_comment import WHOLE as WHOLE
 from r2v.slurm.job_comment import JobComment as JobComment
 from r2v.slurm.job_comment import comment as comment
@@ -33,8 +31,6 @@ from r2v.storage.lease import lease
 from r2v.storage.paths import CHAINS
 
 FORMAT = 1
-HELPERS_FILE = "helpers.json"
-"""What a job writes of the arrays that it has submitted."""
 _REMEDY = "run the same `r2v run_all` again: running jobs are found in the queue"
 ASKED_FOR = ("first", "rerun", "resume")
 """Reasons of attempts that a person asked for; healing counts from the last of them."""
@@ -169,19 +165,6 @@ class Chain:
         return behind
 
 
-@dataclass(frozen=True, kw_only=True)
-class JobRecord:
-    """The files that a Slurm job wrote about itself; None and [] for those that are not there (yet, or never)."""
-
-    folder: Path
-    start: dict[str, Any] | None = None
-    error: dict[str, Any] | None = None
-    exit: dict[str, Any] | None = None
-    events: list[dict[str, Any]] = field(default_factory=list)
-    helpers: tuple[str, ...] = ()
-    """Ids of the arrays of helpers that it submitted."""
-
-
 def now() -> str:
     """The time as records hold it: ISO 8601, UTC, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
@@ -254,72 +237,3 @@ def _attempt(value: dict[str, Any]) -> Attempt:
 def write(root: Path, chain: Chain) -> None:
     """Replace the chain's file. The caller holds its lease."""
     write_json(folder(root, chain.name) / "chain.json", hashed({"format": FORMAT, **asdict(chain)}))
-
-
-def record_folder(root: Path, name: str, job_id: str) -> Path:
-    """Where a Slurm job writes about itself."""
-    return folder(root, name) / "jobs" / job_id
-
-
-def record(root: Path, name: str, job_id: str) -> JobRecord:
-    """What a Slurm job wrote about itself."""
-    return record_at(record_folder(root, name, job_id))
-
-
-def record_at(files: Path) -> JobRecord:
-    """What the job wrote whose records lie in this folder."""
-    return JobRecord(
-        folder=files,
-        start=read_object(files / "start.json"),
-        error=read_object(files / "error.json"),
-        exit=read_object(files / "exit.json"),
-        events=list(_events(files / "events.jsonl")),
-        helpers=tuple(map(str, (read_object(files / HELPERS_FILE) or {}).get("arrays", ()))),
-    )
-
-
-def read_object(path: Path) -> dict[str, Any] | None:
-    """A file's JSON object; None where there is none, with a line where it is damaged."""
-    try:
-        return read_hashed(path)
-    except FileNotFoundError:
-        return None
-    except Damaged as error:
-        logger.warning("%s; it is passed over", error)
-        return None
-
-
-def _events(path: Path) -> Iterator[dict[str, Any]]:
-    """The events, a last line cut by a kill left out."""
-    try:
-        lines = path.read_text(errors="replace").splitlines()
-    except OSError:
-        return
-    for line in lines:
-        try:
-            value = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(value, dict):
-            yield value
-
-
-def progress(record: JobRecord) -> dict[str, Any] | None:
-    """The newest event of a job: what it does, how much is done of how much, its figures."""
-    return record.events[-1] if record.events else None
-
-
-def progressed(record: JobRecord, restart: int, earlier: list[JobRecord]) -> bool:
-    """Whether a job got further in this restart than in any before it, its earlier attempts included. Steps are
-    compared with steps of the same name: a name not seen before is progress, once it has counted one."""
-    best: dict[str, float] = {}
-    for known in [*earlier, record]:
-        for event in known.events:
-            if known is not record or event.get("restart", 0) < restart:
-                name = str(event.get("what"))
-                best[name] = max(best.get(name, 0.0), float(event.get("done", 0)))
-    return any(
-        float(event.get("done", 0)) > best.get(str(event.get("what")), 0.0)
-        for event in record.events
-        if event.get("restart", 0) == restart
-    )

@@ -22,10 +22,9 @@ from r2v.errors import EnvironmentFault, R2VError
 from r2v.log import logger
 from r2v.pipeline import jobs
 from r2v.pipeline.helping import require_helpable
-from r2v.slurm import chain as chains
-from r2v.slurm import client, requests
-from r2v.slurm.chain import JobRecord
+from r2v.slurm import client, job_record, requests
 from r2v.slurm.headers import Resources
+from r2v.slurm.job_record import JobRecord
 from r2v.slurm.snapshot import code_lines
 from r2v.slurm.submit import environment_lines
 from r2v.slurm.verify_outputs import config_of
@@ -65,7 +64,7 @@ class HelperArray:
         if self.considered:
             return
         with suppress(OSError, ValueError, LookupError, TypeError):
-            self.submit_if_worth(chains.record_at(folder))
+            self.submit_if_worth(job_record.record_at(folder))
 
     def submit_if_worth(self, record: JobRecord) -> None:
         """Submit the array where the job has long to go and none is in the queue. A refusal is one line."""
@@ -93,7 +92,7 @@ class HelperArray:
     def _remember(self, record: JobRecord, id_: str) -> None:
         """Write the array's id beside what the job says of itself: its cost is the job's."""
         try:
-            write_json(record.folder / chains.HELPERS_FILE, hashed({"arrays": [*record.helpers, id_]}))
+            write_json(record.folder / job_record.HELPERS_FILE, hashed({"arrays": [*record.helpers, id_]}))
         except EnvironmentFault as error:
             logger.warning("r2v job %s: %s", self.job_id, error)
 

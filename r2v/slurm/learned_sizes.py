@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from r2v.slurm.chain import folder, read_object
+from r2v.slurm.chain import folder
+from r2v.slurm.job_record import read_object
 from r2v.storage.files import write_json
 from r2v.storage.integrity import hashed
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from r2v.errors import EnvironmentFault, LeaseConflict, R2VError
 from r2v.log import logger
 from r2v.slurm import chain as chains
-from r2v.slurm import client, shared_stages
+from r2v.slurm import client, job_record, shared_stages
 from r2v.slurm.chain import WHOLE, Chain, parse_comment
 from r2v.slurm.client import NoSlurm, SlurmRefused
 from r2v.slurm.command import pauses
@@ -177,7 +177,7 @@ def _write_down(now: Comparison) -> None:
         strangers.sort(key=lambda row: (row.state == "PENDING", client.job_number(row.id)))
         for row in strangers:
             entry, mark = now.chain.jobs[job], parse_comment(row.comment)
-            began = (chains.record_folder(now.root, now.chain.name, row.id) / "start.json").exists()
+            began = (job_record.record_folder(now.root, now.chain.name, row.id) / "start.json").exists()
             ours = mark is not None and (mark.sha, mark.attempt) == (now.chain.config_sha, entry.next_number)
             if entry.planned is not None and ours and (now.alive(row.id) or began):
                 logger.info("%s: %s was submitted as job %s", now.chain.name, job, row.id)

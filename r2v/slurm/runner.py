@@ -26,6 +26,7 @@ from r2v.errors import InputError, Interrupted, LeaseConflict, R2VError, UsageEr
 from r2v.log import logger, setup
 from r2v.several_nodes import node_count
 from r2v.slurm import chain as chains
+from r2v.slurm import job_record
 from r2v.slurm.configuration import require_configuration
 from r2v.slurm.job_environment import granted_gpus, granted_memory, restart_count
 from r2v.slurm.stage_process import JobStart, StageProcess, wait_for
@@ -64,7 +65,7 @@ def run(words: list[str], *, name: str, job: str | None = None, attempt: int = 1
     Records lie in the chain's folder under the Slurm job's id. Without Slurm nothing is recorded.
     """
     id_ = os.environ.get("SLURM_JOB_ID", "")
-    folder = chains.record_folder(root, name, id_).resolve() if id_ else None
+    folder = job_record.record_folder(root, name, id_).resolve() if id_ else None
     job_start = JobStart(
         words=words, job=job or _job_of(words, root, name), id=id_, restart=restart_count(), folder=folder
     )
@@ -212,7 +213,7 @@ def _idle_nodes(words: Sequence[str]) -> UsageError | None:
 def _done_before(root: Path, name: str, job_start: JobStart) -> bool:
     """Whether an earlier start of this job ended well (its node failed a moment later): a collection, say, is
     paid for and must not be made anew."""
-    before = chains.record(root, name, job_start.id).exit
+    before = job_record.record(root, name, job_start.id).exit
     return bool(job_start.restart and before and before.get("rc") == 0 and before.get("kind") is None)
 
 
@@ -265,7 +266,7 @@ def _worth_going_on(job_start: JobStart, root: Path, name: str) -> bool:
     got no further than those before, and not beyond the chain's GPU-hours."""
     if not job_start.id or job_start.ended_by_slurm:
         return False
-    if not chains.progressed(chains.record(root, name, job_start.id), job_start.restart, []):
+    if not job_record.progressed(job_record.record(root, name, job_start.id), job_start.restart, []):
         logger.info("r2v job %s: no progress within its time; left to healing", job_start.id)
         return False
     from r2v.slurm.healing.gpu_hours import over_cap

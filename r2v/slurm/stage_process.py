@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from r2v.errors import LeaseConflict
 from r2v.log import logger
 from r2v.signals import stop_signals
-from r2v.slurm import chain as chains
+from r2v.slurm import job_record
 from r2v.slurm.job_environment import oom_kills
 from r2v.slurm.site_profile import project_profile
 from r2v.storage.record import FOLDER
@@ -129,7 +129,7 @@ class StageProcess:
             os.kill(self.pid, signal.SIGKILL)
             return
         with suppress(OSError, ValueError, LookupError, TypeError):  # no record is worth the job
-            events = chains.record_at(folder).events
+            events = job_record.record_at(folder).events
             job_start.stalled = stalled(events, job_start.restart, datetime.now(UTC)) or ""
         if job_start.stalled:
             logger.warning("r2v job %s: %s", job_start.id, job_start.stalled)
@@ -162,7 +162,7 @@ def wait_for(process: StageProcess) -> tuple[int, dict[str, Any] | None]:
     job_start, deadline = process.job_start, time.monotonic() + LEASE_WAIT
     while True:
         code = process.wait()
-        error = chains.read_object(job_start.folder / "error.json") if job_start.folder and code else None
+        error = job_record.read_object(job_start.folder / "error.json") if job_start.folder and code else None
         if code != LeaseConflict.exit_code or not job_start.id or job_start.warned or time.monotonic() > deadline:
             return code, error
         from r2v.slurm.waiting import put_back

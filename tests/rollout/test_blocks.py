@@ -22,7 +22,7 @@ from r2v.rollout.episode_cache import EpisodeCache
 from r2v.rollout.play_lines import BrokenPlay
 from r2v.rollout.players import Players
 from r2v.rollout.session import EpisodeSpec
-from r2v.slurm.chain import progressed, record_at
+from r2v.slurm.job_record import progressed, record_at
 from r2v.storage import record
 from r2v.storage.lease import lease
 from tests.chains import chain_stage, specs

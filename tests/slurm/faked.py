@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from r2v.slurm import chain as chains
+from r2v.slurm import job_record
 from r2v.slurm.chain import Attempt, Chain, ChainJob
 
 FAKE = Path(__file__).parent / "fake"
@@ -88,7 +89,7 @@ class Faked:
 
     def record(self, job_id: str, name: str = "desk_noisy", **files: Any) -> None:
         """What a job wrote of itself: start={...}, exit={...}, error={...}, events=[...]."""
-        folder = chains.record_folder(self.root, name, job_id)
+        folder = job_record.record_folder(self.root, name, job_id)
         folder.mkdir(parents=True, exist_ok=True)
         for key, value in files.items():
             if key == "events":

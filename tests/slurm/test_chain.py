@@ -9,6 +9,7 @@ import pytest
 
 from r2v.errors import InputError, LeaseConflict, UsageError
 from r2v.slurm import chain as chains
+from r2v.slurm import job_record
 from r2v.slurm.chain import (
     Attempt,
     AttemptFailure,
@@ -16,11 +17,10 @@ from r2v.slurm.chain import (
     ChainJob,
     HealingLimits,
     JobComment,
-    JobRecord,
     comment,
     parse_comment,
-    progressed,
 )
+from r2v.slurm.job_record import JobRecord, progressed
 
 
 def chain(**jobs: ChainJob) -> Chain:
@@ -141,15 +141,15 @@ def test_only_one_may_change_a_chain(tmp_path: Path) -> None:
 
 
 def test_records_are_read_whatever_lacks(tmp_path: Path) -> None:
-    folder = chains.record_folder(tmp_path, "x", "12")
-    assert chains.record(tmp_path, "x", "12") == JobRecord(folder=folder)
+    folder = job_record.record_folder(tmp_path, "x", "12")
+    assert job_record.record(tmp_path, "x", "12") == JobRecord(folder=folder)
     folder.mkdir(parents=True)
     (folder / "start.json").write_text('{"job": "bc"}')
     (folder / "exit.json").write_text('{"rc":')
     (folder / "events.jsonl").write_text('{"what": "bc", "done": 1}\n{"what": "bc", "do')
-    told = chains.record(tmp_path, "x", "12")
+    told = job_record.record(tmp_path, "x", "12")
     assert (told.start, told.exit, told.events) == ({"job": "bc"}, None, [{"what": "bc", "done": 1}])
-    assert chains.progress(told) == {"what": "bc", "done": 1}
+    assert job_record.progress(told) == {"what": "bc", "done": 1}
 
 
 def events(*rows: tuple[int, str, int]) -> JobRecord:
@@ -176,5 +176,5 @@ def events(*rows: tuple[int, str, int]) -> JobRecord:
 def test_progress_is_getting_further_than_ever_before(
     told: JobRecord, restart: int, earlier: list[JobRecord], further: bool
 ) -> None:
-    assert chains.progressed(told, restart, earlier) is further
-    assert progressed is chains.progressed
+    assert job_record.progressed(told, restart, earlier) is further
+    assert progressed is job_record.progressed

@@ -11,8 +11,8 @@ import pytest
 from r2v.errors import UsageError
 from r2v.log import logger
 from r2v.slurm import client, headers
-from r2v.slurm.chain import JobRecord, record_at
 from r2v.slurm.helper_array import HelperArray, helper_array
+from r2v.slurm.job_record import JobRecord, record_at
 from tests.slurm.cluster import Cluster
 from tests.slurm.faked import Faked, ago
 from tests.slurm.faked import faked as faked

@@ -12,6 +12,7 @@ import pytest
 
 from benchmarks.slurm_chaos import MEASURES, play
 from r2v.slurm import chain as chains
+from r2v.slurm import job_record
 from r2v.slurm.chain import WHOLE, Attempt, Chain, ChainJob
 from r2v.slurm.command import through
 from r2v.slurm.configuration import config_sha
@@ -51,7 +52,7 @@ def failed(slurm: SimulatedSlurm, id_: str, kind: str = "host_oom") -> None:
     from r2v.storage.integrity import hashed
 
     record = {"rc": 137, "signal": 0, "kind": kind, "line": kind, "at": chains.now(), "restart": 0}
-    write_json(chains.record_folder(Path(), NAME, id_) / "exit.json", hashed(record))
+    write_json(job_record.record_folder(Path(), NAME, id_) / "exit.json", hashed(record))
 
 
 def test_random_chains_under_faults_leave_nothing_wrong(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import pytest
 from r2v.config import to_yaml
 from r2v.errors import EnvironmentFault, LeaseConflict, UsageError
 from r2v.slurm import chain as chains
-from r2v.slurm import client, run_all
+from r2v.slurm import client, job_record, run_all
 from r2v.slurm.client import NoSlurm
 from tests.pipeline.test_run import NAMES, SEED_TABLE
 from tests.slurm.faked import FAKE, Faked
@@ -443,7 +443,7 @@ def test_an_end_that_nobody_can_tell_of_is_held_and_said(checkout: Faked) -> Non
     from r2v.slurm.reconcile import by_sentinel as heal
 
     failed_bc(checkout, "bug", "", 1)
-    shutil.rmtree(chains.record_folder(checkout.root, NAME, ids(checkout)["bc"]))
+    shutil.rmtree(job_record.record_folder(checkout.root, NAME, ids(checkout)["bc"]))
     heal(NAME, "bc")
     failure = chain(checkout).jobs["bc"].latest.failure  # type: ignore[union-attr]
     assert failure is not None and failure.kind == "unknown"

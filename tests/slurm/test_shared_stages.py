@@ -10,7 +10,7 @@ import pytest
 from r2v.cli import main as cli
 from r2v.errors import UsageError
 from r2v.slurm import chain as chains
-from r2v.slurm import run_all
+from r2v.slurm import job_record, run_all
 from r2v.slurm.chain import WHOLE, Chain
 from r2v.slurm.reconcile import reconcile
 from tests.slurm.faked import Faked
@@ -74,7 +74,7 @@ def test_status_and_the_like_tell_whose_it_is(three: Faked, capsys: pytest.Captu
 
 def test_a_waiters_look_heals_what_it_waits_for_and_all_wait_for_the_next_attempt(three: Faked) -> None:
     first = latest("x1", "bc")
-    folder = chains.record_folder(Path(), "x1", first)
+    folder = job_record.record_folder(Path(), "x1", first)
     folder.mkdir(parents=True)
     three.record(first, "x1", exit={"rc": 137, "kind": "host_oom", "line": "killed", "restart": 0, "at": chains.now()})
     put(three, [row for row in rows(three) if row["JobID"] != first])

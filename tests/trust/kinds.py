@@ -613,6 +613,8 @@ CHECKPOINT_FILES = (
         writers=(
             "policy.fit:_CheckpointCallback.on_save",
             "hrl.training.checkpoint:write",
+            "hrl.training.checkpoint:begin",
+            "hrl.training.checkpoint:write_part",
             "storage.checkpoint:seal",
             "verifier.train:_checkpoint",
         ),

@@ -31,7 +31,7 @@ from r2v.pipeline.run import run_job
 from r2v.randomness import generator
 from r2v.rollout.play_lines import line_at
 from r2v.slurm import chain as chains
-from r2v.slurm import runner
+from r2v.slurm import job_record, runner
 from r2v.slurm.configuration import config_sha
 from r2v.storage.artifact import remove
 from r2v.storage.files import write_json, write_text
@@ -123,7 +123,7 @@ def checkout(faked: Faked) -> Faked:
     for job_id, rc, kind_ in (("100", 0, None), ("102", 3, "input"), ("104", 3, "input")):
         start = {"job": "collect", "restart": 0, "at": "2026-01-01T00:00:00+00:00", "gpus": 1, "host": "g1"}
         ended = {"rc": rc, "kind": kind_, "line": "it broke", "restart": 0, "at": "2026-01-01T00:10:00+00:00"}
-        folder = chains.record_folder(faked.root, CHAIN, job_id)
+        folder = job_record.record_folder(faked.root, CHAIN, job_id)
         write_json(folder / "start.json", hashed(start))
         write_json(folder / "exit.json", hashed(ended))
         write_json(folder / "error.json", hashed({"kind": kind_, "exit_code": rc, "message": "it broke"}))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from r2v.errors import InputError
 from r2v.slurm import chain as chains
-from r2v.slurm import client
+from r2v.slurm import client, job_record
 from r2v.slurm.chain import Chain
 from r2v.slurm.site_profile import SITE, project_profile
 
@@ -20,7 +20,7 @@ def gpu_hours(root: Path, chain: Chain, without: Collection[str] = ()) -> float:
     allotted, in whole seconds, or what the jobs wrote themselves (their last start to its end) where that is more, or
     where sacct does not know of them: accounting may be down, or come late."""
     ids = [attempt.id for known in chain.history.values() for attempt in known if attempt.id not in without]
-    arrays = [array for id_ in ids for array in chains.record(root, chain.name, id_).helpers]
+    arrays = [array for id_ in ids for array in job_record.record(root, chain.name, id_).helpers]
     accounts = client.accounting([*ids, *arrays]).jobs
     known = {id_: sum(row.gpu_hours for row in rows) for id_, rows in accounts.items() if rows}
     own = sum(max(known.get(id_, 0.0), _recorded_hours(root, chain.name, id_, known=id_ in known)) for id_ in ids)
@@ -56,7 +56,7 @@ def used_by_all(root: Path, without: Collection[str] = ()) -> float:
 def _recorded_hours(root: Path, name: str, id_: str, *, known: bool) -> float:
     """GPU-hours by the job's own record. Of a job without an end that accounting knows (`known`) none: it may have
     died long ago without a record."""
-    record = chains.record(root, name, id_)
+    record = job_record.record(root, name, id_)
     if record.start is None or not record.start.get("gpus") or (known and not record.exit):
         return 0.0
     begun = datetime.fromisoformat(record.start["at"])

@@ -14,7 +14,7 @@ from pathlib import Path
 from r2v.errors import EnvironmentFault, FailureKind, R2VError
 from r2v.log import logger
 from r2v.slurm import chain as chains
-from r2v.slurm import client
+from r2v.slurm import client, job_record
 from r2v.slurm.bad_nodes import remember
 from r2v.slurm.chain import Attempt, AttemptFailure, Chain
 from r2v.slurm.command import terminal
@@ -77,7 +77,7 @@ def examine(
 
 def collect_evidence(root: Path, chain: Chain, job: str, attempt: Attempt, scontrol: dict[str, str]) -> Evidence:
     """What the attempt's own records, its log and the controller say; accounting aside."""
-    record = chains.record(root, chain.name, attempt.id)
+    record = job_record.record(root, chain.name, attempt.id)
     restart = (record.start or {}).get("restart", 0)
     exit_ = record.exit if record.exit and record.exit.get("restart", 0) == restart else None
     ran = record.start is not None or scontrol.get("NodeList", "") not in ("", "(null)")
@@ -104,7 +104,7 @@ def _end_of(path: Path) -> str:
 
 def _had_gpus(root: Path, chain: Chain, attempt: Attempt) -> bool:
     """Whether Slurm gave the attempt a GPU: without one, a missing driver is no fault of a node."""
-    return bool((chains.record(root, chain.name, attempt.id).start or {}).get("gpus"))
+    return bool((job_record.record(root, chain.name, attempt.id).start or {}).get("gpus"))
 
 
 def answer(root: Path, chain: Chain, job: str, latest: Attempt, evidence: Evidence, failure: Failure) -> Chain:

@@ -28,7 +28,7 @@ from pathlib import Path
 from r2v.config import PHASES, Config, HierarchicalConfig, load
 from r2v.errors import R2VError
 from r2v.slurm import chain as chains
-from r2v.slurm import client
+from r2v.slurm import client, job_record
 from r2v.slurm.chain import Attempt, Chain
 from r2v.slurm.configuration import require_configuration
 from r2v.slurm.headers import Resources
@@ -141,9 +141,11 @@ def _megabytes(size: int) -> str:
 
 
 def _more_time(root: Path, chain: Chain, job: str, latest: Attempt, evidence: Evidence) -> Resubmit:
-    record = chains.record(root, chain.name, latest.id)
-    before = [chains.record(root, chain.name, known.id) for known in chain.jobs[job].attempts if known.id != latest.id]
-    if chains.progressed(record, (record.start or {}).get("restart", 0), before):
+    record = job_record.record(root, chain.name, latest.id)
+    before = [
+        job_record.record(root, chain.name, known.id) for known in chain.jobs[job].attempts if known.id != latest.id
+    ]
+    if job_record.progressed(record, (record.start or {}).get("restart", 0), before):
         return Resubmit(
             resources=latest.resources,
             overrides=latest.overrides,

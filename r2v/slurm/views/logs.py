@@ -17,9 +17,10 @@ from pathlib import Path
 
 from r2v.errors import CUDA_OOM, HOST_OOM, InputError, Interrupted, UsageError, nearest
 from r2v.pipeline.jobs import JOBS
-from r2v.slurm import chain as chains
-from r2v.slurm.chain import Chain, JobRecord
+from r2v.slurm import job_record
+from r2v.slurm.chain import Chain
 from r2v.slurm.directives import error_file
+from r2v.slurm.job_record import JobRecord
 from r2v.storage.paths import LOGS
 
 NUMBERS = {row.number: row.name for row in JOBS}
@@ -121,7 +122,7 @@ def follow(root: Path, name: str, id_: str, pause: float = 0.5) -> Iterator[str]
         time.sleep(pause)
     with path_of(root, id_).open(errors="replace") as file:
         while True:
-            record = chains.record(root, name, id_)
+            record = job_record.record(root, name, id_)
             if text := file.read():
                 yield text
             elif _over(record):

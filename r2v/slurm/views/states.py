@@ -13,10 +13,11 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from r2v.console import duration
-from r2v.slurm import chain as chains
-from r2v.slurm.chain import Attempt, JobRecord
+from r2v.slurm import job_record
+from r2v.slurm.chain import Attempt
 from r2v.slurm.client import Accounting, Queued, SacctRow
 from r2v.slurm.healing.classify import ALIVE, Evidence, classify
+from r2v.slurm.job_record import JobRecord
 from r2v.slurm.views.humanize import clock, reason_text, size
 
 JobState = Literal[
@@ -99,7 +100,7 @@ def _alive(queued: Queued, record: JobRecord) -> dict[str, Any]:
             "words": f"{words}; starts about {clock(starts)}" if starts else words,
         }
     if queued.state in ("RUNNING", "COMPLETING", "CONFIGURING"):
-        event, left = chains.progress(record), seconds_left(record)
+        event, left = job_record.progress(record), seconds_left(record)
         where = f"{queued.elapsed} of {queued.limit}" + (f" on {queued.nodes}" if queued.nodes else "")
         return {
             "state": "running",
@@ -159,7 +160,7 @@ def _age(attempt: Attempt, record: JobRecord) -> float:
 def seconds_left(record: JobRecord) -> float | None:
     """Seconds to the end of what a job does now, at its pace since this restart began with it; None until two
     events tell a pace."""
-    last = chains.progress(record)
+    last = job_record.progress(record)
     if last is None or not last.get("total"):
         return None
     step = (last.get("what"), last.get("restart"))
@@ -186,7 +187,7 @@ def _activity(event: Mapping[str, Any] | None, left: float | None) -> str:
 
 def _peak(record: JobRecord, rows: Sequence[SacctRow]) -> int | None:
     """The most memory, in bytes, that any start of the job was seen to use."""
-    event = chains.progress(record) or {}
+    event = job_record.progress(record) or {}
     peaks = [(record.exit or {}).get("peak_rss_bytes"), event.get("peak_rss_bytes"), *(row.max_rss for row in rows)]
     return max((int(peak) for peak in peaks if peak), default=None)
 

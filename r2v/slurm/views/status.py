@@ -14,20 +14,18 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
-from r2v.console import text_table
 from r2v.errors import EnvironmentFault, InputError, UsageError, nearest
 from r2v.log import logger
 from r2v.slurm import chain as chains
-from r2v.slurm import client, shared_stages
-from r2v.slurm.chain import Attempt, Chain, ChainJob, JobRecord
+from r2v.slurm import client, job_record, shared_stages
+from r2v.slurm.chain import Attempt, Chain, ChainJob
+from r2v.slurm.job_record import JobRecord
 from r2v.slurm.views.banners import banners
-from r2v.slurm.views.humanize import clock
-from r2v.slurm.views.states import JobStatus, SlurmSnapshot, failure_text, job_status, memory_text
+from r2v.slurm.views.states import JobStatus, SlurmSnapshot, failure_text, job_status
 from r2v.storage.lease import holder
 from r2v.storage.paths import CHAINS
 
@@ -128,7 +126,7 @@ def gather_inputs(wanted: Sequence[str], root: Path = Path()) -> StatusInputs:
 def files(name: str, root: Path = Path()) -> tuple[Chain, dict[str, JobRecord]]:
     """A chain, and the records of its Slurm jobs by id. Asks Slurm nothing."""
     chain = _chain(root, name)
-    return chain, {job_id: chains.record(root, name, job_id) for job_id in _ids(root, chain)}
+    return chain, {job_id: job_record.record(root, name, job_id) for job_id in _ids(root, chain)}
 
 
 def _chain(root: Path, name: str) -> Chain:
@@ -278,54 +276,6 @@ def _after_healing(status: JobStatus, last: Attempt, slurm: SlurmSnapshot) -> Jo
         )
     who = f"its sentinel {last.sentinel} ended without acting" if last.sentinel else "it has no sentinel"
     return replace(status, words=f"{status.words}; not healed: {who}", unanswered=True)
-
-
-def lines(status: ChainStatus) -> list[str]:
-    """What `r2v status` prints of one chain."""
-    summary = ", ".join(f"{count} {state}" for state, count in Counter(job.state for job in status.jobs).items())
-    head = f"{status.name}: {summary}" + (
-        f"  (submitted {clock(status.submitted)}, commit {status.commit}, code {status.snapshot or 'live'})"
-        if status.submitted
-        else ""
-    )
-    rows = [
-        ("job", "state", "id", "try", "memory", ""),
-        *(
-            (
-                job.job + (" (sbatch)" if job.by_hand else ""),
-                job.state,
-                job.id,
-                str(job.attempt or ""),
-                memory_text(job),
-                _with_place(job, status),
-            )
-            for job in status.jobs
-        ),
-    ]
-    table = [f"  {line}" for line in text_table(rows).splitlines()]
-    hint = [f"  r2v explain {status.name}"] if status.exit_code == 1 else []
-    return [head, *table, *(f"  ! {line}" for line in status.banners), *hint]
-
-
-def _with_place(job: JobStatus, status: ChainStatus) -> str:
-    """What a job does, and, while it runs, which of how many stages it is."""
-    if job.state != "running" or job.by_hand:
-        return job.words
-    own = [one.job for one in status.jobs if not one.by_hand]
-    return ", ".join(filter(None, (f"stage {own.index(job.job) + 1} of {len(own)}", job.words)))
-
-
-def as_json(status: ChainStatus) -> dict[str, Any]:
-    """The status as JSON."""
-    return {
-        "name": status.name,
-        "exit_code": status.exit_code,
-        "submitted": status.submitted,
-        "commit": status.commit,
-        "snapshot": status.snapshot,
-        "banners": status.banners,
-        "jobs": [asdict(job) for job in status.jobs],
-    }
 
 
 def overall(codes: Iterable[int]) -> int:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from r2v.console import unfiltered
-from r2v.slurm.views import settle, status
+from r2v.slurm.views import settle, status, status_text
 from r2v.slurm.views.status import StatusInputs
 
 ASK_EVERY = 60.0
@@ -56,7 +56,7 @@ def frames(
         fresh = inputs if due else _read_again(inputs, root)
         found = status.statuses(fresh, root)
         age = f"  Slurm was asked {now - asked_at:.0f} s ago, and is asked again every {ASK_EVERY:.0f} s"
-        text = "\n".join("\n".join(status.lines(chain)) for chain in found)
+        text = "\n".join("\n".join(status_text.lines(chain)) for chain in found)
         code = status.overall(chain.exit_code for chain in found)
         yield Frame(text=f"{text}\n{age}", exit_code=code, asked=due)
         if code != UNDER_WAY:

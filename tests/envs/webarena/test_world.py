@@ -135,7 +135,7 @@ NOT_COVERED = {7, 9, 34, 11, 8, 101, 173, 356}
 and a route, for which it has no more to look at than the map's first page."""
 LENIENT = {390}
 """Where the offline grader lets the last wrong end pass: it takes marks at both ends of a text away, so that "lgtm!" is
-"lgtm" (webarena_verified, core/evaluation/data_types/string.py, _strip_prefix_suffix)."""
+"lgtm" (_strip_prefix_suffix of webarena_verified.core.evaluation.data_types.string)."""
 
 
 def judgement(request: EmulatedRequest) -> str:

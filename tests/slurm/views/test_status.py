@@ -9,6 +9,7 @@ import pytest
 from r2v.slurm import chain as chains
 from r2v.slurm.chain import Attempt, AttemptFailure
 from r2v.slurm.views import status as views
+from r2v.slurm.views import status_text
 from r2v.slurm.views.humanize import reason_text
 from r2v.slurm.views.states import JobStatus
 from r2v.slurm.views.status import ChainStatus
@@ -172,7 +173,7 @@ def test_a_failure_that_nobody_mends_is_1_and_its_children_keep_their_places(fak
     }
     assert one(status, "bc").words.endswith("not tried again: a fault of the code") and one(status, "bc").kind == "bug"
     assert one(status, "candidates").words == "keeps its place until bc can go on"
-    assert "r2v explain desk_noisy" in views.lines(status)[-1]
+    assert "r2v explain desk_noisy" in status_text.lines(status)[-1]
 
 
 @pytest.mark.parametrize(("sentinel", "words"), [("RUNNING", "is at work"), ("PENDING", "comes next")])
@@ -439,9 +440,9 @@ def test_lines_and_json_say_the_same(faked: Faked) -> None:
     faked.queued("100", "RUNNING", "None")
     waiting(faked, after="collect")
     status = seen(faked)
-    told = views.as_json(status)
+    told = status_text.as_json(status)
     assert [row["job"] for row in told["jobs"]] == list(NEEDS) and told["exit_code"] == 10
-    text = views.lines(status)
+    text = status_text.lines(status)
     assert text[0].startswith("desk_noisy: 1 running, 9 waiting")
     for line, row in zip(text[2:], told["jobs"], strict=True):
         assert line.split()[:3] == [row["job"], row["state"], row["id"]]
