@@ -113,6 +113,10 @@ class BrowserWorld:
         """Close the task's context; the browser stays. Raises where it died."""
         environment, self._environment = self._environment, None
         if environment is not None:
+            # First its pages: a context whose traffic is recorded may wait for ever for an answer that a page still
+            # expects (microsoft/playwright#42448, playwright-dotnet#1906).
+            for page in environment.context.pages if environment.context is not None else ():
+                page.close()
             environment.close()
         CHROMIUM.require_alive()
 
