@@ -52,7 +52,7 @@ def table(pieces: dict[str, list[Piece]], point: str) -> list[str]:
     }
     heads = [f"{other}: loses | r2v loses less by" for other in others]
     rows = [f"| method | clean | {' | '.join(heads)} |", "|" + "---|" * (2 + 2 * len(others))]
-    for method in sorted({name for name, _ in gaps}, key=lambda name: gaps[name, others[0]].mean()):
+    for method in sorted(dict.fromkeys(name for name, _ in gaps), key=lambda name: gaps[name, others[0]].mean()):
         cells = [f"{solved(pieces['clean'], 'clean', method, point).mean():.3f}"]
         for other in others:
             cells.append(_told(drawn(gaps[method, other])))
