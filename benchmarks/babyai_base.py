@@ -23,6 +23,7 @@ import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import Lfm2Config, Lfm2ForCausalLM, PreTrainedTokenizerFast
 
+from r2v.bundled.tiny_pretrain import train_step
 from r2v.envs.babyai import call, laid_out, view
 from r2v.randomness import generator
 
@@ -167,23 +168,6 @@ def model_of(tokenizer: Any, seed: int) -> Lfm2ForCausalLM:
     )
 
 
-def update(model: Lfm2ForCausalLM, optimizer: torch.optim.Optimizer, documents: list[Document]) -> float:
-    """One update on a batch; the share of targets that were predicted right."""
-    width = max(len(tokens) for tokens, _ in documents)
-    inputs = torch.tensor([tokens + [0] * (width - len(tokens)) for tokens, _ in documents])
-    row = torch.tensor([at for at, (_, targets) in enumerate(documents) for _ in targets])
-    column = torch.tensor([target for _, targets in documents for target in targets])
-    hidden = model.model(input_ids=inputs, use_cache=False).last_hidden_state
-    logits = model.lm_head(hidden[row, column - 1])
-    labels = inputs[row, column]
-    loss = torch.nn.functional.cross_entropy(logits, labels)
-    optimizer.zero_grad()
-    loss.backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    optimizer.step()
-    return float((logits.argmax(-1) == labels).float().mean())
-
-
 def lesson(
     model: Lfm2ForCausalLM, optimizer: torch.optim.Optimizer, name: str, write: Callable[[random.Random], Document]
 ) -> dict[str, Any]:
@@ -191,7 +175,7 @@ def lesson(
     running, number = 0.0, 0
     while running < GATE and number < MOST_UPDATES:
         draw = generator("babyai-base", name, number)
-        running += 0.1 * (update(model, optimizer, [write(draw) for _ in range(BATCH)]) - running)
+        running += 0.1 * (train_step(model, optimizer, [write(draw) for _ in range(BATCH)]) - running)
         number += 1
         if number % 25 == 0:
             print(f"{name}: update {number}, {running:.3f} right, {time.process_time():.0f} CPU-s", flush=True)
@@ -223,7 +207,7 @@ def pretrain(folder: Path, levels: list[str], seed: int) -> None:
             transcript(draw.choice(levels), FIRST_LAYOUT + 1000 + number * BATCH + at, tokenizer, draw)
             for at in range(BATCH - 8)
         ] + [recall(8, True, tokenizer, draw) for _ in range(8)]
-        right += 0.05 * (update(model, optimizer, documents) - right)
+        right += 0.05 * (train_step(model, optimizer, documents) - right)
         if number % 25 == 0:
             print(f"transcripts: update {number}, {right:.3f} right, {time.process_time():.0f} CPU-s", flush=True)
     read = torch.optim.AdamW(model.parameters(), lr=3e-3, betas=(0.9, 0.98), weight_decay=0.01)

@@ -54,7 +54,7 @@ COPY_TASKS: tuple[tuple[dict[str, Any], Callable[[random.Random], Document]], ..
 """Part A, in order: what the recipe records of a task, and what writes its documents."""
 
 
-def _step(model: Lfm2ForCausalLM, optimizer: torch.optim.Optimizer, documents: list[Document]) -> float:
+def train_step(model: Lfm2ForCausalLM, optimizer: torch.optim.Optimizer, documents: list[Document]) -> float:
     """One update on a batch; the share of targets that were predicted right."""
     width = max(len(tokens) for tokens, _ in documents)
     inputs = torch.tensor([tokens + [0] * (width - len(tokens)) for tokens, _ in documents])
@@ -87,7 +87,7 @@ def _learn_to_copy(model: Lfm2ForCausalLM, optimizer: torch.optim.Optimizer, num
     while running < GATE and update < MAX_STAGE_UPDATES:
         draw = generator("pretrain", "copy", seed, number, update)
         _set_rate(optimizer, RATE_A * (min(1.0, (update + 1) / WARM_UP_UPDATES) if number == 0 else 1.0))
-        right = _step(model, optimizer, [write(draw) for _ in range(DOCUMENTS_PER_BATCH)])
+        right = train_step(model, optimizer, [write(draw) for _ in range(DOCUMENTS_PER_BATCH)])
         running += 0.1 * (right - running)
         update += 1
         if update % 50 == 0:
@@ -102,7 +102,7 @@ def _learn_the_desk(model: Lfm2ForCausalLM, optimizer: torch.optim.Optimizer, se
         draw = generator("pretrain", "mixed", seed, update)
         _set_rate(optimizer, RATE_B * min(1.0, 2 * (1 - update / UPDATES_B)))
         chosen = tasks[update * TRANSCRIPTS : (update + 1) * TRANSCRIPTS]
-        right = _step(
+        right = train_step(
             model,
             optimizer,
             [

@@ -18,6 +18,7 @@ from r2v.llm.types import Request
 from r2v.policy.prompt_encoder import build_messages
 from r2v.randomness import generator
 from tests.seeds.workspace import REPOSITORY, standing_in
+from tests.small_sizes import SMALL
 
 pytest.importorskip("textworld", reason="textworld is not installed: pip install 'r2v[textworld]'")
 
@@ -125,23 +126,7 @@ def test_another_process_and_hash_seed_make_the_same_games() -> None:
 def test_the_shipped_configuration_ends_well_in_ten_stages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = hub_model("llama", tmp_path / "model", [call("go north")])
     config = str(REPOSITORY / "configs/textworld/noisy.yaml")
-    sizes = ["env.options.games=60", "data.num_episodes=12", "policy.lora_r=8"]
-    sizes += ["policy.max_seq_len=2048", "policy.device=cpu", "training.num_epochs=1", "training.bc.max_examples=24"]
-    sizes += ["inference.max_steps=6", "verifier.num_tasks=6", "candidates.num_samples=2", "candidates.num_tasks=3"]
-    sizes += [
-        "router.num_tasks=4",
-        "router.num_calibration_tasks=3",
-        "router.round_tasks=2",
-        "preference.accept_tasks=3",
-    ]
-    sizes += ["evaluation.methods=[slm_only,llm_only,entropy_router,r2v]", "evaluation.seeds=[1]"]
-    sizes += ["evaluation.num_tasks=3", "evaluation.conditions=[noisy]", "evaluation.bootstrap=50"]
-    sizes += [
-        "evaluation.gains_tasks=2",
-        "evaluation.frontier_tasks=0",
-        "ablations.names=[none]",
-        "ablations.seeds=[1]",
-    ]
+    sizes = [*SMALL, "env.options.games=60", "policy.max_seq_len=2048"]
     with standing_in(tmp_path):
         assert main(["run", "--config", config, "--overrides", *sizes, f"policy.model_name={model}"]) == 0
         assert "10 of 10 jobs were run" in "".join(capsys.readouterr())
