@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import functools
 import http.server
+import itertools
 import json
-import os
-import signal
 import sys
 import threading
-import time
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from r2v.cli.main import main as r2v
@@ -21,20 +21,25 @@ from r2v.envs.browser.benchmark import BrowserBenchmark
 from r2v.envs.browser.miniwob import MiniWoB
 from tests import trust
 from tests.envs.browser import real_browser
-from tests.envs.browser.test_miniwob import browser_of
 
 WORDS = ["collect", "--seeds", "1", "--overrides", "env.benchmark=miniwob", "inference.max_steps=3"]
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
-    """Serves MiniWoB's pages, counts them, and says nothing."""
+    """Serves MiniWoB's pages, counts them, and says nothing. What is to happen at a page happens before its answer."""
 
-    pages = 0
+    pages = itertools.count(1)
+    at: dict[int, Callable[[int], None]] = {}
+    down_at = 0
     stuck = ""
     over = threading.Event()
 
     def do_GET(self) -> None:
-        Quiet.pages += self.path.endswith(".html")
+        if self.path.endswith(".html"):
+            number = next(Quiet.pages)
+            Quiet.at.get(number, lambda port: None)(self.client_address[1])
+            if number == Quiet.down_at:
+                return self.send_error(503)
         if Quiet.stuck and Quiet.stuck in self.path:
             Quiet.over.wait()
             return  # whoever asked has gone
@@ -51,18 +56,13 @@ class Server(http.server.ThreadingHTTPServer):
 
 
 class Site:
-    """A server of MiniWoB's pages that can be stopped, and started again at the same address."""
+    """A server of MiniWoB's pages."""
 
     def __init__(self) -> None:
         spec = find_spec("miniwob")
         assert spec is not None and spec.submodule_search_locations
         folder = Path(spec.submodule_search_locations[0]) / "html"
-        self.handler = functools.partial(Quiet, directory=str(folder))
-        self.port = 0
-        self.start()
-
-    def start(self) -> None:
-        self.server = Server(("127.0.0.1", self.port), self.handler)
+        self.server = Server(("127.0.0.1", 0), functools.partial(Quiet, directory=str(folder)))
         self.port = self.server.server_address[1]
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
@@ -71,26 +71,19 @@ class Site:
         self.server.server_close()
 
 
-def workers() -> list[int]:
-    """The processes of this one's worlds."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            guard = int(stat.read_text().rpartition(")")[2].split()[1])
-            above = int(Path(f"/proc/{guard}/stat").read_text().rpartition(")")[2].split()[1])
-            if above == os.getpid() and b"worker/boot.py" in (stat.parent / "cmdline").read_bytes():
-                found.append(int(stat.parent.name))
-        except OSError:
-            continue
-    return found
+def browser_of(port: int) -> psutil.Process:
+    """The Chromium that asks from a port of this machine."""
+    (asks,) = {one.pid for one in psutil.net_connections("tcp") if one.laddr and one.laddr.port == port}
+    process = psutil.Process(asks)
+    return [one for one in [process, *process.parents()] if one.name().startswith("chrom")][-1]
 
 
-def kill_worker() -> None:
-    os.kill(workers()[0], signal.SIGKILL)
+def kill_browser(port: int) -> None:
+    browser_of(port).kill()
 
 
-def kill_browser() -> None:
-    os.kill(browser_of(workers()[-1]), signal.SIGKILL)
+def kill_worker(port: int) -> None:
+    next(one for one in browser_of(port).parents() if any("worker/boot.py" in word for word in one.cmdline())).kill()
 
 
 def collected(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -108,26 +101,14 @@ def test_a_worker_a_browser_and_a_site_fail_in_the_middle_and_every_episode_has_
     site = Site()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MINIWOB_URL", f"http://127.0.0.1:{site.port}/miniwob/")
-    monkeypatch.setattr(Quiet, "pages", 0)
-    done = threading.Event()
-
-    def trouble() -> None:
-        for number, act in enumerate((kill_worker, kill_browser, site.stop), start=1):
-            while Quiet.pages < number * episodes // 5 and not done.is_set():
-                time.sleep(0.01)
-            act()
-        done.wait(3.0)
-        site.start()
-
-    maker = threading.Thread(target=trouble)
-    maker.start()
+    monkeypatch.setattr(Quiet, "pages", itertools.count(1))
+    monkeypatch.setattr(Quiet, "at", {episodes // 5: kill_worker, 2 * episodes // 5: kill_browser})
+    monkeypatch.setattr(Quiet, "down_at", 3 * episodes // 5)
     try:
         code = r2v(
             [*WORDS, f"env.options={{names: click-test, instances: {episodes * 2}}}", f"data.num_episodes={episodes}"]
         )
     finally:
-        done.set()
-        maker.join()
         site.stop()
     assert code == 0
     manifest, records = collected(tmp_path)
@@ -135,7 +116,7 @@ def test_a_worker_a_browser_and_a_site_fail_in_the_middle_and_every_episode_has_
     assert len({record["episode_id"] for record in records}) == episodes
     faults = [record["env_fault"] for record in records if record["env_fault"] is not None]
     assert len(faults) == manifest["n_env_faults"] == episodes - manifest["n_success"]
-    assert 3 <= len(faults) < episodes
+    assert len(faults) == 3
     print(f"{episodes} ends: {manifest['n_success']} succeeded, 0 failed, {len(faults)} faults: {sorted(set(faults))}")
 
 
