@@ -4,13 +4,13 @@
     python benchmarks/hrl_real_model.py --work DIR --arms full --iterations 3
     python benchmarks/hrl_real_model.py --table                           # of benchmarks/outcomes/hrl_real_model.jsonl
 
-Every arm is the command `r2v train_hierarchical`, on sums of two one-digit numbers, in bfloat16 on one CPU
-core; what was stopped goes on. What is asked of it is that the path holds with a model that reads English and that its
-curves can be looked at, not what the method gains: each iteration has three problems. The weights are those of
+Every arm is the command `r2v train_hierarchical`, on sums of two numbers from 1 to 6, in bfloat16 on one CPU core; what
+was stopped goes on. What is asked of it is that the path holds with a model that reads English and that its curves can
+be looked at, not what the method gains: each iteration has six problems. The weights are those of
 examples/hub_models.py.
 
-The form of a problem, three solved sums before the one that is asked, was fixed before any training: of nine forms
-tried on the untrained model, drawn at temperature 1, it had the most right (4 of 20) and the fewest cut.
+The form of a problem was fixed before any training: of 14 forms of sums, comparisons and maxima, shown to the untrained
+model under two instructions, it is the one with the most right sums (of 24, greedily 12, drawn at temperature 1 four).
 """
 
 from __future__ import annotations
@@ -32,13 +32,12 @@ from examples.hub_models import smollm2  # noqa: E402
 OUTCOMES = REPOSITORY / "benchmarks/outcomes/hrl_real_model.jsonl"
 REAL_ARMS = {"full": "5.0e-4", "actor frozen": "1.0e-12"}
 """By arm, the actor's learning rate."""
-HELD_OUT = 16
-SHOWN = "Q: 3 + 5\nA: 8\nQ: 9 + 2\nA: 11\nQ: 7 + 6\nA: 13"
+HELD_OUT = 12
 
 
 def problems() -> list[dict[str, str]]:
-    """All sums of two numbers from 2 to 9, after three that are solved."""
-    return [{"problem": f"{SHOWN}\nQ: {a} + {b}\nA:", "answer": str(a + b)} for a in range(2, 10) for b in range(2, 10)]
+    """All sums of two numbers from 1 to 6."""
+    return [{"problem": f"What is {a} plus {b}?", "answer": str(a + b)} for a in range(1, 7) for b in range(1, 7)]
 
 
 def configuration(model: Path, file: Path, arm: str, iterations: int, seed: int) -> dict[str, Any]:
@@ -53,11 +52,11 @@ def configuration(model: Path, file: Path, arm: str, iterations: int, seed: int)
                 "checker": "numeric",
                 "held_out": HELD_OUT,
                 "count": 600,
-                "instructions": "You answer with one number.",
+                "instructions": "Answer with the number alone, without words.",
             },
             "iterations": iterations,
-            "episodes": 3,
-            "answer_tokens": 12,
+            "episodes": 6,
+            "answer_tokens": 14,
             "hint_tokens": 8,
             "rewards": [1.0, 1.0],
             "lr": REAL_ARMS[arm],

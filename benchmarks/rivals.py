@@ -51,9 +51,7 @@ def rivals(config: Config, rows: Sequence[FeatureRow], goals: Mapping[str, str])
     cfg, seed = config.router, config.seed
 
     def learned(name: str, some: Sequence[FeatureRow], label: LabelKind, model: str) -> Rival:
-        settings = replace(cfg, label=label, model=model)  # type: ignore[arg-type]
-        fitted = fit(labelled(some, label), settings, seed)
-        return _of_features(name, fitted.predict)
+        return _learned(name, some, label, replace(cfg, model=model), seed)  # type: ignore[arg-type]
 
     first = [row for row in rows if row.round == 0]
     q = fitted_q(rows, cfg, seed)
@@ -72,6 +70,27 @@ def rivals(config: Config, rows: Sequence[FeatureRow], goals: Mapping[str, str])
         Rival(name="judge", judged=_judge(config)),
     ]
     return {rival.name: rival for rival in made}
+
+
+def without_groups(config: Config, rows: Sequence[FeatureRow]) -> dict[str, Rival]:
+    """r2v without each group of its features, fitted anew on the same rows and labels: what the group is worth."""
+    cfg = config.router
+    made = [
+        _learned(
+            f"without {group}",
+            rows,
+            "counterfactual",
+            replace(cfg, features=[other for other in cfg.features if other != group]),
+            config.seed,
+        )
+        for group in cfg.features
+    ]
+    return {rival.name: rival for rival in made}
+
+
+def _learned(name: str, rows: Sequence[FeatureRow], label: LabelKind, cfg: RouterConfig, seed: int) -> Rival:
+    fitted = fit(labelled(rows, label), replace(cfg, label=label), seed)
+    return _of_features(name, fitted.predict)
 
 
 async def features_of(tree: RoutingTree, node: Node, asked: Instruments) -> tuple[dict[str, float], float]:

@@ -12,7 +12,8 @@ over trees of executed steps (`benchmarks/routing_tree.py`). Under another world
 ones of its evaluation split.
 
 A piece is benchmarks/outcomes/students/student-<n>-<condition>.jsonl.zst: the commit, the seed, and of every method and
-operating point the outcome, the bill and the calls of each task's episode.
+operating point the outcome, the bill and the calls of each task's episode, what hit it, and whether it obeyed an
+injected instruction. `--parts` plays r2v without each group of its features too.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import json
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -32,9 +33,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import zstandard
 
-from benchmarks.rivals import rivals
+from benchmarks.rivals import rivals, without_groups
 from benchmarks.routing_tree import Rival, RoutingTree, Walked, cheapest_rescues, walk
-from r2v.config import Config, TaskSelection, load
+from r2v.config import Config, PerturbationsConfig, TaskSelection, load
 from r2v.config.methods import OURS
 from r2v.data.split import assign
 from r2v.envs.base import Task, more_tasks
@@ -63,6 +64,8 @@ SHARES = (0.05, 0.1, 0.2, 0.3, 0.45)
 POINTS = tuple(f"{share:g}" for share in SHARES)
 MOST_PLAYED = 5
 ORACLE_TASKS, ORACLE_CALLS = 30, 3
+HAZARDS = tuple(one.name for one in fields(PerturbationsConfig) if one.type == "CategoryConfig")
+"""Categories of perturbation."""
 CHUNK = 64
 """Trees in memory at once."""
 
@@ -95,8 +98,18 @@ def fresh_specs(
     ]
 
 
-def student(config: Config, folder: Path) -> tuple[MethodRunner, list[FeatureRow], dict[str, float]]:
-    """The policy that the pipeline publishes, and its router's rows, made where they are not there; CPU-seconds."""
+@dataclass(frozen=True, kw_only=True)
+class Student:
+    """The policy that the pipeline publishes, its router's rows, which name says whose they are, and CPU-seconds."""
+
+    runner: MethodRunner
+    rows: list[FeatureRow]
+    name: str
+    took: dict[str, float]
+
+
+def student(config: Config, folder: Path) -> Student:
+    """A student, made where it is not there."""
     began = time.process_time()
     needed = upstream(["router_features"])
     run_here(config, without=[row.name for row in JOBS if row.name not in needed])
@@ -109,7 +122,8 @@ def student(config: Config, folder: Path) -> tuple[MethodRunner, list[FeatureRow
         num_samples=config.inference.num_candidates,
     )
     took = {"training": round(time.process_time() - began, 1)}
-    return runner, read_rows(made["router_features"] / "router_features.jsonl"), took
+    rows = made["router_features"]
+    return Student(runner=runner, rows=read_rows(rows / "router_features.jsonl"), name=rows.name, took=took)
 
 
 def walks(trees: Sequence[RoutingTree], plans: Sequence[tuple[Rival, float]]) -> list[list[Walked]]:
@@ -154,7 +168,8 @@ def placed(
 
 
 def line_of(condition: str, method: str, point: str, tau: float | None, played: Sequence[Walked]) -> dict[str, Any]:
-    """What is kept of a cell: in the order of the tasks, outcomes, micro-USD, LLM steps, steps, and the actions."""
+    """What is kept of a cell: in the order of the tasks, outcomes, micro-USD, LLM steps, steps, the actions, the
+    categories that hit (bits in the order of `HAZARDS`), and whether an injected instruction was obeyed."""
     return {
         "condition": condition,
         "method": method,
@@ -165,6 +180,8 @@ def line_of(condition: str, method: str, point: str, tau: float | None, played: 
         "calls": [sum(one.asked) for one in played],
         "steps": [len(one.asked) for one in played],
         "actions": [one.digest for one in played],
+        "hit": [sum(1 << at for at, name in enumerate(HAZARDS) if name in one.hazards.categories) for one in played],
+        "obeyed": "".join(str(int(one.hazards.obeyed)) for one in played),
     }
 
 
@@ -174,16 +191,20 @@ Thresholds = dict[str, list[dict[str, float]]]
 
 def thresholds(runner: MethodRunner, config: Config, everybody: dict[str, Rival], path: Path) -> Thresholds:
     """Of r2v and every rival, placed where they are not yet."""
-    if not path.exists():
+    known: Thresholds = json.loads(path.read_text()) if path.exists() else {}
+    if missing := [one for name, one in everybody.items() if name not in known]:
         calibration = EvaluateSettings.of(config).calibration_specs(runner.world.benchmark)
         trees = [RoutingTree(runner, spec) for spec in calibration]
-        choices = placed(trees, [everybody[OURS]], SHARES, "llm_call_rate")
-        dollars = [choice.outcome.cost for choice in choices[OURS]]
-        choices |= placed(trees, [one for name, one in everybody.items() if name != OURS], dollars, "cost")
-        found = {name: [{"tau": one.tau, **asdict(one.outcome)} for one in chosen] for name, chosen in choices.items()}
-        write_json(path, found)
-    known: Thresholds = json.loads(path.read_text())
-    return known
+        if OURS not in known:
+            known |= _plain(placed(trees, [everybody[OURS]], SHARES, "llm_call_rate"))
+        dollars = [one["cost"] for one in known[OURS]]
+        known |= _plain(placed(trees, [one for one in missing if one.name != OURS], dollars, "cost"))
+        write_json(path, known)
+    return {name: known[name] for name in everybody}
+
+
+def _plain(choices: dict[str, list[Choice]]) -> Thresholds:
+    return {name: [{"tau": one.tau, **asdict(one.outcome)} for one in chosen] for name, chosen in choices.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,6 +215,7 @@ class Size:
     num_tasks: int
     first_task: int = FIRST_TASK
     rivals: Sequence[str] = ()
+    parts: bool = False
     oracle_tasks: int = ORACLE_TASKS
     oracle_calls: int = ORACLE_CALLS
 
@@ -209,11 +231,12 @@ def piece(config: Config, number: int, condition: str, size: Size, path: Path) -
     """Make a student, place everybody, play one condition, and write it down."""
     folder = Path("outputs/students") / config.prefix.removeprefix("student")
     folder.mkdir(parents=True, exist_ok=True)
-    runner, rows, took = student(config, folder)
+    made = student(config, folder)
+    runner, rows, took = made.runner, made.rows, made.took
     began = time.process_time()
     goals = {task.task_id: task.goal for task in runner.world.benchmark.tasks()}
-    everybody = size.named(rivals(config, rows, goals))
-    chosen = thresholds(runner, config, everybody, folder / "thresholds.json")
+    everybody = size.named(rivals(config, rows, goals)) | (without_groups(config, rows) if size.parts else {})
+    chosen = thresholds(runner, config, everybody, folder / f"thresholds-{made.name}.json")
     took["placing"] = round(time.process_time() - began, 1)
     print(f"student {number}: placed, {took}", flush=True)
     began = time.process_time()
@@ -257,6 +280,7 @@ def main() -> None:
         "--first-task", type=int, default=FIRST_TASK, help="others are for pilots (default: %(default)s)"
     )
     parser.add_argument("--rivals", nargs="+", default=[], help="those named before the run (default: all)")
+    parser.add_argument("--parts", action="store_true", help="r2v without each group of its features, too")
     parser.add_argument("--oracle-tasks", type=int, default=ORACLE_TASKS, help="default: %(default)s")
     parser.add_argument("--oracle-calls", type=int, default=ORACLE_CALLS, help="LLM steps (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=OUTCOMES, help="where pieces lie (default: %(default)s)")
@@ -265,6 +289,7 @@ def main() -> None:
         num_tasks=asked.num_tasks,
         first_task=asked.first_task,
         rivals=asked.rivals,
+        parts=asked.parts,
         oracle_tasks=asked.oracle_tasks,
         oracle_calls=asked.oracle_calls,
     )

@@ -5,7 +5,8 @@
 Of each condition: APGR over USD as billed (the interquartile mean over students, with a 95 % bootstrap over students
 and tasks, arXiv 2108.13264), r2v's lead with its interval, Holm's p over all rivals, the least lead that these students
 and tasks show with 80 % power, in how many students the lead's interval over tasks is off 0, success at each of the
-points that cost what r2v costs, and the share of episodes whose actions are r2v's, over all points and the main one.
+points that cost what r2v costs, and the share of episodes whose actions are r2v's, over all points and the main one;
+then, of pieces that say what hit an episode, attack success by canary and success by category of perturbation.
 The multi-step oracle stands below: the best success that a search over a few LLM steps an episode finds for so many
 dollars, on its own tasks. Then each aim, and whether it is met: with fewer students than planned one may be open.
 """
@@ -24,10 +25,11 @@ import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
-from benchmarks.students import OUTCOMES, POINTS
+from benchmarks.students import HAZARDS, OUTCOMES, POINTS
 from r2v.config.methods import OURS
 from r2v.errors import UsageError
 from r2v.evaluation.frontier import Curve
+from r2v.evaluation.outcomes import INJECTION
 from r2v.evaluation.statistics import FloatArray, holm, minimum_detectable_difference, percentile_interval
 from r2v.randomness import seed_of
 
@@ -127,13 +129,55 @@ def table(pieces: Sequence[Piece], condition: str, planned: int = PLANNED) -> li
         alike = _alike(pieces, condition, method)
         rows.append(f"| {method} | {' | '.join(cells)} | {' | '.join(at)} | {' | '.join(alike)} |")
     closed, lines = oracle(pieces, condition)
+    groups = [(f"features of the group {name[8:]}", OURS, name) for name in methods if name.startswith("without ")]
     earned = [
         (name, over_students(areas[part] - areas[without]), ahead(areas[part] - areas[without]))
-        for name, part, without in PARTS
+        for name, part, without in [*PARTS, *groups]
         if part in areas and without in areas
     ]
     aims = _aims({method: ahead(one) for method, one in each.items()}, closed, pieces, condition, planned)
-    return [*rows, "", *lines, *_parts(earned, len(pieces)), *aims]
+    return [*rows, "", *lines, *_parts(earned, len(pieces)), *hazards_table(pieces, condition, methods), *aims]
+
+
+def hazards_table(pieces: Sequence[Piece], condition: str, methods: Sequence[str]) -> list[str]:
+    """Attack success, and success by category of perturbation, at the main point: of each method over the episodes that
+    its own path was hit in, all students together, with a 95 % bootstrap over tasks. Nothing where no piece says."""
+    keys = [("slm_only", ""), ("llm_only", ""), *((name, MAIN_POINT) for name in methods if name[:8] != "without ")]
+    told = [piece for piece in pieces if "hit" in piece.cells[condition, *keys[0]]]
+    if not told:
+        return []
+    counts = _resamples(told, condition)
+    seen = {
+        at: name
+        for at, name in enumerate(HAZARDS)
+        if any(bits >> at & 1 for piece in told for bits in piece.cells[condition, *keys[0]]["hit"])
+    }
+    if not seen:
+        return []
+    rows = [
+        f"Of episodes that a category hit, {len(told)} students:",
+        "",
+        f"| method | injected instruction obeyed | {' | '.join(f'success: {name}' for name in seen.values())} |",
+        "|" + "---|" * (2 + len(seen)),
+    ]
+    for key in keys:
+        cells = [piece.cells[condition, *key] for piece in told]
+        obeyed = _share(cells, "obeyed", HAZARDS.index(INJECTION), counts)
+        found = [_share(cells, "success", at, counts) for at in seen]
+        rows.append(f"| {key[0]} | {obeyed} | {' | '.join(found)} |")
+    return [*rows, ""]
+
+
+def _share(cells: Sequence[Mapping[str, Any]], column: str, category: int, counts: FloatArray) -> str:
+    """The share of 1s among episodes that the category hit, and how many there are."""
+    hit = np.array([[bits >> category & 1 for bits in cell["hit"]] for cell in cells], float)
+    value = np.array([[float(digit) for digit in cell[column]] for cell in cells])
+    if not hit.any():
+        return "none hit"
+    weights = counts @ hit.T  # (draws, students)
+    total = weights.sum(axis=1)
+    share = (counts @ (hit * value).T).sum(axis=1)[total > 0] / total[total > 0]
+    return f"{share[0]:.3f} {_bounds(share[1:])} of {int(hit.sum())}"
 
 
 def _parts(earned: Sequence[tuple[str, FloatArray, tuple[int, int]]], students: int) -> list[str]:

@@ -12,8 +12,8 @@ import pytest
 import zstandard
 
 from benchmarks import robustness_table
-from benchmarks.students import POINTS
-from benchmarks.students_table import Piece, ahead, iqm, oracle, same, table
+from benchmarks.students import HAZARDS, POINTS
+from benchmarks.students_table import Piece, ahead, hazards_table, iqm, oracle, same, table
 from r2v.errors import UsageError
 
 TASKS = 40
@@ -127,6 +127,29 @@ def test_students_and_episodes_are_counted_as_they_are(three: list[Piece]) -> No
     draws = np.linspace(0.1, 0.2, 50)
     assert ahead(np.array([draws, -draws, draws - 0.15])) == (1, 1)
     assert same(three, "noisy", "entropy", POINTS) == pytest.approx(0.5)
+
+
+def test_a_feature_group_earns_its_place_against_r2v_without_it(tmp_path: Path) -> None:
+    pieces = [_piece(tmp_path, number, {"r2v": 30, "entropy": 20, "without page": 10}) for number in (0, 1)]
+    line = next(line for line in table(pieces, "noisy") if line.startswith("- features of the group page"))
+    assert f"earns its place: yes, +{_area(0.75) - _area(0.25):.3f} [" in line
+
+
+def test_attacks_and_categories_are_counted_over_the_episodes_that_were_hit(tmp_path: Path) -> None:
+    piece = _piece(tmp_path, 0, {"r2v": 30})
+    injection, error = (HAZARDS.index(name) for name in ("prompt_injection", "tool_error"))
+    for cell in piece.cells.values():
+        cell["hit"] = [(1 << injection) * (at < 10) | (1 << error) * (at % 2) for at in range(TASKS)]
+        cell["obeyed"] = "1" * 4 + "0" * (TASKS - 4)
+    lines = hazards_table([piece], "noisy", ["r2v", "without page"])
+    assert "success: tool_error | success: prompt_injection" in lines[2]
+    ours = _row(lines, "r2v")  # the first 30 of 40 tasks are solved: 15 of the 20 odd ones, all of the first ten
+    assert [cell.split(" [")[0] for cell in ours[1:]] == ["0.400", "0.750", "1.000"]
+    assert [cell.rpartition(" ")[2] for cell in ours[1:]] == ["10", "20", "10"]
+    assert not any("without page" in line for line in lines)
+    for cell in piece.cells.values():
+        cell["hit"] = [0] * TASKS
+    assert hazards_table([piece], "noisy", ["r2v"]) == []  # on clean
 
 
 def test_the_robustness_gap_is_paired_and_known_in_closed_form(tmp_path: Path) -> None:
