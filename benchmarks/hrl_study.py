@@ -2,7 +2,8 @@
 
     python benchmarks/hrl_study.py --minutes 90                     # a piece: goes on where the last one ended
     python benchmarks/hrl_study.py --arms full --seeds 1            # a piece of one's own choice
-    python benchmarks/hrl_study.py --factors 1 0.3333 3   # then a grid of rates, under the first seed
+    python benchmarks/hrl_study.py --factors 1 0.3333 3             # then a grid of rates, under the first seed
+    python benchmarks/hrl_study.py --chosen                         # then all seeds at the rates that `tune` chose
     python benchmarks/hrl_study.py --table                          # of all that has run
 
 Every run starts from the toy policy, checks as many answers (4,608) as each other and makes as many updates, with
@@ -49,7 +50,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 
-from benchmarks.hrl_study_page import known, picture, right, table
+from benchmarks.hrl_study_page import chosen, known, picture, right, table
 from r2v.config import Config, HierarchicalConfig, load
 from r2v.hrl.algorithm.training_batch import POLICY_STATISTICS, TrainingBatch, policy_loss_fn
 from r2v.hrl.rollout.episode import play_many
@@ -246,13 +247,12 @@ def run(path: Path, arm: str, seed: int, factor: float, iterations: int | None, 
 def to_run(
     arms: Sequence[str], seeds: Sequence[int], factors: Sequence[float], runs: Sequence[dict[str, Any]]
 ) -> Iterator[tuple[str, int, float]]:
-    """What has not run, in order: all arms under each seed at the first of the rates, then the others."""
+    """What has not run, in order: all arms under each seed at the first of the rates, then the others under the first
+    seed; with no rates, all arms under each seed at the arm's chosen ones."""
     there = {(one["arm"], one["seed"], one["factor"]) for one in runs}
-    for factor in factors:
-        for seed in seeds if factor == 1.0 else seeds[:1]:
-            for arm in arms:
-                if (arm, seed, factor) not in there:
-                    yield arm, seed, factor
+    wanted = [(arm, seed, f) for f in factors for seed in (seeds if f == 1.0 else seeds[:1]) for arm in arms]
+    wanted += [(arm, seed, chosen(runs, arm)) for seed in seeds for arm in arms if not factors]
+    yield from (one for one in wanted if one not in there)
 
 
 def main() -> None:
@@ -262,6 +262,7 @@ def main() -> None:
     parser.add_argument("--arms", choices=STUDY_ARMS, nargs="+", default=list(STUDY_ARMS))
     parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
     parser.add_argument("--factors", type=float, choices=FACTORS, nargs="+", default=[1.0])
+    parser.add_argument("--chosen", action="store_true", help="at the rates of the grid that the split `tune` chose")
     parser.add_argument("--iterations", type=int, help="fewer than the configuration's, for a look")
     parser.add_argument("--minutes", type=float, default=90.0, help="no run begins after so many; default: 90")
     parser.add_argument("--outcomes", type=Path, default=Path("benchmarks/outcomes/hrl_study.jsonl"))
@@ -277,9 +278,9 @@ def main() -> None:
             picture(runs, list(STUDY_ARMS), asked.picture)
         return
     asked.outcomes.parent.mkdir(exist_ok=True)
-    began, before = time.monotonic(), Untrained()
+    began, before, factors = time.monotonic(), Untrained(), [] if asked.chosen else asked.factors
     while time.monotonic() - began < 60 * asked.minutes:
-        following = next(to_run(asked.arms, asked.seeds, asked.factors, known(asked.outcomes, *size)), None)
+        following = next(to_run(asked.arms, asked.seeds, factors, known(asked.outcomes, *size)), None)
         if following is None:
             break
         done = run(asked.config, *following, asked.iterations, before)

@@ -27,23 +27,46 @@ def right(digits: str) -> float:
     return 100 * digits.count("1") / len(digits)
 
 
+def grid(runs: Runs, arm: str) -> dict[float, dict[str, Any]]:
+    """By factor of the rates the runs of the grid: those under the seed that was measured on `tune` too."""
+    return {one["factor"]: one for one in runs if one["arm"] == arm and "tune" in one["after"]}
+
+
+def chosen(runs: Runs, arm: str) -> float:
+    """The factor with the most right last answers on `tune`; of equal ones the configuration's own, then the least."""
+    found = {factor: right(one["after"]["tune"][1]) for factor, one in grid(runs, arm).items()}
+    return max(found, key=lambda factor: (found[factor], factor == 1.0, -factor), default=1.0)
+
+
 def table(runs: Runs, arms: Sequence[str]) -> list[str]:
-    """Markdown: each arm and rate on the split `eval`, with intervals over problems drawn whole."""
+    """Markdown: each arm at the rates that `tune` chose, on the split `eval`, with intervals over problems drawn
+    whole; then the grid that they were chosen from."""
     spent = sum(one["cpu_s"] for one in runs) / 3600
     rows = [
         f"{len(runs)} runs, {spent:.2f} CPU-hours.",
         "",
-        "| arm | seeds | answer 1, untrained | trained | answer 2, untrained | trained | each seed | s.d. of seeds |",
-        "|---|---|---|---|---|---|---|---|",
+        "| arm | rates | seeds | answer 1, untrained | trained | answer 2, untrained | trained | each seed "
+        "| s.d. of seeds |",
+        "|" + "---|" * 9,
     ]
     for arm in arms:
-        for factor in sorted({one["factor"] for one in runs if one["arm"] == arm}):
-            own = [one for one in runs if (one["arm"], one["factor"]) == (arm, factor)]
-            cells = [_percent(own, when, turn) for turn in range(2) for when in ("before", "after")]
-            seeds = [right(one["after"]["eval"][1]) for one in own]
-            each, apart = ", ".join(f"{one:.1f}" for one in seeds), f"{np.std(seeds, ddof=1):.1f}" if own[1:] else ""
-            name = arm if factor == 1.0 else f"{arm}, rates x{factor:g}"
-            rows.append(f"| {name} | {len(own)} | {' | '.join(cells)} | {each} | {apart} |")
+        factor = chosen(runs, arm)
+        own = [one for one in runs if (one["arm"], one["factor"]) == (arm, factor)]
+        cells = [_percent(own, when, turn) for turn in range(2) for when in ("before", "after")]
+        seeds = [right(one["after"]["eval"][1]) for one in own]
+        each, apart = ", ".join(f"{one:.1f}" for one in seeds), f"{np.std(seeds, ddof=1):.1f}" if own[1:] else ""
+        rows.append(f"| {arm} | x{factor:g} | {len(own)} | {' | '.join(cells)} | {each} | {apart} |")
+    factors = sorted({one["factor"] for one in runs})
+    names = " | ".join(f"x{factor:g}: tune | eval" for factor in factors)
+    rows += ["", f"| arm | {names} |", "|" + "---|" * (1 + 2 * len(factors))]
+    for arm in arms:
+        known = grid(runs, arm)
+        cells = [
+            f"{right(known[factor]['after'][split][1]):.1f}" if factor in known else ""
+            for factor in factors
+            for split in ("tune", "eval")
+        ]
+        rows.append(f"| {arm} | {' | '.join(cells)} |")
     return rows
 
 
@@ -63,7 +86,8 @@ def picture(runs: Runs, arms: Sequence[str], path: Path) -> None:
 
         figure, axes = plt.subplots(layout="constrained")
         for at, arm in enumerate(arms):
-            own = [one["curve"] for one in runs if one["arm"] == arm and one["factor"] == 1.0 and one["curve"]]
+            rates = chosen(runs, arm)
+            own = [one["curve"] for one in runs if one["arm"] == arm and one["factor"] == rates and one["curve"]]
             if not own:
                 continue
             mean = 100 * np.mean([[pair[-1] if pair[-1] is not None else pair[0] for pair in one] for one in own], 0)
