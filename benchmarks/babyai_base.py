@@ -11,18 +11,16 @@ text of a perturbation can be read. Transcripts are of layouts far behind those 
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import Lfm2Config, Lfm2ForCausalLM, PreTrainedTokenizerFast
 
+from benchmarks.small_base import BATCH, Document, lesson, model_of, optimizer_of, save, set_rate, tokenizer_of
 from r2v.bundled.tiny_pretrain import train_step
 from r2v.envs.babyai import call, laid_out, view
 from r2v.randomness import generator
@@ -35,52 +33,14 @@ KINDS = ("ball", "key", "box")
 ASIDES = [f"{n} {way}" for n in range(1, 4) for way in ("left", "right")]
 PLACES = [f": {n} forward{aside}" for n in range(1, 7) for aside in ("", *(f", {one}" for one in ASIDES))]
 PLACES += [f": {aside}" for aside in ASIDES]
-_TOKEN = (
+TOKEN = (
     r"""\{"tool":"[a-z]+"\}|(?:red|green|blue|purple|yellow|grey) (?:ball|key|box|door)|wall"""
     r"""|: \d forward(?:, \d (?:left|right))?|: \d (?:left|right)"""
     r"""|you carry nothing;| \d+ left|\n"""
     r"""|(?: (?!(?:red|green|blue|purple|yellow|grey) (?:ball|key|box|door)))?\w+| ?[^\s\w]+|\s+"""
 )
-TEMPLATE = (
-    "{% for message in messages %}"
-    "{% if message['role'] == 'tool' %}<obs>{{ message['content'] }}"
-    "{% elif message['role'] == 'assistant' %}<act>{% generation %}{{ message['content'] }}<eos>{% endgeneration %}"
-    "{% else %}<goal>{{ message['content'] }}{% endif %}{% endfor %}{% if add_generation_prompt %}<act>{% endif %}"
-)
-SPECIAL = ("<pad>", "<goal>", "<obs>", "<act>", "<eos>")
 VOCABULARY = 640
-BATCH, RATE, GATE, MOST_UPDATES = 32, 5e-3, 0.93, 800
 TRANSCRIPT_UPDATES = 600
-
-Document = tuple[list[int], list[int]]
-"""Token ids, and the positions whose token is to be predicted."""
-
-
-def tokenizer_of(texts: Iterator[str]) -> Any:
-    """Byte-level merges within the pages' phrases."""
-    core = Tokenizer(models.BPE())
-    core.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(_TOKEN), behavior="isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    core.decoder = decoders.ByteLevel()
-    learner = trainers.BpeTrainer(
-        vocab_size=VOCABULARY,
-        special_tokens=list(SPECIAL),
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
-    )
-    core.train_from_iterator(texts, learner)
-    return PreTrainedTokenizerFast(
-        tokenizer_object=core,
-        pad_token="<pad>",
-        eos_token="<eos>",
-        additional_special_tokens=["<goal>", "<obs>", "<act>"],
-        chat_template=TEMPLATE,
-        clean_up_tokenization_spaces=False,
-    )
 
 
 def phrases() -> Iterator[str]:
@@ -144,61 +104,17 @@ def transcript(level: str, layout: int, tokenizer: Any, draw: random.Random) -> 
     return ids, targets
 
 
-def model_of(tokenizer: Any, seed: int) -> Lfm2ForCausalLM:
-    """Random weights of the bundled student's shape."""
-    torch.manual_seed(seed)
-    return Lfm2ForCausalLM(
-        Lfm2Config(
-            vocab_size=len(tokenizer),
-            hidden_size=64,
-            intermediate_size=128,
-            num_hidden_layers=4,
-            num_attention_heads=4,
-            num_key_value_heads=4,
-            conv_L_cache=4,
-            block_auto_adjust_ff_dim=False,
-            layer_types=["conv", "full_attention", "conv", "full_attention"],
-            tie_word_embeddings=True,
-            max_position_embeddings=2048,
-            initializer_range=0.1,
-            pad_token_id=tokenizer.pad_token_id,
-            bos_token_id=None,
-            eos_token_id=tokenizer.eos_token_id,
-        )
-    )
-
-
-def lesson(
-    model: Lfm2ForCausalLM, optimizer: torch.optim.Optimizer, name: str, write: Callable[[random.Random], Document]
-) -> dict[str, Any]:
-    """A lesson of recall, until its gate opens. What it took."""
-    running, number = 0.0, 0
-    while running < GATE and number < MOST_UPDATES:
-        draw = generator("babyai-base", name, number)
-        running += 0.1 * (train_step(model, optimizer, [write(draw) for _ in range(BATCH)]) - running)
-        number += 1
-        if number % 25 == 0:
-            print(f"{name}: update {number}, {running:.3f} right, {time.process_time():.0f} CPU-s", flush=True)
-    return {"lesson": name, "updates": number, "accuracy": round(running, 4)}
-
-
-def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """The rate of the next update."""
-    for group in optimizer.param_groups:
-        group["lr"] = rate
-
-
 def pretrain(folder: Path, levels: list[str], seed: int) -> None:
     """Make the base and write it with its tokenizer and `recipe.json`."""
     torch.set_num_threads(1)
-    tokenizer = tokenizer_of(iter([*phrases(), *conversations(levels)]))
+    tokenizer = tokenizer_of([*phrases(), *conversations(levels)], TOKEN, VOCABULARY)
     model = model_of(tokenizer, seed)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.98), weight_decay=0.01)
+    optimizer = optimizer_of(model)
     took = [
-        lesson(model, optimizer, f"recall {size} {sides}", lambda draw: recall(size, sides, tokenizer, draw))  # noqa: B023
+        lesson(model, optimizer, "babyai", f"recall {size} {sides}", lambda draw: recall(size, sides, tokenizer, draw))  # noqa: B023
         for size, sides in ((4, False), (8, False), (8, True))
     ]
-    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.98), weight_decay=0.01)
+    optimizer = optimizer_of(model)
     right = 0.0
     for number in range(TRANSCRIPT_UPDATES):
         set_rate(optimizer, 3e-3 * min(1.0, (number + 1) / 50, 2 * (1 - number / TRANSCRIPT_UPDATES)))
@@ -210,15 +126,13 @@ def pretrain(folder: Path, levels: list[str], seed: int) -> None:
         right += 0.05 * (train_step(model, optimizer, documents) - right)
         if number % 25 == 0:
             print(f"transcripts: update {number}, {right:.3f} right, {time.process_time():.0f} CPU-s", flush=True)
-    read = torch.optim.AdamW(model.parameters(), lr=3e-3, betas=(0.9, 0.98), weight_decay=0.01)
+    read = optimizer_of(model, 3e-3)
     took += [
-        lesson(model, read, f"where {size} {pages}", lambda draw: where(size, pages, tokenizer, draw))  # noqa: B023
+        lesson(model, read, "babyai", f"where {size} {pages}", lambda draw: where(size, pages, tokenizer, draw))  # noqa: B023
         for size, pages in ((2, 8), (4, 8), (8, 8))
     ]
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
     recipe = {"seed": seed, "lessons": took, "transcripts": TRANSCRIPT_UPDATES, "right": round(right, 4)}
-    (folder / "recipe.json").write_text(json.dumps({**recipe, "cpu_seconds": round(time.process_time())}) + "\n")
+    save(folder, model, tokenizer, recipe)
 
 
 def conversations(levels: list[str]) -> Iterator[str]:

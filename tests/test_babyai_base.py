@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from benchmarks.babyai_base import PLACES, phrases, recall, tokenizer_of, where
+from benchmarks.babyai_base import PLACES, TOKEN, VOCABULARY, phrases, recall, where
+from benchmarks.small_base import tokenizer_of
 from r2v.randomness import generator
 
 PAGES = re.compile(r"<obs>(.*?)<act>(.*?)<eos>", re.DOTALL)
@@ -14,7 +15,7 @@ PAGES = re.compile(r"<obs>(.*?)<act>(.*?)<eos>", re.DOTALL)
 
 @pytest.fixture(scope="module")
 def tokenizer() -> object:
-    return tokenizer_of(phrases())
+    return tokenizer_of(phrases(), TOKEN, VOCABULARY)
 
 
 def test_every_phrase_of_a_page_is_one_token_and_no_text_is_lost(tokenizer: object) -> None:

@@ -38,7 +38,7 @@ def fewer_than_asked(config: Config, row: Job) -> dict[str, dict[str, int]]:
     found = {}
     for key, split in row.task_counts:
         asked, there = attrgetter(key)(config), sizes[split]
-        plays = key != "verifier.num_tasks" or config.verifier.label_sources != ["outcome"]
+        plays = key != "verifier.num_tasks" or config.verifier.label_sources[0] not in ("outcome", "td")
         if plays and asked is not None and asked > there:
             logger.info(
                 "  %s=%d: %s has %d tasks in the %s split; all of them are played",

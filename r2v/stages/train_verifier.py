@@ -6,7 +6,8 @@
 of its steps, and the teacher plays on to the end (where worlds fork and a scripted expert makes that free);
 elsewhere from the recorded outcomes. With `verifier.mode=llm_judge` the teacher's model judges the recorded steps and
 plausible wrong ones, through its provider's batches or calls, and the head learns its scores: later stages ask the
-head, never the judge. Beside the verifier itself, one per fold is trained without that fold's
+head, never the judge. With `verifier.label_sources=[td]` recorded outcomes are smoothed by the values that verifiers of
+other tasks learnt from them. Beside the verifier itself, one per fold is trained without that fold's
 tasks, so that candidates are never scored by a verifier that has seen their task. Each leaves checkpoints
 beside itself: a run that was cut goes on with the verifier it was training, at the update it had reached. Where there
 is more than one GPU (or `training.ranks`), one process for each does the training (`r2v.stages.verifier_training`).
@@ -91,12 +92,15 @@ class VerifierSettings:
 
 def run(cfg: VerifierSettings, work: Work) -> None:
     """Make the labels, train, calibrate, report."""
-    from r2v.stages.verifier_training import LABELS, fit_verifiers
-    from r2v.verifier.labels import read_examples, write_examples
+    from r2v.stages.verifier_training import LABELS, fit_verifiers, values_out_of_fold
+    from r2v.verifier.labels import read_examples, td_examples, write_examples
 
     labels = work.folder / LABELS
     if not labels.exists():
-        write_examples(labels, _labelled(cfg, work))
+        examples = _labelled(cfg, work)
+        if cfg.verifier.label_sources == ["td"]:
+            examples = td_examples(examples, values_out_of_fold(cfg, examples, work), cfg.verifier.gae_lambda)
+        write_examples(labels, examples)
     examples = read_examples(labels)
     report = fit_verifiers(cfg, examples, work)
     write_json(work.folder / "verifier_report.json", report)
@@ -125,7 +129,7 @@ def _labelled(cfg: VerifierSettings, work: Work) -> list[VerifierExample]:
     logger.info("  labels come from: %s", source)
     if benchmark is not None and source == "corrupted":
         return _executed(cfg, work, benchmark)
-    return _judged(cfg, work) if source == "judge" else _outcomes(cfg, work)
+    return _judged(cfg, work) if source == "judge" else _outcomes(cfg, work, source)
 
 
 def _executed(cfg: VerifierSettings, work: Work, benchmark: Benchmark) -> list[VerifierExample]:
@@ -178,13 +182,14 @@ def _executed(cfg: VerifierSettings, work: Work, benchmark: Benchmark) -> list[V
     return [*outcome_examples(episodes, build_messages), *examples]
 
 
-def _outcomes(cfg: VerifierSettings, work: Work) -> list[VerifierExample]:
-    """Labels from what the recorded episodes came to."""
+def _outcomes(cfg: VerifierSettings, work: Work, source: str) -> list[VerifierExample]:
+    """Labels from what the recorded episodes came to; for `td`, which values are learnt from, as it is."""
     from r2v.policy.prompt_encoder import build_messages
-    from r2v.verifier.labels import outcome_examples
+    from r2v.verifier.labels import blamed, outcome_examples
 
     episodes = DataRegistry(work.root / "data").iter_episodes(work.inputs["collect"].summary["run_ids"])
-    return outcome_examples(map(_executed_one, episodes), build_messages, blame_failures=True)
+    failed = blamed if source == "outcome" else lambda left: 0.0
+    return outcome_examples(map(_executed_one, episodes), build_messages, failed=failed)
 
 
 def _executed_one(episode: Episode) -> Episode:

@@ -1,7 +1,7 @@
 """Training of the verifiers: one on all tasks, one for each fold without its tasks; by a rank for each GPU.
 
-    report = fit_verifiers(cfg, examples, work)              # the stage itself
-    python -m r2v.stages.verifier_training FOLDER            # one of its ranks, started by a launch
+    report = fit_verifiers(cfg, examples, work)                    # the stage itself
+    python -m r2v.stages.verifier_training FOLDER .              # one of its ranks, started by a launch
 
 Ranks train and leave checkpoints; the command then finds every verifier trained, fits its temperature and writes it.
 """
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 LABELS = "verifier_data.jsonl"
 """The labelled actions, of both splits."""
+VERIFIERS, VALUES = ".", "values"
+"""Below an attempt's folder: the verifiers, and those whose values make labels of temporal differences."""
 
 
 def fold_of(task_id: str, num_folds: int) -> int:
@@ -39,16 +41,45 @@ def fold_of(task_id: str, num_folds: int) -> int:
 
 def fit_verifiers(cfg: VerifierSettings, examples: Sequence[VerifierExample], work: Work) -> dict[str, float | None]:
     """Train and calibrate all verifiers of an attempt whose labels are written; the figures of the one that is used."""
-    ranks = distributed.ranks_for(cfg.phase.ranks, cfg.policy.device)
-    if ranks > 1:
-        distributed.launch(ranks, "-m", "r2v.stages.verifier_training", str(work.folder))
-    train = [example for example in examples if example.split == "train"]
+    train = _trained_by_ranks(cfg, examples, work.folder, VERIFIERS)
     held = [example for example in examples if example.split == "calibration"]
     bases, tools, figures = _bases(cfg), _tools(cfg, work), []
     for folder, part in _verifiers(cfg, train, work.folder):
         trained = _train_one(cfg, bases, part, tools=tools, folder=folder)
         figures.append(_calibrated(cfg, *trained, held=held or train, folder=folder, calibrated=bool(held)))
     return figures[0]
+
+
+def values_out_of_fold(cfg: VerifierSettings, examples: Sequence[VerifierExample], work: Work) -> list[float]:
+    """What is said of each example by a verifier that learnt from these targets and has not seen its task, (examples,):
+    of a training task its fold's, of any other the one of all training tasks."""
+    from r2v.verifier.calibrate import logits_of, probabilities
+    from r2v.verifier.labels import read_examples, write_examples
+    from r2v.verifier.train import encoded
+
+    folder, values = work.folder / VALUES, [0.0] * len(examples)
+    folder.mkdir(exist_ok=True)
+    write_examples(folder / LABELS, examples)
+    train = _trained_by_ranks(cfg, read_examples(folder / LABELS), work.folder, VALUES)
+    asked = [str(fold_of(one.task_id, cfg.num_folds)) if one.split == "train" else "final" for one in examples]
+    bases, tools = _bases(cfg), _tools(cfg, work)
+    for place, part in _verifiers(cfg, train, folder):
+        model, encode, _ = _train_one(cfg, bases, part, tools=tools, folder=place)
+        if own := [at for at, name in enumerate(asked) if name == place.name]:
+            logits = logits_of(model, encoded([examples[at] for at in own], encode))
+            for at, value in zip(own, probabilities(logits, 1.0), strict=True):
+                values[at] = value
+    return values
+
+
+def _trained_by_ranks(
+    cfg: VerifierSettings, examples: Sequence[VerifierExample], folder: Path, part: str
+) -> list[VerifierExample]:
+    """The training examples; where there are several ranks, they have left each verifier's checkpoints by then."""
+    ranks = distributed.ranks_for(cfg.phase.ranks, cfg.policy.device)
+    if ranks > 1:
+        distributed.launch(ranks, "-m", "r2v.stages.verifier_training", str(folder), part)
+    return [example for example in examples if example.split == "train"]
 
 
 def _tools(cfg: VerifierSettings, work: Work) -> tuple[ToolSpec, ...]:
@@ -144,8 +175,8 @@ def _calibrated(
     return {**figures, "temperature": model.temperature}
 
 
-def _train_as_rank(folder: Path) -> None:
-    """Train the attempt's verifiers as one of the ranks: everything it takes lies in its folder."""
+def _train_as_rank(folder: Path, part: str) -> None:
+    """Train a part of the attempt's verifiers as one of the ranks: everything it takes lies in its folder."""
     import torch
     import torch.distributed as group
 
@@ -160,10 +191,10 @@ def _train_as_rank(folder: Path) -> None:
     cfg = VerifierSettings.of(replace(config, policy=replace(config.policy, device=device)))
     work = Work(folder=folder, fingerprint="", inputs=inputs, root=Path())
     bases, tools = _bases(cfg), _tools(cfg, work)
-    train = [example for example in read_examples(folder / LABELS) if example.split == "train"]
-    for place, part in _verifiers(cfg, train, folder):
-        _train_one(cfg, bases, part, tools=tools, folder=place)
+    train = [example for example in read_examples(folder / part / LABELS) if example.split == "train"]
+    for place, some in _verifiers(cfg, train, folder / part):
+        _train_one(cfg, bases, some, tools=tools, folder=place)
 
 
 if __name__ == "__main__":
-    sys.exit(distributed.run_rank(lambda: _train_as_rank(Path(sys.argv[1]))))
+    sys.exit(distributed.run_rank(lambda: _train_as_rank(Path(sys.argv[1]), sys.argv[2])))

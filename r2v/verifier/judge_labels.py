@@ -28,7 +28,7 @@ from r2v.log import Progress
 from r2v.randomness import generator
 from r2v.verifier.corruptions import corrupt
 from r2v.verifier.judge import Judge, question
-from r2v.verifier.labels import Context, VerifierExample, outcome_examples
+from r2v.verifier.labels import Context, VerifierExample, blamed, outcome_examples
 
 _BYTES, _REPLY = 3, 8
 """Bytes in a token, and tokens in a judge's reply, about."""
@@ -53,7 +53,7 @@ def steps_to_judge(
         if len(tasks) < num_tasks:
             tasks.add(episode.metadata.task_id)
         if episode.metadata.task_id in tasks and episode.env_fault is None:
-            steps = outcome_examples([episode], context, blame_failures=True)
+            steps = outcome_examples([episode], context, failed=blamed)
             examples += [*steps, *_wrong(episode, steps)[:per_episode]]
     return examples
 

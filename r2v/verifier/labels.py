@@ -4,6 +4,8 @@ Every label says where it comes from:
 
 - outcome: steps of the teacher's successful episodes (1), and where nothing better can be had, steps of
   failed ones, blamed the more the nearer they are to the end;
+- td: the lambda-return of each step of an episode (temporal differences with generalised advantage estimation,
+  arXiv 1506.02438, 2511.08325), between its outcome and what verifiers of other tasks say of the step after it;
 - executed: an action put in place of the teacher's and played on, by whoever the caller lets continue; the
   target is the share of continuations that succeed. Only states that could still be saved count: a verifier
   taught on doomed states learns doom, not the action;
@@ -17,6 +19,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from statistics import fmean
 from typing import Literal
@@ -27,7 +30,7 @@ from r2v.errors import InputError
 from r2v.llm.types import Message
 from r2v.storage.files import write_lines
 
-LabelSource = Literal["outcome", "executed", "judge"]
+LabelSource = Literal["outcome", "td", "executed", "judge"]
 Context = Callable[[str, Sequence[str], Sequence[str]], tuple[Message, ...]]
 """(goal, observations, actions before) -> the conversation an actor would send, as
 `policy.prompts.build_messages` makes it."""
@@ -76,14 +79,19 @@ def detour_value(success: bool, extra_steps: int, discount: float) -> float:
     return float(success) * discount ** max(0, extra_steps)
 
 
+def blamed(left: int) -> float:
+    """The target of a failed episode's step with so many after it: blamed the more the nearer it is to the end."""
+    return 1 - BLAME_DECAY**left
+
+
 def outcome_examples(
-    episodes: Iterable[Episode], context: Context, *, blame_failures: bool = False
+    episodes: Iterable[Episode], context: Context, *, failed: Callable[[int], float] | None = None
 ) -> list[VerifierExample]:
-    """One example per step of the successful episodes: target 1. With `blame_failures` the failed ones join
-    with 1 - 0.8^(steps to the end). Raises InputError for an episode without a split."""
+    """One example per step of the successful episodes: target 1. Failed ones join where `failed` says what the target
+    of a step with so many after it is. Raises InputError for an episode without a split."""
     examples = []
     for episode in episodes:
-        if episode.env_fault is not None or not (episode.success or blame_failures):
+        if episode.env_fault is not None or not (episode.success or failed):
             continue
         if episode.metadata.split is None:
             raise InputError(f"{episode.episode_id}: has no split; collect it again or name its split")
@@ -100,10 +108,37 @@ def outcome_examples(
                     label_source="outcome",
                     condition=episode.condition,
                     messages=context(episode.metadata.goal, seen[: step + 1], done[:step]),
-                    target=1.0 if episode.success else 1 - BLAME_DECAY**left,
+                    target=1.0 if episode.success or failed is None else failed(left),
                 )
             )
     return examples
+
+
+def lambda_returns(values: Sequence[float], outcome: float, gae_lambda: float) -> list[float]:
+    """Targets of an episode's steps, of their values and of what the episode came to: each is its value plus the
+    generalised advantage estimate, undiscounted, the one reward at the end. 1: the outcome everywhere (Monte Carlo);
+    0: the value of the step after it (one-step temporal differences)."""
+    targets, ahead = [], outcome
+    for after in (outcome, *reversed(values[1:])):
+        ahead = (1 - gae_lambda) * after + gae_lambda * ahead
+        targets.append(ahead)
+    return targets[::-1]
+
+
+def td_examples(
+    examples: Sequence[VerifierExample], values: Sequence[float], gae_lambda: float
+) -> list[VerifierExample]:
+    """The examples of whole episodes, whose targets are outcomes, with lambda-returns in their place. `values`: what is
+    said of each by somebody who has not seen its task."""
+    found = []
+    for _, steps in groupby(zip(examples, values, strict=True), key=lambda pair: pair[0].state_id.rpartition("#")[0]):
+        episode = list(steps)
+        targets = lambda_returns([value for _, value in episode], episode[-1][0].target, gae_lambda)
+        found += [
+            replace(example, target=target, label_source="td")
+            for (example, _), target in zip(episode, targets, strict=True)
+        ]
+    return found
 
 
 def executed_examples(records: Iterable[ExecutedAction]) -> tuple[list[VerifierExample], dict[str, int]]:

@@ -328,6 +328,22 @@ def test_a_judged_verifier_reads_the_recorded_tools_and_needs_no_world(
         require_world(VerifierSettings.of(load(None, [away])))
 
 
+def test_labels_of_temporal_differences_lie_between_outcomes_and_values_of_other_tasks(base: Path, root: Path) -> None:
+    def made(gae_lambda: float) -> Artifact:
+        own = ["verifier.mode=trained", "verifier.label_sources=[td]", f"verifier.gae_lambda={gae_lambda}"]
+        return train(root, load(None, [*overrides(base, "openai", *own), "candidates.num_folds=2"]))
+
+    outcomes = read_examples(made(1.0).file("verifier_data.jsonl"))
+    assert len(outcomes) == TASKS * len(STEPS) and {one.label_source for one in outcomes} == {"td"}
+    assert all(one.target == float(int(one.task_id[1:]) % 3 > 0) for one in outcomes), "Monte Carlo"
+    mixed = made(0.5)
+    for ends, steps in (("done", True), ("get key", False)):
+        found = [one.target for one in read_examples(mixed.file("verifier_data.jsonl")) if one.action == ends]
+        assert all(target in (0.0, 1.0) for target in found) == steps, "the last step has its outcome alone"
+    for fold in range(2):  # values come from verifiers that have not seen the task
+        assert (mixed.folder / "values" / "folds" / str(fold)).is_dir()
+
+
 def test_a_scripted_teacher_judges_nothing(base: Path, root: Path) -> None:
     config = load(None, [*overrides(base, "openai"), "teacher.provider=scripted", "teacher.model_name=expert"])
     with pytest.raises(

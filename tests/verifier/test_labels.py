@@ -12,12 +12,15 @@ from r2v.randomness import uniform
 from r2v.verifier.labels import (
     ExecutedAction,
     balanced,
+    blamed,
     detour_value,
     executed_examples,
     in_order,
     judged_examples,
+    lambda_returns,
     outcome_examples,
     read_examples,
+    td_examples,
     write_examples,
 )
 
@@ -54,8 +57,30 @@ def test_outcomes_of_successes_only() -> None:
 
 
 def test_blame_grows_towards_the_end_of_a_failure() -> None:
-    targets = [e.target for e in outcome_examples([episode(False)], build_messages, blame_failures=True)]
+    targets = [e.target for e in outcome_examples([episode(False)], build_messages, failed=blamed)]
     assert targets == pytest.approx([1 - 0.64, 1 - 0.8, 0.0])
+
+
+def test_lambda_returns_are_values_plus_generalised_advantages_and_monte_carlo_at_1() -> None:
+    values, outcome = [0.3, 0.9, 0.2, 0.6], 1.0
+    ahead = [*values[1:], outcome]
+    deltas = [after - value for value, after in zip(values, ahead, strict=True)]  # the reward is the last "after"
+    for decay in (0.0, 0.5, 0.9, 1.0):
+        advantages = [sum(decay**k * d for k, d in enumerate(deltas[at:])) for at in range(4)]
+        assert lambda_returns(values, outcome, decay) == pytest.approx(
+            [value + advantage for value, advantage in zip(values, advantages, strict=True)]
+        )
+    assert lambda_returns(values, outcome, 1.0) == [1.0] * 4
+    assert lambda_returns(values, outcome, 0.0) == [0.9, 0.2, 0.6, 1.0]
+
+
+def test_labels_of_temporal_differences_stay_within_their_episode() -> None:
+    examples = outcome_examples(
+        [episode(True), episode(False, episode_id="t/s2")], build_messages, failed=lambda left: 0.0
+    )
+    found = td_examples(examples, [0.5, 0.6, 0.7, 0.4, 0.3, 0.2], 0.0)
+    assert [one.target for one in found] == [0.6, 0.7, 1.0, 0.3, 0.2, 0.0]
+    assert {one.label_source for one in found} == {"td"}
 
 
 def test_an_episode_without_a_split_is_refused() -> None:
