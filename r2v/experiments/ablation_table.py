@@ -164,6 +164,11 @@ ABLATION_ROWS = {
             overrides=("verifier.label_sources=[outcome]",),
         ),
         Ablation(
+            name="verifier_by_td",
+            description="the verifier learns temporal differences of recorded outcomes",
+            overrides=("verifier.label_sources=[td]",),
+        ),
+        Ablation(
             name="feat_progress_only",
             description="the router sees progress only",
             overrides=("router.features=[progress]",),
