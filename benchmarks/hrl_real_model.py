@@ -2,7 +2,7 @@
 
     python benchmarks/hrl_real_model.py --work DIR                        # both arms, 30 iterations each, one seed
     python benchmarks/hrl_real_model.py --work DIR --arms full --iterations 3
-    python benchmarks/hrl_real_model.py --table                           # of benchmarks/outcomes/hrl_real_model.jsonl
+    python benchmarks/hrl_real_model.py --table --picture docs/images/hrl_real_model   # of what has run
 
 Every arm is the command `r2v train_hierarchical`, on sums of two numbers from 1 to 6, in bfloat16 on one CPU core; what
 was stopped goes on. What is asked of it is that the path holds with a model that reads English and that its curves can
@@ -27,6 +27,7 @@ from typing import Any
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY))
 
+from benchmarks.hrl_study_page import picture  # noqa: E402
 from examples.hub_models import smollm2  # noqa: E402
 
 OUTCOMES = REPOSITORY / "benchmarks/outcomes/hrl_real_model.jsonl"
@@ -119,9 +120,13 @@ def main() -> None:
     parser.add_argument("--model", type=Path, help="folder of the weights; default: made below --work")
     parser.add_argument("--outcomes", type=Path, default=OUTCOMES)
     parser.add_argument("--table", action="store_true", help="run nothing: print the table of what has run")
+    parser.add_argument("--picture", type=Path, help="with --table: draw the curves too, as this path and .svg")
     asked = parser.parse_args()
     if asked.table:
-        print("\n".join(table([json.loads(line) for line in asked.outcomes.read_text().splitlines()])))
+        outcomes = [json.loads(line) for line in asked.outcomes.read_text().splitlines()]
+        print("\n".join(table(outcomes)))
+        if asked.picture is not None:
+            picture([{**one, "factor": 1.0, "after": {}} for one in outcomes], list(REAL_ARMS), asked.picture)
         return
     model = asked.model or smollm2(asked.work / "model")
     for arm in asked.arms:
