@@ -64,11 +64,13 @@ def values_out_of_fold(cfg: VerifierSettings, examples: Sequence[VerifierExample
     asked = [str(fold_of(one.task_id, cfg.num_folds)) if one.split == "train" else "final" for one in examples]
     bases, tools = _bases(cfg), _tools(cfg, work)
     for place, part in _verifiers(cfg, train, folder):
+        own = [at for at, name in enumerate(asked) if name == place.name]
+        if not own:
+            continue
         model, encode, _ = _train_one(cfg, bases, part, tools=tools, folder=place)
-        if own := [at for at, name in enumerate(asked) if name == place.name]:
-            logits = logits_of(model, encoded([examples[at] for at in own], encode))
-            for at, value in zip(own, probabilities(logits, 1.0), strict=True):
-                values[at] = value
+        logits = logits_of(model, encoded([examples[at] for at in own], encode))
+        for at, value in zip(own, probabilities(logits, 1.0), strict=True):
+            values[at] = value
     return values
 
 
