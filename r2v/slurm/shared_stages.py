@@ -38,7 +38,8 @@ def share(
     root: Path, chain: Chain, wanted: Sequence[str], resources: Mapping[str, Resources]
 ) -> tuple[Chain, list[str]]:
     """The chain with those of the wanted jobs handed over that another chain has in the queue or is about to submit,
-    and the rest of them. The caller holds `sharing` and the chain's lock."""
+    or has made since this one's were planned, and the rest of them. The caller holds `sharing` and the chain's lock,
+    and has written the chain and its configuration."""
     others = [other for other in _readable(root) if other.name != chain.name]
     if not any(entry.recipe for other in others for entry in other.jobs.values()):
         return chain, list(wanted)
@@ -48,6 +49,9 @@ def share(
         entry = chain.jobs[name]
         mine = entry.latest is not None and entry.latest.id in alive
         owner = None if mine else next((one.name for one in others if _makes(root, one, name, entry, alive)), None)
+        if owner is None and not mine and (maker := _just_made(root, others, chain, name)) is not None:
+            chain = chain.with_job(name, skipped=f"made by the chain {maker}")
+            continue
         if owner is None:
             own.append(name)
             continue
@@ -145,6 +149,19 @@ def _makes(root: Path, other: Chain, job: str, entry: ChainJob, alive: set[str])
     if other.cancelled and job not in needed_by_others(root, other):
         return False
     return theirs.planned is not None or (theirs.latest is not None and theirs.latest.id in alive)
+
+
+def _just_made(root: Path, others: Sequence[Chain], chain: Chain, job: str) -> str | None:
+    """The chain whose job made this one's while nobody looked: when this chain was planned it was not there yet, and
+    when the queue was read the job had left it. What was made is published here."""
+    entry = chain.jobs[job]
+    alike = [one for one in others if entry.recipe and job in one.jobs and one.jobs[job].recipe == entry.recipe]
+    ended = [one.name for one in alike if one.jobs[job].latest is not None]
+    if not ended or not all(chain.jobs[need].skipped for need in entry.needs if need in chain.jobs):
+        return None
+    with suppress(R2VError):
+        return ended[0] if publish_shared(root, chain.name, job) else None
+    return None
 
 
 def _waited_for(chain: Chain, owner: str) -> list[str]:

@@ -8,11 +8,15 @@ from pathlib import Path
 import pytest
 
 from r2v.cli import main as cli
+from r2v.config import load
 from r2v.errors import UsageError
+from r2v.pipeline.jobs import JOBS
+from r2v.pipeline.run import run_here
 from r2v.slurm import chain as chains
 from r2v.slurm import job_record, run_all
 from r2v.slurm.chain import WHOLE, Chain
 from r2v.slurm.reconcile import reconcile
+from r2v.slurm.shared_stages import share
 from tests.slurm.faked import Faked
 from tests.slurm.faked import faked as faked
 from tests.slurm.test_run_all import calls, put, rows
@@ -103,6 +107,19 @@ def test_cancelling_a_chain_leaves_what_others_wait_for_until_nobody_does(
     assert any(row["Comment"].startswith("r2v:x1/bc/") for row in rows(three)), "x3 waits"
     run_all.cancel(name="x3")
     assert rows(three) == []
+
+
+def test_what_another_chain_made_between_plan_and_submission_is_taken(checkout: Faked) -> None:
+    small = ("data.num_episodes=2", "data.seeds=[1]", "env.options.num_tasks=12", "env.options.num_heldout=0")
+    owner = submitted("x1", *small)
+    planned = submitted("x2", *small, "candidates.num_samples=3").with_job("collect", owner="")  # as before it looked
+    assert owner.jobs["collect"].latest is not None
+    config = load("configs/desk/noisy.yaml", ["prefix=x1", *small])
+    put(checkout, [row for row in rows(checkout) if row["JobID"] != latest("x1", "collect")])
+    assert share(Path(), planned, ["collect"], {})[1] == ["collect"], "it has left the queue and made nothing"
+    run_here(config, without=[job.name for job in JOBS if job.name != "collect"])
+    made, own = share(Path(), planned, ["collect"], {})
+    assert own == [] and made.jobs["collect"].skipped == "made by the chain x1"
 
 
 def test_what_the_owner_makes_no_more_is_made_here(three: Faked) -> None:
