@@ -64,8 +64,8 @@ class FeatureRow:
     condition: Condition = "clean"
     cost_slm: float = 0.0
     cost_llm: float = 0.0
-    proposal: str = ""
-    """The small policy's action, which was played where it is the actor."""
+    proposal: str | None = None
+    """The small policy's action, which was played where it is the actor; it may be empty. None: unknown."""
     round: int = 0
     """The round of policy iteration; 0: the small policy played alone."""
     threshold: float | None = None
@@ -162,7 +162,7 @@ def _check_actor(row: FeatureRow) -> None:
         if row.y_source != IMPUTED:
             learns = "a router learns from SLM and routed roll-outs"
         raise InputError(f"{row.state_id}: acted by {row.actor}; {learns} only")
-    if row.round and (not row.proposal or row.gain is None):
+    if row.round and (row.proposal is None or row.gain is None):
         raise InputError(
             f"{row.state_id}: a state of a routed episode counts where the SLM's proposal is known and both actions "
             "were executed; make the router features again"

@@ -130,7 +130,8 @@ def test_only_states_acted_by_the_slm(actor: str) -> None:
 def test_a_routed_state_counts_where_the_proposal_is_known_and_both_actions_were_executed() -> None:
     routed = [replace(row, round=1, proposal="a", actor="llm_fallback", threshold=0.5) for row in ROWS]
     check_rows([*ROWS, *routed])
-    for lacking in ({"proposal": ""}, {"q_slm": None}, {"q_llm": None}):
+    check_rows([*ROWS, *(replace(row, proposal="") for row in routed)])  # a small policy may say nothing
+    for lacking in ({"proposal": None}, {"q_slm": None}, {"q_llm": None}):
         with pytest.raises(InputError, match="both actions were executed"):
             check_rows([*ROWS, replace(routed[0], **lacking)])  # type: ignore[arg-type]
     with pytest.raises(InputError, match="acted by teacher"):
