@@ -1,6 +1,7 @@
 """The tables of benchmarks.students, from the pieces that are there.
 
     python -m benchmarks.students_table [--condition noisy] [--pieces benchmarks/outcomes/students]
+    python -m benchmarks.students_table --condition noisy --pieces FOLDER FURTHER    # the same students on more tasks
 
 Of each condition: APGR over USD as billed (the interquartile mean over students, with a 95 % bootstrap over students
 and tasks, arXiv 2108.13264), r2v's lead with its interval, Holm's p over all rivals, the least lead that these students
@@ -79,6 +80,24 @@ class Piece:
         drawn = [self.means(condition, method, point, counts) for point in POINTS]
         cost, success = (np.stack(axis, axis=1) for axis in zip(*drawn, strict=True))
         return Curve.through(cost, success, low, high).apgr()
+
+
+def joined(parts: Sequence[Piece]) -> Piece:
+    """A student's pieces of different tasks as one, of the cells and columns that all of them hold; the oracle is that
+    of the first. Raises UsageError where a method was placed elsewhere: then they are different students."""
+    first, *others = parts
+    for other in others:
+        placed, theirs = first.head["thresholds"], other.head["thresholds"]
+        if odd := [name for name in placed if name in theirs and placed[name] != theirs[name]]:
+            raise UsageError(f"student {first.head['student']}: {odd[0]} has other thresholds in another piece")
+    cells = {}
+    for key in set.intersection(*(set(part.cells) for part in parts)):
+        alike = [part.cells[key] for part in parts]
+        shared = [name for name in alike[0] if all(name in one for one in alike)]
+        cells[key] = {name: "".join(one[name] for one in alike) for name in ("success", "obeyed") if name in shared}
+        lists = [name for name in shared if isinstance(alike[0][name], list)]
+        cells[key] |= {name: [value for one in alike for value in one[name]] for name in lists}
+    return Piece(first.head, {key: cells[key] for key in first.cells if key in cells}, first.oracle)
 
 
 def iqm(values: FloatArray) -> FloatArray:
@@ -346,12 +365,16 @@ def _aims(
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pieces", type=Path, default=OUTCOMES)
+    parser.add_argument(
+        "--pieces", type=Path, nargs="+", default=[OUTCOMES], help="of several folders the students that all hold"
+    )
     parser.add_argument("--condition", nargs="+", default=["noisy", "shift", "clean"])
     parser.add_argument("--planned", type=int, default=PLANNED, help="students (default: %(default)s)")
     asked = parser.parse_args()
     for condition in asked.condition:
-        pieces = [Piece.read(path) for path in sorted(asked.pieces.glob(f"student-*-{condition}.jsonl.zst"))]
+        names = [{path.name for path in folder.glob(f"student-*-{condition}.jsonl.zst")} for folder in asked.pieces]
+        common = sorted(set.intersection(*names))
+        pieces = [joined([Piece.read(folder / name) for folder in asked.pieces]) for name in common]
         for head in (piece.head for piece in pieces):
             print(f"student {head['student']}: commit {head['commit'][:7]}, CPU-s {head['cpu_seconds']}")
         print(

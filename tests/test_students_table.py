@@ -13,7 +13,7 @@ import zstandard
 
 from benchmarks import robustness_table
 from benchmarks.students import HAZARDS, POINTS
-from benchmarks.students_table import Piece, ahead, hazards_table, iqm, oracle, same, table
+from benchmarks.students_table import Piece, ahead, hazards_table, iqm, joined, oracle, same, table
 from r2v.errors import UsageError
 
 TASKS = 40
@@ -150,6 +150,19 @@ def test_attacks_and_categories_are_counted_over_the_episodes_that_were_hit(tmp_
     for cell in piece.cells.values():
         cell["hit"] = [0] * TASKS
     assert hazards_table([piece], "noisy", ["r2v"]) == []  # on clean
+
+
+def test_pieces_of_one_student_are_joined_task_by_task_and_of_another_refused(tmp_path: Path) -> None:
+    one, other = (_piece(tmp_path, number, {"r2v": solved, "entropy": 20}) for number, solved in ((0, 30), (1, 10)))
+    for piece in (one, other):
+        piece.head["thresholds"] = {"r2v": [0.5]}
+    both = joined([one, other])
+    cell = both.cells["noisy", "r2v", POINTS[0]]
+    assert cell["success"] == "1" * 30 + "0" * 10 + "1" * 10 + "0" * 30 and len(cell["micro_usd"]) == 2 * TASKS
+    assert _row(table([both], "noisy"), "r2v")[1].startswith(f"{_area(0.5):.3f} [")
+    other.head["thresholds"] = {"r2v": [0.6]}
+    with pytest.raises(UsageError, match="student 0: r2v has other thresholds"):
+        joined([one, other])
 
 
 def test_the_robustness_gap_is_paired_and_known_in_closed_form(tmp_path: Path) -> None:
