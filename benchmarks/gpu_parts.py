@@ -11,13 +11,17 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 REPOSITORY = Path(__file__).parents[1]
+sys.path[:0] = [str(REPOSITORY / "benchmarks")]
+MICRO = REPOSITORY / "tests/micro.yaml"
 MODEL = "meta-llama/Llama-3.2-1B"
+PUPIL = "HuggingFaceTB/SmolLM2-135M"
 GIB = 2**30
 SHORT_TRAINING = (
     "hierarchical.iterations=3 hierarchical.critic.warmup=1 hierarchical.critic.updates=2 hierarchical.episodes=16 "
@@ -27,6 +31,28 @@ EVERY_ROLE = (
     "seed=2 hierarchical.guidance.baseline=value hierarchical.token_baseline=true hierarchical.critic.draws=1 "
     "hierarchical.advantage=v_of_min hierarchical.gradient_checkpointing=true hierarchical.kl.mode=reward"
 )
+ADAPTERS = (
+    "policy.lora_r=16 policy.max_seq_len=1024 training.lr=1e-3 training.bc.max_examples=60 training.num_epochs=1 "
+    "inference.max_new_tokens=16 candidates.num_folds=2 rollout.batch_size=64"
+)
+STAGES = {
+    "collect": [],
+    "perturb": [],
+    "train_policy": ["--stage", "bc"],
+    "train_verifier": ["verifier.num_tasks=6", "candidates.num_folds=2"],
+    "evaluate": ["--methods", "slm_base", "llm_only", "policy.model_name=outputs/micro/policy/bc/final"],
+}
+"""The stages that are run one by one, with their options and settings."""
+SMALL_LLAMA = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "vocab_size": 1000,
+}
+"""What of the published shape is smaller on a CPU."""
 OFFLOADED = "seed=3 hierarchical.placement=full hierarchical.offload=true"
 
 
@@ -55,6 +81,19 @@ def training(device: str, *overrides: str) -> None:
         code = main([*command, "--overrides", *words])
     if code:
         sys.exit(code)
+
+
+def full_weights(device: str) -> None:
+    """All weights of a model large enough for bfloat16 autocast, three copies of it."""
+    import torch
+    from hrl_speed import saved
+
+    from r2v.memory.shapes import values_of
+
+    with tempfile.TemporaryDirectory() as folder:
+        values = {**values_of(PUPIL), **(SMALL_LLAMA if device == "cpu" else {})}
+        model = saved(values, Path(folder) / "model", torch.float32)
+        training(device, f"policy.model_name={model}", "policy.lora_r=0", "policy.dtype=bfloat16")
 
 
 def every_role(device: str) -> None:
@@ -108,24 +147,36 @@ def _largest_gap(left: list[list[float]], right: list[list[float]]) -> float:
 
 
 def rollout(device: str) -> None:
-    """Tokens a second and peak memory of the product's own generation, beside what is planned for it."""
+    """Tokens a second and peak memory of the product's own generation, beside what is planned for it. The first of two
+    equal batches loads kernels."""
     import torch
-
-    sys.path.insert(0, str(REPOSITORY / "benchmarks"))
     from hrl_speed import saved
 
     from r2v.config import HierarchicalConfig, PolicyConfig
     from r2v.hrl.models.roles import build_roles
+    from r2v.hrl.parallel.micro_batch import largest_micro_batches
     from r2v.hrl.rollout.generator import GenerationRequest, Generator
     from r2v.memory.planner.planner import plan_strategy
-    from r2v.memory.planner.training_job import Machine, Strategy, TrainingJob
+    from r2v.memory.planner.training_job import CUBLAS_WORKSPACES, Machine, Strategy, TrainingJob
     from r2v.memory.shapes import shape_of, values_of
 
     with tempfile.TemporaryDirectory() as folder:
         model = saved(values_of(MODEL), Path(folder) / "model", torch.bfloat16)
         policy = PolicyConfig(model_name=str(model), lora_r=16, device=device, dtype="bfloat16")
         roles = build_roles(policy, HierarchicalConfig(), 0)
-        for rows, prompt, new in ((64, 256, 128), (64, 512, 256)):
+        for rows, prompt, new in ((64, 256, 128), (64, 256, 128), (64, 512, 128)):
+            job = TrainingJob(
+                stage="hierarchical",
+                model=shape_of(MODEL),
+                prompt_tokens=prompt,
+                completion_tokens=new,
+                episodes=rows,
+                hints=1,
+                batch=8,  # log-probabilities are read in as many rows as an update has
+            )
+            planned = plan_strategy(job, Machine(memory=139 * GIB), Strategy(placement="shared"))
+            memory = next(one.memory for one in planned.phases if one.phase.name == "rollout, actor")
+            together = largest_micro_batches(planned).rollout_rows(rows)
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
             begun = time.perf_counter()
@@ -135,25 +186,50 @@ def rollout(device: str) -> None:
                 )
                 for i in range(rows)
             ]
-            completions = Generator(roles, "actor", in_flight=rows).generate(requests)
+            completions = Generator(roles, "actor", rows=together).generate(requests)
             torch.cuda.synchronize()
             tokens = sum(len(one.tokens) for one in completions) / (time.perf_counter() - begun)
-            job = TrainingJob(
-                stage="hierarchical",
-                model=shape_of(MODEL),
-                prompt_tokens=prompt,
-                completion_tokens=new,
-                episodes=rows,
-                hints=1,
-                batch=rows,
-            )
-            planned = plan_strategy(job, Machine(memory=139 * GIB), Strategy(placement="shared"))
-            memory = next(one.memory for one in planned.phases if one.phase.name == "rollout, actor")
             allocated, reserved = torch.cuda.max_memory_allocated() / GIB, torch.cuda.max_memory_reserved() / GIB
+            expected = (memory.total + CUBLAS_WORKSPACES) / GIB
             print(
-                f"{rows} x ({prompt} + {new}): {tokens:.0f} tokens/s, allocated {allocated:.2f}, "
-                f"reserved {reserved:.2f}, planned {memory.total / GIB:.2f} GiB ({memory.peak_at})"
+                f"{rows} x ({prompt} + {new}), {together.read} read at a time: {tokens:.0f} tokens/s, allocated "
+                f"{allocated:.2f}, reserved {reserved:.2f}, planned {expected:.2f} GiB ({memory.peak_at})"
             )
+
+
+def prefixes(device: str) -> None:
+    """Seconds to read prompts that grow, as an agent's do: all of them anew, and what is new of them."""
+    import torch
+
+    from r2v.llm.local.prefill import prefill
+    from r2v.llm.local.prefix_cache import PrefixCache
+    from r2v.memory.shapes import values_of
+
+    rows, first, grown = (8, 4096, 256) if device != "cpu" else (2, 48, 16)
+    for name in (MODEL, "meta-llama/Llama-3.1-8B"):
+        model = _random_llama(device, values_of(name))
+        texts = [tuple(5 + (i * 7 + j * 13) % 900 for j in range(first + 3 * grown)) for i in range(rows)]
+        for kept in (None, PrefixCache(model, 1 << 34)):
+            seconds = []
+            with torch.inference_mode():
+                for step in range(4):
+                    prompts = [text[: first + step * grown] for text in texts]
+                    _wait(device)
+                    begun = time.perf_counter()
+                    prefill(model, prompts, 0, kept, logits_to_keep=1)
+                    _wait(device)
+                    seconds.append(time.perf_counter() - begun)
+            steps = ", ".join(f"{one:.3f}" for one in seconds)
+            how = "kept" if kept else "made anew"
+            print(f"{name}, {rows} prompts of {first} and {grown} more a step, states {how}: {steps} s")
+        del model, kept
+
+
+def _wait(device: str) -> None:
+    import torch
+
+    if device != "cpu":
+        torch.cuda.synchronize()
 
 
 def oom_retry(device: str) -> None:
@@ -187,8 +263,6 @@ def oom_retry(device: str) -> None:
 def four_bit(device: str) -> None:
     """An nf4 base with two adapters: the loss is finite, and gradients reach one role's adapter alone."""
     import torch
-
-    sys.path.insert(0, str(REPOSITORY / "benchmarks"))
     from hrl_speed import saved
 
     from r2v.config import HierarchicalConfig, PolicyConfig
@@ -218,25 +292,50 @@ def stages(device: str) -> None:
     results."""
     from r2v.cli.main import main
 
-    small = ["--config", str(REPOSITORY / "tests/micro.yaml"), "--overrides", f"policy.device={device}"]
-    commands = {
-        "collect": [*small],
-        "perturb": [*small],
-        "train_policy": ["--stage", "bc", *small],
-        "train_verifier": [*small, "verifier.num_tasks=6", "candidates.num_folds=1"],
-        "evaluate": ["--methods", "slm_base", "llm_only", *small, "policy.model_name=outputs/micro/policy/bc/final"],
-    }
-    before = Path.cwd()
+    small = ["--config", str(MICRO), "--overrides", f"policy.device={device}"]
+    with tempfile.TemporaryDirectory() as folder, _within(folder):
+        for name, words in [*STAGES.items(), ("verify-results", ["results/micro"])]:
+            begun = time.perf_counter()
+            options = [word for word in words if "=" not in word]
+            own = [word for word in words if "=" in word]
+            code = main([name, *options, *([] if name == "verify-results" else [*small, *own])])
+            print(f"{name}: exit {code}, {time.perf_counter() - begun:.1f} s")
+            assert code == 0, name
+
+
+def adapters(device: str) -> None:
+    """The ten stages in one command with adapters on a model of a published shape, and the audit of the results."""
+    import torch
+    from hrl_speed import saved
+
+    from r2v.cli.main import main
+    from r2v.memory.shapes import values_of
+
     with tempfile.TemporaryDirectory() as folder:
-        os.chdir(folder)
-        try:
-            for name, words in [*commands.items(), ("verify-results", ["results/micro"])]:
+        values = {**values_of(PUPIL), **(SMALL_LLAMA if device == "cpu" else {})}
+        model = saved(values, Path(folder) / "model", torch.float32 if device == "cpu" else torch.bfloat16)
+        words = [f"policy.model_name={model}", f"policy.device={device}", *ADAPTERS.split()]
+        with _within(folder):
+            for command in (
+                ["run", "--config", str(MICRO), "--overrides", *words],
+                ["verify-results", "results/micro"],
+            ):
                 begun = time.perf_counter()
-                code = main([name, *words])
-                print(f"{name}: exit {code}, {time.perf_counter() - begun:.1f} s")
-                assert code == 0, name
-        finally:
-            os.chdir(before)
+                code = main(command)
+                print(f"{command[0]}: exit {code}, {time.perf_counter() - begun:.1f} s")
+                assert code == 0, command[0]
+    if device != "cpu":
+        print(f"peak {torch.cuda.max_memory_allocated() / GIB:.2f} GiB")
+
+
+@contextmanager
+def _within(folder: str) -> Iterator[None]:
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
 
 
 def decoding(device: str) -> None:
@@ -245,9 +344,10 @@ def decoding(device: str) -> None:
     import torch
 
     from r2v.llm.local.decode import Draw, generate
+    from r2v.memory.shapes import values_of
 
     rows, prompt, new, rounds = (48, 256, 64, 3) if device != "cpu" else (4, 24, 8, 1)
-    model = _random_llama(device)
+    model = _random_llama(device, values_of(MODEL))
     prompts = [[5 + (i * 7 + j * 13) % 900 for j in range(prompt)] for i in range(rows)]
     draws = [Draw(prompt=i, key=(), temperature=0, top_p=1, max_tokens=new) for i in range(rows)]
     ids = torch.tensor(prompts, device=device)
@@ -279,31 +379,32 @@ def decoding(device: str) -> None:
     assert first > 0.9, "greedy first tokens differ by more than rounding can make them"
 
 
-def _random_llama(device: str) -> Any:
+def _random_llama(device: str, values: Mapping[str, Any]) -> Any:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    from r2v.memory.shapes import values_of
-
-    small = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "head_dim": 16, "vocab_size": 1000}
-    values = {**values_of(MODEL), **(small if device == "cpu" else {})}
+    values = {**values, **(SMALL_LLAMA if device == "cpu" else {})}
     config = AutoConfig.for_model(values.pop("model_type"), **{k: v for k, v in values.items() if k != "dtype"})
     torch.manual_seed(0)
     dtype = torch.float32 if device == "cpu" else torch.bfloat16
-    return AutoModelForCausalLM.from_config(config, dtype=dtype).to(device).eval()
+    with torch.device(device):
+        return AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
 
 
 PARTS: dict[str, tuple[int, Callable[[str], None]]] = {
     "machine": (20, machine),
     "training": (60, training),
-    "every-role": (45, every_role),
-    "offloaded": (45, offloaded),
+    "every-role": (60, every_role),
+    "full-weights": (90, full_weights),
+    "offloaded": (60, offloaded),
     "stages": (90, stages),
+    "adapters": (300, adapters),  # after all others
     "decoding": (60, decoding),
     "numbers": (60, numbers),
     "rollout": (70, rollout),
+    "prefixes": (60, prefixes),
     "oom-retry": (40, oom_retry),
-    "four-bit": (60, four_bit),
+    "four-bit": (120, four_bit),
 }
 """By name: the limit in seconds, and the part."""
 NEEDS = {
@@ -312,5 +413,6 @@ NEEDS = {
     "planner-grid": ("peft",),
     "planner-large": ("peft",),
     "stages": ("trl", "peft", "datasets"),
+    "adapters": ("trl", "peft", "datasets"),
 }
 """Packages that a part needs beside torch and transformers."""

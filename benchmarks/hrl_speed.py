@@ -41,6 +41,7 @@ from r2v.bundled.toy_policy import build_tokenizer
 from r2v.config import GuidanceConfig, HierarchicalConfig, KLConfig, PolicyConfig
 from r2v.hrl.algorithm.training_batch import POLICY_STATISTICS, TrainingBatch, batch_logprobs, pad_rows, policy_loss_fn
 from r2v.hrl.models.roles import Roles, build_roles
+from r2v.hrl.parallel.micro_batch import RolloutRows
 from r2v.hrl.rollout.generator import GenerationRequest, Generator
 from r2v.hrl.tasks.word_problems import word_problems
 from r2v.hrl.training.optimizer_step import Network, optimizer_step
@@ -108,7 +109,8 @@ def saved(values: ModelConfigValues, folder: Path, dtype: torch.dtype) -> Path:
         **own | {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id, "bos_token_id": None},
     )
     torch.manual_seed(0)
-    AutoModelForCausalLM.from_config(config, dtype=dtype).save_pretrained(folder)
+    with torch.device("cuda" if torch.cuda.is_available() else "cpu"):  # a CPU takes a minute for 10^9 numbers
+        AutoModelForCausalLM.from_config(config, dtype=dtype).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 
@@ -176,7 +178,8 @@ def _round(
         for text in prompts
     ]
     device = roles.device("actor")
-    speaker = TimedSpeaker(watch, roles, "actor", in_flight=len(rows) * asked.samples)
+    count = len(rows) * asked.samples
+    speaker = TimedSpeaker(watch, roles, "actor", rows=RolloutRows(rows={"actor": count}, read=count))
     with watch.timed() as seconds:
         said = speaker.generate(
             [

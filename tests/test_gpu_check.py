@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -79,3 +80,30 @@ def test_without_a_gpu_it_says_so(check: ModuleType, monkeypatch: pytest.MonkeyP
         pytest.skip("there is a GPU here: make gpu-check")
     monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--out", str(tmp_path / "out")])
     assert check.main() == 5 and not (tmp_path / "out").exists()
+
+
+def test_prompts_that_grow_are_read_on_a_cpu(check: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    check.PARTS["prefixes"][1]("cpu")
+    assert capsys.readouterr().out.count("states kept") == 2
+
+
+def test_all_weights_train_in_bfloat16_on_a_cpu(check: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    check.PARTS["full-weights"][1]("cpu")
+    assert "placement full on cpu" in capsys.readouterr().err
+
+
+def test_the_stages_it_runs_are_asked_for_in_words_that_they_take(check: ModuleType) -> None:
+    """What a part once asked of a stage was refused, and no CPU had run it."""
+    from r2v.config import load
+
+    parts = sys.modules["gpu_parts"]
+    load(parts.MICRO, [*parts.ADAPTERS.split()])
+    load(parts.MICRO, [word for words in parts.STAGES.values() for word in words if "=" in word])
+
+
+def test_the_speed_benchmark_runs_on_a_cpu() -> None:
+    words = "--prompts 2 --samples 2 --completion 4 --rounds 1 --problems 1 --micro 2"
+    done = subprocess.run(
+        [sys.executable, str(PATH.with_name("hrl_speed.py")), *words.split()], capture_output=True, text=True
+    )
+    assert done.returncode == 0 and "TRL GRPO" in done.stdout, done.stderr

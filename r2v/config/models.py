@@ -188,7 +188,8 @@ class PolicyConfig:
     max_seq_len: Annotated[int, Range(at_least=32, at_most=10_000_000)] = 640
     """Longest context with its action, in tokens; older observations are elided first."""
     dtype: Literal["auto", "float32", "float64", "bfloat16"] = "auto"
-    """Type of the weights at inference; auto: float64 for the bundled student on a CPU, else the saved type."""
+    """Type of the weights at inference; auto: float64 for the bundled student on a CPU, else the saved type. For
+    hierarchical training: auto is bfloat16 on a GPU, but for the smallest models; trained weights stay float32."""
     tools: Literal["auto", "none"] | None = field(default=None, metadata=IF_GIVEN)
     """Whether the model is told the benchmark's tools in every prompt, by its chat template or in a system prompt: auto
     or none; None: auto, and for a bundled model, which was made without, none."""

@@ -18,7 +18,8 @@ def acting_report(plan: ActingPlan) -> list[str]:
     lines = [
         f"{job.stage} with {job.model.name}: {job.model.parameters / 1e6:,.1f} M parameters ({base}); {shared}",
         f"contexts of {job.prompt_tokens} + {job.completion_tokens} tokens, {job.batch} rows at a time{drawn}; one GPU "
-        f"of {gib(machine.memory)} GiB, {gib(machine.reserved)} of it for CUDA (assumed)",
+        f"of {gib(machine.memory)} GiB, {gib(machine.reserved)} of it for CUDA and "
+        f"{gib(left_to(job, machine).prefixes)} for the states of prompts",
         "",
         *role_lines(plan.device),
         *phase_lines(plan.device),
@@ -50,7 +51,7 @@ def acting_json(plan: ActingPlan) -> dict[str, Any]:
         "verdict": acting_verdict(plan),
         "shared_base": plan.job.shared,
         "batch": plan.batch,
-        "usable": round(plan.machine.usable),
+        "usable": round(left_to(plan.job, plan.machine).usable),
         "gres": gres(plan.machine),
         "mem": mem_header(plan.host),
         "roles": {role.name: round(role.state.total) for role in plan.device.device.roles},

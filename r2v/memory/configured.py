@@ -26,13 +26,13 @@ def job_of_stage(config: Config, stage: StageName) -> TrainingJob:
 
 def job_of_hierarchical(policy: PolicyConfig, h: HierarchicalConfig) -> TrainingJob:
     """Hierarchical training, at its largest batch: every completion of an iteration that can be given credit."""
-    rank, critic = policy.lora_r, h.critic.model_name
+    critic = h.critic.model_name
     completions = h.episodes * h.group * (h.turns - 1 + h.guidance.hints)
     return TrainingJob(
         stage="hierarchical",
         critic=None if critic == TINY_CRITIC else shape_of(critic),
         value=h.guidance.enabled and h.guidance.baseline == "value",
-        precision="mixed" if rank and policy.dtype != "float32" else "float32",
+        precision="mixed" if policy.dtype in ("auto", "bfloat16") else "float32",
         prompt_tokens=policy.max_seq_len,
         completion_tokens=max(h.longest_answer, h.longest_hint),
         critic_tokens=h.critic.max_tokens,

@@ -5,7 +5,8 @@
         ...                                     # one warning line where it was off by more than a tenth
     monitor.record()                            # for the metrics
 
-On a GPU a phase's peak is torch.cuda.max_memory_allocated: bytes of tensors, which is what the plan predicts. A CPU
+On a GPU a phase's peak is torch.cuda.max_memory_allocated: bytes of tensors, which is what the plan predicts, and of
+cuBLAS's workspaces. A CPU
 has no such figure. There the rise of the process's peak resident memory is recorded under that name and compared with
 nothing: it includes Python and the libraries, and shows only what exceeds every earlier peak.
 """
@@ -21,10 +22,13 @@ from typing import Any, Protocol
 from r2v.log import logger
 from r2v.memory.planner.phases import PhaseMemory, phase_memory
 from r2v.memory.planner.planner import Plan
+from r2v.memory.planner.training_job import CUBLAS_WORKSPACES
 from r2v.memory.sizes import gib
 
 DRIFT = 0.1
 """Share by which a measured peak may differ from the predicted one before a line warns of it."""
+_NOISE = 2**26
+"""Bytes of which no line warns: a tenth of a tiny model."""
 
 
 class Meter(Protocol):
@@ -103,6 +107,12 @@ class PeakReading:
         """(measured - predicted) / predicted."""
         return self.measured / self.predicted - 1
 
+    @property
+    def drifted(self) -> bool:
+        """Whether more was taken than planned, so much that the user should know. Less is no fault: a first update has
+        no other network's moments beside it."""
+        return self.drift > DRIFT and self.measured - self.predicted > _NOISE
+
 
 class PeakMonitor:
     """Measures the peak of each phase as it runs. A run that raises is not counted: its retry with fewer rows will
@@ -119,13 +129,15 @@ class PeakMonitor:
         times: its largest run is kept, and one line warns of its first drift."""
         self.meter.reset()
         yield
+        if self.meter.counts_tensors:
+            predicted += CUBLAS_WORKSPACES
         reading = PeakReading(
             measured=self.meter.peak(), predicted=predicted, meter=self.meter.name, comparable=self.meter.counts_tensors
         )
         kept = self.readings.get(name)
         if kept is None or reading.measured > kept.measured:
             self.readings[name] = reading
-        if reading.comparable and abs(reading.drift) > DRIFT and name not in self._warned:
+        if reading.comparable and reading.drifted and name not in self._warned:
             self._warned.add(name)
             logger.warning(
                 "  memory: %s took %s GiB, %+.0f %% of the %s GiB planned; r2v plan --probe corrects it",

@@ -9,6 +9,7 @@ from r2v.constraints import shown
 from r2v.errors import UsageError
 
 GIB = 2**30
+_PREFIX_BYTES, _PREFIX_SHARE = 4 * GIB, 0.05
 _LARGEST = 10**18
 _UNITS = {
     "": 1,
@@ -55,3 +56,9 @@ def gib(size: float) -> str:
 def mem_header(size: float) -> str:
     """Bytes as `--mem` takes them: whole GiB, rounded up to eight."""
     return f"{8 * math.ceil(size / GIB / 8)}G"
+
+
+def prefix_states(memory: float) -> float:
+    """Bytes of a GPU of `memory` bytes in which one model keeps the states of prompts that it has read
+    (`r2v.llm.local.prefix_cache`)."""
+    return min(_PREFIX_BYTES, _PREFIX_SHARE * memory)

@@ -21,6 +21,19 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from r2v.errors import InputError, UsageError
 
+_COMPUTES_IN_BFLOAT16 = "r2v_computes_in_bfloat16"
+
+
+def set_autocast(model: Any) -> None:
+    """Have a model whose float32 weights are trained compute in bfloat16 from now on (`autocast_of`)."""
+    setattr(model, _COMPUTES_IN_BFLOAT16, True)
+
+
+def autocast_of(model: Any) -> torch.autocast:
+    """The block that a model's forward passes belong into: bfloat16 autocast for one that `set_autocast` was told of,
+    nothing for others. Autocast keeps its copies of weights until the block ends, so no optimizer steps in it."""
+    return torch.autocast(model.device.type, torch.bfloat16, enabled=getattr(model, _COMPUTES_IN_BFLOAT16, False))
+
 
 @dataclass(frozen=True, kw_only=True)
 class TokenBatch:
@@ -83,13 +96,20 @@ def completion_logprobs(
     recomputed in backward. Raises UsageError for models whose layers cannot be recomputed.
     """
     causal = model.get_base_model() if hasattr(model, "peft_config") else model
-    with _checkpointed_layers(causal) if gradient_checkpointing else nullcontext():
-        states = causal.base_model(
-            input_ids=batch.ids, attention_mask=batch.attention.long(), position_ids=batch.positions, use_cache=False
-        ).last_hidden_state
     row, column = batch.completion.nonzero(as_tuple=True)
-    flat = _in_chunks(partial(_logits, causal), states[row, column - 1], batch.ids[row, column], chunk)
+    with autocast_of(causal):
+        with _checkpointed_layers(causal) if gradient_checkpointing else nullcontext():
+            states = last_states(causal, batch)
+        flat = _in_chunks(partial(_logits, causal), states[row, column - 1], batch.ids[row, column], chunk)
     return flat.new_zeros(batch.ids.shape).index_put((row, column), flat)
+
+
+def last_states(causal: Any, batch: TokenBatch) -> Tensor:
+    """(N, T, hidden): the last layer's states, from which the head makes logits."""
+    states: Tensor = causal.base_model(
+        input_ids=batch.ids, attention_mask=batch.attention.long(), position_ids=batch.positions, use_cache=False
+    ).last_hidden_state
+    return states
 
 
 @contextmanager
@@ -132,11 +152,11 @@ def require_known_logits(model: Any) -> None:
     would leave out: seen by comparing the two on a few tokens."""
     causal = model.get_base_model() if hasattr(model, "peft_config") else model
     ids = torch.arange(4, device=causal.device)[None]
-    with torch.no_grad():
-        theirs = causal(input_ids=ids, use_cache=False).logits.float()
-        ours = _logits(causal, causal.base_model(input_ids=ids, use_cache=False).last_hidden_state).float()
-    rounding = 64 * torch.finfo(causal.get_output_embeddings().weight.dtype).eps
-    if not torch.allclose(ours, theirs, rtol=rounding, atol=rounding * float(theirs.abs().max())):
+    with torch.no_grad(), autocast_of(causal):
+        theirs = causal(input_ids=ids, use_cache=False).logits
+        ours = _logits(causal, causal.base_model(input_ids=ids, use_cache=False).last_hidden_state)
+    rounding, wide = 64 * torch.finfo(ours.dtype).eps, theirs.float()
+    if not torch.allclose(ours.float(), wide, rtol=rounding, atol=rounding * float(wide.abs().max())):
         raise UsageError(
             f"policy.model_name: this {causal.config.model_type} model rescales its logits in a way that hierarchical "
             "training does not know; take a Llama, Qwen, Gemma, Phi, Mistral or LFM2 model"

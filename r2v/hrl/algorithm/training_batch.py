@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from r2v.config import HierarchicalConfig
 from r2v.hrl.algorithm import kl, losses
-from r2v.hrl.algorithm.logprobs import TokenBatch, completion_logprobs, pad_sequences
+from r2v.hrl.algorithm.logprobs import TokenBatch, autocast_of, completion_logprobs, last_states, pad_sequences
 from r2v.hrl.algorithm.losses import Per
 from r2v.hrl.types import Completion, LossFn
 
@@ -178,13 +178,8 @@ class TokenBaseline(nn.Module):
     def forward(self, model: Any, tokens: TokenBatch) -> Tensor:
         """(N, T), 0 outside completions. No gradient flows into the model."""
         causal = model.get_base_model() if hasattr(model, "peft_config") else model
-        with torch.no_grad():
-            states = causal.base_model(
-                input_ids=tokens.ids,
-                attention_mask=tokens.attention.long(),
-                position_ids=tokens.positions,
-                use_cache=False,
-            ).last_hidden_state
+        with torch.no_grad(), autocast_of(causal):
+            states = last_states(causal, tokens)
         row, column = tokens.completion.nonzero(as_tuple=True)
         flat = self.head(states[row, column - 1].to(self.head.weight.dtype)).squeeze(-1)
         values: Tensor = flat.new_zeros(tokens.ids.shape).index_put((row, column), flat)

@@ -17,6 +17,7 @@ import torch
 from r2v import distributed
 from r2v.config import PolicyConfig
 from r2v.errors import UsageError
+from r2v.hrl.algorithm.logprobs import set_autocast
 from r2v.policy.float64 import use_float64_layers
 from r2v.policy.load import Loaded, load_policy
 from r2v.policy.sharded_loading import retyped_room
@@ -32,25 +33,27 @@ def load_base(
     policy: PolicyConfig,
     weights: Path | None,
     device: str,
-    dtype: torch.dtype | None = None,
+    like: Any = None,
     *,
     in_parts: bool = False,
+    autocast: bool = True,
 ) -> Loaded:
     """The frozen base: `policy.model_name`, or what `weights` holds: a whole model, or an adapter, which is merged.
     `in_parts`: rank 0 alone reads it, on the CPU, and the other ranks make room for it
     (`r2v.policy.sharded_loading`), for `ShardedModel` to share out; all ranks must call.
 
-    `dtype` None: `policy.dtype`, and for `auto` float64 for small models and float32 for others on a CPU; on a GPU
-    bfloat16 under adapters and float32 for small models and where all weights are trained.
+    Its type is that of the model `like`, or `policy.dtype`; `auto` is float64 for small models and float32 for others
+    on a CPU, float32 for small ones and bfloat16 on a GPU. Where all weights are trained they are float32, and bfloat16
+    is how they are computed, by autocast; `autocast` false: they are computed in float32.
     """
-    _check(policy, weights)
+    _check(policy, weights, autocast)
     bits = policy.load_in_4bit if policy.lora_r > 0 else False
     loaded = load_policy(replace(policy, device=device, load_in_4bit=bits), weights, sharded=in_parts)
     adapted, model = hasattr(loaded.model, "peft_config"), loaded.model
     core = model.get_base_model() if adapted else model
     if getattr(core, "is_loaded_in_4bit", False):
         return loaded
-    target, before = dtype or _precision(policy, core, device), core.dtype
+    target, before = _precision(policy, core, device) if like is None else like.dtype, core.dtype
     if in_parts and distributed.rank():
         model = retyped_room(model.unload() if adapted else model, target)
     elif adapted:
@@ -58,15 +61,17 @@ def load_base(
     model = model.to(target).eval().requires_grad_(False)
     if before != target:  # else `load_policy` has done it
         use_float64_layers(model)
+    if autocast and policy.lora_r == 0 and _in_bfloat16(policy, core, device if like is None else like.device.type):
+        set_autocast(model)
     return replace(loaded, model=model)
 
 
-def _check(policy: PolicyConfig, weights: Path | None) -> None:
+def _check(policy: PolicyConfig, weights: Path | None, autocast: bool) -> None:
     policy.require_trainable()
-    if policy.lora_r == 0 and policy.dtype == "bfloat16":
+    if policy.lora_r == 0 and policy.dtype == "bfloat16" and not autocast:
         raise UsageError(
-            "policy.dtype=bfloat16: with policy.lora_r=0 all weights are trained, and steps as small as "
-            "hierarchical.lr round to nothing in them; set float32 or auto, or train adapters"
+            "policy.dtype=bfloat16: with policy.lora_r=0 and shards all weights are trained in float32 and computed in "
+            "it; set policy.dtype=auto, hierarchical.shards=none or zero2, or train adapters"
         )
     if policy.load_in_4bit is True and weights is not None and (weights / ADAPTERS).exists():
         raise UsageError(
@@ -76,13 +81,21 @@ def _check(policy: PolicyConfig, weights: Path | None) -> None:
 
 
 def _precision(policy: PolicyConfig, model: Any, device: str) -> torch.dtype:
+    """The type that the weights stand in. Steps as small as `hierarchical.lr` round to nothing in bfloat16."""
+    if _in_bfloat16(policy, model, device):
+        return torch.bfloat16 if policy.lora_r > 0 else torch.float32
     if policy.dtype != "auto":
         dtype: torch.dtype = getattr(torch, policy.dtype)
         return dtype
-    small = sum(tensor.numel() for tensor in model.parameters()) < SMALL
-    if device == "cpu":
-        return torch.float64 if small else torch.float32
-    return torch.bfloat16 if policy.lora_r > 0 and not small else torch.float32
+    return torch.float64 if device == "cpu" and _is_small(model) else torch.float32
+
+
+def _in_bfloat16(policy: PolicyConfig, model: Any, device: str) -> bool:
+    return policy.dtype == "bfloat16" or (policy.dtype == "auto" and device != "cpu" and not _is_small(model))
+
+
+def _is_small(model: Any) -> bool:
+    return bool(sum(tensor.numel() for tensor in model.parameters()) < SMALL)
 
 
 def with_adapters(policy: PolicyConfig, model: Any, adapters: Mapping[str, str], seed: int) -> Any:

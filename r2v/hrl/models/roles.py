@@ -181,14 +181,15 @@ def build_roles(
     if device == "cpu":
         torch.set_num_threads(1)
     in_parts = h.shards == "fsdp" and distributed.ranks() > 1
-    first = load_base(policy, weights, devices.actor, in_parts=in_parts)
+    autocast = h.shards in ("none", "zero2") or distributed.ranks() == 1
+    first = load_base(policy, weights, devices.actor, in_parts=in_parts, autocast=autocast)
     check_sharding(h, placement, first.model, device)
     if not in_parts or distributed.rank() == 0:  # another rank has room, and no weights
         require_known_logits(first.model)
     if placement == "shared":
         language_models = _shared(policy, first, seed)
     else:
-        language_models = _copies(policy, weights, first, seed, devices, in_parts)
+        language_models = _copies(policy, weights, first, seed, devices, in_parts, autocast)
     if h.shards != "none" and distributed.ranks() > 1:
         language_models = (
             _with_shards(language_models, devices.actor)
@@ -228,11 +229,17 @@ def _shared(policy: PolicyConfig, loaded: Loaded, seed: int) -> LanguageModels:
 
 
 def _copies(
-    policy: PolicyConfig, weights: Path | None, first: Loaded, seed: int, devices: Devices, in_parts: bool
+    policy: PolicyConfig,
+    weights: Path | None,
+    first: Loaded,
+    seed: int,
+    devices: Devices,
+    in_parts: bool,
+    autocast: bool,
 ) -> LanguageModels:
     """Three models. Those trained have an adapter each, or train all of their weights."""
     guidance, reference = (
-        load_base(policy, weights, device, first.model.dtype, in_parts=in_parts).model
+        load_base(policy, weights, device, first.model, in_parts=in_parts, autocast=autocast).model
         for device in (devices.guidance, devices.reference)
     )
     copies = {"actor": first.model, "guidance": guidance}

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from r2v.hrl.algorithm.logprobs import completion_logprobs, pad_sequences
+from r2v.hrl.algorithm.logprobs import autocast_of, completion_logprobs, pad_sequences
 from r2v.hrl.models.roles import GeneratingRole, Roles
 from r2v.hrl.parallel.micro_batch import RolloutRows
 from r2v.hrl.types import Completion, TokenIds
@@ -59,7 +59,7 @@ class Generator:
         role: GeneratingRole,
         version: int = 0,
         rows: RolloutRows | None = None,
-        prompt_cache: bool = True,
+        prompt_cache: bool | None = None,
     ) -> None:
         self.roles, self.role, self.version = roles, role, version
         self.rows = rows or RolloutRows(rows={role: _ROWS}, read=_ROWS)
@@ -67,6 +67,8 @@ class Generator:
         """Batches generated so far."""
         with roles.using(role) as model:
             self._end_ids = _end_ids(model, roles.tokenizer)
+            if prompt_cache is None:
+                prompt_cache = model.device.type == "cpu"  # a GPU's memory is planned without it
             self._prefixes = PrefixCache(model) if prompt_cache and PrefixCache.serve(model) else None
         pad = roles.tokenizer.pad_token_id
         self._pad_id: int = min(self._end_ids) if pad is None else pad
@@ -110,9 +112,10 @@ class Generator:
         with self.roles.using(self.role) as model:
             if model.device.type == "cpu":
                 torch.set_num_threads(1)  # the setting is per thread, and waves run in threads of their own
-            drawn = generate(
-                model, list(prompts), draws, end_ids=self._end_ids, pad_id=self._pad_id, prefixes=self._prefixes
-            )
+            with autocast_of(model):
+                drawn = generate(
+                    model, list(prompts), draws, end_ids=self._end_ids, pad_id=self._pad_id, prefixes=self._prefixes
+                )
             logprobs = self._logprobs(model, requests, drawn)
         self.passes += 1
         for index, (request, sequence) in enumerate(zip(requests, drawn, strict=True)):

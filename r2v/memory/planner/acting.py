@@ -39,7 +39,7 @@ from r2v.memory.planner.stage_names import ActingStage
 from r2v.memory.planner.state import RoleMemory, frozen
 from r2v.memory.planner.training_job import Machine
 from r2v.memory.shapes import Shape, score_head
-from r2v.memory.sizes import GIB
+from r2v.memory.sizes import GIB, prefix_states
 
 _PROCESS = 4 * GIB
 
@@ -135,8 +135,10 @@ class ActingPlan:
 
 
 def left_to(job: ActingJob, machine: Machine) -> Machine:
-    """The machine without what a serving engine takes of its card."""
-    return replace(machine, memory=machine.memory * (1 - job.engine_memory)) if job.engine_memory else machine
+    """The machine without what a serving engine takes of its card, or the models' prefix caches."""
+    models = len(job.verifiers) + (0 if job.engine_memory else len(job.actors))
+    memory = machine.memory * (1 - job.engine_memory) if job.engine_memory else machine.memory
+    return replace(machine, memory=memory, prefixes=models * prefix_states(machine.memory))
 
 
 def plan_acting(job: ActingJob, machine: Machine) -> ActingPlan:

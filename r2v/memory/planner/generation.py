@@ -36,6 +36,8 @@ class GenerationShape:
     samples: int
     """Completions of one prompt."""
     sampling: Sampling
+    full: bool = False
+    """Whether autocast, where there is any, copies the weights: it copies what is trained."""
 
     @property
     def width(self) -> int:
@@ -63,15 +65,30 @@ def reading_peak(shape: GenerationShape, rows: int, tokens: int) -> Peak:
     return Peak(size=peak.size + read_cache(shape, rows, tokens), at=peak.at)
 
 
+def _cached_width(shape: GenerationShape) -> int:
+    """Bytes per number of the KV cache: under autocast rotated keys stand in the stream's type, values in the
+    matrices'."""
+    return (shape.widths.stream + shape.width) // 2 if shape.widths.autocast else shape.width
+
+
+def _copies(shape: GenerationShape) -> tuple[int, int]:
+    """Bytes of the copies that autocast keeps to the end of a generation: of the layers' matrices, and of the head."""
+    if not (shape.widths.autocast and shape.full):
+        return 0, 0
+    model = shape.model
+    layers = sum(matrix.parameters for kind in model.kinds for matrix in model.linears(kind))
+    return layers * shape.width, model.embedding * shape.width
+
+
 def read_cache(shape: GenerationShape, rows: int, tokens: int) -> float:
     """Sliding layers cut a view from what they have read: all of it stays until the first token is added."""
-    model, width = shape.model, shape.width
+    model, width = shape.model, _cached_width(shape)
     return rows * (tokens * model.kv_bytes_per_token(width) + model.fixed_cache_entries * width)
 
 
 def grown_cache(shape: GenerationShape, rows: int) -> float:
     """The KV cache at its longest."""
-    model, width = shape.model, shape.width
+    model, width = shape.model, _cached_width(shape)
     return rows * (model.kv_bytes(shape.tokens, width) + model.fixed_cache_entries * width)
 
 
@@ -87,14 +104,16 @@ def generation_peak(shape: GenerationShape, rows: int) -> Peak:
     prompt = reading_peak(shape, prompts, shape.prompt_tokens)
     cache, logits = grown_cache(shape, rows), rows * model.vocab * width
     # The cache of a layer grows by concatenation: its old and its new keys are there together.
-    keys = rows * shape.tokens * model.kv_heads * model.head_dim * width
+    key_width = shape.widths.stream if shape.widths.autocast else width
+    keys = rows * shape.tokens * model.kv_heads * model.head_dim * key_width
+    layers, head = _copies(shape)
     copied = read_cache(shape, prompts, shape.prompt_tokens) / len(model.kinds) if shape.samples > 1 else 0
     read = read_cache(shape, rows, shape.prompt_tokens)
     peaks = (
-        Peak(size=prompt.size, at=f"prompt, {prompt.at}"),
-        Peak(size=read + copied + logits, at="prompt, a row for each sample"),
-        Peak(size=read + choosing(shape, rows), at="first token, chosen"),
-        Peak(size=cache + keys + 2 * logits, at="last token, cache grows"),
-        Peak(size=cache + choosing(shape, rows), at="last token, chosen"),
+        Peak(size=prompt.size + layers, at=f"prompt, {prompt.at}"),
+        Peak(size=read + copied + logits + layers + head, at="prompt, a row for each sample"),
+        Peak(size=read + choosing(shape, rows) + layers + head, at="first token, chosen"),
+        Peak(size=cache + keys + 2 * logits + layers + head, at="last token, cache grows"),
+        Peak(size=cache + choosing(shape, rows) + layers + head, at="last token, chosen"),
     )
     return max(peaks, key=lambda peak: peak.size)

@@ -61,7 +61,7 @@ def phase_memory(
         )
     if phase.action in ("generate", "read"):
         peak = (
-            _generating(job, phase, micro_batch)
+            _generating(job, strategy, phase, micro_batch)
             if phase.action == "generate"
             else passes.inference_peak(_model_pass(job, strategy, phase, micro_batch))
         )
@@ -102,7 +102,7 @@ def _model_pass(
     job: TrainingJob, strategy: Strategy, phase: MemoryPhase, micro_batch: int, *, fresh: bool = False
 ) -> ModelPass:
     language = phase.shape.family == job.model.family and not phase.shape.encoder
-    widths = _widths(job, phase) if language else widths_of("float32", adapters=False, autocast=False)
+    widths = _widths(job, strategy, phase) if language else widths_of("float32", adapters=False, autocast=False)
     layers = Layers(
         shape=phase.shape,
         rows=micro_batch * phase.texts,
@@ -120,15 +120,20 @@ def _model_pass(
     return ModelPass(layers=layers, checkpoint=strategy.checkpoint, chunk=strategy.chunk, predicted=predicted)
 
 
-def _widths(job: TrainingJob, phase: MemoryPhase) -> Widths:
-    """TRL and the verifier compute under autocast, hierarchical training in what the weights stand in."""
+def _widths(job: TrainingJob, strategy: Strategy, phase: MemoryPhase) -> Widths:
+    """TRL and the verifier compute under autocast. Hierarchical training computes in what the weights stand in, but for
+    trained weights that are whole on each rank."""
+    whole = job.lora_rank == 0 and strategy.shards in ("none", "zero2")
     return widths_of(
-        job.precision, adapters=not phase.full, autocast=job.stage != "hierarchical", four_bit=job.four_bit
+        job.precision,
+        adapters=job.lora_rank > 0,
+        autocast=job.stage != "hierarchical" or whole,
+        four_bit=job.four_bit,
     )
 
 
-def _generating(job: TrainingJob, phase: MemoryPhase, micro_batch: int) -> Peak:
-    widths = _widths(job, phase)
+def _generating(job: TrainingJob, strategy: Strategy, phase: MemoryPhase, micro_batch: int) -> Peak:
+    widths = _widths(job, strategy, phase)
     shape = GenerationShape(
         model=phase.shape,
         widths=widths,
@@ -138,5 +143,6 @@ def _generating(job: TrainingJob, phase: MemoryPhase, micro_batch: int) -> Peak:
         completion_tokens=job.completion_tokens,
         samples=min(job.hints, micro_batch) if phase.role == "guidance" else 1,
         sampling="sampled",
+        full=phase.full,
     )
     return generation_peak(shape, micro_batch)

@@ -11,6 +11,9 @@ from r2v.memory.planner.state import Optimizer, Precision, Shards
 from r2v.memory.shapes import Shape
 from r2v.memory.sizes import GIB
 
+CUBLAS_WORKSPACES = 64 * 2**20
+"""Bytes that cuBLAS asks of torch's allocator on its first products, beside all tensors: 32 MiB each for the thread of
+forward passes and autograd's on a Hopper GPU (measured), 8 MiB each on others."""
 StageName = Literal["hierarchical", "bc", "preference", "verifier"]
 Placement = Literal["shared", "split", "full"]
 
@@ -91,17 +94,20 @@ class TrainingJob:
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """GPUs of one node, and the memory on them that is not for tensors. The three overheads are assumptions."""
+    """GPUs of one node, and the memory on them that is not for tensors. NCCL's and the gaps' are assumptions."""
 
     memory: float
     """Bytes of one GPU."""
     gpus: int = 1
     kind: str = ""
     """The type in --gres=gpu:<kind>:<count>; "" for any."""
-    context: float = 0.5 * GIB
-    """Bytes of a process for CUDA's context, kernels and cuBLAS workspaces."""
+    context: float = 0.6 * GIB
+    """Bytes of a process for CUDA's context, kernels and cuBLAS workspaces. Measured on an H200, torch 2.11: .51 GiB,
+    and `CUBLAS_WORKSPACES`."""
     nccl: float = 0.3 * GIB
     """Bytes for buffers of the collectives, where there are several GPUs."""
+    prefixes: float = 0.0
+    """Bytes in which acting stages keep the states of prompts."""
     fragmentation: float = 0.05
     """Share of the activation bytes that the allocator loses to gaps."""
     factors: Mapping[str, float] = field(default_factory=dict)
@@ -119,7 +125,7 @@ class Machine:
     @property
     def reserved(self) -> float:
         """Bytes of each GPU that are not for tensors."""
-        return self.context + (self.nccl if self.gpus > 1 else 0)
+        return self.context + self.prefixes + (self.nccl if self.gpus > 1 else 0)
 
     @property
     def usable(self) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,11 @@ from r2v.errors import InputError, UsageError
 from r2v.hrl.algorithm import kl
 from r2v.hrl.algorithm.logprobs import completion_logprobs, pad_sequences
 from r2v.hrl.algorithm.losses import policy_loss, token_weights
+from r2v.hrl.algorithm.training_batch import batch_logprobs
+from r2v.hrl.models.bases import load_base
 from r2v.hrl.models.encoders import padded_text
 from r2v.hrl.models.roles import Roles, build_roles
+from r2v.hrl.rollout.generator import GenerationRequest, Generator
 from r2v.hrl.tasks.prompts import Prompter
 from r2v.llm.local.backend import LocalBackend
 from r2v.llm.types import Message, Request
@@ -231,12 +235,47 @@ def test_the_dropout_of_other_trainings_is_none_here(model: Path) -> None:
     ("changes", "said"),
     [
         ({"load_in_4bit": True}, "policy.load_in_4bit"),
-        ({"dtype": "bfloat16"}, "policy.dtype=bfloat16"),
     ],
 )
 def test_what_cannot_be_trained_is_refused(model: Path, changes: Any, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         build_roles(PolicyConfig(model_name=str(model), device="cpu", **changes), settings(), 0)
+
+
+def test_all_weights_in_bfloat16_are_float32_and_computed_in_bfloat16(model: Path) -> None:
+    """As under autocast: beside float32 the log-probabilities move by bfloat16's rounding, the weights not at all."""
+    policy = PolicyConfig(model_name=str(model), device="cpu", lora_r=0, dtype="float32")
+    exact = build_roles(policy, settings("full"), 0)
+    roles = build_roles(replace(policy, dtype="bfloat16"), settings("full"), 0)
+    assert {tensor.dtype for tensor in roles.parameters("actor")} == {torch.float32}
+    ours, wide = logprobs(roles, "actor"), logprobs(exact, "actor")
+    assert not torch.equal(ours, wide)
+    assert (ours - wide).abs().max() < 16 * torch.finfo(torch.bfloat16).eps * wide.abs().max()
+    assert torch.equal(ours, logprobs(roles, "reference"))
+    with roles.using("actor") as actor, torch.autocast("cpu", torch.bfloat16):
+        rows = pad_sequences(PROMPTS, SAID)
+        logits = actor(input_ids=rows.ids, attention_mask=rows.attention.long(), position_ids=rows.positions).logits
+    whole = logits[:, :-1].float().log_softmax(-1).gather(-1, rows.ids[:, 1:, None]).squeeze(-1)
+    torch.testing.assert_close(ours[:, 1:], torch.where(rows.completion[:, 1:], whole, 0.0), rtol=0, atol=1e-5)
+
+
+def test_autocasts_copies_follow_the_weights(model: Path) -> None:
+    """A step between two passes shows in the second: no copy outlives the block it was made in."""
+    roles = build_roles(
+        PolicyConfig(model_name=str(model), device="cpu", lora_r=0, dtype="bfloat16"), settings("full"), 0
+    )
+    before = logprobs(roles, "actor")
+    with torch.no_grad():
+        for tensor in roles.parameters("actor"):
+            tensor.mul_(1.5)
+    assert not torch.equal(before, logprobs(roles, "actor"))
+
+
+def test_bfloat16_computed_over_shards_is_refused(model: Path) -> None:
+    with pytest.raises(UsageError, match="policy.dtype=bfloat16: .* set policy.dtype=auto"):
+        load_base(
+            PolicyConfig(model_name=str(model), device="cpu", lora_r=0, dtype="bfloat16"), None, "cpu", autocast=False
+        )
 
 
 def test_a_role_inside_another_gives_the_base_back_as_it_was(model: Path) -> None:
@@ -374,3 +413,14 @@ def test_the_slow_copy_follows_the_critic(model: Path) -> None:
     roles.target.update()
     for name, tensor in roles.trained("target").items():
         torch.testing.assert_close(tensor, before[name] + 0.25, rtol=0, atol=1e-12)
+
+
+def test_what_is_generated_in_bfloat16_is_weighed_as_an_update_weighs_it(model: Path) -> None:
+    """So the ratio of an update begins at 1, with autocast too."""
+    policy = PolicyConfig(model_name=str(model), device="cpu", lora_r=0, dtype="bfloat16")
+    roles = build_roles(policy, settings("full"), 0)
+    requests = [GenerationRequest(prompt=tuple(prompt), key=("g", i), max_tokens=6) for i, prompt in enumerate(PROMPTS)]
+    said = Generator(roles, "actor").generate(requests)
+    with roles.using("actor") as actor:
+        again = batch_logprobs(actor, "cpu", said, len(said))
+    assert [list(one.logprobs) for one in said] == [pytest.approx(row, abs=1e-6) for row in again]

@@ -7,6 +7,7 @@ import pytest
 from r2v.hrl.parallel.micro_batch import largest_micro_batches, planned
 from r2v.hrl.training.tracking import Tracking
 from r2v.memory.peak_monitor import expected_peak
+from r2v.memory.planner.training_job import CUBLAS_WORKSPACES
 from tests.hrl.training.test_build import LARGE, PolicyConfig
 
 PLAN = planned(
@@ -26,13 +27,12 @@ class Told:
         pass
 
     def peak(self) -> int:
-        return int(
-            self.share * expected_peak(PLAN, "actor", rows=largest_micro_batches(PLAN).of("actor"), tokens=self.tokens)
-        )
+        rows = largest_micro_batches(PLAN).of("actor")
+        return int(self.share * (expected_peak(PLAN, "actor", rows=rows, tokens=self.tokens) + CUBLAS_WORKSPACES))
 
 
-@pytest.mark.parametrize(("share", "warned"), [(1.02, False), (1.3, True), (0.8, True)])
-def test_what_is_off_by_more_than_a_tenth_is_told_once(
+@pytest.mark.parametrize(("share", "warned"), [(1.02, False), (1.3, True), (0.8, False)])
+def test_what_takes_a_tenth_more_than_planned_is_told_once(
     share: float, warned: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     tracking = Tracking({"cuda:0"}, PLAN, largest_micro_batches(PLAN), meter=lambda device: Told(share))

@@ -14,7 +14,7 @@ from r2v.llm.local.backend import LocalBackend
 from r2v.llm.types import Message, Request, ScoreRequest
 from r2v.memory.acting_report import acting_verdict
 from r2v.memory.configured import acting_job
-from r2v.memory.planner.acting import ActingJob, acting_memory, plan_acting, roles
+from r2v.memory.planner.acting import ActingJob, acting_memory, left_to, plan_acting, roles
 from r2v.memory.planner.training_job import Machine
 from r2v.memory.sizes import GIB
 from r2v.memory.tracker.tracker import Tracker
@@ -162,11 +162,16 @@ def test_a_serving_engine_leaves_the_rest_of_the_card() -> None:
         for engine in ("vllm", "local")
     )
     assert (served.engine_memory, whole.engine_memory) == (0.5, 0.0)
-    assert plan_acting(served, card).batch == plan_acting(whole, Machine(memory=40 * GIB)).batch
+    left = left_to(served, card)
+    assert left.prefixes == 4 * GIB, "the verifier's; the engine has its own"
+    own = left_to(whole, Machine(memory=40 * GIB)).prefixes
+    assert own == pytest.approx(3 * 0.05 * 40 * GIB), "the policy's, the clone's and the verifier's"
+    alike = Machine(memory=40 * GIB - 4 * GIB + 0.95 * own)
+    assert plan_acting(served, card).batch == pytest.approx(plan_acting(whole, alike).batch, abs=1)
     assert "the engine has 50% of the card" in acting_verdict(plan_acting(served, card))
     keys = ("policy.lora_r=16", "policy.engine=vllm", "policy.engine_memory=0.4", "policy.engine_verifier=true")
     both = acting_job(load(None, [*EIGHT, *keys]), "evaluate")
-    assert plan_acting(both, card).batch == plan_acting(whole, Machine(memory=32 * GIB)).batch, "a server's share"
+    assert left_to(both, card).memory == pytest.approx(32 * GIB), "a server's share"
 
 
 def test_sampling_costs_more_than_the_greedy_choice() -> None:
@@ -184,8 +189,10 @@ def test_the_wave_that_fits_is_found_and_the_next_does_not_fit() -> None:
     planned = plan_acting(job, Machine(memory=40 * GIB))
     assert 1 <= planned.batch < job.batch and planned.fits
     both = acting_memory(job, "both at once", planned.batch)
-    assert both.reserved(planned.machine) <= planned.machine.usable
-    assert acting_memory(job, "both at once", planned.batch + 1).reserved(planned.machine) > planned.machine.usable
+    usable = left_to(job, planned.machine).usable
+    assert usable == pytest.approx(planned.machine.usable - 3 * 0.05 * 40 * GIB), "where three models keep prompts"
+    assert both.reserved(planned.machine) <= usable
+    assert acting_memory(job, "both at once", planned.batch + 1).reserved(planned.machine) > usable
     assert planned.binding.memory.total == both.total
     refused = plan_acting(job, Machine(memory=16 * GIB))
     assert not refused.fits and refused.batch == 0

@@ -10,7 +10,7 @@ from r2v.errors import UsageError
 from r2v.memory.planner.phases import phase_memory
 from r2v.memory.planner.planner import Plan, plan
 from r2v.memory.planner.remedies import remedies
-from r2v.memory.planner.state import sharded, trained
+from r2v.memory.planner.state import Shards, sharded, trained
 from r2v.memory.planner.training_job import Machine, TrainingJob
 from r2v.memory.report import as_json, report, verdict
 from r2v.memory.shapes import shape_of
@@ -142,26 +142,21 @@ def test_a_checkpoint_gathers_less_than_training_does() -> None:
             assert 4 * largest <= shared.gathered
 
 
-def test_hierarchical_training_has_no_autocast() -> None:
-    """float32 weights are computed in float32 there, under bfloat16 bases adapters alone are float32; bc has it."""
+def test_only_trained_weights_that_are_whole_are_autocast_in_hierarchical_training() -> None:
+    """Computed in bfloat16 they take less; under FSDP they are computed in float32."""
     full = replace(SHARED, lora_rank=0, batch=4)
-    machine = Machine(memory=400 * GIB)
-    sizes = {
-        precision: plan(
-            replace(full, precision=precision),
-            machine,
-            checkpoint=False,  # type: ignore[arg-type]
-            placement="full",
-        ).micro_batch("actor")
-        for precision in ("mixed", "float32")
-    }
-    assert sizes["mixed"] == sizes["float32"]
-    bc = replace(full, stage="bc", critic=None)
-    needs = [
-        plan(replace(bc, precision=precision), machine, checkpoint=False).binding.memory.total  # type: ignore[arg-type]
-        for precision in ("mixed", "float32")
-    ]
-    assert needs[0] < needs[1]
+    mixed, exact = (replace(full, precision=precision) for precision in ("mixed", "float32"))  # type: ignore[arg-type]
+    one, eight = Machine(memory=400 * GIB), Machine(memory=400 * GIB, gpus=8)
+
+    def actor(job: TrainingJob, machine: Machine, shards: Shards) -> float:
+        found = plan(job, machine, checkpoint=False, placement="full", shards=shards)
+        device = found.devices[0].device
+        phase = next(phase for phase in device.phases if phase.name == "actor")
+        return phase_memory(job, found.strategy, device, phase, 4).activation
+
+    assert actor(mixed, one, "none") < actor(exact, one, "none")
+    assert actor(mixed, eight, "zero2") < actor(exact, eight, "zero2")
+    assert actor(mixed, eight, "fsdp") == actor(exact, eight, "fsdp")
 
 
 def test_adapters_have_a_frozen_copy_as_DPOs_reference() -> None:
