@@ -21,6 +21,7 @@ from pathlib import Path
 import pytest
 
 from examples.hub_models import hub_model
+from r2v.cli.main import main
 from r2v.config import InferenceConfig, PolicyConfig, Price, RolloutConfig
 from r2v.errors import EnvironmentFault
 from r2v.llm.engines.release import engine_home, engine_python
@@ -211,3 +212,31 @@ def test_all_ten_stages_end_well_and_the_engine_killed_in_evaluate_loses_nothing
     assert {"r2v.stages.evaluate:STAGE", "r2v.stages.generate_candidates:STAGE"} <= played
     assert not any("train_policy" in stage or "train_verifier" in stage for stage in played)
     assert "replayed with the recorded results" in run(tmp_path, "verify-results", "results/real", "--trust")
+
+
+def test_hierarchical_training_draws_with_it_as_in_this_process(
+    engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Actor and guidance, whose adapters move in every update: the same tokens, and losses to what float32 sums differ
+    by. One adapter that stayed behind would show."""
+    for name in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "VLLM_CACHE_ROOT", "VLLM_CONFIG_ROOT"):
+        monkeypatch.setenv(name, str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    base = base_model(tmp_path / "base")
+    settings = [
+        *(f"policy.{one}" for one in (f"model_name={base}", "lora_r=8", "dtype=float32", "device=cpu")),
+        *("policy.max_seq_len=128", f"policy.engine_venv={engine}"),
+        *(f"hierarchical.{one}" for one in ("iterations=3", "episodes=8", "answer_tokens=8", "hint_tokens=8")),
+        *(f"hierarchical.{one}" for one in ("lr=1e-3", "critic.warmup=1", "critic.updates=2", "evaluate_every=3")),
+        *("hierarchical.problems.count=40", "hierarchical.problems.held_out=6"),
+    ]
+    lines = {}
+    for name in ("local", "vllm"):
+        words = ["--config", str(REPOSITORY / "configs/hierarchical.yaml"), "--output", name]
+        assert main(["train_hierarchical", *words, "--overrides", *settings, f"policy.engine={name}"]) == 0
+        lines[name] = [json.loads(line) for line in Path(name, "metrics.jsonl").read_text().splitlines()]
+    for one, other in zip(lines["local"], lines["vllm"], strict=True):
+        assert one["rollout/tokens"] == other["rollout/tokens"]
+        for figure in ("actor/loss", "actor/kl", "guidance/loss", "acc/turn1", "acc/turn2"):
+            assert one.get(figure, 0.0) == pytest.approx(other.get(figure, 0.0), abs=1e-4)
+    assert lines["vllm"][-1]["actor/kl"] > 0, "the adapters have moved"

@@ -196,9 +196,10 @@ class PolicyConfig:
     device: Annotated[str, _Device] = field(default="auto", metadata=RUNTIME)
     """Torch device, such as cpu or cuda:1; auto: a GPU where there is one."""
     engine: Annotated[str, Text(longest=500)] = LOCAL
-    """Who answers for the policy where it plays. local: this process; vllm: servers that the stage starts, one on each
-    GPU (`r2v engine install` first); or the URL of such a server, whose key is read from R2V_ENGINE_KEY. The same bytes
-    on every run are promised for the bundled student under local; elsewhere keyed draws and replay."""
+    """Who answers for the policy where it plays, and draws where it is trained by its own draws (hierarchical). local:
+    this process; vllm: servers that the stage starts, one on each GPU (`r2v engine install` first); or the URL of such
+    a server, whose key is read from R2V_ENGINE_KEY. The same bytes on every run are promised for the bundled student
+    under local; elsewhere keyed draws and replay."""
     engine_venv: PathText | None = field(default=None, metadata=RUNTIME)
     """Virtual environment of the engine; None: where `r2v engine install` puts it."""
     engine_memory: Annotated[float, Range(above=0, at_most=0.95)] = field(default=0.5, metadata=RUNTIME)

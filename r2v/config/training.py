@@ -150,8 +150,9 @@ class VerifierConfig:
     """trained: learns the labels of `label_sources`; llm_judge: learns the scores of the teacher's model as a judge,
     which needs a teacher of a provider."""
     label_sources: Names = field(default_factory=lambda: ["auto"])
-    """Exactly one of outcome, td, corrupted, judge and auto. auto: judge under mode=llm_judge; else corrupted where the
-    teacher is scripted and the benchmark deterministic; else outcome."""
+    """Exactly one of outcome, td, corrupted, judge, consensus (corrupted ones that the judge confirms) and auto. auto:
+    judge under mode=llm_judge; else corrupted where the teacher is scripted and the benchmark deterministic; else
+    outcome."""
     gae_lambda: Share = 0.9
     """Of the labels td: 1 is the episode's outcome at every step, 0 the value of the step after it."""
     num_tasks: Count = 200
@@ -163,7 +164,7 @@ class VerifierConfig:
 
     def __post_init__(self) -> None:
         check_fields("verifier", self)
-        allowed = ("auto", "outcome", "td", "corrupted", "judge")
+        allowed = ("auto", "outcome", "td", "corrupted", "judge", "consensus")
         check(
             len(self.label_sources) == 1 and self.label_sources[0] in allowed,
             "verifier.label_sources",

@@ -169,6 +169,11 @@ ABLATION_ROWS = {
             overrides=("verifier.label_sources=[td]",),
         ),
         Ablation(
+            name="verifier_by_consensus",
+            description="the verifier learns executed labels that a judge confirms",
+            overrides=("verifier.label_sources=[consensus]",),
+        ),
+        Ablation(
             name="feat_progress_only",
             description="the router sees progress only",
             overrides=("router.features=[progress]",),

@@ -41,6 +41,7 @@ def job_of_hierarchical(policy: PolicyConfig, h: HierarchicalConfig) -> Training
         batch=max(h.critic.batch_size, completions),
         replay=h.replay.capacity,
         optimizer=h.optimizer,
+        engine_memory=policy.engine_memory if policy.engine == VLLM else 0.0,
         **_model(policy),
     )
 

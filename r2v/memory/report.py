@@ -36,7 +36,8 @@ def verdict(plan: Plan) -> str:
     """One line: whether the plan fits, and the phase that decides."""
     binding, machine = plan.binding, plan.machine
     required = f"{binding.phase.name} needs {gib(binding.memory.total)} GiB ({binding.memory.peak_at})"
-    available = f"{gib(machine.usable)} of {gib(machine.memory)} GiB are for tensors"
+    available = f"{gib(plan.usable)} of {gib(machine.memory)} GiB are for tensors"
+    available += f", the engine has {plan.job.engine_memory:.0%} of the card" if plan.job.engine_memory else ""
     if plan.fits:
         return f"fits: {plan.strategy}; {required}, {available}"
     return (
@@ -58,7 +59,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "offload": plan.strategy.offload,
         "chunk": plan.strategy.chunk,
         "whole_state": round(whole_state(plan.job)),
-        "usable": round(plan.machine.usable),
+        "usable": round(plan.usable),
         "gres": gres(plan.machine),
         "mem": mem_header(plan.host),
         "devices": [

@@ -64,13 +64,13 @@ def weights_sha256(folder: Path) -> str:
     return whole.hexdigest()
 
 
-def export_adapters(loaded: Loaded, folder: Path) -> None:
-    """Write the adapters being trained into a folder, as peft reads them: always the same bytes for the same ones."""
+def export_adapters(loaded: Loaded, folder: Path, name: str = "default") -> None:
+    """Write the adapters of that name into a folder, as peft reads them: always the same bytes for the same ones."""
     from peft import get_peft_model_state_dict
 
     model = loaded.model
-    _save(get_peft_model_state_dict(model, adapter_name="default", save_embedding_layers=False), folder / ADAPTER)
-    config = model.peft_config["default"].to_dict()
+    _save(get_peft_model_state_dict(model, adapter_name=name, save_embedding_layers=False), folder / ADAPTER)
+    config = model.peft_config[name].to_dict()
     config.update(
         base_model_name_or_path=loaded.name, inference_mode=True, target_modules=sorted(config["target_modules"])
     )

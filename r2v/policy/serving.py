@@ -59,6 +59,23 @@ def scoring_servers(policy: PolicyConfig, weights: Path) -> tuple[Sequence[Engin
     return _servers(policy, replace(model, pooling=True)), adapter
 
 
+def training_servers(policy: PolicyConfig, *, tokens: int, dtype: str, device: str) -> Sequence[EngineServer]:
+    """The server that generates for one process of a training, beside it on its `device`: of the base in the type that
+    it is trained in, with room for so many tokens. Raises as `served_policy`."""
+    policy.require_servable()
+    model, _ = described_model(policy)
+    model = replace(model, max_model_len=tokens, dtype=dtype)
+    gpus = [] if model.gpu_memory is None else [_name_of(device)]
+    return fleet_of(policy.engine, model, home=engine_home(policy.engine_venv), gpus=gpus)
+
+
+def _name_of(device: str) -> str:
+    """A GPU of this process as CUDA_VISIBLE_DEVICES names it."""
+    import torch
+
+    return visible_gpus(torch.cuda.device_count())[int(device.partition(":")[2] or 0)]
+
+
 def _servers(policy: PolicyConfig, model: EngineModel) -> Sequence[EngineServer]:
     gpus = []
     if model.gpu_memory is not None:

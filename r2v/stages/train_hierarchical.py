@@ -55,18 +55,22 @@ class HierarchicalSettings:
     """Hash of the file of problems: with another content it is another artifact."""
     seed: int
     ranks: int | None = field(default=None, metadata=c.RUNTIME)
-    engine: str | None = field(default=None, metadata=IF_GIVEN)
-    """`policy.engine` where it was to be another than this process."""
     played: PlayedTasks | None = field(default=None, metadata=IF_GIVEN)
     """None: nothing is played, the problems are texts."""
 
     def require_possible(self) -> None:
-        """Raises UsageError where an engine is to generate."""
-        if self.engine is not None:
+        """Raises UsageError where an engine is to generate and cannot follow what is trained."""
+        self.policy.require_servable()
+        h, engine = self.hierarchical, self.policy.engine
+        if engine != LOCAL and h.start == "bc":
             raise UsageError(
-                f"policy.engine={self.engine}: hierarchical training generates in its own process, with weights that "
-                "change in every iteration; allowed is local. Run this stage with policy.engine=local (the artifact is "
-                "the same), the stages that play with the engine"
+                f"policy.engine={engine}: under hierarchical.start=bc the clone is merged into the base, which no "
+                "server holds; set policy.engine=local, or hierarchical.start=model"
+            )
+        if engine != LOCAL and h.shards != "none":
+            raise UsageError(
+                f"policy.engine={engine}: under hierarchical.shards={h.shards} no rank has adapters that a server "
+                "could be sent; set policy.engine=local, or hierarchical.shards=none"
             )
 
     @classmethod
@@ -82,12 +86,11 @@ class HierarchicalSettings:
             guidance=replace(h.guidance, reward=reward and _with_source(_REWARD_KEY, reward)),
         )
         return cls(
-            policy=config.policy.trained(),
+            policy=replace(config.policy, engine_verifier=False),
             hierarchical=content,
             problems_sha256=_content_of(h.problems.path),
             seed=config.seed,
             ranks=config.training.ranks,
-            engine=None if config.policy.engine == LOCAL else config.policy.engine,
             played=_played(config) if h.problems.path == c.TASK_PROBLEMS else None,
         )
 
@@ -155,7 +158,11 @@ def _train(config: c.Config, work: Work) -> None:
     weights = work.inputs["bc"].file("final") if "bc" in work.inputs else None
     with distributed.stopping() as stop, tf32(device_of(config.policy).startswith("cuda")):
         trainer = build_trainer(config, work.folder, weights, stop=stop, root=work.root)
-        report = trainer.run()
+        try:
+            report = trainer.run()
+        finally:
+            if trainer.roles.served is not None:
+                trainer.roles.served.close()
     actor, best = trainer.roles.actor_as_policy(), trainer.state.best
     if distributed.rank() == 0:
         report["weights_sha256"] = export(actor, work.folder / "final")

@@ -7,14 +7,16 @@ of its steps, and the teacher plays on to the end (where worlds fork and a scrip
 elsewhere from the recorded outcomes. With `verifier.mode=llm_judge` the teacher's model judges the recorded steps and
 plausible wrong ones, through its provider's batches or calls, and the head learns its scores: later stages ask the
 head, never the judge. With `verifier.label_sources=[td]` recorded outcomes are smoothed by the values that verifiers of
-other tasks learnt from them. Beside the verifier itself, one per fold is trained without that fold's
-tasks, so that candidates are never scored by a verifier that has seen their task. Each leaves checkpoints
-beside itself: a run that was cut goes on with the verifier it was training, at the update it had reached. Where there
-is more than one GPU (or `training.ranks`), one process for each does the training (`r2v.stages.verifier_training`).
+other tasks learnt from them; with `[consensus]` executed labels count where the judge confirms them. Beside the
+verifier itself, one per fold is trained without that fold's tasks, so that candidates are never scored by a verifier
+that has seen their task. Each leaves checkpoints beside itself: a run that was cut goes on with the verifier it was
+training, at the update it had reached. Where there is more than one GPU (or `training.ranks`), one process for each
+does the training (`r2v.stages.verifier_training`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -58,7 +60,7 @@ class VerifierSettings:
 
     def require_anew(self) -> None:
         """Raises UsageError for a judge that is to be the model of a collection which the expert will make."""
-        if self.verifier.mode == "llm_judge":
+        if self.verifier.mode == "llm_judge" or self.verifier.label_sources[0] in ("judge", "consensus"):
             self.teacher.require_judge()
 
     @classmethod
@@ -82,12 +84,20 @@ class VerifierSettings:
     @property
     def needs_world(self) -> bool:
         """Whether the labels may be executed; recorded outcomes and a judge's opinions need no world."""
-        return self.verifier.mode != "llm_judge" and self.verifier.label_sources[0] in ("auto", "corrupted")
+        return self.verifier.mode != "llm_judge" and self.verifier.label_sources[0] in (
+            "auto",
+            "corrupted",
+            "consensus",
+        )
 
     @property
     def asks_teacher(self) -> bool:
         """Whether the labels may cost a call to the teacher."""
-        return self.verifier.mode == "llm_judge" or self.verifier.label_sources[0] in ("judge", "corrupted")
+        return self.verifier.mode == "llm_judge" or self.verifier.label_sources[0] in (
+            "judge",
+            "corrupted",
+            "consensus",
+        )
 
 
 def run(cfg: VerifierSettings, work: Work) -> None:
@@ -129,6 +139,8 @@ def _labelled(cfg: VerifierSettings, work: Work) -> list[VerifierExample]:
     logger.info("  labels come from: %s", source)
     if benchmark is not None and source == "corrupted":
         return _executed(cfg, work, benchmark)
+    if benchmark is not None and source == "consensus":
+        return _agreed(cfg, work, benchmark)
     return _judged(cfg, work) if source == "judge" else _outcomes(cfg, work, source)
 
 
@@ -202,21 +214,39 @@ def _executed_one(episode: Episode) -> Episode:
     return episode
 
 
+def _agreed(cfg: VerifierSettings, work: Work, benchmark: Benchmark) -> list[VerifierExample]:
+    """Labels by playing on that a judge, asked about each of them, confirms."""
+    from r2v.verifier.labels import consensus_examples
+
+    examples = _executed(cfg, work, benchmark)
+    kept, counts = consensus_examples(examples, _opinions(cfg, work, examples))
+    logger.info("  of %d executed labels the judge confirms: %s", len(examples), figures_line(counts))
+    work.summary.update(consensus=counts)
+    return kept
+
+
 def _judged(cfg: VerifierSettings, work: Work) -> list[VerifierExample]:
-    """Labels from a judge's opinion of the recorded steps and of wrong ones beside them; each question is paid once,
-    and what it is likely to cost is told before it is asked."""
-    from r2v.llm.providers.teacher import teacher_rate
-    from r2v.llm.waves import Waves
+    """Labels from a judge's opinion of the recorded steps and of wrong ones beside them."""
     from r2v.policy.prompt_encoder import build_messages
-    from r2v.rollout.model_factory import Purse, judge_of
-    from r2v.stages.judge_teacher import judge_teacher
-    from r2v.verifier.judge_labels import ask_all, asked, figures, price, steps_to_judge
+    from r2v.verifier.judge_labels import steps_to_judge
     from r2v.verifier.labels import judged_examples
 
     episodes = DataRegistry(work.root / "data").iter_episodes(work.inputs["collect"].summary["run_ids"])
     examples = steps_to_judge(
         episodes, build_messages, num_tasks=cfg.verifier.num_tasks, per_episode=cfg.verifier.num_corruptions
     )
+    return judged_examples(examples, _opinions(cfg, work, examples))
+
+
+def _opinions(cfg: VerifierSettings, work: Work, examples: Sequence[VerifierExample]) -> Sequence[float | None]:
+    """What the judge says of each example; each question is paid once, and what it is likely to cost is told before it
+    is asked."""
+    from r2v.llm.providers.teacher import teacher_rate
+    from r2v.llm.waves import Waves
+    from r2v.rollout.model_factory import Purse, judge_of
+    from r2v.stages.judge_teacher import judge_teacher
+    from r2v.verifier.judge_labels import ask_all, asked, figures, price
+
     registry = DataRegistry(work.root / "data")
     runs = [registry.get(run_id) for run_id in work.inputs["collect"].summary["run_ids"]]
     teacher = judge_teacher(cfg.teacher, runs, work.folder.parent)
@@ -227,7 +257,7 @@ def _judged(cfg: VerifierSettings, work: Work) -> list[VerifierExample]:
     found = {"judge": {"provider": teacher.provider, "model": teacher.model_name}, **figures(examples, opinions)}
     write_json(work.folder / "judge_report.json", found)
     logger.info("  judge answered: %s", figures_line(found))
-    return judged_examples(examples, opinions.scores)
+    return opinions.scores
 
 
 STAGE = Stage(version=1, settings=VerifierSettings, run=run)

@@ -9,7 +9,9 @@ Every label says where it comes from:
 - executed: an action put in place of the teacher's and played on, by whoever the caller lets continue; the
   target is the share of continuations that succeed. Only states that could still be saved count: a verifier
   taught on doomed states learns doom, not the action;
-- judge: an LLM's score.
+- judge: an LLM's score;
+- consensus: an executed action whose target the judge's score comes near to (arXiv 2501.07301): those on which the
+  two differ, lucky continuations and mistaken judges among them, are left out.
 
 Tasks weigh the same, whatever their number of steps.
 """
@@ -30,12 +32,14 @@ from r2v.errors import InputError
 from r2v.llm.types import Message
 from r2v.storage.files import write_lines
 
-LabelSource = Literal["outcome", "td", "executed", "judge"]
+LabelSource = Literal["outcome", "td", "executed", "judge", "consensus"]
 Context = Callable[[str, Sequence[str], Sequence[str]], tuple[Message, ...]]
 """(goal, observations, actions before) -> the conversation an actor would send, as
 `policy.prompts.build_messages` makes it."""
 
 BLAME_DECAY = 0.8
+CONSENSUS = 0.3
+"""Most by which a judge's score may differ from an executed target that it is to confirm."""
 SAVABLE = 0.5
 """Least share of continuations of the expert's own action that succeed for a state to count as savable."""
 
@@ -172,6 +176,26 @@ def judged_examples(examples: Iterable[VerifierExample], scores: Iterable[float 
         for example, score in zip(examples, scores, strict=True)
         if score is not None
     ]
+
+
+def consensus_examples(
+    examples: Iterable[VerifierExample], scores: Iterable[float | None]
+) -> tuple[list[VerifierExample], dict[str, int]]:
+    """The executed examples, with their targets, that a judge's scores confirm; how many were kept, and why others were
+    not."""
+    kept, counts = [], Counter(kept=0, disputed=0, not_judged=0)
+    for example, score in zip(examples, scores, strict=True):
+        verdict = (
+            "not_judged"
+            if score is None
+            else "kept"
+            if abs(score - example.target) <= CONSENSUS + 1e-9  # tenths do not add up in binary
+            else "disputed"
+        )
+        counts[verdict] += 1
+        if verdict == "kept":
+            kept.append(replace(example, label_source="consensus"))
+    return kept, dict(counts)
 
 
 def balanced(examples: Sequence[VerifierExample]) -> list[VerifierExample]:

@@ -24,7 +24,10 @@ from r2v.stages.train_hierarchical import REPORT, closing_lines
 from r2v.storage import artifact as artifacts
 from r2v.storage.artifact import Artifact
 from tests.hrl.trainers import model_at
+from tests.llm.engines.stub_server import stub_engine
+from tests.llm.engines.test_servers import running
 from tests.seeds.workspace import REPOSITORY
+from tests.served_models import base_model
 from tests.trust.kinds import unlisted
 from tests.warm import run, start
 
@@ -106,19 +109,56 @@ def test_gsm8ks_configuration_trains_a_small_model_to_the_end(tmp_path: Path) ->
     assert "answers were cut at hierarchical.answer_tokens=16" in done.stderr
 
 
+SERVED = ("policy.lora_r=4", "policy.dtype=float32", "policy.device=cpu", "policy.engine=vllm")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (("policy.lora_r=0",), "cannot serve this policy: whole weights"),
+        (("policy.dtype=float64",), "no engine computes in float64"),
+        (("hierarchical.start=bc",), "the clone is merged into the base"),
+        (("hierarchical.shards=fsdp",), "under hierarchical.shards=fsdp no rank has adapters"),
+    ],
+)
 @pytest.mark.parametrize("command", [("train_hierarchical",), ("run", "--overrides", "hierarchical.enabled=true")])
-def test_an_engine_is_refused_before_anything_is_begun(
-    command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_an_engine_that_cannot_follow_is_refused_before_anything_is_begun(
+    command: tuple[str, ...],
+    changes: tuple[str, ...],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Alone and in a chain."""
+    """Alone and in a chain, where alone there is a clone to start from."""
+    if "hierarchical.start=bc" in changes and command[0] != "run":
+        pytest.skip("without a clone that is what is said")
     monkeypatch.chdir(tmp_path)
-    model_at(tmp_path / "small")
-    settings = ("policy.model_name=small", "policy.lora_r=4", "policy.dtype=float32", "policy.engine=vllm")
+    settings = (f"policy.model_name={model_at(tmp_path / 'small')}", *SERVED, *changes)
     words = [*command, *(() if "--overrides" in command else ("--overrides",)), *settings]
     assert main(words) == 2
     [line] = [line for line in capsys.readouterr().err.splitlines() if line.startswith("r2v: ")]
-    assert line.startswith("r2v: policy.engine=vllm: hierarchical training generates in its own process")
-    assert "policy.engine=local" in line and not (tmp_path / "outputs").exists()
+    assert line.startswith("r2v: policy.engine") and said in line and "engine=local" in line
+    assert not (tmp_path / "outputs").exists()
+
+
+def test_an_engine_draws_for_both_policies_and_is_ended_with_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Behind a stand-in for vLLM, whose draws are its own: what it drew with is weighed against the policy's."""
+    monkeypatch.chdir(tmp_path)
+    venv = stub_engine(tmp_path / "engine")
+    base = base_model(tmp_path / "base")
+    settings = [f"policy.model_name={base}", *SERVED, f"policy.engine_venv={venv}", "policy.max_seq_len=128"]
+    monkeypatch.setenv("VLLM_STUB_DIED", str(tmp_path / "died"))
+    monkeypatch.setenv("VLLM_STUB_DIE_AT", "30")
+    assert main([*command("policy.max_seq_len=128"), *settings]) == 0
+    said = capsys.readouterr().err
+    assert "engine: vllm 0.32.0, 1 server for policies" in said and "it is started again" in said
+    assert unlisted(PLACE) == [] and not list(PLACE.glob("served-*"))
+    lines = [json.loads(line) for line in (PLACE / "metrics.jsonl").read_text().splitlines()]
+    assert [line["iteration"] for line in lines] == [0, 1, 2] and lines[-1]["actor/version"] > 0
+    assert [words for _, words in running().values() if str(venv) in words] == []
 
 
 def test_every_file_it_leaves_is_of_a_known_kind(finished: Path) -> None:

@@ -18,6 +18,7 @@ from r2v.config import Config, load
 from r2v.data.episode import Action, Episode, EpisodeMetadata, Observation, Step, episode_id
 from r2v.data.registry import DataRegistry
 from r2v.emulator import EmulatedRequest, Emulator, Fault, Lifecycle, Timing
+from r2v.emulator.answers import load_answer
 from r2v.errors import EmptyResult, EnvironmentFault, UsageError
 from r2v.llm.types import Message, ScoreRequest
 from r2v.llm.waves import Waves
@@ -26,6 +27,7 @@ from r2v.pipeline.jobs import job
 from r2v.pipeline.run import run_job
 from r2v.policy.export import export
 from r2v.policy.load import Loaded
+from r2v.randomness import digest
 from r2v.rollout.model_factory import require_provider, verifier_scorer
 from r2v.stages.train_verifier import STAGE, VerifierSettings, label_source
 from r2v.storage.artifact import JOURNAL, Artifact, Work
@@ -383,3 +385,38 @@ def test_the_judge_is_told_what_the_policy_would_see() -> None:
         "conversation": [{"role": "user", "content": "goal"}],
         "proposed_action": "open door",
     }
+
+
+def opinion(action: str) -> int:
+    """Out of 10, by the action's words alone."""
+    return 9 * (digest(action)[0] % 2)
+
+
+def expert_and_judge(request: EmulatedRequest) -> str | None:
+    """Plays the bundled benchmark as its expert, and judges by `opinion`."""
+    if request.messages[0].content.startswith("You judge one step"):
+        return json.dumps({"score": opinion(json.loads(request.messages[-1].content)["proposed_action"])})
+    return load_answer("desk")(request)
+
+
+def test_executed_labels_count_where_the_judge_confirms_them(served: Serve, base: Path, root: Path) -> None:
+    more = ("verifier.mode=trained", "verifier.label_sources=[consensus]", "verifier.num_tasks=3", "env.options={}")
+    config = load(None, overrides(base, "openai", *more, "training.verifier.num_epochs=1"))
+    assert VerifierSettings.of(config).needs_world and VerifierSettings.of(config).asks_teacher
+    with served(answer=expert_and_judge):
+        made = train(root, config)
+    examples = read_examples(made.file("verifier_data.jsonl"))
+    assert {one.label_source for one in examples} == {"consensus"}
+    assert all(abs(one.target - opinion(one.action) / 10) <= 0.3 + 1e-9 for one in examples)
+    assert {one.kind == "teacher" for one in examples} == {True, False}
+    counts = made.summary["consensus"]
+    assert counts["kept"] == len(examples) and counts["disputed"] > 0
+    report = json.loads(made.file("judge_report.json").read_text())
+    assert report["examples"] == counts["kept"] + counts["disputed"]
+
+
+def test_a_scripted_teacher_confirms_nothing(base: Path, root: Path) -> None:
+    config = load(None, overrides(base, "openai", "verifier.mode=trained", "verifier.label_sources=[consensus]"))
+    scripted = replace(config, teacher=replace(config.teacher, provider="scripted"))
+    with pytest.raises(UsageError, match="a judge needs an LLM"):
+        VerifierSettings.of(scripted).require_anew()

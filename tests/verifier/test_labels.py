@@ -13,6 +13,7 @@ from r2v.verifier.labels import (
     ExecutedAction,
     balanced,
     blamed,
+    consensus_examples,
     detour_value,
     executed_examples,
     in_order,
@@ -136,3 +137,14 @@ def test_examples_round_trip_in_any_order(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("[]\n")
     with pytest.raises(InputError, match="a:1: not a VerifierExample"):
         read_examples(tmp_path / "a")
+
+
+def test_consensus_keeps_what_a_judge_confirms_to_three_tenths() -> None:
+    """|executed - judge| <= .3 keeps the executed target; the rest is counted by its reason."""
+    examples = [
+        executed_examples([executed(outcomes=(target,), expert_outcomes=(1.0,))])[0][0]
+        for target in (1.0, 1.0, 0.4, 0.0, 0.0, 1.0)
+    ]
+    kept, counts = consensus_examples(examples, [0.7, 0.69, 0.1, 0.3, 0.31, None])
+    assert [one.target for one in kept] == [1.0, 0.4, 0.0] and {one.label_source for one in kept} == {"consensus"}
+    assert counts == {"kept": 3, "disputed": 2, "not_judged": 1}

@@ -31,12 +31,14 @@ from r2v.hrl.algorithm.critic import DoubleCritic, TargetNetwork
 from r2v.hrl.algorithm.logprobs import require_known_logits
 from r2v.hrl.models.bases import load_base, with_adapters
 from r2v.hrl.models.encoders import CriticTokenizer, ValueModel, build_critic, build_critic_tokenizer, build_value
+from r2v.hrl.models.served import ServedRoles
 from r2v.hrl.parallel.base_model import ACTOR, GUIDANCE, BaseModel
 from r2v.hrl.parallel.parts import own_part
 from r2v.hrl.parallel.placement import Devices, devices_of, placement_of
 from r2v.hrl.parallel.sharding import ShardedModel, check_sharding, copy_into, full_cpu_copy, full_shape, mesh_of
 from r2v.hrl.parallel.zero import ZeroModel
 from r2v.hrl.types import LossFn
+from r2v.llm.engines.client import Adapter
 from r2v.memory.planner.training_job import Placement
 from r2v.policy.load import Loaded, device_of
 
@@ -64,6 +66,8 @@ class Roles:
     """Name of the model that the roles started from."""
     from_weights: bool
     """Whether they started from exported weights, not from those of the model of that name."""
+    served: ServedRoles | None = None
+    """The engine that draws completions; None: the models here."""
 
     @contextmanager
     def using(self, role: LanguageRole) -> Iterator[Any]:
@@ -71,6 +75,13 @@ class Roles:
         base, adapter = self.language_models[role]
         with base.use_adapter(adapter) as model:
             yield model
+
+    def published(self, role: GeneratingRole) -> Adapter:
+        """The role's adapters as the engine knows them, sent to it where they have changed."""
+        assert self.served is not None
+        base, adapter = self.language_models[role]
+        assert adapter is not None
+        return self.served.publish(role, Loaded(model=base.model, tokenizer=self.tokenizer, name=self.name), adapter)
 
     @property
     def sharded(self) -> bool:

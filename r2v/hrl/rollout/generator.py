@@ -8,7 +8,7 @@ made again from text. Log-probabilities are those that an update of the same pol
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,6 +19,7 @@ from r2v.hrl.algorithm.logprobs import autocast_of, completion_logprobs, pad_seq
 from r2v.hrl.models.roles import GeneratingRole, Roles
 from r2v.hrl.parallel.micro_batch import RolloutRows
 from r2v.hrl.types import Completion, TokenIds
+from r2v.llm.engines.client import Adapter
 from r2v.llm.local.decode import Draw, Drawn, generate
 from r2v.llm.local.prefix_cache import PrefixCache
 from r2v.memory.retry_on_oom import retry_on_oom
@@ -48,7 +49,8 @@ class Generator:
     The model's weights must not change while it is in use: it caches the prompts that it has read. A call may be of
     any size; `rows` bounds how many completions are generated together, and how many are read for their
     log-probabilities. A batch that does not fit a GPU is made again in halves, and so are all after it. The role's base
-    model is held while it generates, so two generators on a shared base never run with each other's adapter.
+    model is held while it generates, so two generators on a shared base never run with each other's adapter. Where the
+    roles are served (`r2v.hrl.models.served`) the engine draws, and the model here reads what it drew.
     """
 
     max_batch = 1 << 30
@@ -69,7 +71,9 @@ class Generator:
             self._end_ids = _end_ids(model, roles.tokenizer)
             if prompt_cache is None:
                 prompt_cache = model.device.type == "cpu"  # a GPU's memory is planned without it
-            self._prefixes = PrefixCache(model) if prompt_cache and PrefixCache.serve(model) else None
+            local = roles.served is None
+            self._prefixes = PrefixCache(model) if local and prompt_cache and PrefixCache.serve(model) else None
+        self._adapter = None if local else roles.published(role)
         pad = roles.tokenizer.pad_token_id
         self._pad_id: int = min(self._end_ids) if pad is None else pad
 
@@ -80,6 +84,8 @@ class Generator:
 
     def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
         """One completion per request, in order, however many."""
+        if self._adapter is not None:
+            return self._generate_by_engine(self._adapter, requests)
         completions: dict[int, Completion] = {}
         order = _by_length(requests)
         while len(completions) < len(order):
@@ -97,27 +103,41 @@ class Generator:
         parts = [requests[start : start + rows] for start in range(0, len(requests), rows)]
         return [completion for part in parts for completion in self._generate_batch(part)]
 
+    def _generate_by_engine(self, adapter: Adapter, requests: Sequence[GenerationRequest]) -> list[Completion]:
+        """All of them at once by the engine; then their log-probabilities by the model here, in as many rows as fit."""
+        assert self.roles.served is not None
+        prompts, draws = _draws(requests)
+        drawn = self.roles.served.draw(adapter, prompts, draws, self._end_ids)
+        self.passes += 1
+
+        def read(rows: int) -> dict[int, tuple[float, ...]]:
+            self.rows.read = rows
+            with self.roles.using(self.role) as model:
+                return self._logprobs(model, requests, drawn)
+
+        logprobs = retry_on_oom(read, self.rows.read, phase=f"rollout, {self.role}", alone=True).result
+        return list(self._completions(requests, drawn, logprobs, by_engine=True))
+
     def _generate_batch(self, requests: Sequence[GenerationRequest]) -> Iterator[Completion]:
-        prompts = {prompt: index for index, prompt in enumerate(dict.fromkeys(request.prompt for request in requests))}
-        draws = [
-            Draw(
-                prompt=prompts[request.prompt],
-                key=request.key,
-                temperature=request.temperature,
-                top_p=1.0,
-                max_tokens=request.max_tokens,
-            )
-            for request in requests
-        ]
+        prompts, draws = _draws(requests)
         with self.roles.using(self.role) as model:
             if model.device.type == "cpu":
                 torch.set_num_threads(1)  # the setting is per thread, and waves run in threads of their own
             with autocast_of(model):
                 drawn = generate(
-                    model, list(prompts), draws, end_ids=self._end_ids, pad_id=self._pad_id, prefixes=self._prefixes
+                    model, prompts, draws, end_ids=self._end_ids, pad_id=self._pad_id, prefixes=self._prefixes
                 )
             logprobs = self._logprobs(model, requests, drawn)
         self.passes += 1
+        yield from self._completions(requests, drawn, logprobs)
+
+    def _completions(
+        self,
+        requests: Sequence[GenerationRequest],
+        drawn: Sequence[Drawn],
+        logprobs: Mapping[int, tuple[float, ...]],
+        by_engine: bool = False,
+    ) -> Iterator[Completion]:
         for index, (request, sequence) in enumerate(zip(requests, drawn, strict=True)):
             text = self.roles.tokenizer.decode(sequence.tokens, skip_special_tokens=True)
             yield Completion(
@@ -127,6 +147,7 @@ class Generator:
                 ended=sequence.ended,
                 version=self.version,
                 text=text,
+                engine_logprobs=tuple(sequence.logprobs) if by_engine and index in logprobs else (),
             )
 
     def _logprobs(
@@ -148,6 +169,22 @@ class Generator:
                 # + 0.0 makes -0.0 a 0.0: the two print differently, and records are compared as bytes
                 found[index] = tuple(round(value, _DIGITS) + 0.0 for value in row[mask].tolist())
         return found
+
+
+def _draws(requests: Sequence[GenerationRequest]) -> tuple[list[TokenIds], list[Draw]]:
+    """Their prompts, each once, and a draw for each of them."""
+    prompts = {prompt: index for index, prompt in enumerate(dict.fromkeys(request.prompt for request in requests))}
+    draws = [
+        Draw(
+            prompt=prompts[request.prompt],
+            key=request.key,
+            temperature=request.temperature,
+            top_p=1.0,
+            max_tokens=request.max_tokens,
+        )
+        for request in requests
+    ]
+    return list(prompts), draws
 
 
 def _by_length(requests: Sequence[GenerationRequest]) -> list[int]:

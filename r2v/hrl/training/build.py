@@ -8,7 +8,9 @@ from pathlib import Path
 
 from r2v import distributed
 from r2v.config import TASK_PROBLEMS, Config, identity
+from r2v.config.engines import LOCAL
 from r2v.hrl.models.roles import build_roles
+from r2v.hrl.models.served import ServedRoles
 from r2v.hrl.parallel import ranks
 from r2v.hrl.parallel.micro_batch import fit
 from r2v.hrl.parallel.placement import first_device
@@ -18,6 +20,7 @@ from r2v.hrl.training.trainer import Trainer
 from r2v.log import logger
 from r2v.policy.export import weights_sha256
 from r2v.policy.load import device_of
+from r2v.policy.serving import training_servers
 
 
 def build_trainer(
@@ -41,8 +44,12 @@ def build_trainer(
     ranks.join(first_device(h.placement, device_of(config.policy)))
     roles = build_roles(config.policy, h, config.seed, weights)
     with roles.using("actor") as model:
-        family = str(model.config.model_type)
+        family, dtype = str(model.config.model_type), str(model.dtype).removeprefix("torch.")
     h = with_lengths(h, texts.problems, roles.tokenizer) if texts else with_action_lengths(h, config.inference)
+    if config.policy.engine != LOCAL:
+        tokens = config.policy.max_seq_len + max(h.longest_answer, h.longest_hint)
+        servers = training_servers(config.policy, tokens=tokens, dtype=dtype, device=roles.devices.actor)
+        roles = replace(roles, served=ServedRoles(servers, folder / f"served-{distributed.rank()}"))
     best = fit(config.policy, h, roles.placement, roles.devices, family)
     h = replace(h, gradient_checkpointing=best.gradient_checkpointing)
     if distributed.rank() == 0:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -91,6 +92,11 @@ class EngineClient:
         is no answer to be had, InputError for adapters that it cannot load."""
         async with self._rooms[place]:
             return await self._answer(self.servers[place], path, body)
+
+    async def forget(self, place: int, adapter: Adapter) -> None:
+        """Take adapters from a server that will not be asked for them again; one that has not got them is content."""
+        with suppress(httpx2.TransportError):
+            await self._post(self.servers[place], "/v1/unload_lora_adapter", {"lora_name": adapter.name})
 
     async def _answer(self, server: EngineServer, path: str, body: dict[str, Any]) -> Any:
         for _ in range(_ATTEMPTS):

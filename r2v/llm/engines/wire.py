@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from r2v.llm.engines.keyed import NUM_LOGPROBS, read_report
-from r2v.llm.local.decode import Drawn
+from r2v.llm.local.decode import Draw, Drawn
 from r2v.llm.types import Request
 from r2v.randomness import Key
 
@@ -27,9 +27,9 @@ class Shortened(ValueError):
 
 
 def completion_body(
-    model: str, prompt: Sequence[int], request: Request, key: Key, end_ids: frozenset[int]
+    model: str, prompt: Sequence[int], request: Request | Draw, key: Key, end_ids: frozenset[int]
 ) -> dict[str, Any]:
-    """The body of one completion."""
+    """The body of one completion of a request, or of a draw."""
     return {
         "model": model,
         "prompt": list(prompt),

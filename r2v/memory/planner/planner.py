@@ -64,6 +64,11 @@ class Plan:
         return tuple(one for device in self.devices for one in device.phases)
 
     @property
+    def usable(self) -> float:
+        """Bytes of each GPU for the tensors of this job: without what a serving engine beside it takes."""
+        return usable(self.job, self.machine)
+
+    @property
     def fits(self) -> bool:
         """Whether every phase fits with a micro-batch of at least 1."""
         return all(planned.micro_batch for planned in self.phases)
@@ -118,6 +123,11 @@ def plan(
     return replace(closest, tried=tuple(tried))
 
 
+def usable(job: TrainingJob, machine: Machine) -> float:
+    """Bytes of each GPU for the tensors of a job."""
+    return machine.usable - job.engine_memory * machine.memory
+
+
 def _smallest_share(plan: Plan) -> float:
     """Of its phases, the smallest micro-batch as a share of its batch."""
     return min(planned.micro_batch / planned.phase.batch for planned in plan.phases)
@@ -147,7 +157,7 @@ def _largest_micro_batch(
         return memory.corrected(machine.factors.get(phase.name, 1.0))
 
     def fits(micro_batch: int) -> bool:
-        return peak(micro_batch).reserved(machine) <= machine.usable
+        return peak(micro_batch).reserved(machine) <= usable(job, machine)
 
     if not fits(1):
         return PlannedPhase(phase=phase, micro_batch=0, memory=peak(1))

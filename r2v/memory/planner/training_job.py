@@ -50,6 +50,8 @@ class TrainingJob:
     """Sequences (or pairs) of one update, all GPUs together."""
     replay: int = 20_000
     """Turns in the critic's replay buffer."""
+    engine_memory: float = 0.0
+    """Share of each GPU that a serving engine takes beside the training (hierarchical)."""
 
     def __post_init__(self) -> None:
         for name in ("prompt_tokens", "completion_tokens", "critic_tokens", "episodes", "hints", "batch"):

@@ -80,18 +80,22 @@ def verifier(case: Case) -> Sequence[Part]:
     (source,) = labels.label_sources
     free = config.teacher.provider == "scripted" and known.deterministic
     tasks = known.of_split("train", labels.num_tasks)
-    if labels.mode == "llm_judge":
-        asked = Workload(llm=steps + labels.num_corruptions)
+    asked = Workload(llm=steps + labels.num_corruptions)
+    if labels.mode == "llm_judge" or source == "judge":
         one = case.with_tokens(asked.times(len(config.data.seeds)), steps)
         why = "a recording may suggest fewer wrong actions"
         return [Part(name="judge", total=one.times(tasks), unit=one, at_most=why, remedy="verifier.num_tasks")]
-    if not (source == "corrupted" or (source == "auto" and free)):
+    if not (source in ("corrupted", "consensus") or (source == "auto" and free)):
         return []
     wrong = branches_at_most(steps, count=labels.num_corruptions, copies=known.copies, llm=1)
     one = case.with_tokens(episode(steps, llm=1) + wrong, steps)
     executed = known.branched_of_split("train", labels.num_tasks)
     executed += known.branched_of_split("calibration", labels.num_tasks // 3)
+    judged = case.with_tokens(asked, steps)
+    why = "an episode may suggest fewer wrong actions"
+    confirmed = Part(name="judge", total=judged.times(executed), unit=judged, at_most=why, remedy="verifier.num_tasks")
     return [
+        *([confirmed] if source == "consensus" else []),
         Part(
             name="corruptions",
             total=one.times(executed),
@@ -99,7 +103,7 @@ def verifier(case: Case) -> Sequence[Part]:
             blocks=case.blocks(executed, 1),
             at_most="wrong actions are played on from steps that are drawn, of successes alone",
             remedy="verifier.num_tasks, verifier.num_corruptions",
-        )
+        ),
     ]
 
 

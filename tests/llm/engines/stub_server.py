@@ -113,6 +113,9 @@ class _Handler(BaseHTTPRequestHandler):
                 return self._say(404, {"error": {"message": "no adapter there"}})
             _Handler.adapters[body["lora_name"]] = body["lora_path"]
             return self._say(200, "ok")
+        if self.path == "/v1/unload_lora_adapter":
+            gone = _Handler.adapters.pop(body["lora_name"], None)
+            return self._say(200 if gone else 404, {})
         if body["model"] != "base" and body["model"] not in _Handler.adapters:
             return self._say(404, {"error": {"message": f"The model `{body['model']}` does not exist."}})
         if len(body.get("prompt", body.get("input"))) > int(os.environ.get("VLLM_STUB_ROOM", "256")):

@@ -1,0 +1,106 @@
+"""Served roles: actor and guidance behind a serving engine (`policy.engine`), which follows their adapters.
+
+    served = ServedRoles(servers, folder)
+    adapter = served.publish("actor", policy)            # written where they have changed since
+    drawn = served.draw(adapter, prompts, draws, ends)   # as r2v.llm.local.decode.generate, by the engine
+
+The engine holds the base once more and learns of adapters by the name of their content at the first request of theirs;
+those of earlier updates are taken from it. Draws are keyed. An engine sums in another order than the model that is
+trained, so the log-probabilities that it drew with are kept beside the policy's own, and an update weighs the two
+(`r2v.hrl.algorithm.losses.importance`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from r2v.errors import EnvironmentFault, UsageError
+from r2v.llm.engines.client import Adapter, EngineClient
+from r2v.llm.engines.servers import EngineServer, OwnServer
+from r2v.llm.engines.wire import COMPLETIONS, NotKeyed, Shortened, completion_body, read_completion
+from r2v.llm.local.decode import Draw, Drawn
+from r2v.llm.providers.remote import Unanswered
+from r2v.policy.export import export_adapters
+from r2v.policy.load import Loaded
+from r2v.storage.artifact_manifest import json_sha256
+from r2v.storage.integrity import content_files
+
+
+class ServedRoles:
+    """The adapters of the roles, in `folder`, and the servers that draw completions with them."""
+
+    def __init__(self, servers: Sequence[EngineServer], folder: Path) -> None:
+        self.servers, self.folder = servers, folder
+        self._published: dict[str, Adapter] = {}
+
+    def publish(self, role: str, loaded: Loaded, name: str) -> Adapter:
+        """The adapters `name` of a model as they are now, which the engine knows by their content."""
+        draft = self.folder / f"tmp-{role}"
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir(parents=True)
+        export_adapters(loaded, draft, name)
+        adapter = f"r2v-{role}-{json_sha256(content_files(draft))[:16]}"
+        before = self._published.get(role)
+        if before is not None and before.name == adapter:
+            shutil.rmtree(draft)
+            return before
+        shutil.rmtree(self.folder / adapter, ignore_errors=True)
+        place = draft.rename(self.folder / adapter).resolve()
+        self._published[role] = Adapter(name=adapter, folder=place)
+        if before is not None:
+            asyncio.run(self._forget(before))
+            shutil.rmtree(before.folder, ignore_errors=True)
+        return self._published[role]
+
+    def draw(
+        self,
+        adapter: Adapter,
+        prompts: Sequence[Sequence[int]],
+        draws: Sequence[Draw],
+        end_ids: frozenset[int],
+    ) -> list[Drawn]:
+        """One completion per draw, all of them at once. Raises UsageError for a prompt that does not fit,
+        EnvironmentFault where the engine cannot be had."""
+        return asyncio.run(self._draw(adapter, prompts, draws, end_ids))
+
+    def close(self) -> None:
+        """End the servers of our own, which hold a part of the GPU, and drop the adapters' files."""
+        for server in self.servers:
+            if isinstance(server, OwnServer):
+                server.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    async def _draw(
+        self, adapter: Adapter, prompts: Sequence[Sequence[int]], draws: Sequence[Draw], end_ids: frozenset[int]
+    ) -> list[Drawn]:
+        async with EngineClient(self.servers, adapter) as client:
+
+            async def one(draw: Draw) -> Drawn:
+                prompt = prompts[draw.prompt]
+                place = client.place_of(*prompt)
+                body = completion_body(client.model, prompt, draw, draw.key, end_ids)
+                try:
+                    answer = await client.ask(place, COMPLETIONS, body)
+                except Unanswered as error:
+                    raise UsageError(f"{error}; prompts are at most policy.max_seq_len") from None
+                return _read(answer, draw, end_ids, self.servers[place].url)
+
+            return list(await asyncio.gather(*client.start(one(draw) for draw in draws)))
+
+    async def _forget(self, adapter: Adapter) -> None:
+        async with EngineClient(self.servers, None) as client:
+            await asyncio.gather(*(client.forget(place, adapter) for place in range(len(self.servers))))
+
+
+def _read(answer: object, draw: Draw, end_ids: frozenset[int], url: str) -> Drawn:
+    try:
+        return read_completion(answer, draw.max_tokens, end_ids)  # type: ignore[arg-type]
+    except Shortened as error:
+        raise UsageError(f"policy.engine: {error}: prompt and answer do not fit; raise policy.max_seq_len") from None
+    except NotKeyed as error:
+        raise EnvironmentFault(f"policy.engine={url}: {error}; start it with `r2v engine serve`") from None
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise EnvironmentFault(f"policy.engine={url}: not a completion of vLLM ({error!r})") from None
