@@ -151,7 +151,6 @@ ELSEWHERE = {
     "python benchmarks/hrl_study.py --table": "shows what its runs left; they take hours of CPU",
     "python benchmarks/hrl_learning.py": "trains for six minutes of CPU",
     "python benchmarks/hrl_speed.py": "measures for minutes, beside TRL",
-    "python benchmarks/planner.py --cuda --large": "needs a GPU",
 }
 """What is not run here: the test that does, as file::name, or the reason why none can."""
 

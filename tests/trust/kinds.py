@@ -286,7 +286,7 @@ ARTIFACT_FILES = (
             "policy.imitation:train_imitation",
             "stages.accept_policy:accept_or_hand_on",
             "stages.train_verifier:run",
-            "stages.train_verifier:_judged",
+            "stages.train_verifier:_opinions",
             "stages.generate_candidates:run",
             "stages.train_router:run",
             "stages.train_hierarchical:_train",
