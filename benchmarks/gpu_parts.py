@@ -398,7 +398,7 @@ PARTS: dict[str, tuple[int, Callable[[str], None]]] = {
     "full-weights": (90, full_weights),
     "offloaded": (60, offloaded),
     "stages": (90, stages),
-    "adapters": (300, adapters),  # after all others
+    "adapters": (300, adapters),
     "decoding": (60, decoding),
     "numbers": (60, numbers),
     "rollout": (70, rollout),

@@ -6,9 +6,9 @@
     monitor.record()                            # for the metrics
 
 On a GPU a phase's peak is torch.cuda.max_memory_allocated: bytes of tensors, which is what the plan predicts, and of
-cuBLAS's workspaces. A CPU
-has no such figure. There the rise of the process's peak resident memory is recorded under that name and compared with
-nothing: it includes Python and the libraries, and shows only what exceeds every earlier peak.
+cuBLAS's workspaces. A CPU has no such figure. There the rise of the process's peak resident memory is recorded under
+that name and compared with nothing: it includes Python and the libraries, and shows only what exceeds every earlier
+peak.
 """
 
 from __future__ import annotations

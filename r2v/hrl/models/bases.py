@@ -70,8 +70,8 @@ def _check(policy: PolicyConfig, weights: Path | None, autocast: bool) -> None:
     policy.require_trainable()
     if policy.lora_r == 0 and policy.dtype == "bfloat16" and not autocast:
         raise UsageError(
-            "policy.dtype=bfloat16: with policy.lora_r=0 and shards all weights are trained in float32 and computed in "
-            "it; set policy.dtype=auto, hierarchical.shards=none or zero2, or train adapters"
+            "policy.dtype=bfloat16: fully trained weights (policy.lora_r=0) that fsdp or zero3 share out are computed "
+            "in float32; set policy.dtype=auto, hierarchical.shards=none or zero2, or train adapters"
         )
     if policy.load_in_4bit is True and weights is not None and (weights / ADAPTERS).exists():
         raise UsageError(

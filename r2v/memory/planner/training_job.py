@@ -79,8 +79,8 @@ class TrainingJob:
 
     @property
     def computed_width(self) -> int:
-        """Bytes per weight of a fully trained model while it runs: under autocast bfloat16, which hierarchical
-        training does not have."""
+        """Bytes per weight of a fully trained model while its shards are put together: under autocast bfloat16, which
+        sharded hierarchical training does not have."""
         return 2 if self.precision == "mixed" and self.stage != "hierarchical" else self.base_width
 
     @property

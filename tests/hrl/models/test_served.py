@@ -11,6 +11,7 @@ import torch
 
 from r2v.config import CriticConfig, HierarchicalConfig, PolicyConfig
 from r2v.errors import UsageError
+from r2v.hrl.algorithm.training_batch import batch_logprobs
 from r2v.hrl.models.roles import Roles, build_roles
 from r2v.hrl.models.served import ServedRoles
 from r2v.hrl.rollout.generator import GenerationRequest, Generator
@@ -52,19 +53,11 @@ def test_the_engine_draws_and_the_model_here_weighs(roles: Roles) -> None:
     said = Generator(roles, "actor").generate(asked)
     again = Generator(roles, "actor").generate(asked)
     assert said == again and [one.prompt for one in said] == [one.prompt for one in asked]
-    alone = replace(roles, served=None)
-    for one in said:
-        assert len(one.engine_logprobs) == len(one.logprobs) == len(one.tokens)
-        assert one.engine_logprobs != one.logprobs, "the stub's figures are its own"
-        generator = Generator(alone, "actor")
-        with alone.using("actor") as model:
-            weighed = generator._logprobs(model, [asked[said.index(one)]], [_Drawn(list(one.tokens))])  # type: ignore[list-item]
-        assert weighed[0] == pytest.approx(one.logprobs, abs=1e-5)
-
-
-class _Drawn:
-    def __init__(self, tokens: list[int]) -> None:
-        self.tokens = tokens
+    with roles.using("actor") as model:
+        weighed = batch_logprobs(model, "cpu", said, 2)
+    for one, logprobs in zip(said, weighed, strict=True):
+        assert one.logprobs == pytest.approx(logprobs, abs=1e-5)
+        assert len(one.engine_logprobs) == len(one.tokens) and one.engine_logprobs != one.logprobs, "the stub's own"
 
 
 def test_greedy_draws_are_weighed_by_nobody(roles: Roles) -> None:
