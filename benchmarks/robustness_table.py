@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.students import OUTCOMES, POINTS
-from benchmarks.students_table import DRAWS, MAIN_POINT, Piece, generator_of
+from benchmarks.student_pieces import DRAWS, Piece, generator_of
+from benchmarks.students import MAIN_POINT, OUTCOMES, POINTS
 from r2v.config.methods import OURS
 from r2v.errors import UsageError
 from r2v.evaluation.statistics import FloatArray, percentile_interval

@@ -62,6 +62,7 @@ FROZEN = "ea97fb8202927013ced50f5ee35e34905c2cf5d0"
 SHARES = (0.05, 0.1, 0.2, 0.3, 0.45)
 """r2v's operating points, shares of LLM steps on calibration tasks; the third is the main one."""
 POINTS = tuple(f"{share:g}" for share in SHARES)
+MAIN_POINT = POINTS[2]
 MOST_PLAYED = 5
 ORACLE_TASKS, ORACLE_CALLS = 30, 3
 HAZARDS = tuple(one.name for one in fields(PerturbationsConfig) if one.type == "CategoryConfig")

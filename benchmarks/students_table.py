@@ -15,29 +15,22 @@ dollars, on its own tasks. Then each aim, and whether it is met: with fewer stud
 from __future__ import annotations
 
 import argparse
-import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import zstandard
 from numpy.typing import NDArray
 
-from benchmarks.students import HAZARDS, OUTCOMES, POINTS
+from benchmarks.hazards_table import hazards_table
+from benchmarks.student_pieces import DRAWS, Piece, bounds, generator_of, joined, resamples
+from benchmarks.students import MAIN_POINT, OUTCOMES, POINTS
 from r2v.config.methods import OURS
-from r2v.errors import UsageError
-from r2v.evaluation.frontier import Curve
-from r2v.evaluation.outcomes import INJECTION
 from r2v.evaluation.statistics import FloatArray, holm, minimum_detectable_difference, percentile_interval
-from r2v.randomness import seed_of
 
-DRAWS, ORACLE_DRAWS = 2000, 1000
+ORACLE_DRAWS = 1000
 PLANNED = 5
 """Students of the final table."""
-MAIN_POINT = POINTS[2]
 REFERENCE = "entropy"
 PARTS = (
     ("verifier, as a threshold instead of entropy", "verifier", "entropy"),
@@ -49,57 +42,6 @@ MUST_BEAT = ("entropy", "entropy_nonfree", "disagreement", "verifier")
 """The rivals that the aims name: raw and masked entropy, on-policy disagreement, the verifier."""
 
 
-@dataclass(frozen=True)
-class Piece:
-    """A student's outcomes: its head, and its cells by condition, method and point."""
-
-    head: dict[str, Any]
-    cells: dict[tuple[str, str, str], dict[str, Any]]
-    oracle: dict[str, list[list[int | None]]]
-
-    @classmethod
-    def read(cls, path: Path) -> Piece:
-        """Of a file."""
-        text = zstandard.ZstdDecompressor().decompress(path.read_bytes(), max_output_size=1 << 28).decode()
-        head, *lines = map(json.loads, text.splitlines())
-        cells = {(line["condition"], line["method"], line["point"]): line for line in lines if "point" in line}
-        oracle = {line["condition"]: line["micro_usd_by_calls"] for line in lines if "point" not in line}
-        return cls(head, cells, oracle)
-
-    def means(self, condition: str, method: str, point: str, counts: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """(cost in USD, success) of a cell in every draw of tasks, (draws,)."""
-        cell = self.cells[condition, method, point]
-        cost = np.array(cell["micro_usd"], float) / 1e6
-        success = np.array([digit == "1" for digit in cell["success"]], float)
-        total = counts.sum(axis=1)
-        return counts @ cost / total, counts @ success / total
-
-    def areas(self, condition: str, method: str, counts: FloatArray) -> FloatArray:
-        """APGR in every draw of tasks."""
-        low, high = (self.means(condition, end, "", counts) for end in ("slm_only", "llm_only"))
-        drawn = [self.means(condition, method, point, counts) for point in POINTS]
-        cost, success = (np.stack(axis, axis=1) for axis in zip(*drawn, strict=True))
-        return Curve.through(cost, success, low, high).apgr()
-
-
-def joined(parts: Sequence[Piece]) -> Piece:
-    """A student's pieces of different tasks as one, of the cells and columns that all of them hold; the oracle is that
-    of the first. Raises UsageError where a method was placed elsewhere: then they are different students."""
-    first, *others = parts
-    for other in others:
-        placed, theirs = first.head["thresholds"], other.head["thresholds"]
-        if odd := [name for name in placed if name in theirs and placed[name] != theirs[name]]:
-            raise UsageError(f"student {first.head['student']}: {odd[0]} has other thresholds in another piece")
-    cells = {}
-    for key in set.intersection(*(set(part.cells) for part in parts)):
-        alike = [part.cells[key] for part in parts]
-        shared = [name for name in alike[0] if all(name in one for one in alike)]
-        cells[key] = {name: "".join(one[name] for one in alike) for name in ("success", "obeyed") if name in shared}
-        lists = [name for name in shared if isinstance(alike[0][name], list)]
-        cells[key] |= {name: [value for one in alike for value in one[name]] for name in lists}
-    return Piece(first.head, {key: cells[key] for key in first.cells if key in cells}, first.oracle)
-
-
 def iqm(values: FloatArray) -> FloatArray:
     """The interquartile mean over the first axis: the mean of its middle half, with fractions at the borders."""
     ordered, count = np.sort(values, axis=0), len(values)
@@ -109,7 +51,7 @@ def iqm(values: FloatArray) -> FloatArray:
 
 def table(pieces: Sequence[Piece], condition: str, planned: int = PLANNED) -> list[str]:
     """The lines of a condition's table. Raises UsageError where pieces are of unlike numbers of tasks."""
-    counts = _resamples(pieces, condition)
+    counts = resamples(pieces, condition)
     chosen = _students(len(pieces))
     methods = list(dict.fromkeys(method for at, method, point in pieces[0].cells if at == condition and point))
     areas = {method: np.stack([piece.areas(condition, method, counts) for piece in pieces]) for method in methods}
@@ -135,11 +77,11 @@ def table(pieces: Sequence[Piece], condition: str, planned: int = PLANNED) -> li
     ]
     for method in sorted(methods, key=lambda name: -over_students(areas[name])[0]):
         own = over_students(areas[method])
-        cells = [f"{own[0]:.3f} {_bounds(own[1:])}", "", "", "", ""]
+        cells = [f"{own[0]:.3f} {bounds(own[1:])}", "", "", "", ""]
         if method != OURS:
             lead = leads[method]
             cells[1:] = [
-                f"{lead[0]:+.3f} {_bounds(lead[1:])}",
+                f"{lead[0]:+.3f} {bounds(lead[1:])}",
                 f"{adjusted[method]:.3f}",
                 f"{minimum_detectable_difference(float(lead[1:].std())):.3f}",
                 _counted(*ahead(each[method]), len(pieces)),
@@ -158,79 +100,23 @@ def table(pieces: Sequence[Piece], condition: str, planned: int = PLANNED) -> li
     return [*rows, "", *lines, *_parts(earned, len(pieces)), *hazards_table(pieces, condition, methods), *aims]
 
 
-def hazards_table(pieces: Sequence[Piece], condition: str, methods: Sequence[str]) -> list[str]:
-    """Attack success, and success by category of perturbation, at the main point: of each method over the episodes that
-    its own path was hit in, all students together, with a 95 % bootstrap over tasks. Nothing where no piece says."""
-    keys = [("slm_only", ""), ("llm_only", ""), *((name, MAIN_POINT) for name in methods if name[:8] != "without ")]
-    told = [piece for piece in pieces if "hit" in piece.cells[condition, *keys[0]]]
-    if not told:
-        return []
-    counts = _resamples(told, condition)
-    seen = {
-        at: name
-        for at, name in enumerate(HAZARDS)
-        if any(bits >> at & 1 for piece in told for bits in piece.cells[condition, *keys[0]]["hit"])
-    }
-    if not seen:
-        return []
-    rows = [
-        f"Of episodes that a category hit, {len(told)} students:",
-        "",
-        f"| method | injected instruction obeyed | {' | '.join(f'success: {name}' for name in seen.values())} |",
-        "|" + "---|" * (2 + len(seen)),
-    ]
-    for key in keys:
-        cells = [piece.cells[condition, *key] for piece in told]
-        obeyed = _share(cells, "obeyed", HAZARDS.index(INJECTION), counts)
-        found = [_share(cells, "success", at, counts) for at in seen]
-        rows.append(f"| {key[0]} | {obeyed} | {' | '.join(found)} |")
-    return [*rows, ""]
-
-
-def _share(cells: Sequence[Mapping[str, Any]], column: str, category: int, counts: FloatArray) -> str:
-    """The share of 1s among episodes that the category hit, and how many there are."""
-    hit = np.array([[bits >> category & 1 for bits in cell["hit"]] for cell in cells], float)
-    value = np.array([[float(digit) for digit in cell[column]] for cell in cells])
-    if not hit.any():
-        return "none hit"
-    weights = counts @ hit.T  # (draws, students)
-    total = weights.sum(axis=1)
-    share = (counts @ (hit * value).T).sum(axis=1)[total > 0] / total[total > 0]
-    return f"{share[0]:.3f} {_bounds(share[1:])} of {int(hit.sum())}"
-
-
 def _parts(earned: Sequence[tuple[str, FloatArray, tuple[int, int]]], students: int) -> list[str]:
     """A line for each learned part that stands beside its cheapest replacement: whether it earns its place."""
     lines = []
     for name, lead, counted in earned:
-        bounds = percentile_interval(lead[1:])
-        verdict = "yes" if bounds is not None and bounds[0] > 0 else "no"
+        interval = percentile_interval(lead[1:])
+        verdict = "yes" if interval is not None and interval[0] > 0 else "no"
         lines.append(
-            f"- {name}: earns its place: {verdict}, {lead[0]:+.3f} {_bounds(lead[1:])} APGR, "
+            f"- {name}: earns its place: {verdict}, {lead[0]:+.3f} {bounds(lead[1:])} APGR, "
             f"students: {_counted(*counted, students)}"
         )
     return ["Parts:", *lines, ""] if lines else []
-
-
-def _resamples(pieces: Sequence[Piece], condition: str) -> FloatArray:
-    """How often each task counts: once in the estimate, then in every draw, (1 + DRAWS, tasks)."""
-    sizes = {len(piece.cells[condition, OURS, POINTS[0]]["success"]) for piece in pieces}
-    if len(sizes) > 1:
-        raise UsageError(f"{condition}: pieces of {sorted(sizes)} tasks; one number is asked for: make them alike")
-    count = sizes.pop()
-    draws = generator_of(count).multinomial(count, [1 / count] * count, size=DRAWS)
-    return np.concatenate([np.ones((1, count)), draws]).astype(float)
 
 
 def _students(count: int) -> NDArray[np.int64]:
     """Which students count: all in the estimate, then those of every draw, (1 + DRAWS, students)."""
     draws = generator_of(-count).integers(count, size=(DRAWS, count))
     return np.concatenate([[range(count)], draws])
-
-
-def generator_of(number: int) -> np.random.Generator:
-    """Keyed draws."""
-    return np.random.default_rng(seed_of("students", number))
 
 
 def ahead(leads: FloatArray) -> tuple[int, int]:
@@ -241,11 +127,6 @@ def ahead(leads: FloatArray) -> tuple[int, int]:
 
 def _counted(above: int, below: int, students: int) -> str:
     return f"{above} of {students}" + (f", {below} behind" if below else "")
-
-
-def _bounds(draws: FloatArray) -> str:
-    found = percentile_interval(draws)
-    return "" if found is None else f"[{found[0]:.3f}, {found[1]:.3f}]"
 
 
 def _ends(pieces: Sequence[Piece], condition: str, method: str, counts: FloatArray) -> str:
@@ -302,7 +183,7 @@ def oracle(pieces: Sequence[Piece], condition: str) -> tuple[FloatArray, list[st
         for calls in range(most)
     ]
     closed = np.where(best > theirs, (ours - theirs) / np.where(best > theirs, best - theirs, 1), np.nan)
-    said = "undefined" if np.isnan(closed[0]) else f"{closed[0]:.2f} {_bounds(closed[1:])}"
+    said = "undefined" if np.isnan(closed[0]) else f"{closed[0]:.2f} {bounds(closed[1:])}"
     line = (
         f"Multi-step oracle, the first {count} tasks: APGR {best[0]:.3f}, r2v there {ours[0]:.3f}, "
         f"{REFERENCE} {theirs[0]:.3f}: r2v closes {said} of the gap. Solvable with at most "

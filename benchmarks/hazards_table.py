@@ -1,0 +1,54 @@
+"""Attack success by canary, and success by category of perturbation: a table beside benchmarks.students_table's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from benchmarks.student_pieces import Piece, bounds, resamples
+from benchmarks.students import HAZARDS, MAIN_POINT
+from r2v.evaluation.outcomes import INJECTION
+from r2v.evaluation.statistics import FloatArray
+
+
+def hazards_table(pieces: Sequence[Piece], condition: str, methods: Sequence[str]) -> list[str]:
+    """Attack success, and success by category of perturbation, at the main point: of each method over the episodes that
+    its own path was hit in, all students together, with a 95 % bootstrap over tasks. Nothing where no piece says."""
+    keys = [("slm_only", ""), ("llm_only", ""), *((name, MAIN_POINT) for name in methods if name[:8] != "without ")]
+    told = [piece for piece in pieces if "hit" in piece.cells[condition, *keys[0]]]
+    if not told:
+        return []
+    counts = resamples(told, condition)
+    seen = {
+        at: name
+        for at, name in enumerate(HAZARDS)
+        if any(bits >> at & 1 for piece in told for bits in piece.cells[condition, *keys[0]]["hit"])
+    }
+    if not seen:
+        return []
+    rows = [
+        f"Of episodes that a category hit, {len(told)} students:",
+        "",
+        f"| method | injected instruction obeyed | {' | '.join(f'success: {name}' for name in seen.values())} |",
+        "|" + "---|" * (2 + len(seen)),
+    ]
+    for key in keys:
+        cells = [piece.cells[condition, *key] for piece in told]
+        obeyed = _share(cells, "obeyed", HAZARDS.index(INJECTION), counts)
+        found = [_share(cells, "success", at, counts) for at in seen]
+        rows.append(f"| {key[0]} | {obeyed} | {' | '.join(found)} |")
+    return [*rows, ""]
+
+
+def _share(cells: Sequence[Mapping[str, Any]], column: str, category: int, counts: FloatArray) -> str:
+    """The share of 1s among episodes that the category hit, and how many there are."""
+    hit = np.array([[bits >> category & 1 for bits in cell["hit"]] for cell in cells], float)
+    value = np.array([[float(digit) for digit in cell[column]] for cell in cells])
+    if not hit.any():
+        return "none hit"
+    weights = counts @ hit.T  # (draws, students)
+    total = weights.sum(axis=1)
+    share = (counts @ (hit * value).T).sum(axis=1)[total > 0] / total[total > 0]
+    return f"{share[0]:.3f} {bounds(share[1:])} of {int(hit.sum())}"
