@@ -136,7 +136,7 @@ class PrefixCache:
 
 
 def _usual_bytes(device: torch.device) -> int:
-    if device.type == "cpu":
+    if device.type != "cuda":
         return _BYTES
     return int(prefix_states(torch.cuda.get_device_properties(device).total_memory))
 
