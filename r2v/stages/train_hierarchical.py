@@ -12,6 +12,7 @@ for each does the training: this module, given the attempt's folder.
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -149,6 +150,7 @@ def closing_lines(report: dict[str, Any]) -> list[str]:
 
 
 def _train(config: c.Config, work: Work) -> None:
+    from r2v.hrl.models.served import SERVED
     from r2v.hrl.training.build import build_trainer
     from r2v.policy.export import export
     from r2v.policy.load import device_of
@@ -173,6 +175,8 @@ def _train(config: c.Config, work: Work) -> None:
             report["best"]["weights_sha256"] = export(trainer.roles.actor_as_policy(), work.folder / BEST)
         write_json(work.folder / REPORT, report)
     distributed.wait_for_all()
+    if distributed.rank() == 0:  # a killed attempt may have had more ranks
+        shutil.rmtree(work.folder / SERVED, ignore_errors=True)
 
 
 def _train_as_rank(folder: Path) -> None:

@@ -112,29 +112,34 @@ def test_gsm8ks_configuration_trains_a_small_model_to_the_end(tmp_path: Path) ->
 SERVED = ("policy.lora_r=4", "policy.dtype=float32", "policy.device=cpu", "policy.engine=vllm")
 
 
+ALONE, CHAIN = ("train_hierarchical",), ("run", "--overrides", "hierarchical.enabled=true")
+
+
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("command", "changes", "said"),
     [
-        (("policy.lora_r=0",), "cannot serve this policy: whole weights"),
-        (("policy.dtype=float64",), "no engine computes in float64"),
-        (("hierarchical.start=bc",), "the clone is merged into the base"),
-        (("hierarchical.shards=fsdp",), "under hierarchical.shards=fsdp no rank has adapters"),
+        *(
+            (command, changes, said)
+            for command in (ALONE, CHAIN)
+            for changes, said in (
+                ("policy.lora_r=0", "cannot serve this policy: whole weights"),
+                ("policy.dtype=float64", "no engine computes in float64"),
+                ("hierarchical.shards=fsdp", "under hierarchical.shards=fsdp no rank has adapters"),
+            )
+        ),
+        (CHAIN, "hierarchical.start=bc", "the clone is merged into the base"),  # alone it lacks a clone first of all
     ],
 )
-@pytest.mark.parametrize("command", [("train_hierarchical",), ("run", "--overrides", "hierarchical.enabled=true")])
 def test_an_engine_that_cannot_follow_is_refused_before_anything_is_begun(
     command: tuple[str, ...],
-    changes: tuple[str, ...],
+    changes: str,
     said: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Alone and in a chain, where alone there is a clone to start from."""
-    if "hierarchical.start=bc" in changes and command[0] != "run":
-        pytest.skip("without a clone that is what is said")
     monkeypatch.chdir(tmp_path)
-    settings = (f"policy.model_name={model_at(tmp_path / 'small')}", *SERVED, *changes)
+    settings = (f"policy.model_name={model_at(tmp_path / 'small')}", *SERVED, changes)
     words = [*command, *(() if "--overrides" in command else ("--overrides",)), *settings]
     assert main(words) == 2
     [line] = [line for line in capsys.readouterr().err.splitlines() if line.startswith("r2v: ")]
@@ -155,7 +160,7 @@ def test_an_engine_draws_for_both_policies_and_is_ended_with_the_training(
     assert main([*command("policy.max_seq_len=128"), *settings]) == 0
     said = capsys.readouterr().err
     assert "engine: vllm 0.32.0, 1 server for policies" in said and "it is started again" in said
-    assert unlisted(PLACE) == [] and not list(PLACE.glob("served-*"))
+    assert unlisted(PLACE) == [] and not (PLACE / "served").exists()
     lines = [json.loads(line) for line in (PLACE / "metrics.jsonl").read_text().splitlines()]
     assert [line["iteration"] for line in lines] == [0, 1, 2] and lines[-1]["actor/version"] > 0
     assert [words for _, words in running().values() if str(venv) in words] == []

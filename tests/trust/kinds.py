@@ -941,6 +941,7 @@ ELSEWHERE = {
 KINDS = RUN_FILES + ARTIFACT_FILES + EXPERIMENT_FILES + CHECKPOINT_FILES + OTHER_FILES
 
 OUTSIDE = {
+    "hrl.models.served:ServedRoles.publish": "adapters for a server, made again at each change and removed at the end",
     "llm.engines.servers:OwnServer._launch": "the log of a server, in a folder in /tmp that lives as long as it",
     "bundled.tiny_pretrain:pretrain": "weights that are shipped",
     "bundled.toy_policy:pretrain": "weights that are shipped",

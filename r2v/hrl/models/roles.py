@@ -39,6 +39,7 @@ from r2v.hrl.parallel.sharding import ShardedModel, check_sharding, copy_into, f
 from r2v.hrl.parallel.zero import ZeroModel
 from r2v.hrl.types import LossFn
 from r2v.llm.engines.client import Adapter
+from r2v.memory.planner.state import WHOLE_WEIGHTS
 from r2v.memory.planner.training_job import Placement
 from r2v.policy.load import Loaded, device_of
 
@@ -192,7 +193,7 @@ def build_roles(
     if device == "cpu":
         torch.set_num_threads(1)
     in_parts = h.shards == "fsdp" and distributed.ranks() > 1
-    autocast = h.shards in ("none", "zero2") or distributed.ranks() == 1
+    autocast = h.shards in WHOLE_WEIGHTS or distributed.ranks() == 1
     first = load_base(policy, weights, devices.actor, in_parts=in_parts, autocast=autocast)
     check_sharding(h, placement, first.model, device)
     if not in_parts or distributed.rank() == 0:  # another rank has room, and no weights

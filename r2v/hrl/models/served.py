@@ -17,16 +17,19 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from r2v.errors import EnvironmentFault, UsageError
+from r2v.errors import UsageError
 from r2v.llm.engines.client import Adapter, EngineClient
 from r2v.llm.engines.servers import EngineServer, OwnServer
-from r2v.llm.engines.wire import COMPLETIONS, NotKeyed, Shortened, completion_body, read_completion
 from r2v.llm.local.decode import Draw, Drawn
 from r2v.llm.providers.remote import Unanswered
 from r2v.policy.export import export_adapters
 from r2v.policy.load import Loaded
 from r2v.storage.artifact_manifest import json_sha256
+from r2v.storage.files import writing
 from r2v.storage.integrity import content_files
+
+SERVED = "served"
+"""Folder of an attempt in which each rank keeps the adapters that its server reads."""
 
 
 class ServedRoles:
@@ -40,8 +43,9 @@ class ServedRoles:
         """The adapters `name` of a model as they are now, which the engine knows by their content."""
         draft = self.folder / f"tmp-{role}"
         shutil.rmtree(draft, ignore_errors=True)
-        draft.mkdir(parents=True)
-        export_adapters(loaded, draft, name)
+        with writing(draft):
+            draft.mkdir(parents=True)
+            export_adapters(loaded, draft, name)
         adapter = f"r2v-{role}-{json_sha256(content_files(draft))[:16]}"
         before = self._published.get(role)
         if before is not None and before.name == adapter:
@@ -80,27 +84,13 @@ class ServedRoles:
 
             async def one(draw: Draw) -> Drawn:
                 prompt = prompts[draw.prompt]
-                place = client.place_of(*prompt)
-                body = completion_body(client.model, prompt, draw, draw.key, end_ids)
                 try:
-                    answer = await client.ask(place, COMPLETIONS, body)
+                    return await client.complete(client.place_of(*prompt), prompt, draw, draw.key, end_ids)
                 except Unanswered as error:
                     raise UsageError(f"{error}; prompts are at most policy.max_seq_len") from None
-                return _read(answer, draw, end_ids, self.servers[place].url)
 
             return list(await asyncio.gather(*client.start(one(draw) for draw in draws)))
 
     async def _forget(self, adapter: Adapter) -> None:
         async with EngineClient(self.servers, None) as client:
             await asyncio.gather(*(client.forget(place, adapter) for place in range(len(self.servers))))
-
-
-def _read(answer: object, draw: Draw, end_ids: frozenset[int], url: str) -> Drawn:
-    try:
-        return read_completion(answer, draw.max_tokens, end_ids)  # type: ignore[arg-type]
-    except Shortened as error:
-        raise UsageError(f"policy.engine: {error}: prompt and answer do not fit; raise policy.max_seq_len") from None
-    except NotKeyed as error:
-        raise EnvironmentFault(f"policy.engine={url}: {error}; start it with `r2v engine serve`") from None
-    except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise EnvironmentFault(f"policy.engine={url}: not a completion of vLLM ({error!r})") from None

@@ -10,7 +10,7 @@ from r2v import distributed
 from r2v.config import TASK_PROBLEMS, Config, identity
 from r2v.config.engines import LOCAL
 from r2v.hrl.models.roles import build_roles
-from r2v.hrl.models.served import ServedRoles
+from r2v.hrl.models.served import SERVED, ServedRoles
 from r2v.hrl.parallel import ranks
 from r2v.hrl.parallel.micro_batch import fit
 from r2v.hrl.parallel.placement import first_device
@@ -49,7 +49,7 @@ def build_trainer(
     if config.policy.engine != LOCAL:
         tokens = config.policy.max_seq_len + max(h.longest_answer, h.longest_hint)
         servers = training_servers(config.policy, tokens=tokens, dtype=dtype, device=roles.devices.actor)
-        roles = replace(roles, served=ServedRoles(servers, folder / f"served-{distributed.rank()}"))
+        roles = replace(roles, served=ServedRoles(servers, folder / SERVED / str(distributed.rank())))
     best = fit(config.policy, h, roles.placement, roles.devices, family)
     h = replace(h, gradient_checkpointing=best.gradient_checkpointing)
     if distributed.rank() == 0:

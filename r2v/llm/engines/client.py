@@ -24,9 +24,18 @@ import httpx2
 from r2v.errors import EnvironmentFault, InputError
 from r2v.llm.engines.release import BASE_NAME
 from r2v.llm.engines.servers import EngineServer
-from r2v.llm.engines.wire import reason_of
+from r2v.llm.engines.wire import (
+    COMPLETIONS,
+    NotKeyed,
+    Shortened,
+    completion_body,
+    read_completion,
+    reason_of,
+)
+from r2v.llm.local.decode import Draw, Drawn
 from r2v.llm.providers.remote import Unanswered
-from r2v.randomness import digest
+from r2v.llm.types import Request
+from r2v.randomness import Key, digest
 
 _ATTEMPTS = 6
 _IN_FLIGHT = 256
@@ -92,6 +101,21 @@ class EngineClient:
         is no answer to be had, InputError for adapters that it cannot load."""
         async with self._rooms[place]:
             return await self._answer(self.servers[place], path, body)
+
+    async def complete(
+        self, place: int, prompt: Sequence[int], draw: Request | Draw, key: Key, end_ids: frozenset[int]
+    ) -> Drawn:
+        """One completion. Raises as `ask`; a reply that the server cut short is refused too."""
+        url = self.servers[place].url
+        answer = await self.ask(place, COMPLETIONS, completion_body(self.model, prompt, draw, key, end_ids))
+        try:
+            return read_completion(answer, draw.max_tokens, end_ids)
+        except Shortened as error:
+            raise Unanswered(f"policy.engine: {error}: prompt and reply do not fit", final=True) from None
+        except NotKeyed as error:
+            raise EnvironmentFault(f"policy.engine={url}: {error}; start it with `r2v engine serve`") from None
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise EnvironmentFault(f"policy.engine={url}: not a completion of vLLM ({error!r})") from None
 
     async def forget(self, place: int, adapter: Adapter) -> None:
         """Take adapters from a server that will not be asked for them again; one that has not got them is content."""

@@ -15,13 +15,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 from types import TracebackType
 
-from r2v.errors import EnvironmentFault
 from r2v.llm.engines.client import Adapter, EngineClient
 from r2v.llm.engines.servers import EngineServer
-from r2v.llm.engines.wire import COMPLETIONS, NotKeyed, Shortened, completion_body, read_completion
 from r2v.llm.local.decode import Drawn
 from r2v.llm.local.wording import TokenReplies, num_drawn
-from r2v.llm.providers.remote import Unanswered
 from r2v.llm.types import Message, Reply, Request
 
 _SESSION_PARTS = 2
@@ -71,14 +68,4 @@ class Served:
 
     async def _complete(self, prompt: Sequence[int], request: Request, k: int) -> Drawn:
         place = self.client.place_of(*request.key[:_SESSION_PARTS])
-        body = completion_body(self.client.model, prompt, request, (*request.key, k), self._end_ids)
-        answer = await self.client.ask(place, COMPLETIONS, body)
-        url = self.servers[place].url
-        try:
-            return read_completion(answer, request.max_tokens, self._end_ids)
-        except Shortened as error:
-            raise Unanswered(f"policy.engine: {error}: prompt and reply do not fit", final=True) from None
-        except NotKeyed as error:
-            raise EnvironmentFault(f"policy.engine={url}: {error}; start it with `r2v engine serve`") from None
-        except (KeyError, IndexError, TypeError, ValueError) as error:
-            raise EnvironmentFault(f"policy.engine={url}: not a completion of vLLM ({error!r})") from None
+        return await self.client.complete(place, prompt, request, (*request.key, k), self._end_ids)

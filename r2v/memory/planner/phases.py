@@ -14,7 +14,7 @@ from r2v.memory.planner.generation import GenerationShape, generation_peak
 from r2v.memory.planner.layers import Layers, Widths, widths_of
 from r2v.memory.planner.passes import ModelPass, Peak
 from r2v.memory.planner.roles import Device, MemoryPhase
-from r2v.memory.planner.state import RoleMemory
+from r2v.memory.planner.state import WHOLE_WEIGHTS, RoleMemory
 from r2v.memory.planner.training_job import Machine, Strategy, TrainingJob
 
 
@@ -93,7 +93,7 @@ def _training(job: TrainingJob, strategy: Strategy, phase: MemoryPhase, micro_ba
 def _gathered_for_use(job: TrainingJob, strategy: Strategy, phase: MemoryPhase) -> float:
     """Hierarchical training gathers a sharded model on every rank while it generates or is read; a rollout needs both
     policies. Under ZeRO-2 weights are never sharded."""
-    if job.stage != "hierarchical" or strategy.shards in ("none", "zero2"):
+    if job.stage != "hierarchical" or strategy.shards in WHOLE_WEIGHTS:
         return 0.0
     return job.model.parameters * (2 * job.trained_width if phase.action == "generate" else job.base_width)
 
@@ -123,7 +123,7 @@ def _model_pass(
 def _widths(job: TrainingJob, strategy: Strategy, phase: MemoryPhase) -> Widths:
     """TRL and the verifier compute under autocast. Hierarchical training computes in what the weights stand in, but for
     trained weights that are whole on each rank."""
-    whole = job.lora_rank == 0 and strategy.shards in ("none", "zero2")
+    whole = job.lora_rank == 0 and strategy.shards in WHOLE_WEIGHTS
     return widths_of(
         job.precision,
         adapters=job.lora_rank > 0,

@@ -16,6 +16,8 @@ from r2v.memory.shapes import Shape
 
 Optimizer = Literal["adamw", "adamw_fused", "adamw_8bit"]
 Shards = Literal["none", "zero2", "zero3", "fsdp"]
+WHOLE_WEIGHTS: tuple[Shards, ...] = ("none", "zero2")
+"""Of these, the ones under which every rank has all weights."""
 Precision = Literal["float32", "bfloat16", "mixed"]
 NF4 = 0.5 + 4 / 64
 """Bytes per weight in bitsandbytes' nf4: half a byte, and a float32 scale for each block of 64."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 from r2v.config import CriticConfig, HierarchicalConfig, PolicyConfig
-from r2v.errors import UsageError
+from r2v.errors import EnvironmentFault, UsageError
 from r2v.hrl.algorithm.training_batch import batch_logprobs
 from r2v.hrl.models.roles import Roles, build_roles
 from r2v.hrl.models.served import ServedRoles
@@ -89,3 +90,16 @@ def test_what_does_not_fit_is_one_line(roles: Roles, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("VLLM_STUB_ROOM", "4")
     with pytest.raises(UsageError, match="policy.engine: .* policy.max_seq_len"):
         Generator(roles, "actor").generate(requests(1))
+
+
+def test_a_full_disk_is_one_line_and_the_former_adapters_stay(roles: Roles, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*given: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    first = roles.published("actor")
+    move(roles, "actor")
+    with monkeypatch.context() as patch:
+        patch.setattr("r2v.hrl.models.served.export_adapters", full)
+        with pytest.raises(EnvironmentFault, match="No space left on device"):
+            roles.published("actor")
+    assert first.folder.exists() and roles.published("actor").name != first.name
