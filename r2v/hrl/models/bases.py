@@ -33,8 +33,8 @@ def load_base(
     policy: PolicyConfig,
     weights: Path | None,
     device: str,
-    like: Any = None,
     *,
+    typed_for: str | None = None,
     in_parts: bool = False,
     autocast: bool = True,
 ) -> Loaded:
@@ -42,9 +42,10 @@ def load_base(
     `in_parts`: rank 0 alone reads it, on the CPU, and the other ranks make room for it
     (`r2v.policy.sharded_loading`), for `ShardedModel` to share out; all ranks must call.
 
-    Its type is that of the model `like`, or `policy.dtype`; `auto` is float64 for small models and float32 for others
-    on a CPU, float32 for small ones and bfloat16 on a GPU. Where all weights are trained they are float32, and bfloat16
-    is how they are computed, by autocast; `autocast` false: they are computed in float32.
+    Its type is `policy.dtype`; `auto` is float64 for small models and float32 for others on a CPU, float32 for small
+    ones and bfloat16 on a GPU. `typed_for`: as on that device, so that copies on other devices are alike. Where all
+    weights are trained they are float32, and bfloat16 is how they are computed, by autocast; `autocast` false: they are
+    computed in float32.
     """
     _check(policy, weights, autocast)
     bits = policy.load_in_4bit if policy.lora_r > 0 else False
@@ -53,7 +54,7 @@ def load_base(
     core = model.get_base_model() if adapted else model
     if getattr(core, "is_loaded_in_4bit", False):
         return loaded
-    target, before = _precision(policy, core, device) if like is None else like.dtype, core.dtype
+    target, before = _precision(policy, core, typed_for or device), core.dtype
     if in_parts and distributed.rank():
         model = retyped_room(model.unload() if adapted else model, target)
     elif adapted:
@@ -61,7 +62,7 @@ def load_base(
     model = model.to(target).eval().requires_grad_(False)
     if before != target:  # else `load_policy` has done it
         use_float64_layers(model)
-    if autocast and policy.lora_r == 0 and _in_bfloat16(policy, core, device if like is None else like.device.type):
+    if autocast and policy.lora_r == 0 and _in_bfloat16(policy, core, typed_for or device):
         set_autocast(model)
     return replace(loaded, model=model)
 

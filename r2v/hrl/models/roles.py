@@ -251,7 +251,7 @@ def _copies(
 ) -> LanguageModels:
     """Three models. Those trained have an adapter each, or train all of their weights."""
     guidance, reference = (
-        load_base(policy, weights, device, first.model, in_parts=in_parts, autocast=autocast).model
+        load_base(policy, weights, device, typed_for=devices.actor, in_parts=in_parts, autocast=autocast).model
         for device in (devices.guidance, devices.reference)
     )
     copies = {"actor": first.model, "guidance": guidance}

@@ -85,7 +85,7 @@ class ServedRoles:
             async def one(draw: Draw) -> Drawn:
                 prompt = prompts[draw.prompt]
                 try:
-                    return await client.complete(client.place_of(*prompt), prompt, draw, draw.key, end_ids)
+                    return await client.complete(client.place_of(*prompt), prompt, draw, end_ids)
                 except Unanswered as error:
                     raise UsageError(f"{error}; prompts are at most policy.max_seq_len") from None
 

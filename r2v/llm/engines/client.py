@@ -34,8 +34,7 @@ from r2v.llm.engines.wire import (
 )
 from r2v.llm.local.decode import Draw, Drawn
 from r2v.llm.providers.remote import Unanswered
-from r2v.llm.types import Request
-from r2v.randomness import Key, digest
+from r2v.randomness import digest
 
 _ATTEMPTS = 6
 _IN_FLIGHT = 256
@@ -102,12 +101,10 @@ class EngineClient:
         async with self._rooms[place]:
             return await self._answer(self.servers[place], path, body)
 
-    async def complete(
-        self, place: int, prompt: Sequence[int], draw: Request | Draw, key: Key, end_ids: frozenset[int]
-    ) -> Drawn:
+    async def complete(self, place: int, prompt: Sequence[int], draw: Draw, end_ids: frozenset[int]) -> Drawn:
         """One completion. Raises as `ask`; a reply that the server cut short is refused too."""
         url = self.servers[place].url
-        answer = await self.ask(place, COMPLETIONS, completion_body(self.model, prompt, draw, key, end_ids))
+        answer = await self.ask(place, COMPLETIONS, completion_body(self.model, prompt, draw, end_ids))
         try:
             return read_completion(answer, draw.max_tokens, end_ids)
         except Shortened as error:

@@ -17,7 +17,7 @@ from types import TracebackType
 
 from r2v.llm.engines.client import Adapter, EngineClient
 from r2v.llm.engines.servers import EngineServer
-from r2v.llm.local.decode import Drawn
+from r2v.llm.local.decode import Draw, Drawn
 from r2v.llm.local.wording import TokenReplies, num_drawn
 from r2v.llm.types import Message, Reply, Request
 
@@ -68,4 +68,4 @@ class Served:
 
     async def _complete(self, prompt: Sequence[int], request: Request, k: int) -> Drawn:
         place = self.client.place_of(*request.key[:_SESSION_PARTS])
-        return await self.client.complete(place, prompt, request, (*request.key, k), self._end_ids)
+        return await self.client.complete(place, prompt, Draw.of(request, k), self._end_ids)

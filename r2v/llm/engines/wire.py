@@ -12,8 +12,6 @@ from typing import Any
 
 from r2v.llm.engines.keyed import NUM_LOGPROBS, read_report
 from r2v.llm.local.decode import Draw, Drawn
-from r2v.llm.types import Request
-from r2v.randomness import Key
 
 COMPLETIONS = "/v1/completions"
 
@@ -26,14 +24,12 @@ class Shortened(ValueError):
     """The server cut a reply short of what was asked, without saying so: it would not have fitted."""
 
 
-def completion_body(
-    model: str, prompt: Sequence[int], request: Request | Draw, key: Key, end_ids: frozenset[int]
-) -> dict[str, Any]:
-    """The body of one completion of a request, or of a draw."""
+def completion_body(model: str, prompt: Sequence[int], draw: Draw, end_ids: frozenset[int]) -> dict[str, Any]:
+    """The body of the request for one completion."""
     return {
         "model": model,
         "prompt": list(prompt),
-        "max_tokens": request.max_tokens,
+        "max_tokens": draw.max_tokens,
         "temperature": 0,
         "n": 1,
         "logprobs": NUM_LOGPROBS,
@@ -42,9 +38,9 @@ def completion_body(
         "add_special_tokens": False,
         "stop_token_ids": sorted(end_ids),
         "vllm_xargs": {
-            "r2v_key": json.dumps(list(key)),
-            "r2v_temperature": request.temperature,
-            "r2v_top_p": request.top_p,
+            "r2v_key": json.dumps(list(draw.key)),
+            "r2v_temperature": draw.temperature,
+            "r2v_top_p": draw.top_p,
         },
     }
 

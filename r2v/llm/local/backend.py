@@ -80,15 +80,7 @@ class LocalBackend:
     ) -> Iterator[tuple[int, Reply]]:
         distinct = {prompt: place for place, prompt in enumerate(dict.fromkeys(prompts[i] for i in batch))}
         draws = [
-            Draw(
-                prompt=distinct[prompts[i]],
-                key=(*requests[i].key, k),
-                top_p=requests[i].top_p,
-                temperature=requests[i].temperature,
-                max_tokens=requests[i].max_tokens,
-            )
-            for i in batch
-            for k in range(num_drawn(requests[i]))
+            Draw.of(requests[i], k, prompt=distinct[prompts[i]]) for i in batch for k in range(num_drawn(requests[i]))
         ]
         drawn = iter(
             generate(

@@ -17,6 +17,7 @@ from r2v.llm.local.kv_caches import join, joinable
 from r2v.llm.local.prefill import positions, prefill
 from r2v.llm.local.prefix_cache import PrefixCache
 from r2v.llm.sampling import choose
+from r2v.llm.types import Request
 from r2v.randomness import Key, uniform
 
 
@@ -29,6 +30,17 @@ class Draw:
     temperature: float
     top_p: float
     max_tokens: int
+
+    @classmethod
+    def of(cls, request: Request, k: int, prompt: int = 0) -> Draw:
+        """Sample k of a request."""
+        return cls(
+            prompt=prompt,
+            key=(*request.key, k),
+            temperature=request.temperature,
+            top_p=request.top_p,
+            max_tokens=request.max_tokens,
+        )
 
 
 @dataclass(slots=True)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from r2v.llm.engines.wire import NotKeyed, Shortened, completion_body, read_completion, reason_of
+from r2v.llm.local.decode import Draw
 from r2v.llm.types import Request
 
 ENDS = frozenset({2})
@@ -20,7 +21,7 @@ def answered(tokens: list[int], figures: list[dict[str, float]] | None = None) -
 
 def test_a_completion_is_asked_for_by_token_ids_and_key() -> None:
     request = Request(messages=(), key=(1, "t", 4), temperature=0.7, top_p=0.9, max_tokens=8)
-    body = completion_body("base", [5, 6], request, (1, "t", 4, 0), ENDS)
+    body = completion_body("base", [5, 6], Draw.of(request, 0), ENDS)
     assert (body["prompt"], body["stop_token_ids"], body["max_tokens"]) == ([5, 6], [2], 8)
     assert body["temperature"] == 0 and "seed" not in body
     assert json.loads(body["vllm_xargs"]["r2v_key"]) == [1, "t", 4, 0]
