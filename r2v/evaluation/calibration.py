@@ -4,8 +4,9 @@
     found["entropy_router", "b0.10"].tau
 
 Each search plays a threshold, looks at what was realised and plays the next (`r2v.router.thresholds`). All searches
-take their steps together, so that a round of them is one set of cells: as wide as there are methods and points. Of a
-play only what a search looks at is kept (`CalibrationPlay`), never the episode.
+take their steps together, so that a round of them is one set of cells: as wide as there are methods and points; and
+those of a method learn from one another's plays. Of a play only what a search looks at is kept (`CalibrationPlay`),
+never the episode.
 """
 
 from __future__ import annotations
@@ -19,10 +20,7 @@ from r2v.evaluation.methods import MethodRunner
 from r2v.rollout.cells import Cell
 from r2v.rollout.session import EpisodeSpec
 from r2v.router.escalation import SCORE_ONLY
-from r2v.router.thresholds import MOST_PLAYED, Choice, OperatingPoint, RateSearch, Spending
-
-Point = tuple[str, str]
-"""(method, operating point)."""
+from r2v.router.thresholds import MOST_PLAYED, Choice, OperatingPoint, Point, RateSearch, Spending, search_together
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,16 +107,16 @@ def place_thresholds(
     methods = list(dict.fromkeys(method for method, _ in targets))
     unrouted = {method: calibration_cell(runner, method, specs, SCORE_ONLY) for method in methods}
     runner.player.play(list(unrouted.values()), "calibration")
-    scores = {
-        method: [score for (play,) in runner.player.records(cell) for score in play.scores]
-        for method, cell in unrouted.items()
-    }
+    plays = {method: [play for (play,) in runner.player.records(cell)] for method, cell in unrouted.items()}
+    scores = {method: [score for play in some for score in play.scores] for method, some in plays.items()}
+    alone = {method: operating_point_of(some) for method, some in plays.items()}
     searches = {
-        point: RateSearch(scores[point[0]], target, by=by, max_executions=most) for point, target in targets.items()
+        point: RateSearch(scores[point[0]], target, by=by, alone=alone[point[0]]) for point, target in targets.items()
     }
-    while waiting := {point: tau for point, search in searches.items() if (tau := search.next_tau) is not None}:
-        cells = {point: calibration_cell(runner, point[0], specs, tau) for point, tau in waiting.items()}
-        runner.player.play(list(cells.values()), "calibration")
-        for point, cell in cells.items():
-            searches[point].tell(operating_point_of(play for (play,) in runner.player.records(cell)))
-    return {point: search.choice for point, search in searches.items()}
+
+    def play(asked: Sequence[tuple[str, float]]) -> list[OperatingPoint]:
+        cells = [calibration_cell(runner, method, specs, tau) for method, tau in asked]
+        runner.player.play(cells, "calibration")
+        return [operating_point_of(play for (play,) in runner.player.records(cell)) for cell in cells]
+
+    return search_together(searches, play, most)

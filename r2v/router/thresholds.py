@@ -14,13 +14,16 @@ all cases. The unit of both is the task.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Literal
 
 MOST_PLAYED = 7
-"""Thresholds that a bisection plays at most."""
+"""Thresholds that a search plays at most."""
+Point = tuple[str, str]
+"""(method, operating point)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,23 +66,40 @@ def match_rate(
 ) -> Choice:
     """The threshold that spends most without exceeding `target + tolerance`.
 
-    Bisects the distinct scores, playing `execute(tau)` at most `max_executions` times, plus once at tau = 1
-    where everything played was above the target. What is realised need not be monotone in tau: whatever was
+    Searches the distinct scores (`RateSearch`), playing `execute(tau)` at most `max_executions` times, plus once at
+    tau = 1 where everything played was above the target. What is realised need not be monotone in tau: whatever was
     played counts, ties go to the better success.
     """
-    search = RateSearch(scores, target, by=by, tolerance=tolerance, max_executions=max_executions)
-    while (tau := search.next_tau) is not None:
-        search.tell(execute(tau))
-    return search.choice
+    search = RateSearch(scores, target, by=by, tolerance=tolerance)
+    found = search_together({("", ""): search}, lambda asked: [execute(tau) for _, tau in asked], max_executions)
+    return found["", ""]
+
+
+def search_together(
+    searches: Mapping[Point, RateSearch],
+    play: Callable[[Sequence[tuple[str, float]]], Iterable[OperatingPoint]],
+    max_rounds: int = MOST_PLAYED,
+) -> dict[Point, Choice]:
+    """What every search finds, by (method, operating point). A round plays what all of them ask for, each (method,
+    threshold) once, and every search of a method learns from all that its method played."""
+    for round_number in range(max_rounds + 1):
+        ended = round_number == max_rounds
+        wanted = {point: search.last_tau if ended else search.next_tau for point, search in searches.items()}
+        asked = list(dict.fromkeys((point[0], tau) for point, tau in wanted.items() if tau is not None))
+        for (method, tau), outcome in zip(asked, play(asked) if asked else (), strict=True):
+            for point, search in searches.items():
+                if point[0] == method:
+                    search.tell(tau, outcome)
+    return {point: search.choice for point, search in searches.items()}
 
 
 class RateSearch:
-    """`match_rate` step by step: whoever holds several searches can play the next threshold of all of them at once.
+    """The search for one target: which threshold to play next, and what the best of those played is. `alone`: what the
+    small policy came to while the scores were taken, where that is known.
 
-    search = RateSearch(scores, 0.2)
-    while (tau := search.next_tau) is not None:
-        search.tell(execute(tau))
-    search.choice
+    Between a threshold that spends too much and one that does not, the next one is where the target would lie if
+    spending fell evenly over the ranks between them; every second time it is the middle, since what falls unevenly
+    makes interpolation creep.
     """
 
     def __init__(
@@ -89,45 +109,53 @@ class RateSearch:
         *,
         by: Spending = "llm_call_rate",
         tolerance: float | None = None,
-        max_executions: int = MOST_PLAYED,
+        alone: OperatingPoint | None = None,
     ) -> None:
         self._candidates = sorted({score for score in scores if 0 < score < 1} | {0.0, 1.0})
-        self._target, self._by, self._most = target, by, max_executions
+        self._target, self._by = target, by
         self._tolerance = TOLERANCES[by](target) if tolerance is None else tolerance
-        self._low, self._high, self._found = 0, len(self._candidates) - 1, False
+        self._low, self._high, self._found, self._narrowed = 0, len(self._candidates) - 2, False, 0
+        shares = by == "llm_call_rate"
+        least = 0.0 if shares else None if alone is None else alone.cost
+        self._spent_below: tuple[int, float] | None = (self._low, 1.0) if shares else None
+        self._spent_above: tuple[int, float] | None = None if least is None else (self._high + 1, least)
         self._played: dict[float, OperatingPoint] = {}
 
     @property
     def next_tau(self) -> float | None:
-        """The threshold to be played next; None where the search is over."""
-        if self._bisecting:
-            return self._candidates[(self._low + self._high) // 2]
+        """The threshold to be played next; None where the target is met or no threshold between is left."""
+        if self._found or self._low > self._high:
+            return self.last_tau
+        rank, below, above = (self._low + self._high) // 2, self._spent_below, self._spent_above
+        if self._narrowed % 2 == 0 and below is not None and above is not None and below[1] > above[1]:
+            share = (below[1] - self._target) / (below[1] - above[1])
+            rank = min(max(round(below[0] + share * (above[0] - below[0])), self._low), self._high)
+        return self._candidates[rank]
+
+    @property
+    def last_tau(self) -> float | None:
+        """1, where the LLM is never asked, if nothing else that was played keeps to the target."""
         return None if 1.0 in self._played or self._within() else 1.0
 
-    def tell(self, outcome: OperatingPoint) -> None:
-        """What playing `next_tau` came to."""
-        tau, bisecting = self.next_tau, self._bisecting
-        assert tau is not None, "the search is over"
+    def tell(self, tau: float, outcome: OperatingPoint) -> None:
+        """What playing a threshold came to, whoever asked for it."""
         self._played[tau] = outcome
-        if not bisecting:
+        rank, spent = bisect_left(self._candidates, tau), self._spent(outcome)
+        self._found |= abs(spent - self._target) <= self._tolerance
+        if not self._low <= rank <= self._high:
             return
-        middle = (self._low + self._high) // 2
-        self._found = abs(self._spent(outcome) - self._target) <= self._tolerance
-        if self._spent(outcome) > self._target:
-            self._low = middle + 1
+        self._narrowed += 1
+        if spent > self._target:
+            self._low, self._spent_below = rank + 1, (rank, spent)
         else:
-            self._high = middle - 1
+            self._high, self._spent_above = rank - 1, (rank, spent)
 
     @property
     def choice(self) -> Choice:
-        """The best of what was played."""
-        within = self._within()
+        """The best of what was played; 1 where not even that keeps to the target."""
+        within = self._within() or {1.0: self._played[1.0]}
         tau = max(within, key=lambda tau: (self._spent(within[tau]), within[tau].success, tau))
         return Choice(tau=tau, outcome=within[tau], evaluated=tuple(self._played.items()))
-
-    @property
-    def _bisecting(self) -> bool:
-        return not self._found and self._low <= self._high and len(self._played) < self._most
 
     def _spent(self, outcome: OperatingPoint) -> float:
         return outcome.llm_call_rate if self._by == "llm_call_rate" else outcome.cost

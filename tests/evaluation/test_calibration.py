@@ -45,7 +45,7 @@ def runner() -> Any:
     return Runner(MemoryPlayer(on.waves), on)
 
 
-def test_every_search_ends_where_it_ends_alone(runner: Any) -> None:
+def test_no_search_ends_farther_from_its_target_than_alone(runner: Any) -> None:
     targets = {(method, f"b{rate}"): rate for method in GATES for rate in (0.1, 0.3, 0.6)}
     found = place_thresholds(runner, SPECS, targets)
     for (method, point), rate in targets.items():
@@ -53,7 +53,8 @@ def test_every_search_ends_where_it_ends_alone(runner: Any) -> None:
         runner.player.play([cell])
         scores = [score for (e,) in runner.player.records(cell) for score in CalibrationPlay.of(e).scores]
         alone = match_rate(lambda tau, method=method: played_at(runner, method, SPECS, tau), scores, rate)  # type: ignore[misc]
-        assert found[method, point] == alone
+        realised = found[method, point].outcome.llm_call_rate
+        assert alone.outcome.llm_call_rate <= realised <= rate + 0.005
 
 
 def test_a_round_of_all_searches_is_one_set_of_cells(runner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,7 +67,7 @@ def test_a_round_of_all_searches_is_one_set_of_cells(runner: Any, monkeypatch: p
 
     monkeypatch.setattr(MemoryPlayer, "play", counted)
     place_thresholds(runner, SPECS, {("random_router", f"b{rate}"): rate for rate in (0.1, 0.3, 0.6)})
-    assert rounds[:2] == [1, 3] and len(rounds) <= 9
+    assert rounds[:2] == [1, 3] and len(rounds) <= 9 and max(rounds) == 3
 
 
 def test_what_the_world_broke_is_not_counted() -> None:

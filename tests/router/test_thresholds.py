@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import pytest
@@ -10,12 +10,15 @@ from r2v.randomness import generator
 from r2v.router.thresholds import (
     GUARDED,
     OperatingPoint,
+    RateSearch,
+    Spending,
     conformal_risk,
     guarantee,
     guarded_thresholds,
     hoeffding_bentkus,
     learn_then_test,
     match_rate,
+    search_together,
 )
 
 SCORES = [i / 1_000 for i in range(1, 1_000)]
@@ -42,9 +45,10 @@ def test_match_rate_reaches_the_realised_rate(target: float) -> None:
 
 def test_match_rate_keeps_the_best_point_where_rates_are_not_monotone() -> None:
     log: list[float] = []
-    rate = lambda tau: 0.0 if tau >= 1 else 0.19 if tau == 0.5 else 0.3 if tau > 0.5 else 0.1  # noqa: E731
+    rate = lambda tau: 0.0 if tau >= 1 else 0.19 if tau == 0.8 else 0.3 if 0.35 < tau < 0.5 else 0.1  # noqa: E731
     choice = match_rate(played(rate, log), SCORES, 0.2)
-    assert choice.tau == 0.5 and choice.outcome.llm_call_rate == 0.19
+    assert log[0] == 0.8 and {rate(tau) for tau in log} == {0.1, 0.19, 0.3}
+    assert choice.tau == 0.8 and choice.outcome.llm_call_rate == 0.19
 
 
 def test_match_rate_without_a_feasible_score_never_asks() -> None:
@@ -96,15 +100,15 @@ def test_a_p_value_is_at_most_one_and_all_losses_prove_nothing() -> None:
 
 
 def test_match_rate_takes_what_is_within_the_tolerance_and_the_better_success_of_two() -> None:
-    """Two thresholds with one rate: the first that is played, .5, succeeds less often."""
-    success = {0.25: 0.7, 0.5: 0.6}
+    """Two thresholds with one rate: the first that is played, .75, succeeds less often."""
+    success = {0.25: 0.7, 0.75: 0.6}
 
     def execute(tau: float) -> OperatingPoint:
         return OperatingPoint(llm_call_rate=0.0 if tau >= 1 else 0.1, success=success.get(tau, 0.0), cost=1.0)
 
-    choice = match_rate(execute, [0.25, 0.5], 0.2)
+    choice = match_rate(execute, [0.25, 0.5, 0.75], 0.2)
     assert (choice.tau, choice.outcome.success) == (0.25, 0.7)
-    assert [tau for tau, _ in choice.evaluated] == [0.25, 0.0]
+    assert [tau for tau, _ in choice.evaluated] == [0.75, 0.25, 0.0]
     log: list[float] = []
     edge = match_rate(played(lambda tau: 0.25, log), [0.5], 0.1875, tolerance=0.0625)
     assert edge.tau == 0.5 and log == [0.5], "as near as the tolerance is near enough"
@@ -114,10 +118,37 @@ def test_match_rate_plays_beyond_its_last_execution_only_where_nothing_was_withi
     log: list[float] = []
     rates = {0.0: 0.9, 0.25: 0.8, 0.5: 0.2049, 0.75: 0.1, 1.0: 0.0}
     choice = match_rate(played(rates.__getitem__, log), [0.25, 0.5, 0.75], 0.2, tolerance=0.001, max_executions=2)
-    assert log == [0.5, 0.75] and choice.tau == 0.75
+    assert log == [0.75, 0.25] and choice.tau == 0.75
     log.clear()
+    rates[0.75] = 0.3
     choice = match_rate(played(rates.__getitem__, log), [0.25, 0.5, 0.75], 0.2, tolerance=0.001, max_executions=1)
-    assert log == [0.5, 1.0] and choice.tau == 1.0
+    assert log == [0.75, 1.0] and choice.tau == 1.0
+
+
+@pytest.mark.parametrize("power", [0.5, 1.0, 2.5])
+@pytest.mark.parametrize("by", ["llm_call_rate", "cost"])
+def test_searches_of_a_method_learn_from_one_another_and_meet_low_targets_too(power: float, by: Spending) -> None:
+    """Spending that falls as a power of the share of scores above: four targets, each within 5 %, in 7 rounds."""
+    log: list[tuple[str, float]] = []
+
+    def play(asked: Sequence[tuple[str, float]]) -> list[OperatingPoint]:
+        log.extend(asked)
+        rates = [0.6 * (1 - tau) ** power for _, tau in asked]
+        return [OperatingPoint(llm_call_rate=rate, success=0.0, cost=0.03 * rate) for rate in rates]
+
+    targets = {("r2v", f"{rate:g}"): rate * (1 if by == "llm_call_rate" else 0.03) for rate in (0.05, 0.1, 0.2, 0.45)}
+    alone = OperatingPoint(llm_call_rate=0.0, success=0.0, cost=0.0)
+    searches = {point: RateSearch(SCORES, target, by=by, alone=alone) for point, target in targets.items()}
+    found = search_together(searches, play)
+    for point, target in targets.items():
+        assert 0.95 * target <= getattr(found[point].outcome, by) <= target + max(0.005, 0.02 * target)
+    assert len(log) == len(set(log)) <= 20, "none is played twice"
+
+
+def test_a_method_that_costs_more_than_the_target_wherever_it_asks_never_asks() -> None:
+    """A score of its own may cost more than another method altogether; then nothing keeps to the target."""
+    dear = lambda tau: OperatingPoint(llm_call_rate=0.5, success=0.0, cost=2.0)  # noqa: E731
+    assert match_rate(dear, SCORES, 1.0, by="cost").tau == 1.0
 
 
 def test_thresholds_are_tested_from_the_safest_on_and_none_after_the_first_that_fails() -> None:

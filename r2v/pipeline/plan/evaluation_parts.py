@@ -9,14 +9,15 @@ from dataclasses import dataclass
 from r2v.config import METHODS
 from r2v.config.methods import ORACLE, ROUTERS
 from r2v.pipeline.plan.case import Case, Part
-from r2v.pipeline.plan.stage_parts import MOST_PLAYS, features_of_episode, routed
+from r2v.pipeline.plan.stage_parts import features_of_episode, routed
 from r2v.pipeline.plan.workload import Workload, branches, episode
+from r2v.router.thresholds import MOST_PLAYED
 
 
 def plays_of_thresholds(points: int) -> int:
     """The most times that calibration tasks are played for one method to place thresholds at so many operating points:
-    once to score, once at threshold 1, and the bisections, which begin alike: the n-th play has at most 2^n places."""
-    return 2 + sum(min(2**depth, points) for depth in range(MOST_PLAYS)) if points else 0
+    once to score, once at threshold 1, and once for each point in each round of the search."""
+    return 2 + points * MOST_PLAYED if points else 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +68,7 @@ def _thresholds(case: Case, methods: Sequence[str]) -> Part:
         unit=one,
         blocks=case.blocks(tasks, len(router.seeds)),
         alone=case.alone("calibration", router.num_calibration_tasks),
-        at_most="a bisection may end early, and asks the LLM as the threshold says",
+        at_most="a search may end early, and asks the LLM as the threshold says",
         remedy="evaluation.methods, evaluation.budgets, router.num_calibration_tasks",
     )
 

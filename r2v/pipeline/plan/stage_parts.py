@@ -20,11 +20,8 @@ from r2v.pipeline.jobs import job
 from r2v.pipeline.plan.case import Case, Part
 from r2v.pipeline.plan.known import Known
 from r2v.pipeline.plan.workload import Workload, branches, branches_at_most, episode
-from r2v.router.thresholds import GUARDED
+from r2v.router.thresholds import GUARDED, MOST_PLAYED
 from r2v.stages.router_rounds import PLACING_PLAYS
-
-MOST_PLAYS = 7
-"""Thresholds that `r2v.router.thresholds.match_rate` plays by default."""
 
 
 def parts_of(stage: str, config: Config, known: Known) -> tuple[Part, ...]:
@@ -242,7 +239,7 @@ def router(case: Case) -> Sequence[Part]:
         Part(
             name="threshold",
             shared=True,
-            total=one.times(tasks * seeds * (MOST_PLAYS + 1 + guarded)),
+            total=one.times(tasks * seeds * (MOST_PLAYED + 1 + guarded)),
             unit=one,
             blocks=case.blocks(tasks, seeds),
             alone=case.alone("calibration", settings.num_calibration_tasks),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,9 @@ from r2v.evaluation.acceptance import compare_policies
 from r2v.evaluation.acting_settings import ActingSettings
 from r2v.pipeline.jobs import job
 from r2v.pipeline.plan.evaluation_parts import plays_of_thresholds
-from r2v.pipeline.plan.stage_parts import MOST_PLAYS, parts_of
+from r2v.pipeline.plan.stage_parts import parts_of
 from r2v.pipeline.plan.workload import Workload
-from r2v.router.thresholds import OperatingPoint, match_rate
+from r2v.router.thresholds import MOST_PLAYED, OperatingPoint, RateSearch, search_together
 from r2v.stages.train_verifier import VerifierSettings, _executed
 from r2v.storage.artifact import Work as Attempt
 from tests.pipeline.plan.counting import (
@@ -184,21 +185,22 @@ def test_rounds_are_at_most_as_planned(models: None, tmp_path: Path) -> None:
     assert all(seen[name] <= getattr(plan, name) + 1e-9 for name in ("resets", "branches", "steps") if name in seen)
 
 
-def test_the_most_thresholds_that_a_bisection_plays() -> None:
-    """By playing: thresholds of up to six operating points over many scores, each played once, whatever comes of it."""
+def test_the_most_thresholds_that_a_search_plays() -> None:
+    """By playing: thresholds of up to six operating points over many scores, whatever comes of it."""
     scores = [index / 1000 for index in range(1, 1000)]
     for points in range(7):
         for shift in (0.0, 0.3, 0.9):
-            played: set[float] = set()
+            played: list[float] = []
 
-            def execute(tau: float, shift: float = shift, played: set[float] = played) -> OperatingPoint:
-                played.add(tau)
-                return OperatingPoint(llm_call_rate=max(0.0, 1 - tau - shift), success=0.0, cost=0.0)
+            def play(asked: Sequence[tuple[str, float]], shift: float = shift) -> list[OperatingPoint]:
+                played.extend(tau for _, tau in asked)  # noqa: B023
+                rates = [max(0.0, 1 - tau - shift) for _, tau in asked]
+                return [OperatingPoint(llm_call_rate=rate, success=0.0, cost=0.0) for rate in rates]
 
-            for point in range(points):
-                match_rate(execute, scores, (point + 1) / 10, tolerance=0.0)
+            targets = {("random_router", str(point)): (point + 1) / 10 for point in range(points)}
+            search_together({k: RateSearch(scores, rate, tolerance=0.0) for k, rate in targets.items()}, play)
             assert len(played) + bool(points) <= plays_of_thresholds(points)
-    assert plays_of_thresholds(1) == MOST_PLAYS + 2 and plays_of_thresholds(0) == 0
+    assert plays_of_thresholds(1) == MOST_PLAYED + 2 and plays_of_thresholds(0) == 0
 
 
 def _models(root: Path) -> dict[str, Any]:
