@@ -50,7 +50,7 @@ from r2v.pipeline.run import run_here
 from r2v.rollout.session import EpisodeSpec
 from r2v.router.escalation import SCORE_ONLY
 from r2v.router.labels import FeatureRow, read_rows
-from r2v.router.thresholds import Choice, OperatingPoint, RateSearch
+from r2v.router.thresholds import Choice, OperatingPoint, RateSearch, Spending, search_together
 from r2v.storage.artifact import Work
 from r2v.storage.code_identity import git_commit
 from r2v.storage.files import write_json
@@ -63,7 +63,8 @@ SHARES = (0.05, 0.1, 0.2, 0.3, 0.45)
 """r2v's operating points, shares of LLM steps on calibration tasks; the third is the main one."""
 POINTS = tuple(f"{share:g}" for share in SHARES)
 MAIN_POINT = POINTS[2]
-MOST_PLAYED = 5
+MOST_PLAYED = 10
+"""Rounds of a search: enough to tell neighbours among some hundred scores apart."""
 ORACLE_TASKS, ORACLE_CALLS = 30, 3
 HAZARDS = tuple(one.name for one in fields(PerturbationsConfig) if one.type == "CategoryConfig")
 """Categories of perturbation."""
@@ -147,25 +148,22 @@ def point_of(played: Sequence[Walked]) -> OperatingPoint:
 
 
 def placed(
-    trees: Sequence[RoutingTree], some: Sequence[Rival], targets: Sequence[float], by: Any
+    trees: Sequence[RoutingTree], some: Sequence[Rival], targets: Sequence[float], by: Spending
 ) -> dict[str, list[Choice]]:
     """Each rival's threshold for each target, found by playing calibration tasks."""
-    alone = walks(trees, [(rival, SCORE_ONLY) for rival in some])
-    scores = [[score for one in played for score in one.scores] for played in alone]
-    searches = [
-        (rival, RateSearch(known, target, by=by, max_executions=MOST_PLAYED))
-        for rival, known in zip(some, scores, strict=True)
-        for target in targets
-    ]
-    while waiting := [(rival, search, tau) for rival, search in searches if (tau := search.next_tau) is not None]:
-        plans = {(rival.name, tau): (rival, tau) for rival, _, tau in waiting}
-        came = dict(zip(plans, map(point_of, walks(trees, list(plans.values()))), strict=True))
-        for rival, search, tau in waiting:
-            search.tell(came[rival.name, tau])
-    found: dict[str, list[Choice]] = {rival.name: [] for rival in some}
-    for rival, search in searches:
-        found[rival.name].append(search.choice)
-    return found
+    named = {rival.name: rival for rival in some}
+    searches = {}
+    for name, played in zip(named, walks(trees, [(rival, SCORE_ONLY) for rival in some]), strict=True):
+        scores, alone = [score for one in played for score in one.scores], point_of(played)
+        searches |= {
+            (name, str(at)): RateSearch(scores, target, by=by, alone=alone) for at, target in enumerate(targets)
+        }
+
+    def play(asked: Sequence[tuple[str, float]]) -> list[OperatingPoint]:
+        return [point_of(played) for played in walks(trees, [(named[name], tau) for name, tau in asked])]
+
+    found = search_together(searches, play, MOST_PLAYED)
+    return {name: [found[name, str(at)] for at in range(len(targets))] for name in named}
 
 
 def line_of(condition: str, method: str, point: str, tau: float | None, played: Sequence[Walked]) -> dict[str, Any]:
