@@ -20,10 +20,11 @@ def hazards_table(pieces: Sequence[Piece], condition: str, methods: Sequence[str
     told = [piece for piece in pieces if "hit" in piece.cells[condition, *keys[0]]]
     if not told:
         return []
+    names = told[0].head.get("hazards", HAZARDS)
     counts = resamples(told, condition)
     seen = {
         at: name
-        for at, name in enumerate(HAZARDS)
+        for at, name in enumerate(names)
         if any(bits >> at & 1 for piece in told for bits in piece.cells[condition, *keys[0]]["hit"])
     }
     if not seen:
@@ -36,7 +37,7 @@ def hazards_table(pieces: Sequence[Piece], condition: str, methods: Sequence[str
     ]
     for key in keys:
         cells = [piece.cells[condition, *key] for piece in told]
-        obeyed = _share(cells, "obeyed", HAZARDS.index(INJECTION), counts)
+        obeyed = _share(cells, "obeyed", names.index(INJECTION), counts)
         found = [_share(cells, "success", at, counts) for at in seen]
         rows.append(f"| {key[0]} | {obeyed} | {' | '.join(found)} |")
     return [*rows, ""]

@@ -46,12 +46,30 @@ class Piece:
         total = counts.sum(axis=1)
         return counts @ cost / total, counts @ success / total
 
+    def curve(self, condition: str, method: str, counts: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """(costs, successes) of the small policy alone, the method's points and the LLM alone, (draws, points + 2)."""
+        keys = [("slm_only", ""), *((method, point) for point in POINTS), ("llm_only", "")]
+        drawn = [self.means(condition, *key, counts) for key in keys]
+        cost, success = (np.stack(axis, axis=1) for axis in zip(*drawn, strict=True))
+        return cost, success
+
+    def success_for(self, condition: str, method: str, usd: float, counts: FloatArray) -> float:
+        """Success for so many dollars an episode, on the line between a method's two points beside them; of the first
+        draw of tasks."""
+        cost, success = (axis[0] for axis in self.curve(condition, method, counts[:1]))
+        order = np.lexsort((success, cost))
+        return float(np.interp(usd, cost[order], success[order]))
+
+    def placed(self, method: str) -> list[float]:
+        """What the method cost on calibration tasks where it was placed, over what r2v cost there, by point."""
+        own, ours = self.head["thresholds"][method], self.head["thresholds"][OURS]
+        return [one["cost"] / other["cost"] for one, other in zip(own, ours, strict=True)]
+
     def areas(self, condition: str, method: str, counts: FloatArray) -> FloatArray:
         """APGR in every draw of tasks."""
-        low, high = (self.means(condition, end, "", counts) for end in ("slm_only", "llm_only"))
-        drawn = [self.means(condition, method, point, counts) for point in POINTS]
-        cost, success = (np.stack(axis, axis=1) for axis in zip(*drawn, strict=True))
-        return Curve.through(cost, success, low, high).apgr()
+        cost, success = self.curve(condition, method, counts)
+        low, high = ((cost[:, end], success[:, end]) for end in (0, -1))
+        return Curve.through(cost[:, 1:-1], success[:, 1:-1], low, high).apgr()
 
 
 def joined(parts: Sequence[Piece]) -> Piece:
@@ -66,9 +84,13 @@ def joined(parts: Sequence[Piece]) -> Piece:
     for key in set.intersection(*(set(part.cells) for part in parts)):
         alike = [part.cells[key] for part in parts]
         shared = [name for name in alike[0] if all(name in one for one in alike)]
-        cells[key] = {name: "".join(one[name] for one in alike) for name in ("success", "obeyed") if name in shared}
-        lists = [name for name in shared if isinstance(alike[0][name], list)]
-        cells[key] |= {name: [value for one in alike for value in one[name]] for name in lists}
+        cell: dict[str, Any] = {}
+        for name in shared:
+            if name in ("success", "obeyed"):
+                cell[name] = "".join(one[name] for one in alike)
+            elif isinstance(alike[0][name], list):
+                cell[name] = [value for one in alike for value in one[name]]
+        cells[key] = cell
     return Piece(first.head, {key: cells[key] for key in first.cells if key in cells}, first.oracle)
 
 

@@ -7,9 +7,9 @@ A student is the pipeline's seed: of cloning (data order and initialisation), ve
 learns from the same teacher's episodes, its router from its own rounds. All are placed on calibration tasks: r2v at
 shares of LLM steps, every rival where it costs what r2v costs there, in USD as billed. Then all of them play desk tasks
 behind the last one that any configuration counts to, at an offset that the hash of the commit that froze the method
-fixes (`FROZEN`): nobody has looked at these tasks, and a second look after a change is forbidden. Episodes are walks
-over trees of executed steps (`benchmarks/routing_tree.py`). Under another world's `--config` the tasks are the first
-ones of its evaluation split.
+fixes (`FROZEN`): nobody has looked at these tasks, and a second look is refused (`benchmarks/looks.py`). Episodes are
+walks over trees of executed steps (`benchmarks/routing_tree.py`). Under another world's `--config` the tasks are the
+first ones of its evaluation split.
 
 A piece is benchmarks/outcomes/students/student-<n>-<condition>.jsonl.zst: the commit, the seed, and of every method and
 operating point the outcome, the bill and the calls of each task's episode, what hit it, and whether it obeyed an
@@ -19,6 +19,7 @@ injected instruction. `--parts` plays r2v without each group of its features too
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import os
 import time
@@ -33,6 +34,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import zstandard
 
+from benchmarks.looks import LEDGER, Look, open_look
 from benchmarks.rivals import rivals, without_groups
 from benchmarks.routing_tree import Rival, RoutingTree, Walked, cheapest_rescues, walk
 from r2v.config import Config, PerturbationsConfig, TaskSelection, load
@@ -152,7 +154,7 @@ def placed(
 ) -> dict[str, list[Choice]]:
     """Each rival's threshold for each target, found by playing calibration tasks."""
     named = {rival.name: rival for rival in some}
-    searches = {}
+    searches: dict[tuple[str, str], RateSearch] = {}
     for name, played in zip(named, walks(trees, [(rival, SCORE_ONLY) for rival in some]), strict=True):
         scores, alone = [score for one in played for score in one.scores], point_of(played)
         searches |= {
@@ -256,7 +258,14 @@ def piece(config: Config, number: int, condition: str, size: Size, path: Path) -
         if for_oracle := trees[: max(0, size.oracle_tasks - at)]:
             rescues += runner.waves.run(partial(cheapest_rescues, tree, size.oracle_calls) for tree in for_oracle)
     took["playing"] = round(time.process_time() - began, 1)
-    head = {"student": number, "commit": git_commit(), "frozen": FROZEN, "cpu_seconds": took, "thresholds": chosen}
+    head = {
+        "student": number,
+        "commit": git_commit(),
+        "frozen": FROZEN,
+        "cpu_seconds": took,
+        "hazards": HAZARDS,
+        "thresholds": chosen,
+    }
     lines = [line_of(condition, *key, played) for key, played in zip(keys, cells, strict=True)]
     micro = [[None if usd is None else round(usd * 1e6) for usd in one] for one in rescues]
     lines.append({"condition": condition, "method": "oracle", "micro_usd_by_calls": micro})
@@ -283,6 +292,7 @@ def main() -> None:
     parser.add_argument("--oracle-tasks", type=int, default=ORACLE_TASKS, help="default: %(default)s")
     parser.add_argument("--oracle-calls", type=int, default=ORACLE_CALLS, help="LLM steps (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=OUTCOMES, help="where pieces lie (default: %(default)s)")
+    parser.add_argument("--again", default="", metavar="WHY", help="read tasks that the ledger says were read")
     asked = parser.parse_args()
     size = Size(
         num_tasks=asked.num_tasks,
@@ -292,6 +302,17 @@ def main() -> None:
         oracle_tasks=asked.oracle_tasks,
         oracle_calls=asked.oracle_calls,
     )
+    world = load(asked.config).env.benchmark
+    look = Look(
+        world=world,
+        first=asked.first_task if world == Desk.name else 0,
+        count=asked.num_tasks,
+        study=str(asked.out),
+        commit=git_commit() or "",
+        date=f"{datetime.date.today()}",
+        again=asked.again,
+    )
+    open_look(LEDGER, look)
     for condition in asked.conditions:
         for number in asked.students:
             path = asked.out / f"student-{number}-{condition}.jsonl.zst"

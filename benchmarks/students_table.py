@@ -5,9 +5,11 @@
 
 Of each condition: APGR over USD as billed (the interquartile mean over students, with a 95 % bootstrap over students
 and tasks, arXiv 2108.13264), r2v's lead with its interval, Holm's p over all rivals, the least lead that these students
-and tasks show with 80 % power, in how many students the lead's interval over tasks is off 0, success at each of the
-points that cost what r2v costs, and the share of episodes whose actions are r2v's, over all points and the main one;
-then, of pieces that say what hit an episode, attack success by canary and success by category of perturbation.
+and tasks show with 80 % power, and in how many students the lead's interval over tasks is off 0. Then success at each
+of r2v's points for the very dollars that r2v costs there, on the line between the two points of a method's curve beside
+them; the least and the most of a method's dollars over r2v's on calibration tasks, where it was placed; and the share
+of episodes whose actions are r2v's, over all points and the main one. Of pieces that say what hit an episode, attack
+success by canary and success by category of perturbation.
 The multi-step oracle stands below: the best success that a search over a few LLM steps an episode finds for so many
 dollars, on its own tasks. Then each aim, and whether it is met: with fewer students than planned one may be open.
 """
@@ -72,8 +74,8 @@ def table(pieces: Sequence[Piece], condition: str, planned: int = PLANNED) -> li
         "",
         "| method | APGR | r2v leads by | Holm's p | detectable | students ahead | "
         + " | ".join(f"at r2v's {point}" for point in POINTS)
-        + f" | same episodes | at {MAIN_POINT} |",
-        "|" + "---|" * (8 + len(POINTS)),
+        + f" | placed at | same episodes | at {MAIN_POINT} |",
+        "|" + "---|" * (9 + len(POINTS)),
     ]
     for method in sorted(methods, key=lambda name: -over_students(areas[name])[0]):
         own = over_students(areas[method])
@@ -87,8 +89,8 @@ def table(pieces: Sequence[Piece], condition: str, planned: int = PLANNED) -> li
                 _counted(*ahead(each[method]), len(pieces)),
             ]
         at = [_success(pieces, condition, method, point, counts) for point in POINTS]
-        alike = _alike(pieces, condition, method)
-        rows.append(f"| {method} | {' | '.join(cells)} | {' | '.join(at)} | {' | '.join(alike)} |")
+        beside = [_placed(pieces, method), *_alike(pieces, condition, method)]
+        rows.append(f"| {method} | {' | '.join(cells)} | {' | '.join(at)} | {' | '.join(beside)} |")
     closed, lines = oracle(pieces, condition)
     groups = [(f"features of the group {name[8:]}", OURS, name) for name in methods if name.startswith("without ")]
     earned = [
@@ -137,9 +139,22 @@ def _ends(pieces: Sequence[Piece], condition: str, method: str, counts: FloatArr
 
 
 def _success(pieces: Sequence[Piece], condition: str, method: str, point: str, counts: FloatArray) -> str:
-    found = [[draw[0] for draw in piece.means(condition, method, point, counts[:1])] for piece in pieces]
-    cost, success = np.mean(found, axis=0)
-    return f"{success:.3f} for {1e3 * cost:.2f}"
+    """Success for what r2v costs there, on each student's own curves; r2v's with its milli-USD."""
+    ours = [[draw[0] for draw in piece.means(condition, OURS, point, counts[:1])] for piece in pieces]
+    if method == OURS:
+        cost, success = np.mean(ours, axis=0)
+        return f"{success:.3f} for {1e3 * cost:.2f}"
+    known = [piece.success_for(condition, method, usd, counts) for piece, (usd, _) in zip(pieces, ours, strict=True)]
+    return f"{np.mean(known):.3f}"
+
+
+def _placed(pieces: Sequence[Piece], method: str) -> str:
+    """The least and the most of a method's dollars over r2v's where it was placed, students' means."""
+    told = [piece.placed(method) for piece in pieces if method in piece.head.get("thresholds", {})]
+    if not told or method == OURS:
+        return ""
+    ratios = np.mean(told, axis=0)
+    return f"{ratios.min():.2f} to {ratios.max():.2f}"
 
 
 def _alike(pieces: Sequence[Piece], condition: str, method: str) -> tuple[str, str]:

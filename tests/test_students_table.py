@@ -75,7 +75,7 @@ def test_the_table_prints_areas_leads_and_detectable_leads_as_they_are_in_closed
     # The lead is the mean over tasks of .7 where r2v alone solves one, a quarter of them: its error is known.
     error = 0.7 * math.sqrt(0.25 * 0.75 / TASKS)
     assert float(entropy[4]) == pytest.approx(2.80 * error, rel=0.1)
-    assert entropy[5:7] == ["3 of 3", "0.500 for 0.01"]
+    assert entropy[5:7] == ["3 of 3", "0.500"] and _row(lines, "r2v")[6] == "0.750 for 0.01"
     assert entropy[-2:] == ["0.50", "0.50"]
     assert _row(lines, "verifier")[5] == "0 of 3"
 
@@ -157,14 +157,29 @@ def test_attacks_and_categories_are_counted_over_the_episodes_that_were_hit(tmp_
 def test_pieces_of_one_student_are_joined_task_by_task_and_of_another_refused(tmp_path: Path) -> None:
     one, other = (_piece(tmp_path, number, {"r2v": solved, "entropy": 20}) for number, solved in ((0, 30), (1, 10)))
     for piece in (one, other):
-        piece.head["thresholds"] = {"r2v": [0.5]}
+        piece.head["thresholds"] = {"r2v": [{"tau": 0.5, "cost": 1.0}]}
     both = joined([one, other])
     cell = both.cells["noisy", "r2v", POINTS[0]]
     assert cell["success"] == "1" * 30 + "0" * 10 + "1" * 10 + "0" * 30 and len(cell["micro_usd"]) == 2 * TASKS
     assert _row(table([both], "noisy"), "r2v")[1].startswith(f"{_area(0.5):.3f} [")
-    other.head["thresholds"] = {"r2v": [0.6]}
+    other.head["thresholds"] = {"r2v": [{"tau": 0.6}]}
     with pytest.raises(UsageError, match="student 0: r2v has other thresholds"):
         joined([one, other])
+
+
+def test_equal_dollars_are_read_off_a_curve_and_where_a_method_was_placed_is_told(tmp_path: Path) -> None:
+    """entropy solves 10, 20 and 30 of 40 for 20, 30 and 40 micro-USD: 25 for 35, as between the two beside it. Behind
+    the last point the line goes to llm_only, which solves all for 100."""
+    piece = _piece(tmp_path, 0, {"r2v": 30, "entropy": 20})
+    for point, solved in zip(POINTS, (0, 10, 20, 30, 30), strict=True):
+        piece.cells["noisy", "entropy", point]["success"] = "1" * solved + "0" * (TASKS - solved)
+    every = np.ones((1, TASKS))
+    found = [piece.success_for("noisy", "entropy", usd * 1e-6, every) for usd in (0, 20, 35, 75, 100)]
+    assert found == pytest.approx([0, 10 / 40, 25 / 40, 35 / 40, 1])
+    costs = {"r2v": (1, 2, 4, 8, 16), "entropy": (0.5, 1.5, 4, 8, 15)}
+    piece.head["thresholds"] = {name: [{"tau": 0.5, "cost": cost} for cost in some] for name, some in costs.items()}
+    assert piece.placed("entropy") == [0.5, 0.75, 1, 1, 15 / 16]
+    assert _row(table([piece], "noisy"), "entropy")[-3] == "0.50 to 1.00"
 
 
 def test_the_robustness_gap_is_paired_and_known_in_closed_form(tmp_path: Path) -> None:

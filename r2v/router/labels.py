@@ -1,7 +1,8 @@
 """Router labels: rows of features with the executed outcomes of the state, and the label made of them.
 
 The default label is the executed gain of asking the LLM at this step: both continuations are played from the same state
-under the same draws, by whoever played so far, `gain = q_llm - q_slm`, and y = 1 where it pays for what asking costs. A
+under the same draws, by whoever played so far, `gain = q_llm - q_slm`, and y = 1 where it is above what the dollars
+that asking adds are worth (`router.gain_per_usd`; by default nothing, and the threshold alone says what is worth it). A
 row keeps all that any label needs, so another label is a relabelling, not another roll-out.
 
 Rows of round 0 are states of the small policy alone, which plays on; those of later rounds are states of the pair
@@ -95,21 +96,22 @@ def _calls(turn: str, tools: Sequence[ToolSpec]) -> list[str]:
     return [masked(line, tools) for line in turn.splitlines() if parse_action(line).action_type]
 
 
-def labelled(rows: Iterable[FeatureRow], kind: LabelKind, kappa: float = 0.0) -> list[FeatureRow]:
-    """The rows with `y_escalate` of this kind: the gain exceeds `kappa` times the cost difference; the expert
-    would act differently; (a baseline: it blames every step) the SLM's episode failed; or, imputed, the SLM acts
-    otherwise than its recorded teacher. An episode of a later round is nobody's alone: it has no label of kind episode.
+def labelled(rows: Iterable[FeatureRow], kind: LabelKind, gain_per_usd: float | None = None) -> list[FeatureRow]:
+    """The rows with `y_escalate` of this kind: the gain in success exceeds `gain_per_usd` times the dollars, as billed,
+    by which asking makes the episode dearer (or cheaper: then no gain is needed); the expert would act differently; (a
+    baseline: it blames every step) the SLM's episode failed; or, imputed, the SLM acts otherwise than its recorded
+    teacher. An episode of a later round is nobody's alone: it has no label of kind episode.
 
     Raises InputError where a row lacks what the label is made of.
     """
     kept = [row for row in rows if row.round == 0] if kind == "episode" else rows
-    return [replace(row, y_escalate=_label(row, kind, kappa), y_source=kind) for row in kept]
+    return [replace(row, y_escalate=_label(row, kind, gain_per_usd or 0.0), y_source=kind) for row in kept]
 
 
-def _label(row: FeatureRow, kind: LabelKind, kappa: float) -> int:
+def _label(row: FeatureRow, kind: LabelKind, gain_per_usd: float) -> int:
     match kind:
         case "counterfactual" if row.gain is not None:
-            return int(row.gain > kappa * (row.cost_llm - row.cost_slm))
+            return int(row.gain > gain_per_usd * (row.cost_llm - row.cost_slm))
         case "disagreement" if row.disagrees is not None:
             return int(row.disagrees)
         case "episode" if row.slm_episode_success is not None:

@@ -6,9 +6,8 @@ plays the routed policy on calibration tasks and looks at what happened. Methods
 equal shares of LLM steps were up to 28 % apart in USD, since a router that mends more makes shorter episodes.
 
 `learn_then_test` turns per-task losses into a guarantee, P(risk > alpha) <= delta over calibration sets, by
-Hoeffding-Bentkus p-values (arXiv 2101.02703, 2110.01052) in a fixed sequence from the safest threshold on.
-`conformal_risk` (arXiv 2208.02814) only bounds the expected risk; single calibrations exceed it in a third to half of
-all cases. The unit of both is the task.
+Hoeffding-Bentkus p-values (arXiv 2101.02703, 2110.01052) in a fixed sequence from the safest threshold on. The
+sequence is fixed before a calibration task is played (`guarded_thresholds`, of training scores); the unit is the task.
 """
 
 from __future__ import annotations
@@ -241,17 +240,7 @@ def guarantee(losses: Mapping[float, Sequence[float]], alpha: float, delta: floa
 
 
 def guarded_thresholds(scores: Iterable[float]) -> list[float]:
-    """0 and quantiles of the scores that lie strictly between 0 and 1."""
+    """0 and quantiles of the scores strictly between 0 and 1. They are to be of training tasks: thresholds that depend
+    on the tasks that test them void the guarantee."""
     ranked = sorted({score for score in scores if 0 < score < 1})
     return sorted({0.0, *(ranked[len(ranked) * part // GUARDED] for part in range(1, GUARDED) if ranked)})
-
-
-def conformal_risk(losses: Mapping[float, Sequence[float]], alpha: float) -> float | None:
-    """The largest threshold with (sum of losses + 1) / (n + 1) <= alpha, taken before the first that fails:
-    bounds the risk in expectation over calibration sets only."""
-    safe = None
-    for tau in sorted(losses):
-        if (math.fsum(losses[tau]) + 1) / (len(losses[tau]) + 1) > alpha:
-            break
-        safe = tau
-    return safe

@@ -62,7 +62,8 @@ def _fitted(cfg: RouterFeaturesSettings, rows: Sequence[FeatureRow]) -> RouterMo
     from r2v.router.labels import labelled
     from r2v.router.training import fit
 
-    return fit(labelled(rows, cfg.router.label), cfg.router, cfg.seed or 0, cfg.max_examples)
+    own = labelled(rows, cfg.router.label, cfg.router.gain_per_usd)
+    return fit(own, cfg.router, cfg.seed or 0, cfg.max_examples)
 
 
 def _routed(cfg: RouterFeaturesSettings, runner: MethodRunner, number: int) -> tuple[list[Cell], dict[str, float]]:

@@ -115,7 +115,7 @@ def _place(cfg: RouterSettings, work: Work, folder: Path) -> tuple[dict[str, Any
     from r2v.router.training import fit, report
 
     rows = read_rows(work.inputs["router_features"].file("router_features.jsonl"))
-    own = labelled(rows, cfg.router.label)
+    own = labelled(rows, cfg.router.label, cfg.router.gain_per_usd)
     model = fit(own, cfg.router, cfg.seed, cfg.max_examples)
     model.save(folder / "r2v.json")
     other = replace(cfg.router, label="disagreement")
@@ -137,14 +137,16 @@ def _place(cfg: RouterSettings, work: Work, folder: Path) -> tuple[dict[str, Any
         method="r2v",
         limit=cfg.router.num_calibration_tasks,
     )
-    scores = [model.predict(row.features) for row in own if row.split == "calibration"]
-    choice = match_rate(lambda tau: played_at(runner, "r2v", specs, tau), scores, cfg.router.budget)
+    scores = {
+        split: [model.predict(row.features) for row in own if row.split == split] for split in ("train", "calibration")
+    }
+    choice = match_rate(lambda tau: played_at(runner, "r2v", specs, tau), scores["calibration"], cfg.router.budget)
     promised = None
     if cfg.router.max_risk is not None:
-        losses = {tau: failures_at(runner, "r2v", specs, tau) for tau in guarded_thresholds(scores)}
+        losses = {tau: failures_at(runner, "r2v", specs, tau) for tau in guarded_thresholds(scores["train"])}
         promised = guarantee(losses, cfg.router.max_risk, cfg.router.risk_delta)
         logger.info("  guarantee: %s", promised.verdict)
     return report(model, own), choice, len({spec.task.task_id for spec in specs}), promised
 
 
-STAGE = Stage(version=2, settings=RouterSettings, run=run, play=play)
+STAGE = Stage(version=3, settings=RouterSettings, run=run, play=play)

@@ -12,7 +12,6 @@ from r2v.router.thresholds import (
     OperatingPoint,
     RateSearch,
     Spending,
-    conformal_risk,
     guarantee,
     guarded_thresholds,
     hoeffding_bentkus,
@@ -155,9 +154,6 @@ def test_thresholds_are_tested_from_the_safest_on_and_none_after_the_first_that_
     safe, unsafe = [0.0] * 50, [1.0] * 50
     assert learn_then_test({0.9: unsafe, 0.1: safe, 0.5: safe}, 0.2, 0.1) == 0.5
     assert learn_then_test({0.1: safe, 0.5: unsafe, 0.9: safe}, 0.2, 0.1) == 0.1
-    assert conformal_risk({0.9: safe, 0.5: unsafe, 0.1: safe}, 0.2) == 0.1
-    assert conformal_risk({0.5: [0.0] * 9}, 0.1) == 0.5, "(0 + 1) / (9 + 1) is at most .1"
-    assert conformal_risk({0.5: [0.0] * 8}, 0.1) is None
     p = hoeffding_bentkus(0.0, 50, 0.2)
     assert learn_then_test({0.1: safe}, 0.2, p) == 0.1 and learn_then_test({0.1: safe}, 0.2, p * 0.999) is None
 
@@ -197,15 +193,8 @@ def test_a_guarantee_says_what_it_rests_on_or_why_there_is_none() -> None:
     assert len(guarded_thresholds(index / 100 for index in range(101))) == GUARDED
 
 
-def test_conformal_risk_holds_in_expectation_only() -> None:
-    chosen = [conformal_risk(resplit(number, 200), ALPHA) or 0.0 for number in range(200)]
-    assert sum(chosen) / 200 / 2 <= ALPHA
-    assert violations(conformal_risk, 0.24) > DELTA, "why LTT is the default"
-
-
 def test_nothing_can_be_promised_from_five_tasks() -> None:
     assert learn_then_test(resplit(0, 5), ALPHA, DELTA) is None
-    assert conformal_risk({0.1: [0.0]}, ALPHA) is None
 
 
 def test_a_target_in_dollars_is_met_within_two_percent() -> None:

@@ -1,0 +1,62 @@
+"""The ledger of looks: which tasks a study has read, so that no second look goes unnoticed.
+
+    looks.open_look(LEDGER, Look(world="desk", first=30866, count=100, study="benchmarks/outcomes/students", ...))
+
+A table is evidence while nobody chose anything by the tasks it is played on. So a study writes down what it will play
+before it plays, in a file that is committed; it may go on with its own range, and another's is refused unless the
+reason for a second look is given, which the ledger keeps.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from r2v.errors import UsageError
+from r2v.storage.files import write_text
+
+LEDGER = Path("benchmarks/outcomes/looks.jsonl")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """Tasks `first` to `first + count - 1` of a world, read by a study: the folder of its pieces, or what it was."""
+
+    world: str
+    first: int
+    count: int
+    study: str
+    commit: str
+    date: str
+    again: str = ""
+    """Why tasks that were read before are read again; empty: none was."""
+
+    def overlaps(self, other: Look) -> bool:
+        """Whether both read a task."""
+        apart = self.first + self.count <= other.first or other.first + other.count <= self.first
+        return self.world == other.world and not apart
+
+
+def read_looks(path: Path) -> list[Look]:
+    """All of a ledger, oldest first."""
+    return [Look(**json.loads(line)) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def open_look(path: Path, look: Look) -> None:
+    """Write a look down; one that the study has written down before stays as it is. Raises UsageError for tasks that
+    another study, or this one in another range, has read, unless `look.again` says why."""
+    known = read_looks(path)
+    if any((one.study, one.first, one.count) == (look.study, look.first, look.count) for one in known):
+        return
+    read = next((one for one in known if one.overlaps(look)), None)
+    if read is not None and not look.again:
+        raise UsageError(
+            f"{look.world} tasks {look.first} to {look.first + look.count - 1}: {read.study} read {read.first} to "
+            f"{read.first + read.count - 1} on {read.date}; take tasks that nobody has read (--first-task), or say why "
+            "with --again"
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = [json.dumps(dataclasses.asdict(one)) + "\n" for one in (*known, look)]
+    write_text(path, "".join(lines))
