@@ -89,7 +89,7 @@ def without_groups(config: Config, rows: Sequence[FeatureRow]) -> dict[str, Riva
 
 
 def _learned(name: str, rows: Sequence[FeatureRow], label: LabelKind, cfg: RouterConfig, seed: int) -> Rival:
-    fitted = fit(labelled(rows, label), replace(cfg, label=label), seed)
+    fitted = fit(labelled(rows, label, cfg.gain_per_usd), replace(cfg, label=label), seed)
     return _of_features(name, fitted.predict)
 
 
