@@ -44,8 +44,8 @@ class RouterConfig:
     differently; episode: the episode fails. imputed, for logs without a world: the policy acts otherwise than its
     teacher did at a recorded state; nothing is executed, so such a router is in no table."""
     gain_per_usd: Positive | None = field(default=None, metadata=IF_GIVEN)
-    """With label=counterfactual: the gain in success that each USD, as billed, has to buy for an LLM step to be worth it;
-    where asking makes the episode cheaper, no gain is needed. None: any gain is worth it."""
+    """With label=counterfactual: the gain in success that each USD, as billed, has to buy for an LLM step to count;
+    where asking makes the episode cheaper, no gain is needed. None: any gain counts."""
     held_out_tasks: Budget | None = field(default=None, metadata=IF_GIVEN)
     """With label=imputed: share of the recorded tasks that cloning leaves out, so that the policy is asked about states
     that it has not learnt; None: 0.25."""

@@ -9,6 +9,7 @@ image missing) ends the episode as not measured, never as failed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
@@ -51,6 +52,15 @@ class Capabilities:
     """Its worlds wait for a browser, a container or a site more than they compute: each gets a thread of its own."""
     idempotent_errors: bool = True
     """A call that failed with a tool error has left the state unchanged, so a retry may be inserted."""
+    untrusted: str = ""
+    """A regular expression of the mark that lines of a page bear where outsiders wrote them: what agents may see, the
+    router may read. Empty: lines bear none, and are told by their words alone."""
+
+    def __post_init__(self) -> None:
+        try:
+            re.compile(self.untrusted)
+        except re.error as error:
+            raise ValueError(f"Capabilities.untrusted={self.untrusted!r}: not a regular expression ({error})") from None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -138,6 +138,7 @@ class MethodRunner:
                 verifier=None if scorer is None else PricedVerifier(scorer, sections.cost.slm),
                 slm=slm.model,
                 num_samples=num_samples,
+                untrusted=benchmark.capabilities.untrusted,
             ),
             inference=sections.inference,
             features=tuple(cfg.router.features) if hasattr(cfg, "router") else (),

@@ -65,7 +65,8 @@ def routed_actor(
         scorer = verifier_scorer(policy, bundle.verifier, inference, rollout, waves, tools)
         verifier = PricedVerifier(scorer, cost.slm)
     samples = inference.num_candidates if "samples" in router.features else 0
-    extractor = FeatureExtractor(inference, verifier=verifier, slm=slm, num_samples=samples)
+    mark = benchmark.capabilities.untrusted
+    extractor = FeatureExtractor(inference, verifier=verifier, slm=slm, num_samples=samples, untrusted=mark)
     score = score_function(OURS, {OURS: load(bundle.router, router.model)})
     gate = ScoreGate(score, extractor, instruments(OURS, router.features))
     llm = priced_teacher(teacher, cost, benchmark, waves, None if journal is None else Purse(folder=journal))

@@ -35,6 +35,8 @@ class FeatureExtractor:
     slm: PricedModel | None = None
     """Given where the features need further samples of the small policy."""
     num_samples: int = 0
+    untrusted: str = ""
+    """The benchmark's mark of lines that outsiders wrote."""
     remembered: Memo = field(default_factory=Memo)
 
     async def features(self, view: StepView, proposal: Reply) -> dict[str, float]:
@@ -83,6 +85,7 @@ class FeatureExtractor:
                 samples=samples,
                 scores=scores,
                 previous_score=previous,
+                untrusted=self.untrusted,
             )
         )
         return Measurement(features=features, bill=bill)

@@ -44,6 +44,8 @@ class Signals:
     """The verifier's scores: of the proposal, then of `samples`; empty without a verifier."""
     previous_score: float | None = None
     """The verifier's score of the action played one step before."""
+    untrusted: str = ""
+    """The mark of lines that outsiders wrote, as the benchmark declares it (`Capabilities.untrusted`)."""
 
     @property
     def action(self) -> Sample:
@@ -144,11 +146,11 @@ def _page(signals: Signals) -> dict[str, float]:
         "obs_changed": not earlier or earlier[-1] != newest,
         "obs_seen_before": newest in earlier,
         "obs_log_lines": math.log1p(len(newest.splitlines())),
-        "obs_untrusted_lines": sum(map(page_signals.is_untrusted, newest.splitlines())),
+        "obs_untrusted_lines": sum(page_signals.is_untrusted(line, signals.untrusted) for line in newest.splitlines()),
         "num_errors": sum(map(page_signals.is_error, signals.observations)),
         "repeat_action": len(repeats),
         "repeat_after_error": sum(map(page_signals.is_error, repeats)),
-        **page_signals.grounding(_argument_values(signals), signals.goal, signals.observations),
+        **page_signals.grounding(_argument_values(signals), signals.goal, signals.observations, signals.untrusted),
     }
 
 

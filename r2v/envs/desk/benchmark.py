@@ -10,6 +10,7 @@ from r2v.envs.desk import surface
 from r2v.envs.desk.environment import DeskEnvironment
 from r2v.envs.desk.expert import DeskExpert
 from r2v.envs.desk.tasks import make_tasks
+from r2v.envs.desk.vocabulary import GUEST
 from r2v.envs.pace import Pace
 from r2v.llm.types import Request
 
@@ -26,7 +27,7 @@ class Desk:
 
     name = "desk"
     more_tasks = "raise env.options.num_tasks"
-    capabilities = Capabilities(snapshot=True, expert=True)
+    capabilities = Capabilities(snapshot=True, expert=True, untrusted=rf'"via"\s*:\s*"{GUEST}"')
     pace = Pace(
         reset_seconds=0.0007,
         step_seconds=0.00003,

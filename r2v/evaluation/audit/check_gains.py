@@ -49,6 +49,8 @@ class GainsCheck:
     routed: Sequence[str]
     may_fail: bool
     """Whether an episode's gains may be missing: the world breaks, or the LLM refuses a question."""
+    untrusted: str = ""
+    """The benchmark's mark of lines that outsiders wrote."""
     unmeasured: int = 0
     """Episodes whose gains are."""
     y: list[float] = field(default_factory=list)
@@ -168,6 +170,7 @@ class GainsCheck:
                 max_steps=view.max_steps,
                 llm_calls=view.llm_calls,
                 max_llm_calls=self.biller.settings.inference.max_llm_calls,
+                untrusted=self.untrusted,
             )
         )
 

@@ -77,7 +77,8 @@ class EpisodesAudit:
         tasks = {cell: set(self.setup.tasks_of(*cell)) for cell in cells}
         gained = set(self.setup.tasks_of(condition, GAINS)) if settings.scored else set()
         may_fail = self._may_fail() or self._may_be_refused(REFUSED)
-        gains = GainsCheck(self.setup, condition, self.biller, settings.routed if settings.scored else [], may_fail)
+        routed, mark = settings.routed if settings.scored else [], self.world.benchmark.capabilities.untrusted
+        gains = GainsCheck(self.setup, condition, self.biller, routed, may_fail, untrusted=mark)
         rows = self._rows(condition) if settings.scored else iter(())
         ahead = next(rows, None)
         for start in sorted(specs, key=lambda spec: self.world.start(spec).identity):
