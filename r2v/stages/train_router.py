@@ -147,4 +147,4 @@ def _place(cfg: RouterSettings, work: Work, folder: Path) -> tuple[dict[str, Any
     return report(model, own), choice, len({spec.task.task_id for spec in specs}), promised
 
 
-STAGE = Stage(version=2, settings=RouterSettings, run=run, play=play)
+STAGE = Stage(version=3, settings=RouterSettings, run=run, play=play)
