@@ -36,7 +36,9 @@ def test_look_alikes_are_other_things_at_free_places() -> None:
 
 
 def test_a_view_full_of_everything_gets_none() -> None:
-    everything = "\n".join(f"{colour} {kind}" for colour in babyai_surface.COLOURS for kind in babyai_surface.KINDS)
+    everything = "\n".join(
+        f"{colour} {kind}" for colour in babyai_surface.THING_COLOURS for kind in babyai_surface.THING_KINDS
+    )
     assert babyai_surface.decoys(everything, GOAL, 4, 0.5) == []
     assert isinstance(_lending(), Surface)
 
