@@ -292,6 +292,7 @@ def test_a_severity_that_can_be_set_is_read(name: str) -> None:
         previous=page.replace("item", "part"),
         goal="please open the row of item seven",
         severity=0.5,
+        mode=category(name).mode,
         key=("severity", name),
         surface=GENERIC,
         families=INJECTION_FAMILIES,

@@ -16,6 +16,16 @@ WITHOUT_SEVERITY = ("stale_observation", "shuffled_dom", "prompt_injection")
 """Categories that a severity would not change; `r2v.perturb` is tested against it."""
 _NO_SEVERITY = 0.5
 """The default of `severity`."""
+PerturbationMode = Literal["explicit_transient", "explicit_permanent", "implicit_transient", "implicit_permanent"]
+"""Whether the agent is told that something is wrong, and whether that lasts to the end of the episode (after ToolMaze,
+arXiv 2606.05806)."""
+MODES: dict[str, tuple[PerturbationMode, ...]] = {
+    "tool_error": ("explicit_transient", "explicit_permanent"),
+    "tool_timeout": ("explicit_transient", "explicit_permanent"),
+    "partial_observation": ("explicit_transient", "implicit_transient"),
+    "schema_drift": ("implicit_permanent", "explicit_permanent"),
+}
+"""Categories with a choice of modes, the default first. Every other category has one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +106,10 @@ class CategoryConfig:
     severity: Share = 0.5
     """Strength in [0, 1], such as the share of lines that a partial observation loses. stale_observation, shuffled_dom
     and prompt_injection have none: there it cannot be changed."""
+    mode: PerturbationMode | None = field(default=None, metadata=IF_GIVEN)
+    """Another mode of tool_error and tool_timeout (explicit_permanent: a tool that failed once fails to the end),
+    partial_observation (implicit_transient: each line is lost with probability `severity`, without a marker) or
+    schema_drift (explicit_permanent: pages say so); None: the category's own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,13 +135,15 @@ class PerturbationsConfig:
     observation or the call hits a step."""
 
     tool_error: CategoryConfig = _category(0.10)
-    """The tool call returns an error and does nothing; a retry works (severity: probability of a second error)."""
+    """The tool call returns an error and does nothing; a retry works (severity: probability of a second error), or
+    with mode explicit_permanent never does."""
     tool_timeout: CategoryConfig = _category(0.0)
     """As tool_error, after a simulated timeout."""
     stale_observation: CategoryConfig = _category(0.10)
     """The previous observation is shown again."""
     partial_observation: CategoryConfig = _category(0.15)
-    """The last lines are cut off, with a marker (severity: share of lines lost)."""
+    """The last lines are cut off, with a marker (severity: share of lines lost), or with mode implicit_transient any
+    lines are missing."""
     shuffled_dom: CategoryConfig = _category(0.0)
     """The rows of a page change places."""
     renumbered_dom: CategoryConfig = _later()
@@ -158,6 +174,12 @@ class PerturbationsConfig:
             require_name("perturbations.extra", path, ())
             content = source_sha256("perturbations.extra", path)
             self.extra[path] = dataclasses.replace(category, source_sha256=content)
+            check(
+                category.mode is None,
+                f"perturbations.extra.{path}.mode",
+                "is said by the category itself: leave it out and set the field mode of your Category",
+                category.mode,
+            )
         check_fields("perturbations", self)
         members("perturbations.held_out", self.held_out, (*self.categories(), *self.extra))
         members("perturbations.held_out_families", self.held_out_families, INJECTION_FAMILIES)
@@ -169,6 +191,24 @@ class PerturbationsConfig:
                 f"changes nothing: {name} has no severity; leave it out and set perturbations.{name}.prob",
                 getattr(self, name).severity,
             )
+        for name in self.categories():
+            self._require_mode(name, getattr(self, name))
+
+    @staticmethod
+    def _require_mode(name: str, category: CategoryConfig) -> None:
+        """Raises UsageError for a mode that the category does not have, and for a severity that it does not read."""
+        if category.mode is None:
+            return
+        allowed = MODES.get(name, ())
+        remedy = f"must be one of {', '.join(allowed)}" if allowed else f"changes nothing: {name} has one; leave it out"
+        check(category.mode in allowed, f"perturbations.{name}.mode", remedy, category.mode)
+        fails_to_the_end = name in ("tool_error", "tool_timeout") and category.mode == "explicit_permanent"
+        check(
+            not fails_to_the_end or category.severity == _NO_SEVERITY,
+            f"perturbations.{name}.severity",
+            f"changes nothing with perturbations.{name}.mode={category.mode}: failures last to the end; leave it out",
+            category.severity,
+        )
 
     @classmethod
     def categories(cls) -> tuple[str, ...]:

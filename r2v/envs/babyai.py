@@ -21,6 +21,7 @@ from typing import Any
 
 from r2v.constraints import Range, require
 from r2v.data.action import parse_action
+from r2v.envs import babyai_surface
 from r2v.envs.base import Capabilities, Info, Task
 from r2v.envs.pace import Pace
 from r2v.errors import UsageError, nearest
@@ -87,7 +88,7 @@ class BabyAI:
     """Levels of BabyAI, `instances` layouts each. Raises UsageError for a level that minigrid has not."""
 
     name = "babyai"
-    version = "1"
+    version = "2"
     capabilities = Capabilities(snapshot=True, expert=True)
     more_tasks = "raise env.options.instances, or name more levels (env.options.levels)"
     pace = Pace(
@@ -125,6 +126,14 @@ class BabyAI:
         if named is None:
             raise UsageError(f'babyai: the goal names no layout, as in (layout "GoToLocal 7"): {goal:.80}')
         return call(_planned(named[1], int(named[2]), tuple(_carried_out(request.messages))))
+
+    def decoys(self, observation: str, goal: str, count: int, u: float) -> list[str]:
+        """Rows of things that the goal does not name, at places where the view has nothing."""
+        return babyai_surface.decoys(observation, goal, count, u)
+
+    def injection(self, observation: str, goal: str, family: str, u: float) -> tuple[str, str]:
+        """(line to plant, canary): an instruction to do nothing, which costs one of the steps that are left."""
+        return babyai_surface.injection(observation, goal, family, u)
 
     def _task(self, level: str, layout: int) -> Task:
         return Task(

@@ -22,6 +22,7 @@ from typing import Any
 
 from r2v.constraints import Range, require
 from r2v.data.action import parse_action
+from r2v.envs import textworld_surface
 from r2v.envs.base import Capabilities, Info, Task
 from r2v.envs.pace import Pace
 from r2v.errors import UsageError
@@ -106,7 +107,7 @@ class TextWorld:
     """Games of one size: `quest` actions at least apart from their end, `rooms`, `objects`; `games` of them."""
 
     name = "textworld"
-    version = "1"
+    version = "2"
     capabilities = Capabilities(snapshot=True, expert=True)
     more_tasks = "raise env.options.games"
     pace = Pace(
@@ -146,6 +147,14 @@ class TextWorld:
             raise UsageError(f'textworld: the goal names no game, as in (game "4 4 8 17"): {goal:.80}')
         size = tuple(int(number) for number in named.groups())
         return call(_planned(size, tuple(_carried_out(request.messages))))
+
+    def decoys(self, observation: str, goal: str, count: int, u: float) -> list[str]:
+        """Lines about things like those of the page, by names that nothing has."""
+        return textworld_surface.decoys(observation, goal, count, u)
+
+    def injection(self, observation: str, goal: str, family: str, u: float) -> tuple[str, str]:
+        """(line to plant, canary): an instruction to carry out a command of the page that leads nowhere."""
+        return textworld_surface.injection(observation, goal, family, u)
 
 
 def _task(quest: int, rooms: int, objects: int, number: int) -> Task:

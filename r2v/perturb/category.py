@@ -14,12 +14,14 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
+from r2v.config import PerturbationMode
 from r2v.data.episode import AppliedPerturbation, PerturbationType
 from r2v.envs.base import Surface
 from r2v.errors import UsageError
 from r2v.extensions import is_dotted, load_attribute
+from r2v.llm.types import ToolSpec
 from r2v.perturb.renaming import Renaming
 from r2v.randomness import Key, generator, uniform
 
@@ -31,15 +33,18 @@ action may rest on; or lines of the page."""
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scene:
     """Where a hit falls. `text` is what it alters, `previous` the page the world showed before the last call
-    (None at the start), `goal` the task's true goal, `key` what every draw is looked up under."""
+    (None at the start), `goal` the task's true goal, `mode` the one that is asked for, `tools` those that the world
+    offers (none where they are not known), `key` what every draw is looked up under."""
 
     text: str
     previous: str | None
     goal: str
     severity: float
+    mode: PerturbationMode
     key: Key
     surface: Surface
     families: tuple[str, ...]
+    tools: tuple[ToolSpec, ...] = ()
 
     def uniform(self, purpose: str) -> float:
         """A number in [0, 1) that belongs to this scene and purpose."""
@@ -70,22 +75,19 @@ class Change:
 class Category:
     """One kind of perturbation.
 
-    `alter` returns None where the scene is not eligible. `mode` is explicit or implicit (does the text say that
-    something is wrong?), transient or permanent; what is permanent hits every page from its first hit on, by the draws
-    of the first observation. `group` is the coarse type that an episode is filed under. `preserving` says that
-    everything the page showed can still be read, so a recorded action stays the right label.
+    `alter` returns None where the scene is not eligible; a change that changes nothing is no hit either. `mode` is
+    explicit or implicit (does the text say that something is wrong?), transient or permanent; the configuration may
+    choose another one of `r2v.config.MODES`. What is permanent hits every page from its first hit on, by the draws of
+    the first observation; of kind tool_call, it fails every call of a tool from the first one on that it failed.
+    `group` is the coarse type that an episode is filed under. `preserving` says that everything the page showed can
+    still be read, so a recorded action stays the right label.
     """
 
     kind: PerturbationKind
     group: PerturbationType
     alter: Callable[[Scene], Change | None]
-    mode: str = "implicit_transient"
+    mode: PerturbationMode = "implicit_transient"
     preserving: bool = True
-
-    @property
-    def permanent(self) -> bool:
-        """Whether it lasts to the end of the episode."""
-        return self.mode.endswith("_permanent")
 
 
 @cache
@@ -98,6 +100,10 @@ def category(name: str) -> Category:
     extra = load_attribute("perturbations.extra", name, ())
     if not isinstance(extra, Category):
         raise UsageError(f"perturbations.extra={name}: a {type(extra).__name__}, not an r2v.perturb.category.Category")
+    if extra.mode not in get_args(PerturbationMode):
+        raise UsageError(
+            f"perturbations.extra={name}: mode is {extra.mode!r:.40}, allowed: {', '.join(get_args(PerturbationMode))}"
+        )
     return extra
 
 

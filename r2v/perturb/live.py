@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from r2v.config import PerturbationsConfig
+from r2v.data.action import parse_action
 from r2v.data.episode import AppliedPerturbation, Condition
 from r2v.envs.base import Benchmark, Closable, Environment, Info, Snapshots, Task
 from r2v.errors import UsageError
@@ -22,12 +23,14 @@ from r2v.perturb.schedule import PerturbedOutput, Schedule, make_schedule
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _State:
-    """Where an episode stands: `page` is the last page the world showed, `world` its snapshot once taken."""
+    """Where an episode stands: `page` is the last page the world showed, `tools` names the tool of every call so far,
+    `world` is its snapshot once taken."""
 
     task: Task
     goal: str
     page: str
     step: int = 0
+    tools: tuple[str, ...] = ()
     partial_score: float = 0.0
     canaries: frozenset[str] = frozenset()
     renamings: tuple[Renaming, ...] = ()
@@ -72,8 +75,9 @@ class PerturbedEnv:
     def step(self, action: str) -> tuple[str, float, bool, bool, Info]:
         """Pass the action on, unless this call is one that fails."""
         state = self._state
-        self._at = state = replace(state, step=state.step + 1)
-        failure = self._schedule.call(state.task, state.step)
+        tools = (*state.tools, parse_action(action).action_type)
+        self._at = state = replace(state, step=state.step + 1, tools=tools)
+        failure = self._schedule.call(state.task, state.tools)
         if failure is not None:
             return failure.text, 0.0, False, False, self._failed(state, failure)
         meant = action
@@ -124,7 +128,9 @@ class PerturbedEnv:
     ) -> tuple[str, Info]:
         """What the agent sees of a page; canaries planted in it are remembered."""
         state = self._state
-        outcome = self._schedule.page(state.task, state.step, page, previous)
+        # A world that broke may have no tools to tell any more.
+        tools = self._env.tool_specs() if self._schedule.active and info.env_fault is None else ()
+        outcome = self._schedule.page(state.task, state.step, page, previous, tools)
         planted = frozenset(one.canary for one in outcome.applied if one.canary)
         self._at = replace(state, canaries=state.canaries | planted, renamings=outcome.renamings)
         clean = page if info.clean_observation is None else info.clean_observation

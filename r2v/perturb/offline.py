@@ -6,7 +6,8 @@ exactly what the live world would have given. Two constructions are valid:
 
     annotate   what was seen is edited, the action stays (in the page's names, where those are others): for
                categories that hide nothing; a cut page only where every later action is still supported (`support`)
-    insert     a failed call and its retry are put in: only where a failed call leaves the world as it was
+    insert     a failed call and its retry are put in: only where a failed call leaves the world as it was, and for
+               failures that pass
 
 Replacing an observation and keeping the action that was chosen on it is refused: it teaches invention. Those
 categories need the teacher to play again in the perturbed world.
@@ -77,9 +78,15 @@ def insert(episode: Episode, schedule: Schedule, *, max_steps: int) -> Episode |
     """The twin of a clean episode in which calls fail as the schedule says and are made again.
 
     For worlds in which a failed call changes nothing (`Capabilities.idempotent_errors`). Raises UsageError
-    where the schedule has other categories than failing calls.
+    where the schedule has other categories than failing calls, or failures that no retry gets past.
     """
     _require(schedule, ("tool_call",), "insert")
+    for name in schedule.active:
+        if schedule.permanent(name):
+            raise UsageError(
+                f"insert: {name} is {schedule.mode(name)}: no retry goes through; allowed: transient failures, others "
+                "need a reroll"
+            )
     return _replay(episode, schedule, "insert", max_steps)
 
 
@@ -103,7 +110,8 @@ def twins(
     if "insert" in constructions and not idempotent:
         report.reject("insert", Rejected.NOT_IDEMPOTENT)
     elif "insert" in constructions:
-        yield from report.accepted("insert", insert(episode, schedule.only("tool_call"), max_steps=max_steps))
+        failures = schedule.only("tool_call", transient=True)
+        yield from report.accepted("insert", insert(episode, failures, max_steps=max_steps))
 
 
 def _require(schedule: Schedule, kinds: tuple[PerturbationKind, ...], construction: str) -> None:

@@ -4,20 +4,22 @@ Category c hits observation t iff `uniform(VERSION, seed, benchmark, task, t, c)
 another, so cutting an episode short changes no earlier step, raising a probability only adds hits, and
 neither order nor sharding matters. Observation 0 is the reset's; observation t answers call t - 1. Categories
 compose in the order of `PerturbationsConfig`, those of your own last. A call that failed has no page, so at
-most one category replaces an answer.
+most one category replaces an answer. A hit is what changed something: where an alteration comes to the same text, the
+same seconds and the same names, nothing is recorded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from r2v.config import INJECTION_FAMILIES, CategoryConfig, PerturbationsConfig
+from r2v.config import INJECTION_FAMILIES, CategoryConfig, PerturbationMode, PerturbationsConfig
 from r2v.data.episode import AppliedPerturbation, Condition
 from r2v.envs.base import Benchmark, Surface, Task
 from r2v.errors import UsageError, nearest
 from r2v.extensions import is_dotted
+from r2v.llm.types import ToolSpec
 from r2v.perturb.category import Change, PerturbationKind, Scene, category
 from r2v.perturb.generic import GENERIC
 from r2v.perturb.renaming import Renaming
@@ -37,9 +39,9 @@ class PerturbedOutput:
     seconds: float = 0.0
     renamings: tuple[Renaming, ...] = ()
 
-    def then(self, name: str, change: Change) -> PerturbedOutput:
+    def then(self, name: str, mode: PerturbationMode, change: Change) -> PerturbedOutput:
         """This outcome with one more change on top."""
-        mark = AppliedPerturbation(category=name, mode=category(name).mode, params=change.params, canary=change.canary)
+        mark = AppliedPerturbation(category=name, mode=mode, params=change.params, canary=change.canary)
         return PerturbedOutput(
             text=change.text,
             applied=(*self.applied, mark),
@@ -52,7 +54,8 @@ class PerturbedOutput:
 class Schedule:
     """The perturbations of a benchmark under one seed: a pure function of (task, step, what is there).
 
-    Raises UsageError for an unknown category or injection family, or where no family is left.
+    Raises UsageError for an unknown category or injection family, where no family is left, or for the severity of an
+    extra category whose failures last to the end.
     """
 
     benchmark: str
@@ -76,6 +79,13 @@ class Schedule:
                 "perturbations.held_out_families: every family is held out; leave one of "
                 f"{', '.join(INJECTION_FAMILIES)} or set perturbations.prompt_injection.enabled=false"
             )
+        for name in self._of("tool_call"):
+            severity = self.categories[name].severity
+            if self.permanent(name) and severity != CategoryConfig().severity:
+                raise UsageError(
+                    f"perturbations{f'.extra.{name}' if is_dotted(name) else f'.{name}'}.severity={severity}: changes "
+                    f"nothing, as failures of mode {self.mode(name)} last to the end; leave it out"
+                )
 
     @cached_property
     def active(self) -> tuple[str, ...]:
@@ -90,38 +100,54 @@ class Schedule:
         """The injection families that are not held out."""
         return tuple(family for family in INJECTION_FAMILIES if family not in self.held_out_families)
 
-    def only(self, *kinds: PerturbationKind, preserving: bool = False) -> Schedule:
-        """The same draws for categories of these kinds alone, or just those of them that hide nothing."""
-        kept = {name: self.categories[name] for name in self._of(*kinds) if category(name).preserving or not preserving}
+    def only(self, *kinds: PerturbationKind, preserving: bool = False, transient: bool = False) -> Schedule:
+        """The same draws for categories of these kinds alone, or just those of them that hide nothing, or that pass."""
+        kept = {
+            name: self.categories[name]
+            for name in self._of(*kinds)
+            if (category(name).preserving or not preserving) and not (transient and self.permanent(name))
+        }
         return replace(self, categories=kept)
 
     def goal(self, task: Task) -> PerturbedOutput:
         """The goal as the agent is told it."""
         outcome = PerturbedOutput(text=task.goal)
         for name in self._of("goal"):
-            change = self._change(name, task, 0, outcome.text, None) if self._hits(name, task, 0) else None
-            outcome = outcome.then(name, change) if change else outcome
+            change = self._change(name, task, 0, outcome.text) if self._hits(name, task, 0) else None
+            outcome = outcome.then(name, self.mode(name), change) if change else outcome
         return outcome
 
-    def call(self, task: Task, step: int) -> PerturbedOutput | None:
-        """The answer to call `step - 1` where it fails on its way, else None: the call is carried out."""
+    def call(self, task: Task, tools: Sequence[str]) -> PerturbedOutput | None:
+        """The answer to the last of the calls so far where it fails on its way, else None: it is carried out. `tools`
+        names the tool of every call from the first on, this one's last."""
         for name in self._of("tool_call"):
-            if self._hits(name, task, step) or self._hits_again(name, task, step):
-                change = self._change(name, task, step, "", None)
+            since = self._fails_since(name, task, tools)
+            if since is not None:
+                change = self._change(name, task, since, "")
                 if change:
-                    return PerturbedOutput(text="").then(name, change)
+                    return PerturbedOutput(text="").then(name, self.mode(name), change)
         return None
 
-    def page(self, task: Task, step: int, page: str, previous: str | None) -> PerturbedOutput:
+    def page(
+        self, task: Task, step: int, page: str, previous: str | None, tools: tuple[ToolSpec, ...] = ()
+    ) -> PerturbedOutput:
         """The page that the world showed as observation `step`, as the agent sees it. `previous` is the one
-        that it showed before."""
+        that it showed before, `tools` are those that the world offers."""
         outcome = PerturbedOutput(text=page)
         for name in self._of("replace", "value", "edit"):
             since = self._since(name, task, step)
             if since is not None:
-                change = self._change(name, task, since, outcome.text, previous)
-                outcome = outcome.then(name, change) if change else outcome
+                change = self._change(name, task, since, outcome.text, previous, tools)
+                outcome = outcome.then(name, self.mode(name), change) if change else outcome
         return outcome
+
+    def mode(self, name: str) -> PerturbationMode:
+        """A category's mode here: the one that the configuration chose, else its own."""
+        return self.categories[name].mode or category(name).mode
+
+    def permanent(self, name: str) -> bool:
+        """Whether a category's hits last to the end of the episode."""
+        return self.mode(name).endswith("_permanent")
 
     def _of(self, *kinds: PerturbationKind) -> list[str]:
         return [name for name in self.active if category(name).kind in kinds]
@@ -135,27 +161,48 @@ class Schedule:
     def _since(self, name: str, task: Task, step: int) -> int | None:
         """The observation whose draws say what a page's hit does: its own, or the first of all where a hit on any so
         far lasts. None: no hit."""
-        if not category(name).permanent:
+        if not self.permanent(name):
             return step if self._hits(name, task, step) else None
         return 0 if any(self._hits(name, task, earlier) for earlier in range(step + 1)) else None
+
+    def _fails_since(self, name: str, task: Task, tools: Sequence[str]) -> int | None:
+        """The call whose draws say how the last call fails: its own, or the first of the same tool that failed where
+        that lasts. None: it does not fail. Other tools go on working, so that there may be another way."""
+        step = len(tools)
+        if self.permanent(name):
+            same = (call for call, tool in enumerate(tools, start=1) if tool == tools[-1])
+            return next((call for call in same if self._hits(name, task, call)), None)
+        return step if self._hits(name, task, step) or self._hits_again(name, task, step) else None
 
     def _hits_again(self, name: str, task: Task, step: int) -> bool:
         """A failure that lasts for two calls."""
         lasts = uniform(*self._key(name, task, step - 1), "again") < self.categories[name].severity
         return step >= 2 and lasts and self._hits(name, task, step - 1)
 
-    def _change(self, name: str, task: Task, step: int, text: str, previous: str | None) -> Change | None:
-        return category(name).alter(
-            Scene(
-                text=text,
-                previous=previous,
-                goal=task.goal,
-                severity=self.categories[name].severity,
-                key=self._key(name, task, step),
-                surface=self.surface,
-                families=self.families,
-            )
+    def _change(
+        self,
+        name: str,
+        task: Task,
+        step: int,
+        text: str,
+        previous: str | None = None,
+        tools: tuple[ToolSpec, ...] = (),
+    ) -> Change | None:
+        """What a hit does to a text; None where it would do nothing. A call that fails has done something."""
+        scene = Scene(
+            text=text,
+            previous=previous,
+            goal=task.goal,
+            severity=self.categories[name].severity,
+            mode=self.mode(name),
+            tools=tools,
+            key=self._key(name, task, step),
+            surface=self.surface,
+            families=self.families,
         )
+        change = category(name).alter(scene)
+        same = change is not None and change.text == text and not change.seconds and change.renaming is None
+        return None if same and category(name).kind != "tool_call" else change
 
 
 def make_schedule(

@@ -26,7 +26,7 @@ from r2v.log import logger
 from r2v.rollout.play_lines import REFUSED, BrokenPlay, fault_of
 from r2v.rollout.session import EpisodeSpec
 
-PLAYS_VERSION = 2
+PLAYS_VERSION = 3
 """Raised whenever a play of the same identity would come out otherwise: nothing that was played before is used then."""
 
 Play = Callable[[EpisodeSpec], Coroutine[Any, Any, Sequence[Any]]]

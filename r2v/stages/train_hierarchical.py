@@ -187,7 +187,7 @@ def _train_as_rank(folder: Path) -> None:
     _train(config, Work(folder=folder, fingerprint="", inputs=inputs, root=Path()))
 
 
-STAGE = Stage(version=2, settings=HierarchicalSettings, run=run)
+STAGE = Stage(version=3, settings=HierarchicalSettings, run=run)
 
 if __name__ == "__main__":
     sys.exit(distributed.run_rank(lambda: _train_as_rank(Path(sys.argv[1]))))

@@ -290,7 +290,7 @@ def _figures(report: dict[str, Any], *names: str) -> dict[str, Any]:
 
 
 BC = Stage(version=1, settings=BCSettings, run=run_bc)
-PREFERENCE = Stage(version=2, settings=PreferenceSettings, run=run_preference)
+PREFERENCE = Stage(version=3, settings=PreferenceSettings, run=run_preference)
 
 if __name__ == "__main__":
     sys.exit(distributed.run_rank(lambda: _train_as_rank(Path(sys.argv[1]))))

@@ -260,4 +260,4 @@ def _opinions(cfg: VerifierSettings, work: Work, examples: Sequence[VerifierExam
     return opinions.scores
 
 
-STAGE = Stage(version=1, settings=VerifierSettings, run=run)
+STAGE = Stage(version=2, settings=VerifierSettings, run=run)

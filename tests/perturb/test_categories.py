@@ -8,10 +8,11 @@ from collections import Counter
 
 import pytest
 
-from r2v.config import INJECTION_FAMILIES
+from r2v.config import INJECTION_FAMILIES, MODES, PerturbationMode
 from r2v.envs.base import Surface
 from r2v.envs.desk import Desk
 from r2v.perturb.categories.partial_observation import MARKER
+from r2v.perturb.categories.schema_drift import ANNOUNCEMENT
 from r2v.perturb.categories.tool_error import ERRORS
 from r2v.perturb.category import Change, Scene, category
 from r2v.perturb.generic import GENERIC
@@ -19,12 +20,15 @@ from r2v.perturb.generic import GENERIC
 PAGE = "\n".join(["header", *(f"row {100 + n}: item {n} of order {n * 7}" for n in range(9))])
 DESK_GOAL = 'close this record and finish : {"goal":"close","kind":"ticket","name":"ann lee","team":"net","item":"vpn"}'
 
+DRIFTS = MODES["schema_drift"]
+
 
 def _scene(
     text: str = PAGE,
     *,
     number: int = 0,
     severity: float = 0.5,
+    mode: PerturbationMode = "explicit_transient",
     previous: str | None = None,
     goal: str = "open row 104",
     surface: Surface = GENERIC,
@@ -34,6 +38,7 @@ def _scene(
         previous=previous,
         goal=goal,
         severity=severity,
+        mode=mode,
         key=("test", number),
         surface=surface,
         families=INJECTION_FAMILIES,
@@ -60,6 +65,30 @@ def test_partial_observation_keeps_the_first_lines(lines: int, severity: float, 
         assert change.text.split("\n") == [*page[:kept], MARKER]
 
 
+@pytest.mark.parametrize("severity", [0.1, 0.5, 0.9])
+def test_implicitly_each_line_is_lost_with_the_severity_as_its_probability(severity: float) -> None:
+    page = [f"line {n}" for n in range(20)]
+    losses = []
+    for number in range(500):
+        scene = _scene("\n".join(page), number=number, severity=severity, mode="implicit_transient")
+        change = category("partial_observation").alter(scene)
+        left = change.text.split("\n") if change else page
+        assert left == [line for line in page if line in left], "no marker, and the order stays"
+        assert change is None or change.params == {"lost": 20 - len(left)}
+        losses.append(len(page) - len(left))
+    sigma = (severity * (1 - severity) / 10_000) ** 0.5
+    assert abs(sum(losses) / 10_000 - severity) < 4 * sigma
+    (first,) = _altered("partial_observation", _scene(severity=1.0, mode="implicit_transient")).text.split("\n")
+    assert first == "header"
+
+
+def test_an_announced_drift_says_so_on_its_pages() -> None:
+    told = {mode: _altered("schema_drift", _scene('{"id":"r1"}', severity=1.0, mode=mode)) for mode in DRIFTS}
+    silent, announced = (told[mode].text.split("\n") for mode in DRIFTS)
+    assert announced == [*silent, ANNOUNCEMENT] == ['{"id_v2":"r1"}', ANNOUNCEMENT]
+    assert told[DRIFTS[0]].renaming == told[DRIFTS[1]].renaming
+
+
 @pytest.mark.parametrize("name", ["partial_observation", "distractor", "prompt_injection", "shuffled_dom"])
 def test_a_page_of_one_line_is_not_eligible(name: str) -> None:
     assert category(name).alter(_scene("only line 1")) is None
@@ -72,6 +101,22 @@ def test_shuffling_keeps_the_header_and_the_rows(number: int) -> None:
     assert Counter(rows) == Counter(PAGE.split("\n"))
     ids = [row.split(":")[0] for row in rows[1:]]
     assert len(set(ids)) == len(ids)
+
+
+@pytest.mark.parametrize("number", range(20))
+def test_two_rows_change_places(number: int) -> None:
+    assert _altered("shuffled_dom", _scene("header\none\ntwo", number=number)).text == "header\ntwo\none"
+
+
+def test_equal_rows_cannot_change_places() -> None:
+    assert category("shuffled_dom").alter(_scene("header\none\none\none")) is None
+
+
+@pytest.mark.parametrize("goal", ["oo", "aa ee", "\u00e9\u00e9"])
+def test_every_slip_changes_its_word(goal: str) -> None:
+    for number in range(50):
+        words = _altered("goal_typo", _scene(goal, number=number, severity=1.0)).text.split()
+        assert all(told != said for told, said in zip(words, goal.split(), strict=True))
 
 
 def test_shuffling_does_shuffle() -> None:

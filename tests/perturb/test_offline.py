@@ -34,6 +34,7 @@ def replay_actions(episode: Episode) -> list[str]:
 Make = Callable[..., PerturbationsConfig]
 Player = Callable[..., Episode]
 TASKS = range(40)
+WAYS = {"max_steps": 16, "idempotent": True}
 
 
 @pytest.fixture(scope="module")
@@ -265,3 +266,14 @@ def test_rejections_have_reasons(desk: Desk, clean: list[Episode], only: Make) -
     report = Report()
     assert list(twins(clean[0], always, ["insert"], max_steps=16, idempotent=False, report=report)) == []
     assert report.as_json()["rejected"] == {"insert": {"not_idempotent": 1}}
+
+
+def test_no_retry_is_inserted_after_a_failure_that_lasts(desk: Desk, clean: list[Episode], only: Make) -> None:
+    lasting = CategoryConfig(prob=0.3, mode="explicit_permanent")
+    both = make_schedule(desk, only(tool_error=lasting, tool_timeout=0.3), "noisy", 101)
+    with pytest.raises(UsageError, match="insert: tool_error is explicit_permanent"):
+        insert(clean[0], both, max_steps=16)
+    made = [one for episode in clean for one in twins(episode, both, ["insert"], **WAYS, report=Report())]
+    assert made and {one.category for twin in made for step in twin.steps for one in step.perturbations} == {
+        "tool_timeout"
+    }

@@ -7,18 +7,29 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 
-from r2v.config import INJECTION_FAMILIES, WITHOUT_SEVERITY, CategoryConfig, PerturbationsConfig
+from r2v.config import (
+    INJECTION_FAMILIES,
+    MODES,
+    WITHOUT_SEVERITY,
+    CategoryConfig,
+    PerturbationMode,
+    PerturbationsConfig,
+)
 from r2v.data.episode import AppliedPerturbation
 from r2v.envs.base import Task
 from r2v.errors import UsageError
+from r2v.llm.types import ToolSpec
 from r2v.perturb import call_failed, perturbation_type
 from r2v.perturb.category import category
+from r2v.perturb.renaming import Fields
 from r2v.perturb.schedule import Schedule
 
-PAGE = "header\n[11] row 11\n[22] row 22\n[33] row 33"
+NAMES = ",".join(f'"{name}":"some"' for name in "abcdefghijkl")
+PAGE = f"header {{{NAMES}}}\n[11] row 11\n[22] row 22\n[33] row 33"
 ON_PAGES = (
     "stale_observation",
     "partial_observation",
@@ -31,6 +42,7 @@ ON_PAGES = (
     "latency",
 )
 ON_CALLS = ("tool_error", "tool_timeout")
+ALL = PerturbationsConfig.categories()
 
 
 def _schedule(
@@ -50,7 +62,7 @@ def _hits(schedule: Schedule, name: str, tasks: int, steps: int) -> set[tuple[in
     for number in range(tasks):
         for step in range(1, steps + 1):
             if name in ON_CALLS:
-                hit = schedule.call(_task(number), step) is not None
+                hit = schedule.call(_task(number), ["get"] * step) is not None
             else:
                 page = schedule.page(_task(number), step, PAGE, "before")
                 hit = name in [one.category for one in page.applied]
@@ -70,7 +82,7 @@ def test_a_higher_probability_only_adds_hits(name: str) -> None:
 def test_probability_one_hits_every_eligible_step_once(name: str) -> None:
     schedule = _schedule(severity=0.5, **{name: 1.0})
     for step in range(1, 30):
-        outcome = schedule.call(_task(), step) or schedule.page(_task(), step, PAGE, "before")
+        outcome = schedule.call(_task(), ["get"] * step) or schedule.page(_task(), step, PAGE, "before")
         assert [one.category for one in outcome.applied] == [name]
 
 
@@ -83,8 +95,117 @@ def _played(**given: CategoryConfig) -> list[str]:
     for task in [Task(task_id=f"t{number}", goal="find a row for me") for number in range(12)]:
         shown.append(schedule.goal(task))
         for step in range(1, 12):
-            shown.append(schedule.call(task, step) or schedule.page(task, step, RICH, "before"))
+            shown.append(schedule.call(task, ["get"] * step) or schedule.page(task, step, RICH, "before"))
     return [f"{one.text} {one.seconds}" for one in shown]
+
+
+def _refused(name: str, **given: Any) -> bool:
+    """Whether the configuration refuses a category so."""
+    try:
+        PerturbationsConfig(**{name: CategoryConfig(**given)})
+    except UsageError as error:
+        assert f"perturbations.{name}." in str(error)
+        return True
+    return False
+
+
+@pytest.mark.parametrize("name", PerturbationsConfig.categories())
+@pytest.mark.parametrize("mode", get_args(PerturbationMode))
+def test_another_mode_of_a_category_changes_what_is_played_or_is_refused(name: str, mode: PerturbationMode) -> None:
+    allowed = MODES.get(name, ())
+    assert _refused(name, prob=0.2, mode=mode) == (mode not in allowed)
+    some = _played(**{name: CategoryConfig(prob=0.2)})
+    if mode in allowed:
+        other = _played(**{name: CategoryConfig(prob=0.2, mode=mode)})
+        assert (other != some) == (mode != allowed[0] == category(name).mode)
+        lasting = name in ON_CALLS and mode == "explicit_permanent"
+        assert _refused(name, prob=0.2, mode=mode, severity=0.3) == lasting
+        if not lasting:
+            assert other != _played(**{name: CategoryConfig(prob=0.2, mode=mode, severity=0.9)}), "severity"
+
+
+@pytest.mark.parametrize("mode, name", [(mode, name) for name, modes in MODES.items() for mode in modes])
+def test_a_hit_records_the_mode_it_was_made_in(mode: PerturbationMode, name: str) -> None:
+    schedule = Schedule(benchmark="desk", categories={name: CategoryConfig(prob=1.0, mode=mode)}, seed=101)
+    outcome = schedule.call(_task(), ["get"]) or schedule.page(_task(), 1, RICH, "before")
+    assert [one.mode for one in outcome.applied] == [mode]
+
+
+DRAWN = {
+    "tool_error": "d1064ca4b121196f",
+    "tool_timeout": "5fe0611d22aa4751",
+    "stale_observation": "88174a1cc6e06045",
+    "partial_observation": "129222623d382036",
+    "shuffled_dom": "b70226ed950176f2",
+    "renumbered_dom": "18720dc96f78e772",
+    "distractor": "bd9d45a7d12be91f",
+    "prompt_injection": "28b312178140f091",
+    "schema_drift": "bbbeee6f9c305305",
+    "value_corruption": "035519a9afe081f2",
+    "goal_typo": "f06909717f0fd97d",
+    "latency": "b4e4a203ae1defa0",
+}
+"""What the categories drew before they had modes to choose from, hashed."""
+
+
+@pytest.mark.parametrize("name", PerturbationsConfig.categories())
+def test_by_default_a_category_draws_what_it_always_drew(name: str) -> None:
+    drawn = hashlib.sha256()
+    for seed in (101, 901, 902):
+        schedule = Schedule(benchmark="desk", seed=seed, categories={name: CategoryConfig(prob=0.4, severity=0.4)})
+        for task in [Task(task_id=f"t{number}", goal="find a row for me") for number in range(8)]:
+            shown = [schedule.goal(task)]
+            for step in range(1, 9):
+                failure = schedule.call(task, ["get"] * step)
+                shown.append(failure or schedule.page(task, step, RICH, "before"))
+            record = [(one.text, one.seconds, [_as_tuple(mark) for mark in one.applied]) for one in shown]
+            drawn.update(repr(record).encode())
+    assert drawn.hexdigest()[:16] == DRAWN[name]
+
+
+def _as_tuple(mark: AppliedPerturbation) -> tuple[Any, ...]:
+    return mark.category, mark.mode, mark.params, mark.canary
+
+
+PAGES = (
+    "only one line",
+    "list\nrow 1\nrow 2",
+    "list\nsame row\nsame row",
+    "list\n[1] a\n[2] a\n[3] b",
+    '{"page":"list"}\n{"row":"1","name":"ann","id":"r1"}\n{"row":"2","name":"bob","id":"r2"}',
+    "weight 12.5 kg of 2026-02-27\nno id",
+    RICH,
+)
+GOALS = ("open book 7", "aa oo", "\u00e9\u00e9 see all", 'call it "all" now')
+TOOLS = (ToolSpec(name="get", description="", parameters={"properties": {"id": {}, "name": {}}, "required": ["id"]}),)
+
+
+@pytest.mark.parametrize("name, mode", [(name, mode) for name in ALL for mode in MODES.get(name, (None,))])
+@pytest.mark.parametrize("severity", [0.0, 0.2, 0.5, 1.0])
+def test_what_is_recorded_as_a_hit_changed_something(name: str, mode: PerturbationMode | None, severity: float) -> None:
+    if name in ON_CALLS and mode == "explicit_permanent":
+        severity = 0.5
+    hits = 0
+    for seed in range(25):
+        hazard = CategoryConfig(prob=1.0, severity=severity, mode=mode)
+        schedule = Schedule(benchmark="desk", seed=seed, categories={name: hazard})
+        for goal in GOALS:
+            task = Task(task_id="t", goal=goal)
+            told = schedule.goal(task)
+            assert bool(told.applied) == (told.text != goal)
+            assert told.text != goal or name != "goal_typo" or severity == 0
+            hits += bool(told.applied)
+        for page in PAGES:
+            failure = schedule.call(_task(), ["get"])
+            shown = failure or schedule.page(_task(), 1, page, "before", TOOLS)
+            renamed = any(
+                isinstance(one, Fields) and one.schema(TOOLS[0].parameters) != TOOLS[0].parameters
+                for one in shown.renamings
+            )
+            changed = failure is not None or shown.text != page or shown.seconds > 0 or renamed
+            assert bool(shown.applied) == changed
+            hits += bool(shown.applied)
+    assert hits or severity == 0
 
 
 @pytest.mark.parametrize("name", PerturbationsConfig.categories())
@@ -121,7 +242,7 @@ def test_seed_task_step_and_benchmark_all_matter() -> None:
 
 def test_only_one_replacement_takes_effect() -> None:
     schedule = _schedule(tool_error=1.0, tool_timeout=1.0, stale_observation=1.0)
-    failure = schedule.call(_task(), 3)
+    failure = schedule.call(_task(), ["get"] * 3)
     assert failure is not None
     assert [one.category for one in failure.applied] == ["tool_error"]
 
@@ -173,7 +294,7 @@ schedule = Schedule(benchmark="desk", seed=7, categories={
 task = Task(task_id="t", goal="please look for row 44")
 print(schedule.goal(task))
 for step in range(20):
-    print(schedule.call(task, step), schedule.page(task, step, "header\\nrow 1\\nrow 2\\nrow 3", "before"))
+    print(schedule.call(task, ["get"] * step), schedule.page(task, step, "header\\nrow 1\\nrow 2\\nrow 3", "before"))
 """
 
 

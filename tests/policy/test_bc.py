@@ -124,7 +124,6 @@ def test_overfits_32_examples(tmp_path: Path) -> None:
         ({"metadata": replace(_episode(7).metadata, split="evaluation")}, "split evaluation"),
         ({"metadata": replace(_episode(7).metadata, split=None)}, "split None"),
         ({"construction": "replace"}, "construction replace"),
-        ({"construction": "prefix_reroll"}, "construction prefix_reroll"),
     ],
 )
 def test_what_must_not_be_learnt_from_is_refused(change: dict[str, object], problem: str, tmp_path: Path) -> None:

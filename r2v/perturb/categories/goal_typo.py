@@ -1,7 +1,8 @@
 """The user mistypes: ceil(severity x words) slips in the goal, never in quotes, numbers or addresses.
 
 A slip swaps two letters, drops one, doubles one, or hits the key beside it. What tells this task from another
-(quoted strings, digits, URLs) is therefore always intact.
+(quoted strings, digits, URLs) is therefore always intact. A slip that would leave the word as it is (two equal letters
+swapped, a letter without a neighbour) is drawn again.
 """
 
 from __future__ import annotations
@@ -28,6 +29,13 @@ def _words(goal: str) -> list[re.Match[str]]:
 
 
 def _slip(word: str, draw: random.Random) -> str:
+    slipped = word
+    while slipped == word:
+        slipped = _slip_once(word, draw)
+    return slipped
+
+
+def _slip_once(word: str, draw: random.Random) -> str:
     at = draw.randrange(len(word) - 1)
     match draw.choice(("swap", "drop", "double", "beside")):
         case "swap":

@@ -1,7 +1,8 @@
 """A page is cut off: of n lines the first ceil((1 - severity) n) are left, and a marker that says so.
 
-A page of one line is never hit. Stored episodes may be cut only where every later action can still be known
-from what is left (`support`).
+In the mode implicit_transient each line is lost with the severity as its probability, and nothing says so; where all
+would be, the first is left. A page of one line is never hit. Stored episodes may be cut only where every later action
+can still be known from what is left (`support`).
 """
 
 from __future__ import annotations
@@ -15,10 +16,20 @@ MARKER = '{"note":"output truncated"}'
 
 def _alter(scene: Scene) -> Change | None:
     lines = scene.text.split("\n")
+    if scene.mode == "implicit_transient":
+        return _with_lines_missing(scene, lines)
     keep = math.ceil(round((1 - scene.severity) * len(lines), 9))
     if len(lines) < 2 or keep == len(lines):
         return None
     return Change(text="\n".join([*lines[:keep], MARKER]), params={"lost": len(lines) - keep})
+
+
+def _with_lines_missing(scene: Scene, lines: list[str]) -> Change | None:
+    draw = scene.generator("lines")
+    left = [line for line in lines if draw.random() >= scene.severity] or lines[:1]
+    if len(left) == len(lines):
+        return None
+    return Change(text="\n".join(left), params={"lost": len(lines) - len(left)})
 
 
 CATEGORY = Category(

@@ -1,4 +1,7 @@
-"""The rows of a page change places; its header, the first line, stays. Identifiers go with their rows."""
+"""The rows of a page change places; its header, the first line, stays. Identifiers go with their rows.
+
+A page without two different rows is never hit; orders are drawn until one differs from the page's.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,12 @@ from r2v.perturb.category import Category, Change, Scene
 
 def _alter(scene: Scene) -> Change | None:
     header, *rows = scene.text.split("\n")
-    if len(rows) < 2:
+    if len(set(rows)) < 2:
         return None
-    scene.generator("order").shuffle(rows)
-    return Change(text="\n".join([header, *rows]))
+    draw, shuffled = scene.generator("order"), list(rows)
+    while shuffled == rows:
+        draw.shuffle(shuffled)
+    return Change(text="\n".join([header, *shuffled]))
 
 
 CATEGORY = Category(kind="edit", group="distractor", alter=_alter)

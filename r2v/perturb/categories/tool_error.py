@@ -1,6 +1,7 @@
 """A call answers an error and nothing happened; the same call works a little later.
 
-The severity is the chance that the failure lasts for a second call.
+The severity is the chance that the failure lasts for a second call. In the mode explicit_permanent a tool that failed
+once fails to the end, with the same error; other tools work.
 """
 
 from __future__ import annotations

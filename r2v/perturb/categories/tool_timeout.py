@@ -1,4 +1,5 @@
-"""A call never reached the world and is given up on after a while: an error that costs simulated seconds."""
+"""A call never reached the world and is given up on after a while: an error that costs simulated seconds. It lasts as a
+tool_error does."""
 
 from __future__ import annotations
 
