@@ -51,7 +51,7 @@ def rivals(config: Config, rows: Sequence[FeatureRow], goals: Mapping[str, str])
     cfg, seed = config.router, config.seed
 
     def learned(name: str, some: Sequence[FeatureRow], label: LabelKind, model: str) -> Rival:
-        return _learned(name, some, label, replace(cfg, model=model), seed)  # type: ignore[arg-type]
+        return _learned(name, some, label, replace(cfg, model=model), seed)
 
     first = [row for row in rows if row.round == 0]
     q = fitted_q(rows, cfg, seed)
