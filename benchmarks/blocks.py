@@ -24,7 +24,6 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from r2v.config import InferenceConfig, PerturbationsConfig, Price
 from r2v.data.episode import Episode
-from r2v.envs.base import Environment
 from r2v.envs.chain import ChainBenchmark, ChainEnvironment, chain_actor
 from r2v.llm.memo import Memo
 from r2v.llm.scripted import ScriptedBackend
@@ -55,7 +54,7 @@ class LongPages(ChainEnvironment):
 class LongChain(ChainBenchmark):
     """The chain of long pages."""
 
-    def make(self) -> Environment:
+    def make(self) -> LongPages:
         return LongPages()
 
 

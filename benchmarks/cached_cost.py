@@ -70,6 +70,12 @@ def local_usd(episode: Episode, lengths: Lengths, settings: Config, features: Se
     return total / 1e6
 
 
+def price_of(model: str) -> Rate:
+    """The listed price of `provider:name`. Raises UsageError where none is listed."""
+    provider, _, name = model.partition(":")
+    return rate_of(provider, name)
+
+
 def llm_usd(asked: Iterable[bool], lengths: Lengths, rate: Rate, cache: PromptCache) -> tuple[float, float]:
     """USD of the LLM in an episode that asked it at these steps: at list prices, and with its prompt cache."""
     listed = saved = 0.0
@@ -88,7 +94,7 @@ def fractions(
     """The rows of the table."""
     settings = load(results / "config.yaml")
     features = settings.router.features if groups is None else groups
-    rates = {name: rate_of(*name.split(":", 1)) for name in models}
+    rates = {name: price_of(name) for name in models}
     caches = {
         name: PromptCache.of(rate.input, settings.cost.cache, rate.cached, rate.write_5m)
         for name, rate in rates.items()

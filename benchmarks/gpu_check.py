@@ -20,9 +20,9 @@ import time
 from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[1]
-sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "benchmarks")]
+sys.path.insert(0, str(REPOSITORY))
 
-from gpu_parts import MODEL, NEEDS, PARTS  # noqa: E402  (found by the line above)
+from benchmarks.gpu_parts import MODEL, NEEDS, PARTS  # noqa: E402  (found by the line above)
 
 TOTAL_SECONDS = 900
 LONGEST = "adapters"

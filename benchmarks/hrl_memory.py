@@ -205,7 +205,7 @@ def tracked(case: TrainerCase, folder: Path) -> dict[str, int]:
             tracker.label(name, tensors)
         for role in ("actor", "guidance"):
             requests = _requests(trainer, role)
-            speaker = Generator(trainer.roles, role, rows=trainer.rows, prompt_cache=False)  # type: ignore[arg-type]
+            speaker = Generator(trainer.roles, role, rows=trainer.rows, prompt_cache=False)
             found[f"rollout, {role}"] = _peak(tracker, partial(speaker.generate, requests))
         assert trainer.critic_trainer is not None
         found["critic"] = _peak(tracker, trainer._phases["critic"])

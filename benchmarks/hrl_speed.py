@@ -195,7 +195,7 @@ def _round(
         reference = batch_logprobs(model, device, said, asked.micro)
     watch.add("reference", whole, seconds[0])
     batch = TrainingBatch(
-        advantage=torch.tensor([uniform("score", one.tokens) - 0.5 for one in said]),
+        advantage=torch.tensor([uniform("score", *one.tokens) - 0.5 for one in said]),
         beta=torch.full((len(said),), KL),
         behaviour=pad_rows([one.logprobs for one in said]),
         reference=pad_rows(reference),
@@ -206,7 +206,7 @@ def _round(
     watch.close()
 
 
-class Timed(GRPOTrainer):
+class Timed(GRPOTrainer):  # type: ignore[misc]
     """TRL's, with a stopwatch."""
 
     watch: Stopwatch
@@ -236,7 +236,7 @@ class Timed(GRPOTrainer):
         return found
 
 
-class Stepping(TrainerCallback):
+class Stepping(TrainerCallback):  # type: ignore[misc]
     """Adds the optimizer's own seconds, and closes a round."""
 
     def __init__(self, trainer: Timed) -> None:

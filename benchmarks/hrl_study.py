@@ -56,7 +56,7 @@ from r2v.hrl.algorithm.training_batch import POLICY_STATISTICS, TrainingBatch, p
 from r2v.hrl.rollout.episode import play_many
 from r2v.hrl.tasks.problems import Problem
 from r2v.hrl.tasks.prompts import Prompter, Round
-from r2v.hrl.tasks.word_problems import OPERATIONS, apply, word_problems
+from r2v.hrl.tasks.word_problems import OPERATIONS, Split, apply, word_problems
 from r2v.hrl.training.build import build_trainer
 from r2v.hrl.training.optimizer_step import Network, optimizer_step
 from r2v.hrl.training.trainer import Trainer
@@ -199,7 +199,7 @@ class Untrained:
     def __init__(self) -> None:
         self._known: dict[tuple[Any, ...], list[str]] = {}
 
-    def of(self, arm: str, trainer: Trainer, split: str) -> list[str]:
+    def of(self, arm: str, trainer: Trainer, split: Split) -> list[str]:
         """As of `measured`."""
         told = arm if arm.endswith("hints") else ""
         key = (told, split, trainer.h.guidance.enabled, trainer.h.longest_answer)
@@ -212,7 +212,8 @@ def run(path: Path, arm: str, seed: int, factor: float, iterations: int | None, 
     """One run: its outcomes, its curve and what it took."""
     torch.set_num_threads(1)
     config = configured(path, arm, seed, factor, iterations)
-    h, splits = config.hierarchical, ("tune", "eval") if seed == SEEDS[0] else ("eval",)
+    h = config.hierarchical
+    splits: tuple[Split, ...] = ("tune", "eval") if seed == SEEDS[0] else ("eval",)
     with tempfile.TemporaryDirectory() as folder:
         began = time.process_time()
         trainer = build_trainer(config, Path(folder))

@@ -97,7 +97,9 @@ def placed_by_playing(config: Config, runner: MethodRunner, scores: Sequence[flo
     return match_rate(lambda tau: played_at(runner, "r2v", specs, tau), scores, config.router.budget).tau
 
 
-def row_of(name: str, condition: str, runner: MethodRunner, method: str, specs: list[EpisodeSpec], tau: float | None):
+def row_of(
+    name: str, condition: str, runner: MethodRunner, method: str, specs: list[EpisodeSpec], tau: float | None
+) -> tuple[str, ...]:
     """One executed row of the table."""
     cell = runner.cell(method, specs, tau)
     runner.player.play([cell])

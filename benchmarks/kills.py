@@ -42,9 +42,10 @@ from r2v.cli.main import main as r2v_main
 from r2v.config import load
 from r2v.pipeline.jobs import JOBS
 from r2v.randomness import uniform
-from r2v.storage.artifact import ARTIFACT_MANIFEST, content_files
+from r2v.storage.artifact_manifest import ARTIFACT_MANIFEST
 from r2v.storage.code_identity import git_commit
 from r2v.storage.files import content_sha256, write_json
+from r2v.storage.integrity import content_files
 
 MICRO = Path(__file__).parents[1] / "tests" / "micro.yaml"
 START = "(start)"
@@ -122,7 +123,7 @@ def attempt(folder: Path, values: argparse.Namespace, log: Path) -> Attempt:
 
 def content(folder: Path) -> dict[str, str]:
     """The hash of every content file of every artifact, read anew, and of every table."""
-    hashes = {}
+    hashes: dict[str, str] = {}
     for manifest in sorted(folder.glob(f"outputs/.artifacts/*/{ARTIFACT_MANIFEST}")):
         recorded = json.loads(manifest.read_text())["files"]
         read = content_files(manifest.parent)

@@ -2,7 +2,8 @@
 
 Left out is what says nothing of the tests: annotations, decorators, and variants of one operator beyond its neighbours
 (`<` becomes `<=` and `>=`, not each of the seven others). A mutant's id hashes the text of its line and not its number,
-so that the same mutants are drawn again after an edit elsewhere in the module.
+so that the same mutants are drawn again after an edit elsewhere in the module. Cosmic Ray (the extra `mutate`) is
+imported where it is used, so that this module can be imported without it.
 """
 
 from __future__ import annotations
@@ -15,13 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
-
-import parso
-from cosmic_ray.ast import ast_nodes
-from cosmic_ray.mutating import mutate_code
-from cosmic_ray.operators.operator import Operator
-from cosmic_ray.plugins import get_operator, operator_names
+from typing import Any, Protocol
 
 SEED = "r2v-mutants-1"
 """Of every draw."""
@@ -35,7 +30,19 @@ USED = re.compile(
 )
 
 
-class DropStatement(Operator):  # type: ignore[misc]
+class Operator(Protocol):
+    """What Cosmic Ray asks of an operator. A node is one of parso's syntax tree, a position (line, column)."""
+
+    def mutation_positions(self, node: Any) -> Iterator[tuple[Any, Any]]:
+        """Start and end of each place of this node that the operator may change."""
+        ...
+
+    def mutate(self, node: Any, index: int) -> Any:
+        """The node after the change of its `index`-th place."""
+        ...
+
+
+class DropStatement:
     """`pass` in place of a call whose value nobody takes, an augmented assignment, a deletion or a raise."""
 
     def mutation_positions(self, node: Any) -> Iterator[tuple[Any, Any]]:
@@ -55,17 +62,14 @@ class DropStatement(Operator):  # type: ignore[misc]
 
     def mutate(self, node: Any, index: int) -> Any:
         """The statement with `pass` in its place."""
+        import parso
+
         dropped = node.children[0]
         node.children[0] = parso.python.tree.Keyword("pass", dropped.start_pos, dropped.get_first_leaf().prefix)
         return node
 
-    @classmethod
-    def examples(cls) -> tuple[()]:
-        """Cosmic Ray's own tests ask for them."""
-        return ()
 
-
-class Membership(Operator):  # type: ignore[misc]
+class Membership:
     """`in` becomes `not in`, and the other way round."""
 
     def mutation_positions(self, node: Any) -> Iterator[tuple[Any, Any]]:
@@ -80,15 +84,12 @@ class Membership(Operator):  # type: ignore[misc]
 
     def mutate(self, node: Any, index: int) -> Any:
         """The comparison with the other operator."""
+        import parso
+
         operator = self._operators(node)[index]
         other = " in" if operator.get_code().split() == ["not", "in"] else " not in"
         node.children[node.children.index(operator)] = parso.python.tree.Operator(other, operator.start_pos)
         return node
-
-    @classmethod
-    def examples(cls) -> tuple[()]:
-        """Cosmic Ray's own tests ask for them."""
-        return ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,6 +137,9 @@ class _Place:
 
 def _places(root: Path, module: str) -> list[_Place]:
     """Every place of a module below r2v/, in the order in which mutants are drawn."""
+    import parso
+    from cosmic_ray.ast import ast_nodes
+
     text = (root / "r2v" / f"{module}.py").read_text()
     lines, nodes, spans, seen = text.splitlines(), list(ast_nodes(parso.parse(text))), _left_out(text), Counter[str]()
     places = []
@@ -164,7 +168,9 @@ def _mutants(root: Path, module: str, places: list[_Place]) -> Iterator[Mutant]:
             yield Mutant(id=place.id, module=module, line=place.line, before=before, after=after, code=code)
 
 
-def _operators() -> list[tuple[str, Any]]:
+def _operators() -> list[tuple[str, Operator]]:
+    from cosmic_ray.plugins import get_operator, operator_names
+
     used = [(name, get_operator(name)()) for name in operator_names() if USED.fullmatch(name)]
     return [*used, ("DropStatement", DropStatement()), ("Membership", Membership())]
 
@@ -186,8 +192,10 @@ def _left_out(text: str) -> list[tuple[tuple[int, int], tuple[int, int]]]:
     return [((s.lineno, s.col_offset), (s.end_lineno, s.end_col_offset)) for s in spans if s is not None]
 
 
-def _mutated(text: str, operator: Any, occurrence: int) -> str:
+def _mutated(text: str, operator: Operator, occurrence: int) -> str:
     """The text after a mutation; the text itself where there is none, as for `except a.b`, which Cosmic Ray can't."""
+    from cosmic_ray.mutating import mutate_code
+
     try:
         return mutate_code(text, operator, occurrence) or text
     except AttributeError:

@@ -34,8 +34,7 @@ import yaml
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from mutants import Mutant, drawn_mutants  # noqa: E402
-
+from benchmarks.mutants import Mutant, drawn_mutants  # noqa: E402
 from tests import warm  # noqa: E402
 
 SAMPLE = 300

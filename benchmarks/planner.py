@@ -71,7 +71,7 @@ def grid() -> list[PhaseCase]:
     phase."""
     actor = PhaseCase(phase="actor", model=SMALL, critic=READER)
     full = replace(actor, lora_rank=0, precision="float32")
-    families = {
+    families: dict[str, dict[str, object]] = {
         "qwen2": {},
         "qwen3": {"head_dim": 32},
         "mistral": {},

@@ -14,13 +14,16 @@ benchmarks/encode.py.
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
-from encode import learnt_texts, shipped, tokenizer
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.encode import learnt_texts, shipped, tokenizer
 from r2v.policy.prompt_encoder import Encoder, build_messages
 
 RESERVE = 256

@@ -7,14 +7,17 @@ Those of `r2v.router.baselines`, and beside them
     agreement             K further samples of the small policy: the share that is not the proposal, free arguments
                           aside; equal shares in the order of the entropy. The samples are on the bill
     whole_episode         RouteLLM (arXiv 2406.18665), Hybrid-LLM (2404.14618): the goal alone says whether the small
-                          policy's episode will fail; all of an episode or nothing of it
+                          policy's episode will fail; all of an episode or nothing of it. It learns from the tasks of
+                          round 0 alone: in later rounds a router plays, and nobody knows whether the small policy
+                          alone would have failed
     once_only             SWE-Router (2607.00053): from the state so far, whether the small policy's episode will fail;
                           from the first step that is asked about on, the LLM acts
-    fitted_q              2502.04576: fitted Q iteration over the recorded transitions, success less a price of asking
+    fitted_q              2502.04576: fitted Q iteration over the recorded transitions, success less a price of asking;
+                          of the action that was not taken the target is its executed outcome. It sees its calls so far
     stage_score           what gateways ship: points for a failed page, a repeated action, an argument that nobody has
                           shown, an action that cannot be read, and late steps
     judge                 AutoMix (2310.11962) with the best judge there can be: the LLM reads conversation and
-                          proposal, for the price of its prompt and a word, and says whether it would act so
+                          proposal, for the price of its prompt as billed and a word, and says whether it would act so
 
 The learned ones are fitted on the rows that r2v learns from, of training and calibration tasks.
 """
@@ -44,6 +47,8 @@ ROUNDS_OF_Q = 8
 """Bellman backups: as many as an episode has steps that matter."""
 PRICE_OF_ASKING = 0.1
 """Of one LLM step, in successes."""
+CALLS_SO_FAR = "progress.llm_calls_used_fraction"
+"""The feature that says how much of the LLM's calls is left, which `fitted_q` reads whatever groups it is given."""
 
 
 def rivals(config: Config, rows: Sequence[FeatureRow], goals: Mapping[str, str]) -> dict[str, Rival]:
@@ -51,17 +56,16 @@ def rivals(config: Config, rows: Sequence[FeatureRow], goals: Mapping[str, str])
     cfg, seed = config.router, config.seed
 
     def learned(name: str, some: Sequence[FeatureRow], label: LabelKind, model: str) -> Rival:
-        return _learned(name, some, label, replace(cfg, model=model), seed)  # type: ignore[arg-type]
+        return _learned(name, some, label, replace(cfg, model=model), seed)
 
     first = [row for row in rows if row.round == 0]
-    q = fitted_q(rows, cfg, seed)
     made = [
         learned("r2v", rows, "counterfactual", cfg.model),
         learned("round 0 alone", first, "counterfactual", "logistic"),
         learned("disagreement", rows, "disagreement", cfg.model),
         replace(learned("once_only", first, "episode", cfg.model), stays=EVER),
         Rival(name="whole_episode", judged=_whole_episode(first, goals, cfg, seed), stays=EVER),
-        _of_features("fitted_q", q.score),
+        _of_features("fitted_q", fitted_q(rows, cfg, seed).score),
         *(_fixed(name) for name in FIXED_SCORES),
         Rival(name="margin", judged=_margin),
         Rival(name="sequence_logprob", judged=_sequence_logprob),
@@ -145,8 +149,8 @@ def _judge(config: Config) -> Judged:
     async def judged(tree: RoutingTree, node: Node) -> tuple[float, float]:
         own, other = await tree.kept(node), await tree.asked(node)
         assert own.proposal is not None and node.view is not None
-        price = config.cost.llm
-        read = (other.bill.tokens.llm_in * price.input + price.output) / 1e6
+        unwritten = (other.bill.tokens.llm_out - 1) * config.cost.llm.output / 1e6  # a word, where an action is billed
+        read = other.bill.cached_cost - unwritten
         features, _ = await features_of(tree, node, Instruments())
         doubt = 1 - math.exp(-features["uncertainty.entropy_max"])
         differs = disagrees(own.proposal.text, other.text, node.view.tools)
@@ -205,20 +209,27 @@ class QRouter:
 
 
 def fitted_q(rows: Sequence[FeatureRow], cfg: RouterConfig, seed: int) -> QRouter:
-    """Fitted Q iteration with the boosting that r2v has. A transition is a recorded step: who acted, what followed; the
-    last step's reward is the episode's success, and each asking costs `PRICE_OF_ASKING`. Both actions' executed
-    outcomes, which r2v has, it is not shown."""
+    """Fitted Q iteration with the boosting that r2v has, on what r2v learns from.
+
+    A transition is a recorded step: who acted, what followed. The target of the action taken is the larger Q of the
+    step after it, at the last step the episode's success; that of the other action, which nothing recorded follows, is
+    what its executed continuation came to. Each asking costs `PRICE_OF_ASKING`.
+    """
     train = [row for row in rows if row.split == "train"]
     train.sort(key=lambda row: (row.round, row.episode_id, row.step_idx))
-    names = select(train[0].features, cfg.features)
-    x, asked = matrix(train, names), np.array([row.actor != "slm" for row in train])
+    names = tuple(sorted({*select(train[0].features, cfg.features), CALLS_SO_FAR}))
+    x, asked = matrix(train, names), np.array([int(row.actor != "slm") for row in train])
     episodes = [(row.round, row.episode_id) for row in train]
     last = np.array([a != b for a, b in zip(episodes, [*episodes[1:], None], strict=True)])
-    ends = np.array([float((row.q_llm if row.actor != "slm" else row.q_slm) or 0.0) for row in train])
-    value = ends.copy()  # Monte Carlo to begin with: what the recorded policy came to
+    outcomes = np.array([[row.q_slm, row.q_llm] for row in train], float)  # (rows, 2): of keeping, of asking
+    taken = np.arange(len(train)), asked
+    ends = outcomes[taken]
+    value = ends  # Monte Carlo to begin with: what the recorded policy came to
     for _ in range(ROUNDS_OF_Q):
-        goal = np.where(last, ends, np.roll(value, -1)) - PRICE_OF_ASKING * asked
-        keep, ask = _regression(x[~asked], goal[~asked], seed), _regression(x[asked], goal[asked], seed)
+        followed = outcomes.copy()
+        followed[taken] = np.where(last, ends, np.roll(value, -1))
+        goal = followed - [0.0, PRICE_OF_ASKING]
+        keep, ask = _regression(x, goal[:, 0], seed), _regression(x, goal[:, 1], seed)
         ahead = np.array([[model.predict(one) for one in x.tolist()] for model in (ask, keep)])
         value = ahead.max(axis=0).clip(-1, 1)
     return QRouter(names, keep, ask, float(np.std(ahead[0] - ahead[1])) or 1.0)

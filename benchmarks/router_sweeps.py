@@ -84,9 +84,9 @@ def six_budgets(folder: Path) -> None:
 def early_stopping(whole: Path, stopped: Path) -> None:
     found = compare(whole, METRIC).settings
     print(f"{'grid of nine routers':<75}{METRIC}, 95 % interval over tasks")
-    for one in found:
-        low, high = one.interval or (one.mean, one.mean)
-        print(f"{one.label:<75}{one.mean:.4f} [{low:.4f}, {high:.4f}]")
+    for setting in found:
+        low, high = setting.interval or (setting.mean, setting.mean)
+        print(f"{setting.label:<75}{setting.mean:.4f} [{low:.4f}, {high:.4f}]")
     spec = read_spec(stopped / SPEC_COPY)
     levels = levels_of(AshaRule(resource="evaluation.num_tasks", levels=(), eta=ETA), [p.text for p in expand(spec)])
     runs = [one for one in read_record(stopped).runs if one.status == "completed"]

@@ -13,7 +13,6 @@ import argparse
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from r2v.config import InferenceConfig, PerturbationsConfig, Price, RolloutConfig
@@ -30,14 +29,15 @@ ANSWER_SECONDS, STEPS = 0.1, 5
 FREE = Price(input=0.0, output=0.0, seconds_per_call=0.0, seconds_per_token=0.0)
 
 
-@dataclass(frozen=True)
 class Loopback:
     """A site that takes its time."""
 
-    num_tasks: int
-    name: str = "loopback"
-    version: str = "1"
-    capabilities: Capabilities = Capabilities(parallel=False, per_site=2, waits=True)
+    name = "loopback"
+    version = "1"
+    capabilities = Capabilities(parallel=False, per_site=2, waits=True)
+
+    def __init__(self, num_tasks: int) -> None:
+        self.num_tasks = num_tasks
 
     def tasks(self) -> Sequence[Task]:
         """Every third one changes the site."""

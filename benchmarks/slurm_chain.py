@@ -139,7 +139,7 @@ def snakemake(cluster: Cluster, folder: Path, stages: int, program: Path, *optio
 def install_snakemake(folder: Path) -> Path | str:
     """The program, or why there is none."""
     made = subprocess.run([sys.executable, "-m", "venv", folder / "venv"], capture_output=True, text=True, check=False)
-    pip = [folder / "venv/bin/pip", "--quiet", "--disable-pip-version-check", "install"]
+    pip = [str(folder / "venv/bin/pip"), "--quiet", "--disable-pip-version-check", "install"]
     if made.returncode == 0:
         made = subprocess.run(
             [*pip, "snakemake==9.27.1", "snakemake-executor-plugin-slurm==2.8.0"],

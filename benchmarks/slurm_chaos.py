@@ -27,6 +27,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -195,10 +196,10 @@ class ChaosRun:
             os.environ.pop("SLURM_JOB_ID", None)
         self.slurm.finish(job, state, slurm_code)
 
-    def _record(self, job: SimulatedJob, file: str, value: dict[str, object]) -> None:
+    def _record(self, job: SimulatedJob, file: str, value: Mapping[str, object]) -> None:
         mark = chains.parse_comment(job.options["comment"])
         assert mark is not None
-        write_json(job_record.record_folder(self.root, mark.name, job.id) / file, hashed(value))
+        write_json(job_record.record_folder(self.root, mark.name, job.id) / file, hashed(dict(value)))
 
     def measures(self) -> Counter[str]:
         """What is wrong with the chains as they stand."""

@@ -140,7 +140,7 @@ def main() -> None:
             cluster.run("sacct", "-nXPj", one, "-o", "State")
         naive = (time.perf_counter() - began) / 20 * len(ids)
         told = json.loads(found[-1][3])
-        cpu, wall = (statistics.median(row[at] for row in found) for at in (0, 1))
+        cpu, wall = statistics.median(row[0] for row in found), statistics.median(row[1] for row in found)
         print(f"{len(ids)} jobs in {arguments.chains} chains, {alive} of them in the queue; exit code {found[-1][2]}")
         print(
             "calls in one status: "

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.cached_cost import Lengths, llm_usd
+from benchmarks.cached_cost import Lengths, llm_usd, price_of
 from benchmarks.rivals import rivals
 from benchmarks.routing_tree import EVER, RoutingTree, Walked
 from benchmarks.students import student, walks
@@ -30,9 +30,9 @@ from r2v.console import text_table
 from r2v.evaluation.frontier import Curve
 from r2v.evaluation.settings import EvaluateSettings
 from r2v.evaluation.statistics import FloatArray, percentile_interval
-from r2v.llm.providers.prices import rate_of
 from r2v.rollout.bill import PromptCache
 from r2v.router.escalation import SCORE_ONLY
+from r2v.router.labels import FeatureRow
 
 STAYS = (1, 2, 3, 5, EVER)
 THRESHOLDS, RESAMPLES = 12, 2000
@@ -51,14 +51,13 @@ def local_usd(walked: Walked, stays: int, lengths: Lengths, config: Config) -> f
 
 
 def swept(
-    trees: Sequence[RoutingTree], config: Config, lengths: Lengths, model: str
+    trees: Sequence[RoutingTree], rows: Sequence[FeatureRow], config: Config, lengths: Lengths, model: str
 ) -> dict[int, tuple[FloatArray, FloatArray]]:
     """stays -> USD of each task and point at list prices and with the cache, (2, T, P), and success, (T, P). The first
     two points are the small policy alone and the LLM alone."""
-    rate = rate_of(*model.split(":", 1))
+    rate = price_of(model)
     cache = PromptCache.of(rate.input, config.cost.cache, rate.cached, rate.write_5m)
     runner = trees[0].runner
-    rows = student(config, Path("outputs/stay"))[1]
     ours = rivals(config, rows, {task.task_id: task.goal for task in runner.world.benchmark.tasks()})[OURS]
     (alone,) = walks(trees, [(ours, SCORE_ONLY)])
     scores = [score for one in alone for score in one.scores if 0 < score < 1]
@@ -96,11 +95,11 @@ def main() -> None:
     given = parser.parse_args()
     config = load(given.config)
     Path("outputs/stay").mkdir(parents=True, exist_ok=True)
-    runner = student(config, Path("outputs/stay"))[0]
-    specs = EvaluateSettings.of(config).calibration_specs(runner.world.benchmark)
+    made = student(config, Path("outputs/stay"))
+    specs = EvaluateSettings.of(config).calibration_specs(made.runner.world.benchmark)
     lengths = Lengths(head=given.head, page=given.page, action=given.action)
-    found = swept([RoutingTree(runner, spec) for spec in specs], config, lengths, given.model)
-    rows = [
+    found = swept([RoutingTree(made.runner, spec) for spec in specs], made.rows, config, lengths, given.model)
+    table = [
         ["LLM steps an asking", "APGR, list prices", "lead over 1", "APGR, cached", "lead over 1", "LLM / SLM cached"]
     ]
     for stays, (usd, success) in found.items():
@@ -109,9 +108,9 @@ def main() -> None:
             own, one = areas(usd[prices], success), areas(found[1][0][prices], found[1][1])
             low, high = percentile_interval((own - one)[1:], 0.95) or (0.0, 0.0)
             cells += [f"{own[0]:.3f}", "" if stays == 1 else f"{own[0] - one[0]:+.3f} [{low:+.3f}, {high:+.3f}]"]
-        rows.append([*cells, f"{usd[1, :, 1].mean() / usd[1, :, 0].mean():.1f}"])
+        table.append([*cells, f"{usd[1, :, 1].mean() / usd[1, :, 0].mean():.1f}"])
     print(f"{len(specs)} calibration tasks, pages of {given.page} tokens, {given.model}")
-    print(text_table(rows))
+    print(text_table(table))
 
 
 if __name__ == "__main__":

@@ -89,7 +89,7 @@ def _of(node: ast.AST, source: str) -> Iterator[Mutation]:
         case ast.Return(value=ast.expr() as value) if not isinstance(value, ast.Constant):
             yield from _whole("lost result", value, "None")
         case ast.Call(args=[first, second], keywords=[]) if first.lineno == second.end_lineno:
-            texts = [ast.get_source_segment(source, one) for one in (second, first)]
+            texts = [ast.get_source_segment(source, one) or "" for one in (second, first)]
             if not any(isinstance(one, ast.Starred) for one in (first, second)):
                 yield _mutation(
                     "swapped arguments", first.lineno, first.col_offset, second.end_col_offset, ", ".join(texts)

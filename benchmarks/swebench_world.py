@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from r2v.envs.swe import SweBench
 from r2v.envs.swe.expert import next_action
@@ -23,20 +24,22 @@ def main() -> None:
     first = {task.template_id: task for task in benchmark.tasks()}
     spent: dict[str, list[float]] = {"reset": [], "command": [], "submit, graded": []}
 
-    def timed(name: str, call: Callable[[], tuple[object, ...]]) -> tuple[object, ...]:
+    @contextmanager
+    def timed(name: str) -> Iterator[None]:
         began = time.perf_counter()
-        answer = call()
+        yield
         spent[name].append(time.perf_counter() - began)
-        return answer
 
     for task in list(first.values())[:TASKS]:
         world, messages, over = benchmark.make(), [Message(role="user", content=task.goal)], False
-        timed("reset", lambda world=world, task=task: world.reset(seed=1, task=task))
+        with timed("reset"):
+            world.reset(seed=1, task=task)
         while not over:
             action = next_action(benchmark.instances[task.task_id], messages)
             name = "submit, graded" if "submit" in action else "command"
-            page, _, over, _, _ = timed(name, lambda world=world, action=action: world.step(action))
-            messages += [Message(role="assistant", content=action), Message(role="tool", content=str(page))]
+            with timed(name):
+                page, _, over, _, _ = world.step(action)
+            messages += [Message(role="assistant", content=action), Message(role="tool", content=page)]
     for name, seconds in spent.items():
         print(f"{name}: median {statistics.median(seconds):.2f} s of {len(seconds)}")
     print(f"{os.cpu_count()} processors, {os.getloadavg()[1]:.1f} processes that wanted one")

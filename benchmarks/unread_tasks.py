@@ -56,7 +56,7 @@ def routers_of(config: Config, runner: MethodRunner, rows: Sequence[FeatureRow])
     """Name -> who plays it, as which method."""
 
     def fitted(some: Sequence[FeatureRow], label: LabelKind, model: str) -> tuple[MethodRunner, str]:
-        settings = dataclasses.replace(config.router, label=label, model=model)  # type: ignore[arg-type]
+        settings = dataclasses.replace(config.router, label=label, model=model)
         return runner.routed_by(fit(labelled(some, label), settings, config.seed)), OURS
 
     first = [row for row in rows if row.round == 0]
@@ -145,8 +145,8 @@ def show(budgets: Sequence[float], ends: dict[str, list[Episode]], points: dict[
     table = [["", *(f"at r2v's {budget:g}" for budget in budgets), "apgr", "r2v's is higher by", "same as r2v's"]]
     for name, played_at in points.items():
         drawn = [draws_of(one) for one in played_at]
-        stacked = [np.stack(axis, axis=1) for axis in zip(*drawn, strict=True)]
-        areas[name] = Curve.through(*stacked, low, high).apgr()
+        cost, success = (np.stack(axis, axis=1) for axis in zip(*drawn, strict=True))
+        areas[name] = Curve.through(cost, success, low, high).apgr()
         ahead = areas[OURS] - areas[name]
         bounds = percentile_interval(ahead[1:], 0.95)
         alike = np.mean(

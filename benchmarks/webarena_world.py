@@ -12,7 +12,8 @@ import os
 import resource
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from r2v.envs.webarena.addresses import PUBLIC_NAMES
 from r2v.envs.webarena.benchmark import WebArena
@@ -31,22 +32,24 @@ def main() -> None:
     worlds = {name: WebArena(tasks=TASKS, slow_mo=slow, traces="") for name, slow in paces.items()}
     spent: dict[tuple[str, str], list[float]] = {(name, part): [] for name in paces for part in ("reset", "step")}
 
-    def timed(name: str, part: str, play: Callable[[], tuple[object, ...]]) -> str:
+    @contextmanager
+    def timed(name: str, part: str) -> Iterator[None]:
         began = time.perf_counter()
-        observation = play()[0]
+        yield
         spent[name, part].append(time.perf_counter() - began)
-        return str(observation)
 
     for number in range(len(TASKS)):
         for name, benchmark in worlds.items():
             world, task = benchmark.make(), benchmark.tasks()[number]
-            timed(name, "reset", lambda world=world, task=task: world.reset(seed=1, task=task))
+            with timed(name, "reset"):
+                world.reset(seed=1, task=task)
             page = ("goto", f"url={PUBLIC_NAMES[task.payload['sites'][0]]}/a")
             filled = ("fill", "bid=[textbox Search]", "value=x")
             shown = ""
             for words in (page, filled, page):
                 action = call(shown, words)
-                shown = timed(name, "step", lambda world=world, action=action: world.step(action))
+                with timed(name, "step"):
+                    shown = world.step(action)[0]
             world.close()
     for benchmark in worlds.values():
         benchmark.close()

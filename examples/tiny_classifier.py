@@ -6,42 +6,48 @@ It knows nothing of R2V. What an experiment asks of a program: to read its confi
 metrics.json (and, if it likes, metrics.jsonl and outcomes.csv) in the folder that R2V_RUN_DIR names.
 """
 
+from __future__ import annotations
+
 import argparse
 import csv
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import yaml
+from numpy.typing import NDArray
 
 CLASSES, PIXELS = 10, 64
 
 
-def digits(rng, count):
+def digits(rng: np.random.Generator, count: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Noisy copies of ten patterns: pictures, labels."""
     patterns = np.random.default_rng(0).normal(size=(CLASSES, PIXELS))
     labels = rng.integers(CLASSES, size=count)
     return patterns[labels] + 1.6 * rng.normal(size=(count, PIXELS)), labels
 
 
-def rate(config, epoch):
+def rate(config: dict[str, Any], epoch: int) -> float:
     """The learning rate of an epoch."""
     share = epoch / config["epochs"]
-    return config["lr"] * (0.5 * (1 + np.cos(np.pi * share)) if config["scheduler"] == "cosine" else 1.0)
+    return float(config["lr"] * (0.5 * (1 + np.cos(np.pi * share)) if config["scheduler"] == "cosine" else 1.0))
 
 
-def softmax(hidden, prototypes, similarity):
+def softmax(hidden: NDArray[np.float64], prototypes: NDArray[np.float64], similarity: str) -> NDArray[np.float64]:
     """How probable each class is for each hidden state, by its likeness to the class's prototype."""
     if similarity == "cosine":
         scores = hidden @ prototypes.T
     else:
         scores = -0.5 * ((hidden[:, None, :] - prototypes[None]) ** 2).sum(axis=2)
     likely = np.exp(scores - scores.max(axis=1, keepdims=True))
-    return likely / likely.sum(axis=1, keepdims=True)
+    probabilities: NDArray[np.float64] = likely / likely.sum(axis=1, keepdims=True)
+    return probabilities
 
 
-def train(config, report):
+def train(config: dict[str, Any], report: Callable[[int, float], None]) -> NDArray[np.bool_]:
     """Random layers, and prototypes of the classes that are learnt above them; accuracy on pictures never seen."""
     rng = np.random.default_rng(config["seed"])
     pictures, labels = digits(rng, 400)
@@ -62,7 +68,7 @@ def train(config, report):
     return right
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--config", required=True)
     for flag in ("--show", "--research_only", "--no_confusion", "--advanced"):

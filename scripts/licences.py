@@ -49,9 +49,9 @@ def locked() -> dict[str, str]:
 
 def licence(package: metadata.PackageMetadata) -> str:
     """The licence as an SPDX expression; as it is written where it is none that is known."""
-    if expression := package.get("License-Expression"):
+    if expression := _field(package, "License-Expression"):
         return expression
-    field = (package.get("License") or "").strip()
+    field = _field(package, "License").strip()
     classifiers = [
         text.rpartition(" :: ")[2] for text in package.get_all("Classifier") or [] if text.startswith("License ::")
     ]
@@ -96,6 +96,10 @@ def main() -> int:
         return 3
     print(f"{sum(counts.values())} packages, all allowed")
     return 0
+
+
+def _field(package: metadata.PackageMetadata, name: str) -> str:
+    return str((package.get_all(name) or [""])[0])
 
 
 def _spdx(text: str) -> str | None:

@@ -35,13 +35,20 @@ def blocks(text: str) -> Blocks:
     return {match[1]: part.rstrip() + "\n" for part in parts if (match := NAME.match(part))}
 
 
+def pin_of(block: str) -> re.Match[str]:
+    """What a package's lines begin with: all of it, its name, its version."""
+    found = NAME.match(block)
+    assert found is not None, block
+    return found
+
+
 def resolved(extras: tuple[str, ...], python: str, pins: str) -> Blocks:
     """What the project needs with these extras, and its build backend, at versions that `pins` allow."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as constraints:
         constraints.write(pins)
         constraints.flush()
-        command = [Path(sys.executable).with_name("uv"), "pip", "compile", "pyproject.toml", "-", "--universal"]
+        command = [str(Path(sys.executable).with_name("uv")), "pip", "compile", "pyproject.toml", "-", "--universal"]
         command += [
             "--python-version",
             python,
@@ -62,7 +69,7 @@ def resolved(extras: tuple[str, ...], python: str, pins: str) -> Blocks:
 
 def with_cpu_builds(torch: str) -> str:
     """torch's lines with the hashes of its CPU builds."""
-    version = NAME.match(torch)[2]
+    version = pin_of(torch)[2]
     builds = CPU_BUILDS.read_text()
     if f"\ntorch=={version}+cpu " not in builds:
         raise SystemExit(f"{CPU_BUILDS.name} is not of torch {version}; put its CPU builds' version and hashes there")
@@ -82,10 +89,10 @@ def main(upgrade: list[str]) -> None:
     """Resolve all sets, at the versions that stand there but for those to be upgraded."""
     files = [] if upgrade == ["all"] else [path for path in FOLDER.glob("*.txt") if path != CPU_BUILDS]
     held = {name: block for path in files for name, block in blocks(path.read_text()).items()}
-    pins = "".join(f"{NAME.match(block)[0]}\n" for name, block in held.items() if name not in upgrade)
+    pins = "".join(f"{pin_of(block)[0]}\n" for name, block in held.items() if name not in upgrade)
     extras = ("dev", "mutate", "lock", "miniwob")
     everything = resolved(extras, OLDEST_DEV, pins)
-    pins = "".join(f"{NAME.match(block)[0]}\n" for block in everything.values())
+    pins = "".join(f"{pin_of(block)[0]}\n" for block in everything.values())
     core = resolved((), OLDEST, pins)
     dev = resolved(("dev",), OLDEST_DEV, pins)
     for content in (everything, core, dev):

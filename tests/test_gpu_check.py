@@ -36,7 +36,7 @@ def test_every_name_that_its_parts_import_is_there() -> None:
 def test_every_override_and_option_of_its_parts_is_one_that_is_taken(check: ModuleType) -> None:
     from r2v.config import load
 
-    parts = sys.modules["gpu_parts"]
+    parts = sys.modules["benchmarks.gpu_parts"]
     for overrides in (parts.EVERY_ROLE, parts.OFFLOADED):
         load(PATH.parents[1] / "configs/hierarchical.yaml", [*parts.SHORT_TRAINING.split(), *overrides.split()])
     for _, (program, *options) in check.PROGRAMS.values():
@@ -96,7 +96,7 @@ def test_the_stages_it_runs_are_asked_for_in_words_that_they_take(check: ModuleT
     """What a part once asked of a stage was refused, and no CPU had run it."""
     from r2v.config import load
 
-    parts = sys.modules["gpu_parts"]
+    parts = sys.modules["benchmarks.gpu_parts"]
     load(parts.MICRO, [*parts.ADAPTERS.split()])
     load(parts.MICRO, [word for words in parts.STAGES.values() for word in words if "=" in word])
 

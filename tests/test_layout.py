@@ -108,42 +108,6 @@ def test_functions_are_short() -> None:
     assert sum(length > 50 for length in lengths) <= len(lengths) // 100
 
 
-def given_by(node: ast.AST) -> set[str]:
-    """The names that a module has, those within its classes and functions aside."""
-    names = set()
-    for inner in ast.iter_child_nodes(node):
-        if isinstance(inner, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            names.add(inner.name)
-        elif isinstance(inner, ast.alias):
-            names.add((inner.asname or inner.name).partition(".")[0])
-        elif isinstance(inner, ast.Name) and not isinstance(inner.ctx, ast.Load):
-            names.add(inner.id)
-        else:
-            names |= given_by(inner)
-    return names
-
-
-def test_programs_beside_the_package_take_what_it_has() -> None:
-    """No type checker reads them, and few of them are run by a test."""
-    lacking = []
-    for path in sorted(
-        path for room in ("benchmarks", "scripts", "examples") for path in (REPOSITORY / room).rglob("*.py")
-    ):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "r2v":
-                stem = "/".join((node.module or "").split(".")[1:])
-                module = f"{stem}.py" if f"{stem}.py" in TREES else f"{stem}/__init__.py".lstrip("/")
-                names = given_by(TREES[module]) if module in TREES else set()
-                lacking += [
-                    f"{path.name}: {node.module}.{name.name}"
-                    for name in node.names
-                    if name.name not in names
-                    and "__getattr__" not in names  # which makes some when it is asked
-                    and not {f"{stem}/{name.name}.py".lstrip("/"), f"{stem}/{name.name}/__init__.py"} & set(TREES)
-                ]
-    assert lacking == []
-
-
 def test_packages_do_nothing_when_they_are_imported() -> None:
     for name, tree in TREES.items():
         if Path(name).name == "__init__.py":

@@ -1,0 +1,35 @@
+"""Every benchmark can be imported, without the extras that its run needs, and does nothing when it is."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+REPOSITORY = Path(__file__).parents[1]
+NAMES = sorted(path.stem for path in (REPOSITORY / "benchmarks").glob("*.py"))
+EXTRAS = ("textworld", "minigrid", "gymnasium", "vllm", "browsergym", "playwright", "swebench", "cosmic_ray", "parso")
+"""Packages that only a run of some benchmark needs: of the optional dependencies, or of a peer."""
+
+IMPORTING = f"""
+import importlib, sys, traceback
+sys.modules.update(dict.fromkeys({EXTRAS}))  # an import of them raises ImportError
+for name in {NAMES}:
+    try:
+        importlib.import_module(f"benchmarks.{{name}}")
+    except BaseException:
+        print(name, traceback.format_exc())
+"""
+
+
+def test_importing_every_benchmark_needs_no_extra_prints_nothing_and_leaves_no_file(tmp_path: Path) -> None:
+    """One process for all of them: most of the time is torch's own import."""
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORTING],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": str(REPOSITORY), "PATH": "/usr/bin:/bin", "HF_HUB_OFFLINE": "1"},
+    )
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert list(tmp_path.iterdir()) == []
