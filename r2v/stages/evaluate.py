@@ -73,6 +73,7 @@ def play(cfg: EvaluateSettings, work: Work) -> PlayedEvaluation:
 
 def run(cfg: EvaluateSettings, work: Work) -> None:
     """Place thresholds, play, and write the tables."""
+    from r2v.evaluation.comparisons import detectable
     from r2v.evaluation.setup import Setup, write_setup
     from r2v.evaluation.tables.build import write_results_folder
 
@@ -94,6 +95,8 @@ def run(cfg: EvaluateSettings, work: Work) -> None:
         ),
     )
     tables = write_results_folder(work.folder)
+    if shown := detectable(tables.comparisons):
+        logger.info("  %s", shown)
     thresholds = {name: float(entry["tau"]) for name, entry in played.calibration.items()}
     work.summary.update(n_episodes=tables.n_episodes, n_env_faults=faults, thresholds=thresholds)
 
@@ -237,7 +240,7 @@ def _router_scores(
         path = folder / "gains" / f"{condition}.jsonl"
         write_rows(path, (row for rows in measured(cell, runner.player) for row in rows))
         rows = read_rows(path)
-        seeds = {row.state_id: int(row.episode_id.split("/s")[1].split("/")[0]) for row in rows}
+        seeds = {runner.world.identity_of(spec): spec.seed for spec in cell.specs}
         for method in cfg.routed:
             score = score_function(method, runner.routers)
             found.append(
@@ -246,7 +249,7 @@ def _router_scores(
                     condition=condition,
                     y=tuple(float((row.gain or 0) > 0) for row in rows),
                     p=tuple(
-                        round(score(row.features, seeds[row.state_id], row.task_id, row.step_idx), 6) for row in rows
+                        round(score(row.features, seeds[row.episode_id], row.task_id, row.step_idx), 6) for row in rows
                     ),
                 )
             )
