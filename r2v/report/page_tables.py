@@ -63,8 +63,10 @@ def _compared(row: Row | None) -> list[ET.Element]:
         return [tag("td"), tag("td"), tag("td")]
     difference = _signed(row["difference"], f"[{row['ci_lower']}, {row['ci_upper']}]")
     p, least = number_of(row["p_holm"]), number_of(row["min_detectable_difference"])
+    # outside the families nothing was tested, so that no colour says it was
+    shown = _VERDICTS.get(row["verdict"], "inconclusive") if p is not None else "inconclusive"
     return [
-        tag("td", difference, class_=f"verdict {_VERDICTS.get(row['verdict'], 'inconclusive')}"),
+        tag("td", difference, class_=f"verdict {shown}"),
         tag("td", "" if p is None else f"{p:.4f}"),
         tag("td", "" if least is None else f"{least:.3f}"),
     ]

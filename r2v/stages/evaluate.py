@@ -66,7 +66,7 @@ def play(cfg: EvaluateSettings, work: Work) -> PlayedEvaluation:
     gained = (
         {name: cfg.limited(runner.world.benchmark, these, GAINS) for name, these in specs.items()} if cfg.scored else {}
     )
-    gains = {name: _gain_cell(cfg, runner, name, these) for name, these in gained.items()}
+    gains = {name: _gain_cell(cfg, runner, name, these, calibration) for name, these in gained.items()}
     runner.player.play([*cells.values(), *gains.values()], "evaluation")
     return PlayedEvaluation(runner=runner, specs=specs, calibration=calibration, cells=cells, gains=gains)
 
@@ -220,16 +220,28 @@ def _write_cell(runner: MethodRunner, cell: Cell, path: Path) -> int:
     return len(faults)
 
 
-def _gain_cell(cfg: EvaluateSettings, runner: MethodRunner, condition: str, specs: Sequence[EpisodeSpec]) -> Cell:
-    """What an LLM step would have gained, along slm_only's evaluation episodes."""
-    return runner.feature_cell([replace(spec, method="slm_only") for spec in specs], f"{condition} gains")
+def _gain_cell(
+    cfg: EvaluateSettings,
+    runner: MethodRunner,
+    condition: str,
+    specs: Sequence[EpisodeSpec],
+    calibration: dict[str, dict[str, Any]],
+) -> Cell:
+    """What an LLM step gains, along evaluation episodes of `EvaluateSettings.gains_along`, who plays on."""
+    placed = calibration.get(f"{OURS}@{MAIN}")
+    tau = None if placed is None else float(placed["tau"])
+    method, what = cfg.gains_along(tau), f"{condition} gains"
+    along = [replace(spec, method=method) for spec in specs]
+    if method == OURS:
+        return runner.feature_cell(along, what, tau=tau, number=cfg.gains_round)
+    return runner.feature_cell(along, what)
 
 
 def _router_scores(
     cfg: EvaluateSettings, runner: MethodRunner, gains: dict[str, Cell], folder: Path
 ) -> list[RouterScores]:
-    """Each router's scores beside the executed gain, along slm_only's evaluation episodes: what ECE, Brier and
-    AUROC are computed from. Kept in gains/; no threshold or model is chosen by them."""
+    """Each router's scores beside the executed gain at the same steps (`_gain_cell`): what ECE, Brier and AUROC are
+    computed from. Kept in gains/; no threshold or model is chosen by them."""
     from r2v.evaluation.setup import RouterScores
     from r2v.rollout.cells import measured
     from r2v.router.baselines import score_function

@@ -96,6 +96,23 @@ def test_tasks_that_change_a_shared_world_are_played_and_verify(tmp_path: Path) 
         verify_results(made.folder, trust=True)
 
 
+@pytest.mark.parametrize(
+    ("overrides", "threshold", "along"),
+    [
+        ((), 0.4, "r2v"),
+        ((), 1.0, "slm_only"),  # a router that is never asked says nothing
+        ((), None, "slm_only"),
+        (("router.rounds=0",), 0.4, "slm_only"),
+        (("router.label=episode",), 0.4, "slm_only"),
+        (("evaluation.methods=[slm_only,llm_only,random_router]",), 0.4, "slm_only"),
+    ],
+)
+def test_gains_are_executed_along_the_pair_that_the_router_learnt_from(
+    overrides: tuple[str, ...], threshold: float | None, along: str
+) -> None:
+    assert EvaluateSettings.of(load(None, [*overrides])).gains_along(threshold) == along
+
+
 def test_a_coins_scores_are_of_the_episodes_seed_whatever_the_tasks_name(tmp_path: Path) -> None:
     """A task of one's own may be named like the beginning of a seed, "/s9"."""
     chain = ChainBenchmark(num_tasks=1)
