@@ -117,7 +117,8 @@ def _apgr(measured: Measured, condition: str, ours: Curve, other: str) -> TableR
     interval = percentile_interval(draws, measured.setup.level)
     if np.isnan(a[0]) or interval is None:
         return None
-    error = float(np.nanstd(draws, ddof=1))
+    defined = draws[np.isfinite(draws)]
+    error = float(defined.std(ddof=1)) if len(defined) > 1 else 0.0  # of a single resample there is no spread
     return {
         **_row(measured, condition, other, "apgr"),
         "value_a": float(a[0]),

@@ -72,6 +72,13 @@ def test_frontiers_are_compared_paired(make_episode):
     assert row["min_detectable_difference"] == minimum_detectable_difference(row["standard_error"])
 
 
+def test_one_resample_is_no_spread(make_episode):
+    measured = evaluation(make_episode, METHODS, frontier=("r2v", "entropy_router"))
+    alone = dataclasses.replace(measured, setup=dataclasses.replace(measured.setup, resamples=1))
+    (row,) = [row for row in comparison_rows(alone) if row["metric"] == "apgr"]
+    assert (row["standard_error"], row["min_detectable_difference"], row["p_value"]) == (0.0, None, 1.0)
+
+
 def test_each_metric_has_a_family_of_its_own(make_episode):
     rivals = ("entropy_router", "random_router")
     rows = comparison_rows(evaluation(make_episode, METHODS, frontier=("r2v", *rivals, "logprob_router")))
