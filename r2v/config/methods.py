@@ -47,8 +47,14 @@ METHODS: dict[str, Method] = {
             name="entropy_nonfree_router",
             description="the same over tokens that no free argument covers",
             routed=True,
+            in_family=True,
         ),
-        Method(name="verifier_router", description="the verifier's doubt in the proposed action", routed=True),
+        Method(
+            name="verifier_router",
+            description="the verifier's doubt in the proposed action",
+            routed=True,
+            in_family=True,
+        ),
         Method(
             name="logprob_router",
             description="the proposal's mean token log-probability",
@@ -68,6 +74,7 @@ METHODS: dict[str, Method] = {
             description="a model of where the LLM would act otherwise",
             routed=True,
             trained_router=True,
+            in_family=True,
         ),
         Method(name="oracle_router", description="asks where executing both continuations shows a gain"),
         Method(name="r2v", description="a model of the executed gain of an LLM step", routed=True, trained_router=True),

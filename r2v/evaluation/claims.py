@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from r2v.config.methods import BOUNDS, CLONE, FAMILY, METHODS, ORACLE, OURS, STRONG, WEAK
+from r2v.config.methods import CLONE, FAMILY, METHODS, ORACLE, OURS, ROUTERS, STRONG, WEAK
 from r2v.evaluation.setup import FRONTIER, GAINS, RouterScores
 from r2v.evaluation.table_rows import TableRow
 
 Claim = dict[str, Any]
 
-MATCHED = 0.02
-"""Two methods call the LLM at the same rate when their rates are this close."""
+COST_TOLERANCE = 0.02
+"""A cost that is higher by this much of the way from slm_only's to llm_only's still counts as the same."""
 NON_INFERIOR = 0.01
 """Success given up that still counts as none: one point."""
 FEW_SEEDS = 5
@@ -27,7 +27,7 @@ _OUTCOMES = ("success_rate", "avg_cost")
 _VERDICTS = {"higher": "supported", "lower": "not_supported", "inconclusive": "inconclusive"}
 _TEMPLATES = {
     "higher": "{a} succeeds more often than {b} on {condition} tasks",
-    "at_rate": "{a} succeeds more often than {b} at the same LLM-call rate on {condition} tasks",
+    "at_cost": "{a} succeeds more often than {b} at the same cost or less on {condition} tasks",
     "within": "{a} succeeds as often as {b}, give or take one point, on {condition} tasks",
     "area": "{a} recovers more of the gap to the LLM for its cost than {b} on {condition} tasks",
     "score": "the score of {a} predicts which steps need the LLM better than a constant on {condition} tasks",
@@ -35,14 +35,11 @@ _TEMPLATES = {
 
 
 def claims(main: Iterable[TableRow], comparisons: Iterable[TableRow]) -> list[Claim]:
-    """Every claim that R2V was built to make, with its verdict here: one for each test of the family, each
-    pair of frontiers and each router's score."""
+    """Every claim that R2V was built to make, with its verdict here: one for each test of the families, and one for
+    each router's score."""
     by_id = {row["id"]: row for row in main}
-    compared = [
-        row for row in comparisons if row["family"] or (row["metric"] == "apgr" and row["method_b"] not in BOUNDS)
-    ]
     scored = [row for row in by_id.values() if row["brier"] is not None]
-    return [*(_compared(row, by_id) for row in compared), *map(_scored, scored)]
+    return [*(_compared(row, by_id) for row in comparisons if row["family"]), *map(_scored, scored)]
 
 
 def _claim(kind: str, evidence: list[str], verdict: str, **fields: str) -> Claim:
@@ -62,11 +59,12 @@ def _compared(row: TableRow, main: dict[str, TableRow]) -> Claim:
         return _claim("area", evidence, outcome, **fields)
     if row["method_b"] == STRONG:
         return _claim("within", evidence, _non_inferior(row), **fields)
-    if row["method_b"] != "random_router":
+    if row["method_b"] not in ROUTERS:
         return _claim("higher", evidence, outcome, **fields)
     pair = [main[f"main/{row['condition']}/{method}"] for method in (row["method_a"], row["method_b"])]
-    evidence += [f"{side['id']}/llm_call_rate" for side in pair]
-    return _claim("at_rate", evidence, outcome if _matched(*pair) else "inconclusive", **fields)
+    evidence += [f"{side['id']}/cost_fraction" for side in pair if side["cost_fraction"] is not None]
+    better, worse = pair if row["verdict"] == "higher" else pair[::-1]
+    return _claim("at_cost", evidence, outcome if _costs_no_more(better, worse) else "inconclusive", **fields)
 
 
 def _non_inferior(row: TableRow) -> str:
@@ -75,9 +73,11 @@ def _non_inferior(row: TableRow) -> str:
     return "not_supported" if row["ci_upper"] < -NON_INFERIOR else "inconclusive"
 
 
-def _matched(a: TableRow, b: TableRow) -> bool:
-    rates = a["llm_call_rate"], b["llm_call_rate"]
-    return None not in rates and abs(rates[0] - rates[1]) <= MATCHED
+def _costs_no_more(a: TableRow, b: TableRow) -> bool:
+    """Whether a's realised cost is at most b's. Thresholds are placed on calibration tasks, so that the costs of other
+    tasks differ a little. A success that was bought for more proves nothing; one that was had for less does."""
+    costs = a["cost_fraction"], b["cost_fraction"]
+    return None not in costs and costs[0] <= costs[1] + COST_TOLERANCE
 
 
 def _scored(row: TableRow) -> Claim:
@@ -127,10 +127,10 @@ def _weaknesses(main: list[TableRow], comparisons: list[TableRow]) -> Iterator[t
         where(comparisons, lambda row: row["verdict"] == "inconclusive"),
     )
     yield (
-        "outside the family named in advance: no corrected p, an observation and not a test",
+        "outside the families named in advance: no corrected p, an observation and not a test",
         where(comparisons, lambda row: not row["family"]),
     )
-    yield ("r2v and random_router call the LLM at different rates: not compared at the same rate", _unmatched(main))
+    yield ("r2v and another router did not cost the same on these tasks: see their cost fractions", _apart(main))
     yield ("latency is modelled from tokens, not measured", where(main, lambda row: row["avg_latency"] is not None))
     yield (
         "a method of the family was not evaluated: the correction runs over fewer comparisons",
@@ -178,11 +178,12 @@ def _unbranched(main: list[TableRow], count: int) -> dict[str, list[str]]:
     return {f"{says} rest on the others": rows}
 
 
-def _unmatched(main: list[TableRow]) -> list[str]:
-    by_id = {row["id"]: row for row in main}
-    pairs = [(row, by_id.get(f"main/{row['condition']}/random_router")) for row in main if row["method"] == OURS]
-    apart = [(ours, other) for ours, other in pairs if other and not _matched(ours, other)]
-    return [row["id"] for pair in apart for row in pair]
+def _apart(main: list[TableRow]) -> list[str]:
+    """Rows of routers that cost more or less than r2v, whose cost their thresholds were placed for."""
+    known = [row for row in main if row["method"] in ROUTERS and row["cost_fraction"] is not None]
+    ours = {row["condition"]: row for row in known if row["method"] == OURS}
+    pairs = [(row, ours[row["condition"]]) for row in known if row["condition"] in ours]
+    return [row["id"] for row, own in pairs if not (_costs_no_more(row, own) and _costs_no_more(own, row))]
 
 
 def _family_incomplete(main: list[TableRow]) -> list[str]:

@@ -1,13 +1,13 @@
-"""Comparisons: R2V against every other method, on the same tasks, with the family of tests named in advance.
+"""Comparisons: R2V against every other method, on the same tasks, with two families of tests named in advance.
 
-Holm's correction runs over `FAMILY` x conditions, on success rate. Every other comparison is
-printed beside them with `family` false, no corrected p and so no claim of significance. APGR is compared by
-paired bootstrap.
+A family is `FAMILY` x conditions, on success rate in one and on APGR in the other; Holm's correction runs over each.
+Every other comparison is printed beside them with `family` false, no corrected p and so no claim of significance.
+Success is tested by sign flips of whole tasks, APGR, which is no mean over tasks, by paired bootstrap.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -16,9 +16,18 @@ from r2v.evaluation.frontier import Curve, curve_of
 from r2v.evaluation.metrics import mean_over_seeds
 from r2v.evaluation.outcomes import Measured
 from r2v.evaluation.setup import MAIN
-from r2v.evaluation.statistics import PairedDifference, holm, paired_difference, percentile_interval
+from r2v.evaluation.statistics import (
+    PairedDifference,
+    bootstrap_p,
+    holm,
+    minimum_detectable_difference,
+    paired_difference,
+    percentile_interval,
+)
 from r2v.evaluation.table_rows import TableRow
 
+METRICS = ("success_rate", "apgr")
+"""What methods are compared by, each with its own family of tests."""
 SIGNIFICANT = 0.05
 """Level of a test, after correction."""
 
@@ -26,9 +35,10 @@ SIGNIFICANT = 0.05
 def comparison_rows(measured: Measured) -> list[TableRow]:
     """Lines of comparisons.csv."""
     rows = [row for condition in measured.setup.conditions for row in _of_condition(measured, condition)]
-    family = [row for row in rows if row["family"]]
-    for row, p_holm in zip(family, holm([row["p_value"] for row in family]), strict=True):
-        row["p_holm"], row["significant"] = p_holm, p_holm <= SIGNIFICANT
+    for metric in METRICS:
+        family = [row for row in rows if row["family"] and row["metric"] == metric]
+        for row, p_holm in zip(family, holm([row["p_value"] for row in family]), strict=True):
+            row["p_holm"], row["significant"] = p_holm, p_holm <= SIGNIFICANT
     for row in rows:
         row["verdict"] = verdict(row)
     return rows
@@ -73,7 +83,7 @@ def _row(measured: Measured, condition: str, other: str, metric: str) -> TableRo
         "effect_size": None,
         "standard_error": None,
         "min_detectable_difference": None,
-        "family": False,
+        "family": other in FAMILY,
         "n_tasks": len(measured.setup.tasks[condition]),
         "n_seeds": len(measured.setup.seeds),
     }
@@ -95,7 +105,6 @@ def _success(measured: Measured, condition: str, other: str) -> TableRow | None:
         "standard_error": difference.standard_error,
         "min_detectable_difference": difference.detectable,
         "test_name": "sign-flip permutation over tasks",
-        "family": other in FAMILY,
         "n_tasks": difference.num_tasks,
     }
 
@@ -104,9 +113,12 @@ def _apgr(measured: Measured, condition: str, ours: Curve, other: str) -> TableR
     if (theirs := curve_of(measured, condition, other)) is None:
         return None
     a, b = ours.apgr(), theirs.apgr()
-    interval = percentile_interval((a - b)[1:], measured.setup.level)
+    draws = (a - b)[1:]
+    interval = percentile_interval(draws, measured.setup.level)
     if np.isnan(a[0]) or interval is None:
         return None
+    defined = draws[np.isfinite(draws)]
+    error = float(defined.std(ddof=1)) if len(defined) > 1 else 0.0  # of a single resample there is no spread
     return {
         **_row(measured, condition, other, "apgr"),
         "value_a": float(a[0]),
@@ -114,6 +126,9 @@ def _apgr(measured: Measured, condition: str, ours: Curve, other: str) -> TableR
         "difference": float(a[0] - b[0]),
         "ci_lower": interval[0],
         "ci_upper": interval[1],
+        "p_value": bootstrap_p(draws),
+        "standard_error": error,
+        "min_detectable_difference": minimum_detectable_difference(error, measured.setup.level) if error > 0 else None,
         "test_name": "paired bootstrap over tasks",
         "n_tasks": len(measured.grids[condition, other, measured.setup.frontier[condition][other][0]].tasks),
     }
@@ -124,6 +139,25 @@ def verdict(row: TableRow) -> str:
     if row["family"] and not row["significant"]:
         return "inconclusive"
     return "higher" if row["ci_lower"] > 0 else "lower" if row["ci_upper"] < 0 else "inconclusive"
+
+
+def detectable(rows: Iterable[TableRow]) -> str | None:
+    """What an evaluation of this size can show, in a line: the least true difference that each test of the families
+    finds with 80 % power, of the test that needs most. Of lines of comparisons.csv; None where they have none."""
+    tests = [row for row in rows if row["family"] and row["min_detectable_difference"] is not None]
+    parts = []
+    for metric, name in zip(METRICS, ("success", "APGR"), strict=True):
+        own = [row for row in tests if row["metric"] == metric]
+        if own:
+            least = max(row["min_detectable_difference"] for row in own)
+            size = f"{min(row['n_tasks'] for row in own)} tasks x {own[0]['n_seeds']} seeds"
+            parts.append((size, f"in {name} of at least {least:.2f}"))
+    if not parts:
+        return None
+    sizes = dict.fromkeys(size for size, _ in parts)
+    if len(sizes) == 1:
+        return f"{parts[0][0]} show differences {', '.join(text for _, text in parts)} (80 % power)"
+    return f"differences that show: {'; '.join(f'{text} ({size})' for size, text in parts)} (80 % power)"
 
 
 def leaders(measured: Measured, condition: str) -> set[str]:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from r2v import config as c
 from r2v.config import identity
-from r2v.config.methods import ORACLE, ROUTERS
+from r2v.config.methods import ORACLE, OURS, ROUTERS, WEAK
 from r2v.evaluation.setup import BRANCHED, FRONTIER, GAINS
+from r2v.router.escalation import needs_score
 
 if TYPE_CHECKING:
     from r2v.envs.base import Benchmark
@@ -79,6 +80,18 @@ class EvaluateSettings:
     def scored(self) -> bool:
         """Whether gains are executed, for the routers' scores to be held to."""
         return bool(self.routed) and self.evaluation.gains_tasks != 0
+
+    def gains_along(self, threshold: float | None) -> str:
+        """Whose episodes gains are executed along, and who plays on after each step: r2v where its router learnt such
+        gains, by rounds, and is asked at `threshold`, that of its main operating point (None: it has none); else
+        slm_only."""
+        learnt = OURS in self.routed and self.router.routed_rounds > 0
+        return OURS if learnt and threshold is not None and needs_score(threshold) else WEAK
+
+    @property
+    def gains_round(self) -> int:
+        """The round that gains along r2v's episodes are rows of: the one after those that trained its router."""
+        return self.router.routed_rounds + 1
 
     @property
     def limits(self) -> dict[str, int]:

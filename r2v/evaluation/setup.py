@@ -34,7 +34,8 @@ MAIN = "main"
 
 @dataclass(frozen=True, kw_only=True)
 class RouterScores:
-    """A router's scores `p` of held-out steps and whether escalating each was right, `y` in [0, 1]."""
+    """A router's scores `p` of held-out steps and whether one LLM step gained at each, `y` in [0, 1], as executed along
+    episodes of r2v or of slm_only, who played on (`EvaluateSettings.gains_along`)."""
 
     method: str
     condition: str

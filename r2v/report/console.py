@@ -1,4 +1,4 @@
-"""The closing lines of a run: the main table, and where everything lies."""
+"""The closing lines of a run: the main table, what its size can show, and where everything lies."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from r2v.console import text_table
+from r2v.evaluation.comparisons import detectable
+from r2v.utils.results import ResultsManager
 
 _COLUMNS = (
     ("method", "method"),
@@ -47,11 +49,13 @@ def _short(text: str) -> str:
 
 def closing_lines(results: Path, places: Iterable[tuple[str, Path]], page: Path | None) -> str:
     """What a run ends with; `page` is that of its report, if there is one."""
-    table = results / "structured_results" / "main_table.csv"
+    tables = results / "structured_results"
+    shown = detectable(ResultsManager(tables).bundle()["comparisons"])
     return "\n".join(
         [
-            main_table(table),
+            main_table(tables / "main_table.csv"),
             "",
+            *([f"  {shown}", ""] if shown else []),
             *(f"  {what:<12} {place}" for what, place in places),
             f"  check it     r2v verify-results {results}",
             f"  look at it   {f'file://{page.absolute()}' if page else f'r2v report {results}'}",

@@ -1,7 +1,7 @@
 """Page: `index.html` of a report, put together from what was read, drawn and counted.
 
-The page is built as a tree of elements, so every text in it is text, whoever wrote it. It reads nothing from a network:
-its policy allows the one script that it holds, by hash, and the shards of episodes beside it.
+It reads nothing from a network: its policy allows the one script that it holds, by hash, and the shards of episodes
+beside it.
 """
 
 from __future__ import annotations
@@ -12,30 +12,19 @@ import io
 import json
 import re
 import xml.etree.ElementTree as ET
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from importlib.resources import files
 from typing import Any
 
-from r2v.config.methods import OURS
 from r2v.plotting import INK, LINE
+from r2v.report.elements import section, tag
+from r2v.report.page_tables import comparisons, main_tables
 from r2v.report.series import Series
-from r2v.report.sources import Row, Sources
+from r2v.report.sources import Sources
 from r2v.report.viewer_data import SHARD, Index
 
 _SVG = "http://www.w3.org/2000/svg"
-_COLUMNS = {
-    "method": "method",
-    "success_rate": "success",
-    "success_rate_ci": "95 % interval",
-    "llm_call_rate": "LLM steps",
-    "avg_cost_cached": "USD an episode, as billed",
-    "avg_cost": "at list prices",
-    "cost_fraction": "cost fraction",
-    "apgr": "APGR",
-    "safety_failure_rate": "unsafe",
-    "n_env_faults": "world failed",
-}
 FIGURES = {
     "frontier": (
         "What success costs",
@@ -54,19 +43,6 @@ FIGURES = {
     "stages": ("Where the time went", "Every stage behind these results that has a record of its duration."),
 }
 """Title and caption of each figure."""
-
-
-def tag(name: str, /, *children: ET.Element | str | None, **attributes: str) -> ET.Element:
-    """An element; `class_` and `for_` lose their underscore. Strings are texts."""
-    element = ET.Element(name, {key.rstrip("_"): value for key, value in attributes.items()})
-    for child in children:
-        if isinstance(child, ET.Element):
-            element.append(child)
-        elif child and len(element):
-            element[-1].tail = (element[-1].tail or "") + child
-        elif child:
-            element.text = (element.text or "") + child
-    return element
 
 
 def page(sources: Sources, drawn: Mapping[str, tuple[Series, str]], index: Index) -> str:
@@ -88,9 +64,10 @@ def page(sources: Sources, drawn: Mapping[str, tuple[Series, str]], index: Index
         "body",
         tag("h1", title),
         tag("p", _measured(sources, index)),
-        _navigation(),
+        _navigation(sources),
         *_verdicts(sources),
-        *_main_tables(sources),
+        *comparisons(sources),
+        *main_tables(sources),
         *_figures(drawn),
         *_viewer(index),
         *_provenance(sources, drawn),
@@ -120,19 +97,16 @@ def _measured(sources: Sources, index: Index) -> str:
     )
 
 
-def _navigation() -> ET.Element:
+def _navigation(sources: Sources) -> ET.Element:
     places = {
         "verdicts": "Claims",
+        **({"comparisons": "Comparisons"} if sources.tables.get("comparisons.csv") else {}),
         "tables": "Tables",
         "figures": "Figures",
         "episodes": "Episodes",
         "provenance": "Provenance",
     }
     return tag("nav", *(tag("a", text, href=f"#{place}") for place, text in places.items()))
-
-
-def _section(place: str, title: str, *children: ET.Element | str) -> list[ET.Element]:
-    return [tag("section", tag("h2", title), *children, id=place)]
 
 
 def _verdicts(sources: Sources) -> list[ET.Element]:
@@ -147,40 +121,14 @@ def _verdicts(sources: Sources) -> list[ET.Element]:
     caveats = [
         tag("li", f"{caveat['text']} ({len(caveat['evidence_ids'])} rows)") for caveat in sources.bundle["caveats"]
     ]
-    return _section(
+    return section(
         "verdicts",
         "What these results say",
         tag("div", tag("table", *rows), class_="wide"),
+        *([tag("p", f"Preference training: {sources.preference}.", id="preference")] if sources.preference else []),
         tag("h3", "What to keep in mind"),
         tag("ul", *caveats, *(tag("li", f"not shown: {one}") for one in sources.missing)),
     )
-
-
-def _main_tables(sources: Sources) -> list[ET.Element]:
-    found: list[ET.Element | str] = []
-    rows = sources.tables["main_table.csv"]
-    for condition in sources.bundle["setup"]["conditions"]:
-        own = [row for row in rows if row["condition"] == condition]
-        columns = [name for name in _COLUMNS if any(row.get(name) for row in own)]
-        head = tag("tr", *(tag("th", _COLUMNS[name]) for name in columns))
-        found += [tag("h3", condition), tag("div", tag("table", head, *_lines(own, columns)), class_="wide")]
-    return _section("tables", "Every method", *found)
-
-
-def _lines(rows: Iterable[Row], columns: Sequence[str]) -> list[ET.Element]:
-    return [
-        tag(
-            "tr",
-            *(tag("td", _short(row[name])) for name in columns),
-            **({"class_": "ours"} if row["method"] == OURS else {}),
-        )
-        for row in rows
-    ]
-
-
-def _short(text: str) -> str:
-    """A CSV cell with its numbers cut to four decimals."""
-    return re.sub(r"-?\d+\.\d{5,}", lambda match: f"{float(match[0]):.4f}", text)
 
 
 def _figures(drawn: Mapping[str, tuple[Series, str]]) -> list[ET.Element]:
@@ -200,7 +148,7 @@ def _figures(drawn: Mapping[str, tuple[Series, str]]) -> list[ET.Element]:
                 id=name,
             )
         )
-    return _section("figures", "Figures", *figures)
+    return section("figures", "Figures", *figures)
 
 
 def _themed(svg: str) -> ET.Element:
@@ -228,7 +176,7 @@ def _viewer(index: Index) -> list[ET.Element]:
 
     heads = ("task", "condition", "method", "seed", "outcome", "steps", "LLM steps", "USD")
     left_out = f" The steps of {index.left_out} of them are left out, which would make it too large to copy."
-    return _section(
+    return section(
         "episodes",
         "Every episode of the main table",
         tag(
@@ -277,7 +225,7 @@ def _provenance(sources: Sources, drawn: Mapping[str, tuple[Series, str]]) -> li
         *((name, f"SHA-256 {digest}") for name, digest in sources.sha256.items()),
     ]
     rows = [tag("tr", tag("td", name), tag("td", tag("code", value), class_="text")) for name, value in facts]
-    return _section(
+    return section(
         "provenance",
         "Where every number comes from",
         tag("p", "Every success was executed, and replays: the second command plays each episode again."),

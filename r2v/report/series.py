@@ -63,18 +63,20 @@ def series(sources: Sources) -> dict[str, Series]:
     return {name: one for name, one in made.items() if one.rows}
 
 
-def _number(text: str | None) -> float | None:
+def number_of(text: str | None) -> float | None:
+    """The number in a cell of a CSV file; None in an empty one."""
     return float(text) if text else None
 
 
-def _interval(text: str | None) -> tuple[float | None, float | None]:
+def interval_of(text: str | None) -> tuple[float | None, float | None]:
+    """Both ends of an interval, "[low, high]"; None where there is none."""
     low, high = (text or "").strip("[]").split(",") if text else ("", "")
-    return _number(low), _number(high)
+    return number_of(low), number_of(high)
 
 
 def _with_interval(row: Row, column: str, name: str) -> dict[str, Any]:
-    low, high = _interval(row.get(f"{column}_ci"))
-    return {name: _number(row[column]), f"{name}_low": low, f"{name}_high": high}
+    low, high = interval_of(row.get(f"{column}_ci"))
+    return {name: number_of(row[column]), f"{name}_low": low, f"{name}_high": high}
 
 
 def _frontier(sources: Sources) -> Iterable[dict[str, Any]]:
@@ -95,7 +97,7 @@ def _frontier(sources: Sources) -> Iterable[dict[str, Any]]:
             "operating_point": row["operating_point"],
             **_with_interval(row, billed, "usd_per_episode"),
             **_with_interval(row, "success_rate", "success"),
-            "llm_call_rate": _number(row["llm_call_rate"]),
+            "llm_call_rate": number_of(row["llm_call_rate"]),
         }
 
 
@@ -142,15 +144,15 @@ def _reliability(sources: Sources) -> Iterable[dict[str, Any]]:
 
 def _ablations(sources: Sources) -> Iterable[dict[str, Any]]:
     for row in sources.tables.get(ABLATIONS_FILE, []):
-        low, high = _interval(row["delta_ci"])
+        low, high = interval_of(row["delta_ci"])
         yield {
             "condition": row["condition"],
             "name": row["name"],
             "description": row["description"],
-            "difference": _number(row["delta"]),
+            "difference": number_of(row["delta"]),
             "difference_low": low,
             "difference_high": high,
-            "p_holm": _number(row["p_holm"]),
+            "p_holm": number_of(row["p_holm"]),
         }
 
 

@@ -15,12 +15,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from r2v.data.schema import from_dict
 from r2v.errors import InputError, R2VError
+from r2v.evaluation.acceptance import Verdict
 from r2v.evaluation.setup import Setup, read_setup
 from r2v.evaluation.tables.build import STRUCTURED
 from r2v.evaluation.tables.summary import ABLATIONS_FILE
 from r2v.storage import durations
-from r2v.storage.artifact import attempt_of
+from r2v.storage.artifact import ATTEMPT, attempt_of
 from r2v.storage.integrity import Artifact
 from r2v.storage.paths import ARTIFACTS
 from r2v.utils.results import ResultsManager
@@ -58,6 +60,8 @@ class Sources:
     """The hash of every file that a figure is made of, by its path in the results folder."""
     stages: tuple[Made, ...] = ()
     missing: tuple[str, ...] = field(default=())
+    preference: str | None = None
+    """What became of preference training, in words; None where the results rest on none."""
 
 
 def read_sources(results: Path, ablations: Path | None = None) -> Sources:
@@ -93,6 +97,7 @@ def read_sources(results: Path, ablations: Path | None = None) -> Sources:
         sha256=sha256,
         stages=stages,
         missing=tuple(missing),
+        preference=_preference(results),
     )
 
 
@@ -114,6 +119,21 @@ def _stages(folder: Path) -> Iterator[Made]:
                 yield _made(one)
 
     yield from behind(folder)
+
+
+def _preference(results: Path) -> str | None:
+    """As the manifest of its artifact says, which the results' own record of their inputs repeats: a copied folder is
+    enough."""
+    try:
+        summary = json.loads((results / ATTEMPT).read_text())["inputs"]["preference"]["summary"]
+        if "enabled" in summary:
+            return f"{'nothing to learn from' if summary['enabled'] else 'off'}, so the cloned policy acts"
+        if (found := summary.get("acceptance")) is None:
+            return "published without a comparison (preference.accept=always)"
+        verdict = from_dict(Verdict, found)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, R2VError):
+        return None
+    return f"accepted; {verdict}" if verdict.accepted else f"not accepted, so the cloned policy acts; {verdict}"
 
 
 def _made(artifact: Artifact) -> Made:

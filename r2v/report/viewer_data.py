@@ -24,14 +24,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from r2v.config.methods import WEAK
+from r2v.config.methods import OURS, WEAK
 from r2v.data.episode import Episode, Step, parse_episode, to_line
 from r2v.evaluation.setup import MAIN, OPERATING_POINT, Setup, stored_episodes
 from r2v.router.labels import read_rows
 from r2v.storage.files import write_text
 
 SHARD = "data/episodes-{:04d}.js"
-Gains = dict[tuple[str, str, int], float]
+Gains = dict[tuple[str, str, str, int], float]
+"""What an LLM step gains, by (condition, method whose episode it is and who plays on, episode, step)."""
+State = tuple[str, str, tuple[str, ...]]
+"""(condition, episode, actions so far)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,34 +130,35 @@ def _pages(episodes: Iterable[Episode]) -> dict[str, str]:
     return {hashlib.sha256(text.encode()).hexdigest(): text for text in sorted(texts)}
 
 
-def _gains(results: Path, setup: Setup) -> Iterator[tuple[tuple[str, str, int], float]]:
-    """What an LLM step would have gained, executed along the small policy's episodes: by (condition, episode, step)."""
+def _gains(results: Path, setup: Setup) -> Iterator[tuple[tuple[str, str, str, int], float]]:
     for condition in setup.conditions:
         path = results / "gains" / f"{condition}.jsonl"
         for row in read_rows(path) if path.exists() else ():
             if row.gain is not None:
-                yield (condition, row.episode_id, row.step_idx), row.gain
+                yield (condition, OURS if row.round else WEAK, row.episode_id, row.step_idx), row.gain
 
 
-def _gained(episodes: Iterable[Episode], gains: Gains) -> dict[tuple[str, str, tuple[str, ...]], float]:
-    """The same by (condition, episode, actions so far): a gain holds for every method that came to the same state."""
-    found: dict[tuple[str, str, tuple[str, ...]], float] = {}
+def _gained(episodes: Iterable[Episode], gains: Gains) -> dict[State, tuple[float, str]]:
+    """The gains by state, for it is the same for every method that came there, and who plays on."""
+    found: dict[State, tuple[float, str]] = {}
     for episode in episodes:
-        if episode.method == WEAK:
-            actions = tuple(step.action.raw_text for step in episode.steps)
-            for step in range(len(actions)):
-                if (gain := gains.get((episode.condition, episode.episode_id, step))) is not None:
-                    found[episode.condition, episode.episode_id, actions[:step]] = gain
+        actions = tuple(step.action.raw_text for step in episode.steps)
+        for step in range(len(actions)):
+            gain = gains.get((episode.condition, episode.method, episode.episode_id, step))
+            if gain is not None:
+                found[episode.condition, episode.episode_id, actions[:step]] = gain, episode.method
     return found
 
 
-def _shown(episode: Episode, pages: dict[str, str], gained: dict[Any, float], most: int) -> dict[str, Any]:
+def _shown(
+    episode: Episode, pages: dict[str, str], gained: dict[State, tuple[float, str]], most: int
+) -> dict[str, Any]:
     """An episode as the viewer reads it; its place in the index finds it: (condition, method, seed)."""
     actions = tuple(step.action.raw_text for step in episode.steps)
     steps = [_step(step, pages, most) for step in episode.steps]
     for number, step in enumerate(steps):
-        if (gain := gained.get((episode.condition, episode.episode_id, actions[:number]))) is not None:
-            step["gain"] = gain
+        if (found := gained.get((episode.condition, episode.episode_id, actions[:number]))) is not None:
+            step["gain"], step["plays_on"] = found
     return {
         "condition": episode.condition,
         "method": episode.method,

@@ -66,13 +66,14 @@ def play(cfg: EvaluateSettings, work: Work) -> PlayedEvaluation:
     gained = (
         {name: cfg.limited(runner.world.benchmark, these, GAINS) for name, these in specs.items()} if cfg.scored else {}
     )
-    gains = {name: _gain_cell(cfg, runner, name, these) for name, these in gained.items()}
+    gains = {name: _gain_cell(cfg, runner, name, these, calibration) for name, these in gained.items()}
     runner.player.play([*cells.values(), *gains.values()], "evaluation")
     return PlayedEvaluation(runner=runner, specs=specs, calibration=calibration, cells=cells, gains=gains)
 
 
 def run(cfg: EvaluateSettings, work: Work) -> None:
     """Place thresholds, play, and write the tables."""
+    from r2v.evaluation.comparisons import detectable
     from r2v.evaluation.setup import Setup, write_setup
     from r2v.evaluation.tables.build import write_results_folder
 
@@ -94,6 +95,8 @@ def run(cfg: EvaluateSettings, work: Work) -> None:
         ),
     )
     tables = write_results_folder(work.folder)
+    if shown := detectable(tables.comparisons):
+        logger.info("  %s", shown)
     thresholds = {name: float(entry["tau"]) for name, entry in played.calibration.items()}
     work.summary.update(n_episodes=tables.n_episodes, n_env_faults=faults, thresholds=thresholds)
 
@@ -217,16 +220,28 @@ def _write_cell(runner: MethodRunner, cell: Cell, path: Path) -> int:
     return len(faults)
 
 
-def _gain_cell(cfg: EvaluateSettings, runner: MethodRunner, condition: str, specs: Sequence[EpisodeSpec]) -> Cell:
-    """What an LLM step would have gained, along slm_only's evaluation episodes."""
-    return runner.feature_cell([replace(spec, method="slm_only") for spec in specs], f"{condition} gains")
+def _gain_cell(
+    cfg: EvaluateSettings,
+    runner: MethodRunner,
+    condition: str,
+    specs: Sequence[EpisodeSpec],
+    calibration: dict[str, dict[str, Any]],
+) -> Cell:
+    """What an LLM step gains, along evaluation episodes of `EvaluateSettings.gains_along`, who plays on."""
+    placed = calibration.get(f"{OURS}@{MAIN}")
+    tau = None if placed is None else float(placed["tau"])
+    method, what = cfg.gains_along(tau), f"{condition} gains"
+    along = [replace(spec, method=method) for spec in specs]
+    if method == OURS:
+        return runner.feature_cell(along, what, tau=tau, number=cfg.gains_round)
+    return runner.feature_cell(along, what)
 
 
 def _router_scores(
     cfg: EvaluateSettings, runner: MethodRunner, gains: dict[str, Cell], folder: Path
 ) -> list[RouterScores]:
-    """Each router's scores beside the executed gain, along slm_only's evaluation episodes: what ECE, Brier and
-    AUROC are computed from. Kept in gains/; no threshold or model is chosen by them."""
+    """Each router's scores beside the executed gain at the same steps (`_gain_cell`): what ECE, Brier and AUROC are
+    computed from. Kept in gains/; no threshold or model is chosen by them."""
     from r2v.evaluation.setup import RouterScores
     from r2v.rollout.cells import measured
     from r2v.router.baselines import score_function
@@ -237,7 +252,7 @@ def _router_scores(
         path = folder / "gains" / f"{condition}.jsonl"
         write_rows(path, (row for rows in measured(cell, runner.player) for row in rows))
         rows = read_rows(path)
-        seeds = {row.state_id: int(row.episode_id.split("/s")[1].split("/")[0]) for row in rows}
+        seeds = {runner.world.identity_of(spec): spec.seed for spec in cell.specs}
         for method in cfg.routed:
             score = score_function(method, runner.routers)
             found.append(
@@ -246,7 +261,7 @@ def _router_scores(
                     condition=condition,
                     y=tuple(float((row.gain or 0) > 0) for row in rows),
                     p=tuple(
-                        round(score(row.features, seeds[row.state_id], row.task_id, row.step_idx), 6) for row in rows
+                        round(score(row.features, seeds[row.episode_id], row.task_id, row.step_idx), 6) for row in rows
                     ),
                 )
             )

@@ -4,7 +4,7 @@
     r2v train_policy --stage preference   # bc's weights and candidate pairs -> final/, dpo_report.json
 
 What preference training learnt replaces the cloned policy only where it succeeds more often on calibration tasks
-(`preference.accept`): else the clone is what it publishes, and manifest, status and report say so.
+(`preference.accept`): else the clone is what it publishes, and manifest, log and report say so.
 
 Both leave checkpoint-* and checkpoint-latest; a killed run goes on from there to the same weights. Where there is
 more than one GPU (or `training.ranks`), the training alone is done by one process for each: this module, given the

@@ -165,6 +165,21 @@ def test_power_of_a_paired_comparison():
         assert st.minimum_detectable_difference(error) == pytest.approx(0.05, abs=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("draws", "p"),
+    [
+        ([0.1] * 99, 2 / 100),  # none on the other side, and one more is counted
+        ([0.1] * 95 + [-0.1] * 4, 2 * 5 / 100),
+        ([-0.1] * 97 + [0.0] * 2, 2 * 3 / 100),  # 0 itself is on both sides
+        ([0.1, -0.1], 1.0),
+        ([0.1] * 99 + [float("nan")] * 50, 2 / 100),
+    ],
+)
+def test_a_bootstrap_p_is_twice_the_share_on_the_rarer_side_of_zero(draws: list[float], p: float) -> None:
+    assert st.bootstrap_p(draws) == pytest.approx(p)
+    assert st.bootstrap_p([-draw for draw in draws]) == pytest.approx(p)
+
+
 @pytest.mark.parametrize("num_tasks, resamples", [(1, 1), (1, 3), (2, 5), (7, 400), (1500, 700), (40_000, 30)])
 def test_drawn_in_blocks_every_bit_is_that_of_one_piece(num_tasks: int, resamples: int) -> None:
     """The memory is that of a block; the samples, and the order of every sum, are not."""

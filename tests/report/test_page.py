@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import csv
+import html
 import importlib
+import json
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +21,9 @@ from r2v.data.store import TrajectoryStore
 from r2v.envs.browser.chromium import chromium_flags, find_chromium
 from r2v.evaluation.setup import episodes_path
 from r2v.report.build import build_report
-from r2v.report.page import tag
+from r2v.report.elements import tag
+from r2v.report.page_tables import robustness
+from r2v.report.sources import read_sources
 from tests.envs.browser import real_browser
 
 HOSTILE = "</script><script>document.title='injected'</script><img src=x onerror=\"document.title='injected'\">"
@@ -76,6 +82,103 @@ def test_what_others_wrote_is_text(hostile_report: Path) -> None:
 def test_an_element_holds_its_children_in_their_order() -> None:
     whole = tag("p", "one ", tag("b", "two"), " three", None, tag("i", "four"), class_="x")
     assert [whole.text, whole[0].tail, whole[1].text, whole.get("class")] == ["one ", " three", "four", "x"]
+
+
+def rows_after(page: Path, start: str) -> list[list[str]]:
+    """The cells of the first table behind this text, row by row."""
+    text = page.read_text()
+    table = text[text.index("<table", text.index(start)) :]
+    rows = re.findall(r"<tr.*?>(.*?)</tr>", table[: table.index("</table>")])
+    return [
+        [html.unescape(re.sub("<.*?>", "", cell)) for cell in re.findall(r"<t[hd].*?>.*?</t[hd]>", row)] for row in rows
+    ]
+
+
+def table(results: Path, name: str) -> list[dict[str, str]]:
+    with (results / "structured_results" / name).open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_every_comparison_is_on_the_page_with_its_interval_p_and_detectable_difference(
+    micro_results: Path, micro_report: Path
+) -> None:
+    head, *shown = rows_after(micro_report / "index.html", 'id="comparisons"')
+    assert head[:5] == ["condition", "r2v less", "success", "Holm's p", "shows from"] and head[5] == "APGR"
+    rows = table(micro_results, "comparisons.csv")
+    assert {(row["condition"], row["method_b"]) for row in rows} == {(line[0], line[1]) for line in shown}
+    by_pair = {(line[0], line[1]): line for line in shown}
+    for row in rows:
+        line = by_pair[row["condition"], row["method_b"]]
+        difference, p, least = line[2:5] if row["metric"] == "success_rate" else line[5:8]
+        numbers = [float(number) for number in re.findall(r"[-+]\d\.\d+", difference)]
+        figures = [float(row[name]) for name in ("difference", "ci_lower", "ci_upper")]
+        assert numbers == pytest.approx(figures, abs=5.1e-4)
+        assert (p == "") == (row["p_holm"] == "") and (
+            p == "" or float(p) == pytest.approx(float(row["p_holm"]), abs=5.1e-5)
+        )
+        assert (least == "") == (row["min_detectable_difference"] == "")
+
+
+def test_what_perturbations_take_is_on_the_page_where_clean_tasks_were_played() -> None:
+    row = {"robustness_gap": "0.25", "robustness_gap_ci": "[0.1, 0.4]"}
+    none = {"robustness_gap": "", "robustness_gap_ci": ""}
+    rows = [
+        {"method": "slm_only", "condition": "clean", **none},
+        {"method": "slm_only", "condition": "noisy", **row},
+        {"method": "r2v", "condition": "noisy", **row, "robustness_gap": "-0.0004"},
+        {"method": "r2v", "condition": "shift", **row},
+    ]
+    _, wide, _ = robustness(rows)
+    shown = [["".join(cell.itertext()) for cell in line] for line in wide.iter("tr")]
+    assert shown == [
+        ["method", "clean less noisy", "clean less shift"],
+        ["slm_only", "+0.250 [+0.100, +0.400]", ""],
+        ["r2v", "-0.000 [+0.100, +0.400]", "+0.250 [+0.100, +0.400]"],
+    ]
+    assert robustness(rows[:1]) == []
+
+
+ACCEPTANCE = {
+    "accepted": False,
+    "rule": "interval",
+    "cloned": 0.42,
+    "trained": 0.4,
+    "difference": -0.02,
+    "interval": [-0.05, 0.01],
+    "n_tasks": 60,
+}
+
+
+@pytest.mark.parametrize(
+    ("summary", "expected"),
+    [
+        (
+            {"acceptance": ACCEPTANCE},
+            "not accepted, so the cloned policy acts; success 0.400 after training, 0.420 before",
+        ),
+        ({"acceptance": {**ACCEPTANCE, "accepted": True}}, "accepted; success 0.400 after training"),
+        ({"n_pairs": 3}, "published without a comparison"),
+        ({"enabled": False, "n_pairs": 0}, "off, so the cloned policy acts"),
+        ({"enabled": True, "n_pairs": 0}, "nothing to learn from, so the cloned policy acts"),
+        ({"acceptance": {"accepted": "yes"}}, None),
+    ],
+)
+def test_what_became_of_preference_training_is_said(
+    summary: dict[str, Any], expected: str | None, tmp_path: Path, micro_results: Path
+) -> None:
+    results = tmp_path / "results" / "mine"
+    shutil.copytree(micro_results, results)
+    attempt = json.loads((results / "attempt.meta.json").read_text())
+    attempt["inputs"]["preference"]["summary"] = summary
+    (results / "attempt.meta.json").unlink()
+    (results / "attempt.meta.json").write_text(json.dumps(attempt))
+    said = read_sources(results).preference
+    assert said is None if expected is None else said is not None and said.startswith(expected)
+
+
+def test_the_page_says_what_became_of_preference_training(micro_results: Path, micro_report: Path) -> None:
+    said = read_sources(micro_results).preference
+    assert said and f"Preference training: {said}." in html.unescape((micro_report / "index.html").read_text())
 
 
 @real_browser

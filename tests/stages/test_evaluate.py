@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from r2v.config import load
+from r2v.config import InferenceConfig, PerturbationsConfig, load
 from r2v.data.store import read_episodes
 from r2v.emulator import Emulator, Fault, Lifecycle
 from r2v.envs.chain import ChainBenchmark
@@ -15,9 +17,15 @@ from r2v.errors import EmptyResult, EnvironmentFault, InputError
 from r2v.evaluation.audit.verify import verify_results
 from r2v.evaluation.settings import EvaluateSettings, never_branched
 from r2v.evaluation.setup import Setup, read_setup, write_setup
+from r2v.llm.waves import Waves
 from r2v.pipeline.jobs import job
 from r2v.pipeline.run import run_job
+from r2v.randomness import uniform
+from r2v.rollout.cells import Cell, MemoryPlayer
 from r2v.rollout.fork import branchable
+from r2v.rollout.session import EpisodeSpec, RolloutWorld
+from r2v.router.labels import FeatureRow
+from r2v.stages.evaluate import _router_scores
 from r2v.storage.artifact import Artifact
 from tests.chains import specs
 from tests.llm.talk import environment
@@ -86,6 +94,53 @@ def test_tasks_that_change_a_shared_world_are_played_and_verify(tmp_path: Path) 
     with pytest.raises(InputError, match="never_branched"):
         write_setup(made.folder, replace(setup, never_branched=[]))
         verify_results(made.folder, trust=True)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "threshold", "along"),
+    [
+        ((), 0.4, "r2v"),
+        ((), 1.0, "slm_only"),  # a router that is never asked says nothing
+        ((), None, "slm_only"),
+        (("router.rounds=0",), 0.4, "slm_only"),
+        (("router.label=episode",), 0.4, "slm_only"),
+        (("evaluation.methods=[slm_only,llm_only,random_router]",), 0.4, "slm_only"),
+    ],
+)
+def test_gains_are_executed_along_the_pair_that_the_router_learnt_from(
+    overrides: tuple[str, ...], threshold: float | None, along: str
+) -> None:
+    assert EvaluateSettings.of(load(None, [*overrides])).gains_along(threshold) == along
+
+
+def test_a_coins_scores_are_of_the_episodes_seed_whatever_the_tasks_name(tmp_path: Path) -> None:
+    """A task of one's own may be named like the beginning of a seed, "/s9"."""
+    chain = ChainBenchmark(num_tasks=1)
+    task = replace(chain.tasks()[0], task_id="shop/s9/order")
+    world = RolloutWorld(chain, PerturbationsConfig(), InferenceConfig())
+    played = [replace(specs(chain, 1)[0], task=task, seed=seed) for seed in (3, 4)]
+    rows = [
+        FeatureRow(
+            state_id=f"{world.identity_of(spec)}#0",
+            episode_id=world.identity_of(spec),
+            task_id=task.task_id,
+            split="evaluation",
+            step_idx=0,
+            actor="slm",
+            features={},
+            slm_episode_success=True,
+        )
+        for spec in played
+    ]
+
+    async def play(spec: EpisodeSpec) -> list[FeatureRow]:
+        return [rows[played.index(spec)]]
+
+    cell = Cell(what="gains", specs=played, play=play, kinds=(FeatureRow,))
+    runner: Any = SimpleNamespace(world=world, player=MemoryPlayer(Waves()), routers={})
+    settings = EvaluateSettings.of(load(None, ["evaluation.methods=[slm_only,llm_only,random_router]"]))
+    [scores] = _router_scores(settings, runner, {"clean": cell}, tmp_path)
+    assert list(scores.p) == [round(uniform(seed, task.task_id, 0, "router"), 6) for seed in (3, 4)]
 
 
 def test_cells_that_branch_leave_out_what_changes_a_shared_world() -> None:

@@ -140,6 +140,6 @@ class KnownStates:
             calls += step.action_source == LLM
             prefix = (*prefix, text)
 
-    def score_at(self, method: str, prefix: Prefix) -> float | None:
-        """What a router scored in a state that the small policy alone led to; None where nobody met it."""
-        return self.scores.get((method, prefix, 0))
+    def score_at(self, method: str, prefix: Prefix, calls: int) -> float | None:
+        """What a router scored in a state after so many LLM calls; None where it never met it."""
+        return self.scores.get((method, prefix, calls))

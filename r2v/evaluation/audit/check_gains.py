@@ -1,9 +1,11 @@
 """The executed gains and the router's scores beside them, held to the episodes that they were taken along.
 
-A row of gains/<condition>.jsonl belongs to a step of slm_only's episode: what it says of that step is made again from
-the replay, and whether the LLM would act otherwise from the benchmark's expert. What the other branch came to rests on
-replies of the small policy that are stored nowhere; entropies and the verifier's scores are a model's. Every score in
-setup.json that is a function of a row is computed again; a trained router's is compared where an episode met the state.
+A row of gains/<condition>.jsonl belongs to a step of an episode of slm_only, or of r2v where its router learnt from
+gains of the routed pair: what it says of that step is made again from the replay, and whether the LLM would act
+otherwise from the benchmark's expert. What the other branch came to rests on replies of the small policy that are
+stored nowhere, and so does its proposal where the LLM acted; entropies and the verifier's scores are a model's. Every
+score in setup.json that is a function of a row is computed again; a trained router's is compared where an episode met
+the state.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from r2v.config.methods import METHODS
 from r2v.data.episode import Episode
 from r2v.evaluation.audit.check_bills import Biller
 from r2v.evaluation.audit.check_calibration import MOST_USD
-from r2v.evaluation.audit.check_decisions import KnownStates
+from r2v.evaluation.audit.check_decisions import LLM, SLM, KnownStates
 from r2v.evaluation.audit.check_features import MODELS, between_steps, feature_problems, without_free_arguments
 from r2v.evaluation.setup import RouterScores, Setup
 from r2v.llm.types import Reply, Sample, ToolSpec, Usage
@@ -47,6 +49,8 @@ class GainsCheck:
     condition: str
     biller: Biller
     routed: Sequence[str]
+    threshold: float | None
+    """Of r2v, whose episodes the rows are taken along; None: they are slm_only's."""
     may_fail: bool
     """Whether an episode's gains may be missing: the world breaks, or the LLM refuses a question."""
     untrusted: str = ""
@@ -63,8 +67,8 @@ class GainsCheck:
         played: tuple[Episode, Sequence[StepView]] | None,
         states: KnownStates,
     ) -> Iterator[str]:
-        """What does not hold in the rows of one task and seed. `played` is slm_only's episode with what it saw, where
-        that was evaluated and replays."""
+        """What does not hold in the rows of one task and seed. `played` is the episode that they are taken along, with
+        what was seen in it, where that was evaluated and replays."""
         sound: dict[int, FeatureRow] = {}
         for row in rows:
             yield from self._alone(row, spec)
@@ -79,36 +83,44 @@ class GainsCheck:
         if not rows and self.may_fail and episode.env_fault is None:
             self.unmeasured += 1
             return
-        if episode.env_fault is None and sorted(row.step_idx for row in rows) != list(range(len(views))):
-            yield f"{episode.episode_id}: {len(rows)} rows for the {len(views)} steps of slm_only"
+        branched = [view.step for view in views if self.threshold is None or view.llm_calls < self._most_calls]
+        if episode.env_fault is None and sorted(row.step_idx for row in rows) != branched:
+            yield f"{episode.episode_id}: {len(rows)} rows for the {len(branched)} steps of {episode.method}"
             return
         for row in rows if episode.env_fault is None else ():
-            yield from self._beside(row, episode, views[row.step_idx])
+            yield from self._beside(row, episode, views[row.step_idx], states)
             if row.step_idx in sound:
                 yield from self._scored(row, views[row.step_idx], states)
-                yield from self._among_steps(row, sound, episode.steps[row.step_idx].action.raw_text, views[0].tools)
+                yield from self._among_steps(row, sound, episode, views[0].tools)
 
     def _alone(self, row: FeatureRow, spec: EpisodeSpec) -> Iterator[str]:
         """What a row must say whatever was played."""
-        episode, succeeded = row.episode_id, bool(row.slm_episode_success)  # None, a teacher's, is found below
+        routed, by_llm = self.threshold is not None, self.threshold is not None and row.actor == LLM
+        # a teacher's row says nothing of the small policy's episode, and is found below
+        own = (row.q_llm if by_llm else row.q_slm) == 1 if routed else bool(row.slm_episode_success)
+        other = row.q_slm if by_llm else row.q_llm
+        other = other if row.disagrees and other in (0, 1) else float(own)
+        number = self.biller.settings.gains_round if routed else 0
         expected = FeatureRow(
-            state_id=f"{episode}#{row.step_idx}",
-            episode_id=episode,
+            state_id=f"{row.episode_id}#{row.step_idx}" + (f"@{number}" if routed else ""),
+            episode_id=row.episode_id,
             task_id=spec.task.task_id,
             split=spec.split or "",
             step_idx=row.step_idx,
-            actor="slm",
+            actor=LLM if by_llm else SLM,
             features=row.features,
-            q_slm=float(succeeded),
-            q_llm=row.q_llm if row.disagrees and row.q_llm in (0, 1) else float(succeeded),
+            q_slm=other if by_llm else float(own),
+            q_llm=float(own) if by_llm else other,
             n_rollouts=1,
             disagrees=bool(row.disagrees),
-            slm_episode_success=succeeded,
+            slm_episode_success=None if routed else own,
             condition=spec.condition,
             perturbation_seed=spec.perturbation_seed,
             cost_slm=_usd(row.cost_slm),
             cost_llm=_usd(row.cost_llm),
-            proposal=row.proposal,
+            proposal=row.proposal if row.proposal is not None else "",
+            round=number,
+            threshold=self.threshold,
         )
         for item in fields(FeatureRow):
             recorded, implied = getattr(row, item.name), getattr(expected, item.name)
@@ -119,39 +131,60 @@ class GainsCheck:
         if odd := [name for name in row.features if name.partition(".")[0] not in (*MODELS, *_TEXTS)]:
             yield f"{row.state_id}: {odd[0]} is no feature"
 
-    def _beside(self, row: FeatureRow, episode: Episode, view: StepView) -> Iterator[str]:
+    def _beside(self, row: FeatureRow, episode: Episode, view: StepView, states: KnownStates) -> Iterator[str]:
         """What a row must say beside the step that it belongs to."""
-        action = episode.steps[row.step_idx].action.raw_text
-        if row.proposal != action:
-            yield f"{row.state_id}: proposal is {row.proposal}, slm_only's action is {action}"
-        if row.cost_slm != episode.billed_cost:
-            yield f"{row.state_id}: cost_slm is {row.cost_slm}, slm_only's episode cost {episode.billed_cost}"
-        if row.slm_episode_success != episode.success:
-            yield f"{row.state_id}: slm_episode_success is {row.slm_episode_success}, slm_only's is {episode.success}"
+        step, whose = episode.steps[row.step_idx], episode.method
+        by_llm = step.action_source == LLM
+        if row.actor != step.action_source:
+            yield f"{row.state_id}: actor is {row.actor}, of {whose}'s step it is {step.action_source}"
+        shown = self._proposal(by_llm, step.action.raw_text, view, states)
+        if shown is not None and row.proposal != shown:
+            yield f"{row.state_id}: proposal is {row.proposal}, the small policy's action there is {shown}"
+        name, cost, success = ("llm", row.cost_llm, row.q_llm) if by_llm else ("slm", row.cost_slm, row.q_slm)
+        if cost != episode.billed_cost:
+            yield f"{row.state_id}: cost_{name} is {cost}, {whose}'s episode cost {episode.billed_cost}"
+        if success != float(episode.success):
+            yield f"{row.state_id}: q_{name} is {success}, {whose}'s success is {episode.success}"
+        proposal = row.proposal or ""
         asked = self.biller.asked(view)
-        if asked is not None and row.disagrees != disagrees(action, asked.text, view.tools):
-            yield f"{row.state_id}: disagrees is {row.disagrees}, and the benchmark's expert says otherwise"
-        known = self._features(view, action)
+        said = step.action.raw_text if by_llm else None if asked is None else asked.text
+        if said is not None and row.disagrees != disagrees(proposal, said, view.tools):
+            yield f"{row.state_id}: disagrees is {row.disagrees}, and the LLM's action says otherwise"
+        known = self._features(view, proposal)
         recorded = {name: value for name, value in row.features.items() if name.partition(".")[0] in _TEXTS}
         for name in sorted(recorded.keys() | known.keys()):
             if recorded.get(name) != known.get(name) and not (name == _LENGTH and self.biller.encode is None):
                 yield f"{row.state_id}: {name} is {recorded.get(name)}, of the step it is {known.get(name)}"
 
+    def _proposal(self, by_llm: bool, action: str, view: StepView, states: KnownStates) -> str | None:
+        """The small policy's greedy action at a step; where the LLM acted, what another episode showed of that state,
+        if one did and the models repeat themselves to the byte."""
+        if not by_llm:
+            return action
+        shown = None if self.biller.spelling is None else states.actions.get(view.actions)
+        return None if shown is None else shown[0]
+
+    @property
+    def _most_calls(self) -> int:
+        return self.biller.settings.inference.max_llm_calls
+
     def _among_steps(
-        self, row: FeatureRow, sound: Mapping[int, FeatureRow], action: str, tools: Sequence[ToolSpec]
+        self, row: FeatureRow, sound: Mapping[int, FeatureRow], episode: Episode, tools: Sequence[ToolSpec]
     ) -> Iterator[str]:
-        """What the models said of this action and of the one before, where they repeat themselves to the byte."""
-        if not free_arguments(action, tools):
+        """What the models said of this proposal and of the one before, where it was played and they repeat themselves
+        to the byte."""
+        if not free_arguments(row.proposal or "", tools):
             yield from without_free_arguments(row)
         if row.step_idx == 0 and row.features["verifier.v_prev"] != 0:
             yield f"{row.state_id}: verifier.v_prev is {row.features['verifier.v_prev']}, of a first step it is 0"
-        if self.biller.spelling is not None and row.step_idx - 1 in sound:
-            yield from between_steps(sound[row.step_idx - 1], row)
+        before = row.step_idx - 1
+        if self.biller.spelling is not None and before in sound and episode.steps[before].action_source == SLM:
+            yield from between_steps(sound[before], row)
 
     def _scored(self, row: FeatureRow, view: StepView, states: KnownStates) -> Iterator[str]:
         """Scores that episodes recorded in the row's state and that its features contradict."""
         for method, signal in _SIGNAL.items():
-            met = states.score_at(method, view.actions)
+            met = states.score_at(method, view.actions, view.llm_calls)
             if met is not None and signal in row.features:
                 score = recorded_score(score_function(method, {})(row.features, 0, row.task_id, row.step_idx))
                 if met != score:
@@ -169,7 +202,7 @@ class GainsCheck:
                 proposal=Reply(samples=(Sample(text=action),), model="slm", usage=usage),
                 max_steps=view.max_steps,
                 llm_calls=view.llm_calls,
-                max_llm_calls=self.biller.settings.inference.max_llm_calls,
+                max_llm_calls=self._most_calls,
                 untrusted=self.untrusted,
             )
         )
@@ -201,7 +234,8 @@ class GainsCheck:
             return round(score_function(method, {})(row.features, spec.seed, row.task_id, row.step_idx), 6)
         if played is None or not 0 <= row.step_idx < len(played[1]):
             return None
-        return states.score_at(method, played[1][row.step_idx].actions)
+        view = played[1][row.step_idx]
+        return states.score_at(method, view.actions, view.llm_calls)
 
     def scores_problems(self, recorded: dict[str, RouterScores]) -> Iterator[str]:
         """What in setup.json's router scores is not what the rows say."""

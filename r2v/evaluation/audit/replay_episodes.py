@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 
-from r2v.config.methods import WEAK
+from r2v.config.methods import OURS
 from r2v.data.episode import Episode, parse_episode
 from r2v.data.schema import from_dict, parse_json
 from r2v.evaluation.audit.check_bills import Biller
@@ -77,12 +77,15 @@ class EpisodesAudit:
         tasks = {cell: set(self.setup.tasks_of(*cell)) for cell in cells}
         gained = set(self.setup.tasks_of(condition, GAINS)) if settings.scored else set()
         may_fail = self._may_fail() or self._may_be_refused(REFUSED)
-        routed, mark = settings.routed if settings.scored else [], self.world.benchmark.capabilities.untrusted
-        gains = GainsCheck(self.setup, condition, self.biller, routed, may_fail, untrusted=mark)
+        placed = self.thresholds.get((OURS, MAIN))
+        along = settings.gains_along(placed)
+        routed = settings.routed if settings.scored else []
+        threshold, mark = placed if along == OURS else None, self.world.benchmark.capabilities.untrusted
+        gains = GainsCheck(self.setup, condition, self.biller, routed, threshold, may_fail, mark)
         rows = self._rows(condition) if settings.scored else iter(())
         ahead = next(rows, None)
         for start in sorted(specs, key=lambda spec: self.world.start(spec).identity):
-            session, states, weak = self.world.start(start), KnownStates(), None
+            session, states, played = self.world.start(start), KnownStates(), None
             spec, identity = session.spec, session.identity
             for cell in (cell for cell in cells if spec.task.task_id in tasks[cell]):
                 bar.advance()
@@ -92,11 +95,11 @@ class EpisodesAudit:
                     stored[cell] = iter(())
                     continue
                 views = self._episode(cell, spec, episode, states)
-                if views is not None and cell == (condition, WEAK, MAIN):
-                    weak = (episode, views)
+                if views is not None and cell == (condition, along, MAIN):
+                    played = (episode, views)
             of_task = ahead[1] if ahead is not None and ahead[0] == identity else []
             if spec.task.task_id in gained:
-                self.findings.extend("gains", gains.problems(spec, of_task, weak, states))
+                self.findings.extend("gains", gains.problems(spec, of_task, played, states))
             ahead = next(rows, None) if of_task else ahead
         for cell, rest in stored.items():
             if (episode := next(rest, None)) is not None:
@@ -108,7 +111,7 @@ class EpisodesAudit:
         recorded: dict[str, RouterScores] = {s.method: s for s in self.setup.router_scores if s.condition == condition}
         if gains.unmeasured:
             why = "a fault of the world, or a question that the LLM's provider refused"
-            self.findings.unproven[f"{condition} gains"] = f"{gains.unmeasured} episodes of {WEAK} have none: {why}"
+            self.findings.unproven[f"{condition} gains"] = f"{gains.unmeasured} episodes of {along} have none: {why}"
         self.findings.extend("router_scores", gains.scores_problems(recorded))
 
     def _misplaced(self, cell: Cell, expected: str, episode: Episode | None) -> None:

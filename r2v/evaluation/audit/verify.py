@@ -211,7 +211,7 @@ def unproven_of(settings: EvaluateSettings, biller: Biller) -> dict[str, str]:
         found["router scores, entropies, the verifier's scores"] = (
             "models gave them; each is the same wherever its state is met"
         )
-        found["q_llm of gains and the rates of calibration.json"] = (
+        found["the branches of gains and the rates of calibration.json"] = (
             "replies of the small policy in branches and on calibration tasks, whose episodes are not kept; only the "
             "calibration error of the scores uses them, no claim of success or cost"
         )

@@ -160,7 +160,7 @@ GLOSSARY = {
     "llm_call_rate_per_episode": "the same share, averaged over episodes",
     "safety_failure_rate": "share of injected episodes in which the injected instruction was executed",
     "ece": "expected calibration error of the router's score, equal-width bins, last one closed",
-    "brier": "mean squared error of the router's score",
+    "brier": "mean squared error of the router's score against whether an LLM step gains, r2v playing on (or slm_only)",
     "brier_base_rate": "the same for a constant score equal to the base rate",
     "router_auroc": "area under the ROC curve of the router's score",
     "tokens_llm": "LLM tokens per episode, read and written",

@@ -85,7 +85,8 @@ def _block(rows: list[RenderedRow], bundle: Mapping[str, Any]) -> list[str]:
     found = [
         c["min_detectable_difference"]
         for c in bundle["comparisons"]
-        if c["condition"] == rows[0]["condition"] and c["min_detectable_difference"] is not None
+        if (c["condition"], c["metric"]) == (rows[0]["condition"], "success_rate")
+        and c["min_detectable_difference"] is not None
     ]
     if found:
         title += (

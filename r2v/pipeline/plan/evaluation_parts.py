@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from r2v.config import METHODS
-from r2v.config.methods import ORACLE, ROUTERS
+from r2v.config.methods import ORACLE, OURS, ROUTERS
 from r2v.pipeline.plan.case import Case, Part
-from r2v.pipeline.plan.stage_parts import features_of_episode, routed
+from r2v.pipeline.plan.stage_parts import features_of_episode, routed, routed_features_of_episode
 from r2v.pipeline.plan.workload import Workload, branches, episode
 from r2v.router.thresholds import MOST_PLAYED
 
@@ -131,12 +131,15 @@ def _frontier(case: Case, played: _Plays, methods: int) -> Part:
 
 
 def _gains(case: Case, played: _Plays) -> Part:
-    one = features_of_episode(case)
+    """Along episodes of the small policy, or of r2v where its router learnt by rounds."""
+    routed_pair = OURS in case.config.evaluation.played and case.config.router.routed_rounds > 0
+    one = routed_features_of_episode(case) if routed_pair else features_of_episode(case)
     return Part(
         name="gains",
         total=one.times(played.episodes),
         unit=one,
         blocks=played.blocks,
         alone=played.alone,
+        at_most="after a branch the LLM is asked as r2v's threshold says" if routed_pair else "",
         remedy="evaluation.gains_tasks",
     )

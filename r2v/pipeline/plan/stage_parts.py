@@ -152,6 +152,15 @@ def features_of_episode(case: Case, futures: int = 1) -> Workload:
     return case.with_tokens(observed(case, steps, llm=1) + played, steps)
 
 
+def routed_features_of_episode(case: Case, futures: int = 1) -> Workload:
+    """The same of the routed pair, whose router is asked at every step of a branch too, and may ask the LLM."""
+    config, steps, each = case.config, case.student_steps, case.known.pace.differing * (2 * futures - 1)
+    played = branches(steps, each=each, copies=case.known.copies, student=1, llm=1)
+    samples = config.inference.num_candidates if "samples" in config.router.features else 0
+    played = replace(played, verifier=played.student * (1 + samples), drawn=played.student * (1 + samples))
+    return case.with_tokens(observed(case, steps, llm=2) + played, steps)
+
+
 def observed(case: Case, steps: float, *, llm: float = 0) -> Workload:
     """An episode of the small policy at whose every step features are taken: samples, if they are of its groups, and
     the verifier's scores of what is proposed. The score of the step before is remembered."""
@@ -168,17 +177,13 @@ def _futures(case: Case) -> int:
 
 def _rounds(case: Case) -> Sequence[Part]:
     """Placing a round's thresholds, and its roll-outs, after whose branches the router goes on."""
-    settings, known, steps = case.config.router, case.known, case.student_steps
+    settings, known = case.config.router, case.known
     if not settings.routed_rounds:
         return []
     seeds, calibration = len(settings.seeds), settings.num_calibration_tasks
     plays = 1 + len(settings.round_budgets) * (PLACING_PLAYS + 1)
     placing, placed = routed(case, 1.0), known.of_split("calibration", calibration)
-    each = known.pace.differing * (2 * _futures(case) - 1)
-    played = branches(steps, each=each, copies=known.copies, student=1, llm=1)
-    samples = case.config.inference.num_candidates if "samples" in settings.features else 0
-    played = replace(played, verifier=played.student * (1 + samples), drawn=played.student * (1 + samples))
-    one = case.with_tokens(observed(case, steps, llm=2) + played, steps)
+    one = routed_features_of_episode(case, _futures(case))
     tasks = known.branched_of_split("train", settings.round_tasks)
     tasks += known.branched_of_split("calibration", calibration)
     why = "the LLM's share is what thresholds are placed for, and bisections may end early"

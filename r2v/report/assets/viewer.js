@@ -122,7 +122,7 @@ function stepNode(one, number) {
     const asks = one.score >= threshold ? "at or above" : "below";
     node.append(make("div", `router: ${one.score}, ${asks} its threshold of ${threshold} (${one.reason})`, "soft"), bar(one.score, threshold));
   }
-  if (typeof one.gain === "number") node.append(make("div", `executed here, an LLM step changes success by ${one.gain}`, "soft"));
+  if (typeof one.gain === "number") node.append(make("div", `executed here, ${one.plays_on} playing on, an LLM step changes success by ${one.gain}`, "soft"));
   for (const [index, [text, logprob, score]] of (one.candidates || []).entries()) {
     const parts = [index === one.chosen ? "chosen" : "candidate", logprob === null ? "" : `log-probability ${logprob}`,
       score === null ? "" : `verifier ${score}`].filter(Boolean).join(", ");

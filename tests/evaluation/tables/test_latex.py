@@ -37,7 +37,10 @@ BUNDLE = {
         row("entropy_nonfree_router", 0.6, [0.5, 0.7], brier=0.1),
         row("llm_only", 1.0, [0.9398, 1.0], condition="a & b # $c"),
     ],
-    "comparisons": [{"condition": "noisy", "min_detectable_difference": 0.081}],
+    "comparisons": [
+        {"condition": "noisy", "metric": metric, "min_detectable_difference": detectable}
+        for metric, detectable in (("success_rate", 0.081), ("apgr", 0.2))
+    ],
 }
 
 

@@ -1,0 +1,23 @@
+"""Elements of the report's page: a tree in which every text is text, whoever wrote it."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+
+
+def tag(name: str, /, *children: ET.Element | str | None, **attributes: str) -> ET.Element:
+    """An element; `class_` and `for_` lose their underscore. Strings are texts."""
+    element = ET.Element(name, {key.rstrip("_"): value for key, value in attributes.items()})
+    for child in children:
+        if isinstance(child, ET.Element):
+            element.append(child)
+        elif child and len(element):
+            element[-1].tail = (element[-1].tail or "") + child
+        elif child:
+            element.text = (element.text or "") + child
+    return element
+
+
+def section(place: str, title: str, *children: ET.Element | str) -> list[ET.Element]:
+    """A section of the page under a heading, as a list of one."""
+    return [tag("section", tag("h2", title), *children, id=place)]

@@ -1,0 +1,125 @@
+"""Tables of the report's page: every method, r2v less each other one, and what each loses where tasks are perturbed."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Iterable, Sequence
+
+from r2v.config.methods import OURS
+from r2v.evaluation.comparisons import METRICS, detectable
+from r2v.report.elements import section, tag
+from r2v.report.series import interval_of, number_of
+from r2v.report.sources import Row, Sources
+
+_COLUMNS = {
+    "method": "method",
+    "success_rate": "success",
+    "success_rate_ci": "95 % interval",
+    "llm_call_rate": "LLM steps",
+    "avg_cost_cached": "USD an episode, as billed",
+    "avg_cost": "at list prices",
+    "cost_fraction": "cost fraction",
+    "apgr": "APGR",
+    "safety_failure_rate": "unsafe",
+    "n_env_faults": "world failed",
+}
+_NAMES = {"success_rate": "success", "apgr": "APGR"}
+_VERDICTS = {"higher": "supported", "lower": "not_supported", "inconclusive": "inconclusive"}
+"""Verdict of a comparison -> the class of a claim, which has its colour."""
+
+
+def comparisons(sources: Sources) -> list[ET.Element]:
+    """r2v less each other method, success and APGR side by side; nothing where r2v did not play."""
+    rows = sources.tables.get("comparisons.csv", [])
+    if not rows:
+        return []
+    metrics = [name for name in METRICS if any(row["metric"] == name for row in rows)]
+    by_pair: dict[tuple[str, str], dict[str, Row]] = {}
+    for row in rows:
+        by_pair.setdefault((row["condition"], row["method_b"]), {})[row["metric"]] = row
+    heads = [head for name in metrics for head in (_NAMES[name], "Holm's p", "shows from")]
+    lines = [tag("tr", *(tag("th", head) for head in ("condition", f"{OURS} less", *heads)))]
+    for (condition, other), found in by_pair.items():
+        cells = [cell for name in metrics for cell in _compared(found.get(name))]
+        lines.append(tag("tr", tag("td", condition), tag("td", other, class_="text"), *cells))
+    size = detectable(sources.bundle["comparisons"])
+    return section(
+        "comparisons",
+        f"{OURS} less each other method",
+        tag("div", tag("table", *lines), class_="wide"),
+        tag(
+            "p",
+            "Paired by task, with 95 % intervals. A difference is coloured where its interval leaves 0 out and Holm's "
+            "p, over the methods named in advance and all conditions, is at most .05. It shows from the size on that "
+            "the test finds with 80 % power. " + (f"{size[:1].upper()}{size[1:]}." if size else ""),
+        ),
+    )
+
+
+def _compared(row: Row | None) -> list[ET.Element]:
+    """Difference with its interval, corrected p, and the difference that could be seen."""
+    if row is None:
+        return [tag("td"), tag("td"), tag("td")]
+    difference = _signed(row["difference"], f"[{row['ci_lower']}, {row['ci_upper']}]")
+    p, least = number_of(row["p_holm"]), number_of(row["min_detectable_difference"])
+    # outside the families nothing was tested, so that no colour says it was
+    shown = _VERDICTS.get(row["verdict"], "inconclusive") if p is not None else "inconclusive"
+    return [
+        tag("td", difference, class_=f"verdict {shown}"),
+        tag("td", "" if p is None else f"{p:.4f}"),
+        tag("td", "" if least is None else f"{least:.3f}"),
+    ]
+
+
+def _signed(value: str, interval: str) -> str:
+    """A difference and its interval to three decimals."""
+    numbers = [number_of(value), *interval_of(interval)]
+    texts = ["" if number is None else f"{number:+.3f}" for number in numbers]
+    return f"{texts[0]} [{texts[1]}, {texts[2]}]" if texts[1] else texts[0]
+
+
+def main_tables(sources: Sources) -> list[ET.Element]:
+    """The main table, condition by condition, and what each method loses."""
+    found: list[ET.Element | str] = []
+    rows = sources.tables["main_table.csv"]
+    for condition in sources.bundle["setup"]["conditions"]:
+        own = [row for row in rows if row["condition"] == condition]
+        columns = [name for name in _COLUMNS if any(row.get(name) for row in own)]
+        head = tag("tr", *(tag("th", _COLUMNS[name]) for name in columns))
+        found += [tag("h3", condition), tag("div", tag("table", head, *_lines(own, columns)), class_="wide")]
+    return section("tables", "Every method", *found, *robustness(rows))
+
+
+def robustness(rows: Iterable[Row]) -> list[ET.Element]:
+    """Success on clean tasks less success on perturbed ones, by method; nothing where one of them was not played."""
+    gaps = {(row["method"], row["condition"]): row for row in rows if row.get("robustness_gap")}
+    conditions, methods = (list(dict.fromkeys(key[place] for key in gaps)) for place in (1, 0))
+    if not gaps:
+        return []
+    head = tag("tr", tag("th", "method"), *(tag("th", f"clean less {condition}") for condition in conditions))
+    lines = []
+    for method in methods:
+        cells = [
+            tag("td", _signed(row["robustness_gap"], row["robustness_gap_ci"]) if row else "")
+            for row in (gaps.get((method, condition)) for condition in conditions)
+        ]
+        lines.append(tag("tr", tag("td", method), *cells, **_ours(method)))
+    return [
+        tag("h3", "What perturbations take"),
+        tag("div", tag("table", head, *lines, id="robustness"), class_="wide"),
+        tag("p", "Success on clean tasks less success on the same tasks perturbed: the less, the more robust."),
+    ]
+
+
+def _ours(method: str) -> dict[str, str]:
+    return {"class_": "ours"} if method == OURS else {}
+
+
+def _lines(rows: Iterable[Row], columns: Sequence[str]) -> list[ET.Element]:
+    return [tag("tr", *(tag("td", _short(row[name])) for name in columns), **_ours(row["method"])) for row in rows]
+
+
+def _short(text: str) -> str:
+    """A CSV cell with its numbers cut to four decimals."""
+    return re.sub(r"-?\d+\.\d{5,}", lambda match: f"{float(match[0]):.4f}", text)
