@@ -188,20 +188,22 @@ def test_learn_then_test_violates_at_most_delta_over_200_resplits() -> None:
     assert sum(tau is not None and tau >= 0.3 for tau in kept) >= 35, "a guarantee, yet not an empty one"
 
 
-@pytest.mark.parametrize("alpha", [0.15, 0.18, 0.21, 0.24])
+@pytest.mark.parametrize("unsafe", [3, 4, 5])
 @pytest.mark.parametrize("size", [100, 200])
-def test_a_guarantee_among_quantiles_of_training_scores_is_violated_at_most_delta(size: int, alpha: float) -> None:
-    """As the router stage goes about it: thresholds are quantiles of the scores of training tasks, losses are those of
-    calibration tasks. Kept on the small policy at tau, a task fails where its difficulty is below tau / 2, which is
-    therefore the true risk."""
-    chosen = []
+def test_a_guarantee_among_quantiles_of_training_scores_is_violated_at_most_delta(size: int, unsafe: int) -> None:
+    """As the router stage goes about it: thresholds are quantiles of training tasks' scores, losses those of
+    calibration tasks. Kept on the small policy at tau, a task fails where its difficulty is below tau / 2: that is the
+    true risk, and the threshold of number `unsafe` has hardly more of it than is allowed."""
+    broken, empty = 0, 0
     for number in range(200):
         draw = generator("guarantee", size, number)
-        taus = guarded_thresholds(draw.random() for _ in range(300))
-        tasks = [draw.random() for _ in range(size)]
-        chosen.append(guarantee({tau: [float(u < tau / 2) for u in tasks] for tau in taus}, alpha, DELTA).tau)
-    assert sum(tau is not None and tau / 2 > alpha for tau in chosen) <= DELTA * len(chosen)
-    assert sum(tau is not None and tau > 0 for tau in chosen) > len(chosen) / 2, "a guarantee, yet not an empty one"
+        taus = guarded_thresholds(draw.random() for _ in range(300))[: unsafe + 3]
+        tasks, alpha = [draw.random() for _ in range(size)], taus[unsafe] / 2 - 1e-3
+        tau = guarantee({tau: [float(u < tau / 2) for u in tasks] for tau in taus}, alpha, DELTA).tau
+        broken += tau is not None and tau / 2 > alpha
+        empty += not tau
+    assert broken <= DELTA * 200
+    assert empty < 100, "a guarantee, yet not an empty one"
 
 
 def test_what_half_of_the_executed_tasks_promises_holds_for_the_other_half() -> None:
