@@ -5,20 +5,31 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shutil
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from r2v.config import load
+from r2v.config import Config, load
+from r2v.config.methods import ROUTERS
+from r2v.data.split import assign
+from r2v.envs.base import load_benchmark
+from r2v.evaluation import calibration
+from r2v.evaluation.calibration import place_thresholds
+from r2v.evaluation.methods import MethodRunner
 from r2v.pipeline.inputs import published
-from r2v.pipeline.jobs import JOBS as ROWS
+from r2v.pipeline.jobs import job
 from r2v.pipeline.run import run_job
+from r2v.rollout.session import EpisodeSpec, RolloutWorld, Session
+from r2v.router.thresholds import Point
+from r2v.storage.compression import LINES
 from tests.trust import MICRO
-from tests.trust.alter import read_records, write_records
+from tests.trust.alter import read_records, text_of, write_records
 from tests.warm import run, start
 
 TABLES = ("main_table.csv", "comparisons.csv", "per_seed.csv", "frontier.csv", "llm_summary.json", "main_table.tex")
@@ -152,24 +163,73 @@ def opened() -> Iterator[set[Path]]:
     listening.clear()
 
 
-def test_tuning_opens_no_evaluation_task(copy: Path, opened: set[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[EpisodeSpec]:
+    """Every episode that this process begins to play meanwhile, whoever plays it."""
+    specs: list[EpisodeSpec] = []
+    start = RolloutWorld.start
+
+    def noting(world: RolloutWorld, spec: EpisodeSpec) -> Session:
+        specs.append(spec)
+        return start(world, spec)
+
+    monkeypatch.setattr(RolloutWorld, "start", noting)
+    return specs
+
+
+SHORT = ("training.num_epochs=1", "training.bc.max_examples=40")
+"""What is asked of a training here is where it looks, not how well it learns."""
+
+
+def of_evaluation(config: Config) -> set[str]:
+    """The tasks that are there to be evaluated on, played by this configuration or not."""
+    tasks = load_benchmark(config.env.benchmark, config.env.options).tasks()
+    splits = assign(tasks, by=config.data.split_by, seed=config.data.split_seed)
+    return {task for task, split in splits.items() if split in ("evaluation", "heldout")}
+
+
+def force(folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> Config:
+    """Make a job anew from what it reads, with nothing played before; its configuration."""
+    shutil.rmtree(folder / "outputs" / ".episodes")
+    monkeypatch.chdir(folder)
+    config, row = load(MICRO, SHORT), job(name)
+    run_job(config, row, {name: published(config, name) for name in row.inputs}, force=True)
+    return config
+
+
+@pytest.mark.parametrize("name", JOBS[: JOBS.index("evaluate")])
+def test_what_is_learnt_or_tuned_opens_and_plays_no_evaluation_task(
+    name: str, copy: Path, opened: set[Path], started: list[EpisodeSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
     setup = json.loads((copy / "results" / "micro" / "setup.json").read_text())
-    evaluated = {task for tasks in setup["tasks"].values() for task in tasks}
-    jobs = {row.name: row for row in ROWS}
-    for name in JOBS[: JOBS.index("evaluate")]:
-        assert not {"evaluate", "ablations"} & set(jobs[name].inputs)
-    monkeypatch.chdir(copy)
-    config, row = load(MICRO), jobs["router"]
-    inputs = {name: published(config, name) for name in row.inputs}
     opened.clear()
-    run_job(config, row, inputs, force=True)
-    here = copy.resolve()
+    forbidden, here = of_evaluation(force(copy, name, monkeypatch)), copy.resolve()
+    assert forbidden > {task for tasks in setup["tasks"].values() for task in tasks} != set()
     inside = {path.relative_to(here) for path in map(Path.resolve, opened) if path.is_relative_to(here)}
     made = [path.parts[2] for path in inside if path.parts[:2] == ("outputs", ".artifacts")]
     rooms = {name.strip(".").rsplit("-", 1)[0] for name in made}
-    assert "router_features" in rooms and rooms <= {"router", *row.inputs}, rooms
-    assert evaluated and not [path for path in inside if path.parts[0] == "results"]
+    assert {name, *job(name).inputs} >= rooms > set(), "an artifact of none but what it reads"
+    assert not [path for path in inside if path.parts[0] == "results"]
     for path in (copy / path for path in inside):
-        if path.suffix in (".json", ".jsonl") and path.exists():
-            text = path.read_text()
-            assert not [task for task in evaluated if f'"{task}"' in text or f'"{task}/' in text], path
+        if path.name.endswith((".json", *LINES)) and path.exists():
+            assert not set(re.findall(r'"(desk-[0-9]+)["/#]', text_of(path).decode())) & forbidden, path
+    assert {spec.split for spec in started} <= {"train", "calibration"}
+    assert not {spec.task.task_id for spec in started} & forbidden
+    assert started or name == "bc", "all others play"
+
+
+def test_thresholds_of_every_method_are_placed_on_calibration_tasks_alone(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    placed: list[tuple[set[str], list[EpisodeSpec]]] = []
+
+    def noting(runner: MethodRunner, specs: list[EpisodeSpec], targets: dict[Point, float], **how: Any) -> Any:
+        placed.append(({method for method, _ in targets}, specs))
+        return place_thresholds(runner, specs, targets, **how)
+
+    monkeypatch.setattr(calibration, "place_thresholds", noting)
+    forbidden = of_evaluation(force(copy, "evaluate", monkeypatch))
+    assert set[str]().union(*(methods for methods, _ in placed)) == set(load(MICRO).evaluation.methods) & set(ROUTERS)
+    for _, specs in placed:
+        assert {spec.split for spec in specs} == {"calibration"}
+        assert not {spec.task.task_id for spec in specs} & forbidden

@@ -234,7 +234,12 @@ def _rounded(values: Any) -> tuple[float, ...]:
 
 def report(model: RouterModel, rows: Sequence[FeatureRow]) -> dict[str, dict[str, float | None]]:
     """Per split: steps, tasks, share of y = 1, AUROC (None where there is one class), Brier, and the Brier of always
-    saying that share."""
+    saying that share.
+
+    No task of either split is held out: the model was fitted on the one and scaled on the other. AUROC on calibration
+    tasks is that of unseen ones, since scaling keeps the order; Brier is flattered by two fitted numbers. An
+    evaluation's ECE and Brier are of evaluation tasks.
+    """
     from sklearn.metrics import roc_auc_score
 
     figures = {}

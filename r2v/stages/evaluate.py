@@ -123,10 +123,16 @@ def _runner(cfg: EvaluateSettings, work: Work) -> MethodRunner:
 def _refuse_training_tasks(work: Work, specs: dict[str, list[EpisodeSpec]]) -> None:
     """Refuse to evaluate on a task that was trained on, whatever the splits say now. Raises InputError."""
     from r2v.router.labels import read_rows
+    from r2v.verifier.labels import read_examples
 
     features = work.inputs["router_features"].file("router_features.jsonl")
     cloned = work.inputs["bc"].file(TASKS)
-    learnt = {features: {row.task_id for row in read_rows(features)}, cloned: set(json.loads(cloned.read_text()))}
+    labels = work.inputs["verifier"].file("verifier_data.jsonl")
+    learnt = {
+        features: {row.task_id for row in read_rows(features)},
+        cloned: set(json.loads(cloned.read_text())),
+        labels: {example.task_id for example in read_examples(labels)},
+    }
     evaluated = {spec.task.task_id for these in specs.values() for spec in these}
     for path, tasks in learnt.items():
         if shared := sorted(tasks & evaluated):

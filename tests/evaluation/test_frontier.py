@@ -35,6 +35,19 @@ def test_one_point_by_hand_and_order_of_points_is_nothing():
     assert curve(points).apgr() == pytest.approx(curve(points[::-1]).apgr())
 
 
+def test_the_area_under_a_random_router_is_its_closed_form():
+    """Ten steps that must all be right, .95 against .995, a share q of them the LLM's: the rate is p ^ 10 with
+    p = .95 + .045 q. The area, .465414, is ((p_l^11 - p_s^11) / (11 (p_l - p_s)) - p_s^10) / (p_l^10 - p_s^10); eleven
+    points give the trapezoid's .465760, and more come nearer to the area."""
+    p_s, p_l = 0.95, 0.995
+    known = ((p_l**11 - p_s**11) / (11 * (p_l - p_s)) - p_s**10) / (p_l**10 - p_s**10)
+    assert known == pytest.approx(0.465414, abs=5e-7)
+    for parts, area_of in ((10, 0.465760), (1000, known)):
+        shares = np.arange(1, parts) / parts
+        points = [(1 + 29 * q, (p_s + q * (p_l - p_s)) ** 10) for q in shares]
+        assert curve(points, (1.0, p_s**10), (30.0, p_l**10)).apgr() == pytest.approx([area_of], abs=1e-6)
+
+
 def test_a_point_dearer_than_the_llm_adds_no_area():
     assert curve([(6.0, 0.65), (25.0, 0.7)]).apgr() == pytest.approx([0.5 * 0.5 / 2 + 0.5 * (0.5 + 0.6) / 2])
 

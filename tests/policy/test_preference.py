@@ -14,7 +14,17 @@ from r2v.config import Phase, PreferenceConfig, Price
 from r2v.data.episode import Action, Episode, EpisodeMetadata, Observation, Step
 from r2v.errors import EmptyResult, InputError, Interrupted
 from r2v.policy.load import Loaded
-from r2v.policy.preference import Pair, PairRow, build_rows, make_trainer, mean_logps, read_pairs, train_preference
+from r2v.policy.preference import (
+    Logps,
+    Pair,
+    PairRow,
+    _warnings,
+    build_rows,
+    make_trainer,
+    mean_logps,
+    read_pairs,
+    train_preference,
+)
 from r2v.policy.prompt_encoder import Encoder, build_messages
 from tests import tiny_models
 
@@ -127,6 +137,14 @@ def test_no_token_of_a_completion_is_cut(tmp_path: Path) -> None:
     assert masks == [len(row.chosen) for row in rows[:4]] + [len(row.rejected) for row in rows[:4]]
     endless = replace(PAIRS[0], chosen=" ".join(["w1"] * 40))
     assert build_rows([endless], encoder) == ([], 1)
+
+
+def test_a_chosen_log_prob_that_falls_by_more_than_a_tenth_of_its_start_is_warned_of() -> None:
+    before = Logps(chosen=-10.0, rejected=-12.0, accuracy=1.0)
+    [warning] = _warnings(before, replace(before, chosen=-11.1))
+    assert "chosen log-prob fell from -10.000 to -11.100" in warning
+    assert _warnings(before, replace(before, chosen=-10.9)) == []
+    assert _warnings(before, replace(before, rejected=-40.0)) == [], "that the rejected one falls is the aim"
 
 
 def test_flipped_pairs_flip_the_margin(tmp_path: Path) -> None:

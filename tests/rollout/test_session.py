@@ -13,18 +13,27 @@ from typing import Any
 import pytest
 
 import r2v
-from r2v.config import CategoryConfig, InferenceConfig, PerturbationsConfig, TaskSelection
+from r2v.config import CategoryConfig, InferenceConfig, PerturbationsConfig, RouterConfig, TaskSelection
 from r2v.data.episode import Condition, Episode, parse_episode, to_line
 from r2v.envs.base import Benchmark, Capabilities, Environment, Info, Task
 from r2v.envs.chain import ChainBenchmark, call, chain_actor, right_action
 from r2v.envs.desk import Desk
 from r2v.errors import EmptyResult
+from r2v.evaluation.metrics import values
+from r2v.evaluation.outcomes import measure
+from r2v.evaluation.setup import MAIN, Setup
 from r2v.llm.types import Request, ToolSpec
 from r2v.llm.waves import Waves
-from r2v.rollout.actors import BestOfK, PricedVerifier
+from r2v.perturb import PerturbedEnv
+from r2v.rollout.actors import BestOfK, PricedVerifier, Routed
 from r2v.rollout.fork import fork
-from r2v.rollout.session import RolloutWorld, episode_specs
+from r2v.rollout.gates import FeatureExtractor, ScoreGate
+from r2v.rollout.session import EpisodeSpec, RolloutWorld, episode_specs
+from r2v.router.baselines import score_function
+from r2v.router.labels import FeatureRow, labelled
+from r2v.router.training import fit
 from tests.replaying import replay
+from tests.rollouts import roll_out_features
 
 from ..chains import (
     SLM_PRICE,
@@ -82,6 +91,7 @@ TWO = {  # eight easy doors at .99, two hard ones at .5; the LLM .99
     "llm_only": 0.904382,
     "perfect router": 0.904382,
     "random 0.2": 0.329977,
+    "best of 1": 0.230686,
     "best of 2": 0.562050,
     "best of 4": 0.878906,
     "best of 8": 0.992203,
@@ -102,11 +112,21 @@ def test_chain_of_two_difficulties_meets_the_closed_form(name: str) -> None:
     actor = actors.get(name) or BestOfK(
         on.slm, PricedVerifier(perfect_verifier, SLM_PRICE), InferenceConfig(), int(name.split()[-1])
     )
-    episodes = on.play(specs(chain, count), actor)
+    episodes = on.play(specs(chain, count, method="r2v"), actor)
     low, high = wilson(measured(episodes), count)
     assert low <= TWO[name] <= high
     if name == "perfect router":
-        assert {episode.num_llm_fallbacks for episode in episodes} == {2}, "cost 10 + 2 x 49 = 108 against 500"
+        assert {episode.num_llm_fallbacks for episode in episodes} == {2}
+        cost = cost_at_fifty_to_one(episodes)
+        assert cost["cost_normalised"] == 108, "8 doors at 1 and 2 at 50"
+        assert cost["cost_normalised_share"] == pytest.approx(108 / 500)
+
+
+def cost_at_fifty_to_one(episodes: list[Episode]) -> dict[str, float | None]:
+    """The figures of the tables, where an LLM step costs what 50 of the small policy do."""
+    tasks = [episode.metadata.task_id for episode in episodes]
+    setup = Setup(benchmark="chain", methods=("r2v",), seeds=(1,), tasks={"clean": tasks}, cost_ratio=50.0)
+    return values(measure(episodes, setup).grids["clean", "r2v", MAIN], setup)
 
 
 @dataclass(frozen=True)
@@ -279,6 +299,70 @@ def test_noise_of_probability_zero_is_clean() -> None:
     )
     assert [to_line(replace(episode, condition="clean")) for episode in noisy] == [to_line(e) for e in clean]
     assert {episode.condition for episode in noisy} == {"noisy"}
+
+
+class Misnamed:
+    """A perturbed world that gives each category another's name and tells nothing right of what it did; pages, goals
+    and canaries are the world's own."""
+
+    NAMES = PerturbationsConfig.categories()
+
+    def __init__(self, env: PerturbedEnv) -> None:
+        self._env = env
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._env, name)
+
+    def reset(self, *, seed: int, task: Task) -> tuple[str, Info]:
+        page, info = self._env.reset(seed=seed, task=task)
+        return page, self._renamed(info)
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, Info]:
+        *rest, info = self._env.step(action)
+        return *rest, self._renamed(info)  # type: ignore[return-value]
+
+    def _renamed(self, info: Info) -> Info:
+        after = dict(zip(self.NAMES, (*self.NAMES[1:], self.NAMES[0]), strict=True))
+        told = (replace(one, category=after[one.category], params={"told": 7}) for one in info.perturbations)
+        return replace(info, perturbations=tuple(told))
+
+
+@dataclass(frozen=True)
+class MisnamedWorld(RolloutWorld):
+    def environment(self, spec: EpisodeSpec, site: str | None = None) -> PerturbedEnv:
+        return Misnamed(super().environment(spec, site))  # type: ignore[return-value]
+
+
+def test_permuting_what_is_said_of_perturbations_changes_no_feature_and_no_decision() -> None:
+    """What hit a step is recorded beside it, and neither the router's features nor its decisions know it: played with
+    a fitted router, at three thresholds, in worlds that differ in nothing but the names of their perturbations."""
+    own = desk_stage()
+    stages = own, replace(own, world=MisnamedWorld(own.world.benchmark, own.world.perturbations, own.world.inference))
+    some = [
+        replace(spec, split="train" if number % 3 else "calibration")
+        for number, spec in enumerate(specs(own.world.benchmark, 36, condition="noisy", perturbation_seed=901))
+    ]
+
+    def rows(on: Stage) -> list[FeatureRow]:
+        return roll_out_features(some, on.world, on.small, on.large, FeatureExtractor(on.world.inference), on.waves)
+
+    learnt, again = map(rows, stages)
+    assert again == learnt
+    config = RouterConfig(model="logistic", features=["page", "progress"])
+    router = fit(labelled(learnt, "disagreement"), config, seed=0)  # a clumsy policy is slow, and seldom fails
+    score, scores = score_function("r2v", {"r2v": router}), sorted(router.predict(row.features) for row in learnt)
+    for tau in (scores[len(scores) * part // 4] for part in (1, 2, 3)):
+        gates = (ScoreGate(score, FeatureExtractor(on.world.inference)) for on in stages)
+        told, untold = (
+            on.play(some, Routed(on.slm, on.llm, gate, tau, 1000)) for on, gate in zip(stages, gates, strict=True)
+        )
+        asked = [[(s.decision.p_escalate, s.decision.escalated) for s in e.steps if s.decision] for e in told]
+        assert asked == [[(s.decision.p_escalate, s.decision.escalated) for s in e.steps if s.decision] for e in untold]
+        assert 0 < sum(escalated for steps in asked for _, escalated in steps) < sum(map(len, asked))
+        named = [
+            [[p.category for p in step.perturbations] for e in all_of for step in e.steps] for all_of in (told, untold)
+        ]
+        assert named[0] != named[1], "the permutation reached what is recorded"
 
 
 def recorded(condition: Condition) -> tuple[RolloutWorld, list[tuple[Task, Episode]]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from r2v.randomness import generator
 from r2v.router.features import FEATURE_VERSION
 from r2v.router.labels import FeatureRow
@@ -13,12 +15,23 @@ def true_probability(x: float) -> float:
     return sigmoid(2 * x - 0.5)
 
 
-def make_row(number: int, steps_per_task: int = 4, split: str | None = None) -> FeatureRow:
-    """Row `number`: one informative feature, one of noise, one constant; every third task calibrates."""
+def stepped_probability(x: float, other: float) -> float:
+    """P(y = 1) by two thresholds that act together, which no curve of one score is."""
+    return 0.1 + 0.7 * (x > 0.3 and other > -0.5) + 0.2 * (x < -1)
+
+
+def make_row(
+    number: int,
+    steps_per_task: int = 4,
+    split: str | None = None,
+    probability: Callable[[float, float], float] = lambda x, other: true_probability(x),
+) -> FeatureRow:
+    """Row `number`: a feature x, which tells, another, which does under some probabilities, and one constant; every
+    third task calibrates."""
     draw = generator("router-rows", number)
     task = number // steps_per_task
-    x, gains = draw.gauss(0, 1), draw.random()
-    gain = gains < true_probability(x)
+    x, gains, other = draw.gauss(0, 1), draw.random(), draw.gauss(0, 1)
+    gain = gains < probability(x, other)
     return FeatureRow(
         state_id=f"t{task:05d}/s1#{number % steps_per_task}",
         episode_id=f"t{task:05d}/s1",
@@ -27,7 +40,7 @@ def make_row(number: int, steps_per_task: int = 4, split: str | None = None) -> 
         step_idx=number % steps_per_task,
         actor="slm",
         feature_version=FEATURE_VERSION,
-        features={"page.noise": draw.gauss(0, 1), "progress.constant": 3.0, "uncertainty.x": x},
+        features={"page.noise": other, "progress.constant": 3.0, "uncertainty.x": x},
         q_slm=0.0,
         q_llm=float(gain),
         n_rollouts=1,

@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 
+from r2v.envs.chain import ChainBenchmark
 from r2v.randomness import generator
 from r2v.router.thresholds import (
     GUARDED,
@@ -19,6 +20,7 @@ from r2v.router.thresholds import (
     match_rate,
     search_together,
 )
+from tests.chains import chain_stage, random_gate, specs
 
 SCORES = [i / 1_000 for i in range(1, 1_000)]
 
@@ -180,6 +182,44 @@ def test_learn_then_test_violates_at_most_delta_over_200_resplits() -> None:
     assert violations(partial(learn_then_test, delta=DELTA), 0.24) <= DELTA, "where the next step is just unsafe"
     kept = [learn_then_test(resplit(number, 400), ALPHA, DELTA) for number in range(50)]
     assert sum(tau is not None and tau >= 0.3 for tau in kept) >= 35, "a guarantee, yet not an empty one"
+
+
+@pytest.mark.parametrize("unsafe", [3, 4, 5])
+@pytest.mark.parametrize("size", [100, 200])
+def test_a_guarantee_among_quantiles_of_training_scores_is_violated_at_most_delta(size: int, unsafe: int) -> None:
+    """As the router stage goes about it: thresholds are quantiles of training tasks' scores, losses those of
+    calibration tasks. Kept on the small policy at tau, a task fails where its difficulty is below tau / 2: that is the
+    true risk, and the threshold of number `unsafe` has hardly more of it than is allowed."""
+    broken, empty = 0, 0
+    for number in range(200):
+        draw = generator("guarantee", size, number)
+        taus = guarded_thresholds(draw.random() for _ in range(300))[: unsafe + 3]
+        tasks, alpha = [draw.random() for _ in range(size)], taus[unsafe] / 2 - 1e-3
+        tau = guarantee({tau: [float(u < tau / 2) for u in tasks] for tau in taus}, alpha, DELTA).tau
+        broken += tau is not None and tau / 2 > alpha
+        empty += not tau
+    assert broken <= DELTA * 200
+    assert empty < 100, "a guarantee, yet not an empty one"
+
+
+def test_what_half_of_the_executed_tasks_promises_holds_for_the_other_half() -> None:
+    """400 corridors of three doors, .8 against .99, routed at random and executed once at each threshold; 200 times one
+    half promises and the other is what happens."""
+    chain = ChainBenchmark(num_tasks=400, length=3)
+    on, some = chain_stage(chain, (0.8, None), 0.99), specs(chain, 400)
+    taus = guarded_thresholds(index / 100 for index in range(101))[:6]
+    failed = {
+        tau: [float(not episode.success) for episode in on.play(some, on.routed(random_gate, tau))] for tau in taus
+    }
+    assert sum(failed[taus[0]]) / 400 < ALPHA < sum(failed[taus[-1]]) / 400, "safe at one end, unsafe at the other"
+    broken, promised = 0, 0
+    for number in range(200):
+        order = generator("halves", number).sample(range(400), 400)
+        half, rest = order[:200], order[200:]
+        tau = guarantee({tau: [failed[tau][task] for task in half] for tau in taus}, ALPHA, DELTA).tau
+        promised += tau is not None and tau > 0
+        broken += tau is not None and sum(failed[tau][task] for task in rest) / len(rest) > ALPHA
+    assert broken <= DELTA * 200 and promised > 100
 
 
 def test_a_guarantee_says_what_it_rests_on_or_why_there_is_none() -> None:

@@ -23,6 +23,7 @@ from r2v.data.store import read_episodes
 from r2v.emulator import Emulator, Fault, Lifecycle
 from r2v.envs.base import load_benchmark, tools_of
 from r2v.errors import EnvironmentFault, InputError, UsageError
+from r2v.evaluation.statistics import wilson
 from r2v.llm.types import Message, ScoreRequest
 from r2v.llm.waves import Waves
 from r2v.pipeline.jobs import job
@@ -265,6 +266,15 @@ def test_a_dry_run_says_where_there_are_fewer_tasks_than_asked_for(tmp_path: Pat
     told = estimate(load(None, [*words, "teacher.provider=openai", "teacher.model_name=gpt-5.2"]), tmp_path)
     there = f"parcels has {told.episodes} tasks in the train split; all of them are played"
     assert told.lines[1] == f"data.num_episodes=100000: {there}"
+
+
+def test_a_teacher_that_guesses_succeeds_as_often_as_guesses_do(tmp_path: Path) -> None:
+    """Three doors, each guessed among four: .25 ^ 3 = .015625 lies in Wilson's 99.9 % of what was collected."""
+    guessing = ["env.benchmark=chain", "env.options={num_tasks: 900, length: 3, p_easy: 0.25}", "data.seeds=[1]"]
+    run_job(load(None, guessing), job("collect"), {}, root=tmp_path)
+    made = newest(tmp_path)
+    low, high = wilson(made.n_success, made.n_episodes, level=0.999)
+    assert made.n_episodes > 600 and low <= 0.25**3 <= high
 
 
 def test_a_judge_is_asked_through_the_same_journal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,9 +11,11 @@ from typing import Any
 import pytest
 
 from r2v.config import InferenceConfig, PerturbationsConfig, load
+from r2v.data.split import assign
 from r2v.data.store import read_episodes
 from r2v.emulator import Emulator, Fault, Lifecycle
 from r2v.envs.chain import ChainBenchmark
+from r2v.envs.desk import Desk
 from r2v.errors import EmptyResult, EnvironmentFault, InputError
 from r2v.evaluation.audit.verify import verify_results
 from r2v.evaluation.settings import EvaluateSettings, never_branched
@@ -24,11 +27,13 @@ from r2v.randomness import uniform
 from r2v.rollout.cells import Cell, MemoryPlayer
 from r2v.rollout.fork import branchable
 from r2v.rollout.session import EpisodeSpec, RolloutWorld
-from r2v.router.labels import FeatureRow
-from r2v.stages.evaluate import _router_scores
-from r2v.storage.artifact import Artifact
+from r2v.router.labels import FeatureRow, write_rows
+from r2v.stages.evaluate import _refuse_training_tasks, _router_scores
+from r2v.storage.artifact import Artifact, Work
+from r2v.verifier.labels import VerifierExample, write_examples
 from tests.chains import specs
 from tests.llm.talk import environment
+from tests.router.rows import make_row
 from tests.shared_sites import SharedShop
 
 SMALL = (
@@ -47,6 +52,8 @@ SMALL = (
     "teacher.preflight=false",
     "teacher.reconcile_after=0.2",
 )
+INPUTS = ("router_features", "bc", "verifier")
+"""What an evaluation reads that something was learnt from."""
 
 
 def evaluate(root: Path, monkeypatch: pytest.MonkeyPatch, refused: tuple[int, ...]) -> Artifact:
@@ -166,3 +173,46 @@ def test_cells_that_branch_leave_out_what_changes_a_shared_world() -> None:
     assert branchable(chain, changing, "oracle") == changing, "whose worlds share nothing, each has its own"
     with pytest.raises(EmptyResult, match="oracle: all 2 episodes change a world that others share"):
         branchable(shop, [spec for spec in some if spec.task.mutates], "oracle")
+
+
+def test_thresholds_are_placed_on_tasks_of_the_calibration_split() -> None:
+    settings = EvaluateSettings.of(load(None, []))
+    desk = Desk()
+    placed, evaluated = settings.calibration_specs(desk), settings.specs(desk, "noisy")
+    assert {spec.split for spec in placed} == {"calibration"}
+    splits = assign(desk.tasks())
+    assert {splits[spec.task.task_id] for spec in placed} == {"calibration"}
+    assert {splits[spec.task.task_id] for spec in evaluated} == {"evaluation"}
+
+
+@pytest.mark.parametrize(
+    "planted", ["router_features/router_features.jsonl", "bc/tasks.json", "verifier/verifier_data.jsonl"]
+)
+def test_a_task_that_anything_was_learnt_from_is_not_evaluated(planted: str, tmp_path: Path) -> None:
+    """The router's features, the cloned episodes and the verifier's labels, each with one such task among others."""
+    some = specs(ChainBenchmark(num_tasks=3), 3)
+    inputs = {name: Artifact(stage=name, fingerprint="", folder=tmp_path / name, files={}) for name in INPUTS}
+    work = Work(folder=tmp_path, fingerprint="", inputs=inputs, root=tmp_path)
+    for name in INPUTS:
+        (tmp_path / name).mkdir()
+
+    def learn_from(task: str) -> None:
+        write_rows(inputs["router_features"].folder / "router_features.jsonl", [replace(make_row(0), task_id=task)])
+        (inputs["bc"].folder / "tasks.json").write_text(json.dumps(["chain-other", task]))
+        label = VerifierExample(
+            state_id="e#0", task_id=task, split="train", messages=(), action="a", target=1.0, label_source="outcome"
+        )
+        write_examples(inputs["verifier"].folder / "verifier_data.jsonl", [label])
+
+    learn_from("chain-another")
+    _refuse_training_tasks(work, {"noisy": some})
+    kept = {path: path.read_bytes() for path in tmp_path.glob("*/*")}
+    learn_from(some[1].task.task_id)
+    for path, content in kept.items():
+        if path != tmp_path / planted:
+            path.write_bytes(content)
+    with pytest.raises(
+        InputError, match=f"{planted}: task chain-00001 is to be evaluated but was learnt from"
+    ) as refused:
+        _refuse_training_tasks(work, {"noisy": some})
+    assert refused.value.exit_code == 3

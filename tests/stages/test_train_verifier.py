@@ -30,6 +30,7 @@ from r2v.policy.load import Loaded
 from r2v.randomness import digest
 from r2v.rollout.model_factory import require_provider, verifier_scorer
 from r2v.stages.train_verifier import STAGE, VerifierSettings, label_source
+from r2v.stages.verifier_training import _verifiers, fold_of
 from r2v.storage.artifact import JOURNAL, Artifact, Work
 from r2v.verifier.labels import VerifierExample, read_examples
 from tests import tiny_models, warm
@@ -344,6 +345,30 @@ def test_labels_of_temporal_differences_lie_between_outcomes_and_values_of_other
         assert all(target in (0.0, 1.0) for target in found) == steps, "the last step has its outcome alone"
     for fold in range(2):  # values come from verifiers that have not seen the task
         assert (mixed.folder / "values" / "folds" / str(fold)).is_dir()
+
+
+def test_no_task_teaches_the_verifier_of_its_own_fold_and_every_task_teaches_all_others() -> None:
+    """Cross-fitting: a pair of a task is made by scores of a verifier that has never seen the task."""
+    cfg = VerifierSettings.of(load(None, ["candidates.num_folds=3"]))
+    train = [
+        VerifierExample(
+            state_id=f"t{at % 30:02}/s1#{at // 30}",
+            task_id=f"t{at % 30:02}",
+            split="train",
+            messages=(),
+            action="open door",
+            target=float(at % 2),
+            label_source="executed",
+        )
+        for at in range(90)
+    ]
+    learns = {place.relative_to("made").as_posix(): part for place, part in _verifiers(cfg, train, Path("made"))}
+    assert list(learns) == ["final", "folds/0", "folds/1", "folds/2"], "the one that is used comes first"
+    assert list(learns["final"]) == train
+    for fold in range(3):
+        own = [one for one in train if fold_of(one.task_id, 3) == fold]
+        assert own and not {one.task_id for one in own} & {one.task_id for one in learns[f"folds/{fold}"]}
+        assert list(learns[f"folds/{fold}"]) == [one for one in train if one not in own]
 
 
 def test_a_scripted_teacher_judges_nothing(base: Path, root: Path) -> None:
