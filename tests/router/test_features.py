@@ -165,4 +165,5 @@ def test_nothing_a_deployed_agent_cannot_know_is_an_input() -> None:
         "samples",
         "scores",
         "previous_score",
+        "untrusted",
     }
