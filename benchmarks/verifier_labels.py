@@ -1,7 +1,7 @@
 """What a verifier's labels are worth: does it tell costly steps better than entropy does?
 
-    python -m benchmarks.verifier_labels --choose      # every recipe on calibration tasks
-    python -m benchmarks.verifier_labels               # the chosen ones on held-out tasks
+    python -m benchmarks.verifier_labels --choose      # recipes on calibration tasks
+    python -m benchmarks.verifier_labels               # all arms on held-out tasks
 
 States are those of the cloned policy's own greedy episodes, on desk under training's hazards. A state is savable where
 the expert, going on from it, succeeds; the policy's action there is costly where after it the expert fails or takes
@@ -13,8 +13,9 @@ more steps. Verifiers are trained on labels from three places:
 
 from two beginnings, the base model as the product does or the clone's weights, and, on pairs, by three losses: the
 product's cross-entropy of each label, the Bradley-Terry loss within a state (-log sigmoid of the better action's logit
-less the worse one's), or their sum. How long and at what rate is chosen for each arm on calibration tasks; held-out
-tasks, desk's from `--first-task` on, which no configuration, test or table has read, are looked at once.
+less the worse one's), or their sum. Epochs and rate are the product's unless `ARMS` says others; `--choose` tries more
+of them on calibration tasks. Held-out tasks are desk's from `--first-task` on, which no configuration or test reads and
+no choice may be made on: 31266 to 31365 and 31666 to 31765 have been looked at.
 
 They stand beside raw and masked entropy, and the router's models on the router's features, fitted to the same training
 states. AUROC on held-out tasks, with a 95 % bootstrap over tasks.
