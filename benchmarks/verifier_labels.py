@@ -1,36 +1,46 @@
 """What a verifier's labels are worth: does it tell costly steps better than entropy does?
 
-    python -m benchmarks.verifier_labels [--seeds 0 1] [--train 200] [--held-out 100]
+    python -m benchmarks.verifier_labels --choose      # recipes on calibration tasks
+    python -m benchmarks.verifier_labels               # all arms on held-out tasks
 
 States are those of the cloned policy's own greedy episodes, on desk under training's hazards. A state is savable where
 the expert, going on from it, succeeds; the policy's action there is costly where after it the expert fails or takes
-more steps. Verifiers are trained by the product's own training, on labels from three places:
+more steps. Verifiers are trained on labels from three places:
 
     corrupted    the product's: the teacher's steps, and plausible mistakes put in their place and played on
     student      the policy's own actions at its own states, each played on by the expert
     pairs        the same, and the expert's action beside each that differs: what is better within a state
 
+from two beginnings, the base model as the product does or the clone's weights, and, on pairs, by three losses: the
+product's cross-entropy of each label, the Bradley-Terry loss within a state (-log sigmoid of the better action's logit
+less the worse one's), or their sum. Epochs and rate are the product's unless `ARMS` says others; `--choose` tries more
+of them on calibration tasks. Held-out tasks are desk's from `--first-task` on, which no configuration or test reads and
+no choice may be made on: 31266 to 31365 and 31666 to 31765 have been looked at.
+
 They stand beside raw and masked entropy, and the router's models on the router's features, fitted to the same training
-states. AUROC on held-out tasks, with a 95 % bootstrap over tasks; held-out tasks are desk's from `--first-task` on,
-which no configuration, test or table has read.
+states. AUROC on held-out tasks, with a 95 % bootstrap over tasks.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
+from statistics import fmean
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 
 from benchmarks.students import fresh_specs
+from benchmarks.verifier_recipes import Arm, verifier_logits
 from r2v.config import Config, RouterConfig, TaskSelection, load
+from r2v.data.episode import to_line
+from r2v.data.records import read_records
 from r2v.evaluation.methods import MethodRunner
 from r2v.evaluation.settings import EvaluateSettings
 from r2v.evaluation.statistics import FloatArray, percentile_interval
@@ -38,26 +48,38 @@ from r2v.pipeline.graph import upstream
 from r2v.pipeline.inputs import published
 from r2v.pipeline.jobs import JOBS
 from r2v.pipeline.run import run_here
-from r2v.policy.load import load_policy
 from r2v.randomness import seed_of
 from r2v.rollout.counterfactual import play_counterfactual, rollout_with_snapshots
-from r2v.rollout.model_factory import scoring_encoder
 from r2v.rollout.session import EpisodeSpec, episode_specs
 from r2v.router.features import select
 from r2v.router.labels import disagrees
 from r2v.router.training import fit_part
 from r2v.storage.artifact import Work
-from r2v.verifier.calibrate import logits_of
+from r2v.storage.files import write_lines
 from r2v.verifier.labels import VerifierExample, detour_value, in_order, read_examples
-from r2v.verifier.model import VerifierModel
 from r2v.verifier.scores import auroc
-from r2v.verifier.train import encoded, train
 
-FIRST_TASK = 31_266
+FIRST_TASK = 31_666
 DRAWS = 1000
 GROUPS = ("uncertainty", "progress", "page", "tool")
 """Of features, those that need no verifier and no further samples."""
 ENTROPIES = ("uncertainty.entropy_max", "uncertainty.entropy_mean", "uncertainty.entropy_nonfree_max")
+ENTROPY, FEATURES = "entropy_nonfree_max", " on the router's features"
+BOOSTING = f"boosting{FEATURES}"
+"""What a verifier must be ahead of: the best entropy, and the router's own model."""
+ARMS = (
+    Arm(labels="corrupted", start="base"),
+    Arm(labels="corrupted", start="clone"),
+    Arm(labels="student", start="base"),
+    Arm(labels="student", start="clone"),
+    Arm(labels="pairs", start="base"),
+    Arm(labels="pairs", start="clone"),
+    Arm(labels="pairs", start="base", loss="both"),
+    Arm(labels="pairs", start="clone", loss="both"),
+    Arm(labels="pairs", start="clone", loss="pairs"),
+)
+EPOCHS, RATES = (3, 10, 30), (1e-3, 4e-3)
+"""What is tried of each arm on calibration tasks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,28 +125,14 @@ async def savable_states(runner: MethodRunner, split: str, discount: float, spec
     return found
 
 
-def states_of(runner: MethodRunner, specs: Sequence[EpisodeSpec], split: str, discount: float) -> list[State]:
-    """Of all episodes."""
-    every = runner.waves.run(partial(savable_states, runner, split, discount, spec) for spec in specs)
-    return [state for states in every for state in states]
-
-
-def verifier_scores(config: Config, examples: Sequence[VerifierExample], held: Sequence[State]) -> FloatArray:
-    """How costly a verifier that is trained on these examples calls each held-out action."""
-    loaded = load_policy(config.policy.trained(), for_training=True, seed=config.seed)
-    encode = scoring_encoder(loaded.tokenizer, config.policy, config.inference, ())
-    model = VerifierModel(loaded.model)
-    with tempfile.TemporaryDirectory() as folder:
-        phase = config.training.phase("verifier")
-        train(model, encoded(examples, encode), phase, seed=config.seed, folder=Path(folder), stop=lambda: False)
-    rows = encoded([state.example for state in held], encode)
-    scores = dict(zip(_places([state.example for state in held]), -logits_of(model, rows), strict=True))
-    return np.array([scores[at] for at in range(len(held))])
-
-
-def _places(examples: Sequence[VerifierExample]) -> list[int]:
-    """Where the i-th row of `encoded` stood."""
-    return [at for _, at in sorted((one.state_id, at) for at, one in enumerate(examples))]
+def states_of(
+    runner: MethodRunner, specs: Sequence[EpisodeSpec], split: str, discount: float, kept: Path
+) -> list[State]:
+    """Of all episodes; played once, and kept in a file."""
+    if not kept.exists():
+        every = runner.waves.run(partial(savable_states, runner, split, discount, spec) for spec in specs)
+        write_lines(kept, (to_line(state) for states in every for state in states))
+    return read_records(kept, State)
 
 
 def with_experts(states: Sequence[State]) -> list[VerifierExample]:
@@ -145,71 +153,154 @@ def router_scores(kind: str, learnt: Sequence[State], held: Sequence[State], see
     return np.array([part.predict(values) for values in held_x.tolist()])
 
 
-def row(name: str, scores: FloatArray, held: Sequence[State], seed: int) -> str:
-    """AUROC with its interval over tasks."""
-    costly, tasks = np.array([one.costly for one in held]), np.array([one.example.task_id for one in held])
-    of_task = [np.flatnonzero(tasks == task) for task in dict.fromkeys(tasks.tolist())]
-    generator = np.random.default_rng(seed_of("verifier labels", seed))
-    drawn = []
-    for _ in range(DRAWS):
-        rows = np.concatenate([of_task[i] for i in generator.integers(len(of_task), size=len(of_task))])
-        drawn.append(auroc(scores[rows], costly[rows]))
-    bounds = percentile_interval(np.array([value for value in drawn if value is not None]))
-    shown = "" if bounds is None else f" [{bounds[0]:.3f}, {bounds[1]:.3f}]"
-    return f"| {name} | {auroc(scores, costly):.3f}{shown} |"
+def costly_auroc(scores: FloatArray, held: Sequence[State]) -> float | None:
+    """Of telling costly actions from others."""
+    return auroc(scores, np.array([one.costly for one in held]))
 
 
-def measure(config: Config, train_tasks: int, held_tasks: int, first_task: int) -> list[str]:
-    """The table of one student."""
-    needed = upstream(["bc", "verifier"])
-    run_here(config, without=[one.name for one in JOBS if one.name not in needed])
-    folder = Path("outputs/verifier_labels") / str(config.seed)
-    folder.mkdir(parents=True, exist_ok=True)
-    runner = MethodRunner.of(
-        EvaluateSettings.of(config),
-        Work(folder=folder, fingerprint="", inputs={}, root=folder),
-        policy=published(config, "bc").folder / "final",
-    )
-    discount, selection = config.verifier.discount, TaskSelection.training(config)
-    learnt_specs = episode_specs(
-        runner.world.benchmark, "train", [config.seed], selection, method="slm_only", limit=train_tasks
-    )
-    learnt = states_of(runner, learnt_specs, "train", discount)
-    held = states_of(runner, fresh_specs(config, runner, "noisy", held_tasks, first_task), "calibration", discount)
-    labels = published(config, "verifier").file("verifier_data.jsonl")
-    corrupted = [one for one in read_examples(labels) if one.split == "train"]
-    student = [one.example for one in learnt]
-    signals = {
+def drawn_aurocs(scores: FloatArray, held: Sequence[State], seed: int) -> FloatArray:
+    """AUROCs of costly actions, (1 + DRAWS,): of these states, then of tasks drawn anew, the same for all signals."""
+    tasks = list(dict.fromkeys(one.example.task_id for one in held))
+    task = np.array([tasks.index(one.example.task_id) for one in held])
+    costly = np.array([one.costly for one in held])
+    gaps = np.sign(scores[costly][:, None] - scores[~costly][None, :])
+    wins = np.zeros((len(tasks), len(tasks)))
+    np.add.at(wins, (task[costly][:, None], task[~costly][None, :]), (1 + gaps) / 2)
+    draws = np.random.default_rng(seed_of("verifier labels", seed)).integers(len(tasks), size=(DRAWS, len(tasks)))
+    counts = np.stack([np.ones(len(tasks)), *(np.bincount(own, minlength=len(tasks)) for own in draws)])
+    good, bad = (counts @ np.bincount(task[own], minlength=len(tasks)) for own in (~costly, costly))
+    return np.einsum("dt,tu,du->d", counts, wins, counts) / np.where(good * bad, good * bad, np.nan)
+
+
+def row(name: str, drawn: FloatArray, *others: FloatArray) -> str:
+    """AUROC, and by how much it is above each of the others', with intervals over tasks."""
+    cells = [_shown(drawn, ""), *(_shown(drawn - other, "+") for other in others)]
+    return f"| {name} | " + " | ".join(cells) + " |"
+
+
+def _shown(drawn: FloatArray, sign: str) -> str:
+    bounds = percentile_interval(drawn[1:][np.isfinite(drawn[1:])])
+    return f"{drawn[0]:{sign}.3f}" + ("" if bounds is None else f" [{bounds[0]:{sign}.3f}, {bounds[1]:{sign}.3f}]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Student:
+    """A clone with the states it came to, and the labels that a verifier of it may learn."""
+
+    config: Config
+    runner: MethodRunner
+    folder: Path
+    clone: Path
+    learnt: list[State]
+
+    @classmethod
+    def of(cls, seed: int, train_tasks: int) -> Student:
+        """Made by the pipeline where it is not there yet."""
+        config = load(Path("configs/mrp.yaml"), [f"seed={seed}", f"prefix=labels{seed}"])
+        needed = upstream(["bc", "verifier"])
+        run_here(config, without=[one.name for one in JOBS if one.name not in needed])
+        folder = Path("outputs/verifier_labels") / str(seed)
+        folder.mkdir(parents=True, exist_ok=True)
+        clone = published(config, "bc").folder / "final"
+        runner = MethodRunner.of(
+            EvaluateSettings.of(config), Work(folder=folder, fingerprint="", inputs={}, root=folder), policy=clone
+        )
+        made = cls(config=config, runner=runner, folder=folder, clone=clone, learnt=[])
+        made.learnt.extend(made.played("train", train_tasks))
+        return made
+
+    def played(self, split: str, tasks: int) -> list[State]:
+        """The states of the first tasks of a split."""
+        selection = TaskSelection.training(self.config)
+        specs = episode_specs(
+            self.runner.world.benchmark, split, [self.config.seed], selection, method="slm_only", limit=tasks
+        )
+        return self._states(specs, split, f"{split}-{tasks}.jsonl")
+
+    def unread(self, tasks: int, first_task: int) -> list[State]:
+        """The states of held-out tasks."""
+        specs = fresh_specs(self.config, self.runner, "noisy", tasks, first_task)
+        return self._states(specs, "calibration", f"held-out-{first_task}-{tasks}.jsonl")
+
+    def _states(self, specs: Sequence[EpisodeSpec], split: str, name: str) -> list[State]:
+        return states_of(self.runner, specs, split, self.config.verifier.discount, self.folder / name)
+
+    def labels(self, kind: str) -> list[VerifierExample]:
+        """Of an arm."""
+        if kind == "corrupted":
+            file = published(self.config, "verifier").file("verifier_data.jsonl")
+            return [one for one in read_examples(file) if one.split == "train"]
+        return with_experts(self.learnt) if kind == "pairs" else [one.example for one in self.learnt]
+
+    def scores(self, arm: Arm, held: Sequence[State]) -> FloatArray:
+        """How costly a verifier of this arm calls these actions."""
+        asked = [one.example for one in held]
+        return -verifier_logits(self.config, arm, self.labels(arm.labels), self.clone, asked)
+
+
+def rivals(student: Student, held: Sequence[State]) -> dict[str, FloatArray]:
+    """What says as much without a verifier."""
+    return {
         **{name.partition(".")[2]: np.array([one.features[name] for one in held]) for name in ENTROPIES},
-        "logistic on the router's features": router_scores("logistic", learnt, held, config.seed),
-        "boosting on the router's features": router_scores("boosting", learnt, held, config.seed),
-        f"verifier, corrupted ({len(corrupted)} labels)": verifier_scores(config, corrupted, held),
-        f"verifier, student ({len(student)} labels)": verifier_scores(config, student, held),
-        f"verifier, pairs ({len(with_experts(learnt))} labels)": verifier_scores(config, with_experts(learnt), held),
+        **{
+            f"{kind}{FEATURES}": router_scores(kind, student.learnt, held, student.config.seed)
+            for kind in ("logistic", "boosting")
+        },
     }
-    costly = sum(one.costly for one in held)
-    return [
-        f"seed {config.seed}: {len(held)} savable states of {held_tasks} held-out tasks, {costly} costly actions; "
-        f"{len(learnt)} training states of {train_tasks} tasks",
-        "",
-        "| signal | AUROC of costly actions |",
-        "|---|---|",
-        *(row(name, scores, held, config.seed) for name, scores in signals.items()),
-        "",
-    ]
+
+
+def measure(student: Student, held_tasks: int, first_task: int) -> Iterator[str]:
+    """The table of one student, line by line."""
+    held, learnt, seed = student.unread(held_tasks, first_task), student.learnt, student.config.seed
+    tasks = len({one.example.task_id for one in learnt})
+    yield (
+        f"seed {seed}: {len(held)} savable states of {held_tasks} held-out tasks, {sum(one.costly for one in held)} "
+        f"costly actions; {len(learnt)} training states of {tasks} tasks"
+    )
+    yield from ("", f"| signal | AUROC of costly actions | above {ENTROPY} | above boosting |", "|---|---|---|---|")
+    drawn = {name: drawn_aurocs(scores, held, seed) for name, scores in rivals(student, held).items()}
+    above = [drawn[name] for name in (ENTROPY, BOOSTING)]
+    yield from (row(name, own, *above) for name, own in drawn.items())
+    for arm in ARMS:
+        title = f"{arm.name} ({len(student.labels(arm.labels))} labels, {arm.epochs:g} epochs at {arm.lr:g})"
+        yield row(title, drawn_aurocs(student.scores(arm, held), held, seed), *above)
+    yield ""
+
+
+def choose(students: Sequence[Student], tasks: int) -> None:
+    """Print what every recipe comes to on calibration tasks, and the best of each arm."""
+    held = [student.played("calibration", tasks) for student in students]
+    for name in rivals(students[0], held[0]):
+        _print(name, [costly_auroc(rivals(*one)[name], one[1]) for one in zip(students, held, strict=True)])
+    for arm in ARMS:
+        found = {}
+        for epochs, lr in product(EPOCHS, RATES):
+            tried = replace(arm, epochs=epochs, lr=lr)
+            values = [costly_auroc(one.scores(tried, own), own) for one, own in zip(students, held, strict=True)]
+            found[f"{arm.name}, {epochs} epochs at {lr:g}"] = values
+            _print(f"{arm.name}, {epochs} epochs at {lr:g}", values)
+        _print("best: " + max(found, key=lambda name: fmean(value or 0.0 for value in found[name])), [])
+
+
+def _print(name: str, values: Sequence[float | None]) -> None:
+    print(f"{name}: " + ", ".join("none" if value is None else f"{value:.3f}" for value in values), flush=True)
 
 
 def main() -> None:
     """Print a table for each student."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="students (default: %(default)s)")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="students (default: %(default)s)")
     parser.add_argument("--train", type=int, default=200, help="training tasks (default: %(default)s)")
     parser.add_argument("--held-out", type=int, default=100, help="tasks (default: %(default)s)")
     parser.add_argument("--first-task", type=int, default=FIRST_TASK, help="default: %(default)s")
+    parser.add_argument("--choose", action="store_true", help="try recipes on as many calibration tasks instead")
     asked = parser.parse_args()
+    if asked.choose:
+        choose([Student.of(seed, asked.train) for seed in asked.seeds], asked.held_out)
+        return
     for seed in asked.seeds:
-        config = load(Path("configs/mrp.yaml"), [f"seed={seed}", f"prefix=labels{seed}"])
-        print("\n".join(measure(config, asked.train, asked.held_out, asked.first_task)), flush=True)
+        for line in measure(Student.of(seed, asked.train), asked.held_out, asked.first_task):
+            print(line, flush=True)
 
 
 if __name__ == "__main__":

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-import numpy as np
+import math
 
-from benchmarks.verifier_labels import State, _places, router_scores, row, with_experts
+import numpy as np
+import pytest
+import torch
+
+from benchmarks.verifier_labels import DRAWS, State, drawn_aurocs, router_scores, row, with_experts
+from benchmarks.verifier_recipes import bradley_terry, read_together, train_on_pairs, within_states
 from r2v.llm.types import Message
-from r2v.verifier.labels import VerifierExample
+from r2v.randomness import generator, seed_of
+from r2v.verifier.calibrate import probabilities, readings_of, report
+from r2v.verifier.labels import VerifierExample, in_order
+from r2v.verifier.model import VerifierModel
+from r2v.verifier.scores import auroc
 from r2v.verifier.train import encoded
+from tests.verifier import toy
 
 
 def state(number: int, target: float, expert: str | None, entropy: float) -> State:
@@ -34,15 +44,54 @@ def test_an_action_that_costs_nothing_is_not_costly_and_the_experts_stand_beside
     assert all(one.target == 1.0 for one in pairs if one.kind == "expert")
 
 
-def test_scores_are_put_back_where_their_states_stand() -> None:
-    examples = [one.example for one in STATES]
-    rows = encoded(examples, lambda messages, action: (int(messages[0].content),))
-    assert [examples[at].messages[0].content for at in _places(examples)] == [str(one.ids[0]) for one in rows]
+def test_pairs_within_a_state_are_the_policys_worse_action_and_the_experts() -> None:
+    examples = with_experts(STATES)
+    found = {(examples[better].action, examples[worse].action) for better, worse in within_states(examples)}
+    assert found == {("b1", "a1"), ("b2", "a2")}, "b3 is no better than a3, and actions of two states are no pair"
+
+
+def test_the_bradley_terry_loss_of_a_pair_is_minus_the_log_of_the_sigmoid_of_the_gap() -> None:
+    logits = torch.tensor([0.0, 2.0, -1.0], dtype=torch.float64)
+    assert bradley_terry(logits, []).item() == 0.0
+    by_hand = -math.log(1 / (1 + math.exp(-2))) - math.log(1 / (1 + math.exp(1)))
+    assert bradley_terry(logits, [(1, 0), (2, 0)]).item() == pytest.approx(by_hand, rel=1e-12)
+
+
+@pytest.mark.numerical
+def test_rows_inside_longer_ones_are_read_with_them_and_stand_in_their_order() -> None:
+    model = VerifierModel(toy.backbone().double())
+    torch.nn.init.normal_(model.head.weight, generator=torch.Generator().manual_seed(1))
+    rows = [(5, 6), (5, 9), (5, 6, 7, 8), (5, 6)]
+    assert torch.allclose(read_together(model, rows), model.score(model.features(rows)), atol=1e-12)
+
+
+@pytest.mark.numerical
+@pytest.mark.parametrize("cross_entropy", [False, True])
+def test_training_on_pairs_orders_the_actions_of_states_that_it_has_not_seen(cross_entropy: bool) -> None:
+    examples = in_order(toy.separable(range(400)))
+    model = VerifierModel(toy.backbone())
+    rows = encoded(examples, toy.encode)
+    train_on_pairs(model, examples, rows, toy.phase(num_epochs=6), 0, cross_entropy=cross_entropy)
+    fresh = toy.separable(range(1_000, 1_200))
+    figures = report(fresh, probabilities(readings_of(model, fresh, toy.encode).logits, 1.0))
+    assert figures["auroc_within_state"] > 0.95  # type: ignore[operator]
 
 
 def test_a_signal_that_knows_has_an_auroc_of_one_and_the_routers_model_finds_it() -> None:
     knows = np.array([one.features["uncertainty.entropy_max"] for one in STATES])
-    assert row("entropy", knows, STATES, 0).startswith("| entropy | 1.000")
-    assert row("against", -knows, STATES, 0).startswith("| against | 0.000")
+    drawn, against = (drawn_aurocs(scores, STATES, 0) for scores in (knows, -knows))
+    assert row("entropy", drawn, against) == "| entropy | 1.000 [1.000, 1.000] | +1.000 [+1.000, +1.000] |"
     fitted = router_scores("logistic", STATES * 3, STATES, 0)
     assert min(fitted[1:3]) > max(fitted[[0, 3]])
+
+
+def test_drawn_aurocs_are_those_of_the_states_of_the_tasks_that_are_drawn() -> None:
+    draw = generator("drawn aurocs")
+    states = [state(at, float(draw.random() < 0.5), None, round(draw.random(), 1)) for at in range(30)]
+    scores = np.array([one.features["uncertainty.entropy_max"] for one in states])
+    tasks = ["t0", "t1", "t2"]
+    expected = [auroc(scores, [one.costly for one in states])]
+    for own in np.random.default_rng(seed_of("verifier labels", 0)).integers(3, size=(DRAWS, 3))[:20]:
+        rows = [at for place in own for at in range(30) if states[at].example.task_id == tasks[place]]
+        expected.append(auroc(scores[rows], [states[at].costly for at in rows]))
+    np.testing.assert_allclose(drawn_aurocs(scores, states, 0)[:21], np.array(expected), rtol=1e-12)

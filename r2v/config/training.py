@@ -154,7 +154,8 @@ class VerifierConfig:
     judge under mode=llm_judge; else corrupted where the teacher is scripted and the benchmark deterministic; else
     outcome."""
     gae_lambda: Share = 0.9
-    """Of the labels td: 1 is the episode's outcome at every step, 0 the value of the step after it."""
+    """Of the labels td: 1 is the episode's outcome at every step, 0 the value of the step after it. The folds of the
+    values go one level deep: labels that a fold's verifier learns from are values of models that saw that fold."""
     num_tasks: Count = 200
     """Training tasks whose steps are labelled by executed corruptions, or by the judge."""
     num_corruptions: Count = 4

@@ -222,7 +222,7 @@ JOBS = (
         stage="r2v.stages.generate_candidates:STAGE",
         parts="r2v.pipeline.plan.stage_parts:candidates",
         place="data/{prefix}candidates/{pipeline}",
-        outputs=("candidates.jsonl", "preference_pairs.jsonl", "pairs_report.json"),
+        outputs=("candidates.jsonl", "preference_pairs.jsonl", "pairs_report.json", "ranking_report.json"),
         needs=("bc", "verifier"),
         task_counts=(("candidates.num_tasks", "train"),),
     ),

@@ -3,8 +3,9 @@
     r2v generate_candidates --config configs/mrp.yaml --K 8
 
 States come from the cloned policy's own roll-outs on training tasks. Scores are cross-fitted: the verifier that
-scores a task was trained without it. pairs_report.json counts every state that gave no pair, by reason. Where none
-gave one, preference training has nothing to learn: it hands the cloned policy on.
+scores a task was trained without it. ranking_report.json says what choosing by these scores is worth, executed
+(`r2v.verifier.ranking`). pairs_report.json counts every state that gave no pair, by reason. Where none gave one,
+preference training has nothing to learn: it hands the cloned policy on.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from r2v.storage.artifact import Work
 from r2v.storage.files import write_json
 
 if TYPE_CHECKING:
+    from r2v.policy.candidates import CandidateState
     from r2v.rollout.cells import Cell, CellPlayer
+    from r2v.verifier.ranking import SampledAction
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +119,7 @@ def run(cfg: CandidatesSettings, work: Work) -> None:
     from r2v.policy.candidates import write_states
     from r2v.policy.pairs import make_pairs, why_none, write_pairs
     from r2v.rollout.cells import measured
+    from r2v.verifier.ranking import ranking
 
     player, cell, never_branched = _cell(cfg, work)
     faults: list[str] = []
@@ -124,11 +128,25 @@ def run(cfg: CandidatesSettings, work: Work) -> None:
     pairs, counts = make_pairs(states, cfg.preference)
     write_pairs(work.folder / "preference_pairs.jsonl", pairs)
     write_json(work.folder / "pairs_report.json", counts)
-    work.summary.update(n_states=len(states), pairs=counts, n_env_faults=len(faults))
+    ranked = ranking(map(_sampled, states))
+    write_json(work.folder / "ranking_report.json", ranked)
+    work.summary.update(n_states=len(states), pairs=counts, ranking=ranked, n_env_faults=len(faults))
     work.summary.update(n_never_branched=never_branched)
     logger.info("  %d states: %s", len(states), figures_line(counts))
+    logger.info("  choosing by the verifier: %s", figures_line(ranked))
     if not pairs:
         logger.warning("  candidates: %s", why_none(counts, cfg.preference))
+
+
+def _sampled(state: CandidateState) -> list[SampledAction]:
+    """The policy's own samples of a state that were played; none where they agree, for then none was."""
+    from r2v.verifier.ranking import SampledAction
+
+    return [
+        SampledAction(score=one.score, log_prob=one.logprob_sum, value=one.value)
+        for one in state.candidates
+        if one.score is not None and one.logprob_sum is not None and one.value is not None
+    ]
 
 
 STAGE = Stage(version=3, settings=CandidatesSettings, run=run, play=play)

@@ -2,16 +2,18 @@
 
     r2v train_verifier --config configs/mrp.yaml
 
-`auto` labels come from executing: on training tasks the teacher plays, plausible wrong actions are put in place
-of its steps, and the teacher plays on to the end (where worlds fork and a scripted expert makes that free);
-elsewhere from the recorded outcomes. With `verifier.mode=llm_judge` the teacher's model judges the recorded steps and
-plausible wrong ones, through its provider's batches or calls, and the head learns its scores: later stages ask the
-head, never the judge. With `verifier.label_sources=[td]` recorded outcomes are smoothed by the values that verifiers of
-other tasks learnt from them; with `[consensus]` executed labels count where the judge confirms them. Beside the
-verifier itself, one per fold is trained without that fold's tasks, so that candidates are never scored by a verifier
-that has seen their task. Each leaves checkpoints beside itself: a run that was cut goes on with the verifier it was
+`auto` labels come from executing: on training tasks the teacher plays, plausible wrong actions are put in place of its
+steps, and the teacher plays on to the end (where worlds fork and a scripted expert makes that free); elsewhere from
+the recorded outcomes. With `verifier.mode=llm_judge` the teacher's model judges the recorded steps and plausible wrong
+ones, through its provider's batches or calls, and the head learns its scores: later stages ask the head, never the
+judge. With `verifier.label_sources=[td]` recorded outcomes are smoothed by the values that verifiers of other tasks
+learnt from them; with `[consensus]` executed labels count where the judge confirms them. Beside the verifier itself,
+one per fold is trained without that fold's tasks, so that candidates are never scored by a verifier that has seen
+their task. Each verifier leaves checkpoints beside itself: a run that was cut goes on with the verifier it was
 training, at the update it had reached. Where there is more than one GPU (or `training.ranks`), one process for each
-does the training (`r2v.stages.verifier_training`).
+does the training (`r2v.stages.verifier_training`). verifier_report.json says on which tasks it measures
+(`measured_on`): calibration tasks, whose actions are labelled where labels are executed, else training tasks out of
+fold.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ from r2v.storage.artifact import Work, attempt_of
 if TYPE_CHECKING:
     from r2v.llm.types import ToolSpec
     from r2v.policy.load import Loaded
+    from r2v.verifier.held_out import HeldOutScores
     from r2v.verifier.labels import VerifierExample
     from r2v.verifier.model import Encode, VerifierModel
 
@@ -32,6 +33,8 @@ LABELS = "verifier_data.jsonl"
 """The labelled actions, of both splits."""
 VERIFIERS, VALUES = ".", "values"
 """Below an attempt's folder: the verifiers, and those whose values make labels of temporal differences."""
+FINAL = "final"
+"""The folder of the verifier that learnt from all training tasks; those of the folds are named by their numbers."""
 
 
 def fold_of(task_id: str, num_folds: int) -> int:
@@ -39,39 +42,65 @@ def fold_of(task_id: str, num_folds: int) -> int:
     return int.from_bytes(digest("verifier-fold", task_id)[:4], "big") % num_folds
 
 
-def fit_verifiers(cfg: VerifierSettings, examples: Sequence[VerifierExample], work: Work) -> dict[str, float | None]:
-    """Train and calibrate all verifiers of an attempt whose labels are written; the figures of the one that is used."""
-    train = _trained_by_ranks(cfg, examples, work.folder, VERIFIERS)
-    held = [example for example in examples if example.split == "calibration"]
-    bases, tools, figures = _bases(cfg), _tools(cfg, work), []
-    for folder, part in _verifiers(cfg, train, work.folder):
-        trained = _train_one(cfg, bases, part, tools=tools, folder=folder)
-        figures.append(_calibrated(cfg, *trained, held=held or train, folder=folder, calibrated=bool(held)))
-    return figures[0]
+def fit_verifiers(
+    cfg: VerifierSettings, examples: Sequence[VerifierExample], work: Work
+) -> dict[str, float | str | None]:
+    """Train and calibrate all verifiers of an attempt whose labels are written; the figures of the one that is used.
+    Where no labelled task was held out they are the figures of the folds' verifiers, which have learnt from fewer
+    tasks, each on its own fold, and one temperature serves all."""
+    from r2v.verifier.held_out import pooled, score_held_out
+    from r2v.verifier.labels import in_order
+
+    train = in_order(_trained_by_ranks(cfg, examples, work.folder, VERIFIERS))
+    calibration = in_order(example for example in examples if example.split == "calibration")
+    held_out = len({example.good for example in calibration}) == 2
+    bases, tools = _bases(cfg), _tools(cfg, work)
+    places, scored = [], {}
+    for place, part in _verifiers(cfg, train, work.folder):
+        model, encode, loaded = _train_one(cfg, bases, part, tools=tools, folder=place)
+        _write(cfg, model, loaded, place)
+        places.append(place)
+        unseen = calibration if held_out else [one for one in train if _own_fold(cfg, one) == place.name]
+        if unseen:
+            reported = not held_out or place.name == FINAL
+            scored[place] = score_held_out(model, unseen, encode, controls=reported)
+    if not held_out:
+        scored = dict.fromkeys(places, pooled(scored.values()))
+    figures = {place: _calibrated(place, scores) for place, scores in scored.items()}
+    measured_on = "calibration tasks" if held_out else "training tasks, out of fold"
+    return {"measured_on": measured_on, **figures[work.folder / FINAL]}
 
 
 def values_out_of_fold(cfg: VerifierSettings, examples: Sequence[VerifierExample], work: Work) -> list[float]:
     """What is said of each example by a verifier that learnt from these targets and has not seen its task, (examples,):
-    of a training task its fold's, of any other the one of all training tasks."""
-    from r2v.verifier.calibrate import logits_of, probabilities
+    of a training task its fold's, of any other the one of all training tasks.
+
+    The folds go one level deep: labels that fold k's verifier then learns from are values of models that saw fold k's
+    outcomes, so its scores of fold k are not wholly out of sample.
+    """
+    from r2v.verifier.calibrate import probabilities, readings_of
     from r2v.verifier.labels import read_examples, write_examples
-    from r2v.verifier.train import encoded
 
     folder, values = work.folder / VALUES, [0.0] * len(examples)
     folder.mkdir(exist_ok=True)
     write_examples(folder / LABELS, examples)
     train = _trained_by_ranks(cfg, read_examples(folder / LABELS), work.folder, VALUES)
-    asked = [str(fold_of(one.task_id, cfg.num_folds)) if one.split == "train" else "final" for one in examples]
+    asked = [_own_fold(cfg, one) if one.split == "train" else FINAL for one in examples]
     bases, tools = _bases(cfg), _tools(cfg, work)
     for place, part in _verifiers(cfg, train, folder):
         own = [at for at, name in enumerate(asked) if name == place.name]
         if not own:
             continue
         model, encode, _ = _train_one(cfg, bases, part, tools=tools, folder=place)
-        logits = logits_of(model, encoded([examples[at] for at in own], encode))
+        logits = readings_of(model, [examples[at] for at in own], encode).logits
         for at, value in zip(own, probabilities(logits, 1.0), strict=True):
             values[at] = value
     return values
+
+
+def _own_fold(cfg: VerifierSettings, example: VerifierExample) -> str:
+    """The name of the fold that a training example belongs to."""
+    return str(fold_of(example.task_id, cfg.num_folds))
 
 
 def _trained_by_ranks(
@@ -113,9 +142,9 @@ def _verifiers(
     cfg: VerifierSettings, train: Sequence[VerifierExample], folder: Path
 ) -> Iterator[tuple[Path, Sequence[VerifierExample]]]:
     """Every verifier's folder, and what it learns from: the one that is used, then one for each fold."""
-    yield folder / "final", train
+    yield folder / FINAL, train
     for fold in range(cfg.num_folds):
-        others = [example for example in train if fold_of(example.task_id, cfg.num_folds) != fold]
+        others = [example for example in train if _own_fold(cfg, example) != str(fold)]
         yield folder / "folds" / str(fold), others
 
 
@@ -144,37 +173,32 @@ def _train_one(
             seed=cfg.seed,
             folder=folder,
             stop=asked,
-            what="verifier" if folder.name == "final" else f"verifier fold {folder.name}",
+            what="verifier" if folder.name == FINAL else f"verifier fold {folder.name}",
         )
     return model, encode, loaded
 
 
-def _calibrated(
-    cfg: VerifierSettings,
-    model: VerifierModel,
-    encode: Encode,
-    loaded: Loaded,
-    *,
-    held: Sequence[VerifierExample],
-    folder: Path,
-    calibrated: bool,
-) -> dict[str, float | None]:
-    """Fit the temperature of a trained verifier and write it; its figures on the held-out examples."""
+def _write(cfg: VerifierSettings, model: VerifierModel, loaded: Loaded, folder: Path) -> None:
+    """Write a trained verifier as later stages load it."""
     from r2v.policy.export import export_adapters
-    from r2v.verifier.calibrate import fit_temperature, logits_of, probabilities, report
-    from r2v.verifier.labels import in_order
     from r2v.verifier.model import save
-    from r2v.verifier.train import encoded
 
-    rows = encoded(held, encode)
-    logits = logits_of(model, rows)
-    if calibrated:
-        model.temperature = fit_temperature(logits, [row.target for row in rows], [row.weight for row in rows])
     if cfg.policy.lora_r > 0:
         export_adapters(loaded, folder)
     save(model, folder, adapted=cfg.policy.lora_r > 0)
-    figures = report(in_order(held), probabilities(logits, model.temperature))
-    return {**figures, "temperature": model.temperature}
+
+
+def _calibrated(folder: Path, scores: HeldOutScores) -> dict[str, float | None]:
+    """Fit the temperature of a written verifier to held-out scores; the figures of these."""
+    from r2v.verifier.calibrate import fit_temperature, probabilities, report
+    from r2v.verifier.labels import balanced
+    from r2v.verifier.model import set_temperature
+
+    weights = [example.weight for example in balanced(scores.examples)]
+    temperature = fit_temperature(scores.logits, [example.target for example in scores.examples], weights)
+    set_temperature(folder, temperature)
+    figures = report(scores.examples, probabilities(scores.logits, temperature))
+    return {**figures, **scores.controls(), "temperature": temperature}
 
 
 def _train_as_rank(folder: Path, part: str) -> None:

@@ -1,37 +1,48 @@
 """Verifier calibration: a temperature makes probabilities of logits, and a report says what they are worth.
 
 One temperature is fitted on tasks that training did not see. The figures stand beside what costs nothing:
-always saying the base rate, the majority class, the length of the episode, and labels in another order.
+always saying the base rate, the majority class, the length of the episode, and whether the teacher acted.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from itertools import combinations
+from dataclasses import dataclass
+from itertools import permutations
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
 from r2v.log import logger
-from r2v.randomness import generator
 from r2v.verifier.labels import VerifierExample
-from r2v.verifier.model import VerifierModel
+from r2v.verifier.model import Encode, VerifierModel
 from r2v.verifier.scores import auroc, average_precision, brier, ece
-from r2v.verifier.train import EncodedExample
 
 TEMPERATURES = (0.05, 20.0)
 """Bounds of the temperature."""
 
 
-def logits_of(model: VerifierModel, rows: Sequence[EncodedExample], batch: int = 64) -> NDArray[np.float64]:
-    """The model's logits before the temperature, (rows,)."""
-    parts = []
+@dataclass(frozen=True, kw_only=True)
+class Readings:
+    """What a verifier makes of examples, in their order: logits before the temperature, (examples,), and the features
+    that its head reads, (examples, hidden size)."""
+
+    logits: NDArray[np.float64]
+    features: NDArray[np.float64]
+
+
+def readings_of(model: VerifierModel, examples: Sequence[VerifierExample], encode: Encode, batch: int = 64) -> Readings:
+    """The model's readings of at least one example."""
+    logits, features = [], []
     with torch.inference_mode():
-        for start in range(0, len(rows), batch):
-            parts.append(model.logits([row.ids for row in rows[start : start + batch]]).double().cpu().numpy())
-    return np.concatenate(parts)
+        for start in range(0, len(examples), batch):
+            rows = [encode(example.messages, example.action) for example in examples[start : start + batch]]
+            states = model.features(rows)
+            logits.append(model.score(states).double().cpu().numpy())
+            features.append(states.double().cpu().numpy())
+    return Readings(logits=np.concatenate(logits), features=np.concatenate(features))
 
 
 def probabilities(logits: ArrayLike, temperature: float) -> list[float]:
@@ -67,18 +78,22 @@ def fit_temperature(logits: ArrayLike, targets: ArrayLike, weights: ArrayLike) -
 def report(examples: Sequence[VerifierExample], scores: Sequence[float]) -> dict[str, float | None]:
     """What the scores are worth on these examples; None where a figure needs two classes and there is one.
 
-    An action counts as good where its target is at least 1/2. `auroc_within_state` compares only actions of
-    the same state, which is what choosing among candidates needs; `ece` has 15 bins of equal width; Brier
-    scores are against the soft targets.
+    `auroc_within_state` compares only actions of
+    the same state, which is what choosing among candidates needs, and `ties_within_state` is the share of these
+    comparisons in which both score the same; `ece` has 15 bins of equal width; Brier scores are against the soft
+    targets. `auroc_length_alone` and `auroc_teacher_alone` are those of two shortcuts: the length of the conversation,
+    and whether the action is the teacher's (None where it always or never is).
     """
     p, y = np.asarray(scores, float), np.array([example.target for example in examples])
-    good = y >= 0.5
-    shuffled = np.array(generator("verifier-report").sample(good.tolist(), len(good)))
+    good = np.array([example.good for example in examples])
+    teacher = np.array([example.by_teacher for example in examples])
+    gaps = _gaps_within_states(examples, p, good)
     figures = {
         "auroc": auroc(p, good),
-        "auroc_within_state": _within_state(examples, p, good),
+        "auroc_within_state": float(np.mean(0.5 + 0.5 * np.sign(gaps))) if len(gaps) else None,
+        "ties_within_state": float(np.mean(gaps == 0)) if len(gaps) else None,
         "auroc_length_alone": auroc(np.array([len(example.messages) for example in examples], float), good),
-        "auroc_shuffled_labels": auroc(p, shuffled),
+        "auroc_teacher_alone": auroc(teacher, good) if 0 < teacher.sum() < len(teacher) else None,
         "pr_auc": average_precision(p, good),
         "accuracy": float(np.mean((p >= 0.5) == good)),
         "accuracy_majority": float(max(good.mean(), 1 - good.mean())),
@@ -90,17 +105,18 @@ def report(examples: Sequence[VerifierExample], scores: Sequence[float]) -> dict
     return {"examples": len(examples), "tasks": len({example.task_id for example in examples}), **rounded}
 
 
-def _within_state(
+def _gaps_within_states(
     examples: Sequence[VerifierExample], scores: NDArray[np.float64], good: NDArray[np.bool_]
-) -> float | None:
-    """How often the good one of two actions at one state scores higher, ties counting a half."""
+) -> NDArray[np.float64]:
+    """By how much the good one of two actions of a state scores higher, (comparisons,)."""
     states: dict[str, list[int]] = defaultdict(list)
     for index, example in enumerate(examples):
         states[example.state_id].append(index)
-    wins = [
-        0.5 + 0.5 * float(np.sign(scores[a] - scores[b])) * (1 if good[a] else -1)
-        for indices in states.values()
-        for a, b in combinations(indices, 2)
-        if good[a] != good[b]
-    ]
-    return float(np.mean(wins)) if wins else None
+    return np.array(
+        [
+            scores[a] - scores[b]
+            for indices in states.values()
+            for a, b in permutations(indices, 2)
+            if good[a] and not good[b]
+        ]
+    )

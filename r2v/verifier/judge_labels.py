@@ -142,7 +142,7 @@ def figures(examples: Sequence[VerifierExample], opinions: Opinions) -> dict[str
     groups: dict[str, list[float]] = {"success": [], "failure": [], "wrong_action": []}
     for example, score in zip(examples, opinions.scores, strict=True):
         if score is not None:
-            kind = "wrong_action" if example.kind != "teacher" else "success" if example.target == 1 else "failure"
+            kind = "wrong_action" if not example.by_teacher else "success" if example.target == 1 else "failure"
             groups[kind].append(score)
     means = {kind: round(fmean(scores), 6) if scores else None for kind, scores in groups.items()}
     return {

@@ -37,6 +37,8 @@ Context = Callable[[str, Sequence[str], Sequence[str]], tuple[Message, ...]]
 """(goal, observations, actions before) -> the conversation an actor would send, as
 `policy.prompts.build_messages` makes it."""
 
+TEACHER = "teacher"
+"""The kind of an action that the teacher took itself."""
 BLAME_DECAY = 0.8
 CONSENSUS = 0.3
 """Most by which a judge's score may differ from an executed target that it is to confirm."""
@@ -56,8 +58,18 @@ class VerifierExample:
     target: float
     weight: float = 1.0
     label_source: LabelSource
-    kind: str = "teacher"
+    kind: str = TEACHER
     condition: Condition = "clean"
+
+    @property
+    def good(self) -> bool:
+        """Whether the action counts as a good one: its target is at least 1/2."""
+        return self.target >= 0.5
+
+    @property
+    def by_teacher(self) -> bool:
+        """Whether the teacher took it itself."""
+        return self.kind == TEACHER
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -51,10 +51,22 @@ class VerifierModel(nn.Module):
     def forward(self, ids: Tensor, lengths: Tensor, row: Tensor, end: Tensor) -> Tensor:
         """Logits (marks,) before the temperature, of the first `end` tokens of each `row`; right-padded ids
         (rows, time) and lengths (rows,)."""
+        return self.score(self._states(ids, lengths, row, end))
+
+    def _states(self, ids: Tensor, lengths: Tensor, row: Tensor, end: Tensor) -> Tensor:
         mask = torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]
         output = self.backbone(input_ids=ids, attention_mask=mask.long(), use_cache=False)
-        states = output.last_hidden_state[row, end - 1]
+        return output.last_hidden_state[row, end - 1]  # type: ignore[no-any-return]
+
+    def score(self, states: Tensor) -> Tensor:
+        """The head's logits (marks,) of hidden states (marks, hidden size)."""
         return self.head(states.to(self.head.weight.dtype)).squeeze(-1)  # type: ignore[no-any-return]
+
+    def features(self, rows: Sequence[Sequence[int]]) -> Tensor:
+        """What the head reads, hidden states (rows, hidden size) at the last tokens of rows of any lengths."""
+        device = self.head.weight.device
+        ids, lengths = pad(rows, device)
+        return self._states(ids, lengths, torch.arange(len(rows), device=device), lengths)
 
     def logits_at(self, rows: Sequence[Sequence[int]], ends: Sequence[Sequence[int]]) -> Tensor:
         """Logits of the beginnings of rows: `ends[i]` are lengths of beginnings of `rows[i]`; flat, in order."""
@@ -62,10 +74,6 @@ class VerifierModel(nn.Module):
         places = [(row, end) for row, own in enumerate(ends) for end in own]
         row, end = torch.tensor(places, device=device).T
         return self.forward(*pad(rows, device), row, end)
-
-    def logits(self, rows: Sequence[Sequence[int]]) -> Tensor:
-        """Logits (rows,) of token ids of any lengths."""
-        return self.logits_at(rows, [[len(row)] for row in rows])
 
 
 def _core(model: Any) -> Any:
@@ -142,6 +150,15 @@ def save(model: VerifierModel, folder: Path, *, adapted: bool = False) -> None:
     with replacing(folder / WEIGHTS) as file:
         file.write(serialised(trained))
     settings = {"hidden_size": model.backbone.config.hidden_size, "temperature": model.temperature}
+    _write_settings(folder, settings)
+
+
+def set_temperature(folder: Path, temperature: float) -> None:
+    """Give a written verifier another temperature."""
+    _write_settings(folder, {**json.loads((folder / SETTINGS).read_text()), "temperature": temperature})
+
+
+def _write_settings(folder: Path, settings: dict[str, float]) -> None:
     write_text(folder / SETTINGS, json.dumps(settings, sort_keys=True, indent=1) + "\n")
 
 

@@ -67,7 +67,7 @@ def encoded(examples: Iterable[VerifierExample], encode: Encode) -> list[Encoded
     Raises EmptyResult, with the counts, where there are not both good and bad actions.
     """
     ordered = balanced(in_order(examples))
-    good = sum(example.target >= 0.5 for example in ordered)
+    good = sum(example.good for example in ordered)
     if not 0 < good < len(ordered):
         raise EmptyResult(
             f"verifier examples: {good} good actions, {len(ordered) - good} bad; both are "

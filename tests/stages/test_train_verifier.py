@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,16 +28,18 @@ from r2v.pipeline.jobs import job
 from r2v.pipeline.run import run_job
 from r2v.policy.export import export
 from r2v.policy.load import Loaded
+from r2v.policy.prompt_encoder import build_messages
 from r2v.randomness import digest
 from r2v.rollout.model_factory import require_provider, verifier_scorer
 from r2v.stages.train_verifier import STAGE, VerifierSettings, label_source
-from r2v.stages.verifier_training import _verifiers, fold_of
+from r2v.stages.verifier_training import _verifiers, fold_of, values_out_of_fold
 from r2v.storage.artifact import JOURNAL, Artifact, Work
-from r2v.verifier.labels import VerifierExample, read_examples
+from r2v.verifier.labels import VerifierExample, outcome_examples, read_examples
+from r2v.verifier.scores import auroc
 from tests import tiny_models, warm
 from tests.llm.talk import HeldLifecycle, environment
 
-RUN = "desk_scripted_m_20260101T000000"
+RUN, OTHER_RUN = "desk_scripted_m_20260101T000000", "desk_scripted_m_20260102T000000"
 MODELS = {"openai": "gpt-5.2", "anthropic": "claude-haiku-4-5"}
 KEYS = (b"sk-test-0123456789", b"sk-ant-test-0123456789")
 TASKS, STEPS, WRONG = 12, ("get key", "open door", "close door", "done"), 2
@@ -369,6 +372,57 @@ def test_no_task_teaches_the_verifier_of_its_own_fold_and_every_task_teaches_all
         own = [one for one in train if fold_of(one.task_id, 3) == fold]
         assert own and not {one.task_id for one in own} & {one.task_id for one in learns[f"folds/{fold}"]}
         assert list(learns[f"folds/{fold}"]) == [one for one in train if one not in own]
+
+
+def _outcome_labels(base: Path, *more: str) -> Config:
+    own = ("verifier.mode=trained", "verifier.label_sources=[outcome]", "candidates.num_folds=2", *more)
+    return load(None, overrides(base, "openai", *own))
+
+
+def test_a_report_without_held_out_tasks_is_of_the_folds_that_have_not_seen_them(base: Path, root: Path) -> None:
+    """Outcomes hang on the task alone, and each task has words of its own: what is learnt by heart is worth nothing."""
+    config = _outcome_labels(base)
+    made = train(root, config)
+    report = json.loads(made.file("verifier_report.json").read_text())
+    examples = read_examples(made.file("verifier_data.jsonl"))
+    assert report["measured_on"] == "training tasks, out of fold" and report["examples"] == len(examples)
+    waves, scores = Waves(workers=1), {}
+    for folder in (made.file("final"), *(made.file("folds") / str(fold) for fold in range(2))):
+        score = verifier_scorer(config.policy, folder, config.inference, config.rollout, waves)
+        asked = (partial(score, ScoreRequest(messages=one.messages, action=one.action)) for one in examples)
+        scores[folder.name] = [reply.score for reply in waves.run(asked)]
+    own = [scores[str(fold_of(one.task_id, 2))][at] for at, one in enumerate(examples)]
+    good = [one.good for one in examples]
+    assert report["auroc"] == pytest.approx(auroc(own, good), abs=0.01)
+    assert auroc(scores["final"], good) > report["auroc"] + 0.2, "its training fit, which is not reported"
+    settings = (made.file("final"), *made.file("folds").iterdir())
+    temperatures = {json.loads((one / "verifier.json").read_text())["temperature"] for one in settings}
+    assert temperatures == {report["temperature"]} != {1.0}
+
+
+def test_a_report_is_of_calibration_tasks_where_some_are_labelled(base: Path, root: Path) -> None:
+    with DataRegistry(root / "data").begin_run(
+        benchmark="desk", provider="scripted", model_name="m", fingerprint="g", config={}, run_id=OTHER_RUN
+    ) as handle:
+        for task in range(TASKS, TASKS + 4):
+            episode = _episode(task)
+            handle.store.append(replace(episode, metadata=replace(episode.metadata, split="calibration")))
+        handle.finish(expected=4)
+    report = train(root, _outcome_labels(base, f"data.runs=[{RUN},{OTHER_RUN}]")).summary["report"]
+    assert (report["measured_on"], report["tasks"]) == ("calibration tasks", 4)
+    assert report["auroc_last_observation_hidden"] is not None and report["auroc_teacher_alone"] is None
+
+
+def test_values_stand_by_their_examples_in_whatever_order_they_come(base: Path, root: Path) -> None:
+    config = _outcome_labels(base)
+    collect = published(config, "collect", root)
+    work = Work(folder=root / "made", fingerprint="f", root=root, inputs={"collect": collect})
+    work.folder.mkdir()
+    episodes = DataRegistry(root / "data").iter_episodes([RUN])
+    examples = outcome_examples(episodes, build_messages, failed=lambda left: 0.0)
+    values = values_out_of_fold(VerifierSettings.of(config), examples, work)
+    assert len(set(values)) > TASKS
+    assert values_out_of_fold(VerifierSettings.of(config), examples[::-1], work)[::-1] == values
 
 
 def test_a_scripted_teacher_judges_nothing(base: Path, root: Path) -> None:

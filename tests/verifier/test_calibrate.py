@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
-from r2v.verifier.calibrate import fit_temperature, logits_of, probabilities, report
+from r2v.verifier.calibrate import fit_temperature, probabilities, readings_of, report
+from r2v.verifier.model import VerifierModel
 
 from . import toy
 
@@ -22,6 +22,7 @@ def test_report_known_answers() -> None:
     figures = report(examples, [0.9, 0.4, 0.6, 0.2])
     assert figures["auroc"] == 0.75
     assert figures["auroc_within_state"] == 1.0, "a: .9 > .6, b: .4 > .2"
+    assert figures["ties_within_state"] == 0.0
     assert figures["auroc_length_alone"] == 0.5
     assert figures["brier"] == pytest.approx((0.01 + 0.36 + 0.36 + 0.04) / 4)
     assert figures["brier_constant"] == 0.25
@@ -31,6 +32,7 @@ def test_report_known_answers() -> None:
 def test_ties_count_a_half_and_probability_one_counts() -> None:
     examples = [replace(BASE, target=target) for target in (1.0, 0.0)]
     figures = report(examples, [1.0, 1.0])
+    assert figures["ties_within_state"] == 1.0
     assert figures["auroc_within_state"] == 0.5 and figures["ece"] == 0.5 and figures["brier"] == 0.5
 
 
@@ -39,7 +41,7 @@ def test_one_class_has_no_auroc() -> None:
     assert figures["auroc"] is None and figures["auroc_within_state"] is None
     assert figures["pr_auc"] == 1.0 and figures["accuracy_majority"] == 1.0 and figures["accuracy"] == 0.5
     bad = report([replace(BASE, target=0.0)] * 2, [0.2, 0.7])
-    assert bad["auroc"] is None and bad["auroc_shuffled_labels"] is None and bad["pr_auc"] is None
+    assert bad["auroc"] is None and bad["auroc_length_alone"] is None and bad["pr_auc"] is None
     assert bad["accuracy_majority"] == 1.0
 
 
@@ -57,13 +59,14 @@ def test_a_target_of_a_half_is_good_and_figures_have_six_decimals() -> None:
     assert figures["brier"] == round((0.099**2 + (1 / 3 - 0.1) ** 2) / 3, 6)
 
 
-def test_the_length_alone_is_a_score_and_shuffled_labels_are_no_signal() -> None:
+def test_shortcuts_are_scores_of_their_own() -> None:
     short, long = BASE, replace(BASE, messages=(*BASE.messages, *BASE.messages))
     examples = [replace(long, target=1.0), replace(short, target=0.0)]
-    assert report(examples, [0.1, 0.2])["auroc_length_alone"] == 1.0
-    many = [replace(BASE, target=float(number % 2)) for number in range(200)]
-    figures = report(many, [float(number % 2) for number in range(200)])
-    assert figures["auroc"] == 1.0 and figures["auroc_shuffled_labels"] == pytest.approx(0.5, abs=0.1)
+    figures = report(examples, [0.1, 0.2])
+    assert figures["auroc_length_alone"] == 1.0 and figures["auroc_teacher_alone"] is None, "all are the teacher's"
+    others = [replace(BASE, target=target, kind="swapped_argument") for target in (1.0, 0.0)]
+    assert report([*examples, *others], [0.5] * 4)["auroc_teacher_alone"] == 0.5
+    assert report([examples[0], *others], [0.5] * 3)["auroc_teacher_alone"] == 0.75
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
@@ -95,13 +98,13 @@ def test_a_probability_is_the_sigmoid_of_the_scaled_logit_to_six_decimals() -> N
     assert probabilities([1e6, -1e6], 0.05) == [1.0, 0.0]
 
 
-def test_logits_come_in_the_order_of_their_rows_however_they_are_batched() -> None:
-    class Sums:
-        """A model whose logit is the sum of the ids."""
-
-        def logits(self, ids: list[list[int]]) -> torch.Tensor:
-            return torch.tensor([float(sum(row)) for row in ids])
-
-    rows = [SimpleNamespace(ids=[number, 10]) for number in range(7)]
+def test_readings_come_in_the_order_of_their_examples_however_they_are_batched() -> None:
+    model = VerifierModel(toy.backbone().double())
+    torch.nn.init.normal_(model.head.weight, generator=torch.Generator().manual_seed(1))
+    examples = toy.separable(range(7))[::-1]
+    with torch.inference_mode():
+        alone = [model.features([toy.encode(one.messages, one.action)]) for one in examples]
     for batch in (1, 3, 64):
-        assert logits_of(Sums(), rows, batch).tolist() == [float(number + 10) for number in range(7)]
+        read = readings_of(model, examples, toy.encode, batch)
+        np.testing.assert_allclose(read.features, torch.cat(alone).numpy(), rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(read.logits, model.score(torch.cat(alone)).detach().numpy(), rtol=1e-9, atol=1e-12)

@@ -12,7 +12,7 @@ from r2v.config import PolicyConfig
 from r2v.distributed import launch
 from r2v.errors import EmptyResult, InputError, Interrupted, UsageError
 from r2v.storage.checkpoint import SEAL, seal
-from r2v.verifier.calibrate import fit_temperature, logits_of, probabilities, report
+from r2v.verifier.calibrate import fit_temperature, probabilities, readings_of, report
 from r2v.verifier.labels import in_order
 from r2v.verifier.model import WEIGHTS, VerifierBackend, VerifierModel, load, save
 from r2v.verifier.train import VERIFIER_CHECKPOINT, EncodedExample, encoded, strands, train
@@ -32,7 +32,7 @@ def test_a_separable_toy_is_learnt(tmp_path: Path) -> None:
     model = trained(toy.separable(range(600)), tmp_path)
     fresh = toy.separable(range(1_000, 1_400))
     ordered = in_order(fresh)
-    figures = report(ordered, probabilities(logits_of(model, encoded(fresh, toy.encode)), model.temperature))
+    figures = report(ordered, probabilities(readings_of(model, ordered, toy.encode).logits, model.temperature))
     assert figures["auroc"] > 0.99 and figures["auroc_within_state"] > 0.99  # type: ignore[operator]
     assert figures["brier"] < figures["brier_constant"] / 3  # type: ignore[operator]
     assert figures["accuracy"] > figures["accuracy_majority"]  # type: ignore[operator]
@@ -42,7 +42,7 @@ def test_shuffled_labels_teach_nothing(tmp_path: Path) -> None:
     model = trained(toy.shuffled(range(600)), tmp_path, num_epochs=2)
     fresh = toy.shuffled(range(10_000, 12_000))
     ordered = in_order(fresh)
-    figures = report(ordered, probabilities(logits_of(model, encoded(fresh, toy.encode)), 1.0))
+    figures = report(ordered, probabilities(readings_of(model, ordered, toy.encode).logits, 1.0))
     assert abs(figures["auroc"] - 0.5) <= 0.05  # type: ignore[operator]
 
 
@@ -197,13 +197,14 @@ def test_adapters_and_head_come_back_on_the_shared_base(family: str, tmp_path: P
     policy = PolicyConfig(model_name=str(saved_base(family, tmp_path / "base")), lora_r=2, device="cpu")
     loaded = load_policy(policy, for_training=True)
     model = VerifierModel(loaded.model)
-    rows = encoded(toy.separable(range(64)), toy.encode)
-    train(model, rows, toy.phase(num_epochs=1), seed=0, folder=tmp_path)
+    examples = toy.separable(range(64))
+    train(model, encoded(examples, toy.encode), toy.phase(num_epochs=1), seed=0, folder=tmp_path)
     export_adapters(loaded, tmp_path)
     save(model, tmp_path, adapted=True)
     assert set(load_file(tmp_path / WEIGHTS)) == {"head.weight", "head.bias"}
     again = load(tmp_path, acting_policy(policy, tmp_path).model)
-    np.testing.assert_allclose(logits_of(again, rows), logits_of(model.eval(), rows), rtol=1e-4, atol=1e-5)
+    read, expected = (readings_of(one.eval(), examples, toy.encode).logits for one in (again, model))
+    np.testing.assert_allclose(read, expected, rtol=1e-4, atol=1e-5)
     with pytest.raises(InputError, match="no backbone"):
         load(tmp_path, load_policy(policy).model)
 
@@ -232,7 +233,7 @@ def test_a_row_inside_a_longer_one_is_read_with_it_and_scores_the_same() -> None
     model = VerifierModel(toy.backbone().double())
     torch.nn.init.normal_(model.head.weight)
     together = model.logits_at([(5, 6, 7, 8), (5, 9)], [[4, 2], [2]])
-    apart = model.logits([(5, 6, 7, 8), (5, 6), (5, 9)])
+    apart = model.score(model.features([(5, 6, 7, 8), (5, 6), (5, 9)]))
     assert torch.allclose(together, apart, atol=1e-12)
 
 

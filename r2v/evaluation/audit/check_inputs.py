@@ -119,18 +119,22 @@ class HandedOnSummary:
 class VerifierFigures:
     """A verifier on examples that it was not trained on; None where a figure needs two classes and there is one."""
 
+    measured_on: Annotated[str, OneOf(values=("calibration tasks", "training tasks, out of fold"))]
     examples: Count
     tasks: Count
     auroc: Share | None
     auroc_within_state: Share | None
+    ties_within_state: Share | None
     auroc_length_alone: Share | None
-    auroc_shuffled_labels: Share | None
+    auroc_teacher_alone: Share | None
     pr_auc: Share | None
     accuracy: Share
     accuracy_majority: Share
     brier: Share
     brier_constant: Share
     ece: Share
+    auroc_last_observation_hidden: Share | None
+    auroc_who_acted: Share | None
     temperature: Positive
 
 
