@@ -9,6 +9,7 @@ README and docs are derived from these rows or tested against them. A command ma
 
 from __future__ import annotations
 
+from r2v.config.ablations import DEFAULT_ABLATIONS
 from r2v.errors import UsageError, nearest
 from r2v.pipeline.rows import CONDITION, Command, FileInput, Flag, Instead, Job
 
@@ -151,7 +152,13 @@ ABLATIONS = Command(
     positionals=("--seeds", CONDITION),
     flags=(
         Flag(name="--seeds", key="ablations.seeds", metavar="SEED", many=True, help="world seeds (default: 1 2)"),
-        Flag(name="--names", key="ablations.names", metavar="NAME", many=True, help="ablations to run (default: all)"),
+        Flag(
+            name="--names",
+            key="ablations.names",
+            metavar="NAME",
+            many=True,
+            help=f"ablations to run, or all (default: {' '.join(DEFAULT_ABLATIONS)})",
+        ),
     ),
 )
 TRAIN_HIERARCHICAL = Command(

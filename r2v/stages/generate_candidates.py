@@ -131,4 +131,4 @@ def run(cfg: CandidatesSettings, work: Work) -> None:
         logger.warning("  candidates: %s", why_none(counts, cfg.preference))
 
 
-STAGE = Stage(version=2, settings=CandidatesSettings, run=run, play=play)
+STAGE = Stage(version=3, settings=CandidatesSettings, run=run, play=play)
