@@ -55,6 +55,11 @@ ABLATION_ROWS = {
             overrides=("perturb.constructions=[annotate,insert]",),
         ),
         Ablation(
+            name="offline_replacement",
+            description="noisy episodes by replaced pages under the recorded actions, none re-played: what that harms",
+            overrides=("perturb.constructions=[replace]",),
+        ),
+        Ablation(
             name="candidates_k2",
             description="two candidates a state for DPO",
             overrides=("candidates.num_samples=2",),
@@ -258,6 +263,12 @@ ABLATION_ROWS = {
             description="the small policy's base model, neither cloned nor preferred, no router",
             base_method="slm_bc_only",
             ablated_method="slm_base",
+        ),
+        Ablation(
+            name="dpo_from_base",
+            description="DPO from the base model: cloning is one update at a rate that moves no weight",
+            overrides=("training.bc.max_examples=1", "training.bc.num_epochs=1", "training.bc.lr=1.0e-12"),
+            shared=_UNSEEN,
         ),
         Ablation(
             name="three_noisy_seeds",

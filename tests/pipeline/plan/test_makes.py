@@ -25,7 +25,12 @@ def test_an_ablation_study_makes_what_changes_and_nothing_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Beside the study itself, whose jobs are counted by fingerprint."""
-    config = load(None, ["ablations.names=[none,with_verifier,no_dpo,no_perturbation,best_of_4,label_episode]"])
+    config = load(
+        None,
+        [
+            "ablations.names=[none,with_verifier,no_dpo,no_perturbation,best_of_4,label_episode,beta_02,nothing_held_out]"
+        ],
+    )
     asked: list[tuple[str, str, Any]] = []
 
     def run_job(config: Config, row: Job, inputs: Any, **_: Any) -> Any:
