@@ -1,14 +1,14 @@
 """The ablation registry: every ablation by name, as configuration overrides and nothing else.
 
 This is the only list of their names. `r2v.experiments.ablations` says which rows a configuration can tell anything of,
-and makes both sides of each; `LEARNED_PARTS` says which row tells what a learned part gains over its absence.
+and makes both sides of each.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-ALL = "all"
+ALL_ROWS = "all"
 """In `ablations.names`: every row, in the order of the table."""
 _UNSEEN = ("preference.accept=always",)
 """What rows on preference training set on both sides: else a training that is thrown away is a row of zeros, which
@@ -312,18 +312,3 @@ DEFAULT_ABLATIONS = (
     "label_disagreement",
 )
 """The rows that a study has where its configuration names none."""
-
-LEARNED_PARTS = {
-    "verifier among the router's features": ("with_verifier", +1),
-    "behaviour cloning": ("no_bc", -1),
-    "preference training": ("no_dpo", -1),
-    "feature group: uncertainty": ("feat_no_uncertainty", -1),
-    "feature group: progress": ("feat_no_progress", -1),
-    "feature group: page": ("feat_no_page", -1),
-    "feature group: tool": ("feat_no_tool", -1),
-    "rounds of policy iteration": ("no_rounds", -1),
-    "boosting": ("router_logistic", -1),
-    "the router's model": ("router_constant", -1),
-    "re-rolled episodes": ("no_reroll", -1),
-}
-"""Learned part -> the ablation that tells of it, and whether that adds the part (+1) or takes it away (-1)."""

@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from r2v.config.ablations import ABLATION_ROWS, ALL, DEFAULT_ABLATIONS, Ablation
+from r2v.config.ablations import ABLATION_ROWS, ALL_ROWS, DEFAULT_ABLATIONS, Ablation
 from r2v.config.checks import IF_GIVEN, SHA256, Budget, Names, Seeds, check, members
 from r2v.config.methods import METHODS, ORACLE
 from r2v.constraints import (
@@ -241,10 +241,12 @@ class AblationsConfig:
 
     def __post_init__(self) -> None:
         check_fields("ablations", self)
-        members("ablations.names", self.names, (*ABLATION_ROWS, ALL))
-        check(ALL not in self.names or len(self.names) == 1, "ablations.names", f"holds {ALL} alone", self.names)
+        members("ablations.names", self.names, (*ABLATION_ROWS, ALL_ROWS))
+        check(self.names == [ALL_ROWS] or ALL_ROWS not in self.names, "ablations.names", "holds all alone", self.names)
 
     @property
     def rows(self) -> list[Ablation]:
         """The rows that are named, in this order."""
-        return list(ABLATION_ROWS.values()) if self.names == [ALL] else [ABLATION_ROWS[name] for name in self.names]
+        return (
+            list(ABLATION_ROWS.values()) if self.names == [ALL_ROWS] else [ABLATION_ROWS[name] for name in self.names]
+        )

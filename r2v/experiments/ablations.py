@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from r2v import config as c
-from r2v.config.ablations import ABLATION_ROWS, ALL, LEARNED_PARTS, Ablation
+from r2v.config.ablations import ABLATION_ROWS, ALL_ROWS, Ablation
 from r2v.config.methods import ROUTERS, STRONG, WEAK
 from r2v.errors import UsageError
 from r2v.experiments.ablation_reach import why_left_out
@@ -27,9 +27,23 @@ from r2v.storage.files import write_json
 from r2v.storage.integrity import Artifact
 
 if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
     from r2v.evaluation.outcomes import Measured
+
+
+LEARNED_PARTS = {
+    "verifier among the router's features": ("with_verifier", +1),
+    "behaviour cloning": ("no_bc", -1),
+    "preference training": ("no_dpo", -1),
+    "feature group: uncertainty": ("feat_no_uncertainty", -1),
+    "feature group: progress": ("feat_no_progress", -1),
+    "feature group: page": ("feat_no_page", -1),
+    "feature group: tool": ("feat_no_tool", -1),
+    "rounds of policy iteration": ("no_rounds", -1),
+    "boosting": ("router_logistic", -1),
+    "the router's model": ("router_constant", -1),
+    "re-rolled episodes": ("no_reroll", -1),
+}
+"""Learned part -> the ablation that tells of it, and whether that adds the part (+1) or takes it away (-1)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,11 +75,11 @@ def rows_of(config: c.Config) -> list[Ablation]:
 
 def left_out(config: c.Config, row: Ablation) -> str | None:
     """Why the study leaves a row out, if it does. Raises UsageError for one that is named and cannot be made."""
-    base, changed = (_changed(config, overrides) for overrides in (row.shared, (*row.shared, *row.overrides)))
     try:
+        base, changed = (_changed(config, overrides) for overrides in (row.shared, (*row.shared, *row.overrides)))
         return why_left_out(row, base, changed)
     except UsageError as error:
-        if config.ablations.names != [ALL]:
+        if config.ablations.names != [ALL_ROWS]:
             raise UsageError(f"ablation {row.name}: {error}") from None
         return str(error)
 
@@ -169,10 +183,7 @@ def _changed(config: c.Config, overrides: Sequence[str]) -> c.Config:
     return config
 
 
-S = TypeVar("S", bound="DataclassInstance")
-
-
-def _with_key(section: S, path: Sequence[str], value: Any) -> S:
+def _with_key(section: Any, path: Sequence[str], value: Any) -> Any:
     name, *rest = path
     return replace(section, **{name: _with_key(getattr(section, name), rest, value) if rest else value})
 

@@ -9,7 +9,6 @@ README and docs are derived from these rows or tested against them. A command ma
 
 from __future__ import annotations
 
-from r2v.config.ablations import DEFAULT_ABLATIONS
 from r2v.errors import UsageError, nearest
 from r2v.pipeline.rows import CONDITION, Command, FileInput, Flag, Instead, Job
 
@@ -157,7 +156,7 @@ ABLATIONS = Command(
             key="ablations.names",
             metavar="NAME",
             many=True,
-            help=f"ablations to run, or all (default: {' '.join(DEFAULT_ABLATIONS)})",
+            help="rows, or all (default: ablations.names)",
         ),
     ),
 )

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from r2v.config import Config, identity, load
-from r2v.config.ablations import ABLATION_ROWS, ALL, LEARNED_PARTS, Ablation
+from r2v.config.ablations import ABLATION_ROWS, ALL_ROWS, Ablation
 from r2v.envs.base import load_benchmark
 from r2v.errors import UsageError
 from r2v.evaluation.settings import EvaluateSettings
 from r2v.evaluation.tables.ablation_rows import earnings
 from r2v.experiments.ablation_reach import deciding_changes, deciding_jobs
-from r2v.experiments.ablations import AblationsSettings, _chains, left_out, rows_of
+from r2v.experiments.ablations import LEARNED_PARTS, AblationsSettings, _chains, left_out, rows_of
 from r2v.perturb.schedule import make_schedule
 
 
@@ -117,7 +117,7 @@ def test_all_are_the_rows_that_a_configuration_can_tell_of_in_the_order_of_the_t
         config = load(None, ["ablations.names=[all]", f"teacher.provider={provider}"])
         missing = {f"verifier_by_{source}" for source in sources}
         assert AblationsSettings.of(config).rows == [name for name in ABLATION_ROWS if name not in missing]
-    assert load("configs/desk/full.yaml").ablations.names == [ALL]
+    assert load("configs/desk/full.yaml").ablations.names == [ALL_ROWS]
 
 
 def test_rows_that_say_nothing_are_left_out_and_rows_that_cannot_be_made_refused() -> None:
