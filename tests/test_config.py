@@ -28,8 +28,8 @@ from r2v.config import (
     section,
     to_yaml,
 )
+from r2v.config.ablations import ABLATION_ROWS
 from r2v.errors import UsageError
-from r2v.experiments.ablation_table import ABLATION_ROWS
 from r2v.perturb.category import Scene, category
 from r2v.perturb.generic import GENERIC
 from r2v.pipeline.inputs import fingerprint_of

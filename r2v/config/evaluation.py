@@ -6,6 +6,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
+from r2v.config.ablations import ABLATION_ROWS, ALL_ROWS, DEFAULT_ABLATIONS, Ablation
 from r2v.config.checks import IF_GIVEN, SHA256, Budget, Names, Seeds, check, members
 from r2v.config.methods import METHODS, ORACLE
 from r2v.constraints import (
@@ -233,21 +234,23 @@ class EvaluationConfig:
 class AblationsConfig:
     """The ablations: what is taken out of the pipeline, one thing at a time."""
 
-    names: Names = field(
-        default_factory=lambda: [
-            "with_verifier",
-            "no_rounds",
-            "no_dpo",
-            "no_perturbation",
-            "best_of_4",
-            "feat_uncertainty_only",
-            "label_episode",
-            "label_disagreement",
-        ]
-    )
-    """Ablations to run: the rows of ablations.csv (r2v.experiments.ablations describes them)."""
+    names: Names = field(default_factory=lambda: list(DEFAULT_ABLATIONS))
+    """Ablations to run: rows of ablations.csv by name (r2v.config.ablations describes them), or all: every row that
+    this configuration can tell anything of, in the order of the table."""
     seeds: Seeds = field(default_factory=lambda: [1, 2])
     """Evaluation seeds of the ablations."""
+    budgets: Annotated[list[Budget], Distinct(empty=True)] = field(default_factory=list)
+    """Operating points of a frontier that both sides of a routed row play, for APGR; none: APGR is left out. The small
+    policy and the LLM alone are played for it too."""
 
     def __post_init__(self) -> None:
         check_fields("ablations", self)
+        members("ablations.names", self.names, (*ABLATION_ROWS, ALL_ROWS))
+        check(self.names == [ALL_ROWS] or ALL_ROWS not in self.names, "ablations.names", "holds all alone", self.names)
+
+    @property
+    def rows(self) -> list[Ablation]:
+        """The rows that are named, in this order."""
+        return (
+            list(ABLATION_ROWS.values()) if self.names == [ALL_ROWS] else [ABLATION_ROWS[name] for name in self.names]
+        )

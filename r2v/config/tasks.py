@@ -235,13 +235,14 @@ class PerturbConfig:
         default_factory=lambda: ["annotate", "insert", "reroll"]
     )
     """annotate: edit the recorded observations; insert: add failed calls and their retries; reroll: the teacher plays
-    again in the perturbed environment (costs teacher calls)."""
+    again in the perturbed environment (costs teacher calls). replace, for the ablation offline_replacement alone: edit
+    and replace the observations and keep actions that rested on what is gone, which teaches invention."""
     include_clean: bool = True
     """Whether the clean episodes are kept beside the perturbed ones."""
 
     def __post_init__(self) -> None:
         check_fields("perturb", self)
-        members("perturb.constructions", self.constructions, ("annotate", "insert", "reroll"))
+        members("perturb.constructions", self.constructions, ("annotate", "insert", "reroll", "replace"))
         check(
             self.include_clean or bool(self.constructions),
             "perturb.constructions",

@@ -23,7 +23,7 @@ COPIED = "copied context"
 """Label source of a step that its log repeats from an earlier one: read as context, never learnt from."""
 
 Condition = Literal["clean", "noisy", "shift", "heldout"]
-Construction = Literal["native", "annotate", "insert", "reroll"]
+Construction = Literal["native", "annotate", "insert", "reroll", "replace"]
 ActionSource = Literal["teacher", "slm", "llm_fallback", "self_corrected", "scripted"]
 Termination = Literal["stop", "max_steps", "env_error", "budget", "parse_error"]
 PerturbationType = Literal[

@@ -2,27 +2,48 @@
 
     r2v ablations --config configs/mrp.yaml --names no_dpo with_verifier
 
-An ablation is a set of configuration overrides and nothing else. Artifacts are found by fingerprint, so each
-row makes again exactly the stages downstream of its change; `retrained_stages` lists them. Rows are paired by
-task with the unchanged pipeline; `none` changes nothing and must give its bytes. Helpers make whole parts of it: one
+An ablation is a set of configuration overrides and nothing else (`r2v.config.ablations`). Artifacts are found by
+fingerprint, so each row makes again exactly the stages downstream of its change; `retrained_stages` lists them. Rows
+are paired by task with the unchanged pipeline, in the same worlds; `none` changes nothing and must give its bytes. A
+row that could only be one of zeros is left out (`r2v.experiments.ablation_reach`). Helpers make whole parts of it: one
 row's policy is trained by one process while another plays a second row.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from r2v import config as c
-from r2v.errors import UsageError, nearest
-from r2v.experiments.ablation_table import ABLATION_ROWS, LEARNED_PARTS
+from r2v.config.ablations import ABLATION_ROWS, ALL_ROWS, Ablation
+from r2v.config.methods import ROUTERS, STRONG, WEAK
+from r2v.errors import UsageError
+from r2v.experiments.ablation_reach import why_left_out
+from r2v.log import logger
 from r2v.stages import Stage
 from r2v.storage.artifact import Work
 from r2v.storage.files import write_json
 from r2v.storage.integrity import Artifact
 
 if TYPE_CHECKING:
-    from r2v.data.store import StoredEpisodes
+    from r2v.evaluation.outcomes import Measured
+
+
+LEARNED_PARTS = {
+    "verifier among the router's features": ("with_verifier", +1),
+    "behaviour cloning": ("no_bc", -1),
+    "preference training": ("no_dpo", -1),
+    "feature group: uncertainty": ("feat_no_uncertainty", -1),
+    "feature group: progress": ("feat_no_progress", -1),
+    "feature group: page": ("feat_no_page", -1),
+    "feature group: tool": ("feat_no_tool", -1),
+    "rounds of policy iteration": ("no_rounds", -1),
+    "boosting": ("router_logistic", -1),
+    "the router's model": ("router_constant", -1),
+    "re-rolled episodes": ("no_reroll", -1),
+}
+"""Learned part -> the ablation that tells of it, and whether that adds the part (+1) or takes it away (-1)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,101 +51,150 @@ class AblationsSettings:
     """An ablation study depends on every other stage of the chain."""
 
     whole: c.Config
+    """All but hierarchical training, which nothing here reads."""
+    rows: list[str]
+    """Names of the rows that this configuration can tell anything of."""
 
     @classmethod
     def of(cls, config: c.Config) -> AblationsSettings:
-        """The whole configuration but for hierarchical training, which nothing here reads. Raises UsageError for a
-        name that is no ablation's."""
-        for name in config.ablations.names:
-            if name not in ABLATION_ROWS:
-                raise UsageError(f"ablations.names: {name}; {nearest(name, ABLATION_ROWS)}")
-        return cls(whole=replace(config, hierarchical=c.HierarchicalConfig()))
+        """Of the whole configuration. Raises UsageError as `rows_of` does."""
+        rows = [row.name for row in rows_of(config)]
+        return cls(whole=replace(config, hierarchical=c.HierarchicalConfig()), rows=rows)
 
 
-_BASE = "base"
+def rows_of(config: c.Config) -> list[Ablation]:
+    """The rows of the study: those of `ablations.names` that this configuration can tell anything of. Raises UsageError
+    where that is none, or where one that is named cannot be made."""
+    reasons = {row: left_out(config, row) for row in config.ablations.rows}
+    rows = [row for row, reason in reasons.items() if reason is None]
+    if not rows:
+        said = "; ".join(f"{row.name}: {reason}" for row, reason in reasons.items())
+        raise UsageError(f"ablations.names: no row is left ({said}); name others")
+    return rows
+
+
+def left_out(config: c.Config, row: Ablation) -> str | None:
+    """Why the study leaves a row out, if it does. Raises UsageError for one that is named and cannot be made."""
+    try:
+        base, changed = (_changed(config, overrides) for overrides in (row.shared, (*row.shared, *row.overrides)))
+        return why_left_out(row, base, changed)
+    except UsageError as error:
+        if config.ablations.names != [ALL_ROWS]:
+            raise UsageError(f"ablation {row.name}: {error}") from None
+        return str(error)
 
 
 def play(cfg: AblationsSettings, work: Work) -> dict[str, dict[str, Artifact]]:
-    """Make the chain of the base and of every ablation, beside whoever else makes them; job -> artifact of each."""
+    """Make the chain of every base and of every ablation, beside whoever else makes them; job -> artifact of each."""
     from r2v.experiments.shared_chains import make_chains
 
-    names = [_BASE, *cfg.whole.ablations.names]
-    return make_chains(dict(zip(names, chains_of(cfg.whole), strict=True)), root=work.root)
+    return make_chains(_chains(cfg.whole, [ABLATION_ROWS[name] for name in cfg.rows]), root=work.root)
 
 
 def run(cfg: AblationsSettings, work: Work) -> None:
-    """Play the base and every ablation, and write structured_results/ablations.csv and earns_its_place.csv."""
+    """Play the bases and every ablation, and write structured_results/ablations.csv and earns_its_place.csv."""
     from r2v.evaluation.tables.ablation_rows import ablation_rows, earnings, write_ablations
 
-    rows = [ABLATION_ROWS[name] for name in cfg.whole.ablations.names]
+    for row in cfg.whole.ablations.rows:
+        if row.name not in cfg.rows:
+            logger.warning("  ablation %s is left out: %s", row.name, left_out(cfg.whole, row))
+    rows = [ABLATION_ROWS[name] for name in cfg.rows]
     made = play(cfg, work)
-    base_made = made.pop(_BASE)
+    measured = {name: _measured(chain["evaluate"]) for name, chain in made.items()}
     table = ablation_rows(
-        cfg.whole.env.benchmark,
-        _condition(cfg.whole),
-        cfg.whole.evaluation.bootstrap,
         [
-            (
-                row,
-                _episodes(cfg.whole, base_made["evaluate"], row.base_method),
-                _episodes(cfg.whole, made[row.name]["evaluate"], row.ablated_method),
-                [
-                    job
-                    for job, artifact in made[row.name].items()
-                    if job != "evaluate" and artifact.fingerprint != base_made[job].fingerprint
-                ],
-            )
+            (row, _condition(cfg.whole, row), measured[base], measured[row.name], retrained)
             for row in rows
-        ],
+            for base in [_base_name(cfg.whole, row)]
+            for retrained in [_retrained(made[base], made[row.name])]
+        ]
     )
     write_ablations(work.folder / "structured_results", table, earnings(table, LEARNED_PARTS))
-    write_json(work.folder / "changes.json", {row.name: list(row.overrides) for row in rows})
-    played = {
-        f"{job}-{artifact.fingerprint}" for chain in (base_made, *made.values()) for job, artifact in chain.items()
-    }
+    changes = {row.name: {"ablated": list(row.overrides), "both": list(row.shared)} for row in rows}
+    write_json(work.folder / "changes.json", changes)
+    played = {f"{job}-{artifact.fingerprint}" for chain in made.values() for job, artifact in chain.items()}
     work.summary.update(rows=len(table), artifacts=sorted(played))
 
 
-def _condition(config: c.Config) -> str:
-    return "noisy" if "noisy" in config.evaluation.conditions else config.evaluation.conditions[0]
+def _retrained(base: dict[str, Artifact], ablated: dict[str, Artifact]) -> list[str]:
+    """The jobs whose artifact is not the base's."""
+    return [
+        job for job, artifact in ablated.items() if job != "evaluate" and artifact.fingerprint != base[job].fingerprint
+    ]
+
+
+def _condition(config: c.Config, row: Ablation) -> str:
+    """What both sides of a row play under."""
+    usual = "noisy" if "noisy" in config.evaluation.conditions else config.evaluation.conditions[0]
+    return row.condition or usual
 
 
 def chains_of(config: c.Config) -> list[c.Config]:
-    """The configurations that are evaluated: of the base, then of each ablation in `ablations.names`."""
-    rows = [ABLATION_ROWS[name] for name in config.ablations.names]
-    base = _evaluated(config, config, sorted({row.base_method for row in rows}))
-    return [base, *(_evaluated(_changed(config, row.overrides), config, [row.ablated_method]) for row in rows)]
+    """The configurations that are evaluated: the bases, then each ablation of `ablations.names`."""
+    return list(_chains(config, rows_of(config)).values())
 
 
-def _evaluated(changed: c.Config, config: c.Config, methods: list[str]) -> c.Config:
-    """The changed configuration, evaluated by these methods under the one condition of the study."""
-    seeds, conditions = changed.ablations.seeds, [_condition(config)]
+def _chains(config: c.Config, rows: Sequence[Ablation]) -> dict[str, c.Config]:
+    """The same by name. Rows whose sides share overrides and condition are compared with one base."""
+    methods: dict[str, list[str]] = {}
+    for row in rows:
+        methods.setdefault(_base_name(config, row), []).append(row.base_method)
+    bases = {
+        name: _evaluated(_changed(config, row.shared), _condition(config, row), methods[name])
+        for row in reversed(rows)
+        for name in [_base_name(config, row)]
+    }
+    ablated = {
+        row.name: _evaluated(
+            _changed(config, (*row.shared, *row.overrides)), _condition(config, row), [row.ablated_method]
+        )
+        for row in rows
+    }
+    return {**dict(reversed(bases.items())), **ablated}
+
+
+def _base_name(config: c.Config, row: Ablation) -> str:
+    return " ".join(("base", *row.shared, _condition(config, row)))
+
+
+def _evaluated(changed: c.Config, condition: str, methods: Sequence[str]) -> c.Config:
+    """The changed configuration, evaluated by these methods under this condition: by routed ones at the study's
+    operating points too, for APGR between the two ends."""
+    budgets = changed.ablations.budgets if set(methods) & set(ROUTERS) else []
+    ends = [WEAK, STRONG] if budgets else []
     evaluation = replace(
         changed.evaluation,
-        methods=methods,
-        seeds=seeds,
-        conditions=conditions,
-        budgets=[],  # neither a frontier nor executed gains: the rows compare episodes
+        methods=sorted({*methods, *ends}),
+        seeds=changed.ablations.seeds,
+        conditions=[condition],
+        budgets=budgets,
         gains_tasks=0,
     )
     return replace(changed, evaluation=evaluation)
 
 
-def _changed(config: c.Config, overrides: tuple[str, ...]) -> c.Config:
-    from omegaconf import OmegaConf
+def _changed(config: c.Config, overrides: Sequence[str]) -> c.Config:
+    """The configuration under these overrides."""
+    import yaml
 
-    merged = OmegaConf.merge(OmegaConf.structured(config), OmegaConf.from_dotlist(list(overrides)))
-    changed = OmegaConf.to_object(merged)
-    assert isinstance(changed, c.Config)
-    return changed
-
-
-def _episodes(config: c.Config, artifact: Artifact, method: str) -> StoredEpisodes:
-    from r2v.data.store import StoredEpisodes
-    from r2v.evaluation.setup import episodes_path
-
-    path = episodes_path(artifact.folder, _condition(config), method)
-    return StoredEpisodes(artifact.file(path.relative_to(artifact.folder).as_posix()))
+    for override in overrides:
+        key, _, value = override.partition("=")
+        config = _with_key(config, key.split("."), yaml.safe_load(value))
+    return config
 
 
-STAGE = Stage(version=2, settings=AblationsSettings, run=run, chains=chains_of, play=play)
+def _with_key(section: Any, path: Sequence[str], value: Any) -> Any:
+    name, *rest = path
+    return replace(section, **{name: _with_key(getattr(section, name), rest, value) if rest else value})
+
+
+def _measured(evaluated: Artifact) -> Measured:
+    """What an evaluation's episodes come to."""
+    from r2v.evaluation.outcomes import measure
+    from r2v.evaluation.setup import read_setup, stored_episodes
+
+    setup = read_setup(evaluated.folder)
+    return measure(stored_episodes(evaluated.folder, setup), setup)
+
+
+STAGE = Stage(version=3, settings=AblationsSettings, run=run, chains=chains_of, play=play)

@@ -112,7 +112,8 @@ def _samples(config: Config, stage: ActingStage) -> tuple[int, Sampling]:
     drawn = config.candidates if stage == "candidates" else config.inference
     count = config.candidates.num_samples if stage == "candidates" else config.inference.num_candidates
     if stage == "ablations":
-        count, asked = 4, any(name.startswith("best_of_") for name in config.ablations.names)
+        rows = [row.name for row in config.ablations.rows if row.ablated_method == "best_of_k"]
+        count, asked = max((int(name.removeprefix("best_of_")) for name in rows), default=count), bool(rows)
     else:
         asked = stage == "candidates" or (stage == "evaluate" and "best_of_k" in config.evaluation.methods)
     if not (asked or (stage != "candidates" and "samples" in config.router.features)):

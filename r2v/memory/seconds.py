@@ -142,6 +142,6 @@ def _requests(config: Config, stage: str) -> tuple[float, float, int]:
     tasks = config.evaluation.num_tasks or EVALUATED
     local = sum(METHODS[name].name != "llm_only" for name in config.evaluation.methods)
     if stage == "ablations":
-        return 2 * len(config.ablations.names) * tasks * len(config.ablations.seeds) * steps, 1, samples
+        return 2 * len(config.ablations.rows) * tasks * len(config.ablations.seeds) * steps, 1, samples
     episodes = local * tasks * len(config.evaluation.seeds) * len(config.evaluation.conditions)
     return episodes * steps, 1, samples

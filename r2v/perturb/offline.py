@@ -9,8 +9,9 @@ exactly what the live world would have given. Two constructions are valid:
     insert     a failed call and its retry are put in: only where a failed call leaves the world as it was, and for
                failures that pass
 
-Replacing an observation and keeping the action that was chosen on it is refused: it teaches invention. Those
-categories need the teacher to play again in the perturbed world.
+Replacing an observation and keeping the action that was chosen on it is no such construction: it teaches invention.
+Those categories need the teacher to play again in the perturbed world. `replace` does it all the same, for the ablation
+that shows the harm; no other configuration makes such episodes, and cloning refuses them unless it is told.
 """
 
 from __future__ import annotations
@@ -90,6 +91,13 @@ def insert(episode: Episode, schedule: Schedule, *, max_steps: int) -> Episode |
     return _replay(episode, schedule, "insert", max_steps)
 
 
+def replace_pages(episode: Episode, schedule: Schedule, *, max_steps: int) -> Episode | Rejected:
+    """The twin of a clean episode whose goal and observations are edited and replaced as the schedule says, with the
+    actions that were chosen on what is gone. Raises UsageError where the schedule fails calls."""
+    _require(schedule, ("goal", "replace", "value", "edit"), "replace")
+    return _replay(episode, schedule, "replace", max_steps)
+
+
 def twins(
     episode: Episode,
     schedule: Schedule,
@@ -99,8 +107,9 @@ def twins(
     idempotent: bool,
     report: Report,
 ) -> Iterator[Episode]:
-    """The valid offline twins of a clean episode; `report` counts the others. `idempotent`: a failed call
-    leaves the world as it was. An episode that must not be cut is annotated by the remaining categories."""
+    """The offline twins of a clean episode, valid ones unless `replace` is asked for; `report` counts the others.
+    `idempotent`: a failed call leaves the world as it was. An episode that must not be cut is annotated by the
+    remaining categories."""
     if "annotate" in constructions:
         twin = annotate(episode, schedule.only("goal", "edit"), max_steps=max_steps)
         if twin is Rejected.LOST_SUPPORT:
@@ -112,6 +121,9 @@ def twins(
     elif "insert" in constructions:
         failures = schedule.only("tool_call", transient=True)
         yield from report.accepted("insert", insert(episode, failures, max_steps=max_steps))
+    if "replace" in constructions:
+        pages = schedule.only("goal", "replace", "value", "edit")
+        yield from report.accepted("replace", replace_pages(episode, pages, max_steps=max_steps))
 
 
 def _require(schedule: Schedule, kinds: tuple[PerturbationKind, ...], construction: str) -> None:
@@ -124,7 +136,7 @@ def _require(schedule: Schedule, kinds: tuple[PerturbationKind, ...], constructi
 
 
 def _replay(
-    episode: Episode, schedule: Schedule, construction: Literal["annotate", "insert"], max_steps: int
+    episode: Episode, schedule: Schedule, construction: Literal["annotate", "insert", "replace"], max_steps: int
 ) -> Episode | Rejected:
     """Play the recording under the schedule, repeating each call until it goes through."""
     meta, env = episode.metadata, PerturbedEnv(Recording(episode), schedule)

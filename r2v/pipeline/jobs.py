@@ -151,7 +151,7 @@ ABLATIONS = Command(
     positionals=("--seeds", CONDITION),
     flags=(
         Flag(name="--seeds", key="ablations.seeds", metavar="SEED", many=True, help="world seeds (default: 1 2)"),
-        Flag(name="--names", key="ablations.names", metavar="NAME", many=True, help="ablations to run (default: all)"),
+        Flag(name="--names", key="ablations.names", metavar="NAME", many=True, help="rows, or all (default: a few)"),
     ),
 )
 TRAIN_HIERARCHICAL = Command(

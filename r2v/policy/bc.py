@@ -42,16 +42,17 @@ class Collected(Protocol):
     def __len__(self) -> int: ...
 
 
-def check_clonable(episodes: Iterable[Episode], splits: Sequence[str] = ("train",)) -> None:
+def check_clonable(episodes: Iterable[Episode], splits: Sequence[str] = ("train",), *, replaced: bool = False) -> None:
     """Raises InputError naming the first episode that must not be learnt from: a failed one (or an imported one whose
-    log says so), one of another split, or one whose observations were replaced after the fact."""
+    log says so), one of another split, or, unless `replaced`, one whose observations were replaced after the fact."""
+    allowed = (*_CLONED, "replace") if replaced else _CLONED
     for episode in episodes:
         if not episode.demonstrates:
             problem = "failed; only successful episodes are cloned"
         elif episode.metadata.split not in splits:
             problem = f"is of the split {episode.metadata.split}; allowed: {', '.join(splits)}"
-        elif episode.construction not in _CLONED:
-            problem = f"is of the construction {episode.construction}; allowed: {', '.join(_CLONED)}"
+        elif episode.construction not in allowed:
+            problem = f"is of the construction {episode.construction}; allowed: {', '.join(allowed)}"
         else:
             continue
         raise InputError(f"episode {episode.episode_id}: {problem}; run perturb again on its source")
@@ -74,15 +75,17 @@ def train_bc(
     *,
     seed: int,
     held_out: Collected = (),
+    replaced: bool = False,
 ) -> dict[str, Any]:
     """Clone the episodes into `out`/final, resuming from `out`/checkpoint-latest; returns and writes the report
     (as rank 0; the others' is empty).
 
-    `held_out` episodes (the calibration split, or tasks that are left to a router) are only measured on. Raises
-    InputError for an episode that must not be learnt from, EmptyResult where no step is left.
+    `held_out` episodes (the calibration split, or tasks that are left to a router) are only measured on; `replaced` as
+    of `check_clonable`. Raises InputError for an episode that must not be learnt from, EmptyResult where no step is
+    left.
     """
-    check_clonable(episodes)
-    check_clonable(held_out, ("calibration", "train"))
+    check_clonable(episodes, replaced=replaced)
+    check_clonable(held_out, ("calibration", "train"), replaced=replaced)
     built = build_rows(episodes, encoder, cache(lambda: _takes_trees(loaded, encoder)))
     rows = [built.rows[i] for i in draw_rows(len(built.rows), phase.max_examples, seed)]
     if not rows:

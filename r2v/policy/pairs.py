@@ -112,7 +112,7 @@ def _pair(state: CandidateState, cfg: PreferenceConfig, lengths: Mapping[str, fl
     if not margins:
         return "not_measured"
     margin, chosen, rejected = max(margins, key=lambda m: (m[0], _likelihood(m[1]), -m[1].k, -m[2].k))
-    if margin < (cfg.min_value_gap if cfg.pair_mode == "outcome" else cfg.min_margin):
+    if margin <= 0 or margin < (cfg.min_value_gap if cfg.pair_mode == "outcome" else cfg.min_margin):
         return "margin"
     reason = _unfit(chosen, rejected, state.canaries, cfg, lengths)
     return reason or PreferencePair(

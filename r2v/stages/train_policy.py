@@ -55,6 +55,8 @@ class BCSettings:
     """Whose tools the policy is told; None: it is told none."""
     held_out_tasks: float | None = field(default=None, metadata=c.IF_GIVEN)
     """The share of tasks that are left to an imputed router, and measured on; None: every task is cloned."""
+    replaced: bool | None = field(default=None, metadata=c.IF_GIVEN)
+    """Whether episodes whose observations were replaced are cloned too; None: they are refused."""
     needs_world: ClassVar = False
     """The tools were recorded with the data; only data of an earlier R2V, which has none, asks a fresh world."""
 
@@ -72,6 +74,7 @@ class BCSettings:
             max_new_tokens=config.inference.max_new_tokens,
             env=_env_told(config),
             held_out_tasks=config.router.left_out_of_cloning,
+            replaced=True if "replace" in config.perturb.constructions else None,
         )
 
 
@@ -223,7 +226,14 @@ def _clone(cfg: BCSettings, work: Work) -> dict[str, Any]:
         write_tools(work.folder / TOOLS_FILE, tools)
     loaded = load_policy(cfg.policy, for_training=True, sharded=cfg.phase.fsdp, seed=cfg.seed)
     return train_bc(
-        cloned, loaded, _encoder(cfg, loaded, tools), cfg.phase, work.folder, seed=cfg.seed, held_out=held_out
+        cloned,
+        loaded,
+        _encoder(cfg, loaded, tools),
+        cfg.phase,
+        work.folder,
+        seed=cfg.seed,
+        held_out=held_out,
+        replaced=bool(cfg.replaced),
     )
 
 

@@ -13,7 +13,7 @@ from r2v.data.episode import Action, Episode, Observation, Step, parse_episode, 
 from r2v.envs.desk import Desk
 from r2v.errors import UsageError
 from r2v.perturb import PerturbedEnv, call_failed
-from r2v.perturb.offline import annotate, insert, twins
+from r2v.perturb.offline import annotate, insert, replace_pages, twins
 from r2v.perturb.report import Rejected, Report
 from r2v.perturb.schedule import Schedule, make_schedule
 from r2v.perturb.support import lost_support
@@ -251,6 +251,24 @@ def test_replacing_an_observation_under_its_action_is_refused(
 ) -> None:
     with pytest.raises(UsageError, match=f"annotate: {name} cannot be written"):
         annotate(clean[0], make_schedule(desk, only(**{name: 0.1}), "noisy", 101), max_steps=16)
+
+
+def test_replacement_keeps_actions_that_rested_on_what_is_gone(clean: list[Episode], desk: Desk, only: Make) -> None:
+    """The construction of the ablation alone: no twin is refused for lost support, and no action changes."""
+    schedule = make_schedule(desk, only(partial_observation=0.6, stale_observation=0.4), "shift", 101)
+    report = Report()
+    made = [
+        twin
+        for episode in clean
+        for twin in twins(episode, schedule, ["replace"], max_steps=16, idempotent=True, report=report)
+    ]
+    by_id = {episode.episode_id: episode for episode in clean}
+    parents = [by_id[str(twin.parent_episode_id)] for twin in made]
+    assert {twin.construction for twin in made} == {"replace"} and "lost_support" not in report.as_json()["rejected"]
+    assert all(replay_actions(twin) == replay_actions(parent) for twin, parent in zip(made, parents, strict=True))
+    assert sum(bool(lost_support(parent, twin)) for twin, parent in zip(made, parents, strict=True)) > len(made) / 4
+    with pytest.raises(UsageError, match="replace: tool_error cannot be written"):
+        replace_pages(clean[0], make_schedule(desk, only(tool_error=1.0), "noisy", 101), max_steps=16)
 
 
 def test_insert_takes_failing_calls_only(desk: Desk, clean: list[Episode], only: Make) -> None:

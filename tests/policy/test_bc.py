@@ -8,8 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
-from r2v.config import Phase
+from r2v.config import Phase, load
+from r2v.config.ablations import ABLATION_ROWS
 from r2v.data.episode import Action, Episode, EpisodeMetadata, Observation, Step
 from r2v.errors import EmptyResult, EnvironmentFault, InputError, Interrupted, UsageError
 from r2v.policy.bc import IGNORED, build_rows, check_clonable, train_bc
@@ -60,8 +62,6 @@ def _episode(i: int, *, steps: int = 3, words: int = 6) -> Episode:
 
 
 def _loaded(seed: int = 0) -> Loaded:
-    import torch
-
     tokenizer = tiny_models.tokenizer()
     return Loaded(model=tiny_models.model(len(tokenizer), seed, torch.float32), tokenizer=tokenizer, name="toy")
 
@@ -132,6 +132,18 @@ def test_what_must_not_be_learnt_from_is_refused(change: dict[str, object], prob
         train_bc([_episode(1), bad], _loaded(), _encoder(), PHASE, tmp_path, seed=0)
     assert refused.value.exit_code == 3
     check_clonable([_episode(1)])
+    check_clonable([replace(_episode(7), construction="replace")], replaced=True)
+
+
+def test_the_cloning_of_the_ablation_dpo_from_base_moves_no_weight(tmp_path: Path) -> None:
+    """An update of one example, of a size below the spacing of the weights."""
+    cloning = load(None, ABLATION_ROWS["dpo_from_base"].overrides).training.phase("bc")
+    loaded = _loaded()
+    before = {name: weight.detach().clone() for name, weight in loaded.model.named_parameters()}
+    report = train_bc([_episode(1), _episode(2)], loaded, _encoder(), cloning, tmp_path, seed=0)
+    assert report["n_rows"] == 1
+    for name, weight in loaded.model.named_parameters():
+        assert torch.allclose(weight, before[name], rtol=torch.finfo(weight.dtype).eps, atol=2e-12), name
 
 
 def test_nothing_left_is_an_empty_result(tmp_path: Path) -> None:

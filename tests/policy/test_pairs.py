@@ -96,6 +96,19 @@ def test_equal_candidates_give_no_pair_and_say_why() -> None:
     assert ": no states;" in why_none(make_pairs([], PreferenceConfig())[1], PreferenceConfig())
 
 
+def test_actions_that_came_to_the_same_are_no_pair_however_small_a_gap_is_allowed() -> None:
+    """Else the likelier of two equal actions would be preferred."""
+    alike = state("s", act(0, "a", 1.0, score=0.5, logprob_sum=-1.0), act(1, "b", 1.0, score=0.5, logprob_sum=-9.0))
+    near = state("t", act(0, "a", 1.0, score=0.5), act(1, "b", 0.99, score=0.49))
+    for cfg in (
+        PreferenceConfig(min_value_gap=0.0),
+        PreferenceConfig(min_margin=0.0, pair_mode="verifier_margin"),
+    ):
+        pairs, counts = make_pairs([alike, near], cfg)
+        assert [(pair.state_id, pair.margin) for pair in pairs] == [("t", 0.01)]
+        assert counts["margin"] == 1
+
+
 def test_the_order_of_states_does_not_matter() -> None:
     assert make_pairs(FIXTURE[::-1], PreferenceConfig()) == make_pairs(FIXTURE, PreferenceConfig())
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from r2v.config.ablations import ABLATION_ROWS
 from r2v.data.store import write_episodes
+from r2v.evaluation.outcomes import measure
 from r2v.evaluation.setup import Setup, episodes_path, write_setup
 from r2v.evaluation.tables.ablation_rows import ablation_rows, write_ablations
 from r2v.evaluation.tables.build import write_results_folder
-from r2v.experiments.ablation_table import ABLATION_ROWS
 from r2v.pipeline.jobs import job
 from r2v.storage.paths import Places
 
@@ -36,22 +38,22 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for method, episodes in played.items():
         write_episodes(episodes_path(evaluated, "noisy", method), episodes)
     tasks = [episode.metadata.task_id for episode in played["llm_only"]]
-    write_setup(
-        evaluated,
-        Setup(
-            benchmark="desk",
-            benchmark_version="1",
-            methods=tuple(METHODS),
-            seeds=(1,),
-            tasks={"noisy": tasks},
-            resamples=500,
-        ),
+    setup = Setup(
+        benchmark="desk",
+        benchmark_version="1",
+        methods=tuple(METHODS),
+        seeds=(1,),
+        tasks={"noisy": tasks},
+        resamples=500,
     )
+    write_setup(evaluated, setup)
     write_results_folder(evaluated)
-    again = play("evaluation", 8, condition="noisy", method="llm_only")
+    again = play("evaluation", 8, condition="noisy", method="r2v", **METHODS["r2v"])
+    alone = replace(setup, methods=("r2v",))
+    base, ablated = (measure(episodes, alone) for episodes in (played["r2v"], again))
     write_ablations(
         places.published(str(job("ablations").place)) / "structured_results",
-        ablation_rows("desk", "noisy", 500, [(ABLATION_ROWS["none"], played["llm_only"], again, [])]),
+        ablation_rows([(ABLATION_ROWS["none"], "noisy", base, ablated, [])]),
     )
     return root
 

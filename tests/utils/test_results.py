@@ -97,11 +97,19 @@ def test_ablations_csv_has_the_originals_columns_and_ours():
         "n_tasks": 60,
         "p_holm": 0.25,
         "retrained_stages": "router_features router",
+        "min_detectable_difference": 0.125,
+        "base_cost": 0.5,
+        "ablated_cost": 0.25,
+        "cost_delta": -0.25,
+        "cost_delta_ci": [-0.5, 0.0],
+        **dict.fromkeys(("base_apgr", "ablated_apgr", "apgr_delta", "apgr_delta_ci")),
     }
     assert csv_text("ablations.csv", [row]) == (
         "name,description,base_method,ablated_method,benchmark,condition,base_sr,ablated_sr,delta,delta_ci,"
-        "p_value,n_tasks,p_holm,retrained_stages\n"
-        'no_dpo,BC only,r2v,r2v,desk,noisy,0.75,0.5,-0.25,"[-0.5, 0]",0.125,60,0.25,router_features router\n'
+        "p_value,n_tasks,p_holm,retrained_stages,min_detectable_difference,base_cost,ablated_cost,cost_delta,"
+        "cost_delta_ci,base_apgr,ablated_apgr,apgr_delta,apgr_delta_ci\n"
+        'no_dpo,BC only,r2v,r2v,desk,noisy,0.75,0.5,-0.25,"[-0.5, 0]",0.125,60,0.25,router_features router,'
+        '0.125,0.5,0.25,-0.25,"[-0.5, 0]",,,,\n'
     )
 
 

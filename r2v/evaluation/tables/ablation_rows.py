@@ -1,16 +1,23 @@
-"""Rows of ablations.csv: the whole pipeline against the pipeline without one part, paired by task."""
+"""Rows of ablations.csv: the whole pipeline against the pipeline without one part, paired by task.
+
+Success is tested, with Holm's correction over all rows; dollars as billed and APGR are given with intervals of their
+differences. APGR is each side's own: between the small policy and the LLM of its pipeline.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from r2v.data.episode import Episode
 from r2v.errors import EmptyResult, InputError
-from r2v.evaluation.statistics import FloatArray, holm, paired_difference
+from r2v.evaluation.frontier import BILLED, curve_of
+from r2v.evaluation.metrics import mean_over_seeds
+from r2v.evaluation.outcomes import Grid, Measured
+from r2v.evaluation.setup import MAIN
+from r2v.evaluation.statistics import holm, paired_difference, percentile_interval
 from r2v.evaluation.tables.files import csv_text, round_figures, write_results
 
 
@@ -28,37 +35,82 @@ class Named(Protocol):
 
 
 def ablation_rows(
-    benchmark: str,
-    condition: str,
-    resamples: int,
-    played: Sequence[tuple[Named, Iterable[Episode], Iterable[Episode], Sequence[str]]],
+    played: Sequence[tuple[Named, str, Measured, Measured, Sequence[str]]],
 ) -> list[dict[str, Any]]:
-    """One row per (ablation, base episodes, ablated episodes, retrained jobs); p-values are Holm-adjusted over
-    all rows. Raises InputError where the two were not played on the same tasks and seeds."""
-    rows: list[dict[str, Any]] = []
-    for ablation, base, ablated, retrained in played:
-        of_base, of_ablated = _paired(ablation.name, base, ablated)
-        found = paired_difference(of_ablated, of_base, resamples=resamples)
-        rows.append(
-            {
-                "name": ablation.name,
-                "description": ablation.description,
-                "base_method": ablation.base_method,
-                "ablated_method": ablation.ablated_method,
-                "benchmark": benchmark,
-                "condition": condition,
-                "base_sr": float(of_base.mean()),
-                "ablated_sr": float(of_ablated.mean()),
-                "delta": found.difference,
-                "delta_ci": list(found.interval),
-                "p_value": found.p_value,
-                "n_tasks": found.num_tasks,
-                "retrained_stages": " ".join(retrained) or "none",
-            }
-        )
+    """One row per (ablation, condition, base, ablated, retrained jobs); p-values are Holm-adjusted over all rows.
+    Raises InputError where the two were not played on the same tasks and seeds, EmptyResult where no task could be
+    measured."""
+    rows = [_row(*one) for one in played]
     for row, p_holm in zip(rows, holm([row["p_value"] for row in rows]), strict=True):
         row["p_holm"] = p_holm
     return rows
+
+
+def _row(
+    ablation: Named, condition: str, base: Measured, ablated: Measured, retrained: Sequence[str]
+) -> dict[str, Any]:
+    of_base, of_ablated = _paired(
+        ablation.name,
+        base.grids[condition, ablation.base_method, MAIN],
+        ablated.grids[condition, ablation.ablated_method, MAIN],
+    )
+    setup = base.setup
+    (base_sr, _), (ablated_sr, _) = (mean_over_seeds(grid["success"]) for grid in (of_base, of_ablated))
+    (base_cost, _), (ablated_cost, _) = (mean_over_seeds(grid[BILLED]) for grid in (of_base, of_ablated))
+    success = paired_difference(ablated_sr, base_sr, setup.level, setup.resamples)
+    cost = paired_difference(ablated_cost, base_cost, setup.level, setup.resamples)
+    return {
+        "name": ablation.name,
+        "description": ablation.description,
+        "base_method": ablation.base_method,
+        "ablated_method": ablation.ablated_method,
+        "benchmark": setup.benchmark,
+        "condition": condition,
+        "base_sr": float(base_sr.mean()),
+        "ablated_sr": float(ablated_sr.mean()),
+        "delta": success.difference,
+        "delta_ci": list(success.interval),
+        "p_value": success.p_value,
+        "n_tasks": success.num_tasks,
+        "retrained_stages": " ".join(retrained) or "none",
+        "min_detectable_difference": success.detectable,
+        "base_cost": float(base_cost.mean()),
+        "ablated_cost": float(ablated_cost.mean()),
+        "cost_delta": cost.difference,
+        "cost_delta_ci": list(cost.interval),
+        **_apgr(ablation, condition, base, ablated),
+    }
+
+
+def _apgr(ablation: Named, condition: str, base: Measured, ablated: Measured) -> dict[str, Any]:
+    """APGR of both sides and of their difference, by paired bootstrap over tasks; None where a side plays no frontier,
+    or its LLM gains nothing."""
+    found: dict[str, Any] = dict.fromkeys(("base_apgr", "ablated_apgr", "apgr_delta", "apgr_delta_ci"))
+    curves = (curve_of(base, condition, ablation.base_method), curve_of(ablated, condition, ablation.ablated_method))
+    if None in curves:
+        return found
+    of_base, of_ablated = (curve.apgr() for curve in curves if curve is not None)
+    for name, draws in {"base_apgr": of_base, "ablated_apgr": of_ablated, "apgr_delta": of_ablated - of_base}.items():
+        found[name] = None if np.isnan(draws[0]) else float(draws[0])
+    if found["apgr_delta"] is not None:
+        interval = percentile_interval((of_ablated - of_base)[1:], base.setup.level)
+        found["apgr_delta_ci"] = None if interval is None else list(interval)
+    return found
+
+
+def _paired(name: str, base: Grid, ablated: Grid) -> tuple[Grid, Grid]:
+    """Both grids, of the tasks that were measured on both sides, with the cells that were."""
+    if base.tasks != ablated.tasks or base.seeds != ablated.seeds:
+        raise InputError(
+            f"ablation {name}: its sides played {len(base.tasks)} tasks with seeds {list(base.seeds)} and "
+            f"{len(ablated.tasks)} with {list(ablated.seeds)}; they must be the same tasks and seeds"
+        )
+    both = ~(np.isnan(base["success"]) | np.isnan(ablated["success"]))
+    tasks = [task for row, task in enumerate(base.tasks) if both[row].any()]
+    if not tasks:
+        raise EmptyResult(f"ablation {name}: every episode ended in a fault of the world")
+    mask = both.astype(float)
+    return base.where(mask).of_tasks(tasks), ablated.where(mask).of_tasks(tasks)
 
 
 def earnings(rows: Sequence[dict[str, Any]], parts: Mapping[str, tuple[str, int]]) -> list[dict[str, Any]]:
@@ -90,26 +142,3 @@ def write_ablations(folder: Path, rows: Sequence[dict[str, Any]], earned: Sequen
         raise EmptyResult("ablations.names is empty: no row to write; name at least one")
     tables = {"ablations.csv": rows, "earns_its_place.csv": earned}
     write_results(folder, {name: csv_text(name, round_figures(table)) for name, table in tables.items()})
-
-
-def _paired(name: str, base: Iterable[Episode], ablated: Iterable[Episode]) -> tuple[FloatArray, FloatArray]:
-    """Mean success per task of both, over tasks on which both could be measured."""
-    of_base, of_ablated = _by_cell(base), _by_cell(ablated)
-    if of_base.keys() != of_ablated.keys():
-        only = sorted(of_base.keys() ^ of_ablated.keys())[0]
-        raise InputError(f"ablation {name}: task {only[0]} with seed {only[1]} was played on one side only")
-    tasks: dict[str, list[tuple[float, float]]] = {}
-    for (task, seed), success in of_base.items():
-        other = of_ablated[task, seed]
-        if success is not None and other is not None:
-            tasks.setdefault(task, []).append((success, other))
-    if not tasks:
-        raise EmptyResult(f"ablation {name}: every episode ended in a fault of the world")
-    means = np.array([np.mean(pairs, axis=0) for _, pairs in sorted(tasks.items())])
-    return means[:, 0], means[:, 1]
-
-
-def _by_cell(episodes: Iterable[Episode]) -> dict[tuple[str, int], float | None]:
-    return {
-        (e.metadata.task_id, e.metadata.seed): None if e.env_fault is not None else float(e.success) for e in episodes
-    }

@@ -34,7 +34,10 @@ _MAIN = (
     "n_tasks",
     "n_seeds",
 )
-_ABLATIONS = ("name", "condition", "base_sr", "ablated_sr", "delta", "delta_ci", "p_holm", "n_tasks")
+_ABLATIONS = (
+    *("name", "condition", "base_sr", "ablated_sr", "delta", "delta_ci", "p_holm", "min_detectable_difference"),
+    *("cost_delta", "cost_delta_ci", "apgr_delta", "apgr_delta_ci", "n_tasks"),
+)
 _MORE = {
     "frontier": ("method", "condition", "operating_point", "avg_cost_cached", "success_rate", "success_rate_ci"),
     "per_category": ("method", "condition", "category", "success_rate", "success_rate_ci"),

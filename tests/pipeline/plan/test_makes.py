@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from r2v.config import Config, identity, load
+from r2v.config.ablations import ABLATION_ROWS
 from r2v.experiments import ablations, shared_chains
 from r2v.pipeline.plan.makes import makes_of
 from r2v.pipeline.rows import Job
@@ -24,7 +25,12 @@ def test_an_ablation_study_makes_what_changes_and_nothing_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Beside the study itself, whose jobs are counted by fingerprint."""
-    config = load(None, ["ablations.names=[none,with_verifier,no_dpo,no_perturbation,best_of_4,label_episode]"])
+    config = load(
+        None,
+        [
+            "ablations.names=[none,with_verifier,no_dpo,no_perturbation,best_of_4,label_episode,beta_02,nothing_held_out]"
+        ],
+    )
     asked: list[tuple[str, str, Any]] = []
 
     def run_job(config: Config, row: Job, inputs: Any, **_: Any) -> Any:
@@ -34,8 +40,7 @@ def test_an_ablation_study_makes_what_changes_and_nothing_twice(
         return SimpleNamespace(artifact=SimpleNamespace(fingerprint=key, data_sha256=key))
 
     monkeypatch.setattr(shared_chains, "run_job", run_job)
-    base, *changed = ablations.chains_of(config)
-    for chain in (config, base, *changed):
+    for chain in (config, *ablations.chains_of(config)):
         shared_chains.make_chains({"chain": chain}, root=tmp_path)
     own = {key for name, key, _ in asked[:9] if name != "evaluate"}
     fresh = {key: (name, whole) for name, key, whole in reversed(asked[9:]) if key not in own}
@@ -45,5 +50,6 @@ def test_an_ablation_study_makes_what_changes_and_nothing_twice(
 
 
 def test_a_changed_configuration_is_the_one_that_its_overrides_load() -> None:
-    for row in ablations.ABLATION_ROWS.values():
-        assert ablations._changed(load(None), row.overrides) == load(None, row.overrides)
+    for row in ABLATION_ROWS.values():
+        changes = (*row.shared, *row.overrides)
+        assert ablations._changed(load(None), changes) == load(None, changes)

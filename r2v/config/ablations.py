@@ -1,19 +1,35 @@
-"""Every ablation: configuration overrides and nothing else. Earnings: what each learned part gains over its absence."""
+"""The ablation registry: every ablation by name, as configuration overrides and nothing else.
+
+This is the only list of their names. `r2v.experiments.ablations` says which rows a configuration can tell anything of,
+and makes both sides of each.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+ALL_ROWS = "all"
+"""In `ablations.names`: every row, in the order of the table."""
+_UNSEEN = ("preference.accept=always",)
+"""What rows on preference training set on both sides: else a training that is thrown away is a row of zeros, which
+tells of the acceptance and not of what the row is about."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Ablation:
-    """One row: what is changed, and which method of the changed pipeline is compared with which of the whole."""
+    """One row: what is changed, and which method of the changed pipeline is compared with which of the whole. Both play
+    the same worlds."""
 
     name: str
     description: str
     overrides: tuple[str, ...] = ()
+    """Of the ablated side."""
+    shared: tuple[str, ...] = ()
+    """Overrides of both sides."""
     base_method: str = "r2v"
     ablated_method: str = "r2v"
+    condition: str | None = None
+    """What both sides play under; None: noisy, or else the first of `evaluation.conditions`."""
 
 
 ABLATION_ROWS = {
@@ -39,12 +55,21 @@ ABLATION_ROWS = {
             overrides=("perturb.constructions=[annotate,insert]",),
         ),
         Ablation(
-            name="candidates_k2", description="two candidates a state for DPO", overrides=("candidates.num_samples=2",)
+            name="offline_replacement",
+            description="noisy episodes by replaced pages under the recorded actions, none re-played: what that harms",
+            overrides=("perturb.constructions=[replace]",),
+        ),
+        Ablation(
+            name="candidates_k2",
+            description="two candidates a state for DPO",
+            overrides=("candidates.num_samples=2",),
+            shared=_UNSEEN,
         ),
         Ablation(
             name="candidates_k8",
             description="eight candidates a state for DPO",
             overrides=("candidates.num_samples=8",),
+            shared=_UNSEEN,
         ),
         Ablation(
             name="best_of_2",
@@ -109,39 +134,61 @@ ABLATION_ROWS = {
             name="rft",
             description="the policy learns its own best actions (expert iteration) for DPO",
             overrides=("preference.method=rft",),
+            shared=_UNSEEN,
         ),
         Ablation(
             name="dagger",
             description="the policy learns the teacher's actions at its own states for DPO",
             overrides=("preference.method=dagger",),
+            shared=_UNSEEN,
         ),
         Ablation(
             name="pairs_by_verifier",
             description="pairs by the verifier's scores for executed values",
             overrides=("preference.pair_mode=verifier_margin",),
+            shared=_UNSEEN,
         ),
         Ablation(
             name="pairs_by_consensus",
             description="pairs by the verifier's scores where executed values agree",
             overrides=("preference.pair_mode=consensus",),
-        ),
-        Ablation(name="beta_005", description="DPO's beta .05", overrides=("preference.beta=0.05",)),
-        Ablation(name="beta_02", description="DPO's beta .2", overrides=("preference.beta=0.2",)),
-        Ablation(name="beta_05", description="DPO's beta .5", overrides=("preference.beta=0.5",)),
-        Ablation(
-            name="margin_0",
-            description="pairs of any difference in executed value",
-            overrides=("preference.min_value_gap=0.0",),
+            shared=_UNSEEN,
         ),
         Ablation(
-            name="margin_05",
-            description="pairs that differ by half an executed success",
-            overrides=("preference.min_value_gap=0.5",),
+            name="beta_005",
+            description="DPO's beta .05",
+            overrides=("preference.beta=0.05",),
+            shared=_UNSEEN,
+        ),
+        Ablation(
+            name="beta_02",
+            description="DPO's beta .2",
+            overrides=("preference.beta=0.2",),
+            shared=_UNSEEN,
+        ),
+        Ablation(
+            name="beta_05",
+            description="DPO's beta .5",
+            overrides=("preference.beta=0.5",),
+            shared=_UNSEEN,
+        ),
+        Ablation(
+            name="verifier_margin_0",
+            description="pairs of any difference of the verifier's scores for those of .2",
+            overrides=("preference.min_margin=0.0",),
+            shared=(*_UNSEEN, "preference.pair_mode=verifier_margin"),
+        ),
+        Ablation(
+            name="verifier_margin_04",
+            description="pairs of a difference of .4 of the verifier's scores for those of .2",
+            overrides=("preference.min_margin=0.4",),
+            shared=(*_UNSEEN, "preference.pair_mode=verifier_margin"),
         ),
         Ablation(
             name="candidates_k1",
             description="one candidate a state for DPO, beside the teacher's",
             overrides=("candidates.num_samples=1",),
+            shared=_UNSEEN,
         ),
         Ablation(name="lora_r4", description="adapters of rank 4", overrides=("policy.lora_r=4",)),
         Ablation(name="lora_r8", description="adapters of rank 8", overrides=("policy.lora_r=8",)),
@@ -157,21 +204,42 @@ ABLATION_ROWS = {
             name="nothing_held_out",
             description="no category of perturbation is held out of training",
             overrides=("perturbations.held_out=[]",),
+            condition="shift",
         ),
         Ablation(
             name="verifier_by_outcome",
             description="the verifier learns recorded outcomes alone",
             overrides=("verifier.label_sources=[outcome]",),
+            base_method="verifier_router",
+            ablated_method="verifier_router",
         ),
         Ablation(
             name="verifier_by_td",
             description="the verifier learns temporal differences of recorded outcomes",
             overrides=("verifier.label_sources=[td]",),
+            base_method="verifier_router",
+            ablated_method="verifier_router",
         ),
         Ablation(
             name="verifier_by_consensus",
             description="the verifier learns executed labels that a judge confirms",
             overrides=("verifier.label_sources=[consensus]",),
+            base_method="verifier_router",
+            ablated_method="verifier_router",
+        ),
+        Ablation(
+            name="verifier_by_execution",
+            description="the verifier learns wrong actions that were played on to the end (Monte Carlo, one play each)",
+            overrides=("verifier.label_sources=[corrupted]",),
+            base_method="verifier_router",
+            ablated_method="verifier_router",
+        ),
+        Ablation(
+            name="verifier_by_judge",
+            description="the verifier learns the scores of an LLM as a judge",
+            overrides=("verifier.mode=llm_judge",),
+            base_method="verifier_router",
+            ablated_method="verifier_router",
         ),
         Ablation(
             name="feat_progress_only",
@@ -197,6 +265,12 @@ ABLATION_ROWS = {
             ablated_method="slm_base",
         ),
         Ablation(
+            name="dpo_from_base",
+            description="DPO from the base model: cloning is one update at a rate that moves no weight",
+            overrides=("training.bc.max_examples=1", "training.bc.num_epochs=1", "training.bc.lr=1.0e-12"),
+            shared=_UNSEEN,
+        ),
+        Ablation(
             name="three_noisy_seeds",
             description="three perturbed episodes of each kind for a clean one",
             overrides=("data.perturbation_seeds.train=[101,102,103]",),
@@ -205,6 +279,7 @@ ABLATION_ROWS = {
             name="held_out_family",
             description="a family of prompt injection, exfiltration, is held out of training too",
             overrides=("perturbations.held_out_families=[exfiltration]",),
+            condition="shift",
         ),
         Ablation(
             name="futures_3",
@@ -224,18 +299,16 @@ ABLATION_ROWS = {
     )
 }
 
+"""Every row, in the order of ablations.csv."""
 
-LEARNED_PARTS = {
-    "verifier among the router's features": ("with_verifier", +1),
-    "behaviour cloning": ("no_bc", -1),
-    "preference training": ("no_dpo", -1),
-    "feature group: uncertainty": ("feat_no_uncertainty", -1),
-    "feature group: progress": ("feat_no_progress", -1),
-    "feature group: page": ("feat_no_page", -1),
-    "feature group: tool": ("feat_no_tool", -1),
-    "rounds of policy iteration": ("no_rounds", -1),
-    "boosting": ("router_logistic", -1),
-    "the router's model": ("router_constant", -1),
-    "re-rolled episodes": ("no_reroll", -1),
-}
-"""Learned part -> the ablation that tells of it, and whether that adds the part (+1) or takes it away (-1)."""
+DEFAULT_ABLATIONS = (
+    "with_verifier",
+    "no_rounds",
+    "no_dpo",
+    "no_perturbation",
+    "best_of_4",
+    "feat_uncertainty_only",
+    "label_episode",
+    "label_disagreement",
+)
+"""The rows that a study has where its configuration names none."""
