@@ -52,7 +52,7 @@ class CandidatesSettings:
             inference=config.inference.acting(),
             cost=config.cost,
             rollout=config.rollout,
-            candidates=config.candidates,
+            candidates=config.candidates.resolved(config.teacher.provider),
             preference=config.preference.pairing(),
             tasks=c.TaskSelection.training(config),
             seed=config.seed,
@@ -61,7 +61,7 @@ class CandidatesSettings:
     @property
     def asks_teacher(self) -> bool:
         """Whether it can't do without the teacher."""
-        return self.candidates.with_teacher
+        return self.candidates.with_teacher or self.candidates.continuation == "teacher"
 
 
 def _cell(cfg: CandidatesSettings, work: Work) -> tuple[CellPlayer, Cell, int]:
@@ -85,10 +85,12 @@ def _cell(cfg: CandidatesSettings, work: Work) -> tuple[CellPlayer, Cell, int]:
     every = episode_specs(benchmark, "train", [cfg.seed], cfg.tasks, method="slm_only", limit=cfg.candidates.num_tasks)
     specs = branchable(benchmark, every, "candidates")
     teacher = runner.llm if cfg.candidates.with_teacher else None
+    continuation = runner.llm if cfg.candidates.continuation == "teacher" else runner.slm
     cell = CandidateRollout(
         world=runner.world,
         slm=runner.slm,
         teacher=teacher,
+        continuation=continuation,
         scorers=scorers,
         folds=partial(fold_of, num_folds=cfg.candidates.num_folds),
         sampling=cfg.candidates,
@@ -118,6 +120,7 @@ def run(cfg: CandidatesSettings, work: Work) -> None:
     from r2v.rollout.cells import measured
 
     player, cell, never_branched = _cell(cfg, work)
+    logger.info("  candidates are played on by: %s", cfg.candidates.continuation)
     faults: list[str] = []
     states = [state for states in measured(cell, player, faults) for state in states]
     write_states(work.folder / "candidates.jsonl", states)
@@ -125,10 +128,11 @@ def run(cfg: CandidatesSettings, work: Work) -> None:
     write_pairs(work.folder / "preference_pairs.jsonl", pairs)
     write_json(work.folder / "pairs_report.json", counts)
     work.summary.update(n_states=len(states), pairs=counts, n_env_faults=len(faults))
+    work.summary.update(continuation=cfg.candidates.continuation)
     work.summary.update(n_never_branched=never_branched)
     logger.info("  %d states: %s", len(states), figures_line(counts))
     if not pairs:
         logger.warning("  candidates: %s", why_none(counts, cfg.preference))
 
 
-STAGE = Stage(version=2, settings=CandidatesSettings, run=run, play=play)
+STAGE = Stage(version=3, settings=CandidatesSettings, run=run, play=play)
