@@ -30,14 +30,23 @@ def play_candidates(
     sampling: CandidatesConfig,
     waves: Waves,
     *,
+    continuation: GreedyActor | None = None,
     what: str = "",
     identity: Mapping[str, Any] | None = None,
     player: CellPlayer | None = None,
     faults: list[str] | None = None,
 ) -> list[CandidateState]:
-    """The states of a candidate roll-out. Why an episode has none is added to `faults`."""
+    """The states of a candidate roll-out, played on by the small policy unless another is given. Why an episode has
+    none is added to `faults`."""
     rollout = CandidateRollout(
-        world=world, slm=slm, teacher=teacher, scorers=scorers, folds=folds, sampling=sampling, waves=waves
+        world=world,
+        slm=slm,
+        teacher=teacher,
+        continuation=continuation or slm,
+        scorers=scorers,
+        folds=folds,
+        sampling=sampling,
+        waves=waves,
     )
     cell = rollout.cell(specs, what=what, identity=identity)
     return [state for states in measured(cell, player or MemoryPlayer(waves), faults) for state in states]

@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, get_args
 
-from r2v.config.checks import RUNTIME, Names, check
+from r2v.config.checks import RUNTIME, Names, Seeds, check
 from r2v.constraints import (
     Count,
     NotNegative,
@@ -194,11 +194,24 @@ class CandidatesConfig:
     """Training tasks whose states are sampled."""
     with_teacher: bool = True
     """Whether the teacher's action at every state is a candidate too. Costs one teacher call per state."""
+    continuation: Literal["auto", "slm", "teacher"] = "auto"
+    """Who plays on after a candidate, so that it is worth what comes of it. slm: the small policy, which may fail
+    whatever is chosen; teacher: the teacher, at one call per step of every branch; auto: the teacher where it is
+    scripted, and so costs nothing, else slm."""
+    discount: Share = 0.4
+    """What a success keeps of its value for each step more than the shortest one from the same state, in [0, 1]; 1:
+    success alone counts."""
     num_folds: Annotated[int, Range(at_least=2, at_most=1000)] = 2
     """Cross-fitting folds: the verifier that scores a candidate was not trained on its task."""
 
     def __post_init__(self) -> None:
         check_fields("candidates", self)
+
+    def resolved(self, provider: str) -> CandidatesConfig:
+        """With `continuation` chosen for a teacher of this provider."""
+        if self.continuation != "auto":
+            return self
+        return dataclasses.replace(self, continuation="teacher" if provider == "scripted" else "slm")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,8 +226,14 @@ class PreferenceConfig:
     accept: Literal["interval", "higher", "always"] = "interval"
     """When the trained policy replaces the cloned one. interval: its success on calibration tasks is higher, and so is
     the 95 % interval's lower end; higher: it is higher; always: unseen. Else the clone is published, and says so."""
-    accept_tasks: Count = 60
-    """Calibration tasks that both policies play for that, under `router.seeds`."""
+    accept_tasks: Count | None = None
+    """Calibration tasks that both policies play for that; None: all. The fewer, the larger the smallest difference
+    that can be found, which the verdict names."""
+    accept_seeds: Seeds = field(default_factory=lambda: [11, 12])
+    """Seeds under which each of them is played."""
+    rehearsal: Annotated[float, Range(at_least=0, below=1)] = 0.0
+    """Share of the actions trained on that were cloned already, in [0, 1): whole episodes drawn by key, up to all there
+    are. Training on states of mistakes alone unlearns what the clone did right."""
     pair_mode: Literal["outcome", "verifier_margin", "consensus", "teacher_vs_slm"] = "outcome"
     """What orders two actions at the same state. outcome: executed values; verifier_margin: verifier scores; consensus:
     verifier scores where executed values agree; teacher_vs_slm: the teacher's action over the policy's."""
@@ -233,6 +252,12 @@ class PreferenceConfig:
 
     def __post_init__(self) -> None:
         check_fields("preference", self)
+        check(
+            self.method != "dpo" or not self.rehearsal or self.sft_weight > 0,
+            "preference.rehearsal",
+            "is learnt by likelihood, which preference.sft_weight=0 leaves out of dpo; raise that, or rehearse nothing",
+            self.rehearsal,
+        )
 
     def pairing(self) -> PreferenceConfig:
         """What the pairs depend on: fields of training alone are set to constants, and so not in its fingerprint."""
@@ -245,4 +270,6 @@ class PreferenceConfig:
             method=default.method,
             accept=default.accept,
             accept_tasks=default.accept_tasks,
+            accept_seeds=default.accept_seeds,
+            rehearsal=default.rehearsal,
         )

@@ -1,6 +1,6 @@
 """Acceptance: a trained policy against the cloned one that it came from, by episodes of calibration tasks.
 
-    verdict = compare_policies(settings, work, cloned=..., trained=..., limit=60, rule="interval")
+    verdict = compare_policies(settings, work, cloned=..., trained=..., limit=None, rule="interval")
     verdict.accepted
 
 Both play the same tasks with the same keyed luck. What no executed success speaks for is thrown away by the caller: a
@@ -38,6 +38,8 @@ class Verdict:
     trained: float
     difference: float
     interval: tuple[float, float]
+    detectable: float | None
+    """The smallest true difference that so many tasks show with 80 % power; None where all tasks are alike."""
     n_tasks: int
 
     def summary(self) -> dict[str, Any]:
@@ -47,9 +49,10 @@ class Verdict:
 
     def __str__(self) -> str:
         low, high = self.interval
+        seen = "all tasks alike" if self.detectable is None else f"minimum detectable effect {self.detectable:.3f}"
         return (
             f"success {self.trained:.3f} after training, {self.cloned:.3f} before, {self.n_tasks} calibration tasks: "
-            f"{self.difference:+.3f} [{low:+.3f}, {high:+.3f}]"
+            f"{self.difference:+.3f} [{low:+.3f}, {high:+.3f}], {seen}"
         )
 
 
@@ -66,14 +69,16 @@ def verdict_of(cloned: dict[str, float], trained: dict[str, float], rule: Rule) 
         trained=float(after.mean()),
         difference=found.difference,
         interval=found.interval,
+        detectable=found.detectable,
         n_tasks=len(tasks),
     )
 
 
 def compare_policies(
-    cfg: ActingSettings, work: Work, *, cloned: Path, trained: Path, limit: int, rule: Rule
+    cfg: ActingSettings, work: Work, *, cloned: Path, trained: Path, limit: int | None, rule: Rule
 ) -> Verdict:
-    """Play the first `limit` calibration tasks with both policies. Raises EmptyResult where there is none."""
+    """Play the first `limit` calibration tasks (None: all) with both policies. Raises EmptyResult where there is
+    none."""
     runner = MethodRunner.of(cfg, work, policy=trained, variants={CLONE: cloned})
     specs = episode_specs(runner.world.benchmark, "calibration", cfg.seeds, cfg.tasks, method=WEAK, limit=limit)
     cells = {method: played_cell(runner, method, specs) for method in (CLONE, WEAK)}

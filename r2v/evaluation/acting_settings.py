@@ -34,5 +34,5 @@ class ActingSettings:
             cost=config.cost,
             rollout=config.rollout,
             tasks=c.TaskSelection.training(config),
-            seeds=config.router.seeds,
+            seeds=config.preference.accept_seeds,
         )

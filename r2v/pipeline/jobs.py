@@ -236,7 +236,7 @@ JOBS = (
         place="outputs/{prefix}policy/{pipeline}/preference",
         outputs=("final",),
         needs=("candidates",),
-        also_reads=("bc",),
+        also_reads=("bc", "perturb"),
     ),
     Job(
         name="router_features",

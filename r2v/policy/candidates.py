@@ -20,7 +20,8 @@ from r2v.storage.files import write_lines
 @dataclass(frozen=True, kw_only=True)
 class CandidateAction:
     """One action. `canonical` has its free arguments blanked, so equal means equal for the task; `value` is
-    the success share of `n_rollouts` executed continuations (None: not played), `score` the verifier's."""
+    what `n_rollouts` executed continuations came to, in [0, 1]: success, less for a detour (None: not played); `score`
+    is the verifier's."""
 
     k: int
     text: str

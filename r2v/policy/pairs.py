@@ -10,6 +10,7 @@ tool are, so that no length is preferred. Tools of unlike length are no reason.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -63,25 +64,27 @@ class PreferencePair:
 
 
 def make_pairs(states: Iterable[CandidateState], cfg: PreferenceConfig) -> tuple[list[PreferencePair], dict[str, int]]:
-    """The pairs that `cfg.pair_mode` finds, in order of state, and what became of every state."""
+    """The pairs that `cfg.pair_mode` finds, by task and step, and what became of every state. A task's first mistakes
+    count where it has too many, and each of them once."""
     pairs: list[PreferencePair] = []
     counts: Counter[str] = Counter(dict.fromkeys(REASONS, 0))
-    seen: set[tuple[str, str, str]] = set()
+    seen: set[tuple[str, ...]] = set()
     per_task: Counter[str] = Counter()
-    ordered = sorted(states, key=lambda state: state.state_id)
+    ordered = sorted(states, key=lambda state: (state.task_id, state.step_idx, state.state_id))
     lengths = typical_lengths(ordered)
     for state in ordered:
         found = _pair(state, cfg, lengths)
         if isinstance(found, str):
             counts[found] += 1
             continue
-        content = (state.context_sha256, found.chosen, found.rejected)
-        if content in seen:
+        # a policy in a loop is shown the same way out at each of its states
+        contents = {(place, found.chosen, found.rejected) for place in (state.context_sha256, state.task_id)}
+        if contents & seen:
             counts["duplicate"] += 1
         elif per_task[state.task_id] >= cfg.max_pairs_per_task:
             counts["task_cap"] += 1
         else:
-            seen.add(content)
+            seen |= contents
             per_task[state.task_id] += 1
             pairs.append(found)
     return pairs, {"pairs": len(pairs), **counts}
@@ -157,6 +160,9 @@ def _margin(chosen: CandidateAction, rejected: CandidateAction, cfg: PreferenceC
 
 
 def _likelihood(action: CandidateAction) -> float:
+    """Under the policy, which was never asked about the teacher's action: its own is chosen among equals."""
+    if action.k < 0:
+        return -math.inf
     return action.logprob_sum if action.logprob_sum is not None else 0.0
 
 

@@ -1,4 +1,8 @@
-"""Candidate rollouts: what each of K sampled actions is worth, found by playing it on from its state."""
+"""Candidate rollouts: what each of K sampled actions is worth, found by playing on from its state.
+
+Who plays on decides what can be told apart: after a small policy that fails whatever is chosen all values are 0; after
+a teacher that can mend a mistake they say what it costs, a step or the task.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from r2v.config import CandidatesConfig
+from r2v.data.episode import Episode
 from r2v.llm.types import ScoreRequest
 from r2v.llm.waves import Waves
 from r2v.policy.candidates import CandidateAction, CandidateState
@@ -23,6 +28,7 @@ from r2v.rollout.counterfactual import (
 from r2v.rollout.play_lines import BrokenPlay
 from r2v.rollout.session import EpisodeSpec, RolloutWorld
 from r2v.router.features import masked
+from r2v.verifier.labels import detour_value
 
 FoldOf = Callable[[str], int]
 """task_id -> which cross-fitted verifier may score it."""
@@ -34,9 +40,11 @@ class CandidateRollout:
 
     world: RolloutWorld
     slm: GreedyActor
-    """Plays the episodes, is sampled at each of their states, and plays each action on."""
+    """Plays the episodes, and is sampled at each of their states."""
     teacher: GreedyActor | None
     """Whose action at each state is a candidate too."""
+    continuation: GreedyActor
+    """Plays on after each action."""
     scorers: Sequence[Scorer]
     folds: FoldOf
     """Which scorer has not seen a task: `scorers[folds(task_id)]`."""
@@ -45,8 +53,8 @@ class CandidateRollout:
 
     def cell(self, specs: Sequence[EpisodeSpec], *, what: str = "", identity: Mapping[str, Any] | None = None) -> Cell:
         """K samples of the small policy at every state of its own roll-outs, and the teacher's action there where one
-        is given; each distinct one is scored by a verifier that has not seen the task and valued by letting the small
-        policy play it on."""
+        is given; each distinct one is scored by a verifier that has not seen the task and valued by what playing on
+        after it comes to."""
         return Cell(
             what=what,
             identity={"play": "candidates", **(identity or {})},
@@ -74,10 +82,10 @@ class CandidateRollout:
         texts = {form: drawn.text for form, drawn in zip(reversed(forms), reversed(reply.samples), strict=True)}
         if shown is not None:
             texts.setdefault(masked(shown, view.tools), shown)
+        values = await self._values(played, step, list(texts.values()))
         measured: dict[str, dict[str, Any]] = {}
-        for form, text in texts.items():
+        for (form, text), worth in zip(texts.items(), values, strict=True):
             judged = await self.scorers[self.folds(view.task_id)](ScoreRequest(messages=view.messages, action=text))
-            worth = await self._value(played, step, text, len(texts))
             measured[form] = {
                 "canonical": form,
                 "score": judged.score,
@@ -100,15 +108,26 @@ class CandidateRollout:
         expert = CandidateAction(k=-1, text=shown, **measured[masked(shown, view.tools)])
         return _candidate_state(spec, played.episode.episode_id, step, actions, expert)
 
-    async def _value(self, played: SnapshotRollout, step: StepSnapshot, text: str, distinct: int) -> float | None:
-        """What playing the action on comes to; None where a state's samples agree, for there is nothing to tell
-        apart, and where the world broke on the way."""
-        if distinct == 1:
-            return None
-        if text == step.act.text:
-            return float(played.episode.success)
-        branch = await play_counterfactual(step.before, replace(step.act, text=text), self.slm, self.waves)
-        return None if branch.env_fault is not None else float(branch.success)
+    async def _values(self, played: SnapshotRollout, step: StepSnapshot, texts: Sequence[str]) -> list[float | None]:
+        """What playing on after each action comes to, a success less for each step more than the shortest one took
+        (`detour_value`). None where a state's actions agree, for there is nothing to tell apart, and where the world
+        broke on the way."""
+        if len(texts) == 1:
+            return [None]
+        branches = [await self._branch(played, step, text) for text in texts]
+        fewest = min((len(branch.steps) for branch in branches if branch.success), default=0)
+        return [
+            None
+            if branch.env_fault is not None
+            else round(detour_value(branch.success, len(branch.steps) - fewest, self.sampling.discount), 6)
+            for branch in branches
+        ]
+
+    async def _branch(self, played: SnapshotRollout, step: StepSnapshot, text: str) -> Episode:
+        """The episode with this action; the roll-out itself where that is what it was."""
+        if text == step.act.text and self.continuation is self.slm:
+            return played.episode
+        return await play_counterfactual(step.before, replace(step.act, text=text), self.continuation, self.waves)
 
 
 def _candidate_state(

@@ -55,7 +55,7 @@ class CandidatesSettings:
             inference=config.inference.acting(),
             cost=config.cost,
             rollout=config.rollout,
-            candidates=config.candidates,
+            candidates=config.candidates.resolved(config.teacher.provider),
             preference=config.preference.pairing(),
             tasks=c.TaskSelection.training(config),
             seed=config.seed,
@@ -64,7 +64,7 @@ class CandidatesSettings:
     @property
     def asks_teacher(self) -> bool:
         """Whether it can't do without the teacher."""
-        return self.candidates.with_teacher
+        return self.candidates.with_teacher or self.candidates.continuation == "teacher"
 
 
 def _cell(cfg: CandidatesSettings, work: Work) -> tuple[CellPlayer, Cell, int]:
@@ -88,10 +88,12 @@ def _cell(cfg: CandidatesSettings, work: Work) -> tuple[CellPlayer, Cell, int]:
     every = episode_specs(benchmark, "train", [cfg.seed], cfg.tasks, method="slm_only", limit=cfg.candidates.num_tasks)
     specs = branchable(benchmark, every, "candidates")
     teacher = runner.llm if cfg.candidates.with_teacher else None
+    continuation = runner.llm if cfg.candidates.continuation == "teacher" else runner.slm
     cell = CandidateRollout(
         world=runner.world,
         slm=runner.slm,
         teacher=teacher,
+        continuation=continuation,
         scorers=scorers,
         folds=partial(fold_of, num_folds=cfg.candidates.num_folds),
         sampling=cfg.candidates,
@@ -122,6 +124,7 @@ def run(cfg: CandidatesSettings, work: Work) -> None:
     from r2v.verifier.ranking import ranking
 
     player, cell, never_branched = _cell(cfg, work)
+    logger.info("  candidates are played on by: %s", cfg.candidates.continuation)
     faults: list[str] = []
     states = [state for states in measured(cell, player, faults) for state in states]
     write_states(work.folder / "candidates.jsonl", states)
@@ -131,6 +134,7 @@ def run(cfg: CandidatesSettings, work: Work) -> None:
     ranked = ranking(map(_sampled, states))
     write_json(work.folder / "ranking_report.json", ranked)
     work.summary.update(n_states=len(states), pairs=counts, ranking=ranked, n_env_faults=len(faults))
+    work.summary.update(continuation=cfg.candidates.continuation)
     work.summary.update(n_never_branched=never_branched)
     logger.info("  %d states: %s", len(states), figures_line(counts))
     logger.info("  choosing by the verifier: %s", figures_line(ranked))

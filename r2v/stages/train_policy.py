@@ -35,6 +35,7 @@ from r2v.storage.integrity import Artifact
 
 if TYPE_CHECKING:
     from r2v.data.episode import Episode
+    from r2v.policy.bc import Collected
     from r2v.policy.imitation import ShownAction
     from r2v.policy.load import Loaded
     from r2v.policy.prompt_encoder import Encoder
@@ -259,12 +260,33 @@ def _prefer(cfg: PreferenceSettings, work: Work) -> dict[str, Any]:
 
     loaded = load_policy(cfg.policy, work.inputs["bc"].file("final"), for_training=True, sharded=cfg.phase.fsdp)
     encoder = _encoder(cfg, loaded, _tools(cfg, work.inputs["bc"]))
+    cloned = _cloned(work) if cfg.preference.rehearsal else ()
     if cfg.preference.method != "dpo":
         return train_imitation(
-            _shown(cfg, work), cfg.preference.method, loaded, encoder, cfg.phase, work.folder, seed=cfg.seed
+            _shown(cfg, work),
+            cfg.preference.method,
+            loaded,
+            encoder,
+            cfg.phase,
+            work.folder,
+            seed=cfg.seed,
+            cloned=cloned,
+            rehearsal=cfg.preference.rehearsal,
         )
     pairs = read_pairs(work.inputs["candidates"].file("preference_pairs.jsonl"))
-    return train_preference(pairs, loaded, encoder, cfg.phase, cfg.preference, work.folder, seed=cfg.seed)
+    return train_preference(
+        pairs, loaded, encoder, cfg.phase, cfg.preference, work.folder, seed=cfg.seed, cloned=cloned
+    )
+
+
+def _cloned(work: Work) -> Collected:
+    """The episodes that bc's policy was cloned from."""
+    from r2v.data.store import StoredEpisodes
+
+    tasks = set(json.loads(work.inputs["bc"].file(TASKS).read_text()))
+    return StoredEpisodes(
+        work.inputs["perturb"].file("trajectories.jsonl"), keep=lambda episode: episode.metadata.task_id in tasks
+    )
 
 
 def _train_as_rank(folder: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from r2v.data.episode import Condition
@@ -34,6 +36,12 @@ def test_what_no_success_speaks_for_is_thrown_away(won: int, lost: int, rule: Ru
     assert verdict.accepted is accepted
     assert verdict.difference == pytest.approx((won - lost) / 40)
     assert verdict.summary()["n_tasks"] == 40
+    spread = math.sqrt((won + lost - (won - lost) ** 2 / 40) / 39)
+    if spread:  # 80 % power at the level of 95 %: 1.960 + .842 standard errors
+        assert verdict.detectable == pytest.approx(2.8016 * spread / math.sqrt(40), rel=1e-4)
+        assert f"minimum detectable effect {verdict.detectable:.3f}" in str(verdict)
+    else:
+        assert verdict.detectable is None and "all tasks alike" in str(verdict)
 
 
 def test_a_task_counts_its_seeds_and_no_fault_of_the_world() -> None:

@@ -59,10 +59,10 @@ def test_twelve_states_give_exactly_these_five_pairs_and_drops() -> None:
     assert [(p.state_id, p.chosen[9], p.rejected[9], p.margin) for p in pairs] == [
         ("01", "b", "a", 1.0),
         ("02", "c", "b", 0.7),
+        ("12", "a", "c", 1.0),
         ("10", "f", "d", 1.0),
         ("11", "b", "a", 1.0),
-        ("12", "a", "c", 1.0),
-    ]
+    ], "by task"
     dropped = {reason: count for reason, count in counts.items() if count and reason != "pairs"}
     assert dropped == dict.fromkeys(
         ["not_train", "all_equal", "not_measured", "margin", "unparseable", "canary", "similar"], 1
@@ -130,6 +130,21 @@ def test_modes_by_score() -> None:
     assert (none, counts["margin"]) == ([], 1)
     agreeing = replace(one, candidates=(act(0, "a", value=0.0, score=0.3), act(1, "b", value=1.0, score=0.8)))
     assert make_pairs([agreeing], PreferenceConfig(pair_mode="consensus"))[0][0].margin == 0.5
+
+
+def test_a_tasks_first_mistakes_count_and_the_policys_own_action_among_equals() -> None:
+    """The tenth step stands behind the second, and what the teacher does no better is learnt from the policy."""
+    steps = [
+        replace(
+            state(f"t/1#{step}", act(0, wrong, 0.0), act(1, "b", 1.0, logprob_sum=-9.0), task="t", context=str(step)),
+            step_idx=step,
+            teacher=act(-1, "c", 1.0),
+        )
+        for step, wrong in ((10, "d"), (2, "a"), (11, "e"), (4, "f"), (3, "a"))
+    ]
+    pairs, counts = make_pairs(steps, PreferenceConfig(max_pairs_per_task=2))
+    assert [(pair.state_id, pair.chosen_source) for pair in pairs] == [("t/1#2", "slm"), ("t/1#4", "slm")]
+    assert (counts["duplicate"], counts["task_cap"]) == (1, 2), "the same mistake in a row counts once"
 
 
 def test_one_identifier_makes_a_difference() -> None:

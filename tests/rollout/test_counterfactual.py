@@ -198,6 +198,37 @@ INJECTED = PerturbationsConfig(
 )
 
 
+def test_a_teacher_that_plays_on_tells_what_an_action_costs_where_the_policy_fails_whatever_is_chosen() -> None:
+    """The expert makes no detour, and asking for the page again is one of a step: worth .5, or nothing where the
+    episode's last steps are needed."""
+    desk = Desk(slips=0.0, weakness=0.0)
+    on = stage(desk, clumsy(desk.expert, 0.7), desk.expert)
+    values = {}
+    for name, player in (("slm", on.small), ("teacher", on.large)):
+        states = play_candidates(
+            specs(desk, 6),
+            on.world,
+            on.small,
+            on.large,
+            [no_opinion],
+            lambda task_id: 0,
+            CandidatesConfig(num_samples=3, discount=0.5),
+            on.waves,
+            continuation=player,
+        )
+        values[name] = {
+            state.state_id: (asked.value, shown.value)
+            for state in states
+            for asked in state.candidates
+            for shown in [state.teacher]
+            if asked.text == '{"tool":"refresh"}' and shown is not None and shown.text != asked.text
+        }
+    assert set(values["teacher"].values()) >= {(0.5, 1.0)}
+    assert set(values["teacher"].values()) <= {(0.5, 1.0), (0.0, 1.0), (0.0, 0.0)}
+    blind = [state for state, pair in values["slm"].items() if pair == (0.0, 0.0)]
+    assert sum(values["teacher"][state] == (0.5, 1.0) for state in blind) > 10
+
+
 def canaries_of(steps: Sequence[Step]) -> list[str]:
     return [p.canary for step in steps for p in step.perturbations if p.canary]
 

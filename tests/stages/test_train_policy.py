@@ -17,6 +17,8 @@ from r2v.config import identity
 from r2v.data.episode import Action, Episode, EpisodeMetadata, Observation, Step, to_line
 from r2v.data.tools import TOOLS_FILE, RecordedTool, read_tools, write_tools
 from r2v.errors import InputError, UsageError
+from r2v.evaluation import acceptance
+from r2v.evaluation.acceptance import Verdict, verdict_of
 from r2v.llm.types import ToolSpec
 from r2v.pipeline.inputs import require_world
 from r2v.policy.export import export
@@ -96,28 +98,57 @@ def test_bc_leaves_checkpoints_weights_and_a_report(config: c.Config, bc: Work) 
     assert load_policy(config.policy, bc.folder / "final").tokenizer.chat_template == tiny_models.TEMPLATE
 
 
+PAIRS = [
+    json.dumps(
+        {
+            "prompt": [{"role": "user", "content": f"open w{i}"}, {"role": "tool", "content": "w1"}],
+            "chosen": "get w1",
+            "rejected": "close w2",
+            "task_id": f"t{i}",
+        }
+    )
+    for i in range(8)
+]
+
+
 def test_preference_starts_from_bc_and_can_be_left_out(config: c.Config, bc: Work, tmp_path: Path) -> None:
-    pairs = [
-        json.dumps(
-            {
-                "prompt": [{"role": "user", "content": f"open w{i}"}, {"role": "tool", "content": "w1"}],
-                "chosen": "get w1",
-                "rejected": "close w2",
-                "task_id": f"t{i}",
-            }
-        )
-        for i in range(8)
-    ]
-    given = {"bc": _as_artifact(bc), "candidates": _artifact(tmp_path / "pairs", "preference_pairs.jsonl", pairs)}
+    given = {"bc": _as_artifact(bc), "candidates": _artifact(tmp_path / "pairs", "preference_pairs.jsonl", PAIRS)}
     work = _work(tmp_path / "preference", **given)
     PREFERENCE.run(PREFERENCE.sections(config), work)
     report = json.loads((work.folder / "dpo_report.json").read_text())
     assert report["n_pairs"] == report["n_tasks"] == 8 and report["reward_margin"] > 0
     assert report["weights_sha256"] != bc.summary["weights_sha256"]
+    again = _work(tmp_path / "again", **given, perturb=bc.inputs["perturb"])
+    rehearsing = replace(config, preference=replace(config.preference, rehearsal=0.5))
+    PREFERENCE.run(PREFERENCE.sections(rehearsing), again)
+    assert json.loads((again.folder / "dpo_report.json").read_text())["n_rehearsed"] == 8, "of what was cloned"
     without = _work(tmp_path / "without", **given)
     PREFERENCE.run(PREFERENCE.sections(c.load(None, ["preference.enabled=false"])), without)
     final = {name: sha for name, sha in content_files(bc.folder).items() if name.startswith("final/")}
     assert content_files(without.folder) == final
+
+
+@pytest.mark.parametrize("accepted", [True, False])
+def test_what_is_not_accepted_is_thrown_away_and_the_clone_published_to_the_byte(
+    accepted: bool, config: c.Config, bc: Work, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, Any] = {}
+
+    def compare(acting: Any, work: Work, **given: Any) -> Verdict:
+        asked.update(given, seeds=acting.seeds, bytes=content_files(given["trained"]))
+        tasks = [f"t{i}" for i in range(20)]
+        return verdict_of(dict.fromkeys(tasks, 0.0), {task: float(accepted) for task in tasks}, given["rule"])
+
+    monkeypatch.setattr(acceptance, "compare_policies", compare)
+    pairs = _artifact(tmp_path / "pairs", "preference_pairs.jsonl", PAIRS)
+    work = _work(tmp_path / "preference", bc=replace(_as_artifact(bc), summary=bc.summary), candidates=pairs)
+    PREFERENCE.run(PREFERENCE.sections(replace(config, preference=c.PreferenceConfig())), work)
+    cloned = content_files(bc.folder / "final")
+    assert asked["bytes"] != cloned and (asked["limit"], asked["seeds"]) == (None, [11, 12]), "all tasks, two seeds"
+    assert content_files(work.folder / "final") == (asked["bytes"] if accepted else cloned)
+    assert (work.summary["weights_sha256"] == bc.summary["weights_sha256"]) == (not accepted)
+    written = json.loads((work.folder / "acceptance.json").read_text())
+    assert (written["accepted"], written["detectable"], written["n_tasks"]) == (accepted, None, 20)
 
 
 OPEN = RecordedTool(name="open", description="opens", parameters={"type": "object", "properties": {"w": {}}})

@@ -77,6 +77,7 @@ class AcceptanceFigures:
     difference: Difference
     interval: list[Difference]
     n_tasks: Count
+    detectable: NotNegative | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

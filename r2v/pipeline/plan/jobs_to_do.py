@@ -83,10 +83,12 @@ def waiting(wanted: Sequence[Job]) -> dict[str, tuple[str, ...]]:
     waits = {}
     for item in wanted:
         direct = [name for name in item.needs if name in names]
-        behind = set().union(*(reached[name] for name in direct))
-        direct += [name for name in item.also_reads if name in names and name not in behind | set(direct)]
-        waits[item.name] = tuple(direct)
-        reached[item.name] = set(direct).union(*(reached[name] for name in direct))
+        behind = set(direct).union(*(reached[name] for name in direct))
+        for name in item.also_reads:
+            if name in names and name not in behind:
+                direct.append(name)
+                behind |= {name} | reached[name]
+        waits[item.name], reached[item.name] = tuple(direct), behind
     return waits
 
 

@@ -106,11 +106,14 @@ def verifier(case: Case) -> Sequence[Part]:
 
 def candidates(case: Case) -> Sequence[Part]:
     """Roll-outs, and a branch for each action that is tried."""
-    drawn, known, steps = case.config.candidates, case.known, case.student_steps
+    known, steps = case.known, case.student_steps
+    drawn = case.config.candidates.resolved(case.config.teacher.provider)
     texts = drawn.num_samples + drawn.with_teacher
     tried = texts if known.pace.branched is None else min(known.pace.branched, texts)
     roll_out = episode(steps, student=1, samples=drawn.num_samples, llm=drawn.with_teacher, verifier=texts)
-    one = case.with_tokens(roll_out + branches(steps, each=tried, copies=known.copies, student=1), steps)
+    by_teacher = drawn.continuation == "teacher"
+    played = branches(steps, each=tried, copies=known.copies, student=not by_teacher, llm=by_teacher)
+    one = case.with_tokens(roll_out + played, steps)
     tasks = known.branched_of_split("train", drawn.num_tasks)
     return [
         Part(
@@ -119,7 +122,7 @@ def candidates(case: Case) -> Sequence[Part]:
             unit=one,
             blocks=case.blocks(tasks, 1),
             at_most="equal actions of a state are scored and played once",
-            remedy="candidates.num_tasks, candidates.num_samples",
+            remedy="candidates.num_tasks, candidates.num_samples, candidates.continuation",
         )
     ]
 
@@ -131,7 +134,7 @@ def preference(case: Case) -> Sequence[Part]:
     if not chosen.enabled or chosen.accept == "always" or config.env.benchmark in WORLDLESS:
         return []
     one = case.with_tokens(episode(steps, student=1), steps)
-    tasks, seeds = case.known.of_split("calibration", limit), len(config.router.seeds)
+    tasks, seeds = case.known.of_split("calibration", limit), len(chosen.accept_seeds)
     return [
         Part(
             name="acceptance",
@@ -140,7 +143,7 @@ def preference(case: Case) -> Sequence[Part]:
             blocks=case.blocks(tasks, seeds),
             alone=case.alone("calibration", limit),
             at_most="nothing is played where there is nothing to learn",
-            remedy="preference.accept_tasks, preference.accept=always",
+            remedy="preference.accept_tasks, preference.accept_seeds, preference.accept=always",
         )
     ]
 

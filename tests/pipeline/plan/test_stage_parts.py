@@ -116,9 +116,11 @@ def test_corruptions_are_at_most_as_planned(world: type, models: None, tmp_path:
 
 
 @WORLDS
-@pytest.mark.parametrize("teacher", ["true", "false"])
-def test_candidates(world: type, teacher: str, models: None, tmp_path: Path) -> None:
-    config = configured(world, *SMALL, f"candidates.with_teacher={teacher}")
+@pytest.mark.parametrize(("teacher", "continuation"), [("true", "auto"), ("true", "slm"), ("false", "teacher")])
+def test_candidates(world: type, teacher: str, continuation: str, models: None, tmp_path: Path) -> None:
+    """`auto` is the scripted teacher; another's calls are what a plan prices."""
+    chosen = [f"candidates.with_teacher={teacher}", f"candidates.continuation={continuation}"]
+    config = configured(world, *SMALL, *chosen)
     seen = run("candidates", config, tmp_path / "attempt", bc=made(tmp_path / "bc"), verifier=made(tmp_path / "v"))
     assert same(planned("candidates", config), seen)
     actions = 3 + (teacher == "true")
@@ -127,7 +129,7 @@ def test_candidates(world: type, teacher: str, models: None, tmp_path: Path) -> 
 
 
 def test_the_acceptance_of_a_policy(models: None, tmp_path: Path) -> None:
-    config = configured(Copied, *SMALL, "preference.accept_tasks=3", "router.seeds=[1,2]")
+    config = configured(Copied, *SMALL, "preference.accept_tasks=3", "preference.accept_seeds=[1,2]")
     SEEN.clear()
     attempt = Attempt(folder=tmp_path, fingerprint="f" * 16, inputs={}, root=tmp_path)
     acting = ActingSettings.of(config)
