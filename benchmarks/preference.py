@@ -169,12 +169,12 @@ def piece(number: int, first_task: int, path: Path) -> None:
                     "success": played(config, trained.weights, folder, first_task),
                 }
             )
-    head = {"student": number, "commit": git_commit(), "first_task": first_task}
-    head["cpu_seconds"] = round(time.process_time() - began, 1)
+    took = round(time.process_time() - began, 1)
+    head = {"student": number, "commit": git_commit(), "first_task": first_task, "cpu_seconds": took}
     path.parent.mkdir(parents=True, exist_ok=True)
     text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in [head, *lines])
     path.write_bytes(zstandard.ZstdCompressor(level=19).compress(text.encode()))
-    print(f"{path}: {head['cpu_seconds']} CPU-s", flush=True)
+    print(f"{path}: {took} CPU-s", flush=True)
 
 
 def read_piece(path: Path) -> list[dict[str, Any]]:

@@ -169,7 +169,8 @@ def drawn_aurocs(scores: FloatArray, held: Sequence[State], seed: int) -> FloatA
     draws = np.random.default_rng(seed_of("verifier labels", seed)).integers(len(tasks), size=(DRAWS, len(tasks)))
     counts = np.stack([np.ones(len(tasks)), *(np.bincount(own, minlength=len(tasks)) for own in draws)])
     good, bad = (counts @ np.bincount(task[own], minlength=len(tasks)) for own in (~costly, costly))
-    return np.einsum("dt,tu,du->d", counts, wins, counts) / np.where(good * bad, good * bad, np.nan)
+    won = np.einsum("dt,tu,du->d", counts, wins, counts)
+    return np.asarray(won / np.where(good * bad, good * bad, np.nan))
 
 
 def row(name: str, drawn: FloatArray, *others: FloatArray) -> str:
