@@ -21,7 +21,7 @@ import pytest
 from r2v import config as c
 from r2v import distributed
 from r2v.errors import EnvironmentFault, UsageError
-from r2v.stages import train_policy
+from r2v.stages.sharded_training import training_is_sharded
 from r2v.stages.train_policy import BC
 from r2v.storage.record import Recorded, describe
 
@@ -254,14 +254,14 @@ def test_fsdp_that_cannot_be_had_is_refused_before_anything_is_loaded(monkeypatc
     )
     phase, policy = BC.sections(config).phase, config.policy
     with pytest.raises(UsageError, match="training.fsdp=true: fewer than two GPUs are used here"):
-        train_policy._sharded(phase, policy, 2)
+        training_is_sharded(phase, policy, 2)
     monkeypatch.setattr(distributed, "visible_gpus", lambda: 2)
     with pytest.raises(UsageError, match="fewer than two GPUs"):
-        train_policy._sharded(phase, replace(policy, device="cpu"), 2)
+        training_is_sharded(phase, replace(policy, device="cpu"), 2)
     with pytest.raises(UsageError, match="fewer than two GPUs"):
-        train_policy._sharded(phase, policy, 1)
-    assert train_policy._sharded(phase, policy, 2)
-    assert train_policy._sharded(phase, replace(policy, load_in_4bit=True), 2)
+        training_is_sharded(phase, policy, 1)
+    assert training_is_sharded(phase, policy, 2)
+    assert training_is_sharded(phase, replace(policy, load_in_4bit=True), 2)
 
 
 def test_sharding_without_a_gpu_or_without_deepspeed_is_one_line(tmp_path: Path) -> None:

@@ -21,13 +21,17 @@ class Ablation:
     the same worlds."""
 
     name: str
+    """As `ablations.names` spells it."""
     description: str
+    """What is changed, in a few words."""
     overrides: tuple[str, ...] = ()
     """Of the ablated side."""
     shared: tuple[str, ...] = ()
     """Overrides of both sides."""
     base_method: str = "r2v"
+    """The method of the whole pipeline."""
     ablated_method: str = "r2v"
+    """The method of the changed one."""
     condition: str | None = None
     """What both sides play under; None: noisy, or else the first of `evaluation.conditions`."""
 

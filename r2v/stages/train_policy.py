@@ -24,11 +24,11 @@ from r2v import config as c
 from r2v import distributed
 from r2v.data.tools import TOOLS_FILE, Tools, read_tools, write_tools
 from r2v.envs.base import WORLDLESS, require_playable
-from r2v.errors import UsageError
 from r2v.evaluation.acting_settings import ActingSettings
 from r2v.log import logger
 from r2v.stages import Stage
 from r2v.stages.accept_policy import accept_or_hand_on, hand_on
+from r2v.stages.sharded_training import training_is_sharded
 from r2v.storage.artifact import Work, attempt_of
 from r2v.storage.files import write_json
 from r2v.storage.integrity import Artifact
@@ -180,35 +180,13 @@ def _shown(cfg: PreferenceSettings, work: Work) -> list[ShownAction]:
 def _trained(cfg: P, work: Work, train: Callable[[P, Work], dict[str, Any]], report: str) -> dict[str, Any]:
     """The report of the training, done here or, where there are several GPUs, by one rank for each."""
     phase, ranks = cfg.phase, distributed.ranks_for(cfg.phase.ranks, cfg.policy.device)
-    sharded = _sharded(phase, cfg.policy, ranks)
+    sharded = training_is_sharded(phase, cfg.policy, ranks)
     distributed.cut(phase.batch_size, phase.gradient_accumulation_steps, ranks)
     if ranks == 1 and not sharded and not distributed.crowded(cfg.policy.device):
         return train(cfg, work)
     distributed.launch(ranks, "-m", "r2v.stages.train_policy", str(work.folder))
     made: dict[str, Any] = json.loads((work.folder / report).read_text())
     return made
-
-
-def _sharded(phase: c.Phase, policy: c.PolicyConfig, ranks: int) -> bool:
-    """Whether ranks divide more than the batch. Raises UsageError, before anything is loaded, where that cannot be
-    had."""
-    if phase.fsdp:
-        if ranks < 2 or not distributed.crowded(policy.device):
-            # accelerate would train whole weights on each rank elsewhere, without a word
-            raise UsageError(
-                "training.fsdp=true: fewer than two GPUs are used here (policy.device, training.ranks), and only GPUs "
-                "shard; set training.fsdp=false, or training.zero=2 or 3, which DeepSpeed does on a CPU too"
-            )
-        return True
-    if not phase.zero and phase.deepspeed is None:
-        return False
-    asked = f"training.deepspeed={phase.deepspeed}" if phase.deepspeed else f"training.zero={phase.zero}"
-    distributed.require_deepspeed(asked, policy.device)
-    if phase.deepspeed and not Path(phase.deepspeed).is_file():
-        raise UsageError(f"{asked}: no such file")
-    if phase.zero == 3 and policy.in_4bit:
-        raise UsageError(f"{asked}: 4-bit weights cannot be sharded; set training.zero=2 or policy.load_in_4bit=false")
-    return True
 
 
 def _clone(cfg: BCSettings, work: Work) -> dict[str, Any]:
