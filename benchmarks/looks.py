@@ -1,6 +1,6 @@
 """The ledger of looks: which tasks a study has read, so that no second look goes unnoticed.
 
-    looks.open_look(LEDGER, Look(world="desk", first=30866, count=100, study="benchmarks/outcomes/students", ...))
+    looks.open_look(LEDGER, look_at("desk", 30866, 100, "benchmarks/outcomes/students"))
 
 A table is evidence while nobody chose anything by the tasks it is played on. So a study writes down what it will play
 before it plays, in a file that is committed; it may go on with its own range, and another's is refused unless the
@@ -10,11 +10,13 @@ reason for a second look is given, which the ledger keeps.
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from r2v.errors import UsageError
+from r2v.storage.code_identity import git_commit
 from r2v.storage.files import write_text
 
 LEDGER = Path("benchmarks/outcomes/looks.jsonl")
@@ -37,6 +39,12 @@ class Look:
         """Whether both read a task."""
         apart = self.first + self.count <= other.first or other.first + other.count <= self.first
         return self.world == other.world and not apart
+
+
+def look_at(world: str, first: int, count: int, study: str, again: str = "") -> Look:
+    """A look that begins now, by the code that is here."""
+    today = f"{datetime.date.today()}"
+    return Look(world=world, first=first, count=count, study=study, commit=git_commit() or "", date=today, again=again)
 
 
 def read_looks(path: Path) -> list[Look]:

@@ -32,11 +32,13 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import zstandard
 
+from benchmarks.looks import LEDGER, look_at, open_look
 from benchmarks.students import fresh_specs
 from r2v.config import Config, load
 from r2v.config.methods import WEAK
 from r2v.console import text_table
 from r2v.data.store import StoredEpisodes
+from r2v.envs.desk import Desk
 from r2v.errors import UsageError
 from r2v.evaluation.acceptance import compare_policies
 from r2v.evaluation.acting_settings import ActingSettings
@@ -254,6 +256,7 @@ def main() -> None:
             raise SystemExit(f"{asked.out}: no pieces; make them with --students")
         print("\n".join(table([read_piece(path) for path in paths])))
         return
+    open_look(LEDGER, look_at(Desk.name, asked.first_task, NUM_TASKS, str(asked.out)))
     for number in asked.students:
         path = asked.out / f"student-{number}.jsonl.zst"
         if not path.exists():

@@ -19,7 +19,6 @@ injected instruction. `--parts` plays r2v without each group of its features too
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import os
 import time
@@ -34,7 +33,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import zstandard
 
-from benchmarks.looks import LEDGER, Look, open_look
+from benchmarks.looks import LEDGER, look_at, open_look
 from benchmarks.rivals import rivals, without_groups
 from benchmarks.routing_tree import Rival, RoutingTree, Walked, cheapest_rescues, walk
 from r2v.config import Config, PerturbationsConfig, TaskSelection, load
@@ -303,16 +302,8 @@ def main() -> None:
         oracle_calls=asked.oracle_calls,
     )
     world = load(asked.config).env.benchmark
-    look = Look(
-        world=world,
-        first=asked.first_task if world == Desk.name else 0,
-        count=asked.num_tasks,
-        study=str(asked.out),
-        commit=git_commit() or "",
-        date=f"{datetime.date.today()}",
-        again=asked.again,
-    )
-    open_look(LEDGER, look)
+    first = asked.first_task if world == Desk.name else 0
+    open_look(LEDGER, look_at(world, first, asked.num_tasks, str(asked.out), asked.again))
     for condition in asked.conditions:
         for number in asked.students:
             path = asked.out / f"student-{number}-{condition}.jsonl.zst"
