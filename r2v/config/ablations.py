@@ -21,7 +21,7 @@ class Ablation:
     the same worlds."""
 
     name: str
-    """As `ablations.names` spells it."""
+    """As `ablations.names` and the table spell it."""
     description: str
     """What is changed, in a few words."""
     overrides: tuple[str, ...] = ()
@@ -29,9 +29,9 @@ class Ablation:
     shared: tuple[str, ...] = ()
     """Overrides of both sides."""
     base_method: str = "r2v"
-    """The method of the whole pipeline."""
+    """Who plays on the base's side."""
     ablated_method: str = "r2v"
-    """The method of the changed one."""
+    """Who plays on the ablated side."""
     condition: str | None = None
     """What both sides play under; None: noisy, or else the first of `evaluation.conditions`."""
 
