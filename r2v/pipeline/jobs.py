@@ -151,7 +151,7 @@ ABLATIONS = Command(
     positionals=("--seeds", CONDITION),
     flags=(
         Flag(name="--seeds", key="ablations.seeds", metavar="SEED", many=True, help="world seeds (default: 1 2)"),
-        Flag(name="--names", key="ablations.names", metavar="NAME", many=True, help="rows, or all (default: a few)"),
+        Flag(name="--names", key="ablations.names", metavar="NAME", many=True, help="rows or all (default: the usual)"),
     ),
 )
 TRAIN_HIERARCHICAL = Command(

@@ -25,6 +25,7 @@ from r2v.evaluation.setup import MAIN
 from r2v.log import logger
 from r2v.stages import Stage
 from r2v.stages.train_policy import TASKS
+from r2v.stages.verifier_training import LABELS
 from r2v.storage.artifact import Work
 from r2v.storage.code_identity import git_commit
 from r2v.storage.files import write_json
@@ -127,12 +128,13 @@ def _refuse_training_tasks(work: Work, specs: dict[str, list[EpisodeSpec]]) -> N
 
     features = work.inputs["router_features"].file("router_features.jsonl")
     cloned = work.inputs["bc"].file(TASKS)
-    labels = work.inputs["verifier"].file("verifier_data.jsonl")
     learnt = {
         features: {row.task_id for row in read_rows(features)},
         cloned: set(json.loads(cloned.read_text())),
-        labels: {example.task_id for example in read_examples(labels)},
     }
+    labels = work.inputs["verifier"].file(LABELS)
+    if labels.exists():  # a judge learns from none
+        learnt[labels] = {example.task_id for example in read_examples(labels)}
     evaluated = {spec.task.task_id for these in specs.values() for spec in these}
     for path, tasks in learnt.items():
         if shared := sorted(tasks & evaluated):
