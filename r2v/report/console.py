@@ -50,7 +50,8 @@ def _short(text: str) -> str:
 def closing_lines(results: Path, places: Iterable[tuple[str, Path]], page: Path | None) -> str:
     """What a run ends with; `page` is that of its report, if there is one."""
     tables = results / "structured_results"
-    shown = detectable(ResultsManager(tables).bundle()["comparisons"])
+    compared = (tables / "comparisons.csv").exists()  # nothing is where a table is all that a run writes
+    shown = detectable(ResultsManager(tables).bundle()["comparisons"]) if compared else None
     return "\n".join(
         [
             main_table(tables / "main_table.csv"),
