@@ -145,6 +145,7 @@ ACCEPTANCE = {
     "trained": 0.4,
     "difference": -0.02,
     "interval": [-0.05, 0.01],
+    "detectable": 0.043,
     "n_tasks": 60,
 }
 
