@@ -67,6 +67,9 @@ EXITS = {"r2v status": {10}, "r2v logs bc": {3}}
 """Commands that end with another code than 0 here: jobs are still queued, and have no log."""
 
 ELSEWHERE = {
+    "r2v ablations --config configs/mrp.yaml --names no_dpo with_verifier": (
+        "tests/test_mrp.py::test_ablation_none_reproduces_the_main_run"
+    ),
     "r2v engine install": "tests/llm/engines/test_install.py::test_pip_that_fails_is_one_line",
     "r2v engine show": "tests/cli/test_engine.py::test_an_absent_engine_is_one_line_and_exit_5",
     "r2v engine serve --config FILE --host 0.0.0.0 --port 8000": (

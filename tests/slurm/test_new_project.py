@@ -15,10 +15,10 @@ from tests.slurm.faked import faked as faked
 
 
 def test_it_runs_with_a_benchmark_and_a_site_of_ones_own(faked: Faked, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["init", ".", "--benchmark", "shop:Parcels", "--profile", "cpu"]) == 0
+    assert cli.main(["init", ".", "--benchmark", "own_parcels:Parcels", "--profile", "cpu"]) == 0
     assert "configs/parcels/noisy.yaml" in capsys.readouterr().out
-    (faked.root / "shop.py").write_text("from examples.own_benchmark import Parcels as Parcels\n")
-    assert load(faked.root / "configs" / "parcels" / "noisy.yaml").env.benchmark == "shop:Parcels"
+    (faked.root / "own_parcels.py").write_text("from examples.own_benchmark import Parcels as Parcels\n")
+    assert load(faked.root / "configs" / "parcels" / "noisy.yaml").env.benchmark == "own_parcels:Parcels"
     assert project_profile(faked.root).cpu_only and (faked.root / "logs").is_dir()
     assert cli.main(["run_all", "parcels", "--dry-run"]) == 0
     assert capsys.readouterr().out.count("sbatch --parsable") >= 10
