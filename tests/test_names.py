@@ -50,6 +50,7 @@ MADE_UP = {
     "r2v/x.py",
     "ruamel.yaml",
     "script.py",
+    "own_parcels.py",
     "shop.py",
     "scripts/slurm/12_count_words.sh",
     "stamp.py",
