@@ -236,7 +236,8 @@ def piece(config: Config, number: int, condition: str, size: Size, path: Path) -
     began = time.process_time()
     goals = {task.task_id: task.goal for task in runner.world.benchmark.tasks()}
     everybody = size.named(rivals(config, rows, goals)) | (without_groups(config, rows) if size.parts else {})
-    chosen = thresholds(runner, config, everybody, folder / f"thresholds-{made.name}.json")
+    # by another commit rivals or their search may be others
+    chosen = thresholds(runner, config, everybody, folder / f"thresholds-{made.name}-{git_commit()}.json")
     took["placing"] = round(time.process_time() - began, 1)
     print(f"student {number}: placed, {took}", flush=True)
     began = time.process_time()

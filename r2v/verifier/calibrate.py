@@ -78,11 +78,11 @@ def fit_temperature(logits: ArrayLike, targets: ArrayLike, weights: ArrayLike) -
 def report(examples: Sequence[VerifierExample], scores: Sequence[float]) -> dict[str, float | None]:
     """What the scores are worth on these examples; None where a figure needs two classes and there is one.
 
-    `auroc_within_state` compares only actions of
-    the same state, which is what choosing among candidates needs, and `ties_within_state` is the share of these
-    comparisons in which both score the same; `ece` has 15 bins of equal width; Brier scores are against the soft
-    targets. `auroc_length_alone` and `auroc_teacher_alone` are those of two shortcuts: the length of the conversation,
-    and whether the action is the teacher's (None where it always or never is).
+    `auroc_within_state` compares only actions of the same state, which is what choosing among candidates needs, and
+    `ties_within_state` is the share of these comparisons in which both score the same; `ece` has 15 bins of equal
+    width; Brier scores are against the soft targets. `auroc_length_alone` and `auroc_teacher_alone` are those of two
+    shortcuts: the length of the conversation, and whether the action is the teacher's (None where it always or never
+    is).
     """
     p, y = np.asarray(scores, float), np.array([example.target for example in examples])
     good = np.array([example.good for example in examples])

@@ -194,8 +194,10 @@ def test_the_most_thresholds_that_a_search_plays() -> None:
         for shift in (0.0, 0.3, 0.9):
             played: list[float] = []
 
-            def play(asked: Sequence[tuple[str, float]], shift: float = shift) -> list[OperatingPoint]:
-                played.extend(tau for _, tau in asked)  # noqa: B023
+            def play(
+                asked: Sequence[tuple[str, float]], shift: float = shift, played: list[float] = played
+            ) -> list[OperatingPoint]:
+                played.extend(tau for _, tau in asked)
                 rates = [max(0.0, 1 - tau - shift) for _, tau in asked]
                 return [OperatingPoint(llm_call_rate=rate, success=0.0, cost=0.0) for rate in rates]
 
