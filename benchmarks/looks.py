@@ -17,7 +17,6 @@ from pathlib import Path
 
 from r2v.errors import UsageError
 from r2v.storage.code_identity import git_commit
-from r2v.storage.files import write_text
 
 LEDGER = Path("benchmarks/outcomes/looks.jsonl")
 
@@ -66,5 +65,5 @@ def open_look(path: Path, look: Look) -> None:
             "with --again"
         )
     path.parent.mkdir(parents=True, exist_ok=True)
-    lines = [json.dumps(dataclasses.asdict(one)) + "\n" for one in (*known, look)]
-    write_text(path, "".join(lines))
+    with path.open("a") as ledger:  # a study that begins in the same second loses no line
+        ledger.write(json.dumps(dataclasses.asdict(look)) + "\n")

@@ -8,8 +8,8 @@ learns from the same teacher's episodes, its router from its own rounds. All are
 shares of LLM steps, every rival where it costs what r2v costs there, in USD as billed. Then all of them play desk tasks
 behind the last one that any configuration counts to, at an offset that the hash of the commit that froze the method
 fixes (`FROZEN`): nobody has looked at these tasks, and a second look is refused (`benchmarks/looks.py`). Episodes are
-walks over trees of executed steps (`benchmarks/routing_tree.py`). Under another world's `--config` the tasks are the
-first ones of its evaluation split.
+walks over trees of executed steps (`benchmarks/routing_tree.py`). Under another world's `--config` the tasks are those
+of its evaluation split, from `--first-task` on.
 
 A piece is benchmarks/outcomes/students/student-<n>-<condition>.jsonl.zst: the commit, the seed, and of every method and
 operating point the outcome, the bill and the calls of each task's episode, what hit it, and whether it obeyed an
@@ -78,7 +78,7 @@ FIRST_TASK = 2_000 + int(FROZEN[:8], 16) % 50_000
 
 
 def fresh_specs(
-    config: Config, runner: MethodRunner, condition: str, count: int, offset: int = FIRST_TASK
+    config: Config, runner: MethodRunner, condition: str, count: int, offset: int
 ) -> list[EpisodeSpec]:
     """Tasks that no stage, test or table has seen, one evaluation seed, under a condition."""
     benchmark, selection = runner.world.benchmark, TaskSelection.evaluation(config, condition)
@@ -87,9 +87,11 @@ def fresh_specs(
     else:
         split = assign(benchmark.tasks(), by=config.data.split_by, seed=config.data.split_seed)
         held = [task for task in benchmark.tasks() if split[task.task_id] == "evaluation"]
-        if len(held) < count:
-            raise UsageError(f"--num-tasks {count}: the evaluation split has {len(held)}; {more_tasks(benchmark)}")
-        tasks = held[:count]
+        if len(held) < offset + count:
+            raise UsageError(
+                f"--num-tasks {count} from {offset} on: the evaluation split has {len(held)}; {more_tasks(benchmark)}"
+            )
+        tasks = held[offset : offset + count]
     return [
         EpisodeSpec(
             task=task,
@@ -209,11 +211,11 @@ def _plain(choices: dict[str, list[Choice]]) -> Thresholds:
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """What a piece plays: how many tasks, from which on where the world is desk, which rivals (all where none is
-    named), and the multi-step oracle on how many of the tasks with at most how many LLM steps."""
+    """What a piece plays: how many tasks, from which on, which rivals (all where none is named), and the multi-step
+    oracle on how many of the tasks with at most how many LLM steps."""
 
     num_tasks: int
-    first_task: int = FIRST_TASK
+    first_task: int
     rivals: Sequence[str] = ()
     parts: bool = False
     oracle_tasks: int = ORACLE_TASKS
@@ -285,7 +287,7 @@ def main() -> None:
         "--num-tasks", type=int, default=100, help="fresh tasks of each condition (default: %(default)s)"
     )
     parser.add_argument(
-        "--first-task", type=int, default=FIRST_TASK, help="others are for pilots (default: %(default)s)"
+        "--first-task", type=int, help=f"default: {FIRST_TASK} of desk, the first of another world's evaluation split"
     )
     parser.add_argument("--rivals", nargs="+", default=[], help="those named before the run (default: all)")
     parser.add_argument("--parts", action="store_true", help="r2v without each group of its features, too")
@@ -294,16 +296,18 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=OUTCOMES, help="where pieces lie (default: %(default)s)")
     parser.add_argument("--again", default="", metavar="WHY", help="read tasks that the ledger says were read")
     asked = parser.parse_args()
+    world = load(asked.config).env.benchmark
+    first = asked.first_task
+    if first is None:
+        first = FIRST_TASK if world == Desk.name else 0
     size = Size(
         num_tasks=asked.num_tasks,
-        first_task=asked.first_task,
+        first_task=first,
         rivals=asked.rivals,
         parts=asked.parts,
         oracle_tasks=asked.oracle_tasks,
         oracle_calls=asked.oracle_calls,
     )
-    world = load(asked.config).env.benchmark
-    first = asked.first_task if world == Desk.name else 0
     open_look(LEDGER, look_at(world, first, asked.num_tasks, str(asked.out), asked.again))
     for condition in asked.conditions:
         for number in asked.students:

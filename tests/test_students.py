@@ -27,18 +27,18 @@ def test_desk_tasks_are_behind_those_of_every_configuration() -> None:
     assert len(set(fresh)) == 5 and not read & set(fresh) and len(read) < FIRST_TASK
 
 
-def test_elsewhere_they_are_the_first_of_the_evaluation_split_and_no_more_than_there_are() -> None:
+def test_elsewhere_they_are_of_the_evaluation_split_and_no_more_than_there_are() -> None:
     chain = ChainBenchmark(num_tasks=60)
     split = assign(chain.tasks())
     held = [task.task_id for task in chain.tasks() if split[task.task_id] == "evaluation"]
-    assert _specs(chain, 4) == held[:4]
+    assert _specs(chain, 4, 0) == held[:4] and _specs(chain, 3, 2) == held[2:5]
     with pytest.raises(UsageError, match=rf"the evaluation split has {len(held)}; raise env.options.num_tasks"):
-        _specs(chain, 61)
+        _specs(chain, len(held), 1)
 
 
 def test_rivals_are_those_named_before_the_run_and_r2v() -> None:
     everybody: Any = {"r2v": 0, "entropy": 1, "verifier": 2}
-    assert list(Size(num_tasks=1, rivals=["verifier"]).named(everybody)) == ["r2v", "verifier"]
-    assert Size(num_tasks=1).named(everybody) == everybody
+    assert list(Size(num_tasks=1, first_task=0, rivals=["verifier"]).named(everybody)) == ["r2v", "verifier"]
+    assert Size(num_tasks=1, first_task=0).named(everybody) == everybody
     with pytest.raises(UsageError, match="--rivals entropi: no such rival"):
-        Size(num_tasks=1, rivals=["entropi"]).named(everybody)
+        Size(num_tasks=1, first_task=0, rivals=["entropi"]).named(everybody)
