@@ -77,9 +77,7 @@ FIRST_TASK = 2_000 + int(FROZEN[:8], 16) % 50_000
 """The first of the tasks that all pieces play."""
 
 
-def fresh_specs(
-    config: Config, runner: MethodRunner, condition: str, count: int, offset: int
-) -> list[EpisodeSpec]:
+def fresh_specs(config: Config, runner: MethodRunner, condition: str, count: int, offset: int) -> list[EpisodeSpec]:
     """Tasks that no stage, test or table has seen, one evaluation seed, under a condition."""
     benchmark, selection = runner.world.benchmark, TaskSelection.evaluation(config, condition)
     if isinstance(benchmark, Desk):

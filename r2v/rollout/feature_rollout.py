@@ -24,6 +24,8 @@ from r2v.rollout.play_lines import BrokenPlay
 from r2v.rollout.session import EpisodeSpec, RolloutWorld
 from r2v.router.labels import FeatureRow, disagrees
 
+ROWS_VERSION = 2
+"""Part of the key that played rows are kept under. A new version plays them again."""
 _SEEDS = 2**31
 """Perturbation seeds of further futures lie below."""
 
@@ -52,7 +54,13 @@ class FeatureRollout:
         not be asked any more has no row."""
         return Cell(
             what=what,
-            identity={"play": "features", "round": self.number, "futures": self.num_futures, **(identity or {})},
+            identity={
+                "play": "features",
+                "rows": ROWS_VERSION,
+                "round": self.number,
+                "futures": self.num_futures,
+                **(identity or {}),
+            },
             specs=specs,
             play=self._roll_out,
             kinds=(FeatureRow,),
@@ -102,6 +110,7 @@ class FeatureRollout:
             perturbation_seed=episode.perturbation_seed,
             cost_slm=_usd(slm, -alike if is_asked else 0.0),
             cost_llm=_usd(llm, 0.0 if is_asked else alike),
+            spent=_spent(step, other, pairs if differs else [], 0.0 if is_asked else asked.bill.cached_cost),
             round=self.number,
             threshold=self.threshold,
         )
@@ -136,3 +145,13 @@ class FeatureRollout:
 def _usd(episodes: Sequence[Episode], further: float) -> float:
     """USD as billed of an episode in which this was played, over its futures."""
     return round(fmean(one.billed_cost for one in episodes) + further, 10)
+
+
+def _spent(step: StepSnapshot, other: Act, pairs: Sequence[tuple[Episode, Episode]], proposal: float) -> float:
+    """USD as billed of a row: the step that was played, the LLM's `proposal` where that was not, and what every
+    episode that was played for the row alone spent behind this step; the first of `pairs` begins with the recorded one.
+    """
+    own, before = step.act.bill.cached_cost, sum(act.bill.cached_cost for act in step.before.acts)
+    tails = [after.billed_cost - before - other.bill.cached_cost for _, after in pairs]
+    tails += [again.billed_cost - before - own for again, _ in pairs[1:]]
+    return round(own + proposal + sum(tails), 10)

@@ -65,6 +65,8 @@ class FeatureRow:
     condition: Condition = "clean"
     cost_slm: float = 0.0
     cost_llm: float = 0.0
+    spent: float = 0.0
+    """USD as billed of making this row: its step, the LLM's proposal, and the continuations played for it alone."""
     proposal: str | None = None
     """The small policy's action, which was played where it is the actor; it may be empty. None: unknown."""
     round: int = 0

@@ -28,7 +28,7 @@ class RoundFigures:
     """Steps at which it was worth less."""
     llm_call_rate: Share
     cost: NotNegative
-    """Mean USD as billed of the episodes in which the LLM is asked at a step."""
+    """USD as billed that it took: its episodes, the LLM's proposals at their steps, and all continuations."""
     auroc_before: Share | None = None
     """How well the router that played tells this round's gains, on calibration tasks; None where there is none."""
     auroc_after: Share | None = None
@@ -57,7 +57,7 @@ class RoundFigures:
             n_gain=sum((row.gain or 0) > 0 for row in rows),
             n_harm=sum((row.gain or 0) < 0 for row in rows),
             llm_call_rate=round(fmean([row.actor != "slm" for row in rows] or [0.0]), 6),
-            cost=round(fmean([row.cost_llm for row in rows] or [0.0]), 10),
+            cost=round(sum(row.spent for row in rows), 6),
             auroc_before=_auroc(before, held),
             auroc_after=_auroc(after, held),
             moved=round(fmean(_moves(before, after, row) for row in decided), 6) if decided else None,

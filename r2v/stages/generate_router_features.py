@@ -151,4 +151,4 @@ def report(rows: list[FeatureRow]) -> dict[str, Any]:
     }
 
 
-STAGE = Stage(version=3, settings=RouterFeaturesSettings, run=run, play=play)
+STAGE = Stage(version=4, settings=RouterFeaturesSettings, run=run, play=play)

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from r2v.config import InferenceConfig, PerturbationsConfig
 from r2v.envs.chain import ChainBenchmark, right_action
 from r2v.envs.desk import Desk
@@ -62,6 +64,27 @@ def test_a_routed_states_gain_is_the_truth_of_the_chain_where_the_pair_plays_on(
         assert (row.round, row.threshold, row.state_id) == (1, THRESHOLD, f"{played[task].episode_id}#{at}@1")
     assert {0.0, 1.0} <= {row.gain for row in rows if row.actor == "slm"}
     assert {0.0, 1.0} <= {row.gain for row in rows if row.actor == "llm_fallback"}
+
+
+def test_a_row_says_what_was_spent_for_it() -> None:
+    chain = ChainBenchmark(num_tasks=6, length=5)
+    differing = rows_of(chain_stage(chain, (0.0, None), 1.0), specs(chain, 6))
+    assert all(row.disagrees for row in differing)
+    for first, *_, last in zip(*[iter(differing)] * 5, strict=True):
+        assert first.spent == pytest.approx(first.cost_llm), "all of the other path, for nothing was before"
+        assert 0 < last.cost_llm - last.cost_slm < last.spent < last.cost_llm, "its step and a proposal, nothing behind"
+    alike = rows_of(chain_stage(chain, (1.0, None), 1.0), specs(chain, 6))
+    for rows in zip(*[iter(alike)] * 5, strict=True):
+        proposals = sum(row.cost_llm - row.cost_slm for row in rows)
+        assert sum(row.spent for row in rows) == pytest.approx(rows[0].cost_slm + proposals), (
+            "the episode, and opinions"
+        )
+    desk = Desk(slips=0.0, weakness=0.0)
+    on = stage(desk, clumsy(desk.expert, 0.4), desk.expert, perturbations=PerturbationsConfig())
+    some = specs(desk, 5, condition="noisy", perturbation_seed=101)
+    one, two = (routed_rows(on, some, num_futures=count) for count in (1, 2))
+    for single, both in zip(one, two, strict=True):
+        assert (both.spent > single.spent) == bool(single.disagrees), "a second future is played for differing actions"
 
 
 def test_where_no_call_is_left_there_is_nothing_to_decide() -> None:
