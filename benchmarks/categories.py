@@ -1,0 +1,102 @@
+"""Each category of perturbation alone: what it takes from a small policy, from routers, and from the LLM.
+
+    python -m benchmarks.categories --students 0 1 2 --first-task 46877
+
+Students of `benchmarks/students.py`, at the thresholds of their noisy pieces' main point, play the same desk tasks once
+clean and once under each of the twelve categories alone, at one probability and the default severity; of some no
+training has seen anything. Printed: success of each method as a mean over students and tasks, what it loses from clean
+with a 95 % bootstrap over students and tasks, and how much less r2v loses than the small policy and than each router.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+
+from benchmarks.looks import LEDGER, look_at, open_look
+from benchmarks.rivals import rivals
+from benchmarks.robustness_table import drawn
+from benchmarks.routing_tree import RoutingTree
+from benchmarks.student_pieces import Piece, bounds
+from benchmarks.students import DESK, MAIN_POINT, OUTCOMES, POINTS, fresh_specs, student, walks
+from r2v.config import CategoryConfig, Config, PerturbationsConfig, load
+from r2v.config.methods import OURS
+from r2v.evaluation.statistics import FloatArray
+
+METHODS = ("slm_only", "entropy", "disagreement", OURS, "llm_only")
+PROBABILITY = 0.2
+CLEAN = "clean"
+
+
+def conditions() -> dict[str, PerturbationsConfig]:
+    """Name -> perturbations: none, and each category alone."""
+    names = PerturbationsConfig.categories()
+    nothing: dict[str, Any] = {name: CategoryConfig() for name in names}
+    alone = {name: {**nothing, name: CategoryConfig(prob=PROBABILITY)} for name in names}
+    return {name: PerturbationsConfig(held_out=[], **some) for name, some in {CLEAN: nothing, **alone}.items()}
+
+
+def solved(config: Config, number: int, num_tasks: int, first_task: int) -> dict[str, FloatArray]:
+    """Of a student by condition: 1 for success, (methods, tasks)."""
+    folder = Path("outputs/students") / config.prefix.removeprefix("student")
+    folder.mkdir(parents=True, exist_ok=True)
+    made = student(config, folder)
+    everybody = rivals(config, made.rows, {task.task_id: task.goal for task in made.runner.world.benchmark.tasks()})
+    placed = Piece.read(OUTCOMES / f"student-{number}-noisy.jsonl.zst").head["thresholds"]
+    taus = {name: placed[name][POINTS.index(MAIN_POINT)]["tau"] for name in METHODS if name in placed}
+    taus |= {"slm_only": 1.0, "llm_only": 0.0}
+    found = {}
+    for name, perturbations in conditions().items():
+        runner = replace(made.runner, world=replace(made.runner.world, perturbations=perturbations))
+        trees = [RoutingTree(runner, spec) for spec in fresh_specs(config, runner, "noisy", num_tasks, first_task)]
+        played = walks(trees, [(everybody.get(method, everybody[OURS]), taus[method]) for method in METHODS])
+        found[name] = np.array([[one.success for one in episodes] for episodes in played], float)
+        print(f"student {number}, {name}: {found[name].mean(axis=1).round(3).tolist()}", flush=True)
+    return found
+
+
+def table(found: Sequence[dict[str, FloatArray]]) -> list[str]:
+    """A row for each category."""
+    by_name = {name: np.stack([one[name] for one in found], axis=1) for name in found[0]}  # (methods, students, tasks)
+    clean, ours = by_name[CLEAN], METHODS.index(OURS)
+    others = [at for at, name in enumerate(METHODS) if name not in (OURS, "llm_only")]
+    heads = [*METHODS, "r2v loses", *(f"than {METHODS[at]}, less by" for at in others)]
+    rows = [f"| alone | {' | '.join(heads)} |", "|" + "---|" * (1 + len(heads))]
+    for name, values in by_name.items():
+        lost = clean - values
+        differences = [] if name == CLEAN else [lost[ours], *(lost[at] - lost[ours] for at in others)]
+        cells = [f"{one.mean():.3f}" for one in values]
+        cells += [f"{draws[0]:+.3f} {bounds(draws[1:])}" for draws in map(drawn, differences)]
+        cells += [""] * (len(heads) - len(cells))
+        rows.append(f"| {name} | {' | '.join(cells)} |")
+    return rows
+
+
+def main() -> None:
+    """Play, then print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--students", type=int, nargs="+", default=[0, 1, 2], help="seeds that have a noisy piece")
+    parser.add_argument(
+        "--first-task", type=int, required=True, help="of desk; the ledger refuses those that were read"
+    )
+    parser.add_argument("--num-tasks", type=int, default=100, help="default: %(default)s")
+    parser.add_argument("--again", default="", metavar="WHY", help="read tasks that the ledger says were read")
+    asked = parser.parse_args()
+    open_look(LEDGER, look_at("desk", asked.first_task, asked.num_tasks, "benchmarks/categories.py", asked.again))
+    found = [
+        solved(load(DESK, [f"seed={n}", f"prefix=student{n}"]), n, asked.num_tasks, asked.first_task)
+        for n in asked.students
+    ]
+    print("\n".join(table(found)))
+
+
+if __name__ == "__main__":
+    main()
