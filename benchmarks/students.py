@@ -282,7 +282,7 @@ def main() -> None:
     parser.add_argument("--students", type=int, nargs="+", default=[0, 1, 2, 3, 4], help="seeds")
     parser.add_argument("--conditions", nargs="+", default=["noisy", "shift", "clean"])
     parser.add_argument(
-        "--num-tasks", type=int, default=100, help="fresh tasks of each condition (default: %(default)s)"
+        "--num-tasks", type=int, default=200, help="fresh tasks of each condition (default: %(default)s)"
     )
     parser.add_argument(
         "--first-task", type=int, help=f"default: {FIRST_TASK} of desk, the first of another world's evaluation split"
