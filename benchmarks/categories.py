@@ -14,7 +14,6 @@ import argparse
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -46,9 +45,7 @@ def conditions() -> dict[str, PerturbationsConfig]:
 
 def solved(config: Config, number: int, num_tasks: int, first_task: int) -> dict[str, FloatArray]:
     """Of a student by condition: 1 for success, (methods, tasks)."""
-    folder = Path("outputs/students") / config.prefix.removeprefix("student")
-    folder.mkdir(parents=True, exist_ok=True)
-    made = student(config, folder)
+    made = student(config)
     everybody = rivals(config, made.rows, {task.task_id: task.goal for task in made.runner.world.benchmark.tasks()})
     placed = Piece.read(OUTCOMES / f"student-{number}-noisy.jsonl.zst").head["thresholds"]
     taus = {name: placed[name][POINTS.index(MAIN_POINT)]["tau"] for name in METHODS if name in placed}

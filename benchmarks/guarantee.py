@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from statistics import fmean
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -36,9 +35,7 @@ DELTA = 0.1
 
 def lines_of(config: Config, number: int, num_tasks: int, first_task: int) -> Sequence[str]:
     """What is printed of a student: a line for each alpha."""
-    folder = Path("outputs/students") / config.prefix.removeprefix("student")
-    folder.mkdir(parents=True, exist_ok=True)
-    made = student(config, folder)
+    made = student(config)
     runner, benchmark = made.runner, made.runner.world.benchmark
     ours = rivals(config, made.rows, {task.task_id: task.goal for task in benchmark.tasks()})[OURS]
     known = labelled(made.rows, config.router.label, config.router.gain_per_usd)

@@ -103,17 +103,21 @@ def fresh_specs(config: Config, runner: MethodRunner, condition: str, count: int
 
 @dataclass(frozen=True, kw_only=True)
 class Student:
-    """The policy that the pipeline publishes, its router's rows, which name says whose they are, and CPU-seconds."""
+    """The policy that the pipeline publishes, its folder, its router's rows, which name says whose they are, and
+    CPU-seconds."""
 
     runner: MethodRunner
+    folder: Path
     rows: list[FeatureRow]
     name: str
     took: dict[str, float]
 
 
-def student(config: Config, folder: Path) -> Student:
+def student(config: Config) -> Student:
     """A student, made where it is not there."""
     began = time.process_time()
+    folder = Path("outputs/students") / config.prefix.removeprefix("student")
+    folder.mkdir(parents=True, exist_ok=True)
     needed = upstream(["router_features"])
     run_here(config, without=[row.name for row in JOBS if row.name not in needed])
     made = {job: published(config, job).folder for job in ("preference", "verifier", "router_features")}
@@ -126,7 +130,8 @@ def student(config: Config, folder: Path) -> Student:
     )
     took = {"training": round(time.process_time() - began, 1)}
     rows = made["router_features"]
-    return Student(runner=runner, rows=read_rows(rows / "router_features.jsonl"), name=rows.name, took=took)
+    found = read_rows(rows / "router_features.jsonl")
+    return Student(runner=runner, folder=folder, rows=found, name=rows.name, took=took)
 
 
 def walks(trees: Sequence[RoutingTree], plans: Sequence[tuple[Rival, float]]) -> list[list[Walked]]:
@@ -229,15 +234,13 @@ class Size:
 
 def piece(config: Config, number: int, condition: str, size: Size, path: Path) -> None:
     """Make a student, place everybody, play one condition, and write it down."""
-    folder = Path("outputs/students") / config.prefix.removeprefix("student")
-    folder.mkdir(parents=True, exist_ok=True)
-    made = student(config, folder)
+    made = student(config)
     runner, rows, took = made.runner, made.rows, made.took
     began = time.process_time()
     goals = {task.task_id: task.goal for task in runner.world.benchmark.tasks()}
     everybody = size.named(rivals(config, rows, goals)) | (without_groups(config, rows) if size.parts else {})
     # by another commit rivals or their search may be others
-    chosen = thresholds(runner, config, everybody, folder / f"thresholds-{made.name}-{git_commit()}.json")
+    chosen = thresholds(runner, config, everybody, made.folder / f"thresholds-{made.name}-{git_commit()}.json")
     took["placing"] = round(time.process_time() - began, 1)
     print(f"student {number}: placed, {took}", flush=True)
     began = time.process_time()
