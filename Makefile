@@ -77,7 +77,11 @@ gpu-check:  ## a quarter of an hour on a machine with a GPU, from this source tr
 	$(or $(wildcard $(BIN)/python),python3) benchmarks/gpu_check.py --out gpu-check
 
 install: .venv/.core
-install-dev: .venv/.dev
+
+HOOK = $(shell git rev-parse --git-path hooks/commit-msg 2>/dev/null)
+
+install-dev: .venv/.dev  ## with the commit-msg hook, where .git can be written to and has none
+	@if [ -n "$(HOOK)" ] && [ -w "$(dir $(HOOK))" ] && [ ! -e "$(HOOK)" ]; then cp scripts/commit-msg "$(HOOK)"; fi
 
 # Each file that is installed has its SHA-256 in requirements/, or pip refuses it; the sets are whole, so nothing is resolved.
 # What has no wheel is built with the locked setuptools, not with one fetched for it.
