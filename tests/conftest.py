@@ -66,6 +66,8 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     trust.whole_suites = config.getoption("--whole-suites")
+    if workers := config.getoption("tx", None):  # set by `-n`, and empty in a worker
+        config.option.tx = [f"popen//python={warm.worker_python()}"] * len(workers)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -195,19 +195,20 @@ MIXED = {
 """Tests of what several modules do together."""
 
 
-def ignored(path: str) -> bool:
-    return subprocess.run(["git", "check-ignore", "--quiet", "--no-index", path], cwd=REPOSITORY).returncode == 0
+def ignored(*paths: str) -> list[str]:
+    """Return those of the paths that git ignores."""
+    command, names = ["git", "check-ignore", "--no-index", "--stdin"], "\n".join(paths)
+    return subprocess.run(command, cwd=REPOSITORY, input=names, capture_output=True, text=True).stdout.split()
 
 
 @pytest.mark.skipif(not (REPOSITORY / ".git").exists(), reason="not a checkout")
 def test_git_ignores_results_and_no_source() -> None:
     """An ignore of data/ without its leading slash would hide r2v/data."""
-    hidden = [path for path in MODULES if ignored(path.relative_to(REPOSITORY).as_posix())]
-    assert hidden == []
-    for path in ("data/runs/x/trajectories.jsonl", "outputs/.artifacts/x", "results/mrp", "logs/x.out", ".venv/bin"):
-        assert ignored(path), path
-    for path in ("data/.gitkeep", "tests/data/test_x.py", "configs/desk/noisy.yaml", "r2v/bundled/weights/tiny/x"):
-        assert not ignored(path), path
+    assert ignored(*(path.relative_to(REPOSITORY).as_posix() for path in MODULES)) == []
+    made = ["data/runs/x/trajectories.jsonl", "outputs/.artifacts/x", "results/mrp", "logs/x.out", ".venv/bin"]
+    assert ignored(*made) == made
+    source = ["data/.gitkeep", "tests/data/test_x.py", "configs/desk/noisy.yaml", "r2v/bundled/weights/tiny/x"]
+    assert ignored(*source) == []
 
 
 def test_no_line_of_the_package_swears_at_its_reader() -> None:

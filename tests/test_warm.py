@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 from pathlib import Path
@@ -42,7 +43,18 @@ def test_a_signal_ends_both(number: signal.Signals) -> None:
     assert process.returncode == -number
 
 
-def test_nothing_of_r2v_is_there_already() -> None:
-    code = "import sys; print('torch' in sys.modules, any(name.startswith('r2v') for name in sys.modules))"
-    done = subprocess.run([warm.python(), "-c", code], capture_output=True, text=True)
-    assert done.stdout == "True False\n"
+def test_r2v_is_there_where_it_would_be_imported_and_nowhere_else(tmp_path: Path) -> None:
+    code = "import sys; print('torch' in sys.modules, 'r2v.errors' in sys.modules)"
+    for folder, path, there in ((tmp_path, "", False), (tmp_path, str(warm.ROOT), True), (warm.ROOT, "", True)):
+        env = {**os.environ, "PYTHONPATH": path}
+        done = subprocess.run([warm.python(), "-c", code], cwd=folder, env=env, capture_output=True, text=True)
+        assert done.stdout == f"True {there}\n"
+    (tmp_path / "r2v").mkdir()
+    done = subprocess.run([warm.python(), "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout == "True False\n", "another R2V is nearer"
+
+
+def test_a_commands_cost_is_that_of_the_process_it_stands_for() -> None:
+    before = warm.cpu_seconds()
+    subprocess.run([warm.python(), "-c", "sum(range(10**6))"], check=True)
+    assert warm.cpu_seconds() > before

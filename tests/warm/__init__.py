@@ -1,9 +1,10 @@
 """A Python whose heavy libraries are imported already: seven CPU seconds less for each process that a test starts.
 
-`PYTHON` is typed where `sys.executable` would be. A server imports torch, transformers and the like once for each
-worker of the suite and forks for each command; a small client stands in for the process: it hands on arguments,
-folder, environment, limits and open files, passes signals on, and ends as the process ends. Killed itself, it takes the
-process along. R2V is imported anew each time. Tests of what an import loads, of PYTHON* variables, and whatever runs
+`python()` is typed where `sys.executable` would be. One server a suite imports torch, transformers and the like, and
+forks for each command; a second one, forked from it, has imported this checkout's R2V as well, and serves the commands
+that would import it. A small client stands in for the process: it hands on arguments, folder, environment, limits and
+open files, passes signals on, and ends as the process ends. Killed itself, it takes the process along. The workers of
+the suite are such forks too (`worker_python`). Tests of what an import loads, of PYTHON* variables, and whatever runs
 under Slurm start a real interpreter.
 """
 
@@ -21,35 +22,60 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
+SERVER = "R2V_WARM_SERVER"
+"""Variable that names the checkout and the folder of the suite's server to the suite's workers."""
 
 
 @cache
-def start_server() -> tuple[Path, int]:
-    """The executable that stands in for Python, and the server's process id; it ends with this process."""
+def own_folder() -> Path:
+    """Return the folder of this process's clients and of the costs of what they stand for."""
     folder = Path(tempfile.mkdtemp(prefix="r2v-warm-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    python, address = folder / "python", folder / "socket"
-    client = (HERE / "client.py").read_text()
-    for name, value in (("ADDRESS", str(address)), ("REAL", sys.executable)):
-        client = client.replace(name, repr(value))
-    python.write_text(f"#!{sys.executable} -IS\n{client}")
-    python.chmod(0o755)
+    return folder
+
+
+@cache
+def start_server() -> Path:
+    """Return the folder of the server's sockets. The server is the one of the suite, or ends with this process."""
+    root, _, folder = os.environ.get(SERVER, "").rpartition("=")
+    if root == str(ROOT):
+        return Path(folder)
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     clean |= {"OMP_NUM_THREADS": "1"}  # libraries read it when they are imported, which is here and not in the forks
     server = subprocess.Popen(
-        [sys.executable, "-P", HERE / "server.py", address, python],
+        [sys.executable, "-P", HERE / "server.py", own_folder(), ROOT],
         env=clean,
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
     assert server.stdin is not None  # the server ends when this pipe closes, however this process ends
-    return python, server.pid
+    return own_folder()
+
+
+@cache
+def client(name: str, executable: str = "") -> str:
+    """Return an executable that stands in for Python; `executable` is its process's `sys.executable`, by default
+    itself."""
+    path = own_folder() / name
+    values = {"SERVER": start_server(), "REAL": sys.executable, "ROOT": ROOT, "COSTS": own_folder() / "costs"}
+    text = (HERE / "client.py").read_text()
+    for constant, value in {**values, "EXECUTABLE": executable or path}.items():
+        text = text.replace(f'"<{constant}>"', repr(str(value)))
+    path.write_text(f"#!{sys.executable} -IS\n{text}")
+    path.chmod(0o755)
+    return str(path)
 
 
 def python() -> str:
-    """What to type for a Python that starts at once."""
-    return str(start_server()[0])
+    """Return the executable of a Python that starts at once, and whose children do."""
+    return client("python")
+
+
+def worker_python() -> str:
+    """Return the executable of a worker of the suite, to whom `sys.executable` is the real one."""
+    os.environ[SERVER] = f"{ROOT}={start_server()}"
+    return client("worker", sys.executable)
 
 
 def start(folder: Path, *words: str, env: Mapping[str, str | None] = {}) -> subprocess.Popen[str]:
@@ -74,9 +100,6 @@ def run(folder: Path, *words: str, env: Mapping[str, str | None] = {}) -> subpro
 
 
 def cpu_seconds() -> float:
-    """CPU time of the server and of its processes that have ended; 0 where there is none."""
-    if not start_server.cache_info().currsize:
-        return 0.0
-    stat = Path(f"/proc/{start_server()[1]}/stat")
-    fields = stat.read_text().rpartition(")")[2].split() if stat.exists() else []
-    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    """Return the CPU time of the processes that have ended and that this process's clients stood for."""
+    costs = own_folder() / "costs"
+    return sum(map(float, costs.read_text().split())) if costs.exists() else 0.0

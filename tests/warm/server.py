@@ -1,9 +1,10 @@
-"""Imports once, forks for each client (see `__init__.py`): python -P server.py SOCKET EXECUTABLE"""
+"""Imports once, forks for each client (see `__init__.py`): python -P server.py FOLDER CHECKOUT"""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import json
 import os
 import random
@@ -36,20 +37,46 @@ LIBRARIES = (
 )
 
 
-def serve(address: str, executable: str) -> None:
-    """Fork for each connection, tell its client how the process ended, kill what has lost its client."""
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind(address + ".early")
+def main(folder: Path, root: Path) -> None:
+    """Import the libraries and serve; a fork imports R2V too, and serves."""
+    names = ["libraries", "r2v"]
+    listeners = {name: socket.socket(socket.AF_UNIX) for name in names}
+    for name in names:
+        listeners[name].bind(f"{folder}/{name}.early")
     for library in LIBRARIES:
         import_module(library)
+    name = "libraries"
+    if not os.fork():
+        name = "r2v"
+        import_r2v(root)
+    gc.collect()
+    gc.freeze()  # no collection of a fork looks at what is imported here
+    listeners.pop(next(other for other in names if other != name)).close()
+    listeners[name].listen(64)
+    Path(f"{folder}/{name}.early").rename(folder / name)  # clients wait until there is such a name
+    serve(listeners[name])
+
+
+def import_r2v(root: Path) -> None:
+    """Import every module of the checkout but those that are run as programs, or need what is not installed."""
+    sys.path.insert(0, str(root))
+    for path in sorted((root / "r2v").rglob("*.py")):
+        module = ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
+        if not module.endswith("__main__"):
+            with contextlib.suppress(ImportError):
+                import_module(module)
+    sys.path.remove(str(root))
+
+
+def serve(listener: socket.socket) -> None:
+    """Fork for each connection, tell its client how the process ended, kill what has lost its client."""
     woken, wake = os.pipe()
     for end in (woken, wake):
         os.set_blocking(end, False)
     signal.set_wakeup_fd(wake)
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
-    listener.listen(64)
-    Path(address + ".early").rename(address)  # clients wait until there is such a name
     clients: dict[int, socket.socket] = {}
+    costs: dict[int, str] = {}
     while True:
         ready, _, _ = select.select([0, listener, woken, *clients.values()], [], [])
         if 0 in ready:
@@ -59,7 +86,7 @@ def serve(address: str, executable: str) -> None:
         if woken in ready:
             with contextlib.suppress(BlockingIOError):
                 os.read(woken, 4096)
-            reap(clients)
+            reap(clients, costs)
         for pid in [pid for pid, client in clients.items() if client in ready]:
             os.kill(pid, signal.SIGKILL)  # its client is gone
             clients.pop(pid).close()
@@ -74,10 +101,10 @@ def serve(address: str, executable: str) -> None:
                     other.close()
                 os.close(woken)
                 os.close(wake)
-                become(request, files, executable)
+                become(request, files)
             for file in files:
                 os.close(file)
-            clients[pid] = connection
+            clients[pid], costs[pid] = connection, request["costs"]
             connection.sendall(pid.to_bytes(8, "big"))
 
 
@@ -89,17 +116,20 @@ def received(connection: socket.socket, length: int) -> bytes:
     return data
 
 
-def reap(clients: dict[int, socket.socket]) -> None:
-    """Tell the clients of processes that have ended: the exit code, or minus the signal."""
+def reap(clients: dict[int, socket.socket], costs: dict[int, str]) -> None:
+    """Note what ended processes cost, and tell their clients the exit code, or minus the signal."""
     with contextlib.suppress(ChildProcessError):
-        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-            if (client := clients.pop(ended[0], None)) is not None:
+        while (ended := os.wait4(-1, os.WNOHANG))[0]:
+            pid, status, usage = ended
+            with contextlib.suppress(FileNotFoundError), Path(costs.pop(pid, "")).open("a") as file:
+                file.write(f"{usage.ru_utime + usage.ru_stime}\n")
+            if (client := clients.pop(pid, None)) is not None:
                 with contextlib.suppress(BrokenPipeError):
-                    client.sendall(os.waitstatus_to_exitcode(ended[1]).to_bytes(8, "big", signed=True))
+                    client.sendall(os.waitstatus_to_exitcode(status).to_bytes(8, "big", signed=True))
                 client.close()
 
 
-def become(request: dict[str, Any], files: list[int], executable: str) -> None:
+def become(request: dict[str, Any], files: list[int]) -> None:
     """In the forked process: take the client's place in the world, act, and end."""
     for target, file in enumerate(files):
         os.dup2(file, target)
@@ -112,7 +142,7 @@ def become(request: dict[str, Any], files: list[int], executable: str) -> None:
     os.umask(request["mask"])
     for limit, values in request["limits"]:
         resource.setrlimit(limit, tuple(values))
-    sys.executable = executable
+    sys.executable = request["executable"]
     sys.dont_write_bytecode = bool(environment.get("PYTHONDONTWRITEBYTECODE"))
     random.seed()
     words = request["words"]
@@ -130,6 +160,7 @@ def become(request: dict[str, Any], files: list[int], executable: str) -> None:
             runpy.run_path(words[0], run_name="__main__")
         elif words[0] == "-m":
             sys.argv[:] = words[1:]
+            sys.modules.pop(words[1], None)  # it is run, whether or not R2V's modules imported it
             runpy.run_module(words[1], run_name="__main__", alter_sys=True)
         else:
             sys.argv[:] = ["-c", *words[2:]]
@@ -157,4 +188,4 @@ def become(request: dict[str, Any], files: list[int], executable: str) -> None:
 
 
 if __name__ == "__main__":
-    serve(*sys.argv[1:])
+    main(*map(Path, sys.argv[1:]))
