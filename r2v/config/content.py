@@ -24,10 +24,8 @@ def identity(section: Any) -> Any:
         values = {
             f.name: identity(getattr(section, f.name))
             for f in dataclasses.fields(section)
-            if not f.metadata.get("runtime")
+            if not f.metadata.get("runtime") and not _as_by_default(section, f)
         }
-        for name in [name for name in values if _as_by_default(section, name)]:
-            del values[name]
         if isinstance(section, Phase):
             values["effective_batch"] = values.pop("batch_size") * values.pop("gradient_accumulation_steps")
         if isinstance(section, PolicyConfig):
@@ -48,11 +46,10 @@ def identity(section: Any) -> Any:
     return section
 
 
-def _as_by_default(section: Any, name: str) -> bool:
-    """Whether it is an IF_GIVEN field that nobody gave: None, empty, or a section whose fields are its defaults."""
-    (item,) = (f for f in dataclasses.fields(section) if f.name == name)
+def _as_by_default(section: Any, item: dataclasses.Field[Any]) -> bool:
+    """True for an IF_GIVEN field that nobody gave: None, empty, or a section whose fields are its defaults."""
     if not item.metadata.get("if_given"):
         return False
-    value = getattr(section, name)
+    value = getattr(section, item.name)
     by_default = item.default_factory() if callable(item.default_factory) else None
     return value is None or value == {} or (dataclasses.is_dataclass(value) and value == by_default)

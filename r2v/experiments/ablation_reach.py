@@ -34,7 +34,7 @@ def why_left_out(row: Ablation, base: Config, changed: Config) -> str | None:
 def deciding_changes(base: Config, changed: Config, method: str) -> list[str]:
     """The jobs that have other settings in `changed` and decide what `method` does there."""
     decide = deciding_jobs(changed, method)
-    return [row.name for row in JOBS if row.name in decide and _settings(base, row) != _settings(changed, row)]
+    return [row.name for row in JOBS if row.name in decide and _differ(_sections(base, row), _sections(changed, row))]
 
 
 def deciding_jobs(config: Config, method: str) -> set[str]:
@@ -71,10 +71,15 @@ def _deciding_inputs(config: Config, row: Job) -> set[str]:
     return set(row.inputs) if asks else set(row.inputs) - {"verifier"}
 
 
-def _settings(config: Config, row: Job) -> Any:
-    """A job's own settings, the labels of a verifier as what `auto` comes to."""
+def _sections(config: Config, row: Job) -> Any:
+    """Return a job's own settings, with the label source of a verifier that `auto` comes to."""
     sections = row.load().sections(config)
-    return identity(_labels_named(sections) if row.name == "verifier" else sections)
+    return _labels_named(sections) if row.name == "verifier" else sections
+
+
+def _differ(sections: Any, others: Any) -> bool:
+    """True if two settings of a job have different content. Equal settings need no identity, which is dear."""
+    return sections != others and identity(sections) != identity(others)
 
 
 def _labels_named(sections: Any) -> Any:

@@ -6,6 +6,7 @@ what (item); which id that record has, what surrounds it and what the policy say
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import product
 
 from r2v.envs.base import Task
@@ -26,8 +27,9 @@ HELD_OUT = (("assign", "order"), ("settle", "access"))
 TEMPLATES = tuple(pair for pair in product(WISHES, KINDS) if pair not in HELD_OUT)
 
 
+@cache  # a plan loads the benchmark once for each configuration
 def make_tasks(version: str, count: int, heldout: int) -> tuple[Task, ...]:
-    """`count` tasks of the usual templates, then `heldout` of the held-out ones (split "heldout")."""
+    """Return `count` tasks of the usual templates, then `heldout` of the held-out ones (split "heldout")."""
     seen: set[str] = set()
     usual = (_task(version, "desk", number, TEMPLATES, None, seen) for number in range(count))
     return (*usual, *(_task(version, "held", number, HELD_OUT, "heldout", seen) for number in range(heldout)))
