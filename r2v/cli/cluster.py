@@ -155,14 +155,17 @@ def resumption(values: argparse.Namespace) -> dict[str, Any]:
 
 
 def _run_all(values: argparse.Namespace) -> int:
-    from r2v.slurm import run_all
+    from r2v.slurm import run_all, script_text
 
+    if not values.here:
+        script_text.report()
     return run_all.submit(**submission(values))
 
 
 def _resume(values: argparse.Namespace) -> int:
-    from r2v.slurm import run_all
+    from r2v.slurm import run_all, script_text
 
+    script_text.report()
     return run_all.resume(**resumption(values))
 
 

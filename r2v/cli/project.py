@@ -66,13 +66,15 @@ def _doctor(values: argparse.Namespace) -> int:
 
 
 def _cluster(values: argparse.Namespace) -> int:
-    from r2v.slurm import cluster_settings, headers
+    from r2v.slurm import cluster_settings, headers, script_text
 
     paths = headers.scripts()
     if not paths:
         raise UsageError(f"no scripts in {SCRIPTS}; run this in R2V's checkout")
     if values.what == "show" and values.values:
         raise UsageError(f"cluster show takes no values; r2v cluster set {' '.join(values.values)}")
+    for flaw in script_text.flaws():
+        logger.warning("%s", flaw.line)
     if values.what == "set":
         changed = cluster_settings.set_words(values.values)
         logger.info("%d files changed", len(changed))

@@ -88,9 +88,11 @@ def submitted_run(
 
 def require_accepted(spec: ExperimentSpec) -> None:
     """Raises NoSlurm where there is none here, UsageError where it would not take a run's job as it stands."""
+    from r2v.slurm import script_text
     from r2v.slurm.submit_missing import check_request
 
     client.require()
+    script_text.report()
     if spec.stage is not None:
         return  # each chain asks about each of its jobs
     answer = check_request(job_resources(spec.resources))

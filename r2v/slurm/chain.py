@@ -13,7 +13,7 @@ in the queue survive an upgrade.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -135,6 +135,12 @@ class Chain:
         return {name: self.earlier.get(name, ()) + now.get(name, ()) for name in {**now, **self.earlier}}
 
     @property
+    def cluster(self) -> str:
+        """The cluster that its jobs ask for, "" for the one of the machine that submits."""
+        asked = [attempt.resources for job in self.jobs.values() for attempt in (job.planned, job.latest) if attempt]
+        return next((named for one in [*asked, self.sentinel] if (named := one.get("clusters"))), "")
+
+    @property
     def slurm_ids(self) -> set[str]:
         """The Slurm jobs that are written down, sentinels too."""
         attempts = (attempt for known in self.history.values() for attempt in known)
@@ -178,6 +184,22 @@ def folder(root: Path, name: str) -> Path:
 def names(root: Path = Path()) -> list[str]:
     """The chains of this checkout, in alphabetical order."""
     return sorted(path.parent.name for path in (root / CHAINS).glob("*/chain.json"))
+
+
+def last_cluster(root: Path = Path()) -> str | None:
+    """The cluster that the chain written last was submitted to, "" for this machine's own; None where there is no chain
+    that can be read."""
+    for name in sorted(names(root), key=lambda name: _written_at(root, name), reverse=True):
+        with suppress(InputError):
+            return read(root, name).cluster
+    return None
+
+
+def _written_at(root: Path, name: str) -> float:
+    try:
+        return (folder(root, name) / "chain.json").stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def only(root: Path, name: str | None) -> str:

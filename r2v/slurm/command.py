@@ -22,9 +22,11 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Protocol
 
-from r2v.errors import EnvironmentFault, UsageError
+from r2v.errors import EnvironmentFault, InputError, UsageError
+from r2v.log import logger
+from r2v.slurm import chain as chains
+from r2v.slurm import headers
 from r2v.slurm.site_profile import project_profile
-from r2v.storage.paths import SCRIPTS
 
 COMMAND_TIMEOUT = 60.0
 """Seconds one command may take: a controller that restarts answers late."""
@@ -50,9 +52,6 @@ _PASSES = re.compile(
     "|Transport endpoint|Protocol authentication error|slurm_persist_conn|[Uu]nspecified error|No route to host"
 )
 """Errors of a controller that is busy, restarts or cannot be reached at this moment."""
-
-
-_CLUSTERS = re.compile(r"^#SBATCH\b.*\s(?:--clusters[= ]|-M\s*)([^\s#]+)", re.M)
 
 
 class NoSlurm(EnvironmentFault):
@@ -164,8 +163,13 @@ _INSIDE = "SLURM_R2V_INSIDE"
 
 def _submit_host() -> str:
     """The login node through which a job speaks to Slurm, where its own node may not."""
-    inside = os.environ.get("SLURM_JOB_ID") or os.environ.get(_INSIDE)
-    return project_profile().submit_host if inside else ""
+    if not (os.environ.get("SLURM_JOB_ID") or os.environ.get(_INSIDE)):
+        return ""
+    try:
+        return project_profile().submit_host
+    except InputError as error:
+        logger.warning("%s; Slurm is asked from this node", error)
+        return ""
 
 
 def _through(command: Sequence[str]) -> Sequence[str]:
@@ -186,11 +190,12 @@ _ASKS_ONE = ("squeue", "sacct", "scontrol", "scancel", "sinfo")
 
 
 def other_cluster(root: Path = Path()) -> str:
-    """The cluster that the jobs of this checkout go to, as the user's shell or a header says; "" for this one."""
-    named = os.environ.get("SBATCH_CLUSTERS") or os.environ.get("SLURM_CLUSTERS")
-    texts = (path.read_text() for path in sorted((root / SCRIPTS).glob("[0-9]*.sh"))) if not named else ()
-    found = next((match for text in texts if (match := _CLUSTERS.search(text))), None)
-    return named or (found[1] if found else "")
+    """The cluster that the jobs of this checkout go to; "" for this one. The user's shell says it, else the chain that
+    was submitted last, and before there is one a header: once jobs are in the queue no script is read to find them."""
+    if named := os.environ.get("SBATCH_CLUSTERS") or os.environ.get("SLURM_CLUSTERS"):
+        return named
+    submitted = chains.last_cluster(root)
+    return headers.named_cluster(root) if submitted is None else submitted
 
 
 @contextmanager

@@ -16,13 +16,14 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from r2v.console import text_table
 from r2v.errors import InputError, UsageError, nearest
 from r2v.slurm.directives import SHORT, check, gpu_count, minutes, node_count, pairs
-from r2v.storage.files import write_text
+from r2v.slurm.script_text import BOM, printable, read_script, script_lines, write_script
 from r2v.storage.paths import SCRIPTS
 
 
@@ -72,7 +73,7 @@ class Resources:
 def read(path: Path, job: str = "") -> Resources:
     """The header of a script, as it stands for this job. Raises UsageError naming file and line where a
     directive cannot be, InputError where there is no such script."""
-    return parsed(path, _text(path), job)
+    return parsed(path, printable(read_script(path)), job)
 
 
 def parsed(path: Path, text: str, job: str = "") -> Resources:
@@ -94,8 +95,27 @@ def options_of(path: Path, line: str) -> dict[str, str] | None:
 
 
 def scripts(root: Path = Path()) -> list[Path]:
-    """The scripts that have a header, in order."""
-    return [path for path in sorted((root / SCRIPTS).glob("*.sh")) if re.search(r"^#SBATCH\b", _text(path), re.M)]
+    """The scripts that have a header, in order. One that cannot be read is among them, for whoever reads it to say."""
+    return [path for path in sorted((root / SCRIPTS).glob("*.sh")) if _has_header(path)]
+
+
+def _has_header(path: Path) -> bool:
+    try:
+        return re.search(r"^#SBATCH\b", read_script(path), re.M) is not None
+    except InputError:
+        return True
+
+
+def named_cluster(root: Path = Path()) -> str:
+    """The first cluster that a header names, "" for none; scripts that cannot be read name none."""
+    for path in sorted((root / SCRIPTS).glob("[0-9]*.sh")):
+        with suppress(InputError):
+            if named := _CLUSTERS.search(read_script(path)):
+                return named[1]
+    return ""
+
+
+_CLUSTERS = re.compile(r"^#SBATCH\b.*\s(?:--clusters[= ]|-M\s*)([^\s#]+)", re.M)
 
 
 def rewrite(paths: Iterable[Path], values: Mapping[str, str]) -> list[Path]:
@@ -120,16 +140,14 @@ def rewrite(paths: Iterable[Path], values: Mapping[str, str]) -> list[Path]:
             for scope, _, key in [name.rpartition(".")]
             if scope in ("", commands[path])
         }
-        before, resources = _text(path), read(path)
+        before, resources = read_script(path), read(path)
         after = _rewritten(before, resources, mine)
         for line, job, words in _directives(path, after):
             _options(words, line, job)
         if after != before:
             changed[path] = after
     for path, text in changed.items():
-        mode = path.stat().st_mode
-        write_text(path, text)
-        path.chmod(mode)
+        write_script(path, text)
     return list(changed)
 
 
@@ -174,8 +192,9 @@ def _rewritten(text: str, resources: Resources, values: Mapping[str, str]) -> st
 
 def _header(text: str) -> tuple[list[str], list[str]]:
     """The lines in which sbatch looks for directives, and the rest."""
-    lines = text.splitlines(keepends=True)
-    end = next((at for at, line in enumerate(lines) if line.strip() and not line.startswith("#")), len(lines))
+    lines = script_lines(text)
+    commands = (at for at, line in enumerate(lines) if line.strip() and not line.removeprefix(BOM).startswith("#"))
+    end = next(commands, len(lines))
     return lines[:end], lines[end:]
 
 
@@ -207,13 +226,6 @@ def _with_type(line: str, kind: str) -> str:
     return re.sub(
         r"(--gpus(?:-per-\w+)?(?:=|\s+)|-G\s*)(?:[A-Za-z][\w.-]*:)?(\d+)", lambda one: f"{one[1]}{typed}{one[2]}", line
     )
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text()
-    except FileNotFoundError:
-        raise InputError(f"no script {path}; run this in the checkout of R2V, where scripts/slurm/ is") from None
 
 
 def _directives(path: Path, text: str) -> Iterator[tuple[str, str, list[str]]]:

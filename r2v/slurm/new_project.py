@@ -15,6 +15,7 @@ from pathlib import Path
 
 from r2v.errors import InputError, UsageError
 from r2v.slurm import write_headers
+from r2v.slurm.script_text import read_script, write_script
 from r2v.slurm.site_profile import NONE, SHIPPED, SITE, shipped
 from r2v.storage.code_identity import OWN_PACKAGE
 from r2v.storage.files import write_text, writing
@@ -33,14 +34,14 @@ def begin(folder: Path, *, profile: str = NONE, benchmark: str | None = None) ->
     """Write the project; returns its files. Raises UsageError for a profile or benchmark that cannot be, InputError
     where a file of it is there already: nothing is ever replaced, and nothing is then written."""
     shipped(profile)
-    texts = {name: path.read_text() for name, path in shipped_files().items()}
+    texts = {name: read_script(path) for name, path in shipped_files().items()}
     texts[f"{SCRIPTS}/env.sh"] = _with_python(texts[f"{SCRIPTS}/env.sh"], folder)
     texts[".gitignore"] = "".join(f"/{name}/\n" for name in _FOLDERS)
     texts |= _of_benchmark(benchmark, set(texts)) if benchmark else {}
     if there := [name for name in texts if (folder / name).exists()]:
         raise InputError(f"{folder / there[0]}: is there already; name an empty folder, or move it away")
     for name, text in texts.items():
-        write_text(folder / name, text)
+        write_script(folder / name, text)
         if name.endswith(".sh"):
             (folder / name).chmod(0o755)
     with writing(folder):

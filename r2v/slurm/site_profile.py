@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from r2v.errors import InputError, UsageError, nearest
+from r2v.slurm.script_text import printable, read_script
 from r2v.storage.paths import SCRIPTS
 
 SHIPPED = Path(__file__).parent / "profiles"
@@ -135,7 +136,7 @@ def _read(path: Path) -> SiteProfile:
     import yaml
 
     try:
-        given = yaml.safe_load(path.read_text()) or {}
+        given = yaml.safe_load(printable(read_script(path))) or {}
         if not isinstance(given, dict):
             raise ValueError("wanted a map of settings")
         return _profile(given)

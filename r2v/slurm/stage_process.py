@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from r2v.errors import LeaseConflict
+from r2v.errors import LeaseConflict, R2VError
 from r2v.log import logger
 from r2v.signals import stop_signals
 from r2v.slurm import job_record
@@ -101,6 +101,9 @@ class StageProcess:
             runpy.run_module("r2v", run_name="__main__", alter_sys=True)
         except SystemExit:
             raise
+        except R2VError as error:  # the site profile's: the stage's own are told by its command
+            logger.error("r2v: %s", error)
+            raise SystemExit(error.exit_code) from None
         except BaseException:  # nothing of the stage's may reach what the runner does with its own errors
             traceback.print_exc()
             raise SystemExit(1) from None

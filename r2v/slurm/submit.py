@@ -30,9 +30,9 @@ from r2v.slurm.headers import Resources
 from r2v.slurm.learned_sizes import learn
 from r2v.slurm.requests import kept_sentinel
 from r2v.slurm.runner import OF
+from r2v.slurm.script_text import ENVIRONMENT
 from r2v.slurm.snapshot import code_lines
 from r2v.slurm.stage_script import StageScript, parameter
-from r2v.slurm.write_headers import ENVIRONMENT
 from r2v.storage.files import writing
 from r2v.storage.paths import LOGS
 

@@ -20,6 +20,7 @@ from r2v.slurm.client import Partition, Queued, SubmitCheck
 from r2v.slurm.directives import gpu_count, gpu_kind, node_count
 from r2v.slurm.headers import Resources
 from r2v.slurm.node_use import require_nodes_used
+from r2v.slurm.script_text import read_script, script_lines
 from r2v.storage.paths import SCRIPTS
 
 _NO_NODE = "Requested node configuration is not available"
@@ -90,7 +91,7 @@ def require_acceptable(wanted: Sequence[str], chain: Chain, resources: Mapping[s
 def _place(script: Path, refusal: str) -> str:
     """The script, with the line of the option that sbatch says it does not have."""
     unknown = re.search(r"unrecognized option '(--[\w-]+)", refusal)
-    lines = script.read_text().splitlines() if unknown and script.exists() else []
+    lines = script_lines(read_script(script)) if unknown else []
     number = next((at for at, line in enumerate(lines, start=1) if unknown and unknown[1] in line), None)
     return f"{script}:{number}" if number else str(script)
 

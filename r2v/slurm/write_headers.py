@@ -17,14 +17,13 @@ from r2v.errors import UsageError
 from r2v.slurm import headers
 from r2v.slurm.directives import gpu_count, gpu_kind, minutes
 from r2v.slurm.headers import Resources
+from r2v.slurm.script_text import ENVIRONMENT, read_script, script_lines, write_script
 from r2v.slurm.site_profile import SITE, SiteProfile, project_profile, shipped
 from r2v.storage.files import write_text
-from r2v.storage.paths import SCRIPTS
 
 _ADDED, _REMOVED = "  # site", "## site: "
 _GPUS = ("gres", "gpus", "gpus-per-node", "gpus-per-task")
-_BLOCK = re.compile(r"# >>> site (\S+) (\w+)\n.*?# <<< site\n", re.S)
-ENVIRONMENT = SCRIPTS / "env.sh"
+_BLOCK = re.compile(r"# >>> site (\S+) (\w+)\r?\n.*?# <<< site\r?\n", re.S)
 
 
 def choose(name: str, root: Path = Path()) -> list[Path]:
@@ -34,7 +33,7 @@ def choose(name: str, root: Path = Path()) -> list[Path]:
     path = root / SITE
     if path.exists() and project_profile(root).base == name:
         return write(root)
-    if path.exists() and path.read_text() != _own(project_profile(root).base):
+    if path.exists() and read_script(path) != _own(project_profile(root).base):
         raise UsageError(f"{path} was edited; move it away, or write `base: {name}` into it and type r2v cluster set")
     write_text(path, _own(name))
     return [path, *write(root)]
@@ -43,14 +42,14 @@ def choose(name: str, root: Path = Path()) -> list[Path]:
 def write(root: Path = Path()) -> list[Path]:
     """Write the project's profile into the headers and env.sh; returns the files that changed."""
     site = project_profile(root)
-    drafts = {path: _written(path.read_text(), path, site) for path in headers.scripts(root)}
+    before = {path: read_script(path) for path in headers.scripts(root)}
+    drafts = {path: _written(text, path, site) for path, text in before.items()}
     if (root / ENVIRONMENT).exists():
-        drafts[root / ENVIRONMENT] = _environment((root / ENVIRONMENT).read_text(), site)
-    changed = [path for path, text in drafts.items() if text != path.read_text()]
+        before[root / ENVIRONMENT] = read_script(root / ENVIRONMENT)
+        drafts[root / ENVIRONMENT] = _environment(before[root / ENVIRONMENT], site)
+    changed = [path for path, text in drafts.items() if text != before[path]]
     for path in changed:
-        mode = path.stat().st_mode
-        write_text(path, drafts[path])
-        path.chmod(mode)
+        write_script(path, drafts[path])
     return changed
 
 
@@ -58,7 +57,7 @@ def require_written(root: Path = Path()) -> SiteProfile:
     """The project's profile. Raises UsageError where the headers are not as it says."""
     site = project_profile(root)
     path = root / ENVIRONMENT
-    match = _BLOCK.search(path.read_text()) if path.exists() else None
+    match = _BLOCK.search(read_script(path)) if path.exists() else None
     written = match[2] if match else SiteProfile().mark  # one that says nothing leaves no block
     if (root / SITE).exists() and path.exists() and written != site.mark:
         raise UsageError(f"{SITE} has changed since it was written into the headers; type r2v cluster set")
@@ -83,9 +82,7 @@ def _environment(text: str, site: SiteProfile) -> str:
 
 def _written(text: str, path: Path, site: SiteProfile) -> str:
     """A script as the site wants its header."""
-    lines = [
-        line.removeprefix(_REMOVED) for line in text.splitlines(keepends=True) if not line.rstrip("\n").endswith(_ADDED)
-    ]
+    lines = [line.removeprefix(_REMOVED) for line in script_lines(text) if not line.rstrip("\n").endswith(_ADDED)]
     bare = "".join(lines)
     asked = headers.parsed(path, bare)
     if site == SiteProfile():

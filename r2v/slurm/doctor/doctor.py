@@ -28,6 +28,7 @@ from r2v.slurm.doctor.node import TOKEN, in_a_job
 from r2v.slurm.doctor.propose import proposal
 from r2v.slurm.doctor.worlds import worlds
 from r2v.slurm.headers import Resources
+from r2v.slurm.script_text import flaws, read_script
 from r2v.slurm.site_profile import SITE
 from r2v.storage.files import write_text
 from r2v.storage.lease import lease
@@ -86,6 +87,8 @@ def _cluster(root: Path) -> Iterator[Finding]:
         yield warn(f"accounting does not answer: {down}", "status and healing work without it; cost does not")
     else:
         yield ok("accounting answers")
+    for flaw in flaws(root):
+        yield (bad if flaw.ends_jobs else warn)(f"{flaw.path}: {flaw.what}", flaw.remedy)
     named = {one.name: one for one in partitions}
     yield from proposal(root, named)
     yield from _headers(root, named)
@@ -167,7 +170,7 @@ def _qos(name: str, request: Resources, qualities: Collection[str] | None) -> It
 
 
 def _refusal(path: Path) -> Iterator[Finding]:
-    answer = client.test_only([], path.read_text())
+    answer = client.test_only([], read_script(path))
     if not answer.ok:
         yield bad(
             f"{path.name}: sbatch refuses it: {answer.line}",

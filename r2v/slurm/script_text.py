@@ -1,0 +1,125 @@
+"""Text of the scripts, whatever an editor left in them: a byte that is not UTF-8, a byte-order mark, CR LF.
+
+    text = read_script(path)              # every byte is in it: one that is not UTF-8 as a lone surrogate
+    write_script(path, text)              # the same bytes again, but for what was changed
+    printable(text)                       # for what is printed or stored: such a byte is U+FFFD
+    flaw_of(path)                         # None, or line, byte and the remedy
+
+sbatch takes a Latin-1 byte in a comment, and refuses a byte-order mark and CR LF. R2V reads all of them, so that no job
+of a chain ends for a script that was edited meanwhile, and says so where a person types a command.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from r2v.errors import InputError, UsageError
+from r2v.log import logger
+from r2v.storage.files import replacing
+from r2v.storage.paths import SCRIPTS
+
+BOM = "\ufeff"
+ENVIRONMENT = SCRIPTS / "env.sh"
+"""What every job sources first."""
+_RESTORE = "restore it, or copy that of R2V's release"
+
+
+def read_script(path: Path) -> str:
+    """The text of a script, line ends as they are. Raises InputError where there is none, or no text."""
+    try:
+        if path.exists() and not path.is_file():
+            raise InputError(f"{path}: a folder, a pipe or a device; {_RESTORE}")
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise InputError(f"no script {path}; run this in the checkout of R2V, where scripts/slurm/ is") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); chmod u+r {shlex.quote(str(path))}") from None
+    if b"\0" in data:
+        wide = data.startswith((b"\xff\xfe", b"\xfe\xff"))
+        remedy = f"convert it: {_converted(path, 'utf-16')}" if wide else _RESTORE
+        raise InputError(f"{path}: {'UTF-16' if wide else 'binary'}, which neither sbatch nor bash reads; {remedy}")
+    return data.decode(errors="surrogateescape")
+
+
+def write_script(path: Path, text: str) -> None:
+    """Replace a script's text, or begin one; its mode stays. Raises EnvironmentFault when the disk refuses."""
+    mode = path.stat().st_mode if path.exists() else None
+    with replacing(path) as file:
+        file.write(text.encode(errors="surrogateescape"))
+    if mode is not None:
+        path.chmod(mode)
+
+
+def printable(text: str) -> str:
+    """The text with U+FFFD for bytes that are not UTF-8, which no message and no JSON can hold."""
+    return text.encode(errors="surrogateescape").decode(errors="replace")
+
+
+def script_lines(text: str) -> list[str]:
+    """The lines as sbatch and bash see them, each with its end: a form feed begins none."""
+    return re.findall(r".*\n|.+", text)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flaw:
+    """Bytes of a script, of env.sh or of the site profile that an editor left there, and the remedy."""
+
+    path: Path
+    what: str
+    remedy: str
+    ends_jobs: bool = False
+    """True where no job of the project gets past it."""
+
+    @property
+    def line(self) -> str:
+        """All of it in one line."""
+        return f"{self.path}: {self.what}; mend it: {self.remedy}"
+
+
+def flaw_of(path: Path) -> Flaw | None:
+    """The flaw of a file, all that is wrong in one; None for a sound file. Raises InputError as `read_script` does."""
+    text, quoted = read_script(path), shlex.quote(str(path))
+    wrong, remedies, is_shell = list[str](), list[str](), path.suffix == ".sh"
+    if (odd := re.search(r"[\udc80-\udcff]", text)) is not None:
+        offset = len(text[: odd.start()].encode(errors="surrogateescape"))
+        line = text.count("\n", 0, odd.start()) + 1
+        wrong.append(f"line {line} has byte 0x{ord(odd[0]) - 0xDC00:02X}, at offset {offset}, which is not UTF-8")
+        remedies.append(_converted(path, "latin1"))
+    if is_shell and text.startswith(BOM):
+        wrong.append("it begins with a byte-order mark, which sbatch and bash take for a word")
+        remedies.append(rf"sed -i '1s/^\xEF\xBB\xBF//' {quoted}")
+    if is_shell and (end := text.find("\r\n")) >= 0:
+        line = text.count("\n", 0, end) + 1
+        wrong.append(f"line {line} ends in CR LF, which sbatch refuses and bash takes for a part of its words")
+        remedies.append(rf"sed -i 's/\r$//' {quoted}")
+    stops = "\r\n" in text and path.name == ENVIRONMENT.name
+    return Flaw(path=path, what="; ".join(wrong), remedy="; ".join(remedies), ends_jobs=stops) if wrong else None
+
+
+def flaws(root: Path = Path()) -> list[Flaw]:
+    """The flaws of the scripts, of env.sh and of the site profile. Scripts that cannot be read are for whoever needs
+    them to refuse."""
+    paths = sorted(path for kind in ("*.sh", "*.yaml") for path in (root / SCRIPTS).glob(kind))
+    found = list[Flaw]()
+    for path in paths:
+        with suppress(InputError):
+            if (flaw := flaw_of(path)) is not None:
+                found.append(flaw)
+    return found
+
+
+def report(root: Path = Path()) -> None:
+    """Log a line for each flaw. Raises UsageError for one that ends every job."""
+    for flaw in flaws(root):
+        if flaw.ends_jobs:
+            raise UsageError(f"{flaw.line} (every job sources it)")
+        logger.warning("%s", flaw.line)
+
+
+def _converted(path: Path, encoding: str) -> str:
+    quoted, draft = shlex.quote(str(path)), shlex.quote(f"{path}.utf8")
+    return f"iconv -f {encoding} -t utf-8 {quoted} > {draft} && cp {draft} {quoted}"
