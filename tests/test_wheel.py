@@ -89,7 +89,12 @@ def test_installed_it_runs_from_an_empty_folder(installed: Path, tmp_path: Path)
     """What `r2v init` writes is enough: the whole chain, as Slurm jobs and here."""
 
     def typed(*words: str) -> str:
-        home = {"HOME": str(tmp_path), "FAKE_SLURM": str(slurm), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+        home = {
+            "HOME": str(tmp_path),
+            "SLURM_CONF": str(slurm / "slurm.conf"),
+            "OMP_NUM_THREADS": "1",
+            "HF_HUB_OFFLINE": "1",
+        }
         path = f"{installed}:{REPOSITORY / 'tests' / 'slurm' / 'fake'}:/usr/bin:/bin"
         done = subprocess.run(
             words, cwd=project, env={**home, "PATH": path}, stdin=subprocess.DEVNULL, capture_output=True, text=True

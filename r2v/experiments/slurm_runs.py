@@ -251,8 +251,7 @@ class JobRun:
             f"--chdir={Path().resolve()}",
         ]
         write_text(folder / OUTPUT, "")
-        with client.outside():
-            id_ = client.sbatch(arguments, self._script(folder.resolve()))
+        id_ = client.sbatch(arguments, self._script(folder.resolve()))
         logger.info("%-12s job %s", self.run.run, id_)
 
     def _script(self, folder: Path) -> str:

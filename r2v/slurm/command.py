@@ -1,4 +1,4 @@
-"""Running Slurm's commands: with a time limit, repeated with back-off, in an environment of our own.
+"""Running Slurm's commands: with a time limit, repeated with back-off, under the variables of `r2v.slurm.variables`.
 
     call(["squeue", "--me"])                 # its output; asked again, with growing pauses, while nobody answers
     once(["sbatch", "--parsable", ...])      # asked once: what is not answered may have been done all the same
@@ -27,6 +27,7 @@ from r2v.log import logger
 from r2v.slurm import chain as chains
 from r2v.slurm import headers
 from r2v.slurm.site_profile import project_profile
+from r2v.slurm.variables import of_program, on_login_node
 
 COMMAND_TIMEOUT = 60.0
 """Seconds one command may take: a controller that restarts answers late."""
@@ -157,13 +158,10 @@ def present() -> bool:
     return here or bool(_submit_host())
 
 
-_INSIDE = "SLURM_R2V_INSIDE"
-"""Set where `outside` hides that this is a job: what may submit is a question of the node all the same."""
-
-
 def _submit_host() -> str:
-    """The login node through which a job speaks to Slurm, where its own node may not."""
-    if not (os.environ.get("SLURM_JOB_ID") or os.environ.get(_INSIDE)):
+    """The login node through which a job speaks to Slurm, where its own node may not. A job whose site profile was
+    broken meanwhile asks from its node."""
+    if not os.environ.get("SLURM_JOB_ID"):
         return ""
     try:
         return project_profile().submit_host
@@ -176,7 +174,7 @@ def _through(command: Sequence[str]) -> Sequence[str]:
     """A command as it reaches Slurm from here."""
     if not (host := _submit_host()):
         return command
-    return ["ssh", "-o", "BatchMode=yes", host, f"cd {shlex.quote(str(Path.cwd()))} && exec {shlex.join(command)}"]
+    return ["ssh", "-o", "BatchMode=yes", host, f"cd {shlex.quote(str(Path.cwd()))} && {on_login_node(command)}"]
 
 
 def require() -> None:
@@ -198,40 +196,13 @@ def other_cluster(root: Path = Path()) -> str:
     return headers.named_cluster(root) if submitted is None else submitted
 
 
-@contextmanager
-def outside() -> Iterator[None]:
-    """Within the block this process's environment is that of a login shell: what Slurm set for the job we are in
-    (SLURM_MEM_PER_CPU, SLURM_EXPORT_ENV, ...) would bend the jobs we submit. The headers alone say what they ask."""
-    kept = dict(os.environ)
-    os.environ.clear()
-    os.environ.update(_environment(kept))
-    if "SLURM_JOB_ID" in kept:
-        os.environ[_INSIDE] = "1"
-    if named := kept.get("SBATCH_CLUSTERS") or kept.get("SLURM_CLUSTERS"):
-        os.environ["SLURM_CLUSTERS"] = named
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(kept)
-
-
-def _environment(values: dict[str, str]) -> dict[str, str]:
-    return {
-        name: value
-        for name, value in values.items()
-        if name == "SLURM_CONF" or not name.startswith(("SLURM_", "SBATCH_", "SRUN_", "SUBMITIT_"))
-    }
-
-
 def run(command: Sequence[str], stdin: str | None = None) -> subprocess.CompletedProcess[str]:
     """Run a command to its end, whatever that is. Raises NoSlurm where it is missing, NoAnswer where it gives no answer
     in time."""
     if command[0] in _ASKS_ONE and (cluster := other_cluster()):
         command = [command[0], "-M", cluster, *command[1:]]
-    environment = {**_environment(dict(os.environ)), "LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
     try:
-        return terminal().run(command, stdin, environment)
+        return terminal().run(command, stdin, of_program(command[0], os.environ))
     except FileNotFoundError:
         raise NoSlurm(NO_SLURM) from None
     except subprocess.TimeoutExpired:

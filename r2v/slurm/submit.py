@@ -106,9 +106,8 @@ def _submit_stage(
     executor.arguments = [f"--comment={directives['comment']}"]
     executor.known = chain.slurm_ids
     _make_logs(root)
-    with client.outside():
-        logging.getLogger("submitit").setLevel(logging.ERROR)
-        return str(executor.submit(payload).job_id)
+    logging.getLogger("submitit").setLevel(logging.ERROR)
+    return str(executor.submit(payload).job_id)
 
 
 def stage_directives(

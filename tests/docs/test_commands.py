@@ -213,7 +213,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, emulator: Emulator
         (root / "bin" / name).chmod(0o755)
     settings = {
         "PATH": f"{FAKE_SLURM}:{root / 'bin'}:{os.environ['PATH']}",
-        "FAKE_SLURM": str(root / "slurm"),
+        "SLURM_CONF": str(root / "slurm" / "slurm.conf"),
         "PYTHONPATH": str(REPOSITORY),
         "OPENAI_API_KEY": "any",
         "ANTHROPIC_API_KEY": "any",

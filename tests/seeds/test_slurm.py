@@ -50,7 +50,7 @@ class Cluster:
         places = {
             "PATH": f"{FAKE}:{self.root / 'bin'}:{os.environ['PATH']}",
             "PYTHONPATH": str(REPOSITORY),
-            "FAKE_SLURM": str(self.root / "slurm"),
+            "SLURM_CONF": str(self.root / "slurm" / "slurm.conf"),
             "OMP_NUM_THREADS": "1",
             "USER": "me",
             **env,

@@ -166,7 +166,7 @@ class Faked:
 def faked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Faked:
     """An empty checkout as working directory, the fake Slurm first on PATH."""
     monkeypatch.setenv("PATH", f"{FAKE_PATH}:{os.environ['PATH']}")
-    monkeypatch.setenv("FAKE_SLURM", str(tmp_path / "slurm"))
+    monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm" / "slurm.conf"))
     monkeypatch.setenv("R2V_SLURM_PATIENCE", "0")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "slurm").mkdir()

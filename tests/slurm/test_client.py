@@ -5,18 +5,20 @@ The texts marked (doc) follow the documentation of versions that this machine do
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from r2v.errors import UsageError
+from r2v.slurm import chain as chains
 from r2v.slurm import client
+from r2v.slurm.chain import Attempt, ChainJob
 from r2v.slurm.client import NoAnswer, NoSlurm, SlurmRefused
-from r2v.slurm.command import PATIENCE_VARIABLE, ThisMachine, patience, through
+from r2v.slurm.command import PATIENCE_VARIABLE, ThisMachine, other_cluster, patience, through
 from r2v.slurm.sacct import FIELDS, read_accounting, state_of
 from tests.slurm.faked import Faked
 from tests.slurm.faked import faked as faked
@@ -126,17 +128,6 @@ def test_a_refusal_is_slurms_own_words(faked: Faked) -> None:
         client.sbatch([], "#!/bin/bash\ntrue\n")
 
 
-def test_what_slurm_set_for_this_job_does_not_reach_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("SLURM_MEM_PER_CPU", "SBATCH_EXPORT", "SLURM_EXPORT_ENV", "SUBMITIT_EXECUTOR"):
-        monkeypatch.setenv(name, "1")
-    monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
-    monkeypatch.setenv("MINE", "kept")
-    with client.outside():
-        assert {name for name in os.environ if name.startswith(("SLURM", "SBATCH", "SUBMITIT"))} == {"SLURM_CONF"}
-        assert os.environ["MINE"] == "kept"
-    assert os.environ["SLURM_MEM_PER_CPU"] == "1"
-
-
 def test_jobs_of_another_checkout_with_a_chain_of_the_same_name_are_not_ours(faked: Faked) -> None:
     link = faked.root.parent / f"{faked.root.name}-by-another-path"
     link.symlink_to(faked.root)
@@ -239,24 +230,54 @@ def test_what_would_be_accepted_is_asked_again_too(patient: Faked) -> None:
         assert client.test_only([]).ok
 
 
-@pytest.mark.parametrize("says", ["variable", "header"])
+class Recorder(ThisMachine):
+    """A terminal that carries nothing out."""
+
+    def __init__(self) -> None:
+        self.commands: list[Sequence[str]] = []
+
+    def run(
+        self, command: Sequence[str], stdin: str | None, environment: Mapping[str, str]
+    ) -> subprocess.CompletedProcess[str]:
+        self.commands.append(command)
+        return subprocess.CompletedProcess(list(command), 0, "", "")
+
+
+@pytest.mark.parametrize("says", ["variable", "header", "chain"])
 def test_another_cluster_is_named_to_every_command(says: str, faked: Faked, monkeypatch: pytest.MonkeyPatch) -> None:
     if says == "variable":
         monkeypatch.setenv("SBATCH_CLUSTERS", "big")
-    else:
-        (faked.root / "scripts/slurm").mkdir(parents=True)
-        (faked.root / "scripts/slurm/01_collect.sh").write_text("#SBATCH --mem=1G -M big\n")
-    faked.answer()
-    with client.outside():
+    if says != "variable":
+        script = faked.root / "scripts/slurm/01_collect.sh"
+        script.parent.mkdir(parents=True)
+        script.write_bytes(b"# gr\xfcn\n#SBATCH --mem=1G -M big\r\n")
+    if says == "chain":  # the scripts may be lost once it is submitted
+        attempt = Attempt(id="7", resources={"clusters": "big"})
+        faked.chain(collect=ChainJob(needs=(), command=("collect",), script="", attempts=(attempt,)))
+        script.unlink()
+        os.mkfifo(script)
+    with through(recorder := Recorder()):
         client.queue()
         client.accounting(["7"])
         client.show("7")
         client.update("7", comment="x")
         client.cancel(["7"])
         client.partitions()
-    made = [json.loads(line) for line in (faked.folder / "calls.log").read_text().splitlines()]
-    assert {call[0] for call in made} == {"squeue", "sacct", "scontrol", "scancel", "sinfo"}
-    assert all(call[1:3] == ["-M", "big"] for call in made)
+    assert {call[0] for call in recorder.commands} == {"squeue", "sacct", "scontrol", "scancel", "sinfo"}
+    assert all(call[1:3] == ["-M", "big"] for call in recorder.commands)
+
+
+def test_the_chain_that_was_submitted_last_says_which_cluster_and_a_damaged_one_says_nothing(faked: Faked) -> None:
+    assert other_cluster() == "", "no chain, and no script"
+    for at, (name, cluster) in enumerate((("first", "big"), ("second", ""), ("third", "small"))):
+        made = faked.chain(name)
+        chains.write(faked.root, replace(made, sentinel={"clusters": cluster} if cluster else {}))
+        path = chains.folder(faked.root, name) / "chain.json"
+        os.utime(path, (at, at))
+    assert other_cluster() == "small"
+    path.write_bytes(b"\xff")
+    os.utime(path, (9, 9))
+    assert other_cluster() == ""
 
 
 def test_how_long_to_ask_again_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,7 +43,7 @@ class Folder:
         return {
             **kept,
             "PATH": f"{FAKE_PATH}:{kept['PATH']}",
-            "FAKE_SLURM": str(self.path),
+            "SLURM_CONF": str(self.path / "slurm.conf"),
             "OMP_NUM_THREADS": "1",
             "PYTHONPATH": f"{ROOT / 'tests/slurm/fake_stages'}:{ROOT}",
             "SLURM_JOB_ID": "42",

@@ -191,7 +191,7 @@ def test_sbatch_takes_every_script(name: str, tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, "PATH": f"{FAKE}:{os.environ['PATH']}", "FAKE_SLURM": str(tmp_path)},
+        env={**os.environ, "PATH": f"{FAKE}:{os.environ['PATH']}", "SLURM_CONF": str(tmp_path / "slurm.conf")},
     )
     assert done.returncode == 0 and "to start at" in done.stderr, done.stderr
     assert json.loads((tmp_path / "calls.log").read_text()) == ["sbatch", "--test-only", name]

@@ -30,7 +30,9 @@ def at(site: str, checkout: Faked, monkeypatch: pytest.MonkeyPatch) -> None:
     (checkout.folder / "site").write_text(site)
     ssh = checkout.root / "bin" / "ssh"
     ssh.parent.mkdir()
-    ssh.write_text('#!/bin/bash\nunset FAKE_NODE\necho "$@" >> "$FAKE_SLURM/ssh.log"\nexec bash -c "${@: -1}"\n')
+    ssh.write_text(
+        '#!/bin/bash\nunset FAKE_NODE\necho "$@" >> "$(dirname "$SLURM_CONF")/ssh.log"\nexec bash -c "${@: -1}"\n'
+    )
     ssh.chmod(0o755)
     monkeypatch.setenv("PATH", str(ssh.parent), prepend=":")
 

@@ -30,6 +30,7 @@ from r2v.slurm.doctor.worlds import worlds
 from r2v.slurm.headers import Resources
 from r2v.slurm.script_text import flaws, read_script
 from r2v.slurm.site_profile import SITE
+from r2v.slurm.variables import kept_from_queries
 from r2v.storage.files import write_text
 from r2v.storage.lease import lease
 from r2v.storage.paths import CHAINS, SCRIPTS
@@ -87,6 +88,8 @@ def _cluster(root: Path) -> Iterator[Finding]:
         yield warn(f"accounting does not answer: {down}", "status and healing work without it; cost does not")
     else:
         yield ok("accounting answers")
+    if ignored := kept_from_queries(os.environ):
+        yield ok(f"kept from Slurm's programs: {', '.join(ignored)} (SBATCH_* become directives of each job)")
     for flaw in flaws(root):
         yield (bad if flaw.ends_jobs else warn)(f"{flaw.path}: {flaw.what}", flaw.remedy)
     named = {one.name: one for one in partitions}
