@@ -16,7 +16,6 @@ from typing import Any
 from r2v.slurm.chain import now
 from r2v.slurm.job_record import read_object
 from r2v.storage.files import write_json
-from r2v.storage.integrity import hashed
 from r2v.storage.lease import lease
 from r2v.storage.paths import CHAINS
 
@@ -29,7 +28,7 @@ def remember(root: Path, nodes: str, line: str) -> None:
     """Avoid these nodes, as Slurm writes a list of them, from now on."""
     with lease(root / CHAINS / "bad_nodes.lease", wait=30.0):
         known = {**_known(root), nodes: {"at": now(), "line": line}}
-        write_json(root / BAD_NODES, hashed({"nodes": known}))
+        write_json(root / BAD_NODES, {"nodes": known})  # without a hash of itself, which an edit would break
 
 
 def excluded(root: Path) -> list[str]:
@@ -46,5 +45,6 @@ def without_bad(root: Path, resources: Mapping[str, str]) -> dict[str, str]:
 
 def _known(root: Path) -> dict[str, Any]:
     since = (datetime.fromisoformat(now()) - FORGOTTEN_AFTER).isoformat()
-    found = (read_object(root / BAD_NODES) or {}).get("nodes", {})
-    return {name: entry for name, entry in found.items() if entry["at"] > since}
+    nodes = (read_object(root / BAD_NODES) or {}).get("nodes")
+    entries = nodes.items() if isinstance(nodes, dict) else ()
+    return {name: entry for name, entry in entries if isinstance(entry, dict) and str(entry.get("at", "")) > since}

@@ -87,8 +87,12 @@ REMEDIES: dict[FailureKind, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """All that is known of the last start of a job: its own records, `scontrol show job`, the end of its log."""
+    """All that is known of the last start of a job: its own records, `scontrol show job`, the end of its log.
 
+    A job that heals itself has its records alone, so what it wrote of nodes, partition and memory as it started stands
+    in for the word of Slurm: both healing paths decide the same."""
+
+    start: dict[str, Any] | None = None
     exit: dict[str, Any] | None = None
     error: dict[str, Any] | None = None
     row: SacctRow | None = None
@@ -116,8 +120,25 @@ class Evidence:
     def measured(self) -> tuple[int | None, int | None]:
         """Bytes of memory used at most, and requested."""
         sizes = (self.row.max_rss if self.row else None, (self.exit or {}).get("peak_rss_bytes"))
-        requested = (self.row.requested if self.row else None) or memory(self.scontrol.get("MinMemoryNode", ""))
-        return max((size for size in sizes if size), default=None), requested
+        by_slurm = (self.row.requested if self.row else None) or memory(self.scontrol.get("MinMemoryNode", ""))
+        return max((size for size in sizes if size), default=None), by_slurm or self._granted.get("mem_bytes")
+
+    @property
+    def nodes(self) -> str:
+        """Where the job last ran, as Slurm writes lists of nodes; "" where nobody says."""
+        listed = self.scontrol.get("NodeList", "")
+        by_slurm = (self.row.nodes if self.row else "") or ("" if listed == "(null)" else listed)
+        return by_slurm or str(self._granted.get("nodes") or "")
+
+    @property
+    def partition(self) -> str:
+        """The partition, or the list of them, in which the job was."""
+        return self.scontrol.get("Partition") or str(self._granted.get("partition") or "")
+
+    @property
+    def _granted(self) -> dict[str, Any]:
+        granted = (self.start or {}).get("resources")
+        return granted if isinstance(granted, dict) else {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,12 +203,6 @@ def last_line(log: str) -> str:
     return (stage_lines or lines or [""])[-1][:300]
 
 
-def nodes(evidence: Evidence) -> str:
-    """Where the job last ran, as Slurm writes lists of nodes."""
-    listed = evidence.scontrol.get("NodeList", "")
-    return (evidence.row.nodes if evidence.row else "") or ("" if listed == "(null)" else listed)
-
-
 def _by_state(evidence: Evidence) -> Failure | None:
     """What Slurm's state decides by itself."""
     state = evidence.state
@@ -205,7 +220,7 @@ def _by_state(evidence: Evidence) -> Failure | None:
     if state == "PREEMPTED":
         return Failure(kind="preempted", line="Slurm: PREEMPTED")
     if state in ("NODE_FAIL", "BOOT_FAIL"):
-        return Failure(kind="node_fail", line=f"Slurm: {state} on {nodes(evidence) or 'its node'}")
+        return Failure(kind="node_fail", line=f"Slurm: {state} on {evidence.nodes or 'its node'}")
     return None
 
 

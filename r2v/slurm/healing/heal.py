@@ -19,7 +19,7 @@ from r2v.slurm.bad_nodes import remember
 from r2v.slurm.chain import Attempt, AttemptFailure, Chain
 from r2v.slurm.command import terminal
 from r2v.slurm.directives import error_file
-from r2v.slurm.healing.classify import ALIVE, Evidence, Failure, classify, nodes
+from r2v.slurm.healing.classify import ALIVE, Evidence, Failure, classify
 from r2v.slurm.healing.retry_policy import Resubmit, decide
 from r2v.storage.paths import LOGS
 
@@ -82,7 +82,7 @@ def collect_evidence(root: Path, chain: Chain, job: str, attempt: Attempt, scont
     exit_ = record.exit if record.exit and record.exit.get("restart", 0) == restart else None
     ran = record.start is not None or scontrol.get("NodeList", "") not in ("", "(null)")
     log = _log_tail(root, chain, job, attempt)
-    return Evidence(exit=exit_, error=record.error, scontrol=scontrol, log=log, started=ran)
+    return Evidence(start=record.start, exit=exit_, error=record.error, scontrol=scontrol, log=log, started=ran)
 
 
 def _log_tail(root: Path, chain: Chain, job: str, attempt: Attempt) -> str:
@@ -102,15 +102,11 @@ def _end_of(path: Path) -> str:
         return ""
 
 
-def _had_gpus(root: Path, chain: Chain, attempt: Attempt) -> bool:
-    """Whether Slurm gave the attempt a GPU: without one, a missing driver is no fault of a node."""
-    return bool((job_record.record(root, chain.name, attempt.id).start or {}).get("gpus"))
-
-
 def answer(root: Path, chain: Chain, job: str, latest: Attempt, evidence: Evidence, failure: Failure) -> Chain:
     """The chain with a failure written beside the attempt that it ended, and the attempt planned that it asks for."""
-    if failure.kind == "machine" and (where := nodes(evidence)) and _had_gpus(root, chain, latest):
-        remember(root, where, failure.line)
+    had_gpus = bool((evidence.start or {}).get("gpus"))  # without one, a missing driver is no fault of a node
+    if failure.kind == "machine" and evidence.nodes and had_gpus:
+        remember(root, evidence.nodes, failure.line)
     try:
         decision = decide(root, chain, job, evidence, failure)
     except EnvironmentFault:

@@ -32,7 +32,7 @@ from r2v.slurm import client, job_record
 from r2v.slurm.chain import Attempt, Chain
 from r2v.slurm.configuration import require_configuration
 from r2v.slurm.headers import Resources
-from r2v.slurm.healing.classify import Evidence, Failure, nodes
+from r2v.slurm.healing.classify import Evidence, Failure
 from r2v.slurm.healing.gpu_hours import over_cap
 
 MAX_BY_KIND = {"host_oom": 3, "cuda_oom": 2, "machine": 3, "installation": 1, "no_log": 1}
@@ -81,12 +81,10 @@ def _by_kind(
         return _more_time(root, chain, job, latest, evidence)
     if failure.kind == "preempted":
         return Resubmit(**{**vars(same), "counted": False})
-    if failure.kind == "node_fail":
-        return _elsewhere(latest, nodes(evidence))
-    if failure.kind == "machine":
-        return _elsewhere(latest, nodes(evidence))
+    if failure.kind in ("node_fail", "machine"):
+        return _elsewhere(latest, evidence.nodes)
     if failure.kind == "installation":
-        return replace(_elsewhere(latest, nodes(evidence)), counted=True)
+        return replace(_elsewhere(latest, evidence.nodes), counted=True)
     if failure.kind in ("killed", "stalled", "lease_conflict", "no_log"):  # each submission makes the folder of logs
         return same
     if failure.kind == "cancelled":
@@ -127,7 +125,7 @@ def _more_memory(latest: Attempt, evidence: Evidence) -> Resubmit | str:
 
 
 def _largest_node(resources: dict[str, str], evidence: Evidence) -> int | None:
-    names = (resources.get("partition") or evidence.scontrol.get("Partition") or "").split(",")
+    names = (resources.get("partition") or evidence.partition).split(",")
     try:
         sizes = [part.memory << 20 for part in client.partitions() if part.name in names and part.memory]
     except R2VError:
