@@ -29,7 +29,8 @@ def learn(root: Path, name: str, job: str, had: Mapping[str, str], given: Mappin
     entry: dict[str, Any] = dict(known.get(job, {}))
     for key in SIZES:
         if key in given and given[key] != had.get(key):
-            asked = entry[key]["asked"] if entry.get(key, {}).get("given") == had.get(key) else had.get(key, "")
+            before = had.get(key, "")  # "" where the header leaves the size to the site
+            asked = entry[key]["asked"] if entry.get(key, {}).get("given") == before else before
             entry[key] = {"asked": asked, "given": given[key]}
     if entry != known.get(job, {}):
         write_json(folder(root, name) / SIZES_FILE, hashed({"jobs": {**known, job: entry}}))

@@ -21,12 +21,12 @@ from r2v.errors import EnvironmentFault, LeaseConflict, R2VError
 from r2v.log import logger
 from r2v.slurm import chain as chains
 from r2v.slurm import client, job_record, shared_stages
-from r2v.slurm.chain import WHOLE, Chain, parse_comment
+from r2v.slurm.chain import WHOLE, Attempt, Chain, parse_comment
 from r2v.slurm.client import NoSlurm, SlurmRefused
 from r2v.slurm.command import pauses
 from r2v.slurm.comparison import Comparison, pending, waiting_for
 from r2v.slurm.configuration import require_configuration
-from r2v.slurm.healing.classify import Failure
+from r2v.slurm.healing.classify import Evidence, Failure
 from r2v.slurm.healing.heal import answer, examine
 from r2v.slurm.sentinels import idle_sentinels, watch
 
@@ -162,10 +162,20 @@ def _told_ends(now: Comparison) -> list[str]:
         latest = now.chain.jobs[job].latest
         if latest is not None and latest.id in now.ended and latest.failure is None:
             evidence, failure = examine(now.root, now.chain, job, latest, told=True)
-            if failure is not None:
-                now.write(answer(now.root, now.chain, job, latest, evidence, failure))
+            if failure is not None and _answered(now, job, latest, evidence, failure):
                 told.append(job)
     return told
+
+
+def _answered(now: Comparison, job: str, latest: Attempt, evidence: Evidence, failure: Failure) -> bool:
+    """Write down what is decided about a failure; False where that cannot be decided now, and the next look does."""
+    try:
+        now.write(answer(now.root, now.chain, job, latest, evidence, failure))
+    except EnvironmentFault as error:
+        now.undone.append(f"nothing is decided about {job}, {failure.kind}: {error}")
+        now.untold.add(job)
+        return False
+    return True
 
 
 def _write_down(now: Comparison) -> None:
@@ -216,7 +226,7 @@ def _answer(now: Comparison, jobs: Sequence[str]) -> None:
                 now.write(now.chain.with_job(job, planned=again))
                 logger.info("%s: %s (job %s) was killed as it waited, and comes back", now.chain.name, job, latest.id)
             continue
-        now.write(answer(now.root, now.chain, job, latest, evidence, failure))
+        _answered(now, job, latest, evidence, failure)
 
 
 def _submit(now: Comparison, strict: bool) -> None:

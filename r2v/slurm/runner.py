@@ -271,8 +271,12 @@ def _worth_going_on(job_start: JobStart, root: Path, name: str) -> bool:
         return False
     from r2v.slurm.healing.gpu_hours import over_cap
 
-    if over := over_cap(root, name):
-        logger.info("r2v job %s: %s", job_start.id, over)
+    try:
+        over = over_cap(root, name)
+    except R2VError as error:  # the end of the job is recorded whatever lies in the checkout
+        over = str(error)
+    if over:
+        logger.info("r2v job %s: %s; left to healing", job_start.id, over)
     return not over
 
 

@@ -83,7 +83,8 @@ class Flaw:
 def flaw_of(path: Path) -> Flaw | None:
     """The flaw of a file, all that is wrong in one; None for a sound file. Raises InputError as `read_script` does."""
     text, quoted = read_script(path), shlex.quote(str(path))
-    wrong, remedies, is_shell = list[str](), list[str](), path.suffix == ".sh"
+    wrong, remedies = list[str](), list[str]()
+    is_shell, is_environment = path.suffix == ".sh", path.name == ENVIRONMENT.name
     if (odd := re.search(r"[\udc80-\udcff]", text)) is not None:
         offset = len(text[: odd.start()].encode(errors="surrogateescape"))
         line = text.count("\n", 0, odd.start()) + 1
@@ -94,10 +95,11 @@ def flaw_of(path: Path) -> Flaw | None:
         remedies.append(rf"sed -i '1s/^\xEF\xBB\xBF//' {quoted}")
     if is_shell and (end := text.find("\r\n")) >= 0:
         line = text.count("\n", 0, end) + 1
-        wrong.append(f"line {line} ends in CR LF, which sbatch refuses and bash takes for a part of its words")
+        effect = "at which the shell of every job ends" if is_environment else "which sbatch refuses"
+        wrong.append(f"line {line} ends in CR LF, {effect}")
         remedies.append(rf"sed -i 's/\r$//' {quoted}")
-    stops = "\r\n" in text and path.name == ENVIRONMENT.name
-    return Flaw(path=path, what="; ".join(wrong), remedy="; ".join(remedies), ends_jobs=stops) if wrong else None
+    ends_jobs = is_environment and "\r\n" in text
+    return Flaw(path=path, what="; ".join(wrong), remedy="; ".join(remedies), ends_jobs=ends_jobs) if wrong else None
 
 
 def flaws(root: Path = Path()) -> list[Flaw]:
@@ -116,10 +118,10 @@ def report(root: Path = Path()) -> None:
     """Log a line for each flaw. Raises UsageError for one that ends every job."""
     for flaw in flaws(root):
         if flaw.ends_jobs:
-            raise UsageError(f"{flaw.line} (every job sources it)")
+            raise UsageError(flaw.line)
         logger.warning("%s", flaw.line)
 
 
 def _converted(path: Path, encoding: str) -> str:
     quoted, draft = shlex.quote(str(path)), shlex.quote(f"{path}.utf8")
-    return f"iconv -f {encoding} -t utf-8 {quoted} > {draft} && cp {draft} {quoted}"
+    return f"iconv -f {encoding} -t utf-8 {quoted} > {draft} && cp {draft} {quoted} && rm {draft}"

@@ -247,7 +247,8 @@ class SimulatedSlurm:
             if job is None:
                 return "!Invalid job id specified"
             node = "g1" if job.started is not None else "(null)"
-            return f"JobId={job.id} JobState={job.state} Reason={job.reason} ExitCode={job.code} NodeList={node}\n"
+            where = f"NodeList={node} Partition=gpu MinMemoryNode=1G"
+            return f"JobId={job.id} JobState={job.state} Reason={job.reason} ExitCode={job.code} {where}\n"
         if words[0] == "requeue":
             return self._requeue(words[1])
         changes = dict(word.split("=", 1) for word in words[1:])

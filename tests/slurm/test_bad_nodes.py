@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from pathlib import Path
 
@@ -26,6 +27,9 @@ def test_a_bad_node_is_excluded_beside_those_of_the_header_until_it_is_forgotten
     remember(tmp_path, "g7", "Xid 79")
     assert excluded(tmp_path) == ["g1", "g7"]
     assert without_bad(tmp_path, {"exclude": "g7,g9"})["exclude"] == "g7,g9,g1"
+    path = tmp_path / bad_nodes.BAD_NODES
+    path.write_text(json.dumps({"nodes": {"g7": json.loads(path.read_text())["nodes"]["g7"], "g8": None}}))
+    assert excluded(tmp_path) == ["g7"], "a person had g1 repaired"
     monkeypatch.setattr(bad_nodes, "FORGOTTEN_AFTER", timedelta(seconds=-1))
     assert excluded(tmp_path) == []
 
@@ -38,6 +42,9 @@ def test_a_learned_size_holds_until_the_header_is_edited(tmp_path: Path) -> None
     assert sized(tmp_path, "x", "bc", had) == {"mem": "450M", "time": "15"}
     assert sized(tmp_path, "x", "bc", {**had, "mem": "250M"}) == {"mem": "250M", "time": "15"}
     assert sized(tmp_path, "x", "router", had) == had
+    learn(tmp_path, "x", "router", {"time": "10"}, {"time": "10", "mem": "300M"})
+    assert sized(tmp_path, "x", "router", {"time": "10"}) == {"time": "10", "mem": "300M"}
+    assert sized(tmp_path, "x", "router", {"time": "10", "mem": "1G"}) == {"time": "10", "mem": "1G"}
 
 
 @pytest.mark.parametrize(

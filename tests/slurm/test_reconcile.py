@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
+from typing import get_args
 
 import pytest
 
 from benchmarks.slurm_chaos import MEASURES, play
+from r2v.errors import FailureKind
 from r2v.slurm import chain as chains
 from r2v.slurm import job_record
+from r2v.slurm.bad_nodes import excluded
 from r2v.slurm.chain import WHOLE, Attempt, Chain, ChainJob
 from r2v.slurm.command import through
 from r2v.slurm.configuration import config_sha
+from r2v.slurm.healing.heal import _DOUBTFUL
 from r2v.slurm.reconcile import by_sentinel, from_job, reconcile, surplus
 from r2v.slurm.site_profile import SiteProfile
+from r2v.storage.files import write_json
+from r2v.storage.integrity import hashed
 from tests.slurm.simulator import FAULTS, Killed, SimulatedSlurm
 
 NAME = "desk_noisy"
@@ -32,9 +39,9 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Simulated
         yield cluster
 
 
-def submitted(root: Path = Path()) -> Chain:
+def submitted(root: Path = Path(), resources: Mapping[str, str] = MappingProxyType({"mem": "1G"})) -> Chain:
     """Three stages in a row, in the queue."""
-    planned = Attempt(id="", resources={"mem": "1G"}, reason="first")
+    planned = Attempt(id="", resources=dict(resources), reason="first")
     jobs = {
         name: ChainJob(needs=needs, command=("stamp",), script="", planned=planned)
         for name, needs in (("a", ()), ("b", ("a",)), ("c", ("b",)))
@@ -46,12 +53,16 @@ def submitted(root: Path = Path()) -> Chain:
     return chains.read(root, NAME)
 
 
-def failed(slurm: SimulatedSlurm, id_: str, kind: str = "host_oom") -> None:
-    """A job's own record of its end."""
-    from r2v.storage.files import write_json
-    from r2v.storage.integrity import hashed
+def started(id_: str) -> None:
+    """A job's own record of its start, on a node with GPUs."""
+    place = {"nodes": "g1", "partition": "gpu", "mem_bytes": 1 << 30}
+    record = {"job": "a", "restart": 0, "at": chains.now(), "gpus": 1, "resources": place}
+    write_json(job_record.record_folder(Path(), NAME, id_) / "start.json", hashed(record))
 
-    record = {"rc": 137, "signal": 0, "kind": kind, "line": kind, "at": chains.now(), "restart": 0}
+
+def failed(slurm: SimulatedSlurm, id_: str, kind: str = "host_oom", code: int = 137) -> None:
+    """A job's own record of its end."""
+    record = {"rc": code, "signal": 0, "kind": kind, "line": kind, "at": chains.now(), "restart": 0}
     write_json(job_record.record_folder(Path(), NAME, id_) / "exit.json", hashed(record))
 
 
@@ -85,6 +96,76 @@ def test_the_dying_job_heals_itself_and_those_behind_keep_their_ids(slurm: Simul
     assert [now.jobs[name].latest.id for name in "bc"] == [first["b"], first["c"]]  # type: ignore[union-attr]
     slurm.finish(slurm.jobs[first["a"]], "FAILED", "137:0")
     assert reconcile(NAME) == [] and chains.read(Path(), NAME) == now
+
+
+TOLD: dict[FailureKind, tuple[int, str]] = {
+    "usage": (2, "FAILED"),
+    "input": (3, "FAILED"),
+    "empty": (4, "FAILED"),
+    "environment": (5, "FAILED"),
+    "lease_conflict": (6, "FAILED"),
+    "interrupted": (75, "FAILED"),
+    "bug": (1, "FAILED"),
+    "cuda_oom": (1, "FAILED"),
+    "host_oom": (137, "OUT_OF_MEMORY"),
+    "machine": (1, "FAILED"),
+    "installation": (1, "FAILED"),
+    "stalled": (1, "FAILED"),
+    "killed": (137, "FAILED"),
+}
+"""Kinds that a dying job can tell of itself, with its exit code and Slurm's state; of the rest Slurm alone can tell."""
+
+
+def decided(root: Path, chain: Chain) -> tuple[object, ...]:
+    """What healing has decided about the first job of a chain, and the nodes that are avoided from now on."""
+    job = chain.jobs["a"]
+    first, *later = job.attempts
+    follows = (*later, *([job.planned] if job.planned else []))
+    successor = [(one.reason, one.resources, one.overrides, one.counted) for one in follows]
+    return successor, first.failure and (first.failure.kind, first.failure.action), excluded(root)
+
+
+@pytest.mark.parametrize(("resources", "silent"), [({"mem": "1G"}, ""), ({}, "squeue")], ids=["answers", "silent"])
+@pytest.mark.parametrize("kind", get_args(FailureKind))
+def test_the_dying_job_and_its_sentinel_decide_the_same(
+    kind: FailureKind,
+    resources: dict[str, str],
+    silent: str,
+    slurm: SimulatedSlurm,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A GPU fault was once answered on the same node by the dying job alone, which knows nothing from Slurm."""
+    if kind not in TOLD:
+        assert {kind} <= {"timeout", "preempted", "node_fail", "cancelled", "dependency", "no_log", "unknown"}
+        return
+    (code, state), outcomes = TOLD[kind], []
+    for path in ("dying job", "sentinel"):
+        monkeypatch.setenv("R2V_SLURM_PATIENCE", "0")
+        (folder := tmp_path / path).mkdir()
+        monkeypatch.chdir(folder)
+        slurm.folder = str(folder)
+        first = submitted(resources=resources).jobs["a"].latest
+        assert first is not None
+        started(first.id)
+        failed(slurm, first.id, kind, code)
+        if path == "dying job":
+            slurm.faults.silent = silent
+            from_job(Path(), NAME, first.id, failed=True)
+            slurm.faults.silent = ""
+            early = decided(folder, chains.read(folder, NAME))
+            assert kind in _DOUBTFUL or early[1] is not None, "it waits for nobody"
+        slurm.finish(slurm.jobs[first.id], state, f"{code}:0")
+        assert by_sentinel(NAME, WHOLE) == 0
+        outcomes.append(decided(folder, chains.read(folder, NAME)))
+        assert path == "sentinel" or kind in _DOUBTFUL or outcomes[0] == early
+    assert outcomes[0] == outcomes[1]
+    successor, failure, avoided = outcomes[0]
+    assert avoided == (["g1"] if kind == "machine" else [])
+    if kind in ("machine", "installation"):
+        assert successor[0][1]["exclude"] == "g1"  # type: ignore[index]
+    if kind == "host_oom":
+        assert successor[0][1]["mem"] == "1536M"  # type: ignore[index]
 
 
 def test_an_update_that_was_refused_once_is_made_by_the_next_look(

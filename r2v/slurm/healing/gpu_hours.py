@@ -8,7 +8,7 @@ from collections.abc import Collection
 from datetime import UTC, datetime
 from pathlib import Path
 
-from r2v.errors import InputError
+from r2v.errors import EnvironmentFault, InputError
 from r2v.slurm import chain as chains
 from r2v.slurm import client, job_record
 from r2v.slurm.chain import Chain
@@ -28,14 +28,21 @@ def gpu_hours(root: Path, chain: Chain, without: Collection[str] = ()) -> float:
 
 
 def over_cap(root: Path, name: str) -> str | None:
-    """One line where the chain has reached its cap; None where it has not, or has none. No sacct without a cap."""
+    """One line where the chain has reached its cap; None where it has not, or has none. No sacct without a cap.
+
+    Raises EnvironmentFault where the site profile or the file of another chain cannot be read: it may be half edited,
+    and the next look tells."""
     if name not in chains.names(root):
         return None
     chain = chains.read(root, name)
     if chain.limits.gpu_hours is not None and (used := gpu_hours(root, chain)) >= chain.limits.gpu_hours:
         return f"the chain has used {used:.2f} GPU-hours of the {chain.limits.gpu_hours:g} it may"
-    cap = budget(root)
-    if cap is not None and (used := used_by_all(root)) >= cap:
+    try:
+        cap = budget(root)
+        used = 0.0 if cap is None else used_by_all(root)
+    except InputError as error:
+        raise EnvironmentFault(f"the cap on GPU-hours of all chains is not known: {error}") from None
+    if cap is not None and used >= cap:
         return f"all chains have used {used:.2f} GPU-hours of the {cap:g} they may (max_gpu_hours in {SITE})"
     return None
 
