@@ -13,6 +13,7 @@ test_drill_heal.py
 - out of CUDA memory: half the micro-batch, equal product; an error in the code: tried once, downstream blocked
 - warned of its time limit it goes on from its checkpoint to the same end
 - preempted, or its node dead: run again, not counted
+- a GPU fault: elsewhere, and remembered, by the dying job and by its sentinel
 - cancel takes the sentinels along and nothing heals afterwards
 - killed in the middle of its output it leaves nothing that looks done
 - a dead sentinel is reported; healing ends at its caps
@@ -31,6 +32,10 @@ test_drill_again.py
 - the cost is what sacct says
 - the same content as the pipeline run here
 - every documented sbatch line works alone, and so do its squeue and sacct lines
+
+test_drill_environment.py
+- a paid collection has the key of the shell that submitted it
+- a host that SLURM_CONF_SERVER configures submits; Slurm's own variables filter nothing (every drill)
 
 Not to be had on one machine, so covered by the fake commands of faked.py or not at all: memory limits by cgroup
 (OUT_OF_MEMORY), the formats of later versions, a real NFS, jobs of several nodes.

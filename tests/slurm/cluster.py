@@ -52,7 +52,9 @@ class Cluster:
         self.folder = Path(tempfile.mkdtemp(prefix="r2v-slurm-", dir=shared if roomy else None))
         self._settings = settings
         self._ports = dict(zip(("ctl", "dbd", *NODES), free_ports(2 + len(NODES)), strict=True))
-        self.env = {key: value for key, value in os.environ.items() if not key.startswith(("SLURM_", "SBATCH_"))}
+        self.env = {
+            key: value for key, value in os.environ.items() if not key.startswith(("SLURM_", "SBATCH_", "SQUEUE_"))
+        }
         self.env |= {"SLURM_CONF": str(self.folder / "slurm.conf"), "PATH": PATH}
 
     def __enter__(self) -> Cluster:
@@ -75,6 +77,11 @@ class Cluster:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+    @property
+    def port(self) -> int:
+        """The controller's."""
+        return self._ports["ctl"]
 
     def stop(self) -> None:
         """End everything that was started and remove the folder; returns when it is done."""
@@ -222,6 +229,7 @@ def _slurm(folder: Path, ports: Mapping[str, int]) -> dict[str, object]:
         "SlurmUser": me,
         "SlurmdUser": me,
         "SlurmctldPort": ports["ctl"],
+        "SlurmctldParameters": "enable_configless",
         "CommunicationParameters": "NoInAddrAny,NoCtldInAddrAny",
         "AuthType": "auth/munge",
         "CredType": "cred/munge",

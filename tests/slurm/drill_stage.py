@@ -8,6 +8,7 @@ current folder, by job, and is read when it starts:
     steps, seconds     so many, each so long (default 2, 0.0); a checkpoint and a line in the log after each
     eat                MB of memory that it touches at its first step
     cuda_oom_above     it fails as CUDA does while the batch_size of its phase is larger
+    faulty_node        on this node it fails as a GPU with an ECC error does; abrupt: and its runner dies with it
     crash, usage       the message of a plain error, or of a UsageError, at its first step
     deaf               it does not end when told to
     shards, kill_shard so many worker processes write one file each; this one of them is killed
@@ -50,6 +51,9 @@ COMMANDS = {
     "ablations",
     "train_hierarchical",
 }
+
+
+ECC = "CUDA error: uncorrectable ECC error encountered"
 
 
 class OutOfMemoryError(RuntimeError):
@@ -117,6 +121,13 @@ def misbehave(behaviour: dict[str, Any], batch_size: int) -> None:
     """Fail as told."""
     while "hold" in behaviour and not Path(behaviour["hold"]).exists():
         time.sleep(0.05)
+    if behaviour.get("faulty_node") == os.environ.get("SLURMD_NODENAME", ""):
+        if behaviour.get("abrupt"):
+            logger.error(ECC)
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the kernel's word that its runner is dead
+            os.kill(os.getppid(), signal.SIGKILL)
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise RuntimeError(ECC)
     if "crash" in behaviour:
         raise ValueError(behaviour["crash"])
     if "usage" in behaviour:

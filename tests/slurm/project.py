@@ -20,6 +20,16 @@ env: {options: {num_tasks: 40, num_heldout: 8}}
 data: {num_episodes: 4, seeds: [1]}
 training: {preference: {batch_size: 8, gradient_accumulation_steps: 2}}
 """
+FILTERS = {
+    "SQUEUE_PARTITION": "debug",
+    "SQUEUE_STATES": "all",
+    "SQUEUE_FORMAT2": "jobid",
+    "SACCT_FORMAT": "jobid",
+    "SINFO_PARTITION": "debug",
+    "SCANCEL_STATE": "SUSPENDED",
+    "SALLOC_PARTITION": "debug",
+}
+"""Slurm's own variables in a user's profile: R2V sees its whole queue all the same."""
 NAME = "desk_noisy"
 JOBS = (
     "collect",
@@ -65,6 +75,7 @@ class Project:
             "OMP_NUM_THREADS": "1",
             "HF_HUB_OFFLINE": "1",
             "PATH": f"{Path(sys.executable).parent}:{cluster.env['PATH']}",
+            **FILTERS,
         }
 
     def copy(self, folder: Path) -> Project:

@@ -248,7 +248,8 @@ def test_every_sbatch_line_of_the_seed_works_alone(made: Project) -> None:
 def test_the_seeds_own_questions_are_answered(made: Project) -> None:
     made.behave(router={"steps": 20, "seconds": 0.1})  # Slurm measures memory once a second
     job = made.sbatch("sbatch scripts/slurm/07_train_router.sh desk --overrides router.l2=2.0")
-    shown = made.run("bash", "-c", 'squeue -u $(id -un) -o "%.8i %.20j %.8T %.10M %.6D %R"').stdout
+    typed = 'squeue -u $(id -un) -o "%.8i %.20j %.8T %.10M %.6D %R"'
+    shown = made.cluster.run("bash", "-c", typed).stdout  # in a shell whose profile filters nothing
     assert "train_router" in shown
     made.drained()
     question = ("sacct", "-j", job, "--format=JobID,Elapsed,MaxRSS,MaxVMSize,AllocCPUS")

@@ -60,6 +60,15 @@ def uninterrupted(project: Project, folder: Path, **behaviour: Any) -> str:
     return str(other.artifact(PLACE)["summary"]["value"])
 
 
+def edit_meanwhile(project: Project) -> None:
+    """Save the scripts of a chain that runs in other encodings, and lose one."""
+    scripts = project.folder / "scripts/slurm"
+    with (scripts / "09_ablations.sh").open("ab") as file:
+        file.write("# für später\n".encode("latin1"))
+    (scripts / "08_evaluate.sh").write_bytes((scripts / "08_evaluate.sh").read_bytes().replace(b"\n", b"\r\n"))
+    (scripts / "05_generate_candidates.sh").unlink()
+
+
 def child_of(project: Project, word: str) -> int:
     """The process of a running stage: the first fork of its runner, with the runner's command line."""
 
@@ -210,9 +219,29 @@ def test_a_job_whose_node_fails_is_run_again(made: Project) -> None:
     assert completed(made) and made.log("preference").count("preference step 2\n") == 1
 
 
+def test_a_GPU_fault_is_answered_elsewhere_by_the_dying_job_and_by_its_sentinel(made: Project) -> None:
+    """Both jobs meet it on g1; the second takes its runner along, so that its sentinel alone can answer."""
+    fault = {"hold": "go", "faulty_node": "g1"}
+    behaviour = {"preference": fault, "router_features": {**fault, "abrupt": True}}
+    submit(made, "--without", "router", "evaluate", "ablations", **behaviour)
+    edit_meanwhile(made)
+    (made.folder / "go").touch()
+    made.drained()
+    for job in ("preference", "router_features"):
+        first, second = (made.record(one["id"], "start.json") for one in made.attempts(job))
+        assert (first["resources"]["nodes"], second["resources"]["nodes"]) == ("g1", "g2"), job
+        assert made.attempts(job)[1]["reason"] == "machine"
+    own = [made.record(made.attempts(job)[0]["id"], "exit.json") for job in ("preference", "router_features")]
+    assert own[0]["kind"] == "machine" and own[1] == {}, "who healed it"
+    remembered = json.loads((made.folder / "outputs/.chains/bad_nodes.json").read_text())["nodes"]
+    assert list(remembered) == ["g1"] and "ECC" in remembered["g1"]["line"]
+    assert completed(made)
+
+
 def test_a_cancelled_chain_does_not_heal(made: Project) -> None:
     submit_one(made, hold="never")
     made.cluster.wait(lambda: "began" in made.log("preference"))
+    edit_meanwhile(made)
     made.r2v("cancel", NAME)
     made.drained()
     before = made.chain()

@@ -20,7 +20,7 @@ from r2v.slurm.bad_nodes import excluded
 from r2v.slurm.chain import WHOLE, Attempt, Chain, ChainJob
 from r2v.slurm.command import through
 from r2v.slurm.configuration import config_sha
-from r2v.slurm.healing.heal import _DOUBTFUL
+from r2v.slurm.healing.heal import DOUBTFUL
 from r2v.slurm.reconcile import by_sentinel, from_job, reconcile, surplus
 from r2v.slurm.site_profile import SiteProfile
 from r2v.storage.files import write_json
@@ -154,11 +154,11 @@ def test_the_dying_job_and_its_sentinel_decide_the_same(
             from_job(Path(), NAME, first.id, failed=True)
             slurm.faults.silent = ""
             early = decided(folder, chains.read(folder, NAME))
-            assert kind in _DOUBTFUL or early[1] is not None, "it waits for nobody"
+            assert kind in DOUBTFUL or early[1] is not None, "it waits for nobody"
         slurm.finish(slurm.jobs[first.id], state, f"{code}:0")
         assert by_sentinel(NAME, WHOLE) == 0
         outcomes.append(decided(folder, chains.read(folder, NAME)))
-        assert path == "sentinel" or kind in _DOUBTFUL or outcomes[0] == early
+        assert path == "sentinel" or kind in DOUBTFUL or outcomes[0] == early
     assert outcomes[0] == outcomes[1]
     successor, failure, avoided = outcomes[0]
     assert avoided == (["g1"] if kind == "machine" else [])

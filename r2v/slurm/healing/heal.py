@@ -27,7 +27,7 @@ SETTLE = 12.0
 """Seconds within which a job that has just ended is known as ended, to the controller and to accounting."""
 LOG_TAIL = 64 << 10
 """Bytes of a log's end that are searched for known errors."""
-_DOUBTFUL: tuple[FailureKind, ...] = ("killed", "bug", "unknown", "cancelled", "no_log")
+DOUBTFUL: tuple[FailureKind, ...] = ("killed", "bug", "unknown", "cancelled", "no_log")
 """Kinds that accounting, which comes late, may yet turn into another (host_oom, above all)."""
 
 
@@ -55,14 +55,14 @@ def examine(
     if told:
         evidence = collect_evidence(root, chain, job, attempt, {})
         failure = classify(evidence)
-        return evidence, None if failure is None or failure.kind in _DOUBTFUL else failure
+        return evidence, None if failure is None or failure.kind in DOUBTFUL else failure
     clock = terminal()
     deadline = clock.monotonic() + (SETTLE if patient else 0.0)
     while (scontrol := client.show(attempt.id)).get("JobState") in ALIVE and clock.monotonic() < deadline:
         clock.sleep(0.3)
     evidence = collect_evidence(root, chain, job, attempt, scontrol)
     failure = classify(evidence)
-    while failure is None and not scontrol or failure and failure.kind in _DOUBTFUL:
+    while failure is None and not scontrol or failure and failure.kind in DOUBTFUL:
         accounting = client.accounting([attempt.id])
         rows = accounting.jobs.get(attempt.id, [])
         evidence = replace(evidence, row=rows[-1] if rows else None)
