@@ -9,7 +9,7 @@ import pytest
 
 from r2v.randomness import generator
 from r2v.slurm import client
-from r2v.slurm.variables import CONNECTION, QUERY_VARIABLES, kept_from_queries, of_program
+from r2v.slurm.variables import CONNECTION, QUERY_VARIABLES, SLURMS_OWN, kept_from_queries, of_program
 
 ASKING = ("squeue", "sacct", "sinfo", "scontrol", "scancel", "sacctmgr")
 SLURMS = (
@@ -43,6 +43,8 @@ def test_every_variable_on_the_list_has_a_reason_and_none_of_slurms_own_is_there
     listed = [name for passed in QUERY_VARIABLES for name in passed.names]
     assert len(listed) == len(set(listed)) and all(passed.reason for passed in QUERY_VARIABLES)
     assert {name for name in listed if name.startswith(("S", "*")) and name != "SSH_AUTH_SOCK"} == set(CONNECTION)
+    page = (Path(__file__).resolve().parents[2] / "docs/slurm.md").read_text()
+    assert {name for name in (*listed, *(f"{prefix}*" for prefix in SLURMS_OWN)) if f"`{name}`" not in page} == set()
 
 
 @pytest.fixture

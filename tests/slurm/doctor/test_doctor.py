@@ -33,9 +33,16 @@ def found(state: str) -> list[Finding]:
     return [one for one in examine() if one.state == state]
 
 
-def test_a_healthy_cluster_has_nothing_bad(clone: Faked, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_healthy_cluster_has_nothing_bad(
+    clone: Faked, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SQUEUE_PARTITION", "debug")
+    with (clone.root / paths.SCRIPTS / "02_perturb.sh").open("ab") as script:
+        script.write(b"# gr\xfcn\n")
     assert cli.main(["doctor"]) == 0
     told = capsys.readouterr().out
+    assert "ok    kept from Slurm's programs: SQUEUE_PARTITION" in told
+    assert "warn  scripts/slurm/02_perturb.sh: line 19 has byte 0xFC" in told and "-> iconv -f latin1 -t utf-8" in told
     assert "ok    Slurm answers; partitions cpu, gpu" in told
     assert "ok    11 of 11 headers are accepted by sbatch --test-only" in told
     assert "ok    accounting answers" in told and "a lease is given to one process at a time" in told
@@ -98,9 +105,15 @@ def test_a_wrong_directive_is_named_by_file_and_line(clone: Faked) -> None:
     assert "02_perturb.sh: sbatch refuses it: unrecognized option '--partitoin=cpu'" in bad[0].what
 
 
-def test_accounting_down_is_a_warning(clone: Faked) -> None:
+def test_accounting_down_is_a_warning_and_CR_LF_in_env_sh_is_none(clone: Faked) -> None:
     clone.down("sacct", "sacct: error: Connection refused")
-    assert any("accounting does not answer" in one.what for one in found("warn")) and found("bad") == []
+    environment = clone.root / paths.SCRIPTS / "env.sh"
+    environment.write_bytes(environment.read_bytes().replace(b"\n", b"\r\n"))
+    told = list(examine())
+    assert any("accounting does not answer" in one.what for one in told if one.state == "warn")
+    (bad,) = (one for one in told if one.state == "bad")
+    assert "env.sh: line 1 ends in CR LF, at which the shell of every job ends" in bad.what
+    assert bad.remedy == "sed -i 's/\\r$//' scripts/slurm/env.sh"
 
 
 def test_a_controller_that_does_not_answer(clone: Faked) -> None:
