@@ -172,6 +172,7 @@ MIXED = {
     "tests/policy/test_ranks.py",
     "tests/slurm/test_cluster_itself.py",
     "tests/slurm/test_drill_again.py",
+    "tests/slurm/test_drill_environment.py",
     "tests/slurm/test_drill_faults.py",
     "tests/slurm/test_drill_heal.py",
     "tests/slurm/test_drill_helpers.py",

@@ -55,6 +55,14 @@ def test_a_stage_is_executed_behind_the_launch_prefix(
     assert len(log.read_text().splitlines()) == 2
 
 
+def test_a_site_profile_that_was_broken_meanwhile_is_one_line_and_the_end_is_recorded(folder: Folder) -> None:
+    (folder.path / SITE).parent.mkdir(parents=True)
+    (folder.path / SITE).write_bytes(b"# f\xfcr\nlaunch: [\n")
+    code, said = folder.run("perturb", "desk")
+    assert (code, folder.told("exit")["kind"]) == (3, "input") and "Traceback" not in said, said
+    assert f"r2v: {SITE}: while parsing" in said
+
+
 @pytest.mark.parametrize(("deaf", "look"), [(False, 15.0), (True, 0.2)])
 def test_a_live_stage_that_stands_still_is_ended_by_its_watchdog(
     deaf: bool, look: float, folder: Folder, tmp_path: Path

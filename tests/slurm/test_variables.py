@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from r2v.randomness import generator
 from r2v.slurm import client
-from r2v.slurm.variables import CONNECTION, QUERY_VARIABLES, SLURMS_OWN, kept_from_queries, of_program
+from r2v.slurm.variables import CONNECTION, QUERY_VARIABLES, SLURMS_OWN, kept_from_queries, of_program, on_login_node
 
 ASKING = ("squeue", "sacct", "sinfo", "scontrol", "scancel", "sacctmgr")
 SLURMS = (
@@ -37,6 +38,15 @@ def test_of_200_environments_queries_get_the_allow_list_and_sbatch_all_but_slurm
         submitted = of_program("sbatch", values)
         assert submitted == {name: values[name] for name in names if name not in SLURMS} | {"LC_ALL": "C"}
         assert kept_from_queries(names) == sorted(name for name in names if name in SLURMS)
+
+
+def test_on_a_login_node_slurms_own_variables_are_unset_whatever_its_profile_says() -> None:
+    profile = {**dict.fromkeys(SLURMS, "a 'b'\nSLURM_CONF=c"), **dict.fromkeys(CONNECTION, "1"), "MINE": "x y"}
+    line = on_login_node(["sh", "-c", 'printf "%s|" "$MINE" "$1"; env', "sh", "it's $HOME"])
+    done = subprocess.run(["sh", "-c", line], env={**os.environ, **profile}, capture_output=True, text=True, check=True)
+    printed, _, environment = done.stdout.rpartition("|")
+    assert printed == "x y|it's $HOME"
+    assert {name for name in (*SLURMS, *CONNECTION) if f"\n{name}=" in f"\n{environment}"} == set(CONNECTION)
 
 
 def test_every_variable_on_the_list_has_a_reason_and_none_of_slurms_own_is_there_but_three() -> None:
