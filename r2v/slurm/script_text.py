@@ -85,11 +85,6 @@ def flaw_of(path: Path) -> Flaw | None:
     text, quoted = read_script(path), shlex.quote(str(path))
     wrong, remedies = list[str](), list[str]()
     is_shell, is_environment = path.suffix == ".sh", path.name == ENVIRONMENT.name
-    if (odd := re.search(r"[\udc80-\udcff]", text)) is not None:
-        offset = len(text[: odd.start()].encode(errors="surrogateescape"))
-        line = text.count("\n", 0, odd.start()) + 1
-        wrong.append(f"line {line} has byte 0x{ord(odd[0]) - 0xDC00:02X}, at offset {offset}, which is not UTF-8")
-        remedies.append(_converted(path, "latin1"))
     if is_shell and text.startswith(BOM):
         wrong.append("it begins with a byte-order mark, which sbatch and bash take for a word")
         remedies.append(rf"sed -i '1s/^\xEF\xBB\xBF//' {quoted}")
@@ -98,6 +93,12 @@ def flaw_of(path: Path) -> Flaw | None:
         effect = "at which the shell of every job ends" if is_environment else "which sbatch refuses"
         wrong.append(f"line {line} ends in CR LF, {effect}")
         remedies.append(rf"sed -i 's/\r$//' {quoted}")
+    if (odd := re.search(r"[\udc80-\udcff]", text)) is not None:
+        offset = len(text[: odd.start()].encode(errors="surrogateescape"))
+        line = text.count("\n", 0, odd.start()) + 1
+        wrong.append(f"line {line} has byte 0x{ord(odd[0]) - 0xDC00:02X}, at offset {offset}, which is not UTF-8")
+        mixed = re.search(r"[^\x00-\x7f\udc80-\udcff]", text.removeprefix(BOM))  # iconv would spoil what is UTF-8
+        remedies.append(f"retype line {line}" if mixed else _converted(path, "latin1"))
     ends_jobs = is_environment and "\r\n" in text
     return Flaw(path=path, what="; ".join(wrong), remedy="; ".join(remedies), ends_jobs=ends_jobs) if wrong else None
 

@@ -62,13 +62,25 @@ def test_it_is_read_and_rewritten_with_all_other_bytes_and_told_in_one_line_whos
     assert SCRIPT.read_bytes() == (sound + "# grün\n".encode() if kind == "latin1" else sound)
 
 
+def test_all_flaws_of_a_file_are_mended_by_the_one_line_and_what_is_utf8_already_stays(root: Path) -> None:
+    sound = SCRIPT.read_bytes()
+    for kind in ("latin1", "CRLF", "BOM"):
+        spoil(SCRIPT, kind)
+    (flaw,) = flaws()
+    subprocess.run(["sh", "-c", flaw.remedy], check=True)
+    assert SCRIPT.read_bytes() == sound + "# grün\n".encode()
+    spoil(SCRIPT, "latin1")
+    (flaw,) = flaws()
+    assert flaw.remedy == "retype line 21", "iconv would spoil line 20"
+
+
 def test_CR_LF_in_env_sh_is_refused_before_any_job_meets_it_and_other_flaws_are_not(root: Path) -> None:
     spoil(ENVIRONMENT, "latin1")
     report()
     spoil(ENVIRONMENT, "CRLF")
     (flaw,) = flaws()
-    assert flaw.ends_jobs and "which is not UTF-8; line 1 ends in CR LF" in flaw.what
-    with pytest.raises(UsageError, match=r"env\.sh: .* CR LF, at which the shell of every job ends; mend it: "):
+    assert flaw.ends_jobs and "line 1 ends in CR LF" in flaw.what and "which is not UTF-8" in flaw.what
+    with pytest.raises(UsageError, match=r"env\.sh: .* CR LF, at which the shell of every job ends; .*mend it: "):
         report()
     done = subprocess.run(["bash", "-c", f"source {ENVIRONMENT} || exit 5"], capture_output=True, check=False)
     assert done.returncode, "what a job would meet"
