@@ -1,6 +1,7 @@
-"""`r2v plan`: the memory that a stage needs on a GPU, and the micro-batches that fit, before one is asked for.
+"""`r2v plan`: the memory that a stage needs on a GPU, the micro-batches that fit, and the time, before one is asked for.
 
-r2v plan --config configs/webarena/noisy.yaml --gpu 80GiB                # all stages, in a table
+r2v plan --config configs/webarena/noisy.yaml --gpu 80GiB                # all stages, in two tables
+r2v plan --config configs/webarena/noisy.yaml --gpu 80GiB --gpus 4 --gpu-type h100 --cpus 32 --helpers 0
 r2v plan --stage evaluate --config configs/webarena/noisy.yaml --gpu 80GiB
 r2v plan --model meta-llama/Llama-3.2-3B --gpu 44.53GiB --gpus 2
 r2v plan --model meta-llama/Llama-3.2-3B --gpu 44.53GiB --gpus 2 --lora-r 0 --precision float32    # refused, exit 2
@@ -15,7 +16,7 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from r2v.cli.options import whole
 from r2v.cli.plan_options import DEFAULT_CRITIC, TOKENS, add_job, add_measured, add_strategy
@@ -25,6 +26,10 @@ from r2v.errors import UsageError
 from r2v.memory.planner.stage_names import ACTING_STAGES, STAGES, WITHOUT_MODEL
 from r2v.memory.planner.training_job import TrainingJob
 from r2v.memory.sizes import parse_size
+
+if TYPE_CHECKING:
+    from r2v.config import Config
+    from r2v.pipeline.plan.dry_run import PlannedWork
 
 Parser = TypeVar("Parser", bound=argparse.ArgumentParser)
 _GPUS = Range(at_least=1, at_most=100_000)
@@ -48,7 +53,10 @@ _ONLY_TRAINING = (
     *("episodes", "hints", "batch", "baseline", "placement", "shards", "checkpointing", "calibration", "probe"),
 )
 """Options that a stage which acts, and the table of all stages, take from the configuration alone."""
+_RESOURCES = {"gpus": "gpus", "card": "gpu_type", "cpus": "cpus", "helpers": "helpers"}
+"""Fields of `Allotted` by the options that set them in place of the headers."""
 _NOT_GIVEN = (None, "auto")
+_COUNTS = "counts of episodes, requests and tokens, and what they rest on: r2v run --dry-run"
 
 
 def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
@@ -57,8 +65,8 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
         "plan",
         help="the GPU memory that a stage needs, and the micro-batches that fit",
         description="Predicts the peak memory of every phase of a stage that trains or acts from a model's "
-        "config.json, or of all stages of a configuration in one table, with an estimate of their time. Needs no GPU, "
-        "no weights and no network, except for --probe.",
+        "config.json, or of all stages of a configuration in one table, and their time in another, as `r2v run "
+        "--dry-run` and `r2v run_all --dry-run` print it. Needs no GPU, no weights and no network, except for --probe.",
     )
     plan.add_argument(
         "--stage",
@@ -83,8 +91,26 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
         metavar="SIZE",
         help=f"memory of one GPU, such as 80GiB (default: {_DEFAULT_GPU}; --probe: the one here)",
     )
-    plan.add_argument("--gpus", type=whole(_GPUS), default=1, metavar="COUNT", help="number of GPUs (default: 1)")
-    plan.add_argument("--gpu-type", default="", metavar="NAME", help="GPU type in --gres, such as a100 (default: any)")
+    plan.add_argument(
+        "--gpus",
+        type=whole(_GPUS),
+        metavar="COUNT",
+        help="number of GPUs (default: 1; of all stages: as the header of each stage's script asks)",
+    )
+    plan.add_argument(
+        "--gpu-type",
+        metavar="NAME",
+        help="GPU type in --gres, such as a100 (default: any; of all stages: as the headers ask)",
+    )
+    plan.add_argument(
+        "--cpus", type=whole(_GPUS), metavar="COUNT", help="CPUs of each stage (default: as the headers ask)"
+    )
+    plan.add_argument(
+        "--helpers",
+        type=whole(Range(at_least=0, at_most=100_000)),
+        metavar="COUNT",
+        help="helpers that play at once beside each stage that takes some (default: as the headers ask)",
+    )
     add_job(plan)
     add_strategy(plan)
     add_measured(plan)
@@ -99,20 +125,19 @@ def run(values: argparse.Namespace) -> int:
     """Print the plan, and measure it with --probe. Raises UsageError where nothing fits, or where options contradict
     each other."""
     configured = values.config is not None or bool(values.overrides)
-    if (values.stage is None and configured) or values.stage in ACTING_STAGES:
+    every = values.stage is None and configured
+    for option in ("cpus", "helpers"):
+        if getattr(values, option) is not None and not every:
+            raise UsageError(f"--{option}: is of the times of all stages; leave --stage out, and name a --config")
+    if every or values.stage in ACTING_STAGES:
         return _run_configured(values)
     values.stage = values.stage or "hierarchical"
     return _run_training(values)
 
 
 def _run_configured(values: argparse.Namespace) -> int:
-    """One stage that acts, or the table of all stages: what the configuration alone decides."""
-    from r2v.memory.acting_report import acting_json, acting_report, acting_verdict
-    from r2v.memory.configured import acting_job
-    from r2v.memory.planner.acting import plan_acting
-    from r2v.memory.planner.training_job import Machine
+    """One stage that acts, or the tables of all stages: what the configuration alone decides."""
     from r2v.memory.profile_of_model import configured
-    from r2v.memory.stage_table import as_json, fits, plan_stages, stages_report
 
     asked = [f"--{option.replace('_', '-')}" for option in _ONLY_TRAINING if getattr(values, option) not in _NOT_GIVEN]
     if asked:
@@ -120,38 +145,73 @@ def _run_configured(values: argparse.Namespace) -> int:
         raise UsageError(f"{asked[0]}: {which} is planned as configured; name a stage that trains, or leave it out")
     overrides = [*values.overrides, *([f"policy.model_name={values.model}"] if values.model else [])]
     config = configured(values.config, overrides)
-    machine = Machine(memory=_memory(values), gpus=values.gpus, kind=values.gpu_type)
-    if values.stage:
-        planned = plan_acting(acting_job(config, values.stage), machine)
-        lines, found, works = acting_report(planned), acting_json(planned), planned.fits
-        refusal = "" if works else acting_verdict(planned)
-    else:
-        stages = plan_stages(config, machine, Path())
-        lines, works = stages_report(config, machine, stages), fits(stages)
-        found = {"stages": as_json(stages), "fits": works}
-        refused = [stage.stage for stage in stages if stage.plan is not None and not stage.plan.fits]
-        refusal = f"{', '.join(refused)}: more than {values.gpu or _DEFAULT_GPU}; r2v plan --stage NAME says what fits"
+    lines, found, refusal = _acting_stage(config, values) if values.stage else _all_stages(config, values)
     print(json.dumps(found, indent=2) if values.json else "\n".join(lines))
-    if not works:
+    if refusal:
         sys.stdout.flush()
         raise UsageError(refusal)
     return 0
 
 
+def _acting_stage(config: Config, values: argparse.Namespace) -> tuple[list[str], dict[str, Any], str]:
+    """Text, JSON values, and the refusal of a stage that does not fit."""
+    from r2v.memory.acting_report import acting_json, acting_report, acting_verdict
+    from r2v.memory.configured import acting_job
+    from r2v.memory.planner.acting import plan_acting
+
+    planned = plan_acting(acting_job(config, values.stage), _machine(values))
+    return acting_report(planned), acting_json(planned), "" if planned.fits else acting_verdict(planned)
+
+
+def _all_stages(config: Config, values: argparse.Namespace) -> tuple[list[str], dict[str, Any], str]:
+    """The same of the stages of a configuration, with the time of each."""
+    from r2v.memory.stage_table import as_json, fits, plan_stages, stages_report
+    from r2v.pipeline.graph import selection
+    from r2v.pipeline.plan import dry_run
+
+    given = {field: value for field, option in _RESOURCES.items() if (value := getattr(values, option)) is not None}
+    machines = {row.name: _machine(values) for row in selection(config)[0]}
+    jobs = list[dry_run.PlannedWork]()
+    try:
+        jobs = stage_times(config, **given)
+        times = [*dry_run.time_table(jobs), *dry_run.time_basis(jobs), _COUNTS]
+    except UsageError as error:  # the benchmark is not installed here: what fits does not depend on it
+        times = [f"no times: {error}"]
+    machines |= {one.name: _machine(values, one.allotted.gpus, one.allotted.card) for one in jobs}
+    stages = plan_stages(config, machines)
+    found = {"stages": as_json(stages), "fits": fits(stages), "jobs": [dry_run.as_json(one) for one in jobs]}
+    refused = [stage.stage for stage in stages if stage.plan is not None and not stage.plan.fits]
+    refusal = f"{', '.join(refused)}: more than {values.gpu or _DEFAULT_GPU}; r2v plan --stage NAME says what fits"
+    return [*stages_report(config, stages), *times], found, refusal if refused else ""
+
+
+def stage_times(config: Config, **given: int | str) -> list[PlannedWork]:
+    """The work and the time of each stage under the header of its script, `given` resources in place of the header's."""
+    from r2v.pipeline.graph import selection
+    from r2v.pipeline.plan.dry_run import planned_jobs
+    from r2v.pipeline.plan.known import known_here
+    from r2v.slurm.estimate import allotted_by_headers
+
+    asked = allotted_by_headers(config, selection(config)[0], **given)
+    return planned_jobs(config, known_here(config), asked, Path())
+
+
+def _machine(values: argparse.Namespace, gpus: int = 1, kind: str = "") -> Any:
+    """GPUs as the options say, else as given."""
+    from r2v.memory.planner.training_job import Machine
+
+    return Machine(memory=_memory(values), gpus=values.gpus or max(1, gpus), kind=values.gpu_type or kind)
+
+
 def _run_training(values: argparse.Namespace) -> int:
     from r2v.memory.calibration import factors_for
     from r2v.memory.planner.planner import plan
-    from r2v.memory.planner.training_job import Machine
     from r2v.memory.report import as_json, report, verdict
 
     job = training_job(values)
     calibration = Path(values.calibration) if values.calibration else None
-    machine = Machine(
-        memory=_memory(values),
-        gpus=values.gpus,
-        kind=values.gpu_type,
-        factors=factors_for(calibration, job.model, values.gpu_type),
-    )
+    machine = _machine(values)
+    machine = replace(machine, factors=factors_for(calibration, job.model, machine.kind))
     planned = plan(
         job,
         machine,

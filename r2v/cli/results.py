@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +15,8 @@ from r2v.pipeline.jobs import JOBS, job
 
 if TYPE_CHECKING:
     from r2v.config import Config
+    from r2v.pipeline.plan.wall import Allotted
+    from r2v.pipeline.rows import Job
 
 
 def add_run(commands: argparse._SubParsersAction[Parser]) -> None:
@@ -139,20 +143,31 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _dry_run(config: Config, arguments: argparse.Namespace) -> int:
-    from r2v.pipeline.plan.dry_run import planned_work, table
+    from r2v.pipeline.plan.dry_run import planned_jobs, table, warnings
     from r2v.pipeline.plan.jobs_to_do import plan
     from r2v.pipeline.plan.known import known_here
-    from r2v.pipeline.plan.wall import Allotted
-    from r2v.storage.weights import BUNDLED
 
     steps = plan(config, start=arguments.start, without=arguments.without)
-    wanted = [step for step in steps if arguments.force or step.state != "up to date"]
-    known, gpus = known_here(config, imports=True), int(config.policy.model_name not in BUNDLED)
-    jobs = [planned_work(step.job.name, config, known, Allotted(gpus=gpus), Path(), here=True) for step in wanted]
+    wanted = [step.job for step in steps if arguments.force or step.state != "up to date"]
+    known = known_here(config, imports=True)
     for step in steps:
         print(f"{step.job.name:16} {step.state}: {step.why}")
-    print("\n".join(["", *table(jobs, config, known)] if jobs else ["nothing is to be done"]))
+    if not wanted:
+        print("nothing is to be done")
+        return 0
+    asked, here = allotted_here(config, wanted)
+    lines = table(planned_jobs(config, known, here, Path()), config, known)
+    as_jobs = warnings(planned_jobs(config, known, asked, Path()))
+    print("\n".join(["", *lines, *(["", "as Slurm jobs, under their headers:", *as_jobs[:-1]] if as_jobs else [])]))
     return 0
+
+
+def allotted_here(config: Config, jobs: Sequence[Job]) -> tuple[dict[str, Allotted], dict[str, Allotted]]:
+    """Resources of these jobs by the headers of their scripts, and the same in this process: no helpers, no time limit."""
+    from r2v.slurm.estimate import allotted_by_headers
+
+    asked = allotted_by_headers(config, jobs)
+    return asked, {name: replace(one, helpers=0, seconds=None) for name, one in asked.items()}
 
 
 def _stages(arguments: argparse.Namespace) -> int:

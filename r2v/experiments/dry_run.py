@@ -17,12 +17,10 @@ from r2v.experiments.expansion import Point, shown_value
 from r2v.experiments.opening import completed_elsewhere
 from r2v.experiments.spec import ExperimentSpec
 from r2v.storage.artifact_manifest import json_sha256
-from r2v.storage.paths import SCRIPTS
 
 if TYPE_CHECKING:
     from r2v.config import Config
     from r2v.pipeline.plan.jobs_to_do import PlannedJob
-    from r2v.pipeline.plan.wall import Allotted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,8 +47,7 @@ def dry_run_lines(spec: ExperimentSpec, points: Sequence[Point]) -> list[str]:
         cells += [*([str(point.seed)] if spec.seeds else []), *([] if keys else [str(point.base)])]
         if costs:
             cost = costs[number]
-            usd = "unknown" if cost.usd is None else f"{cost.usd:,.2f}"
-            cells += [" ".join(cost.jobs) or "nothing: made already", f"{cost.gpu_hours:,.2f}", usd]
+            cells += [" ".join(cost.jobs) or "nothing: made already", _figure(cost.gpu_hours), _figure(cost.usd)]
         else:
             cells.append("nothing: completed already" if point.identity in done else spec.runs)
         rows.append(cells)
@@ -70,14 +67,17 @@ def _rungs(rule: AshaRule, points: Sequence[Point]) -> str:
 
 
 def _total(costs: Sequence[PointCost]) -> str:
-    usd = [cost.usd for cost in costs]
-    dollars = "unknown" if None in usd else f"{sum(value for value in usd if value is not None):,.2f}"
-    hours = sum(cost.hours for cost in costs)
-    wall = "unknown" if math.isnan(hours) else f"{hours:,.2f}"
+    prices = [cost.usd for cost in costs]
+    usd = None if None in prices else sum(price for price in prices if price is not None)
     return (
-        f"all: {sum(len(cost.jobs) for cost in costs)} stages to make, {sum(cost.gpu_hours for cost in costs):,.2f} "
-        f"GPU-hours, {dollars} dollars at list prices, {wall} hours one after another"
+        f"all: {sum(len(cost.jobs) for cost in costs)} stages to make, {_figure(sum(cost.gpu_hours for cost in costs))} "
+        f"GPU-hours, {_figure(usd)} dollars at list prices, {_figure(sum(cost.hours for cost in costs))} hours one "
+        "after another"
     )
+
+
+def _figure(value: float | None) -> str:
+    return "unknown" if value is None or math.isnan(value) else f"{value:,.2f}"
 
 
 def _costs(spec: ExperimentSpec, points: Sequence[Point]) -> list[PointCost]:
@@ -91,23 +91,23 @@ def _costs(spec: ExperimentSpec, points: Sequence[Point]) -> list[PointCost]:
 def _cost(stage: str, point: Point, counted: set[str]) -> PointCost:
     from r2v.experiments.point import config_of, jobs_of
     from r2v.pipeline.graph import selection, upstream
-    from r2v.pipeline.plan.dry_run import planned_work
+    from r2v.pipeline.plan.dry_run import planned_jobs
     from r2v.pipeline.plan.jobs_to_do import plan
     from r2v.pipeline.plan.known import known_here
+    from r2v.slurm.estimate import allotted_by_headers
 
     config = config_of(point.text)
     wanted = upstream(jobs_of(stage, config), selection(config)[0])
     steps = [step for step in plan(config) if step.job.name in wanted]
     names = _names(config, steps)
-    new = [step.job.name for step in steps if step.state != "up to date" and names[step.job.name] not in counted]
-    counted.update(names[name] for name in new)
+    new = [step.job for step in steps if step.state != "up to date" and names[step.job.name] not in counted]
+    counted.update(names[item.name] for item in new)
     if not new:
         return PointCost(jobs=(), gpu_hours=0.0, usd=0.0, hours=0.0)
-    known = known_here(config)
-    works = [planned_work(name, config, known, _allotted(name), Path(), here=True) for name in new]
+    works = planned_jobs(config, known_here(config), allotted_by_headers(config, new), Path())
     prices = [work.usd for work in works]
     return PointCost(
-        jobs=tuple(new),
+        jobs=tuple(item.name for item in new),
         gpu_hours=sum(work.gpu_hours for work in works),
         usd=None if None in prices else sum(price for price in prices if price is not None),
         hours=sum(work.wall for work in works) / 3600,
@@ -124,14 +124,3 @@ def _names(config: Config, steps: Sequence[PlannedJob]) -> dict[str, str]:
         inputs = [names.get(name, name) for name in row.inputs]
         names[row.name] = json_sha256([row.name, identity(row.load().sections(config)), inputs])
     return names
-
-
-def _allotted(name: str) -> Allotted:
-    """What the header of the stage's script asks of a cluster; the defaults where there is no script here."""
-    from r2v.pipeline.jobs import job
-    from r2v.pipeline.plan.wall import Allotted
-    from r2v.slurm.estimate import allotted
-    from r2v.slurm.headers import read
-
-    path = SCRIPTS / job(name).command.script
-    return allotted(read(path, name)) if path.exists() else Allotted()

@@ -1,24 +1,21 @@
-"""All stages of a configuration beside one GPU: who is in memory, the peak, the batch that fits, and an estimate of the
-time. What `r2v plan --config FILE` prints."""
+"""All stages of a configuration beside one kind of GPU: the models in memory, the peak, and the batch that fits."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, cast
 
 from r2v.config import Config
 from r2v.console import text_table
 from r2v.memory.acting_report import acting_verdict
 from r2v.memory.configured import acting_job, job_of_stage
-from r2v.memory.measured import MeasuredTime, measured_time
 from r2v.memory.planner.acting import ActingPlan, plan_acting
 from r2v.memory.planner.planner import Plan, plan
-from r2v.memory.planner.stage_names import ACTING_STAGES, STAGES, WITHOUT_MODEL
+from r2v.memory.planner.stage_names import ACTING_STAGES, WITHOUT_MODEL
 from r2v.memory.planner.training_job import Machine, StageName
 from r2v.memory.report import verdict
-from r2v.memory.seconds import ASSUMED, BANDWIDTH, EPISODES, EVALUATED, UTILISATION, TimeEstimate, estimate
-from r2v.memory.sizes import GIB, gib
+from r2v.memory.sizes import gib
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,75 +24,34 @@ class PlannedStage:
 
     stage: str
     plan: Plan | ActingPlan | None
-    time: TimeEstimate | None
-    measured: MeasuredTime | None = None
-    """What an earlier run on such a GPU says of the time."""
-
-    @property
-    def seconds(self) -> float | None:
-        """As measured, or else estimated; None where it holds no model."""
-        return self.measured.seconds if self.measured else None if self.time is None else self.time.seconds
 
 
-def plan_stages(config: Config, machine: Machine, root: Path | None = None) -> list[PlannedStage]:
-    """The stages that this configuration runs; times by earlier runs below `root` (None: by none). Raises InputError
-    where its model's sizes cannot be had."""
-    left_out = set[str]() if config.hierarchical.enabled else {"hierarchical"}
-    if config.router.imputed:  # nothing is executed, and the router reads rows alone
-        left_out |= set(ACTING_STAGES) - {"router_features"} | {"verifier", "preference"}
-    return [plan_stage(config, stage, machine, root) for stage in STAGES if stage not in left_out]
+def plan_stages(config: Config, machines: Mapping[str, Machine]) -> list[PlannedStage]:
+    """Each stage on its machine. Raises InputError where the model's sizes are not known."""
+    return [PlannedStage(stage=stage, plan=_plan_of(config, stage, machine)) for stage, machine in machines.items()]
 
 
-def plan_stage(config: Config, stage: str, machine: Machine, root: Path | None = None) -> PlannedStage:
-    """One stage as configured; its time by an earlier run below `root`, where there is one on such a GPU."""
-    if stage in WITHOUT_MODEL:
-        return PlannedStage(stage=stage, plan=None, time=None)
-    planned: Plan | ActingPlan
+def _plan_of(config: Config, stage: str, machine: Machine) -> Plan | ActingPlan | None:
+    if stage in WITHOUT_MODEL or (stage in ACTING_STAGES and config.router.imputed):
+        return None
     if stage in ACTING_STAGES:
-        planned = plan_acting(acting_job(config, stage), machine)
-        model, checkpointing, batch = planned.job.model, False, max(1, planned.batch)
-    else:
-        planned = plan(job_of_stage(config, cast(StageName, stage)), machine)
-        model, checkpointing, batch = planned.job.model, planned.strategy.checkpoint, 1
-
-    def time_of(configured: Config) -> TimeEstimate:
-        kind, gpus = machine.kind, machine.gpus
-        return estimate(configured, stage, model, card=kind, gpus=gpus, checkpointing=checkpointing, batch=batch)
-
-    time = time_of(config)
-    if not time.seconds:
-        return PlannedStage(stage=stage, plan=planned, time=None)
-    if root is None:
-        return PlannedStage(stage=stage, plan=planned, time=time)
-    measured = measured_time(
-        stage, config, time.seconds, lambda made, _: time_of(made).seconds, gpu=machine.kind, root=root
-    )
-    return PlannedStage(stage=stage, plan=planned, time=time, measured=measured)
+        return plan_acting(acting_job(config, stage), machine)
+    return plan(job_of_stage(config, cast(StageName, stage)), machine)
 
 
 def fits(stages: list[PlannedStage]) -> bool:
-    """Whether all of them do."""
+    """True if all of them fit."""
     return all(stage.plan is None or stage.plan.fits for stage in stages)
 
 
-def stages_report(config: Config, machine: Machine, stages: list[PlannedStage]) -> list[str]:
-    """The table, and under it what it rests on."""
-    rows = [("stage", "in memory", "peak (GiB)", "peak at", "batch", "", "time (estimate)"), *map(_row, stages)]
-    card = next((stage.time.card for stage in stages if stage.time), ASSUMED)
-    assumed = "" if machine.kind.lower() == card else " (assumed: --gpu-type names another)"
-    tasks = "" if config.data.num_episodes else f", {EPISODES:,} training tasks (data.num_episodes is not set)"
-    tasks += "" if config.evaluation.num_tasks else f", {EVALUATED} evaluation tasks (evaluation.num_tasks is not set)"
-    others = "other " if any(stage.measured for stage in stages) else ""
+def stages_report(config: Config, stages: list[PlannedStage]) -> list[str]:
+    """The table, and under it the remedy of each stage that needs one."""
+    rows = [("stage", "in memory", "GPUs (GiB)", "peak (GiB)", "peak at", "batch", ""), *map(_row, stages)]
     return [
-        f"{config.policy.model_name} on {machine.gpus} x {machine.memory / GIB:.2f} GiB",
+        config.policy.model_name,
         "",
-        *text_table(rows, right=(2, 4, 6)).splitlines(),
+        *text_table(rows, right=(2, 3, 5)).splitlines(),
         "",
-        *(f"time of {stage.stage}: {stage.measured}" for stage in stages if stage.measured),
-        f"{others}times are estimates, not measured: {UTILISATION:.0%} of the operations in the datasheet of "
-        f"{card}{assumed}, {BANDWIDTH:.0%} of its bandwidth; full contexts, episodes of the greatest length, no "
-        f"replies shared between methods{tasks};",
-        "without what environments and the LLM take",
         *(f"{stage.stage}: {_advice(stage.plan)}" for stage in stages if stage.plan and _advice(stage.plan)),
     ]
 
@@ -109,11 +65,11 @@ def _row(stage: PlannedStage) -> tuple[str, ...]:
     return (
         stage.stage,
         _who(plan),
+        f"{plan.machine.gpus} x {gib(plan.machine.memory)}",
         gib(binding.memory.total),
         f"{binding.phase.name}: {binding.memory.peak_at}",
         batch if isinstance(plan, Plan) else f"{plan.batch or 'none'} of {plan.job.batch}",
         "fits" if plan.fits else "DOES NOT FIT",
-        "" if stage.seconds is None else f"{duration(stage.seconds)}{', measured' if stage.measured else ''}",
     )
 
 
@@ -133,22 +89,8 @@ def _advice(plan: Plan | ActingPlan) -> str:
     return "" if plan.batch == plan.job.batch else acting_verdict(plan)
 
 
-def duration(seconds: float) -> str:
-    """A time in two units.
-
-    >>> duration(5000)
-    '1 h 23 min'
-    """
-    minutes = round(seconds / 60)
-    if minutes < 1:
-        return "under 1 min"
-    if minutes < 60:
-        return f"{minutes} min"
-    return f"{minutes // 60} h {minutes % 60:02d} min"
-
-
 def as_json(stages: list[PlannedStage]) -> list[dict[str, Any]]:
-    """The table as JSON values: sizes in bytes, times in seconds."""
+    """The table as JSON values: sizes in bytes."""
     found = []
     for stage in stages:
         row: dict[str, Any] = {"stage": stage.stage, "local_model": stage.plan is not None}
@@ -162,11 +104,6 @@ def as_json(stages: list[PlannedStage]) -> list[dict[str, Any]]:
                 "batch": binding.phase.batch,
                 "roles": [role.name for device in _devices(stage.plan) for role in device.device.roles],
             }
-        if stage.time is not None:
-            row["seconds_estimate"] = round(stage.time.seconds)
-        if stage.measured is not None:
-            row["seconds_measured"] = round(stage.measured.seconds)
-            row["measured_in"] = f"{stage.measured.run.job}-{stage.measured.run.fingerprint}"
         found.append(row)
     return found
 

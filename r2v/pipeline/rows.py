@@ -98,8 +98,8 @@ class Job:
     task_counts: tuple[tuple[str, str], ...] = ()
     """The configuration keys that say how many tasks it plays at most, each with the split that they are of."""
     parts: str = ""
-    """Dotted path module:function of (Case) -> parts, which counts what it plays (`r2v.pipeline.plan.case`); "" for
-    one that plays nothing."""
+    """Dotted path module:function of (Case) -> parts, which counts what it plays, asks and trains
+    (`r2v.pipeline.plan.case`); "" for one that does none of these."""
     spreads: bool = False
     """Whether it can use several nodes: its ranks train together."""
     remakes: str = ""
@@ -128,7 +128,7 @@ class Job:
         return cast("Stage", _named(self.stage))
 
     def count_parts(self, case: Case) -> Sequence[Part]:
-        """What the stage plays in this case, by what `parts` names."""
+        """The parts of the stage in this case, by what `parts` names."""
         return cast("Sequence[Part]", _named(self.parts)(case)) if self.parts else ()
 
 

@@ -1,18 +1,25 @@
-"""The estimate of a chain: what its jobs play, ask and cost, and their wall time under the headers of their scripts."""
+"""The estimate of a chain: its jobs' counts, cost and wall time under the headers of their scripts. It is printed, and
+changes no header: only the user, `r2v cluster set`, the site profile and healing after a timeout set a time limit."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from r2v.config import Config
 from r2v.pipeline.helping import is_helpable, unhelped
 from r2v.pipeline.jobs import job
-from r2v.pipeline.plan.dry_run import PlannedWork, planned_work, table
-from r2v.pipeline.plan.known import known_here
+from r2v.pipeline.plan.dry_run import PlannedWork, planned_jobs, table, warnings
+from r2v.pipeline.plan.known import Known, known_here
 from r2v.pipeline.plan.wall import Allotted
+from r2v.pipeline.rows import Job
+from r2v.slurm import requests
 from r2v.slurm.directives import gpu_kind
 from r2v.slurm.headers import Resources
+from r2v.storage.paths import SCRIPTS
+from r2v.storage.weights import needs_gpu
 
 
 def allotted(resources: Resources, *, helped: bool = False) -> Allotted:
@@ -28,20 +35,46 @@ def allotted(resources: Resources, *, helped: bool = False) -> Allotted:
     )
 
 
+def allotted_by_headers(
+    config: Config, jobs: Iterable[Job], root: Path = Path(), **given: int | str
+) -> dict[str, Allotted]:
+    """Resources of each of these jobs by the header of its script; the defaults where this folder has no scripts.
+    `given` fields take the place of the header's, GPUs and helpers only where the job may have any. Raises UsageError
+    for a bad header."""
+    return {item.name: _by_header(config, item, root, given) for item in jobs}
+
+
+def _by_header(config: Config, item: Job, root: Path, given: Mapping[str, Any]) -> Allotted:
+    script, helped = item.command.script, is_helpable(config, item)
+    if (root / SCRIPTS / script).exists():
+        asked = allotted(requests.of_job(root, script, item.name, config), helped=helped)
+    else:
+        asked = Allotted(gpus=int(needs_gpu(config.policy)))
+    possible = {"gpus": asked.gpus > 0, "helpers": helped}
+    return replace(asked, **{name: value for name, value in given.items() if possible.get(name, True)})
+
+
 def estimates(config: Config, resources: Mapping[str, Resources], root: Path = Path()) -> list[PlannedWork]:
     """The work of each of these jobs under its header."""
-    known = known_here(config, root)
-    return [
-        planned_work(name, config, known, allotted(asked, helped=is_helpable(config, job(name))), root)
-        for name, asked in resources.items()
-    ]
+    return _under(config, known_here(config, root), resources, root)
+
+
+def _under(config: Config, known: Known, resources: Mapping[str, Resources], root: Path) -> list[PlannedWork]:
+    given = {name: allotted(asked, helped=is_helpable(config, job(name))) for name, asked in resources.items()}
+    return planned_jobs(config, known, given, root)
+
+
+def time_warnings(config: Config, resources: Mapping[str, Resources], root: Path = Path()) -> list[str]:
+    """A line for each of these jobs whose header's time is below its likely wall time."""
+    return [line for line in warnings(estimates(config, resources, root)) if line]
 
 
 def estimate_lines(config: Config, resources: Mapping[str, Resources], root: Path = Path()) -> list[str]:
     """The same as a table, with what it rests on; nothing where no job is to be done."""
     if not resources:
         return []
-    lines = table(estimates(config, resources, root), config, known_here(config, root))
+    known = known_here(config, root)
+    lines = table(_under(config, known, resources, root), config, known)
     return [*lines, *_refused_helpers(config, resources), ""]
 
 

@@ -22,7 +22,7 @@ from r2v.slurm.headers import Resources
 from r2v.slurm.site_profile import SiteProfile
 from r2v.slurm.write_headers import require_written
 from r2v.storage.paths import SCRIPTS
-from r2v.storage.weights import BUNDLED
+from r2v.storage.weights import needs_gpu
 
 CPU_SCRIPT = job("perturb").command.script
 """The script whose header says where jobs without a GPU run, and in which size."""
@@ -46,7 +46,7 @@ _OURS = ("array-inx", "debug", "error", "input", "job-name", "open-mode", "outpu
 def of_job(root: Path, script: str, name: str, config: Config | None = None) -> Resources:
     """What a job asks for. Raises UsageError and InputError as `headers.read` does."""
     asked = headers.read(root / SCRIPTS / script, name)
-    if config is not None and asked.gpus and not needs_gpu(config):
+    if config is not None and asked.gpus and not needs_gpu(config.policy):
         asked = _on_cpus(asked, headers.read(root / SCRIPTS / CPU_SCRIPT))
     return asked.merged(from_environment(os.environ))
 
@@ -65,11 +65,6 @@ def kept_sentinel(kept: dict[str, str]) -> dict[str, str]:
     if "time" in kept and "output" not in kept:
         return dict(kept)
     return SiteProfile().sentinel_directives({name: kept[name] for name in (*PLACEMENT, "chdir") if name in kept})
-
-
-def needs_gpu(config: Config) -> bool:
-    """Whether the jobs of a configuration have work for a GPU: the bundled models have not."""
-    return config.policy.model_name not in BUNDLED or not config.policy.device.startswith(("auto", "cpu"))
 
 
 def from_environment(values: Mapping[str, str]) -> dict[str, str]:

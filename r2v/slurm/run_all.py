@@ -31,7 +31,7 @@ from r2v.slurm.cancel import cancel as cancel
 from r2v.slurm.chain import Chain, ChainJob, HealingLimits, parse_comment
 from r2v.slurm.chain_budget import require_room
 from r2v.slurm.configuration import config_sha, require_configuration
-from r2v.slurm.estimate import estimate_lines
+from r2v.slurm.estimate import estimate_lines, time_warnings
 from r2v.slurm.headers import Resources
 from r2v.slurm.learned_sizes import sized
 from r2v.slurm.preview import preview
@@ -189,6 +189,8 @@ def _submit_plan(
             chain, wanted = share(root, chain, todo, resources)
             chain, submitted = submit_missing(root, chain, wanted, resources, reason)
     _print_outcome(chain, steps, wanted, submitted, resources)
+    for line in time_warnings(config, {name: resources[name] for name in submitted}, root):
+        logger.warning("%s", line)
 
 
 def _with_steps(root: Path, config: Config, chain: Chain, steps: Sequence[PlannedJob]) -> Chain:

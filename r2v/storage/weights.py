@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from r2v.config.models import BUNDLED_NAMES, FORMER_MODELS
+from r2v.config.models import BUNDLED_NAMES, FORMER_MODELS, PolicyConfig
 from r2v.errors import DISK_REFUSES, InputError, R2VError, failure_of
 
 BUNDLED = {name: Path(__file__).parents[1] / "bundled" / "weights" / name for name in BUNDLED_NAMES}
@@ -15,6 +15,11 @@ BUNDLED = {name: Path(__file__).parents[1] / "bundled" / "weights" / name for na
 (`r2v.bundled.toy_policy`)."""
 ADAPTERS = "adapter_config.json"
 """What a folder of adapters has."""
+
+
+def needs_gpu(policy: PolicyConfig) -> bool:
+    """True if a policy has work for a GPU: a bundled model has none, unless its device asks for one."""
+    return policy.model_name not in BUNDLED or not policy.device.startswith(("auto", "cpu"))
 
 
 _REASONS = {

@@ -6,14 +6,24 @@ import argparse
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from r2v.cli.plan import add_commands
+from r2v.cli.main import main
+from r2v.cli.plan import add_commands, stage_times
+from r2v.cli.results import allotted_here
 from r2v.errors import InputError, UsageError
-from r2v.memory.planner.stage_names import ACTING_STAGES, STAGES
+from r2v.memory.planner.stage_names import STAGES
+from r2v.memory.profile_of_model import configured
+from r2v.pipeline.graph import selection
 from r2v.pipeline.jobs import JOBS
+from r2v.pipeline.plan.dry_run import PlannedWork, planned_jobs
+from r2v.pipeline.plan.known import known_here
+from r2v.slurm import requests
+from r2v.slurm.estimate import estimates
+from tests.pipeline.plan.test_measured import ran
 
 REPOSITORY = Path(__file__).parents[2]
 LLAMA = ("--model", "meta-llama/Llama-3.2-3B", "--gpu", "44.53GiB")
@@ -116,16 +126,119 @@ REAL = ("--overrides", "policy.model_name=meta-llama/Llama-3.2-1B-Instruct", "po
 def test_a_configuration_alone_is_all_its_stages_in_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     typed(*REAL, "--gpu", "80GiB", "--gpu-type", "h100")
     lines = capsys.readouterr().out.splitlines()
-    names = [line.split()[0] for line in lines[3:] if line and not line.startswith(("times", "without"))]
-    assert names == [row.name for row in JOBS if row.name != "hierarchical"]
+    chain = [row.name for row in JOBS if row.name != "hierarchical"]
+    assert [line.split()[0] for line in lines[3 : 3 + len(chain)]] == chain
     evaluate = next(line for line in lines if line.startswith("evaluate"))
     assert "one base: policy, slm_bc_only, verifier" in evaluate and "fits" in evaluate
-    assert any(line.startswith("times are estimates, not measured: ") for line in lines)
+    assert [line.split()[0] for line in lines if "h100" in line and not line.startswith(" ")] == [
+        *(name for name in chain if name != "perturb")
+    ]
     typed(*REAL, "hierarchical.enabled=true", "--json")
     found = json.loads(capsys.readouterr().out)
     assert [stage["stage"] for stage in found["stages"]] == [row.name for row in JOBS] == list(STAGES)
-    assert all("seconds_estimate" in stage for stage in found["stages"] if stage["stage"] in ACTING_STAGES)
+    assert [one["job"] for one in found["jobs"]] == list(STAGES)
+    for one in found["jobs"]:
+        seconds = one["seconds"]
+        known = one["job"] != "hierarchical"
+        assert (seconds["wall"] is not None) is known and one["resources"]["workers"] >= 0
+        assert not known or seconds["wall"] == seconds["model"] + seconds["environment"] + seconds["llm"]
     assert found["fits"] and not found["stages"][0]["local_model"]
+
+
+CONFIGS = [
+    path
+    for path in sorted((REPOSITORY / "configs").rglob("*.yaml"))
+    if path.parent.name not in ("experiments", "greedy", "mlp")
+]
+"""The files that `r2v config` accepts; those of experiments describe experiments."""
+BRIEF = "ablations.names=[none]"
+"""The ablations of a study are the other stages again."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the scripts, where nothing was run, on a machine without Slurm."""
+    (tmp_path / "scripts").symlink_to(REPOSITORY / "scripts")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    return tmp_path
+
+
+def times_in(lines: list[str]) -> list[str]:
+    """The lines of the table of times, up to the row of their sum."""
+    first = next(number for number, line in enumerate(lines) if line.startswith("job") and "environment" in line)
+    return lines[first : next(number for number in range(first, len(lines)) if lines[number].startswith("all ")) + 1]
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_the_three_commands_have_equal_times_for_equal_resources(path: Path, folder: Path) -> None:
+    """`plan` and `run_all` as the headers ask; `run` the same without helpers and limits, which it has not."""
+    config = configured(path, [BRIEF])
+    rows = selection(config)[0]
+    try:
+        planned = stage_times(config)
+    except UsageError as error:
+        assert " is not installed; pip install " in str(error)
+        return
+    submitted = estimates(
+        config, {row.name: requests.of_job(Path(), row.command.script, row.name, config) for row in rows}
+    )
+    assert [one.name for one in planned] == [row.name for row in rows] and same_times(planned, submitted)
+    here = planned_jobs(config, known_here(config), allotted_here(config, rows)[1], Path())
+    assert same_times(stage_times(config, helpers=0), here)
+    for one in (*planned, *here):
+        assert one.wall == pytest.approx(one.seconds.model + one.seconds.environment + one.seconds.llm, nan_ok=True)
+
+
+def same_times(one: Sequence[PlannedWork], other: Sequence[PlannedWork]) -> bool:
+    """Counts and seconds, to the last digit."""
+    numbers = [[(job.name, job.work, job.seconds, job.workers, job.gpu_hours) for job in jobs] for jobs in (one, other)]
+    return str(numbers[0]) == str(numbers[1])  # nan is nan
+
+
+@pytest.mark.parametrize("name", ["mrp", "webarena/noisy"])
+def test_the_three_commands_print_equal_tables_of_times(
+    name: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With an earlier run whose time was measured, which each of them names."""
+    config = REPOSITORY / f"configs/{name}.yaml"
+    ran(folder, configured(config, []), "collect", seconds=50.0)
+
+    def printed(*words: str) -> tuple[list[str], list[str]]:
+        assert main([*words, "--config", str(config), "--overrides", BRIEF]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        return times_in(lines), [line for line in lines if line.startswith("time of ")]
+
+    big = ("--gpu", "80GiB")
+    plan, measured = printed("plan", *big)
+    assert (plan, measured) == printed("run_all", "--dry-run")
+    assert [line.partition(" (")[0] for line in measured] == ["time of collect: measured in collect-ab12"]
+    [head, *alone], [_, *here] = printed("plan", *big, "--helpers", "0")[0], printed("run", "--dry-run")[0]
+    begins, ends = head.index("  model"), head.index("  limit")
+    assert [line[:ends].split() for line in alone] == [line[:ends].split() for line in here] and begins
+
+
+def test_resources_of_ones_own_take_the_place_of_the_headers(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = REPOSITORY / "configs/mrp.yaml"
+    typed("--config", str(config), "--overrides", BRIEF, "--cpus", "2", "--helpers", "3", "--json")
+    jobs = {one["job"]: one for one in json.loads(capsys.readouterr().out)["jobs"]}
+    assert all(one["resources"]["cpus"] == 2 and one["resources"]["gpus"] == 0 for one in jobs.values())
+    assert [name for name, one in jobs.items() if one["resources"]["helpers"] == 3] == [
+        row.name for row in JOBS if row.command.helped
+    ]
+
+
+def test_without_scripts_the_resources_are_the_defaults(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "scripts").unlink()
+    typed(*REAL, BRIEF, "--json")
+    given = [one["resources"] for one in json.loads(capsys.readouterr().out)["jobs"]]
+    assert {(one["cpus"], one["gpus"], one["card"], one["helpers"], one["seconds"]) for one in given} == {
+        (8, 1, "", 0, None)
+    }
 
 
 def test_a_stage_that_acts_is_planned_by_its_phases(capsys: pytest.CaptureFixture[str]) -> None:
@@ -151,6 +264,10 @@ def test_what_only_training_has_is_refused_beside_a_stage_that_acts() -> None:
         typed("--stage", "evaluate", *LLAMA, "--lora-r", "8")
     with pytest.raises(UsageError, match="--batch: the table of all stages is planned as configured"):
         typed(*REAL, "--batch", "8")
+    with pytest.raises(UsageError, match="--cpus: is of the times of all stages; leave --stage out"):
+        typed("--stage", "evaluate", *REAL, "--cpus", "8")
+    with pytest.raises(UsageError, match="--helpers: is of the times of all stages"):
+        typed(*LLAMA, "--helpers", "2")
 
 
 def test_a_decoder_is_no_critic() -> None:

@@ -13,6 +13,7 @@ from r2v.slurm import chain as chains
 from r2v.slurm import headers, requests, run_all
 from r2v.slurm.chain import Chain
 from r2v.slurm.submit import environment_lines
+from r2v.storage.weights import needs_gpu
 from tests.slurm.faked import Faked
 from tests.slurm.faked import faked as faked
 
@@ -75,7 +76,7 @@ def test_the_bundled_student_asks_for_cpus_where_perturb_runs(checkout: Faked) -
 )
 def test_who_needs_a_gpu(overrides: list[str], expected: bool) -> None:
     config: Config = load(None, overrides)
-    assert requests.needs_gpu(config) is expected
+    assert needs_gpu(config.policy) is expected
 
 
 def test_a_header_keeps_its_helpers_on_cpus(checkout: Faked) -> None:

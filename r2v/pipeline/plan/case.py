@@ -57,9 +57,10 @@ class Case:
         return longest if steps is None else min(steps, longest)
 
     def blocks(self, tasks: float, points: int) -> int:
-        """Blocks that so many tasks are cut into, each played at so many points: seeds times conditions."""
+        """Blocks that so many tasks are cut into, each played at so many points: seeds times conditions; one where the
+        tasks are not counted (nan)."""
         each = math.ceil(block_size(self.config.rollout) / max(1, points))
-        return max(1, math.ceil(tasks / each))
+        return 1 if math.isnan(tasks) else max(1, math.ceil(tasks / each))
 
     def alone(self, split: str, limit: int | None) -> float:
         """Share of a split's first tasks that change a world which others share."""

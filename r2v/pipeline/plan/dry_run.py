@@ -1,33 +1,35 @@
-"""The dry run: what each job would play and ask, what that costs, and how long it takes under the resources asked.
+"""The dry run: each job's counts of work, their cost, and their time under the resources of the job.
 
-    jobs = [planned_work("evaluate", config, known, allotted)]
+    jobs = planned_jobs(config, known, {"evaluate": allotted}, root)
     print("\\n".join(table(jobs, config, known)))
 
-Nothing is played. Episodes are as long as the benchmark's pace says
-(`r2v.envs.pace`); what rests on an assumption is printed as one, below the table.
+Nothing is played. Episodes are as long as the benchmark's pace says (`r2v.envs.pace`); assumptions are printed as such,
+below the tables. `r2v plan` prints the table of times alone: it is the same for the same resources.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 from r2v.config import Config
-from r2v.console import text_table
-from r2v.memory.measured import MeasuredTime, measured_time
-from r2v.memory.stage_table import duration
+from r2v.console import duration, text_table
+from r2v.memory.seconds import ASSUMED, BANDWIDTH, UTILISATION
 from r2v.pipeline.jobs import job
 from r2v.pipeline.plan.case import Part
 from r2v.pipeline.plan.known import Known
 from r2v.pipeline.plan.makes import makes_of
+from r2v.pipeline.plan.measured import MeasuredTime, measured_time
 from r2v.pipeline.plan.price import basis, dollars
 from r2v.pipeline.plan.stage_parts import parts_of
-from r2v.pipeline.plan.wall import Allotted, Seconds, time_of, training_seconds, unit_seconds, workers_of, world_seconds
+from r2v.pipeline.plan.wall import BUNDLED_SECONDS, Allotted, Seconds, time_of, unit_seconds, workers_of
 from r2v.pipeline.plan.workload import Workload
 from r2v.storage.durations import CPU, Duration
+from r2v.storage.weights import needs_gpu
 
 _CHANGING = (
     "{} of {} tasks change a world that others share: played alone on a site set, never branched, so that candidates, "
@@ -40,7 +42,6 @@ class TimedPart:
     """A part of a job with its time and price."""
 
     part: Part
-    world_seconds: float
     seconds: Seconds
     unit_seconds: float
     usd: float | None
@@ -53,15 +54,15 @@ class TimedPart:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedWork:
-    """A job: its parts, and the training that is no part of playing."""
+    """A job: its parts under its resources."""
 
     name: str
     parts: tuple[TimedPart, ...]
-    training: float
-    """Seconds; nan where the model's size is not known."""
     allotted: Allotted
+    workers: int = 0
+    """Environments that are stepped at the same time; 0 where none is."""
     measured: MeasuredTime | None = None
-    """What an earlier run of the stage says of the time."""
+    """The earlier run by whose time the parts' seconds are scaled; None: they are estimates."""
 
     @property
     def work(self) -> Workload:
@@ -69,37 +70,29 @@ class PlannedWork:
         return sum((one.part.total for one in self.parts), Workload())
 
     @property
-    def world_seconds(self) -> float:
-        """One world after another."""
-        return sum(one.world_seconds for one in self.parts)
+    def seconds(self) -> Seconds:
+        """All parts, one after another."""
+        return sum((one.seconds for one in self.parts), Seconds())
 
     @property
     def wall(self) -> float:
-        """Seconds from start to end, as an earlier run says or else estimated; nan where the model's size is not
-        known."""
-        return self.estimated if self.measured is None else self.measured.seconds
-
-    @property
-    def estimated(self) -> float:
-        """The estimate of `wall`."""
-        return self.training + sum(one.seconds.wall for one in self.parts)
+        """Seconds from start to end; nan where the work is not counted or the model's size is not known."""
+        return self.seconds.wall
 
     @property
     def gpu_hours(self) -> float:
-        """What the job and its helpers hold while they run."""
-        training = min(self.training, self.wall)
-        playing = self.wall - training
-        return self.allotted.gpus * (training + (1 + self.allotted.helpers) * playing) / 3600
+        """Hours of the GPUs of the job and, while it plays, of its helpers."""
+        training = sum(one.seconds.wall for one in self.parts if one.part.total.trained)
+        return self.allotted.gpus * (training + (1 + self.allotted.helpers) * (self.wall - training)) / 3600
 
     @property
     def usd(self) -> float | None:
-        """List price; None where it is not known."""
-        prices = [one.usd for one in self.parts]
-        return None if None in prices else sum(price for price in prices if price is not None)
+        """List price; None where it is not known, nan where the work is not counted."""
+        return _total_usd(self.parts)
 
     @property
     def too_long(self) -> bool:
-        """Whether it takes longer than its time limit, so that it needs more than one start."""
+        """True if it takes longer than its time limit, so that it needs more than one start."""
         return self.allotted.seconds is not None and self.wall > self.allotted.seconds
 
     @property
@@ -109,30 +102,54 @@ class PlannedWork:
         return [one for one in self.parts if limit is not None and one.unit_seconds > limit]
 
 
+def _total_usd(items: Sequence[TimedPart] | Sequence[PlannedWork]) -> float | None:
+    prices = [one.usd for one in items]
+    return None if None in prices else sum(price for price in prices if price is not None)
+
+
+def planned_jobs(
+    config: Config, known: Known, allotted: Mapping[str, Allotted], root: Path | None = None
+) -> list[PlannedWork]:
+    """The work of each of these jobs under its resources, timed as `planned_work` does."""
+    return [planned_work(name, config, known, given, root) for name, given in allotted.items()]
+
+
 def planned_work(
-    name: str, config: Config, known: Known, allotted: Allotted, root: Path | None = None, *, here: bool = False
+    name: str, config: Config, known: Known, allotted: Allotted, root: Path | None = None
 ) -> PlannedWork:
     """The work of one job under a configuration. Its time goes by an earlier run of the stage below `root` (None: by
-    none), where there is one of this benchmark and model on such a machine as is allotted, or, if it is `here`, on
-    any."""
+    none), where there is one of this benchmark and model, on such a GPU where a GPU has work."""
     planned = _estimated(name, config, known, allotted)
-    if root is None or math.isnan(planned.estimated):
+    estimate = planned.wall
+    if root is None or math.isnan(estimate):
         return planned
 
     def of_run(made: Config, run: Duration) -> float:
-        return _estimated(name, made, known, replace(allotted, cpus=run.cpus, helpers=0)).estimated
+        return _estimated(name, made, known, replace(allotted, cpus=run.cpus, helpers=0)).wall
 
-    gpu = None if here else allotted.card if allotted.gpus else CPU
-    return replace(planned, measured=measured_time(name, config, planned.estimated, of_run, gpu=gpu, root=root))
+    computes = bool(planned.seconds.model) and needs_gpu(config.policy)
+    gpu = None if not computes else allotted.card if allotted.gpus else CPU
+    measured = measured_time(name, config, estimate, of_run, gpu=gpu, root=root)
+    return planned if measured is None else _scaled(planned, measured, measured.seconds / estimate)
+
+
+def _scaled(planned: PlannedWork, measured: MeasuredTime, factor: float) -> PlannedWork:
+    """The work with all seconds times a factor, so that they add up to a measured time."""
+    parts = [
+        replace(one, seconds=one.seconds.times(factor), unit_seconds=one.unit_seconds * factor)
+        for one in planned.parts
+    ]
+    return replace(planned, parts=tuple(parts), measured=measured)
 
 
 def _estimated(name: str, config: Config, known: Known, allotted: Allotted) -> PlannedWork:
-    makes, parts = makes_of(name, config), list[TimedPart]()
-    for made, under in makes:
+    parts = list[TimedPart]()
+    for made, under in makes_of(name, config):
         found = parts_of(made, under, known)
         parts += [_timed(part if made == name else _of_stage(made, part), under, known, allotted) for part in found]
-    training = sum(training_seconds(made, under, allotted) for made, under in makes)
-    return PlannedWork(name=name, parts=_merged(parts), training=training, allotted=allotted)
+    plays = any(one.part.total.steps > 0 for one in parts)
+    workers = workers_of(config, known.pace, allotted) if plays else 0
+    return PlannedWork(name=name, parts=_merged(parts), allotted=allotted, workers=workers)
 
 
 def _of_stage(made: str, part: Part) -> Part:
@@ -143,11 +160,10 @@ def _of_stage(made: str, part: Part) -> Part:
 def _timed(part: Part, config: Config, known: Known, allotted: Allotted) -> TimedPart:
     return TimedPart(
         part=part,
-        world_seconds=world_seconds(part.total, known.pace),
         seconds=time_of(
             part.total, config, known.pace, allotted, shared=part.shared, blocks=part.blocks, alone=part.alone
         ),
-        unit_seconds=unit_seconds(part.unit, config, known.pace, allotted),
+        unit_seconds=unit_seconds(part.unit, config, known.pace, allotted).wall,
         usd=dollars(part.total, config),
     )
 
@@ -168,84 +184,119 @@ def _sum(a: TimedPart, b: TimedPart) -> TimedPart:
     )
     return TimedPart(
         part=both,
-        world_seconds=a.world_seconds + b.world_seconds,
         seconds=a.seconds + b.seconds,
         unit_seconds=longer.unit_seconds,
         usd=None if a.usd is None or b.usd is None else a.usd + b.usd,
     )
 
 
-HEAD = (
-    *("job", "episodes", "branches", "world", "student", "LLM", "verifier", "LLM tokens", "dollars", "GPU-hours"),
-    *("wall", "limit", ""),
+COUNTS = (
+    *("job", "episodes", "branches", "student", "LLM", "verifier", "LLM tokens", "trained tokens", "dollars", ""),
 )
-"""Columns: counts of what is played, world time one after another, questions, and what they come to."""
+"""Columns: what is played, questions, tokens, and what they cost."""
+TIMES = (
+    *("job", "CPUs", "GPUs", "helpers", "workers", "model", "environment", "LLM", "wall", "limit", "GPU-hours", ""),
+)
+"""Columns: resources of the job, and where the time goes under them."""
 
 
 def table(jobs: Sequence[PlannedWork], config: Config, known: Known) -> list[str]:
-    """The table of jobs and their parts, what does not fit, and what all of it rests on."""
-    rows: list[tuple[str, ...]] = [HEAD]
+    """The tables of counts and of times, what does not fit, and what all of it rests on."""
+    rows: list[tuple[str, ...]] = [COUNTS]
     for one in jobs:
-        rows.append(_job_row(one))
-        rows += [_part_row(part) for part in one.parts] if len(one.parts) > 1 else []
-    rows.append(_total_row(jobs))
-    return [*text_table(rows, right=range(1, 11)).splitlines(), "", *warnings(jobs), *_basis(jobs, config, known)]
+        bound = "at most" if any(part.part.at_most for part in one.parts) else ""
+        rows.append((one.name, *_count_cells(one.work, one.usd), bound))
+        rows += [
+            (f"  {part.name}", *_count_cells(part.part.total, part.usd), "at most" if part.part.at_most else "")
+            for part in _shown(one)
+        ]
+    rows.append(("all", *_count_cells(sum((one.work for one in jobs), Workload()), _total_usd(jobs)), ""))
+    return [
+        *text_table(rows, right=range(1, 9)).splitlines(),
+        "",
+        *time_table(jobs),
+        *_basis(jobs, config, known),
+        *time_basis(jobs),
+    ]
 
 
-def _counts(work: Workload, worlds: float, usd: float | None) -> tuple[str, ...]:
-    return (
-        *(_count(value) for value in (work.episodes, work.branches)),
-        duration(worlds) if worlds else "",
-        *(_count(value) for value in (work.student, work.llm, work.verifier)),
-        _tokens(work.llm_in + work.llm_out),
-        _dollars(usd),
-    )
+def time_table(jobs: Sequence[PlannedWork]) -> list[str]:
+    """The times of jobs and their parts under the resources of each, and a line for each that does not fit."""
+    rows: list[tuple[str, ...]] = [TIMES]
+    for one in jobs:
+        given, state = one.allotted, "DOES NOT FIT" if one.too_long or one.never_kept else ""
+        gpus = f"{given.gpus} {given.card}".strip() if given.gpus else ""
+        shares = (str(given.cpus), gpus, *(str(count or "") for count in (given.helpers, one.workers)))
+        limit = "" if given.seconds is None else duration(given.seconds)
+        counted = one.work.counted
+        hours = _hours(one.gpu_hours, counted) if given.gpus else ""
+        rows.append((one.name, *shares, *_time_cells(one.seconds, counted), limit, hours, state))
+        rows += [
+            (f"  {part.name}", "", "", "", "", *_time_cells(part.seconds, part.part.total.counted), "", "", "")
+            for part in _shown(one)
+        ]
+    counted, gpu_hours = all(one.work.counted for one in jobs), sum(one.gpu_hours for one in jobs)
+    total = _time_cells(sum((one.seconds for one in jobs), Seconds()), counted)
+    rows.append(("all", "", "", "", "", *total, "", _hours(gpu_hours, counted) if gpu_hours else "", ""))
+    return [*text_table(rows, right=(1, *range(3, 11))).splitlines(), "", *warnings(jobs)]
 
 
-def _job_row(one: PlannedWork) -> tuple[str, ...]:
-    limit = one.allotted.seconds
-    bound = any(part.part.at_most for part in one.parts)
-    gpu = f"{one.gpu_hours:,.1f}" if one.allotted.gpus else ""
-    state = [*["at most"] * bound, *["DOES NOT FIT"] * bool(one.too_long or one.never_kept)]
-    return (
-        one.name,
-        *_counts(one.work, one.world_seconds, one.usd),
-        gpu,
-        _wall(one.wall),
-        "" if limit is None else duration(limit),
-        ", ".join(state),
-    )
+def _shown(one: PlannedWork) -> tuple[TimedPart, ...]:
+    """The parts that get a row of their own."""
+    return one.parts if len(one.parts) > 1 else ()
 
 
-def _part_row(one: TimedPart) -> tuple[str, ...]:
-    counts = _counts(one.part.total, one.world_seconds, one.usd)
-    return (f"  {one.name}", *counts, "", _wall(one.seconds.wall), "", "at most" if one.part.at_most else "")
+def _count_cells(work: Workload, usd: float | None) -> tuple[str, ...]:
+    counts = (work.episodes, work.branches, work.student, work.llm, work.verifier)
+    tokens = (_tokens(value) for value in (work.llm_in + work.llm_out, work.trained))
+    return (*(_number(value) for value in counts), *tokens, _dollars(usd))
 
 
-def _total_row(jobs: Sequence[PlannedWork]) -> tuple[str, ...]:
-    prices = [one.usd for one in jobs]
-    usd = None if None in prices else sum(price for price in prices if price is not None)
-    counts = _counts(sum((one.work for one in jobs), Workload()), sum(one.world_seconds for one in jobs), usd)
-    gpu = sum(one.gpu_hours for one in jobs)
-    return ("all", *counts, f"{gpu:,.1f}" if gpu else "", _wall(sum(one.wall for one in jobs)), "", "")
+def _time_cells(seconds: Seconds, counted: bool) -> tuple[str, ...]:
+    shares = (_time(value, counted) if value else "" for value in (seconds.model, seconds.environment, seconds.llm))
+    return (*shares, _time(seconds.wall, counted))
 
 
-def _wall(seconds: float) -> str:
-    return "unknown" if math.isnan(seconds) else duration(seconds)
+def _time(seconds: float, counted: bool) -> str:
+    """A time, `?` where the work is not counted, unknown where the model's size is not known."""
+    return duration(seconds) if not math.isnan(seconds) else "unknown" if counted else "?"
+
+
+def _hours(hours: float, counted: bool) -> str:
+    return f"{hours:,.1f}" if not math.isnan(hours) else "unknown" if counted else "?"
 
 
 def _dollars(usd: float | None) -> str:
     if usd is None:
         return "unknown"
-    return "" if not usd else f"{usd:,.2f}" if usd < 100 else f"{usd:,.0f}"
+    return "" if not usd else f"{usd:,.2f}" if usd < 100 else _number(usd)
 
 
-def _count(value: float) -> str:
-    return f"{value:,.0f}" if value else ""
+def _number(value: float) -> str:
+    """A count, `?` where nobody counts it."""
+    return "" if not value else "?" if math.isnan(value) else f"{value:,.0f}"
 
 
 def _tokens(value: float) -> str:
-    return "" if not value else f"{value / 1e6:,.1f} M" if value >= 1e6 else f"{value:,.0f}"
+    return f"{value / 1e6:,.1f} M" if value >= 1e6 else _number(value)
+
+
+def as_json(one: PlannedWork) -> dict[str, Any]:
+    """A job as JSON values: resources, counts, seconds; null for what is not counted or not known."""
+    seconds = {**asdict(one.seconds), "wall": one.wall}
+    found: dict[str, Any] = {
+        "job": one.name,
+        "resources": {**asdict(one.allotted), "workers": one.workers},
+        "work": {name: _json_number(value) for name, value in asdict(one.work).items()},
+        "seconds": {name: _json_number(value) for name, value in seconds.items()},
+    }
+    if one.measured is not None:
+        found["measured_in"] = f"{one.measured.run.job}-{one.measured.run.fingerprint}"
+    return found
+
+
+def _json_number(value: float) -> float | None:
+    return None if math.isnan(value) else value
 
 
 def warnings(jobs: Sequence[PlannedWork]) -> list[str]:
@@ -269,17 +320,15 @@ def warnings(jobs: Sequence[PlannedWork]) -> list[str]:
 
 def _shorter(one: PlannedWork) -> str:
     """The remedies of what takes longest."""
-    if not one.parts or one.training > one.wall / 2:
-        return "shorter: more GPUs (--gres), fewer epochs or tasks"
     longest = max(one.parts, key=lambda part: part.seconds.wall)
     slow = longest.seconds
     by = {
-        slow.worlds: "rollout.workers",
-        slow.models: "a faster GPU (--gres)",
+        slow.environment: "rollout.workers",
+        slow.model: "GPUs or a faster one (--gres)" if longest.part.total.trained else "a faster GPU (--gres)",
         slow.llm: "teacher.max_concurrent",
-        slow.alone: "rollout.sites",
     }
-    return f"most of it {longest.name}: less of {longest.part.remedy}, or more of {by[max(by)]}"
+    more = "rollout.sites" if slow.alone else by[max(by)]
+    return f"most of it {longest.name}: less of {longest.part.remedy}, or more of {more}"
 
 
 def _above(jobs: Sequence[PlannedWork], config: Config, known: Known) -> list[str]:
@@ -299,19 +348,26 @@ def _basis(jobs: Sequence[PlannedWork], config: Config, known: Known) -> list[st
     bounds: dict[str, dict[str, None]] = {}
     for part in (part for one in jobs for part in one.parts if part.part.at_most):
         bounds.setdefault(part.part.at_most, {})[part.name] = None
-    workers = workers_of(config, known.pace, Allotted())
-    helped = [f"{one.name} {one.allotted.helpers}" for one in jobs if one.allotted.helpers]
-    others = " of the others" if any(one.measured for one in jobs) else ""
     return [
         f"tasks: {split}{asked}",
         *_above(jobs, config, known),
         *([_CHANGING.format(known.changing, sum(known.tasks.values()))] if known.changing else []),
         *known.pace.lines(),
         *(f"at most ({', '.join(names)}): {why}" for why, names in bounds.items()),
-        "questions count each time, although equal ones are answered once, and tokens are about what prompts hold",
+        "questions count each time, although equal ones are answered once, and tokens are about what prompts hold; "
+        "training counts each row as policy.max_seq_len tokens",
         basis(config),
-        *([f"helpers that play at once beside a job, a block at a time: {', '.join(helped)}"] if helped else []),
-        *(f"wall of {one.name}: {one.measured}" for one in jobs if one.measured),
-        f"wall{others}: estimated, {workers} worlds at a time (rollout.workers), models as `r2v plan` estimates them, "
-        "the LLM by direct calls; one after another, though they overlap",
+    ]
+
+
+def time_basis(jobs: Sequence[PlannedWork]) -> list[str]:
+    """What the times rest on."""
+    others = " of the others" if any(one.measured for one in jobs) else ""
+    return [
+        *(f"time of {one.name}: {one.measured}" for one in jobs if one.measured),
+        f"times{others}: estimated; models, environments (so many workers at a time) and the LLM by direct calls, one "
+        "after another, though they overlap",
+        f"models: {UTILISATION:.0%} of the operations in the card's datasheet (that of {ASSUMED} where its type is not "
+        f"known), {BANDWIDTH:.0%} of its bandwidth, training with gradient checkpointing; a bundled model: "
+        f"{BUNDLED_SECONDS} s of a CPU for a question or a row",
     ]

@@ -12,10 +12,13 @@ from r2v.pipeline.plan.workload import Workload
 
 
 def dollars(work: Workload, config: Config) -> float | None:
-    """What a stage's work costs in USD; None where the teacher's model has no price."""
+    """What a stage's work costs in USD; None where the teacher's model has no price, nan where the work is not
+    counted."""
     if config.teacher.provider == "scripted" or not work.llm:
         return 0.0
     rate = _rate(config.teacher)
+    if rate is not None and math.isnan(work.llm):
+        return math.nan
     tokens = TokenCounts(fresh=round(work.llm_in), output=round(work.llm_out))
     return None if rate is None else rate.usd(tokens, batch=False, requests=work.llm)
 

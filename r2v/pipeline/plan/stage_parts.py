@@ -1,4 +1,4 @@
-"""The parts of each stage: what it plays and asks under a configuration, counted by what its code does.
+"""The parts of each stage: what it plays, asks and trains under a configuration, counted by what its code does.
 
     for part in parts_of("evaluate", config, known):
         print(part.name, part.total.episodes, part.total.steps)
@@ -13,21 +13,51 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from r2v.config import Config
+from r2v.config import Config, PhaseName
 from r2v.envs.base import WORLDLESS
 from r2v.pipeline.graph import as_configured
 from r2v.pipeline.jobs import job
 from r2v.pipeline.plan.case import Case, Part
 from r2v.pipeline.plan.known import Known
-from r2v.pipeline.plan.workload import Workload, branches, branches_at_most, episode
+from r2v.pipeline.plan.workload import UNCOUNTED, Workload, branches, branches_at_most, episode
 from r2v.router.thresholds import GUARDED, MOST_PLAYED
 from r2v.stages.router_rounds import PLACING_PLAYS
 
 
 def parts_of(stage: str, config: Config, known: Known) -> tuple[Part, ...]:
-    """What a stage plays; nothing for one that plays nothing."""
+    """What a stage plays, asks and trains; nothing for one that does none of these."""
     found = as_configured(config, job(stage)).count_parts(Case(config, known))
-    return tuple(part for part in found if part.total.steps or part.total.llm)
+    return tuple(part for part in found if part.total.steps or part.total.llm or part.total.trained)
+
+
+def _training(case: Case, phase: PhaseName, rows: float, *, times: float = 1.0, reference: bool = False) -> Part:
+    """So many rows of full length in each epoch of a phase, `times` over; `reference`: another model reads each once."""
+    settings, longest = case.config.training.phase(phase), case.config.policy.max_seq_len
+    drawn = rows if settings.max_examples is None else min(rows, settings.max_examples)
+    return Part(
+        name="training",
+        total=Workload(trained=drawn * longest * settings.num_epochs * times, read=drawn * longest * reference),
+        unit=Workload(),  # a stop loses the updates since the last checkpoint
+        remedy=f"training.{phase}.num_epochs, training.{phase}.max_examples",
+    )
+
+
+def _collected(case: Case) -> int:
+    """Episodes of the training runs."""
+    data = case.config.data
+    return case.known.of_split("train", data.num_episodes) * len(data.seeds)
+
+
+def bc(case: Case) -> Sequence[Part]:
+    """A row for each episode that is cloned: the collected one, and its twin under each perturbation seed."""
+    data = case.config.data
+    twins = len(data.perturbation_seeds.train) if data.condition == "noisy" else 0
+    return [_training(case, "bc", _collected(case) * (twins + case.config.perturb.include_clean))]
+
+
+def hierarchical(case: Case) -> Sequence[Part]:
+    """Training whose rollouts depend on what is learnt: not counted."""
+    return [Part(name="training", total=UNCOUNTED, unit=Workload())]
 
 
 def collect(case: Case) -> Sequence[Part]:
@@ -71,7 +101,16 @@ def perturb(case: Case) -> Sequence[Part]:
 
 
 def verifier(case: Case) -> Sequence[Part]:
-    """What its labels are asked or executed for."""
+    """Its labels, and the training of one verifier on all tasks and of one for each fold on the other folds' tasks:
+    together as much as each fold's on all tasks. Values of temporal differences are learnt before, in the same way."""
+    labels, folds = case.config.verifier, case.config.candidates.num_folds
+    rows = case.known.of_split("train", labels.num_tasks) * (1 + labels.num_corruptions)
+    values = labels.label_sources == ["td"] and labels.mode == "trained"
+    return [*_labels(case), _training(case, "verifier", rows, times=folds * (1 + values))]
+
+
+def _labels(case: Case) -> Sequence[Part]:
+    """What labels are asked or executed for."""
     config, known, steps = case.config, case.known, case.teacher_steps
     labels = config.verifier
     (source,) = labels.label_sources
@@ -128,10 +167,19 @@ def candidates(case: Case) -> Sequence[Part]:
 
 
 def preference(case: Case) -> Sequence[Part]:
+    """Training on pairs, of two rows each, and the comparison of what is trained with the cloned policy."""
+    chosen = case.config.preference
+    if not chosen.enabled:
+        return []
+    pairs = case.known.branched_of_split("train", case.config.candidates.num_tasks) * chosen.max_pairs_per_task
+    return [_training(case, "preference", 2 * pairs, reference=True), *_acceptance(case)]
+
+
+def _acceptance(case: Case) -> Sequence[Part]:
     """Calibration tasks by the trained policy and by the cloned one."""
     config, steps = case.config, case.student_steps
     chosen, limit = config.preference, config.preference.accept_tasks
-    if not chosen.enabled or chosen.accept == "always" or config.env.benchmark in WORLDLESS:
+    if chosen.accept == "always" or config.env.benchmark in WORLDLESS:
         return []
     one = case.with_tokens(episode(steps, student=1), steps)
     tasks, seeds = case.known.of_split("calibration", limit), len(chosen.accept_seeds)

@@ -1,24 +1,24 @@
-"""The wall time of a stage under the resources that its job asks for: worlds, models and the LLM, one after another.
+"""The wall time of a stage under the resources that its job asks for: models, environments and the LLM, in turn.
 
-    seconds = time_of(work, config, pace, resources)
+    seconds = time_of(work, config, pace, allotted)
     seconds.wall
 
-Worlds are stepped by `rollout.workers` threads (auto: the job's CPUs, or one a conversation for worlds that wait), and
-never faster than the job's CPUs keep up with; local models take
-what `r2v.memory.seconds` estimates of a card; the LLM answers `teacher.max_concurrent` questions at a time. The three
-overlap when a stage runs and are added here, so the sum is on the safe side; equal questions, which are answered once,
-count each time but for the share that a benchmark's pace gives (`Pace.remembered`).
+Environments are stepped by `rollout.workers` threads (auto: the job's CPUs, or one a conversation for environments that
+wait), and never faster than the job's CPUs keep up with; local models take what `r2v.memory.seconds` says of the tokens
+counted here; the LLM answers `teacher.max_concurrent` questions at a time. The three overlap when a stage runs and are
+added here, so the sum is on the safe side; equal questions, which are answered once, count each time but for the share
+that a benchmark's pace gives (`Pace.remembered`).
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
-from r2v.config import PHASES, Config
+from r2v.config import Config
 from r2v.envs.pace import Pace
 from r2v.errors import InputError, UsageError
-from r2v.memory.seconds import StageTokens, estimate, estimate_of
+from r2v.memory.seconds import StageTokens, seconds_of
 from r2v.memory.shapes import shape_of
 from r2v.pipeline.plan.workload import Workload
 from r2v.storage.weights import BUNDLED
@@ -29,7 +29,7 @@ BUNDLED_SECONDS = 0.004
 
 @dataclass(frozen=True, kw_only=True)
 class Allotted:
-    """What a job may use."""
+    """Resources of a job."""
 
     cpus: int = 8
     gpus: int = 0
@@ -43,27 +43,27 @@ class Allotted:
 
 @dataclass(frozen=True, kw_only=True)
 class Seconds:
-    """Where the time goes."""
+    """Seconds of the clock, by what they are spent on."""
 
-    worlds: float = 0.0
-    models: float = 0.0
-    """Of acting, scoring and training; not a number where the model's size is not known."""
+    model: float = 0.0
+    """Acting, scoring and training of local models; nan where the model's size is not known."""
+    environment: float = 0.0
     llm: float = 0.0
     alone: float = 0.0
-    """Of the tasks that change a shared world: one after another on each site set, whoever plays them."""
+    """Of all these, those of tasks that change a shared world where they take longest: one after another on each site
+    set, whoever plays them."""
 
     @property
     def wall(self) -> float:
-        """All of it, one after another, and at least what is played alone."""
-        return max(self.worlds + self.models + self.llm, self.alone)
+        """All three, one after another."""
+        return self.model + self.environment + self.llm
 
     def __add__(self, other: Seconds) -> Seconds:
-        return Seconds(
-            worlds=self.worlds + other.worlds,
-            models=self.models + other.models,
-            llm=self.llm + other.llm,
-            alone=self.alone + other.alone,
-        )
+        return Seconds(**{one.name: getattr(self, one.name) + getattr(other, one.name) for one in fields(self)})
+
+    def times(self, count: float) -> Seconds:
+        """So often."""
+        return Seconds(**{one.name: count * getattr(self, one.name) for one in fields(self)})
 
 
 def world_seconds(work: Workload, pace: Pace) -> float:
@@ -91,57 +91,42 @@ def time_of(
     questions in part; `alone`: the share of it that changes a shared world. Each helper takes a whole block at a time:
     10 blocks take 9 processes as long as 2 take one."""
     every = world_seconds(work, pace)
-    worlds = max(every / workers_of(config, pace, allotted), every * pace.cpu_share / max(1, allotted.cpus))
+    environment = max(every / workers_of(config, pace, allotted), every * pace.cpu_share / max(1, allotted.cpus))
     batch = min(config.rollout.batch_size, config.rollout.max_conversations)
     concurrent = min(config.teacher.max_concurrent, config.rollout.max_conversations)
     share = math.ceil(blocks / (1 + allotted.helpers)) / blocks
-    return Seconds(
-        worlds=share * worlds,
-        models=share * (1 - shared * pace.remembered) * _model_seconds(work, config, allotted, batch),
+    together = Seconds(
+        model=share * (1 - shared * pace.remembered) * _model_seconds(work, config, allotted, batch),
+        environment=share * environment,
         llm=share * work.llm * _llm_seconds(config, pace) / concurrent,
-        alone=alone * unit_seconds(work, config, pace, allotted) / max(1, len(config.rollout.sites)) if alone else 0.0,
     )
+    if not alone:
+        return together
+    in_turn = unit_seconds(work, config, pace, allotted).times(alone / max(1, len(config.rollout.sites)))
+    return replace(in_turn, alone=in_turn.wall) if in_turn.wall > together.wall else together
 
 
-def unit_seconds(unit: Workload, config: Config, pace: Pace, allotted: Allotted) -> float:
-    """The time of what is kept only as a whole: its steps and questions follow one another."""
-    return (
-        world_seconds(unit, pace)
-        + _model_seconds(unit, config, allotted, batch=1)
-        + unit.llm * _llm_seconds(config, pace)
+def unit_seconds(unit: Workload, config: Config, pace: Pace, allotted: Allotted) -> Seconds:
+    """The time of work that is kept only as a whole: its steps and questions follow one another."""
+    return Seconds(
+        model=_model_seconds(unit, config, allotted, batch=1),
+        environment=world_seconds(unit, pace),
+        llm=unit.llm * _llm_seconds(config, pace),
     )
-
-
-def training_seconds(name: str, config: Config, allotted: Allotted) -> float:
-    """The time of a job's training; 0 for one that trains nothing, nan where the model's size is not known."""
-    if name not in PHASES:
-        return 0.0
-    if config.policy.model_name in BUNDLED:
-        return _bundled_training(name, config)
-    try:
-        shape = shape_of(config.policy.model_name)
-    except (InputError, UsageError):
-        return float("nan")
-    return estimate(config, name, shape, card=allotted.card, gpus=max(1, allotted.gpus), checkpointing=True).seconds
-
-
-def _bundled_training(name: str, config: Config) -> float:
-    from r2v.memory.seconds import work_of
-
-    return work_of(config, name, 1).trained / config.policy.max_seq_len * BUNDLED_SECONDS
 
 
 def _model_seconds(work: Workload, config: Config, allotted: Allotted, batch: int) -> float:
-    if not (work.student or work.verifier):
+    """Of local models; nan where the model's size is not known."""
+    if not (work.student or work.verifier or work.trained):
         return 0.0
     if config.policy.model_name in BUNDLED:
-        return (work.student + work.verifier) * BUNDLED_SECONDS
+        return (work.student + work.verifier + work.trained / config.policy.max_seq_len) * BUNDLED_SECONDS
     try:
         shape = shape_of(config.policy.model_name)
     except (InputError, UsageError):
-        return float("nan")
-    tokens = StageTokens(read=work.read + work.written, waves=work.written / batch)
-    return estimate_of(tokens, shape, card=allotted.card).seconds
+        return math.nan
+    tokens = StageTokens(trained=work.trained, read=work.read + work.written, waves=work.written / batch)
+    return seconds_of(tokens, shape, card=allotted.card, gpus=max(1, allotted.gpus), checkpointing=True)
 
 
 def _llm_seconds(config: Config, pace: Pace) -> float:

@@ -10,6 +10,7 @@ elsewhere it is one reset and the actions so far, played again. An episode of T 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 
 
@@ -40,6 +41,8 @@ class Workload:
     """Prompt tokens of the LLM."""
     llm_out: float = 0.0
     """Its reply tokens."""
+    trained: float = 0.0
+    """Tokens that local models learn from, each epoch's."""
 
     def __add__(self, other: Workload) -> Workload:
         return Workload(**{one.name: getattr(self, one.name) + getattr(other, one.name) for one in fields(self)})
@@ -47,6 +50,15 @@ class Workload:
     def times(self, count: float) -> Workload:
         """So often."""
         return Workload(**{one.name: count * getattr(self, one.name) for one in fields(self)})
+
+    @property
+    def counted(self) -> bool:
+        """False where any of the counts is not known (nan)."""
+        return not any(math.isnan(getattr(self, one.name)) for one in fields(self))
+
+
+UNCOUNTED = Workload(**{one.name: math.nan for one in fields(Workload)})
+"""The work of a stage that nobody counts; sums with it are not counted either."""
 
 
 def episode(length: float, *, student: float = 0, llm: float = 0, verifier: float = 0, samples: float = 0) -> Workload:

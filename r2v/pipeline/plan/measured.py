@@ -51,7 +51,7 @@ def measured_time(
     model, or on such a machine.
 
     now: the estimate of what is planned, in seconds. then: of what a run did, by its configuration. gpu: what the
-    machine's GPU has in its name, "": any; CPU: a machine without; None: the machine is this one, whatever it has.
+    machine's GPU has in its name, "": any; CPU: a machine without; None: any machine, for no GPU has work.
     """
     found = []
     for run in recorded(root, job):

@@ -9,11 +9,9 @@ from pathlib import Path
 import pytest
 
 from r2v.config import Config, load, to_yaml
-from r2v.memory.measured import measured_time
-from r2v.memory.planner.training_job import Machine
-from r2v.memory.stage_table import plan_stages, stages_report
 from r2v.pipeline.plan.dry_run import planned_work, table
 from r2v.pipeline.plan.known import known_of
+from r2v.pipeline.plan.measured import measured_time
 from r2v.pipeline.plan.wall import Allotted
 from r2v.storage.durations import Duration, record
 
@@ -82,24 +80,45 @@ def test_a_dry_run_takes_it_and_says_so(tmp_path: Path) -> None:
     known = known_of(CONFIG, None)
     ran(tmp_path)
     double = replace(CONFIG, training=replace(CONFIG.training, bc=replace(CONFIG.training.bc, num_epochs=8)))
-    jobs = [planned_work(name, double, known, Allotted(), tmp_path) for name in ("bc", "evaluate")]
-    assert jobs[0].wall == pytest.approx(200.0) and jobs[1].wall == jobs[1].estimated
-    lines = table(jobs, double, known)
-    assert "wall of bc: measured in bc-ab12 (100 s on 8 CPUs, times 2 for the work planned here)" in lines
-    assert any(line.startswith("wall of the others: estimated") for line in lines)
+    bc, evaluate = (planned_work(name, double, known, Allotted(), tmp_path) for name in ("bc", "evaluate"))
+    assert bc.wall == bc.seconds.model == pytest.approx(200.0) and evaluate.measured is None
+    lines = table([bc, evaluate], double, known)
+    assert "time of bc: measured in bc-ab12 (100 s on 8 CPUs, times 2 for the work planned here)" in lines
+    assert any(line.startswith("times of the others: estimated") for line in lines)
     alone = planned_work("bc", double, known, Allotted())
-    assert alone.measured is None and alone.wall == alone.estimated
-    assert any(line.startswith("wall: estimated") for line in table([alone], double, known))
+    assert alone.measured is None and alone.wall != bc.wall
+    assert any(line.startswith("times: estimated") for line in table([alone], double, known))
     (tmp_path / "outputs" / ".artifacts" / "bc-ab12" / "config.yaml").unlink()
     assert planned_work("bc", double, known, Allotted(), tmp_path).measured is None, "its artifact was cleaned up"
 
 
-def test_the_plan_of_all_stages_takes_it_on_such_a_gpu(tmp_path: Path) -> None:
-    ran(tmp_path, device="NVIDIA A100-SXM4-80GB", seconds=7200.0)
-    machine = Machine(memory=80 * 2**30, kind="a100")
-    stages = plan_stages(CONFIG, machine, tmp_path)
-    lines = stages_report(CONFIG, machine, stages)
-    assert any(line.startswith("bc ") and line.endswith("2 h 00 min, measured") for line in lines)
-    assert "time of bc: measured in bc-ab12 (7200 s on NVIDIA A100-SXM4-80GB)" in lines
-    assert any(line.startswith("other times are estimates") for line in lines)
-    assert all(stage.measured is None for stage in plan_stages(CONFIG, machine))
+def test_the_shares_of_a_measured_time_add_up_to_it(tmp_path: Path) -> None:
+    """And the rows of its parts do."""
+    known = known_of(CONFIG, None)
+    ran(tmp_path, job="evaluate", seconds=5000.0)
+    estimate = planned_work("evaluate", CONFIG, known, Allotted())
+    job = planned_work("evaluate", CONFIG, known, Allotted(), tmp_path)
+    assert job.measured is not None and job.wall == pytest.approx(5000.0)
+    assert job.seconds.model + job.seconds.environment + job.seconds.llm == pytest.approx(5000.0)
+    assert job.seconds.model / job.wall == pytest.approx(estimate.seconds.model / estimate.wall)
+    assert sum(part.seconds.wall for part in job.parts) == pytest.approx(5000.0)
+
+
+@pytest.mark.parametrize(
+    ("job", "device", "allotted", "counts"),
+    [
+        ("bc", "NVIDIA A100-SXM4-80GB", Allotted(gpus=1, card="a100"), True),
+        ("bc", "NVIDIA A100-SXM4-80GB", Allotted(gpus=1), True),
+        ("bc", "NVIDIA A100-SXM4-80GB", Allotted(gpus=1, card="h100"), False),
+        ("bc", "NVIDIA A100-SXM4-80GB", Allotted(), False),
+        ("bc", "cpu", Allotted(gpus=1, card="a100"), False),
+        ("collect", "cpu", Allotted(gpus=1, card="a100"), True),
+    ],
+)
+def test_the_card_matters_where_a_model_computes_on_it(
+    job: str, device: str, allotted: Allotted, counts: bool, tmp_path: Path
+) -> None:
+    config = load(None, ["policy.model_name=meta-llama/Llama-3.1-8B-Instruct", "profile=lora-8b"])
+    ran(tmp_path, config, job, device=device)
+    planned = planned_work(job, config, known_of(config, None), allotted, tmp_path)
+    assert (planned.measured is not None) is counts
