@@ -42,9 +42,7 @@ class StageTokens:
     """Tokens that are added one after another, each to a whole batch."""
 
 
-def seconds_of(
-    work: StageTokens, shape: Shape, *, card: str = "", gpus: int = 1, checkpointing: bool = False
-) -> float:
+def seconds_of(work: StageTokens, shape: Shape, *, card: str = "", gpus: int = 1, checkpointing: bool = False) -> float:
     """Seconds that these tokens take on a type of card, ASSUMED where it is not known; training uses all GPUs,
     everything else one."""
     operations, bandwidth = CARDS.get(card.lower(), CARDS[ASSUMED])

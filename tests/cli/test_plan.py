@@ -218,9 +218,7 @@ def test_the_three_commands_print_equal_tables_of_times(
     assert [line[:ends].split() for line in alone] == [line[:ends].split() for line in here] and begins
 
 
-def test_resources_of_ones_own_take_the_place_of_the_headers(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_resources_of_ones_own_take_the_place_of_the_headers(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = REPOSITORY / "configs/mrp.yaml"
     typed("--config", str(config), "--overrides", BRIEF, "--cpus", "2", "--helpers", "3", "--json")
     jobs = {one["job"]: one for one in json.loads(capsys.readouterr().out)["jobs"]}
@@ -230,9 +228,7 @@ def test_resources_of_ones_own_take_the_place_of_the_headers(
     ]
 
 
-def test_without_scripts_the_resources_are_the_defaults(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_scripts_the_resources_are_the_defaults(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "scripts").unlink()
     typed(*REAL, BRIEF, "--json")
     given = [one["resources"] for one in json.loads(capsys.readouterr().out)["jobs"]]

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from r2v.cli.main import main
 from r2v.config import load
 from r2v.pipeline.graph import selection
+from r2v.slurm import chain as chains
 from r2v.slurm import headers
 from r2v.slurm.estimate import allotted, estimate_lines, estimates, time_warnings
 from r2v.slurm.headers import Resources
 from r2v.storage.paths import SCRIPTS
 from tests.envs.webarena import listed
+from tests.slurm.faked import Faked
+from tests.slurm.faked import faked as faked
 
 REPOSITORY = Path(__file__).parents[2]
 SHIPPED = sorted((REPOSITORY / "configs").glob("*/clean.yaml")) + sorted((REPOSITORY / "configs").glob("*/noisy.yaml"))
@@ -55,6 +61,53 @@ def test_jobs_are_estimated_under_their_own_headers(tmp_path: Path) -> None:
         line for line in lines if line.startswith("collect: one task of teacher") or "so it takes" in line
     ]
     assert estimate_lines(config, {}, tmp_path) == []
+
+
+@pytest.fixture
+def checkout(faked: Faked) -> Faked:
+    """A checkout whose evaluation asks for a minute."""
+    for name in ("scripts/slurm", "configs"):
+        shutil.copytree(REPOSITORY / name, faked.root / name)
+    script = faked.root / "scripts/slurm/08_evaluate.sh"
+    script.write_text(script.read_text().replace("--time=24:00:00", "--time=00:01:00"))
+    faked.answer()
+    return faked
+
+
+TOO_SHORT = re.compile(r"evaluate: about .* under --time=60 s, so it takes \d+ starts .*")
+
+
+def test_a_header_below_the_likely_wall_time_is_named_by_each_command_and_changed_by_none(
+    checkout: Faked, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = {path: path.read_bytes() for path in headers.scripts(checkout.root)}
+    config = ("--config", "configs/desk/noisy.yaml", "--overrides", "ablations.names=[none]")
+    for words in (["plan"], ["run", "--dry-run"], ["run_all", "--dry-run"]):
+        main([*words, *config])
+        printed = capsys.readouterr().out
+        assert len([line for line in printed.splitlines() if TOO_SHORT.fullmatch(line)]) == 1, words
+        assert words[0] != "run_all" or "--time=00:01:00" in printed
+    assert main(["run_all", *config]) == 0
+    assert any(TOO_SHORT.fullmatch(line) for line in capsys.readouterr().err.splitlines())
+    made = chains.read(checkout.root, "desk_noisy")
+    for name, entry in made.jobs.items():
+        assert entry.latest is not None
+        own = headers.read(checkout.root / SCRIPTS / entry.script, name).directives["time"]
+        assert entry.latest.resources["time"] == own, name
+        text = (
+            checkout.root / "outputs/.chains/desk_noisy/submitit" / entry.latest.id
+        ) / f"{entry.latest.id}_submission.sh"
+        assert f"--time={Resources(directives={'time': own}).time_minutes}\n" in text.read_text(), name
+    assert before == {path: path.read_bytes() for path in headers.scripts(checkout.root)}
+
+
+def test_nothing_that_sets_resources_knows_an_estimate() -> None:
+    """Only what prints: headers, profiles and healing are without it."""
+    modules = (REPOSITORY / "r2v" / "slurm").rglob("*.py")
+    knows = [
+        path.name for path in modules if re.search(r"slurm\.estimate|pipeline\.plan\.(dry_run|wall)", path.read_text())
+    ]
+    assert sorted(knows) == ["estimate.py", "run_all.py"]
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: f"{path.parent.name}-{path.stem}")

@@ -114,9 +114,7 @@ def planned_jobs(
     return [planned_work(name, config, known, given, root) for name, given in allotted.items()]
 
 
-def planned_work(
-    name: str, config: Config, known: Known, allotted: Allotted, root: Path | None = None
-) -> PlannedWork:
+def planned_work(name: str, config: Config, known: Known, allotted: Allotted, root: Path | None = None) -> PlannedWork:
     """The work of one job under a configuration. Its time goes by an earlier run of the stage below `root` (None: by
     none), where there is one of this benchmark and model, on such a GPU where a GPU has work."""
     planned = _estimated(name, config, known, allotted)
@@ -136,8 +134,7 @@ def planned_work(
 def _scaled(planned: PlannedWork, measured: MeasuredTime, factor: float) -> PlannedWork:
     """The work with all seconds times a factor, so that they add up to a measured time."""
     parts = [
-        replace(one, seconds=one.seconds.times(factor), unit_seconds=one.unit_seconds * factor)
-        for one in planned.parts
+        replace(one, seconds=one.seconds.times(factor), unit_seconds=one.unit_seconds * factor) for one in planned.parts
     ]
     return replace(planned, parts=tuple(parts), measured=measured)
 
@@ -323,12 +320,12 @@ def _shorter(one: PlannedWork) -> str:
     longest = max(one.parts, key=lambda part: part.seconds.wall)
     slow = longest.seconds
     by = {
-        slow.environment: "rollout.workers",
-        slow.model: "GPUs or a faster one (--gres)" if longest.part.total.trained else "a faster GPU (--gres)",
-        slow.llm: "teacher.max_concurrent",
+        slow.environment: "more of rollout.workers",
+        slow.model: f"{'more or faster GPUs' if longest.part.total.trained else 'a faster GPU'} (--gres)",
+        slow.llm: "more of teacher.max_concurrent",
     }
-    more = "rollout.sites" if slow.alone else by[max(by)]
-    return f"most of it {longest.name}: less of {longest.part.remedy}, or more of {more}"
+    other = "more of rollout.sites" if slow.alone else by[max(by)]
+    return f"most of it {longest.name}: less of {longest.part.remedy}, or {other}"
 
 
 def _above(jobs: Sequence[PlannedWork], config: Config, known: Known) -> list[str]:
