@@ -32,7 +32,7 @@ DOORS = {
     "a usage error": ("run('colect')", LIGHT),
     "r2v config": ("run('config', '--overrides', 'training.lr=1e-5')", HEAVY),
     "r2v run --dry-run": ("run('run', '--dry-run')", HEAVY),
-    "r2v plan": ("run('plan', '--gpu', '80GiB')", HEAVY),
+    "r2v plan": ("run('plan', '--gpu', '80GiB', '--overrides', 'seed=1')", HEAVY),
     "r2v check-env": ("run('check-env', 'chain')", HEAVY),
     "r2v import": ("open('a.jsonl', 'w').write('{}'); run('import', 'a.jsonl')", HEAVY),
     "r2v export of episodes": ("run('export', 'b', '--trajectories', 'a')", HEAVY),

@@ -1,4 +1,4 @@
-"""`r2v plan`: the memory that a stage needs on a GPU, the micro-batches that fit, and the time, before one is asked for.
+"""`r2v plan`: the memory that a stage needs on a GPU, the micro-batches that fit, and its time, before it is asked for.
 
 r2v plan --config configs/webarena/noisy.yaml --gpu 80GiB                # all stages, in two tables
 r2v plan --config configs/webarena/noisy.yaml --gpu 80GiB --gpus 4 --gpu-type h100 --cpus 32 --helpers 0
@@ -29,7 +29,6 @@ from r2v.memory.sizes import parse_size
 
 if TYPE_CHECKING:
     from r2v.config import Config
-    from r2v.pipeline.plan.dry_run import PlannedWork
 
 Parser = TypeVar("Parser", bound=argparse.ArgumentParser)
 _GPUS = Range(at_least=1, at_most=100_000)
@@ -165,35 +164,26 @@ def _acting_stage(config: Config, values: argparse.Namespace) -> tuple[list[str]
 
 def _all_stages(config: Config, values: argparse.Namespace) -> tuple[list[str], dict[str, Any], str]:
     """The same of the stages of a configuration, with the time of each."""
-    from r2v.memory.stage_table import as_json, fits, plan_stages, stages_report
+    from r2v.memory.stage_table import as_json, plan_stages, stages_report
     from r2v.pipeline.graph import selection
     from r2v.pipeline.plan import dry_run
+    from r2v.pipeline.plan.known import known_here
+    from r2v.slurm.estimate import planned_by_headers
 
     given = {field: value for field, option in _RESOURCES.items() if (value := getattr(values, option)) is not None}
-    machines = {row.name: _machine(values) for row in selection(config)[0]}
-    jobs = list[dry_run.PlannedWork]()
+    rows, jobs = selection(config)[0], list[dry_run.PlannedWork]()
+    machines = {row.name: _machine(values) for row in rows}
     try:
-        jobs = stage_times(config, **given)
+        jobs = planned_by_headers(config, rows, known_here(config), **given)
         times = [*dry_run.time_table(jobs), *dry_run.time_basis(jobs), _COUNTS]
     except UsageError as error:  # the benchmark is not installed here: what fits does not depend on it
         times = [f"no times: {error}"]
     machines |= {one.name: _machine(values, one.allotted.gpus, one.allotted.card) for one in jobs}
     stages = plan_stages(config, machines)
-    found = {"stages": as_json(stages), "fits": fits(stages), "jobs": [dry_run.as_json(one) for one in jobs]}
     refused = [stage.stage for stage in stages if stage.plan is not None and not stage.plan.fits]
+    found = {"stages": as_json(stages), "fits": not refused, "jobs": [dry_run.as_json(one) for one in jobs]}
     refusal = f"{', '.join(refused)}: more than {values.gpu or _DEFAULT_GPU}; r2v plan --stage NAME says what fits"
     return [*stages_report(config, stages), *times], found, refusal if refused else ""
-
-
-def stage_times(config: Config, **given: int | str) -> list[PlannedWork]:
-    """The work and the time of each stage under the header of its script, `given` resources in place of the header's."""
-    from r2v.pipeline.graph import selection
-    from r2v.pipeline.plan.dry_run import planned_jobs
-    from r2v.pipeline.plan.known import known_here
-    from r2v.slurm.estimate import allotted_by_headers
-
-    asked = allotted_by_headers(config, selection(config)[0], **given)
-    return planned_jobs(config, known_here(config), asked, Path())
 
 
 def _machine(values: argparse.Namespace, gpus: int = 1, kind: str = "") -> Any:

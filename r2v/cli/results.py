@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,8 +13,6 @@ from r2v.pipeline.jobs import JOBS, job
 
 if TYPE_CHECKING:
     from r2v.config import Config
-    from r2v.pipeline.plan.wall import Allotted
-    from r2v.pipeline.rows import Job
 
 
 def add_run(commands: argparse._SubParsersAction[Parser]) -> None:
@@ -143,9 +139,10 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _dry_run(config: Config, arguments: argparse.Namespace) -> int:
-    from r2v.pipeline.plan.dry_run import planned_jobs, table, warnings
+    from r2v.pipeline.plan.dry_run import table, warnings
     from r2v.pipeline.plan.jobs_to_do import plan
     from r2v.pipeline.plan.known import known_here
+    from r2v.slurm.estimate import planned_by_headers
 
     steps = plan(config, start=arguments.start, without=arguments.without)
     wanted = [step.job for step in steps if arguments.force or step.state != "up to date"]
@@ -155,19 +152,11 @@ def _dry_run(config: Config, arguments: argparse.Namespace) -> int:
     if not wanted:
         print("nothing is to be done")
         return 0
-    asked, here = allotted_here(config, wanted)
-    lines = table(planned_jobs(config, known, here, Path()), config, known)
-    as_jobs = warnings(planned_jobs(config, known, asked, Path()))
-    print("\n".join(["", *lines, *(["", "as Slurm jobs, under their headers:", *as_jobs[:-1]] if as_jobs else [])]))
+    here = planned_by_headers(config, wanted, known, helpers=0, seconds=None)  # this process has neither
+    as_jobs = warnings(planned_by_headers(config, wanted, known))
+    more = ["", "as Slurm jobs, under their headers:", *as_jobs] if as_jobs else []
+    print("\n".join(["", *table(here, config, known), *more]))
     return 0
-
-
-def allotted_here(config: Config, jobs: Sequence[Job]) -> tuple[dict[str, Allotted], dict[str, Allotted]]:
-    """Resources of these jobs by the headers of their scripts, and the same in this process: no helpers, no time limit."""
-    from r2v.slurm.estimate import allotted_by_headers
-
-    asked = allotted_by_headers(config, jobs)
-    return asked, {name: replace(one, helpers=0, seconds=None) for name, one in asked.items()}
 
 
 def _stages(arguments: argparse.Namespace) -> int:

@@ -70,9 +70,9 @@ def _total(costs: Sequence[PointCost]) -> str:
     prices = [cost.usd for cost in costs]
     usd = None if None in prices else sum(price for price in prices if price is not None)
     return (
-        f"all: {sum(len(cost.jobs) for cost in costs)} stages to make, {_figure(sum(cost.gpu_hours for cost in costs))} "
-        f"GPU-hours, {_figure(usd)} dollars at list prices, {_figure(sum(cost.hours for cost in costs))} hours one "
-        "after another"
+        f"all: {sum(len(cost.jobs) for cost in costs)} stages to make, "
+        f"{_figure(sum(cost.gpu_hours for cost in costs))} GPU-hours, {_figure(usd)} dollars at list prices, "
+        f"{_figure(sum(cost.hours for cost in costs))} hours one after another"
     )
 
 
@@ -91,10 +91,9 @@ def _costs(spec: ExperimentSpec, points: Sequence[Point]) -> list[PointCost]:
 def _cost(stage: str, point: Point, counted: set[str]) -> PointCost:
     from r2v.experiments.point import config_of, jobs_of
     from r2v.pipeline.graph import selection, upstream
-    from r2v.pipeline.plan.dry_run import planned_jobs
     from r2v.pipeline.plan.jobs_to_do import plan
     from r2v.pipeline.plan.known import known_here
-    from r2v.slurm.estimate import allotted_by_headers
+    from r2v.slurm.estimate import planned_by_headers
 
     config = config_of(point.text)
     wanted = upstream(jobs_of(stage, config), selection(config)[0])
@@ -104,7 +103,7 @@ def _cost(stage: str, point: Point, counted: set[str]) -> PointCost:
     counted.update(names[item.name] for item in new)
     if not new:
         return PointCost(jobs=(), gpu_hours=0.0, usd=0.0, hours=0.0)
-    works = planned_jobs(config, known_here(config), allotted_by_headers(config, new), Path())
+    works = planned_by_headers(config, new, known_here(config))
     prices = [work.usd for work in works]
     return PointCost(
         jobs=tuple(item.name for item in new),

@@ -39,11 +39,6 @@ def _plan_of(config: Config, stage: str, machine: Machine) -> Plan | ActingPlan 
     return plan(job_of_stage(config, cast(StageName, stage)), machine)
 
 
-def fits(stages: list[PlannedStage]) -> bool:
-    """True if all of them fit."""
-    return all(stage.plan is None or stage.plan.fits for stage in stages)
-
-
 def stages_report(config: Config, stages: list[PlannedStage]) -> list[str]:
     """The table, and under it the remedy of each stage that needs one."""
     rows = [("stage", "in memory", "GPUs (GiB)", "peak (GiB)", "peak at", "batch", ""), *map(_row, stages)]

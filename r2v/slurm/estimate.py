@@ -11,7 +11,7 @@ from typing import Any
 from r2v.config import Config
 from r2v.pipeline.helping import is_helpable, unhelped
 from r2v.pipeline.jobs import job
-from r2v.pipeline.plan.dry_run import PlannedWork, planned_jobs, table, warnings
+from r2v.pipeline.plan.dry_run import PlannedWork, planned_jobs, table
 from r2v.pipeline.plan.known import Known, known_here
 from r2v.pipeline.plan.wall import Allotted
 from r2v.pipeline.rows import Job
@@ -35,38 +35,32 @@ def allotted(resources: Resources, *, helped: bool = False) -> Allotted:
     )
 
 
-def allotted_by_headers(
-    config: Config, jobs: Iterable[Job], root: Path = Path(), **given: int | str
-) -> dict[str, Allotted]:
-    """Resources of each of these jobs by the header of its script; the defaults where this folder has no scripts.
-    `given` fields take the place of the header's, GPUs and helpers only where the job may have any. Raises UsageError
-    for a bad header."""
-    return {item.name: _by_header(config, item, root, given) for item in jobs}
+def planned_by_headers(
+    config: Config, jobs: Iterable[Job], known: Known, root: Path = Path(), **given: float | str | None
+) -> list[PlannedWork]:
+    """The work of each of these jobs under the header of its script, or the defaults where this folder has no scripts.
+    `given` fields of `Allotted` take the place of the header's, GPUs and helpers only where the job may have any.
+    Raises UsageError for a bad header."""
+    return planned_jobs(
+        config, known, {item.name: _allotted_by_header(config, item, root, given) for item in jobs}, root
+    )
 
 
-def _by_header(config: Config, item: Job, root: Path, given: Mapping[str, Any]) -> Allotted:
+def _allotted_by_header(config: Config, item: Job, root: Path, given: Mapping[str, Any]) -> Allotted:
     script, helped = item.command.script, is_helpable(config, item)
+    asked = Allotted(gpus=int(needs_gpu(config.policy)))
     if (root / SCRIPTS / script).exists():
         asked = allotted(requests.of_job(root, script, item.name, config), helped=helped)
-    else:
-        asked = Allotted(gpus=int(needs_gpu(config.policy)))
     possible = {"gpus": asked.gpus > 0, "helpers": helped}
     return replace(asked, **{name: value for name, value in given.items() if possible.get(name, True)})
 
 
-def estimates(config: Config, resources: Mapping[str, Resources], root: Path = Path()) -> list[PlannedWork]:
+def estimates(
+    config: Config, resources: Mapping[str, Resources], root: Path = Path(), known: Known | None = None
+) -> list[PlannedWork]:
     """The work of each of these jobs under its header."""
-    return _under(config, known_here(config, root), resources, root)
-
-
-def _under(config: Config, known: Known, resources: Mapping[str, Resources], root: Path) -> list[PlannedWork]:
     given = {name: allotted(asked, helped=is_helpable(config, job(name))) for name, asked in resources.items()}
-    return planned_jobs(config, known, given, root)
-
-
-def time_warnings(config: Config, resources: Mapping[str, Resources], root: Path = Path()) -> list[str]:
-    """A line for each of these jobs whose header's time is below its likely wall time."""
-    return [line for line in warnings(estimates(config, resources, root)) if line]
+    return planned_jobs(config, known or known_here(config, root), given, root)
 
 
 def estimate_lines(config: Config, resources: Mapping[str, Resources], root: Path = Path()) -> list[str]:
@@ -74,7 +68,7 @@ def estimate_lines(config: Config, resources: Mapping[str, Resources], root: Pat
     if not resources:
         return []
     known = known_here(config, root)
-    lines = table(_under(config, known, resources, root), config, known)
+    lines = table(estimates(config, resources, root, known), config, known)
     return [*lines, *_refused_helpers(config, resources), ""]
 
 

@@ -22,6 +22,7 @@ from r2v.memory.profile_of_model import configured
 from r2v.pipeline.graph import as_configured
 from r2v.pipeline.inputs import flat, place_of, places_of
 from r2v.pipeline.jobs import JOBS
+from r2v.pipeline.plan.dry_run import warnings
 from r2v.pipeline.plan.jobs_to_do import PlannedJob, plan, require_worlds, touched, waiting
 from r2v.pipeline.report import report_of
 from r2v.pipeline.run import run_here
@@ -31,7 +32,7 @@ from r2v.slurm.cancel import cancel as cancel
 from r2v.slurm.chain import Chain, ChainJob, HealingLimits, parse_comment
 from r2v.slurm.chain_budget import require_room
 from r2v.slurm.configuration import config_sha, require_configuration
-from r2v.slurm.estimate import estimate_lines, time_warnings
+from r2v.slurm.estimate import estimate_lines, estimates
 from r2v.slurm.headers import Resources
 from r2v.slurm.learned_sizes import sized
 from r2v.slurm.preview import preview
@@ -189,7 +190,7 @@ def _submit_plan(
             chain, wanted = share(root, chain, todo, resources)
             chain, submitted = submit_missing(root, chain, wanted, resources, reason)
     _print_outcome(chain, steps, wanted, submitted, resources)
-    for line in time_warnings(config, {name: resources[name] for name in submitted}, root):
+    for line in warnings(estimates(config, {name: resources[name] for name in submitted}, root)):
         logger.warning("%s", line)
 
 

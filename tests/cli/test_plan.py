@@ -12,17 +12,16 @@ from pathlib import Path
 import pytest
 
 from r2v.cli.main import main
-from r2v.cli.plan import add_commands, stage_times
-from r2v.cli.results import allotted_here
+from r2v.cli.plan import add_commands
 from r2v.errors import InputError, UsageError
 from r2v.memory.planner.stage_names import STAGES
 from r2v.memory.profile_of_model import configured
 from r2v.pipeline.graph import selection
 from r2v.pipeline.jobs import JOBS
-from r2v.pipeline.plan.dry_run import PlannedWork, planned_jobs
+from r2v.pipeline.plan.dry_run import PlannedWork
 from r2v.pipeline.plan.known import known_here
 from r2v.slurm import requests
-from r2v.slurm.estimate import estimates
+from r2v.slurm.estimate import estimates, planned_by_headers
 from tests.pipeline.plan.test_measured import ran
 
 REPOSITORY = Path(__file__).parents[2]
@@ -176,7 +175,7 @@ def test_the_three_commands_have_equal_times_for_equal_resources(path: Path, fol
     config = configured(path, [BRIEF])
     rows = selection(config)[0]
     try:
-        planned = stage_times(config)
+        planned = planned_by_headers(config, rows, known_here(config))
     except UsageError as error:
         assert " is not installed; pip install " in str(error)
         return
@@ -184,8 +183,8 @@ def test_the_three_commands_have_equal_times_for_equal_resources(path: Path, fol
         config, {row.name: requests.of_job(Path(), row.command.script, row.name, config) for row in rows}
     )
     assert [one.name for one in planned] == [row.name for row in rows] and same_times(planned, submitted)
-    here = planned_jobs(config, known_here(config), allotted_here(config, rows)[1], Path())
-    assert same_times(stage_times(config, helpers=0), here)
+    here = planned_by_headers(config, rows, known_here(config), helpers=0, seconds=None)
+    assert same_times(planned_by_headers(config, rows, known_here(config), helpers=0), here)
     for one in (*planned, *here):
         assert one.wall == pytest.approx(one.seconds.model + one.seconds.environment + one.seconds.llm, nan_ok=True)
 

@@ -10,7 +10,7 @@ below the tables. `r2v plan` prints the table of times alone: it is the same for
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from operator import attrgetter
 from pathlib import Path
@@ -226,7 +226,7 @@ def time_table(jobs: Sequence[PlannedWork]) -> list[str]:
         shares = (str(given.cpus), gpus, *(str(count or "") for count in (given.helpers, one.workers)))
         limit = "" if given.seconds is None else duration(given.seconds)
         counted = one.work.counted
-        hours = _hours(one.gpu_hours, counted) if given.gpus else ""
+        hours = _figure(one.gpu_hours, counted) if given.gpus else ""
         rows.append((one.name, *shares, *_time_cells(one.seconds, counted), limit, hours, state))
         rows += [
             (f"  {part.name}", "", "", "", "", *_time_cells(part.seconds, part.part.total.counted), "", "", "")
@@ -234,8 +234,9 @@ def time_table(jobs: Sequence[PlannedWork]) -> list[str]:
         ]
     counted, gpu_hours = all(one.work.counted for one in jobs), sum(one.gpu_hours for one in jobs)
     total = _time_cells(sum((one.seconds for one in jobs), Seconds()), counted)
-    rows.append(("all", "", "", "", "", *total, "", _hours(gpu_hours, counted) if gpu_hours else "", ""))
-    return [*text_table(rows, right=(1, *range(3, 11))).splitlines(), "", *warnings(jobs)]
+    rows.append(("all", "", "", "", "", *total, "", _figure(gpu_hours, counted) if gpu_hours else "", ""))
+    lines = [*text_table(rows, right=(1, *range(3, 11))).splitlines(), ""]
+    return [*lines, *too_long, ""] if (too_long := warnings(jobs)) else lines
 
 
 def _shown(one: PlannedWork) -> tuple[TimedPart, ...]:
@@ -250,28 +251,26 @@ def _count_cells(work: Workload, usd: float | None) -> tuple[str, ...]:
 
 
 def _time_cells(seconds: Seconds, counted: bool) -> tuple[str, ...]:
-    shares = (_time(value, counted) if value else "" for value in (seconds.model, seconds.environment, seconds.llm))
-    return (*shares, _time(seconds.wall, counted))
+    values = (seconds.model, seconds.environment, seconds.llm)
+    return (
+        *(_figure(value, counted, duration) if value else "" for value in values),
+        _figure(seconds.wall, counted, duration),
+    )
 
 
-def _time(seconds: float, counted: bool) -> str:
-    """A time, `?` where the work is not counted, unknown where the model's size is not known."""
-    return duration(seconds) if not math.isnan(seconds) else "unknown" if counted else "?"
-
-
-def _hours(hours: float, counted: bool) -> str:
-    return f"{hours:,.1f}" if not math.isnan(hours) else "unknown" if counted else "?"
+def _figure(value: float, counted: bool, written: Callable[[float], str] = "{:,.1f}".format) -> str:
+    """A figure as it is written, `?` where the work is not counted, unknown where the model's size is not known."""
+    return written(value) if not math.isnan(value) else "unknown" if counted else "?"
 
 
 def _dollars(usd: float | None) -> str:
     if usd is None:
         return "unknown"
-    return "" if not usd else f"{usd:,.2f}" if usd < 100 else _number(usd)
+    return f"{usd:,.2f}" if 0 < usd < 100 else _number(usd)
 
 
 def _number(value: float) -> str:
-    """A count, `?` where nobody counts it."""
-    return "" if not value else "?" if math.isnan(value) else f"{value:,.0f}"
+    return _figure(value, False, "{:,.0f}".format) if value else ""
 
 
 def _tokens(value: float) -> str:
@@ -280,20 +279,16 @@ def _tokens(value: float) -> str:
 
 def as_json(one: PlannedWork) -> dict[str, Any]:
     """A job as JSON values: resources, counts, seconds; null for what is not counted or not known."""
-    seconds = {**asdict(one.seconds), "wall": one.wall}
-    found: dict[str, Any] = {
+    figures = {"work": asdict(one.work), "seconds": {**asdict(one.seconds), "wall": one.wall}}
+    return {
         "job": one.name,
         "resources": {**asdict(one.allotted), "workers": one.workers},
-        "work": {name: _json_number(value) for name, value in asdict(one.work).items()},
-        "seconds": {name: _json_number(value) for name, value in seconds.items()},
+        **{
+            key: {name: None if math.isnan(value) else value for name, value in found.items()}
+            for key, found in figures.items()
+        },
+        "measured": None if one.measured is None else str(one.measured),
     }
-    if one.measured is not None:
-        found["measured_in"] = f"{one.measured.run.job}-{one.measured.run.fingerprint}"
-    return found
-
-
-def _json_number(value: float) -> float | None:
-    return None if math.isnan(value) else value
 
 
 def warnings(jobs: Sequence[PlannedWork]) -> list[str]:
@@ -312,7 +307,7 @@ def warnings(jobs: Sequence[PlannedWork]) -> list[str]:
                 f"{one.name}: about {duration(one.wall)} under --time={duration(limit)}, so it takes {starts} starts "
                 f"(finished tasks are kept, the job is put back into the queue); {_shorter(one)}"
             )
-    return [*lines, ""] if lines else []
+    return lines
 
 
 def _shorter(one: PlannedWork) -> str:

@@ -31,7 +31,7 @@ def parts_of(stage: str, config: Config, known: Known) -> tuple[Part, ...]:
 
 
 def _training(case: Case, phase: PhaseName, rows: float, *, times: float = 1.0, reference: bool = False) -> Part:
-    """So many rows of full length in each epoch of a phase, `times` over; `reference`: another model reads each once."""
+    """So many full rows in each epoch of a phase, `times` over; `reference`: another model reads each once."""
     settings, longest = case.config.training.phase(phase), case.config.policy.max_seq_len
     drawn = rows if settings.max_examples is None else min(rows, settings.max_examples)
     return Part(

@@ -44,8 +44,8 @@ _WEIGHTS, _COMPUTED = 8_030_261_248, 7_504_924_672
 
 
 def test_webarenas_candidates_by_hand() -> None:
-    """50 tasks that change nothing; at each of 22 steps 5 samples and the teacher's action, all scored, of which 2.5 are
-    branched: the t-th of 22 states leaves 21 - t further steps, the policy's, after an episode played again."""
+    """At each of 22 steps 5 samples and the teacher's action, all scored, of which 2.5 are branched: the t-th of 22
+    states leaves 21 - t further steps, the policy's, after an episode played again."""
     [part] = planned_work("candidates", SHIPPED, KNOWN, DAY).parts
     work, tasks = part.part.total, KNOWN.branched_of_split("train", 50)
     assert (work.episodes, work.branches) == (tasks, tasks * 22 * 2.5)
@@ -81,8 +81,8 @@ def test_webarenas_router_features_and_evaluation_by_hand() -> None:
 
 
 def test_training_tokens_by_hand() -> None:
-    """Rows, each of 16,384 tokens, times epochs, times folds: 500 tasks of three seeds and their noisy twins are cloned;
-    of 200 tasks a step and its corruptions are judged, by two verifiers' worth; a pair is two rows, and the reference
+    """Rows of 16,384 tokens, times epochs, times folds: 500 tasks of three seeds and their noisy twins are cloned; of
+    200 tasks an episode and its corruptions are learnt, by two verifiers' worth; a pair is two rows, and the reference
     reads each once."""
     longest, settings = 16384, SHIPPED
     twins = len(settings.data.perturbation_seeds.train) + settings.perturb.include_clean
@@ -98,6 +98,8 @@ def test_training_tokens_by_hand() -> None:
     few = load("configs/webarena/noisy.yaml", ["training.bc.max_examples=10", "verifier.label_sources=[td]"])
     assert parts_of("bc", few, KNOWN)[0].total.trained == 10 * longest * 3
     assert parts_of("verifier", few, KNOWN)[0].total.trained == 2 * verifier.total.trained, "values are learnt first"
+    three = load("configs/webarena/noisy.yaml", ["data.perturbation_seeds.train=[1,2,3]"])
+    assert parts_of("bc", three, KNOWN)[0].total.trained == 500 * 3 * 4 * longest * 3, "an episode and three twins"
     none = load("configs/webarena/noisy.yaml", ["preference.enabled=false"])
     assert parts_of("preference", none, KNOWN) == ()
 
@@ -110,7 +112,7 @@ def test_tasks_that_change_a_site_bound_the_wall_time() -> None:
     assert part.seconds == Seconds(environment=690 * 25, llm=job.wall - 690 * 25, alone=job.wall)
     four = load("configs/webarena/noisy.yaml", ["rollout.sites=[a,b,c,d]"])
     assert planned_work("collect", four, KNOWN, DAY).wall == pytest.approx(job.wall / 4)
-    [line, _] = warnings([planned_work("collect", WEBARENA, KNOWN, replace(DAY, seconds=3600))])
+    [line] = warnings([planned_work("collect", WEBARENA, KNOWN, replace(DAY, seconds=3600))])
     assert line.endswith("or more of rollout.sites")
 
 
@@ -125,7 +127,7 @@ def test_an_ablation_study_is_the_sum_of_what_it_makes() -> None:
 def test_a_job_that_is_too_long_and_a_unit_that_never_ends_are_told_with_their_remedies() -> None:
     long = planned_work("evaluate", WEBARENA, KNOWN, DAY)
     assert long.too_long and not long.never_kept
-    [line, _] = warnings([long])
+    [line] = warnings([long])
     assert line.startswith("evaluate: about ") and "under --time=24.0 h" in line and "evaluation." in line
     short = planned_work("evaluate", WEBARENA, KNOWN, replace(DAY, seconds=600))
     lines = warnings([short])
