@@ -48,11 +48,11 @@ def planned_by_headers(
 
 def _allotted_by_header(config: Config, item: Job, root: Path, given: Mapping[str, Any]) -> Allotted:
     script, helped = item.command.script, is_helpable(config, item)
-    asked = Allotted(gpus=int(needs_gpu(config.policy)))
+    resources = Allotted(gpus=int(needs_gpu(config.policy)))
     if (root / SCRIPTS / script).exists():
-        asked = allotted(requests.of_job(root, script, item.name, config), helped=helped)
-    possible = {"gpus": asked.gpus > 0, "helpers": helped}
-    return replace(asked, **{name: value for name, value in given.items() if possible.get(name, True)})
+        resources = allotted(requests.of_job(root, script, item.name, config), helped=helped)
+    possible = {"gpus": resources.gpus > 0, "helpers": helped}
+    return replace(resources, **{name: value for name, value in given.items() if possible.get(name, True)})
 
 
 def estimates(

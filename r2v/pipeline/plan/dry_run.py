@@ -190,15 +190,15 @@ def _sum(a: TimedPart, b: TimedPart) -> TimedPart:
 COUNTS = (
     *("job", "episodes", "branches", "student", "LLM", "verifier", "LLM tokens", "trained tokens", "dollars", ""),
 )
-"""Columns: what is played, questions, tokens, and what they cost."""
+"""Columns: episodes, branches, questions and tokens, and their price."""
 TIMES = (
     *("job", "CPUs", "GPUs", "helpers", "workers", "model", "environment", "LLM", "wall", "limit", "GPU-hours", ""),
 )
-"""Columns: resources of the job, and where the time goes under them."""
+"""Columns: resources of the job, and its time under them by the three that take it."""
 
 
 def table(jobs: Sequence[PlannedWork], config: Config, known: Known) -> list[str]:
-    """The tables of counts and of times, what does not fit, and what all of it rests on."""
+    """The tables of counts and of times, a line for each job that does not fit, and the assumptions."""
     rows: list[tuple[str, ...]] = [COUNTS]
     for one in jobs:
         bound = "at most" if any(part.part.at_most for part in one.parts) else ""
@@ -353,7 +353,7 @@ def _basis(jobs: Sequence[PlannedWork], config: Config, known: Known) -> list[st
 
 
 def time_basis(jobs: Sequence[PlannedWork]) -> list[str]:
-    """What the times rest on."""
+    """Assumptions behind the times, and the runs behind the measured ones."""
     others = " of the others" if any(one.measured for one in jobs) else ""
     return [
         *(f"time of {one.name}: {one.measured}" for one in jobs if one.measured),

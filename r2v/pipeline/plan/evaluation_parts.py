@@ -49,7 +49,7 @@ def _plays(case: Case, limit: int | None, *, branched: bool = False) -> _Plays:
     splits = Counter("heldout" if one == "heldout" else "evaluation" for one in evaluation.conditions)
     for split, conditions in splits.items():
         tasks = (known.branched_of_split if branched else known.of_split)(split, evaluation.num_tasks)
-        tasks = tasks if limit is None else min(limit, tasks)
+        tasks = tasks if limit is None else min(tasks, limit)  # nan stays nan
         points = conditions * len(evaluation.seeds)
         episodes, blocks = episodes + tasks * points, blocks + case.blocks(tasks, points)
         alone += 0 if branched else tasks * points * case.alone(split, tasks)

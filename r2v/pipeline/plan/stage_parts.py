@@ -25,7 +25,7 @@ from r2v.stages.router_rounds import PLACING_PLAYS
 
 
 def parts_of(stage: str, config: Config, known: Known) -> tuple[Part, ...]:
-    """What a stage plays, asks and trains; nothing for one that does none of these."""
+    """The parts of a stage; none for one that plays, asks and trains nothing."""
     found = as_configured(config, job(stage)).count_parts(Case(config, known))
     return tuple(part for part in found if part.total.steps or part.total.llm or part.total.trained)
 
@@ -110,7 +110,7 @@ def verifier(case: Case) -> Sequence[Part]:
 
 
 def _labels(case: Case) -> Sequence[Part]:
-    """What labels are asked or executed for."""
+    """Questions to a judge, and corrupted actions that are executed."""
     config, known, steps = case.config, case.known, case.teacher_steps
     labels = config.verifier
     (source,) = labels.label_sources
