@@ -9,18 +9,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from r2v.console import text_table
 from r2v.experiments.asha_rule import AshaRule, levels_of
 from r2v.experiments.expansion import Point, shown_value
 from r2v.experiments.opening import completed_elsewhere
 from r2v.experiments.spec import ExperimentSpec
-from r2v.storage.artifact_manifest import json_sha256
-
-if TYPE_CHECKING:
-    from r2v.config import Config
-    from r2v.pipeline.plan.jobs_to_do import PlannedJob
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,28 +92,15 @@ def _cost(stage: str, point: Point, counted: set[str]) -> PointCost:
     config = config_of(point.text)
     wanted = upstream(jobs_of(stage, config), selection(config)[0])
     steps = [step for step in plan(config) if step.job.name in wanted]
-    names = _names(config, steps)
-    new = [step.job for step in steps if step.state != "up to date" and names[step.job.name] not in counted]
-    counted.update(names[item.name] for item in new)
+    new = [step for step in steps if step.state != "up to date" and step.recipe not in counted]
+    counted.update(step.recipe for step in new)
     if not new:
         return PointCost(jobs=(), gpu_hours=0.0, usd=0.0, hours=0.0)
-    works = planned_by_headers(config, new, known_here(config))
+    works = planned_by_headers(config, [step.job for step in new], known_here(config))
     prices = [work.usd for work in works]
     return PointCost(
-        jobs=tuple(item.name for item in new),
+        jobs=tuple(step.job.name for step in new),
         gpu_hours=sum(work.gpu_hours for work in works),
         usd=None if None in prices else sum(price for price in prices if price is not None),
         hours=sum(work.wall for work in works) / 3600,
     )
-
-
-def _names(config: Config, steps: Sequence[PlannedJob]) -> dict[str, str]:
-    """What names the result of each job before it is made: its settings, and the same of what it reads."""
-    from r2v.config import identity
-
-    names: dict[str, str] = {}
-    for step in steps:
-        row = step.job
-        inputs = [names.get(name, name) for name in row.inputs]
-        names[row.name] = json_sha256([row.name, identity(row.load().sections(config)), inputs])
-    return names
