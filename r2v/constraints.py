@@ -226,6 +226,8 @@ NotNegative = Annotated[float, Range(at_least=0)]
 Share = Annotated[float, Range(at_least=0, at_most=1)]
 PositiveShare = Annotated[float, Range(above=0, at_most=1)]
 Temperature = Annotated[float, Range(at_least=0, at_most=100)]
+VARIABLE_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
+"""Names of environment variables."""
 LARGEST_SEED = 2**63 - 1
 Seed = Annotated[int, Range(at_least=0, at_most=LARGEST_SEED)]
 Name = Annotated[str, NAME]

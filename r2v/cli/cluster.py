@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from r2v.cli.options import SEED, decimal, whole
+from r2v.cli.options import SEED, add_allow_env, decimal, whole
 from r2v.constraints import Range, Text, require
 from r2v.errors import InputError, UsageError
 from r2v.log import logger
@@ -88,6 +88,7 @@ def _add_submitting(commands: argparse._SubParsersAction[ClusterParser]) -> None
             metavar="KEY=VALUE",
             help=f"configuration values that replace those of {replaced} (default: none)",
         )
+        add_allow_env(parser)
         parser.add_argument(
             "--from",
             dest="start",
@@ -136,6 +137,7 @@ def submission(values: argparse.Namespace) -> dict[str, Any]:
         "without": values.without,
         "dry_run": values.dry_run,
         "here": values.here,
+        "allow_env": values.allow_env,
         "max_gpu_hours": values.max_gpu_hours,
         "live": values.live,
         **limits,
@@ -148,6 +150,7 @@ def resumption(values: argparse.Namespace) -> dict[str, Any]:
         "name": chain_name(values),
         "start": values.start,
         "overrides": values.overrides,
+        "allow_env": values.allow_env,
         "max_attempts": values.max_attempts,
         "max_gpu_hours": values.max_gpu_hours,
         "live": values.live,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from r2v.cli.options import Parser, add_config_options, load_config, whole
+from r2v.cli.options import Parser, add_allow_env, add_config_options, load_config, whole
 from r2v.constraints import Range
 from r2v.errors import UsageError
 
@@ -24,6 +24,7 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
         help="the benchmark to check (default: env.benchmark of the configuration); env.options says how it is built",
     )
     add_config_options(parser)
+    add_allow_env(parser)
     parser.add_argument(
         "--num-tasks",
         type=whole(Range(at_least=1, at_most=10_000)),

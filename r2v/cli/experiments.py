@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from r2v.cli.options import Parser, add_word, whole
+from r2v.cli.options import Parser, add_allow_env, add_word, whole
 from r2v.constraints import Range
 from r2v.errors import InputError, UsageError
 
@@ -84,6 +84,7 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--lost", action="store_true", help="with --resume: take runs that other machines had begun for dead"
     )
+    add_allow_env(parser)
     for flag in FLAGS:
         parser.add_argument(flag, action="store_true", help=_ABOUT[flag])
 
@@ -142,6 +143,7 @@ def _add_point(words: Any) -> None:
         simulate.add_argument(flag, action="store_true", help=_ABOUT[flag])
     point = add_word(words, "point", "what a run of an experiment over a stage executes", _point)
     _add_point_files(point)
+    add_allow_env(point)
     point.add_argument("--stage", required=True, metavar="STAGE", help="the stage to make, with all that it needs")
 
 
@@ -210,6 +212,7 @@ def _launch_experiment(values: argparse.Namespace) -> Any:
     from r2v.experiments import background
     from r2v.experiments.expansion import expand
     from r2v.experiments.spec import read_spec
+    from r2v.llm.providers.keys import allowed_words
 
     spec = read_spec(values.experiment)
     if values.mode not in (None, spec.mode):
@@ -222,6 +225,7 @@ def _launch_experiment(values: argparse.Namespace) -> Any:
         words += [f"--{option.replace('_', '-')}"] if getattr(values, option) else []
     words += ["--slots", str(values.slots), *([] if values.limit is None else ["--limit", str(values.limit)])]
     words += [] if values.slurm is None else ["--slurm", str(values.slurm)]
+    words += allowed_words()
     return background.launch(words, name=spec.name, spec=spec.tree.path)
 
 

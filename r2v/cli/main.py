@@ -15,6 +15,7 @@ from r2v.cli import stages
 from r2v.cli.boundary import guarded, require_text, require_usable_paths
 from r2v.cli.options import Parser
 from r2v.errors import EXIT_CODES
+from r2v.llm.providers import keys
 from r2v.signals import interrupt_on_stop
 from r2v.storage.record import recording
 
@@ -34,6 +35,7 @@ def _act(words: list[str]) -> int:
         require_text(words)
         arguments = (stage_parser() if stages.is_stage(words) else build_parser()).parse_args(words)
         require_usable_paths(arguments)
+        keys.allow(getattr(arguments, "allow_env", ()))
         act: Callable[[argparse.Namespace], int] = arguments.act
         return act(arguments)
 

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from r2v.constraints import LARGEST_SEED, Range, shown
+from r2v.constraints import LARGEST_SEED, VARIABLE_NAME, Range, shown
 from r2v.errors import UsageError, nearest
+from r2v.llm.providers.keys import OPTION
 
 if TYPE_CHECKING:
     from r2v.config import Config
@@ -93,6 +95,26 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
         help="configuration values that win over file and flags, such as training.lr=1e-5 (default: none)",
     )
     parser.add_argument("--seed", type=whole(SEED), metavar="N", help="seed of training and of every draw (default: 0)")
+
+
+def add_allow_env(parser: argparse.ArgumentParser) -> None:
+    """Add --allow-env, to a command that may send a key which its configuration names."""
+    parser.add_argument(
+        OPTION,
+        dest="allow_env",
+        type=_variable,
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="let the configuration send this environment variable as a key (api_key_env) although it is no provider's "
+        "and its name does not end in _API_KEY; may be given several times (default: none)",
+    )
+
+
+def _variable(text: str) -> str:
+    if not re.fullmatch(VARIABLE_NAME, text):
+        raise argparse.ArgumentTypeError("must be the name of an environment variable, never the key itself")
+    return text
 
 
 def add_force(parser: argparse.ArgumentParser) -> None:

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from r2v.cli.options import SEED, Parser, add_config_options, add_force, load_config, whole
+from r2v.cli.options import SEED, Parser, add_allow_env, add_config_options, add_force, load_config, whole
 from r2v.console import text_table
 from r2v.log import logger
 from r2v.pipeline.jobs import JOBS, job
@@ -23,6 +23,7 @@ def add_run(commands: argparse._SubParsersAction[Parser]) -> None:
         description="Run every stage that is not up to date, in this process, in the order of `r2v stages`.",
     )
     add_config_options(run)
+    add_allow_env(run)
     add_force(run)
     run.add_argument(
         "--from",

@@ -12,6 +12,7 @@ from r2v.config.checks import IF_GIVEN, RUNTIME, Spec, check
 from r2v.config.engines import LOCAL, VLLM, wrong_url
 from r2v.config.llm_model import Effort, ModelConfig
 from r2v.constraints import (
+    VARIABLE_NAME,
     Count,
     Line,
     NotNegative,
@@ -40,7 +41,7 @@ FORMER_MODELS = {"pupil": "toy"}
 
 _Variable = Text(
     longest=100,
-    pattern=r"[A-Za-z_][A-Za-z0-9_]*",
+    pattern=VARIABLE_NAME,
     meaning="the name of an environment variable, never the key itself",
     secret=True,
 )

@@ -30,6 +30,7 @@ from r2v.experiments.resources import job_resources
 from r2v.experiments.slurm_looks import SlurmLooks
 from r2v.experiments.spec import ExperimentSpec
 from r2v.experiments.words import words_of
+from r2v.llm.providers.keys import allowed
 from r2v.log import WANDB_GROUP, logger
 from r2v.slurm import client
 from r2v.storage.files import write_text
@@ -145,7 +146,7 @@ class ChainRun:
         without = [row.name for row in rows if row.name not in wanted]
         try:
             with contextlib.redirect_stdout(told), _in_group(self.experiment):
-                run_all.submit(config=self.run.config_path, without=without)
+                run_all.submit(config=self.run.config_path, without=without, allow_env=allowed())
         except EnvironmentFault as error:
             logger.warning("%s: %s", self.run.run, error)
             self._broken = -1

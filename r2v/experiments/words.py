@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from r2v.experiments.records import RunRecord
 from r2v.experiments.spec import ExperimentSpec
+from r2v.llm.providers.keys import allowed_words
 
 
 def words_of(spec: ExperimentSpec, run: RunRecord, flags: Sequence[str] = ()) -> list[str]:
@@ -19,4 +20,4 @@ def words_of(spec: ExperimentSpec, run: RunRecord, flags: Sequence[str] = ()) ->
     files = ["--config", run.config_path, "--run-dir", run.run_dir]
     if spec.mode == "simulation":
         return [*own, "simulate", *files, *flags]
-    return [*own, "point", *files, "--stage", str(spec.stage)]
+    return [*own, "point", *files, "--stage", str(spec.stage), *allowed_words()]

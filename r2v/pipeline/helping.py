@@ -21,6 +21,7 @@ from pathlib import Path
 
 from r2v.config import Config, to_yaml
 from r2v.errors import UsageError
+from r2v.llm.providers.keys import allowed_words
 from r2v.log import logger
 from r2v.pipeline.inputs import fingerprint_of, made_already, places_of
 from r2v.pipeline.rows import Job
@@ -98,7 +99,7 @@ def helpers(config: Config, row: Job, count: int, words: Sequence[str] = ()) -> 
     with tempfile.TemporaryDirectory(prefix="r2v-helpers-") as folder:
         path = Path(folder) / "config.yaml"
         path.write_text(to_yaml(config))
-        command = [sys.executable, "-m", "r2v", *row.argv, "--config", str(path), *words, "--helper"]
+        command = [sys.executable, "-m", "r2v", *row.argv, "--config", str(path), *words, *allowed_words(), "--helper"]
         started = [subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL) for _ in range(count)]
         try:
             yield

@@ -20,6 +20,7 @@ from r2v.data.run import verify_run
 from r2v.data.tools import tools_sha256
 from r2v.envs.base import require_playable
 from r2v.errors import InputError, UsageError
+from r2v.llm.providers.keys import require_sendable
 from r2v.log import logger
 from r2v.pipeline.jobs import job
 from r2v.pipeline.rows import Job
@@ -76,6 +77,16 @@ def require_chain(config: Config, wanted: Sequence[Job]) -> None:
         if names & set(row.inputs) and hasattr(sections, "require_anew"):
             sections.require_anew()
         require_settings(config, row)
+    require_sendable_keys(config, wanted)
+
+
+def require_sendable_keys(config: Config, wanted: Sequence[Job]) -> None:
+    """Raises UsageError where one of these jobs would ask its teacher with a key from a variable that may not be sent:
+    before the jobs ahead of it are paid for."""
+    for row in wanted:
+        sections = row.load().sections(config)
+        if hasattr(sections, "teacher") and getattr(sections, "asks_teacher", True):
+            require_sendable(sections.teacher.api_key_env)
 
 
 def require_settings(config: Config, row: Job) -> None:

@@ -122,6 +122,8 @@ class Chain:
     created_at: str = ""
     cancelled: str | None = None
     limits: HealingLimits = field(default_factory=HealingLimits)
+    allow_env: tuple[str, ...] = ()
+    """Environment variables that its jobs may send as keys, by name: --allow-env of whoever submitted it."""
     sentinel: dict[str, str] = field(default_factory=dict)
     """What sentinels ask for; of an earlier version, the header of a script without GPUs."""
     jobs: dict[str, ChainJob] = field(default_factory=dict)
@@ -233,7 +235,8 @@ def read(root: Path, name: str) -> Chain:
             raise InputError(f"{path}: written by another version of R2V; use that one, or move the folder away")
         jobs = {key: _job(job) for key, job in value.pop("jobs").items()}
         earlier = {key: tuple(map(_attempt, known)) for key, known in value.pop("earlier", {}).items()}
-        return Chain(**{**value, "limits": HealingLimits(**value["limits"]), "jobs": jobs, "earlier": earlier})
+        read = {"limits": HealingLimits(**value["limits"]), "allow_env": tuple(value.get("allow_env", ()))}
+        return Chain(**{**value, **read, "jobs": jobs, "earlier": earlier})
     except FileNotFoundError:
         raise InputError(f"{path}: missing; no chain of this name was submitted from here; or else {_REMEDY}") from None
     except Damaged as error:
@@ -258,4 +261,7 @@ def _attempt(value: dict[str, Any]) -> Attempt:
 
 def write(root: Path, chain: Chain) -> None:
     """Replace the chain's file. The caller holds its lease."""
-    write_json(folder(root, chain.name) / "chain.json", hashed({"format": FORMAT, **asdict(chain)}))
+    value = {"format": FORMAT, **asdict(chain)}
+    if not chain.allow_env:  # jobs in the queue that run an earlier R2V read this file too, and refuse a new key
+        del value["allow_env"]
+    write_json(folder(root, chain.name) / "chain.json", hashed(value))

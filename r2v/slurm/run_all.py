@@ -17,10 +17,11 @@ from pathlib import Path
 
 from r2v.config import Config, load, to_yaml
 from r2v.errors import LeaseConflict, UsageError, nearest
+from r2v.llm.providers import keys
 from r2v.log import logger
 from r2v.memory.profile_of_model import configured
 from r2v.pipeline.graph import as_configured
-from r2v.pipeline.inputs import flat, place_of, places_of
+from r2v.pipeline.inputs import flat, place_of, places_of, require_sendable_keys
 from r2v.pipeline.jobs import JOBS
 from r2v.pipeline.plan.dry_run import warnings
 from r2v.pipeline.plan.jobs_to_do import PlannedJob, plan, require_worlds, touched, waiting
@@ -60,9 +61,11 @@ def submit(
     max_attempts: int = 3,
     max_gpu_hours: float | None = None,
     live: bool = False,
+    allow_env: Sequence[str] = (),
     root: Path = Path(),
 ) -> int:
-    """Submit a benchmark's pipeline (or print it, or run it here); returns an exit code.
+    """Submit a benchmark's pipeline (or print it, or run it here); returns an exit code. `allow_env`: variables that
+    its jobs may send as keys (`r2v.llm.providers.keys`), beside those that a chain of this configuration has recorded.
 
     Everything is checked before the first job is submitted. Raises UsageError, InputError, LeaseConflict, NoSlurm;
     where Slurm takes no more jobs halfway, EnvironmentFault, and what was submitted stays.
@@ -78,15 +81,15 @@ def submit(
     plans = [plan(loaded, start=start, without=without, root=root) for loaded in configs]
     if dry_run:
         for path, loaded, steps in zip(paths, configs, plans, strict=True):
-            _print_plan(
-                root, loaded, steps, ["--config", str(path), *(["--overrides", *overrides] if overrides else [])]
-            )
+            words = ["--config", str(path), *(["--overrides", *overrides] if overrides else [])]
+            _print_plan(root, loaded, steps, [*words, *keys.allowed_words(allow_env)])
         return 0
     for loaded, steps in zip(configs, plans, strict=True):
-        require_worlds(loaded, [step.job for step in steps])
+        with keys.also_allowed([*allow_env, *_recorded_names(root, loaded)]):
+            require_worlds(loaded, [step.job for step in steps])
     client.require()
     for loaded, steps in zip(configs, plans, strict=True):
-        _submit_chain(root, loaded, steps, limits, live=live)
+        _submit_chain(root, loaded, steps, limits, live=live, allow_env=allow_env)
     return 0
 
 
@@ -98,11 +101,14 @@ def resume(
     max_attempts: int | None = None,
     max_gpu_hours: float | None = None,
     live: bool = False,
+    allow_env: Sequence[str] = (),
     root: Path = Path(),
 ) -> int:
-    """Go on with a chain that has stopped, from a job on, with a changed configuration; returns an exit code.
+    """Go on with a chain that has stopped, from a job on, with a changed configuration; returns an exit code. The
+    variables that the chain has recorded stay allowed, and those of `allow_env` with them.
 
-    Jobs that wait keep their ids. Raises LeaseConflict where a job runs that the change concerns.
+    Jobs that wait keep their ids. Raises UsageError for a key that may not be sent, LeaseConflict where a job runs that
+    the change concerns.
     """
     name = chains.only(root, name)
     client.require()
@@ -126,14 +132,23 @@ def resume(
             config_sha=_sha(new),
             cancelled=None,
             limits=_limits(before.limits, max_attempts, max_gpu_hours),
+            allow_env=_names(before.allow_env, allow_env),
         )
+        with keys.also_allowed(chain.allow_env):
+            require_sendable_keys(new, [step.job for step in steps])
         _submit_plan(root, new, chain, steps, "resume", live=live)
     look_after_waiters(root, name)
     return 0
 
 
 def _submit_chain(
-    root: Path, config: Config, steps: Sequence[PlannedJob], limits: HealingLimits, *, live: bool
+    root: Path,
+    config: Config,
+    steps: Sequence[PlannedJob],
+    limits: HealingLimits,
+    *,
+    live: bool,
+    allow_env: Sequence[str],
 ) -> None:
     name, sha = places_of(config, root).name, _sha(config)
     with chains.lock(root, name, wait=30.0):  # a job of it that has just started may be looking at it
@@ -151,10 +166,13 @@ def _submit_chain(
             config_sha=sha,
             created_at=chains.now(),
             limits=limits,
+            allow_env=_names((), allow_env),
         )
         known = chains.read(root, name) if name in chains.names(root) else None
         if known is not None and known.config_sha == sha:
-            chain = replace(chain, created_at=known.created_at, jobs=known.jobs, earlier=known.earlier)
+            names = _names(known.allow_env, allow_env)
+            kept = {"created_at": known.created_at, "jobs": known.jobs, "earlier": known.earlier}
+            chain = replace(chain, allow_env=names, **kept)
         elif known is not None:
             chain = replace(chain, earlier=known.history)
         _submit_plan(root, config, chain, steps, None, live=live, queued=known if marks else None)
@@ -228,6 +246,17 @@ def _resources(root: Path, config: Config, steps: Sequence[PlannedJob]) -> dict[
             if value != own.directives.get(key, ""):
                 logger.info("%s: %s=%s, as healing found; the header says %s", step.job.name, key, value, header)
     return asked
+
+
+def _recorded_names(root: Path, config: Config) -> tuple[str, ...]:
+    """The variables that the jobs of this very configuration's chain may send as keys."""
+    name = places_of(config, root).name
+    known = chains.read(root, name) if name in chains.names(root) else None
+    return known.allow_env if known is not None and known.config_sha == _sha(config) else ()
+
+
+def _names(*groups: Sequence[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for group in groups for name in group))
 
 
 def _absent(chain: Chain) -> list[str]:

@@ -20,6 +20,7 @@ from pathlib import Path
 from submitit.helpers import Checkpointable
 
 from r2v.errors import EnvironmentFault
+from r2v.llm.providers.keys import allowed_words
 from r2v.log import logger
 from r2v.slurm import chain as chains
 from r2v.slurm import client
@@ -61,7 +62,8 @@ class StageJob(Checkpointable):
 def words_of(root: Path, chain: Chain, job: str, overrides: Sequence[str]) -> list[str]:
     """The `r2v` command line of a job, on the configuration that the chain keeps."""
     config = chains.folder(Path(), chain.name) / "config.yaml"
-    return [*chain.jobs[job].command, "--config", str(config), *(["--overrides", *overrides] if overrides else [])]
+    changed = ["--overrides", *overrides] if overrides else []
+    return [*chain.jobs[job].command, "--config", str(config), *changed, *allowed_words(chain.allow_env)]
 
 
 def submit_stage(root: Path, chain: Chain, job: str, planned: Attempt, waits: Sequence[str]) -> str:

@@ -40,7 +40,7 @@ def test_a_fingerprint_holds_a_vendors_url_and_not_the_host_of_ones_own_server(
     base_url: str, identical_to: str
 ) -> None:
     with_url = identity(teacher("provider=openai", f"base_url={base_url}"))
-    assert with_url == identity(teacher("provider=openai", f"base_url={identical_to}", "api_key_env=LAB_KEY"))
+    assert with_url == identity(teacher("provider=openai", f"base_url={identical_to}", "api_key_env=LAB_API_KEY"))
     assert with_url != identity(teacher("provider=openai"))
     assert with_url["base_url"] == endpoint_identity(base_url)
     assert with_url != identity(teacher("provider=openai", "base_url=https://other.example.org/v1"))

@@ -102,14 +102,14 @@ def test_an_endpoint_of_ones_own_collects_under_the_key_and_prices_that_are_give
 ) -> None:
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    monkeypatch.setenv("LAB_KEY", "sk-lab-0123456789")
+    monkeypatch.setenv("LAB_API_KEY", "sk-lab-0123456789")
     with Emulator(answer="desk") as emulator:
         own = ["teacher.model_name=lab/model-7b", f"teacher.base_url={emulator.openai_url}", "teacher.usd_in=1.5"]
         with pytest.raises(UsageError, match=r"no price in genai-prices .*teacher\.usd_in and teacher\.usd_out"):
-            collect(tmp_path, "openai", *own, "teacher.api_key_env=LAB_KEY")
+            collect(tmp_path, "openai", *own, "teacher.api_key_env=LAB_API_KEY")
         with pytest.raises(UsageError, match="OPENAI_API_KEY is not set .*if the endpoint asks for no key"):
             collect(tmp_path, "openai", *own, "teacher.usd_out=3")
-        made = collect(tmp_path, "openai", *own, "teacher.usd_out=3", "teacher.api_key_env=LAB_KEY")
+        made = collect(tmp_path, "openai", *own, "teacher.usd_out=3", "teacher.api_key_env=LAB_API_KEY")
         bills = emulator.ledger().bills
     run = newest(tmp_path)
     assert (run.status, run.n_episodes) == ("done", 8)

@@ -17,7 +17,7 @@ ASKED = (
     "teacher.model_name=claude-haiku-4-5",
     "teacher.base_url=http://localhost:8000",
     "teacher.mode=batch",
-    "teacher.api_key_env=LAB_KEY",
+    "teacher.api_key_env=LAB_API_KEY",
     "teacher.model={temperature: false}",
 )
 

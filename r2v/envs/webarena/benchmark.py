@@ -30,6 +30,7 @@ from r2v.envs.worker.environment import WorldLimits
 from r2v.envs.worker.pool import WorkerPool
 from r2v.envs.worker.process import WorldProcess
 from r2v.errors import UsageError
+from r2v.llm.providers.keys import require_sendable
 from r2v.storage.paths import SITE_LEASES
 
 _SECONDS = Range(at_least=1, at_most=86_400)
@@ -89,9 +90,11 @@ class WebArena:
         return is_installed()
 
     @staticmethod
-    def require_set_up(**_: object) -> None:
-        """Raises UsageError where nothing is installed, or no site is named."""
+    def require_set_up(judge: object = None, **_: object) -> None:
+        """Raises UsageError where nothing is installed, no site is named, or the judge's key may not be sent."""
         require_installed()
+        if isinstance(judge, Mapping) and isinstance(variable := judge.get("api_key_env"), str):
+            require_sendable(variable)
         if not any(name.startswith("WA_") for name in os.environ):
             site_set(None, [site for site in PUBLIC_NAMES if site != "homepage"])
 

@@ -20,6 +20,7 @@ from r2v.config.engines import VLLM, VLLM_VERSION, engine_identity, server_root
 from r2v.errors import EnvironmentFault, UsageError
 from r2v.llm.engines.release import BASE_NAME, ENGINE_KEY_ENV, EngineModel, engine_python, installed_version
 from r2v.llm.engines.servers import EngineServer, ExternalServer, OwnServer
+from r2v.llm.providers import keys
 from r2v.log import logger
 
 _FLEETS: dict[tuple[object, ...], Sequence[EngineServer]] = {}
@@ -85,11 +86,12 @@ def _external(root: str, model: EngineModel) -> ExternalServer:
     if version != VLLM_VERSION:
         logger.warning("  engine: %s is vllm %s; R2V is tested with %s", root, version, VLLM_VERSION)
     logger.info("  engine: %s, vllm %s, serves %s", root, version, served[BASE_NAME].get("root", BASE_NAME))
-    return ExternalServer(root, os.environ.get(ENGINE_KEY_ENV, ""))
+    return ExternalServer(root, keys.read_key(ENGINE_KEY_ENV))
 
 
 def _get(root: str, path: str) -> Any:
-    key = os.environ.get(ENGINE_KEY_ENV, "")
+    if key := keys.read_key(ENGINE_KEY_ENV):
+        keys.announce(ENGINE_KEY_ENV, root)
     request = urllib.request.Request(f"{root}{path}", headers={"Authorization": f"Bearer {key}"} if key else {})
     try:
         with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=30) as response:

@@ -18,11 +18,10 @@ from pathlib import Path
 
 from r2v.config.engines import POOLING_FLAGS, VLLM_FLAGS, VLLM_VERSION
 from r2v.errors import EnvironmentFault
+from r2v.llm.providers.keys import ENGINE_KEY_ENV as ENGINE_KEY_ENV
 
 BASE_NAME = "base"
 """The base model by its name at a server; adapters have names of their own."""
-ENGINE_KEY_ENV = "R2V_ENGINE_KEY"
-"""Environment variable with the key of a server that somebody else started."""
 _MODULE = "vllm.entrypoints.openai.api_server"
 _PLUGIN = "r2v_keyed"
 _RANKS = (8, 16, 32, 64, 128, 256, 320, 512)

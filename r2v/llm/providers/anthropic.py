@@ -6,7 +6,6 @@ another host is refused, since the request would carry the key there.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -17,6 +16,7 @@ from urllib.parse import urlsplit
 
 from r2v.errors import EnvironmentFault, UsageError
 from r2v.llm.providers.classify import anthropic_answer, anthropic_line, read_line
+from r2v.llm.providers.keys import announce, read_key
 from r2v.llm.providers.message_format import system_prompt, turns
 from r2v.llm.providers.prices import Rate
 from r2v.llm.providers.provider import (
@@ -29,13 +29,13 @@ from r2v.llm.providers.provider import (
     seconds_of,
 )
 from r2v.llm.providers.provider_requests import ProviderRequest, ResultLine, with_mark
+from r2v.llm.providers.registry.table import own_keys
 from r2v.llm.providers.tool_calls import action_schema, parameters_of
 from r2v.llm.types import Request
 
 if TYPE_CHECKING:
     from anthropic import AsyncAnthropic
 
-ANTHROPIC_KEY_ENV = "ANTHROPIC_API_KEY"
 _CHUNK, _PIECE = 1 << 16, 128
 _HEAD, _TAIL = b'{"requests":[', b"]}"
 
@@ -45,7 +45,8 @@ class Anthropic:
 
     base_url: the endpoint's root; None: ANTHROPIC_BASE_URL, or Anthropic itself. api_key_env: the environment variable
     that holds the key; None: ANTHROPIC_API_KEY. timeout: seconds of one call. keyless: it only makes
-    bodies, and calls nobody. Raises UsageError where no key is set.
+    bodies, and calls nobody. Raises UsageError where no key is set, or the variable
+    may not be sent as one.
     """
 
     name = "anthropic"
@@ -60,11 +61,11 @@ class Anthropic:
         timeout: float = 600.0,
         keyless: bool = False,
     ) -> None:
-        variable = api_key_env or ANTHROPIC_KEY_ENV
-        self._key = os.environ.get(variable, "")
+        variable = api_key_env or own_keys()["anthropic"].variable
+        self._key = "" if keyless else read_key(variable)
         if not self._key and not keyless:
             raise UsageError(f"teacher.provider=anthropic: {variable} is not set in the environment")
-        self._rate, self._base_url, self._timeout = rate, base_url, timeout
+        self._rate, self._base_url, self._timeout, self._variable = rate, base_url, timeout, variable
         self._client: AsyncAnthropic | None = None
 
     def request_body(self, request: Request) -> Mapping[str, Any]:
@@ -209,6 +210,7 @@ class Anthropic:
                 timeout=httpx2.Timeout(self._timeout, connect=10.0),
                 http_client=anthropic.DefaultAsyncHttpxClient(follow_redirects=False),
             )
+            announce(self._variable, str(self._client.base_url), self.name)
         try:
             yield self._client
         except (anthropic.APIError, httpx2.HTTPError) as error:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from r2v.errors import UsageError
 from r2v.extensions import load_class
+from r2v.llm.providers.keys import announce_handed, require_sendable
 from r2v.llm.providers.prices import Rate
 from r2v.llm.providers.provider import Provider
 
@@ -23,8 +24,11 @@ PROVIDER_CLASSES = {
 
 def make_provider(spec: str, rate: Rate, *, base_url: str | None = None, api_key_env: str | None = None) -> Provider:
     """The provider of this name or dotted path, for one model. Raises UsageError where it cannot be loaded, is no
-    provider, or its key is not set."""
+    provider, its key is not set, or the variable may not be sent as one."""
     provider_class = load_class("teacher.provider", PROVIDER_CLASSES.get(spec, spec), PROVIDER_CLASSES, Provider)
+    if api_key_env is not None and spec not in PROVIDER_CLASSES:
+        require_sendable(api_key_env)
+        announce_handed(api_key_env, spec, base_url)
     try:
         provider: Provider = provider_class(rate, base_url=base_url, api_key_env=api_key_env)
     except TypeError as error:

@@ -9,7 +9,6 @@ With `base_url` the same client talks to any OpenAI-compatible endpoint (vLLM, O
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -19,16 +18,17 @@ from typing import TYPE_CHECKING, Any
 
 from r2v.errors import UsageError
 from r2v.llm.providers.classify import openai_answer, openai_line, read_line
+from r2v.llm.providers.keys import announce, read_key
 from r2v.llm.providers.openai_bodies import CHAT, RESPONSES, chat_body, response_answer, response_body
 from r2v.llm.providers.prices import Rate
 from r2v.llm.providers.provider import BatchLimits, BatchState, CallResult, LineSplitter, ProviderFault, fault_of
 from r2v.llm.providers.provider_requests import ProviderRequest, RequestVerdict, ResultLine
+from r2v.llm.providers.registry.table import own_keys
 from r2v.llm.types import Request
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
-OPENAI_KEY_ENV = "OPENAI_API_KEY"
 BATCH_KEY_METADATA = "r2v_batch"
 """Metadata under which a batch keeps our key, by which an unconfirmed one is found again."""
 _ENDED = ("completed", "failed", "expired", "cancelled")
@@ -42,7 +42,8 @@ class OpenAI:
 
     base_url: the endpoint's root, such as http://localhost:8000/v1; None: OPENAI_BASE_URL, or OpenAI itself.
     api_key_env: the environment variable that holds the key; None: OPENAI_API_KEY. timeout: seconds of one call.
-    keyless: it only makes bodies, and calls nobody. Raises UsageError where no key is set.
+    keyless: it only makes bodies, and calls nobody. Raises UsageError where no key is set, or the
+    variable may not be sent as one.
     """
 
     name = "openai"
@@ -57,12 +58,12 @@ class OpenAI:
         timeout: float = 600.0,
         keyless: bool = False,
     ) -> None:
-        variable = api_key_env or OPENAI_KEY_ENV
-        self._key = os.environ.get(variable, "")
+        variable = api_key_env or own_keys()["openai"].variable
+        self._key = "" if keyless else read_key(variable)
         if not self._key and not keyless:
             anyhow = " (any text, if the endpoint asks for no key)" if base_url else ""
             raise UsageError(f"teacher.provider=openai: {variable} is not set in the environment{anyhow}")
-        self._rate, self._base_url, self._timeout = rate, base_url, timeout
+        self._rate, self._base_url, self._timeout, self._variable = rate, base_url, timeout, variable
         if rate.shape.responses:
             self.limits = replace(self.limits, endpoint=RESPONSES)
         self._client: AsyncOpenAI | None = None
@@ -175,6 +176,7 @@ class OpenAI:
                 timeout=httpx2.Timeout(self._timeout, connect=10.0),
                 http_client=openai.DefaultAsyncHttpxClient(follow_redirects=False),
             )
+            announce(self._variable, str(self._client.base_url), self.name)
         try:
             yield self._client
         except (openai.APIError, httpx2.HTTPError) as error:

@@ -69,11 +69,11 @@ def test_batches_of_a_provider_without_them_are_refused(gateway: str, tmp_path: 
 
 @pytest.mark.parametrize("name", PROVIDER_CLASSES)
 def test_the_bundled_providers_take_batches(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LAB_KEY", "sk-lab")
+    monkeypatch.setenv("LAB_API_KEY", "sk-lab")
     rate = rate_of(name, "a-model", 1.0, 2.0)
-    assert isinstance(make_provider(name, rate, api_key_env="LAB_KEY"), BatchProvider)
-    with pytest.raises(UsageError, match="NO_SUCH_KEY is not set"):
-        make_provider(name, rate, api_key_env="NO_SUCH_KEY")
+    assert isinstance(make_provider(name, rate, api_key_env="LAB_API_KEY"), BatchProvider)
+    with pytest.raises(UsageError, match="NO_SUCH_API_KEY is not set"):
+        make_provider(name, rate, api_key_env="NO_SUCH_API_KEY")
 
 
 class Nothing:

@@ -1,0 +1,117 @@
+"""Keys: which environment variables may be sent as a provider's key, and the line before one leaves for another host.
+
+    allow(["LAB_SECRET"])                                         # what --allow-env names
+    key = read_key("OPENAI_API_KEY")                              # UsageError for a variable that may not be sent
+    announce("OPENAI_API_KEY", "http://localhost:8000/v1", "openai")
+
+A configuration names the variable of a key and the host that it goes to, so a stranger's file could send any secret of
+the environment anywhere. A variable is read here where the model registry knows it, its name ends in _API_KEY, or the
+command line allows it; and before a key goes to a host that is not its provider's own, one line names both.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from urllib.parse import urlsplit
+
+from r2v.errors import UsageError
+from r2v.llm.providers.registry.table import OwnKey, own_keys
+from r2v.log import logger
+
+OPTION = "--allow-env"
+ENGINE_KEY_ENV = "R2V_ENGINE_KEY"
+"""The variable with the key of a serving engine that somebody else started (`policy.engine`)."""
+_SUFFIX = "_API_KEY"
+_allowed: tuple[str, ...] = ()
+_announced: set[tuple[str, str]] = set()
+
+
+def allow(variables: Collection[str]) -> None:
+    """Let this process send these variables as keys, beside those that it always may; replaces what was allowed."""
+    global _allowed
+    _allowed = tuple(dict.fromkeys(variables))
+
+
+@contextmanager
+def also_allowed(variables: Collection[str]) -> Iterator[None]:
+    """Within the block, allow these variables too."""
+    before = _allowed
+    allow([*before, *variables])
+    try:
+        yield
+    finally:
+        allow(before)
+
+
+def allowed() -> tuple[str, ...]:
+    """The variables that the command line allows."""
+    return _allowed
+
+
+def allowed_words(variables: Collection[str] | None = None) -> list[str]:
+    """The options that allow another R2V process these variables (None: those of this process)."""
+    return [word for name in (_allowed if variables is None else variables) for word in (OPTION, name)]
+
+
+def require_sendable(variable: str | None) -> None:
+    """Raises UsageError for a variable that may not be sent as a key; None, the provider's own, may be."""
+    if variable is None or variable.endswith(_SUFFIX) or variable in (*_known(), *_allowed):
+        return
+    raise UsageError(
+        f"api_key_env={variable}: not known as the key of a provider, and nothing was sent; allowed are "
+        f"{', '.join(_known())} and names that end in {_SUFFIX}; if it is your key for that endpoint, add {OPTION} "
+        f"{variable} to the command"
+    )
+
+
+def read_key(variable: str) -> str:
+    """The key in a variable; empty where it is not set. Raises UsageError as `require_sendable` does."""
+    require_sendable(variable)
+    return os.environ.get(variable, "")
+
+
+def announce(variable: str, url: str, provider: str | None = None) -> None:
+    """Log that a key is about to be sent to `url`, unless that is the own host of its provider: once in a process for
+    each key and host. `provider`: the one whose API is spoken; None: R2V's own engine."""
+    parts, own = urlsplit(url), _own_key(variable, provider)
+    if own is not None and _is_own(parts.hostname or "", own.host):
+        return
+    host = parts.netloc.rpartition("@")[2]
+    whose = "" if own is None else f" (not {own.name}'s own host {own.host})"
+    sent = f"the key in {variable}{_headers(provider)}"
+    _log_once(variable, host, f"sending {sent} to {parts.scheme}://{host}{parts.path.rstrip('/')}{whose}")
+
+
+def announce_handed(variable: str, spec: str, base_url: str | None) -> None:
+    """Log that a provider of somebody's own, which sends a key wherever it likes, is given the variable's name."""
+    place = base_url or "a host of its choice"
+    _log_once(variable, f"{spec} {place}", f"sending the key in {variable} to {place} by teacher.provider={spec}")
+
+
+def _headers(provider: str | None) -> str:
+    """Words on the headers that a provider's SDK sends beside the key, where the user has set any."""
+    variable = "" if provider is None else f"{provider.upper()}_CUSTOM_HEADERS"
+    return f" and the headers in {variable}" if os.environ.get(variable) else ""
+
+
+def _log_once(variable: str, place: str, line: str) -> None:
+    if (variable, place) not in _announced:
+        _announced.add((variable, place))
+        logger.warning("%s", line)
+
+
+def _known() -> list[str]:
+    return [*(key.variable for key in own_keys().values()), ENGINE_KEY_ENV]
+
+
+def _own_key(variable: str, provider: str | None) -> OwnKey | None:
+    """Whose key it is: the provider's whose variable it is by name, else that of the provider which is asked."""
+    named = next((key for key in own_keys().values() if key.variable == variable), None)
+    return named or own_keys().get(provider or "")
+
+
+def _is_own(host: str, own: str) -> bool:
+    """True for the host itself and its subdomains, such as a region's."""
+    return host == own or host.endswith(f".{own}")
