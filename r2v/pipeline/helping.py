@@ -99,7 +99,7 @@ def helpers(config: Config, row: Job, count: int, words: Sequence[str] = ()) -> 
     with tempfile.TemporaryDirectory(prefix="r2v-helpers-") as folder:
         path = Path(folder) / "config.yaml"
         path.write_text(to_yaml(config))
-        command = [sys.executable, "-m", "r2v", *row.argv, "--config", str(path), *words, *allowed_words(), "--helper"]
+        command = helper_command(row, path, words)
         started = [subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL) for _ in range(count)]
         try:
             yield
@@ -109,6 +109,11 @@ def helpers(config: Config, row: Job, count: int, words: Sequence[str] = ()) -> 
                 process.terminate()
             for process in started:
                 process.wait()
+
+
+def helper_command(row: Job, config: Path, words: Sequence[str]) -> list[str]:
+    """The command line of a helper on this machine, which may send the keys that this process may."""
+    return [sys.executable, "-m", "r2v", *row.argv, "--config", str(config), *words, *allowed_words(), "--helper"]
 
 
 def _wait_for(processes: Sequence[subprocess.Popen[bytes]]) -> None:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from r2v.errors import InputError, Interrupted, LeaseConflict, R2VError, UsageError
+from r2v.llm.providers.keys import allowed_words
 from r2v.log import logger, setup
 from r2v.several_nodes import node_count
 from r2v.slurm import chain as chains
@@ -64,6 +65,8 @@ def run(words: list[str], *, name: str, job: str | None = None, attempt: int = 1
 
     Records lie in the chain's folder under the Slurm job's id. Without Slurm nothing is recorded.
     """
+    if job is not None:
+        words = with_allowed_keys(words, _chain(root, name))
     id_ = os.environ.get("SLURM_JOB_ID", "")
     folder = job_record.record_folder(root, name, id_).resolve() if id_ else None
     job_start = JobStart(
@@ -91,6 +94,12 @@ def run(words: list[str], *, name: str, job: str | None = None, attempt: int = 1
     job_start.helpers = helper_array(words, name=name, job=job_start.job, job_id=id_, root=root)
     code, error = wait_for(process)
     return code if job_start.put_back else _end(job_start, root, name, code, error)
+
+
+def with_allowed_keys(words: Sequence[str], chain: chains.Chain | None) -> list[str]:
+    """The command line of a chain's job with the variables that the chain allows it to send as keys. They are read from
+    the chain as the job starts, so that what `resume` allows holds for jobs that were waiting in the queue."""
+    return [*words, *allowed_words(() if chain is None else chain.allow_env)]
 
 
 def _look_beside(root: Path, name: str, job_start: JobStart) -> None:

@@ -20,7 +20,6 @@ from pathlib import Path
 from submitit.helpers import Checkpointable
 
 from r2v.errors import EnvironmentFault
-from r2v.llm.providers.keys import allowed_words
 from r2v.log import logger
 from r2v.slurm import chain as chains
 from r2v.slurm import client
@@ -62,8 +61,7 @@ class StageJob(Checkpointable):
 def words_of(root: Path, chain: Chain, job: str, overrides: Sequence[str]) -> list[str]:
     """The `r2v` command line of a job, on the configuration that the chain keeps."""
     config = chains.folder(Path(), chain.name) / "config.yaml"
-    changed = ["--overrides", *overrides] if overrides else []
-    return [*chain.jobs[job].command, "--config", str(config), *changed, *allowed_words(chain.allow_env)]
+    return [*chain.jobs[job].command, "--config", str(config), *(["--overrides", *overrides] if overrides else [])]
 
 
 def submit_stage(root: Path, chain: Chain, job: str, planned: Attempt, waits: Sequence[str]) -> str:

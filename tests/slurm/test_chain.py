@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,14 @@ def test_a_chain_reads_back_as_it_was_written(tmp_path: Path) -> None:
     chains.write(tmp_path, whole)
     assert chains.read(tmp_path, "desk_noisy") == whole
     assert json.loads((tmp_path / "outputs/.chains/desk_noisy/chain.json").read_text())["format"] == 1
+
+
+def test_the_variables_that_jobs_may_send_are_read_back_and_no_key_stands_there_for_none(tmp_path: Path) -> None:
+    for names in ((), ("LAB_SECRET",)):
+        chains.write(tmp_path, replace(chain(collect=job()), allow_env=names))
+        assert chains.read(tmp_path, "desk_noisy").allow_env == names
+        written = (chains.folder(tmp_path, "desk_noisy") / "chain.json").read_text()
+        assert ("allow_env" in written) == bool(names), "an earlier R2V, whose jobs may be queued, refuses a new key"
 
 
 def test_a_chain_whose_content_was_altered_is_refused(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from r2v.errors import EnvironmentFault, LeaseConflict, UsageError
 from r2v.slurm import chain as chains
 from r2v.slurm import client, job_record, run_all
 from r2v.slurm.client import NoSlurm
+from r2v.slurm.runner import with_allowed_keys
 from tests.pipeline.test_run import NAMES, SEED_TABLE
 from tests.slurm.faked import FAKE, Faked
 from tests.slurm.faked import faked as faked
@@ -459,6 +460,33 @@ def test_resume_does_not_change_what_runs(checkout: Faked) -> None:
     with pytest.raises(LeaseConflict, match=f"collect runs with the configuration as it was .job {running['JobID']}"):
         run_all.resume(overrides=["data.seeds=[7]"])
     assert run_all.resume(overrides=["router.l2=7"]) == 0
+
+
+PAID = ["teacher.provider=openai", "teacher.model_name=gpt-5.2", "teacher.api_key_env=LAB_SECRET"]
+
+
+def test_the_variable_that_a_chain_may_send_as_a_key_is_recorded_and_holds_for_its_jobs(
+    checkout: Faked, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LAB_SECRET", "sk-0123456789")
+    asked: dict[str, Any] = {"benchmark": "desk", "overrides": PAID, "without": NAMES[1:]}
+    with pytest.raises(UsageError, match="--allow-env LAB_SECRET"):
+        run_all.submit(**asked)
+    assert calls(checkout, "sbatch") == [] and chains.names(checkout.root) == []
+    run_all.submit(**asked, allow_env=["LAB_SECRET"], dry_run=True)
+    assert capsys.readouterr().out.count(" --allow-env LAB_SECRET'") == 1
+    run_all.submit(**asked, allow_env=["LAB_SECRET"])
+    run_all.submit(**asked)
+    assert chain(checkout).allow_env == ("LAB_SECRET",) and len(calls(checkout, "sbatch")) == 2
+    assert with_allowed_keys(["collect"], chain(checkout)) == ["collect", "--allow-env", "LAB_SECRET"]
+    with pytest.raises(UsageError, match="--allow-env NEW_SECRET"):
+        run_all.resume(overrides=["teacher.api_key_env=NEW_SECRET"])
+    run_all.resume(overrides=["teacher.max_tokens=7"], allow_env=["OTHER_SECRET"])
+    assert chain(checkout).allow_env == ("LAB_SECRET", "OTHER_SECRET")
+    assert "sk-0123456789" not in (chains.folder(checkout.root, NAME) / "chain.json").read_text()
+    put(checkout, [])
+    with pytest.raises(UsageError, match="--allow-env LAB_SECRET"):  # allowed to that configuration, not to this one
+        run_all.submit(**{**asked, "overrides": [*PAID, "teacher.base_url=http://stranger/v1"]})
 
 
 def test_what_is_submitted_without_a_job_stays_without_it(checkout: Faked) -> None:

@@ -7,6 +7,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,11 +15,17 @@ import pytest
 from r2v.cli.main import main
 from r2v.emulator import Emulator
 from r2v.errors import UsageError
+from r2v.experiments.located_yaml import LocatedTree
+from r2v.experiments.records import RunRecord
+from r2v.experiments.spec import ExperimentSpec
+from r2v.experiments.words import words_of
 from r2v.llm.engines.release import ENGINE_KEY_ENV
 from r2v.llm.providers import keys
 from r2v.llm.providers.factory import make_provider
 from r2v.llm.providers.prices import Rate, rate_of
 from r2v.llm.providers.provider import ProviderFault
+from r2v.pipeline.helping import helper_command
+from r2v.pipeline.jobs import job
 from tests.llm.talk import MODELS
 
 R2V = Path(keys.__file__).parents[2]
@@ -155,6 +162,18 @@ def test_a_provider_of_ones_own_is_given_no_other_variable_either(caplog: pytest
         make_provider(spec, rate, base_url="http://lab/v1", api_key_env=SECRET)
     make_provider(spec, rate, base_url="http://lab/v1", api_key_env="LAB_API_KEY")
     assert caplog.messages == [f"sending the key in LAB_API_KEY to http://lab/v1 by teacher.provider={spec}"]
+
+
+def test_processes_that_a_command_starts_are_allowed_the_same() -> None:
+    """Helpers beside a stage, and the runs of an experiment over one; a program of the user's own takes no option."""
+    tree = LocatedTree(path=Path("s.yaml"), value={}, lines={})
+    sweep = ExperimentSpec(tree=tree, sha256="", name="s", mode="training", stage="evaluate")
+    record = RunRecord(run="run_001", status="pending", config_path="c.yaml", run_dir="runs/1", identity="")
+    for allowed in ([], [SECRET]):
+        keys.allow(allowed)
+        command_lines = [helper_command(job("evaluate"), Path("c.yaml"), ()), words_of(sweep, record)]
+        assert all(("--allow-env" in words, SECRET in words) == (bool(allowed),) * 2 for words in command_lines)
+    assert SECRET not in words_of(replace(sweep, stage=None, command=("train", "{config}")), record)
 
 
 def test_no_other_module_reads_a_key_from_the_environment() -> None:
