@@ -9,8 +9,9 @@ line that says what is imported, and from which file, comes first. What is named
 extension point asks for: a class with the methods of its protocol, or a function with the parameters that it is called
 with. Python's own modules are never extensions, so `os:system` is refused before anything is imported.
 
-`source_sha256` goes into a fingerprint in place of a version number, so an edited extension makes a new artifact. It
-reads the file and imports nothing: a configuration can be looked at without running what it names.
+Commands that only read (docs/trust.md lists them) run within `importing_nothing`, where nothing is imported, whoever
+asks. `source_sha256` goes into a fingerprint in place of a version number, so an edited extension makes a new artifact.
+It reads the file and imports nothing: a configuration can be looked at without running what it names.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ import inspect
 import logging
 import re
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
@@ -31,8 +33,32 @@ from r2v.errors import UsageError, nearest
 
 logger = logging.getLogger("r2v")
 
+_importing = True
+"""False within `importing_nothing`."""
+
 _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*( [0-9a-f]{64})?", re.ASCII)
 """A path, and in settings that go into a fingerprint the content of its file behind it."""
+
+
+class NotImported(UsageError):
+    """Code of somebody's own was asked for within `importing_nothing`."""
+
+
+@contextmanager
+def importing_nothing() -> Iterator[None]:
+    """Within the block, import no code that a file names: a command that only reads runs there, so that looking at a
+    stranger's configuration runs nothing of his."""
+    global _importing
+    before, _importing = _importing, False
+    try:
+        yield
+    finally:
+        _importing = before
+
+
+def may_import() -> bool:
+    """True if code that a file names may be imported here."""
+    return _importing
 
 
 def search_working_directory() -> None:
@@ -97,13 +123,16 @@ def require_function(key: str, spec: str, found: Any, parameters: Sequence[str])
 def load_attribute(key: str, spec: str, builtin: Collection[str]) -> Any:
     """What stands at `package.module:name`, whatever it is. One line says what is imported before it is.
 
-    Raises UsageError in one line where `spec` is neither a path nor built in (with the nearest built-in name), the
-    module is Python's own, cannot be imported, or has no such name (with the nearest it has).
+    Raises NotImported within `importing_nothing`; UsageError in one line where `spec` is neither a path nor built in
+    (with the nearest built-in name), the module is Python's own, cannot be imported, or has no such name (with the
+    nearest it has).
     """
     require_name(key, spec, builtin)
     module_name, _, name = spec.partition(":")
     if module_name.partition(".")[0] in sys.stdlib_module_names:
         raise UsageError(f"{key}={spec}: {module_name} is a module of Python itself; name one of your own")
+    if not (_importing or _is_own(spec)):
+        raise NotImported(f"{key}={spec}: a command that only reads imports no {module_name}; run it to import that")
     if module_name not in sys.modules:
         _announce(key, spec)
     search_working_directory()
@@ -118,10 +147,15 @@ def load_attribute(key: str, spec: str, builtin: Collection[str]) -> Any:
     return getattr(module, name)
 
 
+def _is_own(spec: str) -> bool:
+    """True if the path is of R2V's own."""
+    return spec.startswith("r2v.")
+
+
 @cache
 def _announce(key: str, spec: str) -> None:
     """Say what is about to be imported, once in a process. R2V's own modules need no word."""
-    if spec.startswith("r2v."):
+    if _is_own(spec):
         return
     if (file := source_file(spec)) is None:
         raise UsageError(f"{key}={spec}: cannot import {spec.partition(':')[0]} (no such module); {_remedy()}")

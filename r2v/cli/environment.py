@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from r2v.cli.options import Parser, add_allow_env, add_config_options, load_config, whole
+from r2v.cli.options import Parser, add_allow_env, add_config_options, load_config, runs_code, whole
 from r2v.constraints import Range
-from r2v.errors import UsageError
+from r2v.errors import InputError, UsageError
+from r2v.extensions import is_dotted
+from r2v.log import logger
+
+if TYPE_CHECKING:
+    from r2v.config import Config
+    from r2v.envs.base import Benchmark
 
 
 def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
@@ -15,7 +23,8 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     parser = commands.add_parser(
         "check-env",
         help=about,
-        description=f"{about[0].upper()}{about[1:]}. Its code is imported and run. Exit code 0 without faults, else 2.",
+        description=f"{about[0].upper()}{about[1:]}. Its code is imported and run, and the counts of "
+        "its tasks are recorded for dry runs. Exit code 0 without faults, else 2.",
     )
     parser.add_argument(
         "benchmark",
@@ -25,6 +34,7 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     )
     add_config_options(parser)
     add_allow_env(parser)
+    runs_code(parser)
     parser.add_argument(
         "--num-tasks",
         type=whole(Range(at_least=1, at_most=10_000)),
@@ -36,7 +46,7 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
 
 
 def _act(arguments: argparse.Namespace) -> int:
-    from r2v.envs.base import benchmark_class
+    from r2v.envs.base import benchmark_class, declaration_problem
     from r2v.envs.check import check_benchmark
     from r2v.envs.guard import described
 
@@ -47,6 +57,8 @@ def _act(arguments: argparse.Namespace) -> int:
         benchmark = made_by(**config.env.options)
     except Exception as error:  # somebody else's constructor
         raise UsageError(f"{spec}: cannot be made with env.options {config.env.options}: {described(error)}") from error
+    if is_dotted(spec) and declaration_problem(benchmark) is None:
+        _record(replace(config, env=replace(config.env, benchmark=spec)), benchmark)
     findings = check_benchmark(
         benchmark, num_tasks=arguments.num_tasks, seed=config.seed, max_steps=config.inference.max_steps
     )
@@ -58,3 +70,18 @@ def _act(arguments: argparse.Namespace) -> int:
         raise UsageError(f"{spec}: {count} {'fault' if count == 1 else 'faults'} of the contract, listed above")
     print(f"{spec}: keeps the contract, by what it declares and by {findings.num_episodes} episodes")
     return 0
+
+
+def _record(config: Config, benchmark: Benchmark) -> None:
+    """Write the counts down for the commands that import nothing. A benchmark whose tasks cannot be split has none: the
+    check says so."""
+    from r2v.pipeline.plan.recorded import record, recorded
+
+    try:
+        record(config, benchmark)
+    except (UsageError, InputError) as error:
+        logger.warning("its tasks are not recorded for dry runs: %s", error)
+        return
+    if counts := recorded(config):
+        tasks = ", ".join(f"{count} {split}" for split, count in counts.tasks.items() if count)
+        print(f"counts {tasks or 'no tasks'}; recorded for dry runs, which do not import it")

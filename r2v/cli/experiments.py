@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from r2v.cli.options import Parser, add_allow_env, add_word, whole
+from r2v.cli.options import Parser, add_allow_env, add_word, runs_code, whole
 from r2v.constraints import Range
 from r2v.errors import InputError, UsageError
 
@@ -45,6 +45,7 @@ def _add_run(words: Any) -> None:
         "--exp", type=Path, required=True, metavar="FILE", help="the specification, in configs/experiments"
     )
     _add_run_options(run)
+    runs_code(run)
     run.add_argument(
         "--dry-run", action="store_true", help="print how many points there are, which, and their cost; run nothing"
     )
@@ -144,6 +145,7 @@ def _add_point(words: Any) -> None:
     point = add_word(words, "point", "what a run of an experiment over a stage executes", _point)
     _add_point_files(point)
     add_allow_env(point)
+    runs_code(point)
     point.add_argument("--stage", required=True, metavar="STAGE", help="the stage to make, with all that it needs")
 
 

@@ -9,12 +9,14 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 
 from r2v import __version__
 from r2v.cli import stages
 from r2v.cli.boundary import guarded, require_text, require_usable_paths
-from r2v.cli.options import Parser
+from r2v.cli.options import Parser, imports_nothing
 from r2v.errors import EXIT_CODES
+from r2v.extensions import importing_nothing
 from r2v.llm.providers import keys
 from r2v.signals import interrupt_on_stop
 from r2v.storage.record import recording
@@ -37,7 +39,8 @@ def _act(words: list[str]) -> int:
         require_usable_paths(arguments)
         keys.allow(getattr(arguments, "allow_env", ()))
         act: Callable[[argparse.Namespace], int] = arguments.act
-        return act(arguments)
+        with importing_nothing() if imports_nothing(arguments) else nullcontext():
+            return act(arguments)
 
 
 def stage_parser() -> argparse.ArgumentParser:

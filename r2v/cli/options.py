@@ -97,6 +97,18 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=whole(SEED), metavar="N", help="seed of training and of every draw (default: 0)")
 
 
+def runs_code(parser: argparse.ArgumentParser) -> None:
+    """Let a command import code that a file names, which it says in a line: no other command does, nor one with
+    --dry-run (`r2v.extensions.importing_nothing`)."""
+    parser.set_defaults(runs_code=True)
+
+
+def imports_nothing(arguments: argparse.Namespace) -> bool:
+    """True if a parsed command line only reads: then no code that a file names is imported."""
+    dry = any(getattr(arguments, name, False) for name in ("dry_run", "--dry-run"))
+    return dry or not getattr(arguments, "runs_code", False) or not getattr(arguments, "trust", True)
+
+
 def add_allow_env(parser: argparse.ArgumentParser) -> None:
     """Add --allow-env, to a command that may send a key which its configuration names."""
     parser.add_argument(

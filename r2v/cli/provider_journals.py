@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from r2v.cli.options import runs_code
 from r2v.errors import Interrupted, UsageError
 
 _PATIENCE = 30.0
@@ -25,6 +26,7 @@ def add_commands(providers: Any) -> None:
     status.set_defaults(act=_status)
     reconcile = providers.add_parser("reconcile", help="ask the provider for open batches, and bring home what ended")
     _run_argument(reconcile)
+    runs_code(reconcile)  # a provider of one's own, as a journal names it
     reconcile.set_defaults(act=_reconcile)
     forget = providers.add_parser("forget", help="give up one batch whose results are gone; the next run asks anew")
     forget.add_argument("batch", metavar="BATCH", help="the batch, by the provider's name for it or the journal's")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from r2v.cli import ledger, provider_journals
-from r2v.cli.options import SEED, decimal, whole
+from r2v.cli.options import SEED, decimal, runs_code, whole
 from r2v.constraints import Range, require
 from r2v.errors import UsageError, nearest
 
@@ -38,6 +38,7 @@ def add_commands(commands: Any) -> None:
         "emulate", help="serve the OpenAI and Anthropic APIs on this machine, with faults on request"
     )
     add_options(emulate)
+    runs_code(emulate)  # what --answer names
     emulate.set_defaults(act=act)
 
 

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from r2v.cli.options import SEED, Parser, add_allow_env, add_config_options, add_force, load_config, whole
+from r2v.cli.options import SEED, Parser, add_allow_env, add_config_options, add_force, load_config, runs_code, whole
 from r2v.console import text_table
 from r2v.log import logger
 from r2v.pipeline.jobs import JOBS, job
@@ -24,6 +24,7 @@ def add_run(commands: argparse._SubParsersAction[Parser]) -> None:
     )
     add_config_options(run)
     add_allow_env(run)
+    runs_code(run)
     add_force(run)
     run.add_argument(
         "--from",
@@ -56,6 +57,7 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
         action="store_true",
         help="import the benchmark that the folder names where it is not R2V's own: its code runs (default: refused)",
     )
+    runs_code(verify)  # with --trust alone
     verify.set_defaults(act=_verify)
     about = "a results folder as one page: claims, figures, every episode"
     report = commands.add_parser(
@@ -147,7 +149,7 @@ def _dry_run(config: Config, arguments: argparse.Namespace) -> int:
 
     steps = plan(config, start=arguments.start, without=arguments.without)
     wanted = [step.job for step in steps if arguments.force or step.state != "up to date"]
-    known = known_here(config, imports=True)
+    known = known_here(config)
     for step in steps:
         print(f"{step.job.name:16} {step.state}: {step.why}")
     if not wanted:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from r2v.cli.boundary import require_place
-from r2v.cli.options import Parser, add_allow_env, add_config_options, add_force, load_config, whole
+from r2v.cli.options import Parser, add_allow_env, add_config_options, add_force, load_config, runs_code, whole
 from r2v.constraints import Range
 from r2v.errors import InputError
 from r2v.log import logger
@@ -36,6 +36,7 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
         parser = commands.add_parser(row.name, help=row.help, description=f"{row.help}.")
         add_config_options(parser)
         add_allow_env(parser)
+        runs_code(parser)
         add_force(parser)
         for flag in row.flags:
             if flag.metavar is None:

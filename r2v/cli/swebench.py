@@ -40,11 +40,12 @@ def _images(arguments: argparse.Namespace) -> int:
     from r2v.envs.swe.images import make_images
 
     config = load_config(arguments)
-    benchmark = load_benchmark(config.env.benchmark, config.env.options)
-    if not isinstance(benchmark, SweBench):
+    if config.env.benchmark != SweBench.name:
         raise UsageError(
             f"env.benchmark={config.env.benchmark}: has no images; name --config configs/swebench/noisy.yaml"
         )
+    benchmark = load_benchmark(SweBench.name, config.env.options)
+    assert isinstance(benchmark, SweBench)
     instances = list(benchmark.instances.values())
     failed = make_images(benchmark.opener, instances, say=print)
     if failed:

@@ -16,7 +16,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from r2v.data.episode import AppliedPerturbation
 from r2v.errors import InputError, R2VError, UsageError, nearest
-from r2v.extensions import is_dotted, load_class
+from r2v.extensions import is_dotted, load_class, may_import
 from r2v.llm.types import Request, ToolSpec
 
 
@@ -232,7 +232,10 @@ def more_tasks(benchmark: Benchmark) -> str:
 
 def require_playable(spec: str, options: dict[str, Any] | None = None) -> None:
     """Raises UsageError as `benchmark_class` does, and where the benchmark says itself, by a method
-    `require_set_up(**options)`, that it cannot be played from here: something is not installed, or no site is named."""
+    `require_set_up(**options)`, that it cannot be played from here: something is not installed, or no site is named. One
+    of somebody's own says nothing to a command that only reads, for that does not import it."""
+    if is_dotted(spec) and not may_import():
+        return
     if (says := getattr(benchmark_class(spec), "require_set_up", None)) is not None:
         says(**(options or {}))
 

@@ -13,6 +13,7 @@ from typing import Any
 from r2v.config import Config, identity
 from r2v.config.ablations import Ablation
 from r2v.config.methods import CLONE, METHODS, ROUTERS
+from r2v.extensions import is_dotted, may_import
 from r2v.pipeline.graph import as_configured
 from r2v.pipeline.jobs import JOBS, job
 from r2v.pipeline.rows import Job
@@ -74,7 +75,7 @@ def _deciding_inputs(config: Config, row: Job) -> set[str]:
 def _sections(config: Config, row: Job) -> Any:
     """Return a job's own settings, with the label source of a verifier that `auto` comes to."""
     sections = row.load().sections(config)
-    return _labels_named(sections) if row.name == "verifier" else sections
+    return _labels_named(config, sections) if row.name == "verifier" else sections
 
 
 def _differ(sections: Any, others: Any) -> bool:
@@ -82,13 +83,24 @@ def _differ(sections: Any, others: Any) -> bool:
     return sections != others and identity(sections) != identity(others)
 
 
-def _labels_named(sections: Any) -> Any:
-    from r2v.envs.base import load_benchmark
+def _labels_named(config: Config, sections: Any) -> Any:
     from r2v.stages.train_verifier import label_source
 
     if sections.verifier.label_sources != ["auto"] or sections.verifier.mode == "llm_judge":
         return sections
     source = "outcome"
     if sections.teacher.provider == "scripted":
-        source = label_source(sections, load_benchmark(sections.env.benchmark, sections.env.options))
+        source = label_source(sections, deterministic=_deterministic(config))
     return dataclasses.replace(sections, verifier=dataclasses.replace(sections.verifier, label_sources=[source]))
+
+
+def _deterministic(config: Config) -> bool:
+    """True if the benchmark's worlds fork exactly: as it says itself, or as was recorded of one that is not imported
+    here. One that nobody has recorded has made no artifact that the answer could concern."""
+    from r2v.envs.base import load_benchmark
+    from r2v.pipeline.plan.recorded import recorded
+
+    if may_import() or not is_dotted(config.env.benchmark):
+        return load_benchmark(config.env.benchmark, config.env.options).capabilities.deterministic
+    counts = recorded(config)
+    return counts is None or counts.deterministic

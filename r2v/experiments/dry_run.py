@@ -15,6 +15,7 @@ from r2v.experiments.asha_rule import AshaRule, levels_of
 from r2v.experiments.expansion import Point, shown_value
 from r2v.experiments.opening import completed_elsewhere
 from r2v.experiments.spec import ExperimentSpec
+from r2v.pipeline.plan.known import UNCOUNTED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +28,8 @@ class PointCost:
     """List price; None where it is not known."""
     hours: float
     """By the clock, one job after another; nan where it is not known."""
+    to_count: str = ""
+    """Of a benchmark that nobody has counted: why the figures are unknown, and the command that counts it."""
 
 
 def dry_run_lines(spec: ExperimentSpec, points: Sequence[Point]) -> list[str]:
@@ -41,7 +44,8 @@ def dry_run_lines(spec: ExperimentSpec, points: Sequence[Point]) -> list[str]:
         cells += [*([str(point.seed)] if spec.seeds else []), *([] if keys else [str(point.base)])]
         if costs:
             cost = costs[number]
-            cells += [" ".join(cost.jobs) or "nothing: made already", _figure(cost.gpu_hours), _figure(cost.usd)]
+            figures = (_figure(value, not cost.to_count) for value in (cost.gpu_hours, cost.usd))
+            cells += [" ".join(cost.jobs) or "nothing: made already", *figures]
         else:
             cells.append("nothing: completed already" if point.identity in done else spec.runs)
         rows.append(cells)
@@ -49,6 +53,7 @@ def dry_run_lines(spec: ExperimentSpec, points: Sequence[Point]) -> list[str]:
         f"{spec.name}: {len(points)} points",
         *text_table(rows).splitlines(),
         *([_total(costs)] if costs else []),
+        *dict.fromkeys(cost.to_count for cost in costs if cost.to_count),
         *([_rungs(spec.asha, points)] if spec.asha is not None else []),
     ]
 
@@ -63,15 +68,18 @@ def _rungs(rule: AshaRule, points: Sequence[Point]) -> str:
 def _total(costs: Sequence[PointCost]) -> str:
     prices = [cost.usd for cost in costs]
     usd = None if None in prices else sum(price for price in prices if price is not None)
+    counted = not any(cost.to_count for cost in costs)
     return (
         f"all: {sum(len(cost.jobs) for cost in costs)} stages to make, "
-        f"{_figure(sum(cost.gpu_hours for cost in costs))} GPU-hours, {_figure(usd)} dollars at list prices, "
-        f"{_figure(sum(cost.hours for cost in costs))} hours one after another"
+        f"{_figure(sum(cost.gpu_hours for cost in costs), counted)} GPU-hours, {_figure(usd, counted)} dollars at list "
+        f"prices, {_figure(sum(cost.hours for cost in costs), counted)} hours one after another"
     )
 
 
-def _figure(value: float | None) -> str:
-    return "unknown" if value is None or math.isnan(value) else f"{value:,.2f}"
+def _figure(value: float | None, counted: bool) -> str:
+    if value is not None and not math.isnan(value):
+        return f"{value:,.2f}"
+    return "unknown" if counted else UNCOUNTED
 
 
 def _costs(spec: ExperimentSpec, points: Sequence[Point]) -> list[PointCost]:
@@ -86,7 +94,7 @@ def _cost(stage: str, point: Point, counted: set[str]) -> PointCost:
     from r2v.experiments.point import config_of, jobs_of
     from r2v.pipeline.graph import selection, upstream
     from r2v.pipeline.plan.jobs_to_do import plan
-    from r2v.pipeline.plan.known import known_here
+    from r2v.pipeline.plan.known import known_here, uncounted_line
     from r2v.slurm.estimate import planned_by_headers
 
     config = config_of(point.text)
@@ -96,11 +104,13 @@ def _cost(stage: str, point: Point, counted: set[str]) -> PointCost:
     counted.update(step.recipe for step in new)
     if not new:
         return PointCost(jobs=(), gpu_hours=0.0, usd=0.0, hours=0.0)
-    works = planned_by_headers(config, [step.job for step in new], known_here(config))
+    known = known_here(config)
+    works = planned_by_headers(config, [step.job for step in new], known)
     prices = [work.usd for work in works]
     return PointCost(
         jobs=tuple(step.job.name for step in new),
         gpu_hours=sum(work.gpu_hours for work in works),
         usd=None if None in prices else sum(price for price in prices if price is not None),
         hours=sum(work.wall for work in works) / 3600,
+        to_count=uncounted_line(config, known) if known.to_count else "",
     )

@@ -45,7 +45,7 @@ COLLECT = Command(
     instead=(
         Instead(
             name="--dry-run",
-            call="r2v.stages.collect_estimate:describe",
+            call="r2v.pipeline.plan.dry_run:describe_collection",
             help="print the requests, tokens and US dollars it would take, and ask no model",
         ),
         Instead(

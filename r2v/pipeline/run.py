@@ -102,7 +102,7 @@ def run_job(
     if found is None:
         require_world(sections)
         require_settings(config, row)
-        fewer = fewer_than_asked(config, row)
+        fewer = fewer_than_asked(config, row, root)
         for item in inputs.values():
             verify(item)
         if force:

@@ -90,15 +90,20 @@ def describe(config: Config) -> str:
     return "\n".join(estimate(config).lines)
 
 
-def estimate(config: Config, root: Path = Path()) -> Estimate:
-    """Count and price what `collect` would ask. Raises UsageError for a scripted teacher, which costs nothing, and
-    for a model without a price."""
-    cfg = collect.CollectSettings.of(config)
-    if cfg.teacher.provider == "scripted":
+def require_paid(config: Config) -> None:
+    """Raises UsageError for a scripted teacher."""
+    if config.teacher.provider == "scripted":
         raise UsageError(
             "collect --dry-run: teacher.provider=scripted is asked nothing and costs nothing; allowed: "
             "openai, anthropic"
         )
+
+
+def estimate(config: Config, root: Path = Path()) -> Estimate:
+    """Count and price what `collect` would ask. Raises UsageError for a scripted teacher, which costs nothing, and
+    for a model without a price."""
+    require_paid(config)
+    cfg = collect.CollectSettings.of(config)
     rate, benchmark = asked_rate(cfg.teacher), load_benchmark(cfg.env.benchmark, cfg.env.options)
     specs = collect.collection_specs(cfg, benchmark, {})
     done = _done(cfg, root)

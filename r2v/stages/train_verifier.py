@@ -120,15 +120,15 @@ def run(cfg: VerifierSettings, work: Work) -> None:
     logger.info("  verifier: %s", figures_line(report))
 
 
-def label_source(cfg: VerifierSettings, benchmark: Benchmark | None) -> str:
+def label_source(cfg: VerifierSettings, *, deterministic: bool | None) -> str:
     """judge where it is asked for; corrupted (executed) where the teacher is free to play on and worlds fork exactly;
-    else outcome. `benchmark`: None where `needs_world` is False."""
+    else outcome. `deterministic`: of the benchmark's worlds; None where `needs_world` is False."""
     (asked,) = cfg.verifier.label_sources
     if cfg.verifier.mode == "llm_judge":
         return "judge"
-    if benchmark is None:
+    if deterministic is None:
         return asked
-    free = cfg.teacher.provider == "scripted" and benchmark.capabilities.deterministic
+    free = cfg.teacher.provider == "scripted" and deterministic
     return asked if asked != "auto" else "corrupted" if free else "outcome"
 
 
@@ -137,7 +137,7 @@ def _labelled(cfg: VerifierSettings, work: Work) -> list[VerifierExample]:
     from r2v.envs.base import load_benchmark
 
     benchmark = load_benchmark(cfg.env.benchmark, cfg.env.options) if cfg.needs_world else None
-    source = label_source(cfg, benchmark)
+    source = label_source(cfg, deterministic=None if benchmark is None else benchmark.capabilities.deterministic)
     logger.info("  labels come from: %s", source)
     if benchmark is not None and source == "corrupted":
         return _executed(cfg, work, benchmark)

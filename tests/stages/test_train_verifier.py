@@ -313,7 +313,8 @@ def test_the_label_source_says_the_same_as_the_mode(base: Path) -> None:
         (("teacher.provider=openai",), "outcome"),
         (("verifier.label_sources=[outcome]",), "outcome"),
     ):
-        assert label_source(VerifierSettings.of(load(None, list(said))), desk) == source
+        settings = VerifierSettings.of(load(None, list(said)))
+        assert label_source(settings, deterministic=desk.capabilities.deterministic) == source
     for said, told in (
         (("verifier.mode=llm_judge", "verifier.label_sources=[outcome]"), "under verifier.mode"),
         (("verifier.label_sources=[jugde]",), "must be one of"),

@@ -21,7 +21,7 @@ from r2v.console import duration, text_table
 from r2v.memory.seconds import ASSUMED, BANDWIDTH, UTILISATION
 from r2v.pipeline.jobs import job
 from r2v.pipeline.plan.case import Part
-from r2v.pipeline.plan.known import Known
+from r2v.pipeline.plan.known import UNCOUNTED, Known, known_here, uncounted_line
 from r2v.pipeline.plan.makes import makes_of
 from r2v.pipeline.plan.measured import MeasuredTime, measured_time
 from r2v.pipeline.plan.price import basis, dollars
@@ -260,7 +260,7 @@ def _time_cells(seconds: Seconds, counted: bool) -> tuple[str, ...]:
 
 def _figure(value: float, counted: bool, written: Callable[[float], str] = "{:,.1f}".format) -> str:
     """A figure as it is written, `?` where the work is not counted, unknown where the model's size is not known."""
-    return written(value) if not math.isnan(value) else "unknown" if counted else "?"
+    return written(value) if not math.isnan(value) else "unknown" if counted else UNCOUNTED
 
 
 def _dollars(usd: float | None) -> str:
@@ -289,6 +289,18 @@ def as_json(one: PlannedWork) -> dict[str, Any]:
         },
         "measured": None if one.measured is None else str(one.measured),
     }
+
+
+def describe_collection(config: Config) -> str:
+    """Text of `r2v collect --dry-run`: measured on a sample of requests; of a benchmark of one's own, which is not
+    imported for that, as the plan counts it. Raises UsageError as `collect_estimate.estimate` does."""
+    from r2v.stages import collect_estimate
+
+    collect_estimate.require_paid(config)
+    if not is_dotted(config.env.benchmark):
+        return collect_estimate.describe(config)
+    known = known_here(config)
+    return "\n".join(table([planned_work("collect", config, known, Allotted())], config, known))
 
 
 def warnings(jobs: Sequence[PlannedWork]) -> list[str]:
@@ -340,6 +352,8 @@ def _basis(jobs: Sequence[PlannedWork], config: Config, known: Known) -> list[st
     bounds: dict[str, dict[str, None]] = {}
     for part in (part for one in jobs for part in one.parts if part.part.at_most):
         bounds.setdefault(part.part.at_most, {})[part.name] = None
+    if known.to_count:
+        return [uncounted_line(config, known), basis(config)]
     return [
         f"tasks: {split}{asked}",
         *_above(jobs, config, known),

@@ -7,23 +7,25 @@ known = known_of(config, None)          # of one that is not loaded: what is dec
 from __future__ import annotations
 
 import json
-from collections import Counter
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 
 from r2v.config import Config
 from r2v.config.evaluation import IMPUTED
 from r2v.data.registry import DataRegistry
-from r2v.data.split import SPLITS, assign
 from r2v.envs.base import BENCHMARKS, Benchmark, benchmark_class, load_benchmark
 from r2v.envs.pace import Pace, pace_of
 from r2v.errors import InputError
 from r2v.extensions import is_dotted
 from r2v.pipeline.inputs import place_of
+from r2v.pipeline.plan.recorded import BenchmarkCounts, check_command, counts_of, recorded
 from r2v.storage.artifact_manifest import read_artifact_manifest
 
+UNCOUNTED = "?"
+"""A figure of a benchmark of one's own that nobody has counted, as it is printed."""
 _SHARES = {"train": 0.7, "calibration": 0.1, "evaluation": 0.2, "heldout": 0.0}
 """Of a benchmark whose tasks cannot be listed."""
 
@@ -33,8 +35,8 @@ class Known:
     """Of one benchmark under one configuration."""
 
     pace: Pace
-    tasks: Mapping[str, int]
-    """Split -> number of tasks."""
+    tasks: Mapping[str, float]
+    """Split -> number of tasks; nan where nobody has counted them."""
     copies: bool
     """Whether worlds can be copied (`Capabilities.snapshot`)."""
     deterministic: bool
@@ -43,41 +45,44 @@ class Known:
     mutating: Mapping[str, Sequence[bool]] = field(default_factory=dict)
     """Split -> of each of its tasks, in order, whether it changes a world that others share (`Task.mutates`); a split
     without one may be left out."""
+    to_count: str = ""
+    """The command that counts a benchmark of one's own that nobody has counted; "" where its tasks are counted, or
+    estimated from what R2V knows of the benchmark."""
 
     @property
     def changing(self) -> int:
         """Tasks that change a world which others share: played, never branched."""
         return sum(sum(flags) for flags in self.mutating.values())
 
-    def of_split(self, split: str, limit: int | None) -> int:
-        """Tasks of a split that are played under a limit (None: all)."""
-        return self.tasks[split] if limit is None else min(limit, self.tasks[split])
+    def of_split(self, split: str, limit: int | None) -> float:
+        """Tasks of a split that are played under a limit (None: all); nan where nobody has counted them."""
+        return self.tasks[split] if limit is None else min(self.tasks[split], limit)  # a nan stays one in this order
 
-    def branched_of_split(self, split: str, limit: int | None) -> int:
+    def branched_of_split(self, split: str, limit: int | None) -> float:
         """Of these tasks, those that may be branched."""
         played = self.of_split(split, limit)
-        return played - sum(self.mutating.get(split, ())[:played])
+        return played if math.isnan(played) else played - sum(self.mutating.get(split, ())[: int(played)])
 
 
 def known_of(config: Config, benchmark: Benchmark | None) -> Known:
     """What is known without playing. Raises UsageError for a declaration that is none."""
-    pace = pace_of(config.env.benchmark, benchmark)
-    if benchmark is None:
-        counted = {split: int(pace.tasks * share) for split, share in _SHARES.items()}
-        counted["evaluation"] = pace.tasks - counted["train"] - counted["calibration"]
-        spread = {split: _spread(pace.changing, count) for split, count in counted.items()}
-        return Known(pace=pace, tasks=counted, copies=False, deterministic=True, listed=False, mutating=spread)
-    tasks, able = benchmark.tasks(), benchmark.capabilities
-    split_of = assign(tasks, by=config.data.split_by, seed=config.data.split_seed)
-    splits = Counter(split_of.values())
-    shared = [] if able.parallel else tasks
+    if benchmark is not None:
+        return _counted(counts_of(config, benchmark))
+    pace = pace_of(config.env.benchmark, None)
+    counted = {split: int(pace.tasks * share) for split, share in _SHARES.items()}
+    counted["evaluation"] = pace.tasks - counted["train"] - counted["calibration"]
+    spread = {split: _spread(pace.changing, count) for split, count in counted.items()}
+    return Known(pace=pace, tasks=counted, copies=False, deterministic=True, listed=False, mutating=spread)
+
+
+def _counted(counts: BenchmarkCounts) -> Known:
     return Known(
-        pace=pace,
-        tasks={split: splits[split] for split in SPLITS},
-        copies=able.snapshot,
-        deterministic=able.deterministic,
+        pace=replace(counts.pace, basis=counts.basis),
+        tasks=counts.tasks,
+        copies=counts.snapshot,
+        deterministic=counts.deterministic,
         listed=True,
-        mutating={split: [task.mutates for task in shared if split_of[task.task_id] == split] for split in SPLITS},
+        mutating=counts.mutating,
     )
 
 
@@ -86,13 +91,31 @@ def _spread(share: float, count: int) -> list[bool]:
     return [int((index + 1) * share) > int(index * share) for index in range(count)]
 
 
-def known_here(config: Config, root: Path = Path(), *, imports: bool = False) -> Known:
-    """The same with what earlier runs under `root` have measured, which comes first. R2V's own benchmarks are asked; a
-    benchmark by dotted path where it may be imported."""
+def uncounted_line(config: Config, known: Known) -> str:
+    """One line on why figures of a benchmark are unknown, with the command that makes them known."""
+    return (
+        f"{UNCOUNTED}: {config.env.benchmark} was not imported to count its tasks, and as its module and env.options are "
+        f"now nobody has counted them; `{known.to_count}` imports it, checks it and records the counts"
+    )
+
+
+def known_here(config: Config, root: Path = Path()) -> Known:
+    """The same with what earlier runs under `root` have measured, which comes first. R2V's own benchmarks are asked;
+    one by dotted path is not imported: its counts are those that were recorded when it was."""
     name = config.env.benchmark
-    asked = (name in BENCHMARKS and _listed_here(config)) or (imports and is_dotted(name))
-    known = known_of(config, load_benchmark(name, config.env.options) if asked else None)
-    return Known(**{**vars(known), "pace": _played(config, known.pace, root)})
+    if is_dotted(name):
+        counts = recorded(config, root)
+        known = _counted(counts) if counts else _uncounted(config)
+    else:
+        asked = name in BENCHMARKS and _listed_here(config)
+        known = known_of(config, load_benchmark(name, config.env.options) if asked else None)
+    return replace(known, pace=_played(config, known.pace, root))
+
+
+def _uncounted(config: Config) -> Known:
+    estimated = known_of(config, None)
+    tasks = dict.fromkeys(estimated.tasks, math.nan)
+    return replace(estimated, tasks=tasks, mutating={}, to_count=check_command(config))
 
 
 def _listed_here(config: Config) -> bool:

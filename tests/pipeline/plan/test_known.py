@@ -11,7 +11,6 @@ from r2v.config import load
 from r2v.data.split import assign
 from r2v.envs.base import load_benchmark
 from r2v.envs.desk import Desk
-from r2v.envs.pace import UNDECLARED
 from r2v.pipeline.plan.known import known_here, known_of
 from r2v.pipeline.run import run_here
 from tests.pipeline.test_run import LATER, small
@@ -42,13 +41,6 @@ def test_of_one_that_is_not_there_the_declared_share_changes_shared_worlds(nothi
     assert known.branched_of_split("train", None) == 568 - int(568 * 374 / 812)
     assert known.branched_of_split("train", 2) == 2 and known.branched_of_split("train", 3) == 2
     assert known_here(load("configs/swebench/noisy.yaml")).changing == 0
-
-
-def test_a_benchmark_of_ones_own_is_imported_only_where_it_may_be() -> None:
-    config = load(None, ["env.benchmark=tests.pipeline.plan.counting:Replayed"])
-    assert not known_here(config).listed and known_here(config).pace is UNDECLARED
-    known = known_here(config, imports=True)
-    assert known.listed and not known.copies and sum(known.tasks.values()) == 60
 
 
 def test_what_a_run_has_measured_comes_first(tmp_path: Path) -> None:

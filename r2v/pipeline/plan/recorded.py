@@ -1,0 +1,101 @@
+"""Recorded counts of a benchmark of one's own: written where it is imported, read by commands that import nothing.
+
+    record(config, benchmark)          # by every stage that counts its tasks, and by `r2v check-env`
+    found = recorded(config)           # None: nobody has imported the module as it is now
+    check_command(config)              # r2v check-env shop:Shop --overrides 'env.options={"num_tasks": 60}'
+
+A record is named by all that its counts depend on: the content of the module's file, the class, its options and how
+tasks are split. An edited module has no record until it is imported again.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections import Counter
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from r2v.config import Config, load
+from r2v.data.schema import from_dict
+from r2v.data.split import SPLITS, assign
+from r2v.envs.base import Benchmark
+from r2v.envs.pace import Pace, pace_of
+from r2v.extensions import is_dotted, source_sha256
+from r2v.storage.artifact_manifest import Damaged, json_sha256
+from r2v.storage.files import write_json
+from r2v.storage.integrity import hashed, read_hashed
+from r2v.storage.paths import BENCHMARKS
+
+_KEYS = ("env.options", "data.split_by", "data.split_seed")
+"""Configuration keys that the counts of a benchmark depend on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchmarkCounts:
+    """A benchmark under one configuration, without its code."""
+
+    pace: Pace
+    """Without its basis, which stands beside it."""
+    basis: dict[str, str] = field(default_factory=dict)
+    tasks: dict[str, int]
+    """Split -> number of tasks."""
+    mutating: dict[str, list[bool]]
+    """Split -> of each of its tasks, in order, whether it changes a world that others share (`Task.mutates`)."""
+    snapshot: bool
+    deterministic: bool
+
+
+def counts_of(config: Config, benchmark: Benchmark) -> BenchmarkCounts:
+    """The counts of a benchmark that is loaded. Raises UsageError for a pace that is none."""
+    tasks, able = benchmark.tasks(), benchmark.capabilities
+    split_of = assign(tasks, by=config.data.split_by, seed=config.data.split_seed)
+    splits, shared = Counter(split_of.values()), [] if able.parallel else tasks
+    pace = pace_of(config.env.benchmark, benchmark)
+    return BenchmarkCounts(
+        pace=replace(pace, basis={}),
+        basis=dict(pace.basis),
+        tasks={split: splits[split] for split in SPLITS},
+        mutating={split: [task.mutates for task in shared if split_of[task.task_id] == split] for split in SPLITS},
+        snapshot=able.snapshot,
+        deterministic=able.deterministic,
+    )
+
+
+def record(config: Config, benchmark: Benchmark, root: Path = Path()) -> None:
+    """Write down the counts of a benchmark of one's own, which has just been imported; nothing of R2V's, which is asked
+    itself."""
+    if is_dotted(config.env.benchmark) and recorded(config, root) != (counts := counts_of(config, benchmark)):
+        write_json(_path(config, root), hashed(asdict(counts)))
+
+
+def recorded(config: Config, root: Path = Path()) -> BenchmarkCounts | None:
+    """The counts of the configured benchmark as its module is now; None where nobody has written them down, or the
+    record is damaged. Raises UsageError where there is no such module."""
+    try:
+        found = from_dict(BenchmarkCounts, read_hashed(_path(config, root)))
+    except (FileNotFoundError, Damaged, ValueError):
+        return None
+    whole = set(SPLITS) == found.tasks.keys() == found.mutating.keys() and min(found.tasks.values()) >= 0
+    return found if whole else None
+
+
+def check_command(config: Config) -> str:
+    """The command that imports, checks and counts the configured benchmark, as it is typed."""
+    usual = load(None)
+    changed = {key: value for key in _KEYS if (value := _value(config, key)) != _value(usual, key)}
+    overrides = [f"{key}={json.dumps(value)}" for key, value in changed.items()]
+    words = ["r2v", "check-env", config.env.benchmark, *(["--overrides", *overrides] if overrides else [])]
+    return shlex.join(words)
+
+
+def _path(config: Config, root: Path) -> Path:
+    spec = config.env.benchmark
+    content = source_sha256("env.benchmark", spec)
+    return root / BENCHMARKS / f"{json_sha256([spec, content, *(_value(config, key) for key in _KEYS)])[:32]}.json"
+
+
+def _value(config: Config, key: str) -> Any:
+    section, _, name = key.partition(".")
+    return getattr(getattr(config, section), name)
