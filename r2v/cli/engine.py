@@ -88,7 +88,6 @@ def _serve(arguments: argparse.Namespace) -> int:
         environment,
         install_plugin,
     )
-    from r2v.policy.serving import described_model
 
     policy = load(arguments.config, [*arguments.overrides, "policy.engine=vllm"]).policy
     policy.require_servable()
@@ -98,6 +97,8 @@ def _serve(arguments: argparse.Namespace) -> int:
             f"--host {arguments.host}: others could ask it; set {ENGINE_KEY_ENV} here and where it is used"
         )
     python = engine_python(engine_home(policy.engine_venv))
+    from r2v.policy.serving import described_model  # loads transformers: not before all is there
+
     model, _ = described_model(policy)
     with tempfile.TemporaryDirectory(prefix="r2v-engine-") as plugins:
         install_plugin(Path(plugins))

@@ -232,8 +232,8 @@ def more_tasks(benchmark: Benchmark) -> str:
 
 def require_playable(spec: str, options: dict[str, Any] | None = None) -> None:
     """Raises UsageError as `benchmark_class` does, and where the benchmark says itself, by a method
-    `require_set_up(**options)`, that it cannot be played from here: something is not installed, or no site is named. One
-    of somebody's own says nothing to a command that only reads, for that does not import it."""
+    `require_set_up(**options)`, that it cannot be played from here: something is not installed, or no site is named.
+    One of somebody's own says nothing to a command that only reads, for that does not import it."""
     if is_dotted(spec) and not may_import():
         return
     if (says := getattr(benchmark_class(spec), "require_set_up", None)) is not None:

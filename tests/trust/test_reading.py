@@ -1,0 +1,189 @@
+"""Looking at a stranger's project runs nothing of his: the table of commands in docs/trust.md, command by command."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from r2v.cli.main import build_parser, main
+from r2v.slurm import chain as chains
+from r2v.slurm.configuration import config_sha
+from r2v.storage.files import write_text
+from tests.slurm.faked import FAKE_PATH, Faked
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PAGE = REPOSITORY / "docs" / "trust.md"
+
+
+def rows() -> dict[str, list[str]]:
+    """Command -> the other cells of its row in the table."""
+    table = re.search(r"^\| command \|.*?\n\|[-|]+\n(.*?)\n\n", PAGE.read_text(), re.M | re.S)
+    assert table is not None
+    cells = [[cell.strip() for cell in line.strip("| ").split("|")] for line in table[1].splitlines()]
+    return {name: row[1:] for row in cells for name in re.findall(r"`([^`]+)`", row[0])}
+
+
+def commands(parser: argparse.ArgumentParser, name: str = "") -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """Every command that there is, with its parser."""
+    below = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    if not below:
+        yield name, parser
+    for action in below:
+        for word, inner in action.choices.items():
+            yield from commands(inner, f"{name} {word}".strip())
+
+
+def takes(parser: argparse.ArgumentParser, option: str) -> bool:
+    return any(option in action.option_strings for action in parser._actions)
+
+
+ROWS = rows()
+PARSERS = dict(commands(build_parser()))
+READING = [name for name, cells in ROWS.items() if cells[0].startswith("no")]
+
+
+def test_the_table_holds_every_command_and_each_dry_run() -> None:
+    dry = {f"{name} --dry-run" for name, parser in PARSERS.items() if takes(parser, "--dry-run")}
+    assert ROWS.keys() == PARSERS.keys() | dry
+    assert dry <= set(READING)
+
+
+@pytest.mark.parametrize("name", PARSERS)
+def test_a_command_imports_and_sends_as_its_row_says(name: str) -> None:
+    imports, _, sends, _ = ROWS[name]
+    assert imports.startswith("no") != bool(PARSERS[name].get_default("runs_code"))
+    assert sends.startswith("yes") == takes(PARSERS[name], "--allow-env"), "or the registry's keys alone, or none"
+
+
+EVIL = """
+open("IMPORTED", "a").write(__name__)
+
+class Toy: pass
+
+def function(*words): pass
+"""
+CONFIGURATION = """
+env: {benchmark: "evil:Toy"}
+router: {model: "evil:function"}
+perturbations: {extra: {"evil:Toy": {prob: 0.5}}}
+hierarchical: {problems: {checker: "evil:function"}, guidance: {reward: "evil:function"}}
+"""
+PAID = 'teacher: {provider: "evil:Toy", model_name: m, usd_in: 1, usd_out: 1}\n'
+SWEEP = "name: s\nmode: training\nstage: evaluate\nbase_config: c.yaml\nsweep: {router.budget: [0.1]}\n"
+EXPERIMENT = {"name": "s", "mode": "training", "spec": "s.yaml", "spec_sha256": "", "created_at": "2026-01-01"}
+POINT = {
+    "run": "run_001",
+    "status": "pending",
+    "config_path": "c.yaml",
+    "run_dir": "x",
+    "identity": "",
+    "base": "c.yaml",
+}
+CHAT = {"messages": [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "world"}]}
+
+
+@pytest.fixture(scope="module")
+def stranger(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project in which every file that can name code names a stranger's."""
+    folder = tmp_path_factory.mktemp("stranger")
+    shutil.copytree(REPOSITORY / "scripts/slurm", folder / "scripts/slurm")
+    texts = {
+        "evil.py": EVIL,
+        "c.yaml": CONFIGURATION,
+        "paid.yaml": CONFIGURATION + PAID,
+        "configs/evil/noisy.yaml": CONFIGURATION,
+        "s.yaml": SWEEP,
+        "chat.jsonl": json.dumps(CHAT) + "\n",
+        "outputs/experiments/s_1/experiment.json": json.dumps({**EXPERIMENT, "runs": [POINT]}),
+        "outputs/experiments/s_1/spec.yaml": SWEEP,
+        "results/evil_noisy/config.yaml": CONFIGURATION,
+        "results/evil_noisy/setup.json": json.dumps({"config": {"env": {"benchmark": "evil:Toy"}}}),
+        "not-an-environment/file": "",
+    }
+    for name, text in texts.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    faked, name = Faked(folder), "evil.Toy_noisy"
+    faked.folder.mkdir()
+    write_text(chains.folder(folder, name) / "config.yaml", CONFIGURATION)
+    made = replace(faked.chain(name), benchmark="evil:Toy", config_sha=config_sha(CONFIGURATION))
+    chains.write(folder, replace(made, jobs={"collect": made.jobs["collect"]}))
+    faked.done("100", name=name)
+    faked.answer()
+    return folder
+
+
+CONFIG, CHAIN, RUNS = ("--config", "c.yaml"), "evil.Toy_noisy", ("run_001", "run_001")
+WORDS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("config", "stages", "plan", "run --dry-run"), CONFIG),
+    "collect --dry-run": ("--config", "paid.yaml"),
+    "experiments run --dry-run": ("--exp", "s.yaml"),
+    **dict.fromkeys(("status", "explain", "cost", "graph", "cancel", "heal"), (CHAIN,)),
+    "logs": (CHAIN, "collect"),
+    "run_all --dry-run": ("evil",),
+    "init": ("new", "--benchmark", "evil:Toy"),
+    "import": ("chat.jsonl", "--benchmark", "evil:Toy"),
+    "export": ("bundle", *CONFIG),
+    "report": ("results/evil_noisy",),
+    "cluster": ("show",),
+    "completion": ("bash",),
+    "providers forget": ("batch_1",),
+    "experiments diff": RUNS,
+    "experiments simulate": (*CONFIG, "--run-dir", "simulated"),
+    "experiments background": ("--list",),
+    "swebench images": CONFIG,
+    "engine serve": CONFIG,
+    "game figures": ("results/evil_noisy",),
+    "game analyse": ("results/evil_noisy",),
+    "game label": ("results/evil_noisy",),
+    "game run": ("--models", "evil:Toy"),
+    "game run --dry-run": ("--models", "gpt-5.2"),
+    "game power": ("--models", "gpt-5.2"),
+    "engine install": ("--home", "not-an-environment"),
+    "engine show": ("--home", "not-an-environment"),
+    "pretrain-tiny": ("--help",),
+    "swebench install": ("--help",),
+    "webarena install": ("--help",),
+}
+"""The words behind a command; none for one that takes none. Those that read no file of a project show their help."""
+
+WHOLE = {name for name in READING if "--dry-run" in name} | {"config", "stages", "plan", "init", "import", "registry"}
+"""Commands that this project lets come to their end."""
+
+
+@pytest.mark.parametrize("name", READING)
+def test_a_command_that_reads_runs_nothing_of_a_strangers_project(
+    name: str, stranger: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(stranger)
+    monkeypatch.setenv("PATH", f"{FAKE_PATH}:/usr/bin:/bin")
+    monkeypatch.setenv("FAKE_SLURM", str(stranger / "slurm"))
+    monkeypatch.setenv("R2V_SLURM_PATIENCE", "0")
+    monkeypatch.setenv("XDG_DATA_HOME", str(stranger / "user"))
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    with pytest.raises(SystemExit) if "--help" in WORDS.get(name, ()) else monkeypatch.context():
+        code = main([*name.split(), *WORDS.get(name, ())])
+        out, err = capsys.readouterr()
+        assert code in ((0,) if name in WHOLE else (0, 1, 2, 3, 4, 5, 10)) and "a bug of R2V" not in err, err
+    assert not (stranger / "IMPORTED").exists() and "evil" not in sys.modules
+
+
+def test_a_command_that_runs_says_so_and_does(
+    stranger: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """That the module leaves its mark: without this, the others would hold of a module that nobody can import."""
+    for name in ("evil.py", "c.yaml"):
+        shutil.copy(stranger / name, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    assert main(["collect", "--config", "c.yaml"]) == 2
+    assert (tmp_path / "IMPORTED").exists() and "importing env.benchmark=evil:Toy from" in capsys.readouterr().err
+    del sys.modules["evil"]
