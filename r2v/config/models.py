@@ -60,7 +60,8 @@ class TeacherConfig:
     base_url: Line | None = None
     """Root of another endpoint that speaks the provider's API, e.g. http://localhost:8000/v1; None: the provider's."""
     api_key_env: Annotated[str, _Variable] | None = field(default=None, metadata=RUNTIME)
-    """Environment variable that holds the key; None: OPENAI_API_KEY or ANTHROPIC_API_KEY."""
+    """Environment variable that holds the key; None: OPENAI_API_KEY or ANTHROPIC_API_KEY. A name that does not end in
+    _API_KEY needs --allow-env on the command line."""
     model_name: Line = "expert"
     """Model name, as the provider spells it."""
     temperature: Temperature = 0.0

@@ -21,7 +21,7 @@ ARTIFACTS = Path("outputs/.artifacts")
 EPISODES = Path("outputs/.episodes")
 """Where the plays of all attempts are kept, one folder an attempt."""
 RUNS = Path("data/runs")
-BENCHMARKS = Path("outputs/.benchmarks")
+BENCHMARK_COUNTS = Path("outputs/.benchmarks")
 """Where the counts of benchmarks of one's own are recorded, one file for each content of a module and its options."""
 CHAINS = Path("outputs/.chains")
 SNAPSHOTS = Path("outputs/.snapshots")

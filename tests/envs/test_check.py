@@ -11,7 +11,7 @@ from r2v.cli.main import main
 from r2v.envs.chain import ChainBenchmark
 from r2v.envs.check import check_benchmark
 from r2v.envs.desk import Desk
-from r2v.storage.paths import BENCHMARKS
+from r2v.storage.paths import BENCHMARK_COUNTS
 from tests.envs.broken import CONTRACT, QUIET, Breaks, CannotBeMade, Corridors
 
 
@@ -46,6 +46,6 @@ def test_the_command_prints_faults_and_ends_with_2(
     assert "keeps the contract" in capsys.readouterr().out
     assert main(["check-env", "--overrides", "env.benchmark=chain", "env.options.num_tasks=50"]) == 0
     written = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert {path.parent for path in written} == {tmp_path / BENCHMARKS} and len(written) == 2, (
+    assert {path.parent for path in written} == {tmp_path / BENCHMARK_COUNTS} and len(written) == 2, (
         "counts of each of one's own"
     )

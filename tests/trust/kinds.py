@@ -874,6 +874,14 @@ OTHER_FILES = (
         readers=("dry run",),
     ),
     FileKind(
+        name="counts of a benchmark",
+        paths=("outputs/.benchmarks/*.json",),
+        form="json",
+        writers=("pipeline.plan.recorded:record",),
+        schema="pipeline.plan.recorded:BenchmarkCounts",
+        damage="ignored",
+    ),
+    FileKind(
         name="recorded traffic",
         paths=("data/webarena/traces/*.json", "data/webarena/traces/*.har.gz"),
         form="text",
@@ -933,6 +941,7 @@ ELSEWHERE = {
     "game labels",
     "bundle manifest",
     "bundle content",
+    "counts of a benchmark",
     "recorded traffic",
     "changed sites",
     "log",

@@ -492,6 +492,7 @@ TRIED_ELSEWHERE = {
     "report page": "for people, made again by one command",
     "report figure": "a picture, for people",
     "game labels": "tests/cli/test_game_labels.py",
+    "counts of a benchmark": "tests/pipeline/plan/test_recorded.py",
     "recorded traffic": "read by `r2v webarena regrade`; tests/envs/webarena",
     "changed sites": "a mark whose being there is all; tests/envs/webarena",
     "ledger entry": "tests/llm/providers/spending/test_project.py",

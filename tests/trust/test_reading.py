@@ -63,6 +63,7 @@ def test_a_command_imports_and_sends_as_its_row_says(name: str) -> None:
     assert sends.startswith("yes") == takes(PARSERS[name], "--allow-env"), "or the registry's keys alone, or none"
 
 
+MODULE = "evil"
 EVIL = """
 open("IMPORTED", "a").write(__name__)
 
@@ -96,7 +97,7 @@ def stranger(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("stranger")
     shutil.copytree(REPOSITORY / "scripts/slurm", folder / "scripts/slurm")
     texts = {
-        "evil.py": EVIL,
+        f"{MODULE}.py": EVIL,
         "c.yaml": CONFIGURATION,
         "paid.yaml": CONFIGURATION + PAID,
         "configs/evil/noisy.yaml": CONFIGURATION,
@@ -169,6 +170,8 @@ def test_a_command_that_reads_runs_nothing_of_a_strangers_project(
     monkeypatch.setenv("R2V_SLURM_PATIENCE", "0")
     monkeypatch.setenv("XDG_DATA_HOME", str(stranger / "user"))
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    sys.modules.pop("evil", None)
+    (stranger / "IMPORTED").unlink(missing_ok=True)
     with pytest.raises(SystemExit) if "--help" in WORDS.get(name, ()) else monkeypatch.context():
         code = main([*name.split(), *WORDS.get(name, ())])
         out, err = capsys.readouterr()
@@ -180,7 +183,7 @@ def test_a_command_that_runs_says_so_and_does(
     stranger: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """That the module leaves its mark: without this, the others would hold of a module that nobody can import."""
-    for name in ("evil.py", "c.yaml"):
+    for name in (f"{MODULE}.py", "c.yaml"):
         shutil.copy(stranger / name, tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])

@@ -26,7 +26,7 @@ from r2v.extensions import is_dotted, source_sha256
 from r2v.storage.artifact_manifest import Damaged, json_sha256
 from r2v.storage.files import write_json
 from r2v.storage.integrity import hashed, read_hashed
-from r2v.storage.paths import BENCHMARKS
+from r2v.storage.paths import BENCHMARK_COUNTS
 
 _KEYS = ("env.options", "data.split_by", "data.split_seed")
 """Configuration keys that the counts of a benchmark depend on."""
@@ -93,7 +93,9 @@ def check_command(config: Config) -> str:
 def _path(config: Config, root: Path) -> Path:
     spec = config.env.benchmark
     content = source_sha256("env.benchmark", spec)
-    return root / BENCHMARKS / f"{json_sha256([spec, content, *(_value(config, key) for key in _KEYS)])[:32]}.json"
+    return (
+        root / BENCHMARK_COUNTS / f"{json_sha256([spec, content, *(_value(config, key) for key in _KEYS)])[:32]}.json"
+    )
 
 
 def _value(config: Config, key: str) -> Any:

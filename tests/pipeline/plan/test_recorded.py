@@ -18,7 +18,7 @@ from r2v.pipeline.counts import fewer_than_asked
 from r2v.pipeline.jobs import job
 from r2v.pipeline.plan.known import known_here, known_of
 from r2v.pipeline.plan.recorded import recorded
-from r2v.storage.paths import BENCHMARKS
+from r2v.storage.paths import BENCHMARK_COUNTS
 
 SHOP = """
 from r2v.envs.base import Task
@@ -36,7 +36,7 @@ class Shop(ChainBenchmark):
 @pytest.fixture
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
     """A configuration over a benchmark in the folder of the command."""
-    (tmp_path / "recorded_shop.py").write_text(SHOP)
+    (tmp_path / "recorded_shop").with_suffix(".py").write_text(SHOP)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
     monkeypatch.delitem(sys.modules, "recorded_shop", raising=False)
@@ -71,7 +71,7 @@ def test_the_command_that_is_printed_makes_the_counts_known(
     counts = recorded(shop)
     assert counts is not None and known_here(shop).to_count == ""
     assert f"counts {counts.tasks['train']} train, " in capsys.readouterr().out
-    assert [path.parent for path in tmp_path.rglob("*.json")] == [tmp_path / BENCHMARKS]
+    assert [path.parent for path in tmp_path.rglob("*.json")] == [tmp_path / BENCHMARK_COUNTS]
 
 
 @pytest.mark.parametrize("change", ["env.options={num_tasks: 41}", "data.split_seed=4", "data.split_by=template_id"])
@@ -84,7 +84,7 @@ def test_other_options_or_another_split_have_no_counts_yet(change: str, shop: Co
 
 def test_an_edited_module_has_no_counts_and_a_damaged_record_is_none(shop: Config, tmp_path: Path) -> None:
     imported(shop)
-    (record,) = (tmp_path / BENCHMARKS).iterdir()
+    (record,) = (tmp_path / BENCHMARK_COUNTS).iterdir()
     whole = record.read_text()
     for damaged in ("", "{}", "[]", whole.replace('"train": ', '"train": 1'), '{"tasks": {"train": "many"}}'):
         record.write_text(damaged)
@@ -95,7 +95,7 @@ def test_an_edited_module_has_no_counts_and_a_damaged_record_is_none(shop: Confi
     assert recorded(shop) is None, "no benchmark has fewer than no tasks"
     imported(shop)
     assert record.read_text() == whole, "whoever imports it writes it anew"
-    module = tmp_path / "recorded_shop.py"
+    module = (tmp_path / "recorded_shop").with_suffix(".py")
     module.write_text(SHOP + "\n# edited\n")
     assert known_here(shop).to_count
     module.unlink()
