@@ -85,12 +85,12 @@ def require_name(key: str, spec: str, builtin: Collection[str]) -> None:
         raise UsageError(f"{key}={spec}: unknown; {nearest(spec, builtin)} (or a path package.module:name of your own)")
 
 
-def load_class(key: str, spec: str, builtin: Collection[str], protocol: type) -> type[Any]:
+def load_class(key: str, spec: str, builtin: Collection[str], protocol: type, *, by_user: bool = False) -> type[Any]:
     """The class at `package.module:Class`, with every method of `protocol`; nothing is made of it.
 
     Raises UsageError as `load_attribute` does, and naming what the class lacks, or what else stands there.
     """
-    found = load_attribute(key, spec, builtin)
+    found = load_attribute(key, spec, builtin, by_user=by_user)
     if not isinstance(found, type):
         raise UsageError(f"{key}={spec}: is a {type(found).__name__}, not a class; name a {protocol.__name__}")
     members = [*protocol.__annotations__, *_methods(protocol)]
@@ -120,19 +120,23 @@ def require_function(key: str, spec: str, found: Any, parameters: Sequence[str])
     return found
 
 
-def load_attribute(key: str, spec: str, builtin: Collection[str]) -> Any:
-    """What stands at `package.module:name`, whatever it is. One line says what is imported before it is.
+def load_attribute(key: str, spec: str, builtin: Collection[str], *, by_user: bool = False) -> Any:
+    """What stands at `package.module:name`, whatever it is. One line says what is imported before it is. `by_user`: an
+    environment variable of the user's names it, and no file.
 
-    Raises NotImported within `importing_nothing`; UsageError in one line where `spec` is neither a path nor built in
-    (with the nearest built-in name), the module is Python's own, cannot be imported, or has no such name (with the
-    nearest it has).
+    Raises NotImported within `importing_nothing`, unless it is named `by_user`; UsageError in one line where `spec` is
+    neither a path nor built in (with the nearest built-in name), the module is Python's own, cannot be imported, or has
+    no such name (with the nearest it has).
     """
     require_name(key, spec, builtin)
     module_name, _, name = spec.partition(":")
     if module_name.partition(".")[0] in sys.stdlib_module_names:
         raise UsageError(f"{key}={spec}: {module_name} is a module of Python itself; name one of your own")
-    if not (_importing or _is_own(spec)):
-        raise NotImported(f"{key}={spec}: a command that only reads imports no {module_name}; run it to import that")
+    if not (_importing or by_user or _is_own(spec)):
+        raise NotImported(
+            f"{key}={spec}: not imported, for this command only reads; commands that run stages import it, and "
+            "`r2v check-env` a benchmark"
+        )
     if module_name not in sys.modules:
         _announce(key, spec)
     search_working_directory()

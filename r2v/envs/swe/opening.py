@@ -62,7 +62,7 @@ class Opener:
             return ApptainerShell(image_file(self.images, instance.image), timeout=self.timeout)
         if not (spec := os.environ.get(CUSTOM_SHELL)):
             raise EnvironmentFault(f"env.options.environment=custom: {CUSTOM_SHELL} names no package.module:Class")
-        made_by = load_class(CUSTOM_SHELL, spec, (), Shell)
+        made_by = load_class(CUSTOM_SHELL, spec, (), Shell, by_user=True)
         shell: Shell = made_by(image=instance.image, cwd=TESTBED, timeout=self.timeout)
         return shell
 

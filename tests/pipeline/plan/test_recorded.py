@@ -11,9 +11,9 @@ import pytest
 
 from r2v.cli.main import main
 from r2v.config import Config, load
-from r2v.envs.base import load_benchmark
+from r2v.envs.base import Benchmark, load_benchmark
 from r2v.errors import UsageError
-from r2v.extensions import NotImported, importing_nothing
+from r2v.extensions import NotImported, importing_nothing, load_class
 from r2v.pipeline.counts import fewer_than_asked
 from r2v.pipeline.jobs import job
 from r2v.pipeline.plan.known import known_here, known_of
@@ -134,9 +134,11 @@ def test_a_dry_run_prints_unknown_figures_and_the_command_that_makes_them_known(
 
 
 def test_a_command_that_only_reads_imports_nothing_whoever_asks(shop: Config) -> None:
-    with importing_nothing(), pytest.raises(NotImported, match="imports no recorded_shop"):
+    with importing_nothing(), pytest.raises(NotImported, match="not imported, for this command only reads"):
         load_benchmark(shop.env.benchmark, shop.env.options)
     assert "recorded_shop" not in sys.modules
     with importing_nothing():
         assert load_benchmark("desk").name == "desk", "R2V's own are imported everywhere"
+        named = load_class("R2V_VARIABLE", shop.env.benchmark, (), Benchmark, by_user=True)
+        assert named.__name__ == "Shop", "and so is what the user's own environment names"
     assert load_benchmark(shop.env.benchmark, shop.env.options).name == "chain"
