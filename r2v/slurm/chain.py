@@ -235,8 +235,8 @@ def read(root: Path, name: str) -> Chain:
             raise InputError(f"{path}: written by another version of R2V; use that one, or move the folder away")
         jobs = {key: _job(job) for key, job in value.pop("jobs").items()}
         earlier = {key: tuple(map(_attempt, known)) for key, known in value.pop("earlier", {}).items()}
-        read = {"limits": HealingLimits(**value["limits"]), "allow_env": tuple(value.get("allow_env", ()))}
-        return Chain(**{**value, **read, "jobs": jobs, "earlier": earlier})
+        value |= {"limits": HealingLimits(**value["limits"]), "allow_env": tuple(value.get("allow_env", ()))}
+        return Chain(**{**value, "jobs": jobs, "earlier": earlier})
     except FileNotFoundError:
         raise InputError(f"{path}: missing; no chain of this name was submitted from here; or else {_REMEDY}") from None
     except Damaged as error:

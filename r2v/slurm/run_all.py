@@ -170,9 +170,8 @@ def _submit_chain(
         )
         known = chains.read(root, name) if name in chains.names(root) else None
         if known is not None and known.config_sha == sha:
-            names = _names(known.allow_env, allow_env)
-            kept = {"created_at": known.created_at, "jobs": known.jobs, "earlier": known.earlier}
-            chain = replace(chain, allow_env=names, **kept)
+            chain = replace(chain, created_at=known.created_at, jobs=known.jobs, earlier=known.earlier)
+            chain = replace(chain, allow_env=_names(known.allow_env, allow_env))
         elif known is not None:
             chain = replace(chain, earlier=known.history)
         _submit_plan(root, config, chain, steps, None, live=live, queued=known if marks else None)
