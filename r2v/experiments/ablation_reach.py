@@ -80,7 +80,7 @@ def _sections(config: Config, row: Job) -> Any:
 
 def _differ(sections: Any, others: Any) -> bool:
     """True if two settings of a job have different content. Equal settings need no identity, which is dear."""
-    return sections != others and identity(sections) != identity(others)
+    return bool(sections != others) and bool(identity(sections) != identity(others))
 
 
 def _labels_named(config: Config, sections: Any) -> Any:

@@ -45,8 +45,7 @@ class Anthropic:
 
     base_url: the endpoint's root; None: ANTHROPIC_BASE_URL, or Anthropic itself. api_key_env: the environment variable
     that holds the key; None: ANTHROPIC_API_KEY. timeout: seconds of one call. keyless: it only makes
-    bodies, and calls nobody. Raises UsageError where no key is set, or the variable
-    may not be sent as one.
+    bodies, and calls nobody. Raises UsageError where no key is set, or the variable may not be sent as one.
     """
 
     name = "anthropic"
@@ -210,7 +209,7 @@ class Anthropic:
                 timeout=httpx2.Timeout(self._timeout, connect=10.0),
                 http_client=anthropic.DefaultAsyncHttpxClient(follow_redirects=False),
             )
-            announce(self._variable, str(self._client.base_url), self.name)
+            announce(self._variable, str(self._client.base_url), "anthropic")
         try:
             yield self._client
         except (anthropic.APIError, httpx2.HTTPError) as error:

@@ -86,8 +86,8 @@ def announce(variable: str, url: str, provider: str | None = None) -> None:
 
 def announce_handed(variable: str, spec: str, base_url: str | None) -> None:
     """Log that a provider of somebody's own, which sends a key wherever it likes, is given the variable's name."""
-    place = base_url or "a host of its choice"
-    _log_once(variable, f"{spec} {place}", f"sending the key in {variable} to {place} by teacher.provider={spec}")
+    host = base_url or "a host of its choice"
+    _log_once(variable, f"{spec} {host}", f"sending the key in {variable} to {host} by teacher.provider={spec}")
 
 
 def _headers(provider: str | None) -> str:
@@ -96,9 +96,9 @@ def _headers(provider: str | None) -> str:
     return f" and the headers in {variable}" if os.environ.get(variable) else ""
 
 
-def _log_once(variable: str, place: str, line: str) -> None:
-    if (variable, place) not in _announced:
-        _announced.add((variable, place))
+def _log_once(variable: str, host: str, line: str) -> None:
+    if (variable, host) not in _announced:
+        _announced.add((variable, host))
         logger.warning("%s", line)
 
 

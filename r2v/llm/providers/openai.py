@@ -42,8 +42,8 @@ class OpenAI:
 
     base_url: the endpoint's root, such as http://localhost:8000/v1; None: OPENAI_BASE_URL, or OpenAI itself.
     api_key_env: the environment variable that holds the key; None: OPENAI_API_KEY. timeout: seconds of one call.
-    keyless: it only makes bodies, and calls nobody. Raises UsageError where no key is set, or the
-    variable may not be sent as one.
+    keyless: it only makes bodies, and calls nobody. Raises UsageError where no key is set, or the variable
+    may not be sent as one.
     """
 
     name = "openai"
@@ -176,7 +176,7 @@ class OpenAI:
                 timeout=httpx2.Timeout(self._timeout, connect=10.0),
                 http_client=openai.DefaultAsyncHttpxClient(follow_redirects=False),
             )
-            announce(self._variable, str(self._client.base_url), self.name)
+            announce(self._variable, str(self._client.base_url), "openai")
         try:
             yield self._client
         except (openai.APIError, httpx2.HTTPError) as error:

@@ -62,7 +62,7 @@ class Case:
         each = math.ceil(block_size(self.config.rollout) / max(1, points))
         return 1 if math.isnan(tasks) else max(1, math.ceil(tasks / each))
 
-    def alone(self, split: str, limit: int | None) -> float:
+    def alone(self, split: str, limit: float | None) -> float:
         """Share of a split's first tasks that change a world which others share."""
         played = self.known.of_split(split, limit)
         return 1 - self.known.branched_of_split(split, limit) / played if played else 0.0

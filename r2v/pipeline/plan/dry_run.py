@@ -18,6 +18,7 @@ from typing import Any
 
 from r2v.config import Config
 from r2v.console import duration, text_table
+from r2v.extensions import is_dotted
 from r2v.memory.seconds import ASSUMED, BANDWIDTH, UTILISATION
 from r2v.pipeline.jobs import job
 from r2v.pipeline.plan.case import Part
@@ -99,7 +100,7 @@ class PlannedWork:
     def never_kept(self) -> list[TimedPart]:
         """Parts of which a single unit takes longer than the time limit: they never end."""
         limit = self.allotted.seconds
-        return [one for one in self.parts if limit is not None and one.unit_seconds > limit]
+        return [one for one in self.parts if limit is not None and one.unit_seconds > limit and one.part.total.counted]
 
 
 def _total_usd(items: Sequence[TimedPart] | Sequence[PlannedWork]) -> float | None:

@@ -54,11 +54,11 @@ class Known:
         """Tasks that change a world which others share: played, never branched."""
         return sum(sum(flags) for flags in self.mutating.values())
 
-    def of_split(self, split: str, limit: int | None) -> float:
+    def of_split(self, split: str, limit: float | None) -> float:
         """Tasks of a split that are played under a limit (None: all); nan where nobody has counted them."""
         return self.tasks[split] if limit is None else min(self.tasks[split], limit)  # a nan stays one in this order
 
-    def branched_of_split(self, split: str, limit: int | None) -> float:
+    def branched_of_split(self, split: str, limit: float | None) -> float:
         """Of these tasks, those that may be branched."""
         played = self.of_split(split, limit)
         return played if math.isnan(played) else played - sum(self.mutating.get(split, ())[: int(played)])
@@ -94,8 +94,8 @@ def _spread(share: float, count: int) -> list[bool]:
 def uncounted_line(config: Config, known: Known) -> str:
     """One line on why figures of a benchmark are unknown, with the command that makes them known."""
     return (
-        f"{UNCOUNTED}: {config.env.benchmark} was not imported to count its tasks, and as its module and env.options are "
-        f"now nobody has counted them; `{known.to_count}` imports it, checks it and records the counts"
+        f"{UNCOUNTED}: {config.env.benchmark} was not imported to count its tasks, and nobody has counted those of its "
+        f"module and env.options as they are now; `{known.to_count}` imports it, checks it and records the counts"
     )
 
 

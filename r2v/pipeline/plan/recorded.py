@@ -1,7 +1,7 @@
 """Recorded counts of a benchmark of one's own: written where it is imported, read by commands that import nothing.
 
     record(config, benchmark)          # by every stage that counts its tasks, and by `r2v check-env`
-    found = recorded(config)           # None: nobody has imported the module as it is now
+    counts = recorded(config)          # None: nobody has imported the module as it is now
     check_command(config)              # r2v check-env shop:Shop --overrides 'env.options={"num_tasks": 60}'
 
 A record is named by all that its counts depend on: the content of the module's file, the class, its options and how
@@ -74,11 +74,11 @@ def recorded(config: Config, root: Path = Path()) -> BenchmarkCounts | None:
     """The counts of the configured benchmark as its module is now; None where nobody has written them down, or the
     record is damaged. Raises UsageError where there is no such module."""
     try:
-        found = from_dict(BenchmarkCounts, read_hashed(_path(config, root)))
+        counts = from_dict(BenchmarkCounts, read_hashed(_path(config, root)))
     except (FileNotFoundError, Damaged, ValueError):
         return None
-    whole = set(SPLITS) == found.tasks.keys() == found.mutating.keys() and min(found.tasks.values()) >= 0
-    return found if whole else None
+    whole = set(SPLITS) == counts.tasks.keys() == counts.mutating.keys() and min(counts.tasks.values()) >= 0
+    return counts if whole else None
 
 
 def check_command(config: Config) -> str:

@@ -42,8 +42,8 @@ def _training(case: Case, phase: PhaseName, rows: float, *, times: float = 1.0, 
     )
 
 
-def _collected(case: Case) -> int:
-    """Episodes of the training runs."""
+def _collected(case: Case) -> float:
+    """Return the episodes of the training runs."""
     data = case.config.data
     return case.known.of_split("train", data.num_episodes) * len(data.seeds)
 
