@@ -22,11 +22,12 @@ from typing import Any
 
 from r2v.envs.swe.grading import official_grading
 from r2v.envs.swe.home import swebench_home
-from r2v.envs.swe.install import _into, begin, fetch
+from r2v.envs.swe.install import REPOSITORIES_MARKER, _into, begin, fetch
 from r2v.envs.swe.recipes import RECIPES, SWE_LOCKS, Recipe, line_of, put_bug, recipes
 from r2v.envs.swe.repositories import git, laid_out
 from r2v.envs.swe.shells import BubblewrapShell
 from r2v.randomness import generator
+from r2v.storage.removal import make_own
 
 SPLITS = ("train", "train", "calibration", "evaluation")
 """Of a package's instances, in turn."""
@@ -179,7 +180,7 @@ def statement(package: str, version: str, module: str, change: Mutation, output:
 
 def made_of(package: str, version: str, archive: Path, count: int, folder: Path) -> Iterator[Recipe]:
     """The recipes of one package, each of another kind while there are any."""
-    tree = folder / package
+    tree = make_own(folder, REPOSITORIES_MARKER) / package
     source = begin(tree, archive)
     home = laid_out(tree, source)
     site = swebench_home() / "site"

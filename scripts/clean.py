@@ -1,26 +1,49 @@
 """`make clean`: remove the main job's results and the tools' caches. What other benchmarks made stays.
 
 A result is a link into outputs/.artifacts. An artifact goes where the main job made it (its config.yaml has prefix mrp)
-and no link of another benchmark leads to it; collected runs, data/runs, stay with the artifacts that name them.
+and no link of another benchmark leads to it; collected runs, data/runs, stay with the artifacts that name them. No link
+is followed. Anything else that lies among the results, a link of the user's own too, is kept, and a line names it.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import sys
+from contextlib import suppress
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # R2V may not be installed in this Python
+
+from r2v.storage.removal import ATTEMPT_MARKER, NotOurs, remove_own
 
 CACHES = ("site", "build", "dist", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".import_linter_cache")
 PLACES = ("data/mrp", "outputs/mrp", "results/mrp", "results/ablations/mrp")
 ARTIFACTS = "outputs/.artifacts"
 
 
-def remove(path: Path) -> None:
-    """Remove a link, a file or a whole folder; nothing that a link leads to."""
-    if path.is_symlink() or path.is_file():
-        path.unlink()
-    else:
+def unpublish(place: Path, store: Path) -> None:
+    """Remove the links into the store at and below a place, and the folders that this leaves empty."""
+    if place.is_symlink():
+        if Path(os.path.normpath(place.parent.resolve() / place.readlink())).parent == store.resolve():
+            place.unlink()
+        else:
+            print(f"{place}: leads to no artifact of R2V; it is kept")
+    elif place.is_dir():
+        for path in sorted(place.iterdir()):
+            unpublish(path, store)
+        with suppress(OSError):  # not empty
+            place.rmdir()
+    elif place.exists():
+        print(f"{place}: is no result of R2V; it is kept")
+
+
+def remove_cache(path: Path) -> None:
+    """Remove a cache of a tool, as a whole."""
+    if path.is_symlink():
+        print(f"{path}: is a link; it is kept")
+    elif path.exists():
         shutil.rmtree(path, ignore_errors=True)
 
 
@@ -33,14 +56,19 @@ def linked(root: Path) -> set[Path]:
 
 def main(root: Path) -> None:
     """Clean a checkout."""
-    for name in (*PLACES, *CACHES):
-        remove(root / name)
+    for name in PLACES:
+        unpublish(root / name, root / ARTIFACTS)
+    for name in CACHES:
+        remove_cache(root / name)
     kept = linked(root)
     for artifact in (root / ARTIFACTS).glob("*"):
         config = artifact / "config.yaml"
         ours = config.is_file() and re.search(r"^prefix: mrp$", config.read_text(), re.M)
         if ours and artifact.resolve() not in kept and not artifact.name.startswith("collect-"):
-            remove(artifact)
+            try:
+                remove_own(artifact, ATTEMPT_MARKER)
+            except NotOurs as error:
+                print(error)
 
 
 if __name__ == "__main__":

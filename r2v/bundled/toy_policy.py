@@ -305,6 +305,8 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=SEED)
     arguments = parser.parse_args()
+    if arguments.output.exists():  # export replaces no folder outside an attempt: said before minutes of training
+        parser.error(f"--output {arguments.output}: is there already; remove it, or name a new folder")
     setup()
     pretrain(arguments.output, arguments.seed)
 

@@ -8,7 +8,8 @@ works on, what names collected runs, and whatever any of these was made of or ha
 data, no garbage; and of whatever goes, what a provider was paid for (`.provider*`) stays, and so does the ledger of it,
 which names artifacts and keeps none. An attempt that was begun and never finished holds work: it goes only where that
 is asked for. What an attempt has in the episode cache goes with it. Of the snapshots of submitted code those go that no
-chain names any more, a month after they were made.
+chain names any more, a month after they were made. A link, and a folder that lacks R2V's marker, is kept, and a line
+names it (`r2v.storage.removal`).
 
 A finished stage keeps its checkpoints until then: `checkpoint-latest` is a documented place of a training's result, and
 `--resume` on it answers where the result is.
@@ -16,6 +17,7 @@ A finished stage keeps its checkpoints until then: `checkpoint-latest` is a docu
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Iterator
@@ -27,12 +29,22 @@ from r2v.errors import InputError, LeaseConflict
 from r2v.log import logger
 from r2v.pipeline.jobs import JOBS
 from r2v.storage.artifact import ATTEMPT, JOURNAL, clear, places_elsewhere
-from r2v.storage.artifact import remove as remove_path
 from r2v.storage.artifact_manifest import ARTIFACT_MANIFEST, read_artifact_manifest
 from r2v.storage.code_identity import SNAPSHOT_RECORD
 from r2v.storage.integrity import CONFIGURATION
 from r2v.storage.lease import holder, lease
 from r2v.storage.paths import ARTIFACTS, CHAINS, EPISODES, REPLIES, ROOMS, SNAPSHOTS
+from r2v.storage.removal import (
+    ATTEMPT_MARKER,
+    ATTEMPT_PART,
+    PLAYS_MARKER,
+    SNAPSHOT_MARKER,
+    Marker,
+    NotOurs,
+    is_own,
+    remove_own,
+    require_own,
+)
 
 _NAME = re.compile(rf"\b((?:{'|'.join(row.name for row in JOBS)})-[0-9a-f]{{16}})(?![0-9a-z])")
 _POINTING = (".json", ".yaml", ".yml")
@@ -51,6 +63,8 @@ class Garbage:
     """Bytes that are freed."""
     why: str
     leftovers: bool = False
+    marker: Marker = ATTEMPT_MARKER
+    """Proof that R2V made it."""
 
 
 def garbage(root: Path = Path(), *, unfinished: bool = False) -> list[Garbage]:
@@ -62,21 +76,39 @@ def garbage(root: Path = Path(), *, unfinished: bool = False) -> list[Garbage]:
     found = []
     for name, folder in attempts.items():
         done = _finished(folder)
-        if name in kept and done and (size := sum(map(_size, _leftovers(folder)))):
+        if name in kept and done and is_own(folder, ATTEMPT_MARKER) and (size := sum(map(_size, _leftovers(folder)))):
             found.append(Garbage(folder=folder, size=size, why="checkpoints of a finished stage", leftovers=True))
-        elif name not in kept and (done or unfinished) and (size := sum(map(_size, _unpaid(folder)))):
+        elif name not in kept and (done or unfinished) and any(_unpaid(folder)) and _may_go(folder, ATTEMPT_MARKER):
+            plays = root / EPISODES / name
+            size = sum(map(_size, _unpaid(folder))) + (_size(plays) if is_own(plays, PLAYS_MARKER) else 0)
             why = "nothing points at it" if done else "never finished, and nothing points at it"
-            found.append(Garbage(folder=folder, size=size + _size(root / EPISODES / name), why=why))
+            found.append(Garbage(folder=folder, size=size, why=why))
     orphans = (path for path in sorted((root / EPISODES).glob("*-*")) if _NAME.fullmatch(path.name) and path.is_dir())
     found += [
-        Garbage(folder=path, size=_size(path), why="plays of an attempt that is gone")
+        Garbage(folder=path, size=_size(path), why="plays of an attempt that is gone", marker=PLAYS_MARKER)
         for path in orphans
-        if path.name not in attempts
+        if path.name not in attempts and any(path.iterdir()) and _may_go(path, PLAYS_MARKER)
     ]
     return found + [
-        Garbage(folder=path, size=_size(path), why=f"no chain runs this snapshot, and it is older than {_DAYS} days")
+        Garbage(
+            folder=path,
+            size=_size(path),
+            why=f"no chain runs this snapshot, and it is older than {_DAYS} days",
+            marker=SNAPSHOT_MARKER,
+        )
         for path in _idle_snapshots(root)
+        if _may_go(path, SNAPSHOT_MARKER)
     ]
+
+
+def _may_go(path: Path, marker: Marker) -> bool:
+    """True if R2V made it; otherwise a line says why it is kept."""
+    try:
+        require_own(path, marker)
+    except NotOurs as error:
+        logger.warning("%s", error)
+        return False
+    return True
 
 
 def _idle_snapshots(root: Path) -> Iterator[Path]:
@@ -92,19 +124,19 @@ def _idle_snapshots(root: Path) -> Iterator[Path]:
 
 def remove(item: Garbage) -> bool:
     """Remove it, under its lease; False where another process has taken it up meanwhile."""
-    plays = item.folder.parents[1] / EPISODES.name / item.folder.name
     try:
         with lease(item.folder.with_name(f"{item.folder.name}.lease")):
-            if not item.leftovers:
-                remove_path(plays)
             if item.leftovers:
                 for path in list(_leftovers(item.folder)):
-                    remove_path(path)
-            elif item.folder != plays:
+                    remove_own(path, ATTEMPT_PART)
+            elif item.marker == ATTEMPT_MARKER:
+                plays = item.folder.parents[1] / EPISODES.name / item.folder.name
+                if os.path.lexists(plays) and _may_go(plays, PLAYS_MARKER):
+                    remove_own(plays, PLAYS_MARKER)
                 clear(item.folder)
-                with suppress(OSError):  # its journal stays
-                    item.folder.rmdir()
-    except LeaseConflict as error:
+            else:
+                remove_own(item.folder, item.marker)
+    except (LeaseConflict, NotOurs) as error:
         logger.warning("%s is left: %s", item.folder, error)
         return False
     return True

@@ -27,11 +27,13 @@ from r2v.pipeline.model_card import imputed_card, model_card
 from r2v.storage.artifact import attempt_of
 from r2v.storage.files import content_sha256, write_json, write_text, writing
 from r2v.storage.integrity import Artifact
+from r2v.storage.removal import Marker, make_own, remove_own
 from r2v.storage.weights import ADAPTERS
 
 PARTS = {"preference": ("final", "policy"), "verifier": ("final", "verifier")}
 """Job -> (folder of its artifact, folder of the bundle)."""
 ROUTER_FILES = ("r2v.json", "threshold.json")
+_DRAFT_MARKER = Marker(kind="draft of a bundle")
 _SECTIONS = ("env", "policy", "inference", "router", "cost", "teacher")
 
 
@@ -54,17 +56,17 @@ def write_bundle(config: Config, output: Path, root: Path = Path()) -> BundleMan
 
 
 def _written(output: Path, fill: Callable[[Path], BundleManifest]) -> BundleManifest:
-    """What `fill` makes in a folder beside `output`, renamed when it is whole."""
-    draft = output.with_name(f"tmp-{output.name}")
+    """What `fill` makes in a folder of R2V's own beside `output`, renamed when it is whole. It is made one level below
+    the marker, for a bundle holds no file that its manifest does not name."""
+    draft = output.with_name(f".{output.name}.draft")
     with writing(output):
-        shutil.rmtree(draft, ignore_errors=True)
-        draft.mkdir(parents=True)
+        whole = make_own(draft, _DRAFT_MARKER, anew=True) / "bundle"
+        whole.mkdir()
         try:
-            manifest = fill(draft)
-            draft.rename(output)
-        except BaseException:
-            shutil.rmtree(draft, ignore_errors=True)
-            raise
+            manifest = fill(whole)
+            whole.rename(output)
+        finally:
+            remove_own(draft, _DRAFT_MARKER)
     return manifest
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
+import os
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 
 from r2v.policy.load import Loaded
 from r2v.storage.files import write_json, writing
+from r2v.storage.removal import ATTEMPT_PART, remove_own, require_own
 from r2v.storage.weights import ADAPTERS
 
 FULL, ADAPTER = "model.safetensors", "adapter_model.safetensors"
@@ -36,10 +37,13 @@ _MACHINE_SPECIFIC = {
 def export(loaded: Loaded, folder: Path) -> str:
     """Write the trained weights, all at once or not at all; returns `weights_sha256(folder)`.
 
-    Of a LoRA model only the adapter being trained is written, never a frozen reference beside it.
+    Of a LoRA model only the adapter being trained is written, never a frozen reference beside it. Earlier weights are
+    replaced in an attempt; elsewhere a folder that is there raises NotOurs.
     """
+    if os.path.lexists(folder):
+        require_own(folder, ATTEMPT_PART)
     draft = folder.with_name(f"tmp-{folder.name}")
-    shutil.rmtree(draft, ignore_errors=True)
+    remove_own(draft, ATTEMPT_PART)
     with writing(folder):
         draft.mkdir(parents=True)
         if hasattr(loaded.model, "peft_config"):
@@ -51,7 +55,7 @@ def export(loaded: Loaded, folder: Path) -> str:
         loaded.tokenizer.save_pretrained(draft)
         tokenizer = json.loads((draft / "tokenizer_config.json").read_text())
         write_json(draft / "tokenizer_config.json", _without_machine(tokenizer))
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_own(folder, ATTEMPT_PART)
         draft.rename(folder)
     return weights_sha256(folder)
 

@@ -15,7 +15,8 @@ so a stranger's folder may be looked at; what it trusts is the hashes that the f
 
 from __future__ import annotations
 
-import shutil
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from r2v.errors import InputError
@@ -28,9 +29,11 @@ from r2v.report.sources import read_sources
 from r2v.report.viewer_data import COPYABLE, ViewerLimits, write_episodes
 from r2v.storage.files import write_text
 from r2v.storage.lease import lease
+from r2v.storage.removal import OWN, Marker, NotOurs, is_own, make_own, remove_own, require_own
 
 PAGE, SUMMARY, RESULTS = "index.html", "llm_summary.json", "results.md"
-_OURS = (PAGE, SUMMARY, RESULTS, "data", "figures")
+REPORT_MARKER = Marker(kind="report")
+"""Its `.r2v` also lists the files of the report, a line each: what else lies there is somebody else's."""
 _PATIENCE = 600.0
 """Seconds that a report waits for another one at the same place."""
 
@@ -39,20 +42,24 @@ def build_report(
     results: Path, output: Path | None = None, ablations: Path | None = None, limits: ViewerLimits = COPYABLE
 ) -> Path:
     """Write the report of a results folder and return its page. `output` is `results/report/mrp` for
-    `results/mrp` where None; what an earlier report left there is replaced, and two makers wait for each other.
-    Raises InputError where there are no finished results, or `output` holds something else."""
+    `results/mrp` where None; an earlier report there is replaced, and two makers wait for each other. Raises
+    InputError where there are no finished results, or `output` holds anything that R2V did not write."""
     folder = output or results.absolute().parent / "report" / results.absolute().name
-    _require_ours(folder)
+    _require_replaceable(folder)
     sources = read_sources(results, ablations)
     with lease(folder.with_name(f".{folder.name}.lease"), wait=_PATIENCE):
         draft, before = folder.with_name(f".{folder.name}.draft"), folder.with_name(f".{folder.name}.before")
-        shutil.rmtree(draft, ignore_errors=True)
+        if os.path.lexists(before):  # a kill may have left the only report there, so it goes last
+            make_own(before, REPORT_MARKER)
+        make_own(draft, REPORT_MARKER, anew=True)
         drawn = {name: (one, _drawn(name, one, draft)) for name, one in series(sources).items()}
         ablations_of = sources.tables.get(ABLATIONS_FILE, [])
         index = write_episodes(results, sources.setup, draft, limits)
         write_text(draft / SUMMARY, llm_summary(sources.bundle, ablations_of, sources.missing))
         write_text(draft / RESULTS, results_page(sources.bundle, ablations_of, sources.missing))
         write_text(draft / PAGE, page(sources, drawn, index))
+        write_text(draft / OWN, "".join(f"{line}\n" for line in (REPORT_MARKER.kind, *_files(draft))))
+        _require_replaceable(folder)
         _exchange(draft, folder, before)
     return folder / PAGE
 
@@ -60,16 +67,35 @@ def build_report(
 def _exchange(draft: Path, folder: Path, before: Path) -> None:
     """Put the draft in the folder's place. Killed between the two renames it leaves the earlier report as `before`,
     whole, and the next one goes on from there."""
-    if folder.exists():
-        shutil.rmtree(before, ignore_errors=True)
+    if is_own(folder, REPORT_MARKER):
+        remove_own(before, REPORT_MARKER)
         folder.rename(before)
-    draft.rename(folder)
-    shutil.rmtree(before, ignore_errors=True)
+    draft.rename(folder)  # also over an empty folder
+    remove_own(before, REPORT_MARKER)
 
 
-def _require_ours(folder: Path) -> None:
-    if folder.exists() and not (folder.is_dir() and {path.name for path in folder.iterdir()} <= set(_OURS)):
-        raise InputError(f"{folder}: holds something else than a report; name an empty or a new folder by --output")
+def _require_replaceable(folder: Path) -> None:
+    """Raise InputError if anything lies at `folder` but an empty folder, or a report and nothing else."""
+    if not os.path.lexists(folder) or (not folder.is_symlink() and folder.is_dir() and not any(folder.iterdir())):
+        return
+    try:
+        require_own(folder, REPORT_MARKER)
+    except NotOurs as error:
+        raise InputError(f"{error}; or name an empty or a new folder by --output") from None
+    listed = set((folder / OWN).read_text().splitlines()[1:])
+    if strays := [name for name in _files(folder) if name not in listed]:
+        raise InputError(
+            f"{folder}: holds {strays[0]}, which no report wrote; move it away, or name an empty or a new folder by "
+            "--output"
+        )
+
+
+def _files(folder: Path) -> Iterator[str]:
+    """Names of all files and links below a folder, but for its marker."""
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        if name != OWN and (path.is_symlink() or not path.is_dir()):
+            yield name
 
 
 def _drawn(name: str, data: Series, folder: Path) -> str:

@@ -147,6 +147,7 @@ class BlockPlayer:
             self._found(what)
         blocks = [block for block in blocks if block.missing(self.cache)]
         if blocks:
+            self.cache.make_folder()
             missing = sum(len(block.missing(self.cache)) for block in blocks)
             with (
                 Progress(what, before + plays, before + plays - missing) as self._bar,
@@ -192,6 +193,7 @@ class BlockPlayer:
         """Play what no other process holds, in one run of the engine; what others hold. share: how many of the plays
         that are missing this process may have in hand before it takes a further block, once so many were `played`."""
         held: list[Block] = []
+        self.cache.make_folder()
         with Hand(self.cache) as hand:
             self._waves.run(self._conversations(blocks, share, hand, held))
         return held

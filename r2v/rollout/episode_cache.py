@@ -17,8 +17,8 @@ A play that a fault of the world ended counts within its attempt and for nobody 
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -29,10 +29,11 @@ from r2v.rollout.play_lines import PlayFile, header_of, line_at, line_hash, line
 from r2v.storage import compression
 from r2v.storage.artifact import Work
 from r2v.storage.artifact_manifest import ARTIFACT_MANIFEST
-from r2v.storage.files import write_lines
+from r2v.storage.files import write_lines, writing
 from r2v.storage.integrity import read_hashed, set_aside
 from r2v.storage.lease import lease
 from r2v.storage.paths import ARTIFACTS, EPISODES
+from r2v.storage.removal import PLAYS_MARKER, NotOurs, is_own, make_own, remove_own
 
 PUBLISHED, KEPT = "published.json", "kept.jsonl"
 
@@ -83,6 +84,12 @@ class EpisodeCache:
     def of(cls, work: Work) -> EpisodeCache:
         """The cache as the attempt of a stage sees it; one that is made anew reads nobody else's plays."""
         return cls(work.root / EPISODES, work.folder.name, alone=work.anew)
+
+    def make_folder(self) -> None:
+        """Make and mark the folder that this attempt's plays lie in. One that an earlier version made is used as it is,
+        and never removed. Raises EnvironmentFault where the disk refuses."""
+        with writing(self.folder), suppress(NotOurs):
+            make_own(self.folder, PLAYS_MARKER)
 
     def __contains__(self, key: str) -> bool:
         return key in self._known()
@@ -137,8 +144,9 @@ class EpisodeCache:
     def forget(self) -> None:
         """Take away the files of this attempt's plays, which lie elsewhere now."""
         self.close()
-        for path in _play_files(self.folder):
-            path.unlink(missing_ok=True)
+        if is_own(self.folder, PLAYS_MARKER):
+            for path in _play_files(self.folder):
+                path.unlink(missing_ok=True)
 
     def forget_faults(self) -> None:
         """Take out of this attempt's files what faults of the world ended, so that it is played again. A block that
@@ -238,9 +246,14 @@ def published_line(artifact: Path, record: Sequence[Any]) -> bytes:
 
 
 def forget_finished(root: Path, name: str) -> None:
-    """Take away all that a finished attempt has played, because it is to be made anew; an unfinished one goes on."""
+    """Take away all that a finished attempt has played, because it is to be made anew; an unfinished one goes on. Plays
+    that R2V did not mark as its own are set aside, where the attempt does not find them."""
+    folder = root / EPISODES / name
     if (root / ARTIFACTS / name / ARTIFACT_MANIFEST).exists():
-        shutil.rmtree(root / EPISODES / name, ignore_errors=True)
+        try:
+            remove_own(folder, PLAYS_MARKER)
+        except NotOurs as error:
+            logger.warning("  %s; it is set aside as %s", error, set_aside(folder).name)
 
 
 def _raw(place: _Line | _Published, key: str) -> list[list[Any]]:

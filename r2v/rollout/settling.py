@@ -22,6 +22,7 @@ from r2v.storage.files import write_json, write_lines
 from r2v.storage.integrity import hashed
 from r2v.storage.lease import lease
 from r2v.storage.paths import ARTIFACTS, EPISODES
+from r2v.storage.removal import PLAYS_MARKER, is_own
 
 Places = dict[str, tuple[str, int]]
 """Hash of a line -> (file of the artifact, offset)."""
@@ -29,10 +30,10 @@ Places = dict[str, tuple[str, int]]
 
 def settle(root: Path, name: str, files: Iterable[str]) -> None:
     """Move the plays of an attempt whose artifact of these files is finished to where they stay. What another process
-    is settling, or has settled, is left."""
+    is settling, or has settled, is left, and so are plays in a folder that R2V did not mark as its own."""
     folder = root / EPISODES / name
     blocks = [path for path in sorted(folder.glob("*.jsonl")) if path.is_file() and path.name != KEPT]
-    if not blocks:
+    if not (blocks and is_own(folder, PLAYS_MARKER)):
         return
     try:
         with lease(root / EPISODES / f"{name}.lease"):

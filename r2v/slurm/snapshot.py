@@ -29,10 +29,10 @@ from r2v.errors import UsageError
 from r2v.extensions import is_dotted, source_file
 from r2v.log import logger
 from r2v.slurm.chain import Chain, folder
-from r2v.storage.artifact import remove
 from r2v.storage.code_identity import OWN_PACKAGE, SNAPSHOT_RECORD, code_identity, git_commit
 from r2v.storage.files import write_json, writing
 from r2v.storage.paths import LOGS, ROOMS, SNAPSHOTS
+from r2v.storage.removal import SNAPSHOT_MARKER, remove_own
 
 LARGEST_SNAPSHOT = 20 << 20
 """Bytes of a snapshot at most."""
@@ -97,7 +97,7 @@ def code_lines(name: str) -> list[str]:
 
 def take(root: Path, config: Config) -> CodeSnapshot:
     """The snapshot of what is here now, made where there is none of this content. Raises UsageError where it is larger
-    than allowed, naming the largest files."""
+    than allowed, naming the largest files; NotOurs where a folder of that name lacks a snapshot's record."""
     held = _held(root, config)
     sizes = {name: path.stat().st_size for name, path in held.items()}
     if (total := sum(sizes.values())) > LARGEST_SNAPSHOT:
@@ -111,7 +111,7 @@ def take(root: Path, config: Config) -> CodeSnapshot:
     snapshot = CodeSnapshot(id=id_, files=len(held), bytes=total, commit=commit, dirty=dirty)
     place = root / SNAPSHOTS / id_
     if place.exists() and _id_of({name: place / name for name in held}) != id_:
-        remove(place)
+        remove_own(place, SNAPSHOT_MARKER)
     if not place.exists():
         _write(place, held, snapshot)
     return snapshot
@@ -140,7 +140,7 @@ def _write(place: Path, held: Mapping[str, Path], snapshot: CodeSnapshot) -> Non
     except OSError:
         if not place.exists():
             raise
-        remove(draft)  # another submission made the same one just now
+        remove_own(draft, SNAPSHOT_MARKER)  # another submission made the same one just now
 
 
 def _id_of(held: Mapping[str, Path]) -> str:

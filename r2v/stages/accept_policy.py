@@ -5,10 +5,12 @@ from __future__ import annotations
 import shutil
 
 from r2v import config as c
+from r2v.errors import EnvironmentFault
 from r2v.evaluation.acting_settings import ActingSettings
 from r2v.log import logger
 from r2v.storage.artifact import Work
 from r2v.storage.files import write_json
+from r2v.storage.removal import ATTEMPT_PART, remove_own
 
 
 def accept_or_hand_on(preference: c.PreferenceConfig, acting: ActingSettings, work: Work) -> None:
@@ -32,7 +34,8 @@ def accept_or_hand_on(preference: c.PreferenceConfig, acting: ActingSettings, wo
         logger.warning(
             "  preference: not accepted (preference.accept=%s): the cloned policy is published", preference.accept
         )
-        shutil.rmtree(trained)
+        if not remove_own(trained, ATTEMPT_PART):
+            raise EnvironmentFault(f"{trained}: cannot be removed; mend its permissions and run the same command again")
         hand_on(work)
         work.summary.update(weights_sha256=work.inputs["bc"].summary.get("weights_sha256", ""))
 

@@ -11,7 +11,6 @@ again is in the episode cache: helpers play it too, and a training set of other 
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,6 +33,7 @@ from r2v.randomness import digest
 from r2v.stages import Stage
 from r2v.storage.artifact import Work
 from r2v.storage.files import replacing, write_json, writing
+from r2v.storage.removal import ATTEMPT_PART, remove_own
 
 if TYPE_CHECKING:
     from r2v.rollout.cells import Cell, CellPlayer
@@ -106,7 +106,7 @@ def run(cfg: PerturbSettings, work: Work) -> None:
         )
     write_json(work.folder / "perturb_report.json", counts)
     work.summary.update(n_episodes=written, **counts)
-    shutil.rmtree(scratch)
+    remove_own(scratch, ATTEMPT_PART)
     logger.info("  %d episodes: %s", written, ", ".join(f"{n} {name}" for name, n in counts["made"].items()))
 
 

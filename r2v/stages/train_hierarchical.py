@@ -12,7 +12,6 @@ for each does the training: this module, given the attempt's folder.
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,6 +28,7 @@ from r2v.log import logger
 from r2v.stages import Stage
 from r2v.storage.artifact import Work, attempt_of
 from r2v.storage.files import content_sha256
+from r2v.storage.removal import ATTEMPT_PART, remove_own
 
 REPORT = "hierarchical_report.json"
 BEST = "best"
@@ -176,7 +176,7 @@ def _train(config: c.Config, work: Work) -> None:
         write_json(work.folder / REPORT, report)
     distributed.wait_for_all()
     if distributed.rank() == 0:  # a killed attempt may have had more ranks
-        shutil.rmtree(work.folder / SERVED, ignore_errors=True)
+        remove_own(work.folder / SERVED, ATTEMPT_PART)
 
 
 def _train_as_rank(folder: Path) -> None:

@@ -19,7 +19,7 @@ import json
 import logging
 import os
 import secrets
-import shutil
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -42,10 +42,11 @@ from r2v.storage.files import content_sha256, remove_all_drafts, write_json, wri
 from r2v.storage.integrity import CONFIGURATION, EXTERNAL, Artifact, content_files, set_aside, verify, verify_file
 from r2v.storage.lease import lease
 from r2v.storage.paths import ARTIFACTS, ROOMS
+from r2v.storage.removal import ATTEMPT_MARKER, ATTEMPT_PART, remove_own, require_own
 
 log = logging.getLogger(__name__)
 
-ATTEMPT = "attempt.meta.json"
+ATTEMPT = ATTEMPT_MARKER.file
 OTHER_PLACES = ".places"
 """In an attempt: the places outside its checkout at which it was published, one a line."""
 JOURNAL = ".provider"
@@ -142,8 +143,14 @@ def build(
     """Make an artifact: yields the work, then writes its manifest last. An earlier unfinished attempt of the
     same fingerprint is continued in place. A damaged one is made from nothing but its journal; so is a finished one
     with `mend`, and with `again`, where the journal is set aside too. Raises LeaseConflict where another process is
-    making it, or has just made it; Damaged where an input changed meanwhile, and then nothing is finished."""
+    making it, or has just made it; Damaged where an input changed meanwhile, and then nothing is finished; InputError
+    where the attempt's folder is a link, behind which anybody's files may lie."""
     folder = store / f"{job}-{key}"
+    if folder.is_symlink() and folder.is_dir():
+        raise InputError(
+            f"{folder}: is a link, and R2V makes an attempt in a folder of its own; move what it leads to here, or "
+            f"remove the link: rm {shlex.quote(str(folder))}"
+        )
     with lease(store / f"{job}-{key}.lease"):
         if _finished(store, job, key) and not (again or mend):
             raise LeaseConflict(
@@ -179,27 +186,19 @@ def _finished(store: Path, job: str, key: str) -> bool:
 
 
 def clear(folder: Path, *, forget: bool = False) -> None:
-    """Empty the folder of an attempt but for what a provider was paid for, which with `forget` is set aside under a
-    name of its own; what is in the way and no folder is set aside too. The manifest goes first: a kill leaves an
-    unfinished attempt, not half a finished one."""
+    """Remove an attempt but for what a provider was paid for, which with `forget` is set aside under a name of its own;
+    what is in the way and no folder is set aside too. The manifest goes first: a kill leaves an unfinished attempt, not
+    half a finished one. Raises NotOurs for a link, and for a folder that nothing proves to be an attempt."""
     if os.path.lexists(folder) and not folder.is_dir():
         set_aside(folder)
         return
-    if not folder.is_dir():
+    if not os.path.lexists(folder):
         return
-    for path in sorted(folder.iterdir(), key=lambda path: path.name != ARTIFACT_MANIFEST):
-        if path.name == JOURNAL and forget:
-            path.rename(path.with_name(f"{JOURNAL}-{secrets.token_hex(4)}"))
-        elif not path.name.startswith(JOURNAL):
-            remove(path)
-
-
-def remove(path: Path) -> None:
-    """Remove a file, a link or a whole folder; what is gone already is no error."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
+    require_own(folder, ATTEMPT_MARKER)
+    if forget and (folder / JOURNAL).exists():
+        (folder / JOURNAL).rename(folder / f"{JOURNAL}-{secrets.token_hex(4)}")
+    remove_own(folder / ARTIFACT_MANIFEST, ATTEMPT_PART)
+    remove_own(folder, ATTEMPT_MARKER, spare=JOURNAL)
 
 
 def attempt_of(folder: Path) -> tuple[str, dict[str, Artifact]]:

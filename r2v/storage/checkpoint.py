@@ -18,19 +18,20 @@ import logging
 import os
 import re
 import secrets
-import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from r2v.errors import InputError, R2VError, failure_of
 from r2v.storage.files import sync_folder, write_json, writing
+from r2v.storage.removal import ATTEMPT_MARKER, Marker, NotOurs, remove_own
 
 log = logging.getLogger(__name__)
 
 LATEST = "checkpoint-latest"
 SEAL = "sha256.json"
 """In a checkpoint: path (relative to it) -> hex SHA-256."""
+CHECKPOINT_MARKER = Marker(kind="checkpoint", file=SEAL, within=ATTEMPT_MARKER)
 KEPT = 2
 
 _NAME = re.compile(r"checkpoint-(\d+)")
@@ -114,11 +115,14 @@ def point(folder: Path, place: Path) -> None:
 
 def forget(folder: Path, newest: int, *, later: bool = False) -> None:
     """Remove all checkpoints before `newest` but the last few; with `later` also those of a run that had come further
-    than this one."""
+    than this one. A folder of that name that R2V did not make is kept, and a line names it."""
     present = sorted(numbers(folder))
     after, before = [n for n in present if n > newest], [n for n in present if n <= newest]
     for number in (after if later else []) + before[:-KEPT]:
-        shutil.rmtree(folder / f"checkpoint-{number}", ignore_errors=True)
+        try:
+            remove_own(folder / f"checkpoint-{number}", CHECKPOINT_MARKER)
+        except NotOurs as error:
+            log.warning("  %s", error)
 
 
 def numbers(folder: Path) -> set[int]:

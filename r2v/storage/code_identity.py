@@ -15,8 +15,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from r2v.storage.removal import SNAPSHOT_MARKER
+
 OWN_PACKAGE = Path(__file__).resolve().parents[1]
-SNAPSHOT_RECORD = "snapshot.json"
+SNAPSHOT_RECORD = SNAPSHOT_MARKER.file
 """What a snapshot says of itself."""
 
 

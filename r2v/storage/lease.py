@@ -24,7 +24,6 @@ import logging
 import os
 import re
 import secrets
-import shutil
 import socket
 import threading
 import time
@@ -154,7 +153,7 @@ def _attempt(path: Path, me: Owner, ttl: float) -> Owner | None:
                 if other is None:
                     _clear(path)
         finally:
-            shutil.rmtree(private, ignore_errors=True)
+            _release(private, me)
 
 
 def _place(private: Path, path: Path, me: Owner) -> bool:

@@ -97,6 +97,20 @@ def test_two_exports_are_the_same_bytes(bundle: Path, micro_run: Path, tmp_path:
         assert (tmp_path / "again" / name).read_bytes() == (bundle / name).read_bytes(), name
 
 
+@pytest.mark.parametrize("name", ["tmp-again", ".again.draft"])
+def test_a_folder_of_the_users_beside_a_bundle_is_no_draft_of_it(micro_run: Path, tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "notes.txt").write_text("mine")
+    if name == ".again.draft":
+        with pytest.raises(InputError, match=r"\.again\.draft: R2V did not mark it .*; to remove it: rm -r "):
+            write_bundle(load(str(MICRO)), tmp_path / "again", micro_run)
+    else:
+        write_bundle(load(str(MICRO)), tmp_path / "again", micro_run)
+        assert read_bundle(tmp_path / "again").policy.is_dir()
+    assert [path.name for path in tmp_path.iterdir() if path.name != "again"] == [name]
+    assert (tmp_path / name / "notes.txt").read_text() == "mine"
+
+
 def test_every_file_damaged_in_every_way_is_named_and_nothing_is_read(bundle: Path, tmp_path: Path) -> None:
     for number, (name, how) in enumerate((name, how) for name in names(bundle) for how in BYTES):
         folder = Path(shutil.copytree(bundle, tmp_path / str(number)))

@@ -12,8 +12,9 @@ from r2v.cli.main import main
 from r2v.config import load
 from r2v.pipeline.gc import garbage, remove
 from r2v.pipeline.plan.jobs_to_do import plan
-from r2v.storage.artifact import JOURNAL, build, publish
+from r2v.storage.artifact import ATTEMPT, JOURNAL, build, publish
 from r2v.storage.lease import lease
+from r2v.storage.removal import PLAYS_MARKER, make_own
 from tests.trust import MICRO
 from tests.trust.alter import hard_copy
 
@@ -85,7 +86,7 @@ def test_plays_go_with_their_attempt_and_orphans_among_them(tmp_path: Path) -> N
     publish(tmp_path / "results" / "desk_noisy", kept)
     plays = tmp_path / "outputs" / ".episodes"
     for name in (kept.name, old.name, f"evaluate-{KEYS[2]}"):
-        (plays / name).mkdir(parents=True)
+        make_own(plays / name, PLAYS_MARKER)
         (plays / name / "kept.jsonl").write_text("{}\n" * 1000)
     items = garbage(tmp_path)
     assert {(item.folder.parent.name, item.folder.name): item.leftovers for item in items} == {
@@ -101,7 +102,48 @@ def test_an_unfinished_attempt_goes_where_that_is_asked_for(tmp_path: Path) -> N
     folder = tmp_path / "outputs" / ".artifacts" / f"bc-{KEYS[0]}"
     folder.mkdir(parents=True)
     (folder / "half").write_text("work")
+    (folder / ATTEMPT).write_text("{}")
     assert gone(tmp_path) == {} and gone(tmp_path, unfinished=True) == {folder.name: False}
+    (item,) = garbage(tmp_path, unfinished=True)
+    assert remove(item) and not folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("room", "lies_as"),
+    [(room, "link") for room in (".artifacts", ".episodes", ".snapshots")]
+    + [(room, "folder") for room in (".artifacts", ".episodes")],
+)
+def test_what_r2v_did_not_mark_is_kept_and_named_in_one_line(
+    tmp_path: Path, room: str, lies_as: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An attempt that is a link was emptied where it led to."""
+    home = tmp_path / "home"
+    for name in ("thesis.tex", ".ssh/id", "snapshot.json", ATTEMPT, "notes.jsonl"):
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).write_text("mine")
+    os.utime(home / "snapshot.json", (0, 0))
+    path = tmp_path / "project/outputs" / room / f"bc-{KEYS[0]}"
+    path.parent.mkdir(parents=True)
+    if lies_as == "link":
+        path.symlink_to(home)
+    else:
+        path.mkdir()
+        (path / "thesis.tex").write_text("mine")
+    monkeypatch.chdir(tmp_path / "project")
+    assert main(["gc", "--unfinished"]) == 0
+    printed = capsys.readouterr()
+    (line,) = printed.err.splitlines()
+    assert f"outputs/{room}/{path.name}: " in line and "it is kept; to remove it: rm " in line
+    assert printed.out == "0 places, 0 bytes removed\n"
+    assert sum(file.is_file() for file in home.rglob("*")) == 5
+
+
+def test_checkpoints_of_a_finished_attempt_that_is_a_link_stay(tmp_path: Path) -> None:
+    attempt = made(tmp_path, "bc", KEYS[0])
+    publish(tmp_path / "outputs" / "policy" / "desk_noisy" / "bc", attempt)
+    attempt.rename(tmp_path / "moved")
+    attempt.symlink_to(tmp_path / "moved")
+    assert garbage(tmp_path) == []
 
 
 @pytest.mark.parametrize("stranger", ["file", "folder", "broken", "link"])

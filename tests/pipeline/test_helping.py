@@ -19,8 +19,9 @@ from r2v.pipeline.helping import help_job, helpers, require_helpable
 from r2v.pipeline.inputs import fingerprint_of, published
 from r2v.pipeline.jobs import COMMANDS, JOBS, job
 from r2v.randomness import generator
-from r2v.storage.artifact import ATTEMPT, remove
+from r2v.storage.artifact import ATTEMPT
 from r2v.storage.integrity import Artifact
+from r2v.storage.removal import ATTEMPT_MARKER, ATTEMPT_PART, remove_own
 from tests import trust, warm
 from tests.trust import MICRO
 from tests.trust.alter import hard_copy
@@ -59,7 +60,7 @@ def begun(project: Path, name: str) -> dict[str, bytes]:
     made = content(folder)
     for path in folder.iterdir():
         if path.name not in (ATTEMPT, "config.yaml"):
-            remove(path)
+            remove_own(path, ATTEMPT_PART)
     shutil.rmtree(project / "outputs/.episodes")
     return made
 
@@ -106,7 +107,7 @@ def without_parts(project: Path) -> dict[str, dict[str, bytes]]:
     assert len(parts) > 2
     held = {str(path): content(path) for path in parts}
     for path in parts:
-        remove(path)
+        remove_own(path, ATTEMPT_MARKER)
     return held | {str(own): begun(project, "ablations")}
 
 

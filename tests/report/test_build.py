@@ -25,6 +25,7 @@ def test_made_again_it_is_the_same(micro_results: Path, micro_report: Path) -> N
     assert build_report(micro_results, micro_report) == micro_report / "index.html"
     assert contents(micro_report) == before
     assert {name.split("/")[0] for name in before} == {
+        ".r2v",
         "index.html",
         "llm_summary.json",
         "results.md",
@@ -77,10 +78,41 @@ def test_what_is_no_results_folder_is_one_line(
     assert not (tmp_path / "results" / "report").exists()
 
 
+@pytest.mark.parametrize(
+    "mine",
+    [
+        "paper/data/measured.csv",
+        "paper/index.html",
+        "a link to a report",
+        "in a report/data/measured.csv",
+        ".paper.draft/index.html",
+        ".paper.before/index.html",
+    ],
+)
+def test_a_folder_or_a_file_that_no_report_wrote_is_refused_and_stays(
+    mine: str, micro_results: Path, micro_report: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output, report = tmp_path / "paper", tmp_path / "report"
+    if mine == "a link to a report":
+        shutil.copytree(micro_report, report)
+        output.symlink_to(report)
+    elif mine.startswith("in a report/"):
+        shutil.copytree(micro_report, output)
+        (output / "data" / "measured.csv").write_text("mine")
+    else:
+        (tmp_path / mine).parent.mkdir(parents=True)
+        (tmp_path / mine).write_text("mine")
+    before = contents(tmp_path)
+    assert cli.main(["report", str(micro_results), "--output", str(output)]) == errors.InputError.exit_code
+    (said,) = capsys.readouterr().err.strip().splitlines()
+    assert str(output.parent) in said and contents(tmp_path) == before
+
+
 def test_a_kill_between_the_two_renames_leaves_the_earlier_report_and_the_next_one_mends_it(
     micro_results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     output, rename = tmp_path / "mine", Path.rename
+    output.mkdir()  # an empty folder takes a report
     build_report(micro_results, output)
     before = contents(output)
 

@@ -10,7 +10,7 @@ from r2v.data.episode import Episode, to_line
 from r2v.envs.chain import ChainBenchmark
 from r2v.rollout.blocks import BlockPlayer
 from r2v.rollout.cells import Cell
-from r2v.rollout.episode_cache import EpisodeCache
+from r2v.rollout.episode_cache import EpisodeCache, forget_finished
 from r2v.rollout.play_lines import BrokenPlay
 from r2v.rollout.session import EpisodeSpec
 from r2v.rollout.settling import settle
@@ -52,7 +52,9 @@ def read(root: Path, cell: Cell, own: str = "evaluate-ffffffffffffffff") -> list
 def test_every_episode_is_kept_once_and_found_by_anybody(tmp_path: Path, finished: tuple[Cell, list[Episode]]) -> None:
     cell, episodes = finished
     folder = tmp_path / "outputs/.episodes" / NAME
-    assert [path.name for path in folder.iterdir()] == ["published.json"], "what a fault ended is kept for nobody"
+    assert sorted(path.name for path in folder.iterdir()) == [".r2v", "published.json"], (
+        "what a fault ended is kept for nobody"
+    )
     assert read(tmp_path, cell) == episodes == read(tmp_path, cell, NAME)
 
 
@@ -66,6 +68,25 @@ def test_settling_again_changes_nothing(tmp_path: Path, finished: tuple[Cell, li
     cache.close()
     settle(tmp_path, NAME, ["episodes/slm_only.jsonl"])
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+@pytest.mark.parametrize("lies_as", ["a link", "a folder without a marker"])
+def test_files_in_a_folder_that_r2v_did_not_mark_are_kept(
+    tmp_path: Path, lies_as: str, finished: tuple[Cell, list[Episode]]
+) -> None:
+    other, mine = "evaluate-fedcba9876543210", tmp_path / "outputs/.episodes/evaluate-fedcba9876543210"
+    mine = tmp_path / "home" if lies_as == "a link" else mine
+    mine.mkdir()
+    (mine / "measured.jsonl").write_text("{}\n")
+    if lies_as == "a link":
+        (tmp_path / "outputs/.episodes" / other).symlink_to(mine)
+    settle(tmp_path, other, [])
+    EpisodeCache(tmp_path / "outputs/.episodes", other).forget()
+    (tmp_path / "outputs/.artifacts" / other).mkdir()
+    (tmp_path / "outputs/.artifacts" / other / "artifact.json").write_text("{}")
+    forget_finished(tmp_path, other)
+    (aside,) = (tmp_path / "outputs/.episodes").glob("*.quarantine")
+    assert (aside / "measured.jsonl").read_text() == "{}\n"
 
 
 def test_an_episode_of_an_altered_artifact_is_as_good_as_not_played(

@@ -30,6 +30,7 @@ def checkout(tmp_path: Path) -> Path:
     for name, prefix in {**prefixes, "bc-d": "''", "evaluate-d": "''", "router-old": "''"}.items():
         (tmp_path / "outputs/.artifacts" / name).mkdir(parents=True)
         (tmp_path / "outputs/.artifacts" / name / "config.yaml").write_text(f"prefix: {prefix}\n")
+        (tmp_path / "outputs/.artifacts" / name / "attempt.meta.json").write_text("{}")
     for place, artifact in {
         "outputs/mrp/policy/bc": "bc-m",
         "outputs/mrp/router": BOTH,
@@ -61,3 +62,31 @@ def test_only_the_main_jobs_results_and_caches_go(checkout: Path) -> None:
         assert (checkout / there / "config.yaml").exists()
     for there in ("data/runs/r/trajectories.jsonl", "results/batch_jobs/g/report.txt", "logs/a.out"):
         assert (checkout / there).read_text() == "kept"
+
+
+def test_no_link_is_followed_and_what_is_no_result_is_kept_and_named(checkout: Path) -> None:
+    home = checkout / "home"
+    for name in ("config.yaml", "attempt.meta.json", "thesis.tex"):
+        home.mkdir(exist_ok=True)
+        (home / name).write_text("prefix: mrp\n")
+    unmarked = checkout / "outputs/.artifacts/router-unmarked"
+    unmarked.mkdir()
+    (unmarked / "config.yaml").write_text("prefix: mrp\n")
+    (checkout / "outputs/.artifacts/bc-linked").symlink_to(home)
+    for name in ("outputs/mrp/mine", "build"):
+        (checkout / name).symlink_to(checkout / "logs")
+    (checkout / "outputs/mrp/notes.txt").write_text("mine")
+    done = subprocess.run(
+        [sys.executable, "scripts/clean.py"], cwd=checkout, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(list(home.iterdir())) == 3 and unmarked.is_dir() and (checkout / "outputs/mrp/notes.txt").exists()
+    named = {line.partition(":")[0] for line in done.stdout.splitlines()}
+    assert named == {
+        "outputs/.artifacts/bc-linked",
+        "outputs/.artifacts/router-unmarked",
+        "outputs/mrp/mine",
+        "outputs/mrp/notes.txt",
+        "build",
+    }
+    assert not (checkout / "outputs/mrp/policy").exists()

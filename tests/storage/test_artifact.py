@@ -21,6 +21,7 @@ from r2v.storage.artifact import (
     Damaged,
     attempt_of,
     build,
+    clear,
     content_files,
     external,
     find,
@@ -30,6 +31,7 @@ from r2v.storage.artifact import (
     read,
 )
 from r2v.storage.paths import ARTIFACTS
+from r2v.storage.removal import NotOurs
 
 INPUT = Artifact(stage="m:S", fingerprint="f", folder=Path("somewhere"), files={"a.jsonl": "1", "b.json": "2"})
 
@@ -302,6 +304,34 @@ def test_two_builders_of_one_thing_and_a_kill(tmp_path: Path) -> None:
         file.write("two\n")
     found = find(tmp_path, "bc", "k")
     assert found is not None and found.file("kept.jsonl").read_text() == "one\ntwo\n"
+
+
+def test_an_attempt_that_is_a_link_is_neither_made_nor_emptied_where_it_leads(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "thesis.tex").write_text("mine")
+    store = tmp_path / "store"
+    store.mkdir()
+    (store / "bc-k").symlink_to(home)
+    with pytest.raises(InputError, match="bc-k: is a link"), build(store, "bc", "k", "m:S", "", {}, tmp_path):
+        pass
+    (home / ARTIFACT_MANIFEST).write_text("{")
+    (home / ATTEMPT).write_text("{}")
+    with pytest.raises(NotOurs, match="is a link"):
+        clear(store / "bc-k")
+    assert {path.name for path in home.iterdir()} == {"thesis.tex", ARTIFACT_MANIFEST, ATTEMPT}
+
+
+def test_a_damaged_artifact_without_the_record_of_its_attempt_is_kept(tmp_path: Path) -> None:
+    folder = make(tmp_path).folder
+    (folder / "data.jsonl").write_text("altered")
+    (folder / ATTEMPT).unlink()
+    with (
+        pytest.raises(NotOurs, match=f"no {ATTEMPT} that says so"),
+        build(tmp_path, "bc", "k", "m:S", "", {}, tmp_path, mend=True),
+    ):
+        pass
+    assert (folder / "data.jsonl").read_text() == "altered"
 
 
 def test_a_folder_where_an_attempt_says_what_it_is_is_damage(tmp_path: Path) -> None:

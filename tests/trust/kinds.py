@@ -584,6 +584,17 @@ EXPERIMENT_FILES = (
 
 CHECKPOINT_FILES = (
     FileKind(
+        name="marker of a folder",
+        paths=("outputs/.episodes/*/.r2v", "results/report/*/.r2v"),
+        form="text",
+        writers=(
+            "storage.removal:make_own",
+            "rollout.episode_cache:EpisodeCache.make_folder",
+            "report.build:build_report",
+        ),
+        damage="ignored",
+    ),
+    FileKind(
         name="plays",
         paths=("outputs/.episodes/*/*.jsonl",),
         form="jsonl",

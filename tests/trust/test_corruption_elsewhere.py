@@ -33,10 +33,10 @@ from r2v.rollout.play_lines import line_at
 from r2v.slurm import chain as chains
 from r2v.slurm import job_record, runner
 from r2v.slurm.configuration import config_sha
-from r2v.storage.artifact import remove
 from r2v.storage.files import write_json, write_text
 from r2v.storage.integrity import hashed
 from r2v.storage.paths import EPISODES
+from r2v.storage.removal import ATTEMPT_PART, PLAYS_MARKER, remove_own
 from tests import warm
 from tests.emulator.clients import line, openai_client, upload
 from tests.llm.talk import converse, environment, play, remote
@@ -403,7 +403,8 @@ def unsettled(project: Path, attempt: Path) -> Path:
     ]
     kept = (folder / "kept.jsonl").read_bytes() if (folder / "kept.jsonl").exists() else b""
     for path in folder.iterdir():
-        path.unlink()
+        if path.name != PLAYS_MARKER.file:
+            path.unlink()
     (folder / "plays-0000.jsonl").write_bytes(b"".join(lines) + kept)
     return folder / "plays-0000.jsonl"
 
@@ -426,7 +427,7 @@ def test_a_killed_stage_with_damaged_plays_makes_the_same_content(micro_run: Pat
     plays = unsettled(project, attempt)
     for path in attempt.iterdir():  # what a killed stage leaves: no result yet
         if path.name not in ("attempt.meta.json", "config.yaml"):
-            remove(path)
+            remove_own(path, ATTEMPT_PART)
     BYTES[case.how](plays)
     wanted = {made} | upstream([made])
     without = [row.name for row in JOBS if row.name not in wanted and row.enabled(load(str(MICRO)))]

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from r2v.errors import EnvironmentFault
+from r2v.storage.removal import TEMPORARY, make_own_temporary, remove_own
 
 CONTAINER_VARIABLES = ("PAGER=cat", "GIT_PAGER=cat", "TERM=dumb", "PYTEST_ADDOPTS=-p no:cacheprovider")
 _START_SECONDS, _OUTPUT_BYTES = 600, 4 << 20
@@ -63,7 +64,7 @@ class ApptainerShell:
         if not image.exists():
             raise EnvironmentFault(f"no image {image}; `r2v swebench images` makes it, on a node with a network")
         self._timeout = timeout
-        self._folder = Path(tempfile.mkdtemp(prefix="r2v-apptainer-"))
+        self._folder = make_own_temporary("r2v-apptainer-")
         self._words = [program(), "--quiet", "exec", "--containall", "--cleanenv", "--no-home", "--fakeroot"]
         self._words += ["--net", "--network", "none", "--overlay", str(self._folder)]
         self._words += [word for variable in CONTAINER_VARIABLES for word in ("--env", variable)]
@@ -84,7 +85,7 @@ class ApptainerShell:
 
     def cleanup(self) -> None:
         """Remove the writable layer."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+        remove_own(self._folder, TEMPORARY)
 
 
 def program() -> str:

@@ -7,7 +7,6 @@ come out on every machine.
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -20,8 +19,12 @@ from r2v.envs.swe.recipes import SWE_LOCKS, Recipe, added, commit, put_bug, reci
 from r2v.envs.swe.repositories import git
 from r2v.errors import EnvironmentFault, InputError
 from r2v.storage.files import write_lines
+from r2v.storage.removal import Marker, make_own, remove_own
 
 _PIP = [sys.executable, "-m", "pip"]
+REPOSITORIES_MARKER = Marker(kind="repositories of SWE-bench")
+_REPOSITORY = Marker(kind="repository of SWE-bench", file="", within=REPOSITORIES_MARKER)
+"""Git would commit a marker that lies in the repository itself."""
 _LOCKED = ["--quiet", "--disable-pip-version-check", "--no-input", "--require-hashes", "--no-deps"]
 
 
@@ -65,6 +68,7 @@ def _pip(words: list[str], problem: str) -> None:
 
 def _made(repositories: Path, sources: Path, say: Callable[[str], None]) -> list[str]:
     """The lines of all instances, whose repositories are made."""
+    make_own(repositories, REPOSITORIES_MARKER)
     lines = []
     for (package, version), group in groupby(recipes(), lambda recipe: (recipe.package, recipe.version)):
         say(f"making {package} {version}")
@@ -85,8 +89,9 @@ def _instance(tree: Path, recipe: Recipe, source: str) -> str:
 
 
 def begin(tree: Path, archive: Path) -> str:
-    """A new repository whose one commit is a source distribution; the commit's hash."""
-    shutil.rmtree(tree, ignore_errors=True)
+    """Make a repository whose one commit is a source distribution, in the place of an unfinished one, and return the
+    commit's hash. Raises NotOurs where a folder is in the way and none above it has REPOSITORIES_MARKER."""
+    remove_own(tree, _REPOSITORY)
     tree.mkdir(parents=True)
     git(["init", "--quiet", "--template=", "."], tree)
     with tarfile.open(archive) as opened:

@@ -16,9 +16,11 @@ from pathlib import Path
 
 from r2v.errors import EnvironmentFault
 from r2v.storage.files import write_text
+from r2v.storage.removal import Marker, make_own
 
 WEBARENA_LOCKS = Path(__file__).with_name("requirements")
 _LOCKED = ["--quiet", "--disable-pip-version-check", "--no-input", "--require-hashes", "--no-deps"]
+INTERPRETER_MARKER = Marker(kind="interpreter of WebArena")
 _PUNKT = "tokenizers/punkt_tab/english/"
 """The part of the language data that is read: answers are English."""
 _REPORT = """import json
@@ -29,7 +31,7 @@ print(json.dumps({name: version(name) for name in names}))"""
 
 def install_webarena(home: Path, *, say: Callable[[str], None]) -> dict[str, str]:
     """Make `home`, unless it is there; the versions of what counts. Raises EnvironmentFault where Python is too new or
-    pip fails."""
+    pip fails, NotOurs where an environment lies there that R2V did not mark as its own."""
     done = home / "versions.json"
     if not done.exists():
         if sys.version_info >= (3, 13):
@@ -37,8 +39,9 @@ def install_webarena(home: Path, *, say: Callable[[str], None]) -> dict[str, str
                 f"playwright 1.44, which WebArena's adapter pins, has no build for Python {sys.version.split()[0]}; "
                 "use Python 3.11 or 3.12"
             )
+        make_own(home / "venv", INTERPRETER_MARKER, anew=True)  # an unfinished one goes
         say(f"making {home / 'venv'}: some 350 MB, a minute")
-        run_program([sys.executable, "-m", "venv", "--clear", str(home / "venv")], f"cannot make {home / 'venv'}")
+        run_program([sys.executable, "-m", "venv", str(home / "venv")], f"cannot make {home / 'venv'}")
         python = str(home / "venv" / "bin" / "python")
         install = [python, "-m", "pip", "install", *_LOCKED, "--no-compile"]
         wheels = [*install, "--only-binary", ":all:", "-r", str(WEBARENA_LOCKS / "world.txt")]

@@ -2,11 +2,11 @@
 
     PYTHON boot.py REQUESTS ANSWERS LIFELINE SCRATCH        # three descriptors and a folder
 
-It imports nothing but the standard library, so that any interpreter runs it. The guard is the subreaper of all that the
-world starts, also of what left its process group (a browser does): when the world ends, or whoever holds the other end
-of the lifeline does, by kill -9 too, it kills every descendant, removes the scratch folder and ends. When the guard is
-killed, the kernel kills the world, a browser that loses its world ends itself, and the owner ends the rest when it next
-looks (r2v.envs.worker.process).
+It imports nothing but the standard library and, at its end, `r2v.storage.removal`, which does so too: any interpreter
+from Python 3.11 on runs it. The guard is the subreaper of all that the world starts, also of what left its process
+group (a browser does): when the world ends, or whoever holds the other end of the lifeline does, by kill -9 too, it
+kills every descendant, removes the scratch folder and ends. When the guard is killed, the kernel kills the world, a
+browser that loses its world ends itself, and the owner ends the rest when it next looks (r2v.envs.worker.process).
 
 Frames in both directions are a length of four bytes and JSON. What the world prints goes to standard output, which is
 nobody's answer.
@@ -20,7 +20,6 @@ import importlib
 import json
 import os
 import select
-import shutil
 import signal
 import struct
 import sys
@@ -35,7 +34,7 @@ _LOOK = 1.0
 
 def main(requests: int, answers: int, lifeline: int, scratch: str) -> int:
     """Guard a world until it ends or its lifeline does; the world's exit code."""
-    parent, guard = os.getppid(), os.getpid()
+    parent, guard, made = os.getppid(), os.getpid(), os.lstat(scratch)
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     world = os.fork()
     if world == 0:
@@ -53,8 +52,17 @@ def main(requests: int, answers: int, lifeline: int, scratch: str) -> int:
         signal.signal(number, lambda *_: None)
     code = _watch(world, parent, lifeline, woken)
     _end_descendants(world)
-    shutil.rmtree(scratch, ignore_errors=True)
+    _remove(Path(scratch), made)
     return code
+
+
+def _remove(scratch: Path, made: os.stat_result) -> None:
+    """Remove the folder that the owner made, if it is still the one that lay there at the start."""
+    sys.path.append(str(Path(__file__).resolve().parents[3]))  # R2V is not installed in every interpreter
+    from r2v.storage.removal import TEMPORARY, NotOurs, adopt_temporary, remove_own
+
+    with contextlib.suppress(NotOurs):
+        remove_own(adopt_temporary(scratch, made), TEMPORARY)
 
 
 def _watch(world: int, parent: int, lifeline: int, woken: int) -> int:

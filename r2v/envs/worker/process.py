@@ -9,12 +9,10 @@ from __future__ import annotations
 import json
 import os
 import select
-import shutil
 import signal
 import struct
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -24,6 +22,7 @@ from typing import Any
 
 import r2v
 from r2v.errors import EnvironmentFault
+from r2v.storage.removal import TEMPORARY, make_own_temporary, remove_own
 
 _BOOT = Path(__file__).with_name("boot.py")
 _PASSED = ("LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR")
@@ -62,7 +61,7 @@ class Worker:
         """Start it and make the world, within `seconds`. Raises WorkerFault where that fails."""
         self.played = 0
         self._tail = b""
-        self._scratch = Path(tempfile.mkdtemp(prefix="r2v-world-"))
+        self._scratch = make_own_temporary("r2v-world-")
         requests, self._requests = os.pipe()
         self._answers, answers = os.pipe()
         lifeline, self._lifeline = os.pipe()
@@ -81,7 +80,7 @@ class Worker:
             )
         except OSError as error:
             self._close_pipes()
-            shutil.rmtree(self._scratch, ignore_errors=True)
+            remove_own(self._scratch, TEMPORARY)
             raise WorkerFault(f"the world's process cannot be started: {words[0]}: {error.strerror}") from error
         finally:
             for descriptor in kept:
@@ -123,7 +122,7 @@ class Worker:
             self._process.returncode < 0
         ):  # the guard itself was killed, and with it whoever ends what has left its world
             _end_all_of(self._scratch)
-        shutil.rmtree(self._scratch, ignore_errors=True)
+        remove_own(self._scratch, TEMPORARY)
 
     def _close_pipes(self) -> None:
         for descriptor in (self._requests, self._answers, self._lifeline):

@@ -13,7 +13,6 @@ trained, so the log-probabilities that it drew with are kept beside the policy's
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -27,13 +26,14 @@ from r2v.policy.load import Loaded
 from r2v.storage.artifact_manifest import json_sha256
 from r2v.storage.files import writing
 from r2v.storage.integrity import content_files
+from r2v.storage.removal import ATTEMPT_PART, remove_own
 
 SERVED = "served"
 """Folder of an attempt in which each rank keeps the adapters that its server reads."""
 
 
 class ServedRoles:
-    """The adapters of the roles, in `folder`, and the servers that draw completions with them."""
+    """The adapters of the roles, in `folder` of an attempt, and the servers that draw completions with them."""
 
     def __init__(self, servers: Sequence[EngineServer], folder: Path) -> None:
         self.servers, self.folder = servers, folder
@@ -42,21 +42,21 @@ class ServedRoles:
     def publish(self, role: str, loaded: Loaded, name: str) -> Adapter:
         """The adapters `name` of a model as they are now, which the engine knows by their content."""
         draft = self.folder / f"tmp-{role}"
-        shutil.rmtree(draft, ignore_errors=True)
+        remove_own(draft, ATTEMPT_PART)
         with writing(draft):
             draft.mkdir(parents=True)
             export_adapters(loaded, draft, name)
         adapter = f"r2v-{role}-{json_sha256(content_files(draft))[:16]}"
         before = self._published.get(role)
         if before is not None and before.name == adapter:
-            shutil.rmtree(draft)
+            remove_own(draft, ATTEMPT_PART)
             return before
-        shutil.rmtree(self.folder / adapter, ignore_errors=True)
+        remove_own(self.folder / adapter, ATTEMPT_PART)
         place = draft.rename(self.folder / adapter).resolve()
         self._published[role] = Adapter(name=adapter, folder=place)
         if before is not None:
             asyncio.run(self._forget(before))
-            shutil.rmtree(before.folder, ignore_errors=True)
+            remove_own(before.folder, ATTEMPT_PART)
         return self._published[role]
 
     def draw(
@@ -75,7 +75,7 @@ class ServedRoles:
         for server in self.servers:
             if isinstance(server, OwnServer):
                 server.stop()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        remove_own(self.folder, ATTEMPT_PART)
 
     async def _draw(
         self, adapter: Adapter, prompts: Sequence[Sequence[int]], draws: Sequence[Draw], end_ids: frozenset[int]

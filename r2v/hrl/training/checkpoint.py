@@ -21,7 +21,6 @@ number may change.
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -33,9 +32,11 @@ from r2v.config.models import FORMER_MODELS
 from r2v.errors import InputError
 from r2v.hrl.parallel.parts import joined
 from r2v.storage import checkpoint
-from r2v.storage.checkpoint import LATEST, numbers
+from r2v.storage.checkpoint import CHECKPOINT_MARKER, LATEST, numbers
 from r2v.storage.files import replacing, write_json, writing
+from r2v.storage.removal import ATTEMPT_MARKER, Marker, make_own, remove_own
 
+_DRAFT_MARKER = Marker(kind="draft of a checkpoint", within=ATTEMPT_MARKER)
 STATE_FILE, IDENTITY_FILE, POSITION_FILE = "state.pt", "of.json", "at.json"
 
 
@@ -61,7 +62,7 @@ def write(
         write_json(draft / IDENTITY_FILE, dict(identity))
         write_json(draft / POSITION_FILE, dict(position))
         checkpoint.seal(draft, segments)
-        shutil.rmtree(place, ignore_errors=True)
+        remove_own(place, CHECKPOINT_MARKER)
         draft.rename(place)
         checkpoint.point(folder, place)
     checkpoint.forget(folder, number, later=True)
@@ -71,8 +72,7 @@ def begin(folder: Path, number: int) -> None:
     """An empty folder for a checkpoint that is not there yet."""
     draft = _draft(folder, number)
     with writing(draft):
-        shutil.rmtree(draft, ignore_errors=True)
-        draft.mkdir(parents=True)
+        make_own(draft, _DRAFT_MARKER, anew=True)
 
 
 def write_part(folder: Path, number: int, part: Mapping[str, Any]) -> None:

@@ -7,6 +7,7 @@ environment that has it is whole.
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from typing import Literal
 
 from r2v.errors import EnvironmentFault, UsageError
 from r2v.llm.engines.release import installed_version
+from r2v.storage.removal import Marker, NotOurs, make_own
 
 Build = Literal["cpu", "cuda"]
 
@@ -27,6 +29,7 @@ STEPS: dict[Build, tuple[str, ...]] = {
 """The files of requirements/, in the order in which they are installed."""
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 """Where torch's CPU builds are; asked where pip's own indexes have none."""
+ENGINE_MARKER = Marker(kind="engine")
 _PYTHONS = ((3, 11), (3, 13))
 
 
@@ -36,14 +39,18 @@ def build_for_this_machine() -> Build:
 
 
 def install_engine(home: Path, build: Build, *, say: Callable[[str], None]) -> None:
-    """Make the engine's environment at `home`, anew where an unfinished one lies there. Raises UsageError for a folder
-    of something else, EnvironmentFault where pip fails."""
-    if home.exists() and any(home.iterdir()) and not (home / "pyvenv.cfg").exists():
-        raise UsageError(f"--home {home}: holds something that is no virtual environment; name an empty or new folder")
+    """Make the engine's environment at `home`, anew where an unfinished one of R2V's own lies there. Raises UsageError
+    for a folder of something else and for a finished engine, EnvironmentFault where pip fails."""
+    if (finished := installed_version(home)) is not None:
+        raise UsageError(
+            f"--home {home}: holds {' '.join(finished)} already, which `r2v engine show --home {home}` tries; to make "
+            f"it anew, remove it first: rm -r {shlex.quote(str(home))}"
+        )
     if not _PYTHONS[0] <= sys.version_info[:2] <= _PYTHONS[1]:
         raise EnvironmentFault(f"vLLM runs on Python 3.11 to 3.13, this is {sys.version.split()[0]}; use one of those")
+    _begin(home)
     say(f"making {home}: {build} build, some gigabytes, some minutes")
-    _call([sys.executable, "-m", "venv", "--clear", str(home)], f"cannot make {home}")
+    _call([sys.executable, "-m", "venv", str(home)], f"cannot make {home}")
     pip = [str(home / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     pip += ["--require-hashes", "--no-deps"]
     for name in STEPS[build]:
@@ -54,6 +61,14 @@ def install_engine(home: Path, build: Build, *, say: Callable[[str], None]) -> N
             words += ["--extra-index-url", TORCH_CPU_INDEX]
         _call(words, f"pip cannot install {name}")
     say(try_engine(home))
+
+
+def _begin(home: Path) -> None:
+    """Make the empty folder that the environment is made in, and mark it."""
+    try:
+        make_own(home, ENGINE_MARKER, anew=True)
+    except NotOurs as error:
+        raise UsageError(f"--home {error}; or name an empty or a new folder") from None
 
 
 def try_engine(home: Path) -> str:

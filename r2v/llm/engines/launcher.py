@@ -2,11 +2,12 @@
 
     PYTHON launcher.py PARENT_PID SCRATCH -m vllm.entrypoints.openai.api_server ...
 
-It runs in the engine's own Python and imports nothing but the standard library. Two processes watch each other: the
-launcher, whose parent is R2V, and the leader, whose child is the server. The leader's process group holds the server
-and its workers. When R2V dies, by kill -9 too, the launcher's parent is another process: it kills the group and removes
-the scratch folder. When the launcher dies so, the pipe between the two ends, and the leader kills its own group; when
-the leader does, the launcher kills it. Either way all of it is gone within half a second.
+It runs in the engine's own Python and imports nothing but the standard library and, where it removes the scratch
+folder, `r2v.storage.removal`, which does so too. Two processes watch each other: the launcher, whose parent is R2V, and
+the leader, whose child is the server. The leader's process group holds the server and its workers. When R2V dies, by
+kill -9 too, the launcher's parent is another process: it kills the group and removes the scratch folder. When the
+launcher dies so, the pipe between the two ends, and the leader kills its own group; when the leader does, the launcher
+kills it. Either way all of it is gone within half a second.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ import contextlib
 import ctypes
 import os
 import select
-import shutil
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 _EVERY = 0.2
 _PR_SET_PDEATHSIG = 1
@@ -28,7 +29,7 @@ _ASKING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 def main(parent: int, scratch: str, words: list[str]) -> int:
     """Run `python WORDS` until it ends, the parent is gone, or a signal asks to stop; its exit code."""
-    stop = False
+    stop, made = False, os.lstat(scratch)
 
     def ask_to_stop(number: int, frame: object) -> None:
         nonlocal stop
@@ -54,9 +55,18 @@ def main(parent: int, scratch: str, words: list[str]) -> int:
         if not ended:
             _, status = os.waitpid(leader, 0)
         if os.getppid() != parent:  # nobody is left to read the log, or to remove it
-            shutil.rmtree(scratch, ignore_errors=True)
+            _remove(Path(scratch), made)
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code
+
+
+def _remove(scratch: Path, made: os.stat_result) -> None:
+    """Remove the folder that R2V made, if it is still the one that lay there at the start."""
+    sys.path.append(str(Path(__file__).resolve().parents[3]))  # R2V is not installed in the engine's environment
+    from r2v.storage.removal import TEMPORARY, NotOurs, adopt_temporary, remove_own
+
+    with contextlib.suppress(NotOurs):
+        remove_own(adopt_temporary(scratch, made), TEMPORARY)
 
 
 def _lead(launcher: int, words: list[str]) -> int:

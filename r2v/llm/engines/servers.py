@@ -17,11 +17,9 @@ import asyncio
 import os
 import re
 import secrets
-import shutil
 import signal
 import socket
 import subprocess
-import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -32,6 +30,7 @@ from typing import Protocol
 from r2v.errors import EnvironmentFault
 from r2v.llm.engines.release import EngineModel, command_line, environment, install_plugin
 from r2v.log import logger
+from r2v.storage.removal import TEMPORARY, make_own_temporary, remove_own
 
 _READY_SECONDS = 1800.0
 """A large model is read from a slow disk, and its kernels are compiled."""
@@ -147,7 +146,7 @@ class OwnServer:
             self._process = None
         if self._scratch is not None:
             _kill_those_in(self._scratch)
-            shutil.rmtree(self._scratch, ignore_errors=True)
+            remove_own(self._scratch, TEMPORARY)
             self._scratch = None
 
     def _alive(self) -> bool:
@@ -168,7 +167,7 @@ class OwnServer:
 
     def _launch(self, port: int) -> None:
         self.stop()
-        self._scratch = Path(tempfile.mkdtemp(prefix="r2v-engine-"))
+        self._scratch = make_own_temporary("r2v-engine-")
         install_plugin(self._scratch)
         words = command_line(self.model, host="127.0.0.1", port=port)
         launcher = Path(__file__).with_name("launcher.py")

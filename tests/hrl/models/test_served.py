@@ -17,6 +17,7 @@ from r2v.hrl.models.roles import Roles, build_roles
 from r2v.hrl.models.served import ServedRoles
 from r2v.hrl.rollout.generator import GenerationRequest, Generator
 from r2v.llm.engines.servers import OwnServer
+from r2v.storage.artifact import ATTEMPT
 from tests.llm.engines.stub_server import stub_engine
 from tests.llm.engines.test_servers import MODEL
 from tests.served_models import base_model
@@ -31,6 +32,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def roles(base: Path, tmp_path: Path) -> Iterator[Roles]:
     policy = PolicyConfig(model_name=str(base), lora_r=4, device="cpu", dtype="float32")
     server = OwnServer(stub_engine(tmp_path / "engine") / "bin" / "python", MODEL)
+    (tmp_path / ATTEMPT).write_text("{}")
     served = ServedRoles([server], tmp_path / "served")
     yield replace(build_roles(policy, HierarchicalConfig(critic=CriticConfig()), 0), served=served)
     served.close()

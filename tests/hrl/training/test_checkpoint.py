@@ -15,11 +15,12 @@ import pytest
 import torch
 
 from r2v.config import HierarchicalConfig
-from r2v.errors import EnvironmentFault, InputError, Interrupted
+from r2v.errors import InputError, Interrupted
 from r2v.hrl.training import checkpoint
 from r2v.hrl.training.metrics import METRICS_FILE
 from r2v.hrl.training.state import TRAINING_PHASES, hash_of
 from r2v.storage.checkpoint import KEPT, LATEST
+from r2v.storage.removal import NotOurs
 from tests import warm
 
 from .. import trainers
@@ -186,10 +187,10 @@ def test_measurements_that_are_gone_are_named_and_nothing_is_begun_anew(model: P
     assert "\n" not in str(refused.value)
 
 
-def test_a_disk_that_refuses_leaves_the_latest(tmp_path: Path) -> None:
+def test_a_file_in_the_way_that_r2v_did_not_make_leaves_the_latest(tmp_path: Path) -> None:
     checkpoint.write(tmp_path, 3, {"seed": 0}, {"replay": 0}, {"x": torch.ones(3)})
     (tmp_path / "tmp-checkpoint-4").write_text("a file where a folder is to be")
-    with pytest.raises(EnvironmentFault, match="cannot write"):
+    with pytest.raises(NotOurs, match="tmp-checkpoint-4: it is a file and no draft of a checkpoint of R2V; it is kept"):
         checkpoint.write(tmp_path, 4, {"seed": 0}, {"replay": 0}, {"x": torch.zeros(3)})
     kept = checkpoint.read(tmp_path, {"seed": 0})
     assert kept is not None and torch.equal(kept["x"], torch.ones(3))

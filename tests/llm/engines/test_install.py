@@ -9,7 +9,8 @@ import pytest
 
 from r2v.config.engines import VLLM_VERSION
 from r2v.errors import EnvironmentFault, UsageError
-from r2v.llm.engines.install import REQUIREMENTS, STEPS, install_engine, try_engine
+from r2v.llm.engines.install import ENGINE_MARKER, REQUIREMENTS, STEPS, install_engine, try_engine
+from r2v.storage.removal import OWN
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -52,5 +53,38 @@ def test_pip_that_fails_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
-    with pytest.raises(UsageError, match="holds something that is no virtual environment"):
+    with pytest.raises(UsageError, match="did not mark it as its own engine"):
         install_engine(tmp_path, "cpu", say=lambda line: None)
+    assert (tmp_path / "thesis.txt").exists()
+
+
+@pytest.mark.parametrize("mine", ["an environment of mine", "a link to one", "a finished engine"])
+def test_an_environment_is_cleared_only_where_it_is_an_unfinished_engine_of_r2vs_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mine: str
+) -> None:
+    monkeypatch.setattr("r2v.llm.engines.install.sys.executable", "/bin/false")
+    venv, home = tmp_path / "venv", tmp_path / "venv"
+    (venv / "lib").mkdir(parents=True)
+    for name in ("pyvenv.cfg", "lib/years_of_work.txt"):
+        (venv / name).write_text("mine")
+    if mine == "a link to one":
+        home = tmp_path / "link"
+        home.symlink_to(venv)
+    if mine == "a finished engine":
+        (venv / OWN).write_text(f"{ENGINE_MARKER.kind}\n")
+        for name in ("bin/python", f"lib/python3.11/site-packages/vllm-{VLLM_VERSION}.dist-info/METADATA"):
+            (venv / name).parent.mkdir(parents=True)
+            (venv / name).write_text("")
+    with pytest.raises(UsageError, match=f"^--home {home}: .*rm "):
+        install_engine(home, "cpu", say=lambda line: None)
+    assert (venv / "lib/years_of_work.txt").read_text() == "mine"
+
+
+def test_an_unfinished_engine_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("r2v.llm.engines.install.sys.executable", "/bin/false")
+    home = tmp_path / "engine"
+    for _ in range(2):
+        with pytest.raises(EnvironmentFault, match="cannot make"):
+            install_engine(home, "cpu", say=lambda line: None)
+        assert [path.name for path in home.iterdir()] == [OWN]
+        (home / "pyvenv.cfg").write_text("half")
