@@ -2,10 +2,10 @@
 
     launch(2, "-m", "r2v.stages.train_policy", folder)      # the command itself stays a plain process
 
-Torch's elastic agent (what torchrun is made of) starts the ranks, gives them their address and ends all of them
-when one dies. What this adds: every rank leaves a record of its error, so the command fails as the rank that
-failed first did; a request to stop reaches all ranks, which agree on the update after which they do; and no rank
-outlives the command, whose lease it works under.
+The launch starts the ranks and ends all of them when one dies. Every rank leaves a record of its error, so the command
+fails as the rank that failed first did; a request to stop reaches all ranks, which agree on the update after which they
+do; and no rank outlives the command, whose lease it works under. Torch's own launcher (torchrun) is not used: it opens
+a server on every interface, without a key, and unpickles what it receives there (`r2v.rendezvous`).
 """
 
 from __future__ import annotations
@@ -15,22 +15,26 @@ import gc
 import importlib.util
 import logging
 import os
+import re
+import select
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from datetime import timedelta
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 from r2v.errors import UsageError
 from r2v.log import CURVES_FILE, logger, setup
 from r2v.rank_failures import cause_of, stopped
+from r2v.rendezvous import STORE_FILE, locked, make_group
 from r2v.several_nodes import MEET, NODE_AGENT, node_count, per_node, shared_folder, span
 from r2v.signals import stop_signals
 from r2v.storage import record
@@ -38,9 +42,21 @@ from r2v.storage.files import write_json
 
 _LAUNCH = "R2V_LAUNCH"
 """Names, to a rank, the folder that its launch collects errors in."""
+_STORE = "R2V_STORE"
+"""Names, to a rank, the file that all ranks of its launch meet through."""
 STOP_FILE = "stop"
 """File in that folder which says that ranks that have yet to begin need not."""
+WAITING_TIME = timedelta(hours=2)
+"""How long a rank waits for the others, as it does while the first one writes a checkpoint: NCCL's own ten minutes are
+too few for 190 GB on a network's disk."""
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
+_ENDING_TIME = 30.0
+"""Seconds in which a rank that is told to end may do so, before it is killed."""
+_EVERY = 0.05
+_OF_LAUNCHERS = re.compile(r"MASTER_(ADDR|PORT)|(GROUP|ROLE)_\w+|LOCAL_SIZE|TORCHELASTIC_\w+|NCCL_COMM_ID")
+"""Variables by which libraries would meet elsewhere than through the store; a site may export them."""
+_LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "=lo"}
+"""The interface on which gloo and NCCL listen where all ranks are on one machine."""
 
 
 def rank() -> int:
@@ -120,7 +136,12 @@ def launch(count: int, *command: str) -> None:
     _make_room()
     nodes = node_count()
     shared = shared_folder() if nodes > 1 else None
-    with tempfile.TemporaryDirectory(prefix="r2v-ranks-", dir=shared) as name, launching(Path(name)) as folder:
+    remedy = "set TMPDIR to a folder of a local disk" if shared is None else "move the checkout to one that has them"
+    with (
+        tempfile.TemporaryDirectory(prefix="r2v-ranks-", dir=shared) as name,
+        launching(Path(name)) as folder,
+        locked(folder, remedy),
+    ):
         cause = (_on_this_machine if nodes == 1 else _on_all_nodes)(folder, count, command)
         if cause is None and (folder / STOP_FILE).exists():
             cause = stopped()
@@ -129,8 +150,7 @@ def launch(count: int, *command: str) -> None:
 
 
 def _on_this_machine(folder: Path, count: int, command: Sequence[str]) -> Exception | None:
-    meeting = {"rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0", "local_addr": "127.0.0.1"}
-    deaths = run_agent(folder, command, run_id=folder.name, nproc_per_node=count, min_nodes=1, max_nodes=1, **meeting)
+    deaths = run_ranks(folder, command, range(count), ranks=count, store=folder / STORE_FILE, environment=_LOOPBACK)
     return cause_of([folder], deaths, told=(folder / STOP_FILE).exists()) if deaths else None
 
 
@@ -138,7 +158,7 @@ def _on_all_nodes(folder: Path, count: int, command: Sequence[str]) -> Exception
     """First the ranks meet, which tells in a minute what the training would hang in; then they train."""
     nodes = node_count()
     share = per_node(count, nodes)
-    for part, words in (("meeting", ("-m", NODE_AGENT, MEET)), ("work", tuple(command))):
+    for part, words in (("meeting", ("-m", NODE_AGENT, MEET, str(folder))), ("work", tuple(command))):
         (folder / part).mkdir()
         deaths = span(folder / part, nodes=nodes, per_node=share, command=words)
         if deaths:
@@ -146,33 +166,77 @@ def _on_all_nodes(folder: Path, count: int, command: Sequence[str]) -> Exception
     return None
 
 
-def run_agent(folder: Path, command: Sequence[str], *, run_id: str, **where: Any) -> dict[int, tuple[int, int]]:
-    """Run the ranks of one node; rank -> exit code and time, of those that ended badly. All nodes of a launch have the
-    same `run_id`, or each waits for the others."""
-    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+def run_ranks(
+    folder: Path,
+    command: Sequence[str],
+    numbers: range,
+    *,
+    ranks: int,
+    store: Path,
+    environment: Mapping[str, str] = {},
+) -> dict[int, tuple[int, int]]:
+    """Run those of a launch's ranks that are this node's, until all have ended; when one ends badly, the others are
+    ended too. Rank -> exit code and time, of those that ended badly."""
+    inherited = {name: value for name, value in os.environ.items() if not _OF_LAUNCHERS.fullmatch(name)}
+    shared = {
+        _LAUNCH: str(folder),
+        _STORE: str(store),
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(len(numbers)),
+        # No address: a library that asks torch for env:// is refused, where torch would open a server on every
+        # interface.
+        "MASTER_ADDR": "none",
+        "MASTER_PORT": "none",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
+        "NCCL_RAS_ENABLE": os.environ.get("NCCL_RAS_ENABLE", "0"),  # else NCCL answers anybody's questions at a port
+        **environment,
+    }
+    running: dict[int, subprocess.Popen[bytes]] = {}
+    deaths: dict[int, tuple[int, int]] = {}
 
-    for name in [name for name in logging.root.manager.loggerDict if name.startswith("torch.distributed.elastic")]:
-        logging.getLogger(name).setLevel(logging.CRITICAL)
-    config = LaunchConfig(
-        max_restarts=0,
-        run_id=run_id,
-        signals_to_handle="SIGQUIT",
-        logs_specs=DefaultLogsSpecs(log_dir=str(folder / "logs")),
-        **where,
-    )
+    def note_ended() -> None:
+        for number, process in list(running.items()):
+            if (code := process.poll()) is not None:
+                del running[number]
+                if code:
+                    deaths[number] = (code, int(time.time()))
+
+    stdin, held = os.pipe()  # ends with this process, which a rank sees that starts after that (`run_rank`)
     try:
-        elastic_launch(config, sys.executable)(*command)
-    except ChildFailedError as failed:
-        return {index: (one.exitcode, one.timestamp) for index, one in failed.failures.items()}
-    return {}
+        for local, number in enumerate(numbers):
+            running[number] = subprocess.Popen(
+                [sys.executable, *command],
+                env={**inherited, **shared, "RANK": str(number), "LOCAL_RANK": str(local)},
+                stdin=stdin,
+                start_new_session=True,
+            )
+        while running and not deaths:
+            time.sleep(_EVERY)
+            note_ended()
+    finally:
+        _end(running.values())
+        os.close(stdin)
+        os.close(held)
+    note_ended()
+    return deaths
+
+
+def _end(processes: Collection[subprocess.Popen[bytes]]) -> None:
+    """End processes, each with all that it started: at their own pace, and soon by force."""
+    for number, seconds in ((signal.SIGTERM, _ENDING_TIME), (signal.SIGKILL, _ENDING_TIME)):
+        for process in processes:
+            if process.poll() is None:
+                os.killpg(process.pid, number)
+        deadline = time.monotonic() + seconds
+        for process in processes:
+            with suppress(subprocess.TimeoutExpired):  # killed, and still in a driver: nothing ends that
+                process.wait(max(0.0, deadline - time.monotonic()))
 
 
 @contextmanager
 def launching(folder: Path) -> Iterator[Path]:
-    """Tell ranks where their launch is, and that they are to stop when a signal comes; they leave when they are ready
-    to, and torch's agent waits for none for long once another has left. A second signal, but SIGHUP, interrupts."""
+    """Tell the ranks of a launch to stop when a signal comes; they leave when they are ready to, and none is waited for
+    long once another has left. A second signal, but SIGHUP, interrupts."""
 
     def request_stop(number: int, frame: FrameType | None) -> None:
         if (folder / STOP_FILE).exists():
@@ -184,31 +248,27 @@ def launching(folder: Path) -> Iterator[Path]:
             with suppress(ProcessLookupError):
                 os.kill(int(path.name.removeprefix("pid-")), signal.SIGTERM)
 
-    # SIGQUIT too: torch's agent installs a handler of its own for it.
-    before = {number: signal.getsignal(number) for number in (*stop_signals(), signal.SIGQUIT)}
-    for number in stop_signals():
-        signal.signal(number, request_stop)
-    os.environ[_LAUNCH] = str(folder)
+    before = {number: signal.signal(number, request_stop) for number in stop_signals()}
     try:
         yield folder
     finally:
-        del os.environ[_LAUNCH]
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
 def _make_room() -> None:
     """Give back the GPU memory of what this process did before: the ranks need it."""
-    import torch
-
     gc.collect()
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
         torch.cuda.empty_cache()
 
 
 def run_rank(act: Callable[[], None]) -> int:
     """Do `act` as one of the ranks of a launch; the process's exit code. Only rank 0 speaks and keeps records."""
     ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+    if select.select([0], [], [], 0)[0]:
+        os._exit(1)  # the launch died before that call
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a closing terminal signals the launch too, which tells the ranks
     folder = Path(os.environ[_LAUNCH])
@@ -224,7 +284,7 @@ def run_rank(act: Callable[[], None]) -> int:
             raise KeyboardInterrupt
         act()
     except BaseException as error:
-        for number in (signal.SIGTERM, signal.SIGINT):  # the agent's, which ends who is left, may come on top
+        for number in (signal.SIGTERM, signal.SIGINT):  # the launch's, which ends who is left, may come on top
             signal.signal(number, signal.SIG_IGN)
         described = record.describe(error)
         trace = traceback.format_exc()
@@ -237,9 +297,8 @@ def run_rank(act: Callable[[], None]) -> int:
 def _leave() -> None:
     """End, well, and without tearing a group down: gloo's threads abort a process in about one of ten orderly exits on
     a busy machine ("terminate called without an active exception")."""
-    import torch.distributed as group
-
-    if not group.is_initialized():
+    group = sys.modules.get("torch.distributed")
+    if group is None or not group.is_initialized():
         return
     logging.shutdown()
     sys.stdout.flush()
@@ -254,7 +313,7 @@ def stopping() -> Iterator[Callable[[], bool]]:
     received: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:
-        # A scheduler, the launch and its agent may each signal a rank; kernel and shell may each send a SIGHUP.
+        # A scheduler and the launch may each signal a rank; kernel and shell may each send a SIGHUP.
         if received and _LAUNCH not in os.environ and number != signal.SIGHUP:
             raise KeyboardInterrupt
         received.append(number)
@@ -270,16 +329,55 @@ def stopping() -> Iterator[Callable[[], bool]]:
             signal.signal(number, handler)
 
 
+def join(device: str, timeout: timedelta = WAITING_TIME) -> None:
+    """Initialise the process group of this launch, in a rank that has none yet: NCCL between GPUs, gloo on a CPU.
+    `device` is this rank's. Before transformers, accelerate or DeepSpeed make one: these take the one that there is."""
+    import torch
+    import torch.distributed as group
+
+    if _LAUNCH not in os.environ or group.is_initialized():
+        return
+    on_gpu = device.startswith("cuda")
+    if on_gpu:
+        torch.cuda.set_device(torch.device(device))
+    backend = "nccl" if on_gpu else "gloo"
+    make_group(Path(os.environ[_STORE]), rank=rank(), ranks=ranks(), backend=backend, timeout=timeout)
+
+
+def exchange(own: bytes) -> list[bytes]:
+    """All ranks' bytes, on every rank in their order; all must call. What they mean is the caller's business: nothing
+    that comes from a socket is unpickled."""
+    if ranks() == 1:
+        return [own]
+    import torch
+    import torch.distributed as group
+
+    device = _group_device()
+    sizes = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(ranks())]
+    group.all_gather(sizes, torch.tensor([len(own)], device=device))
+    longest = max(1, *(int(size) for size in sizes))
+    padded = torch.frombuffer(bytearray(own.ljust(longest, b"\0")), dtype=torch.uint8).to(device)
+    received = [torch.empty_like(padded) for _ in range(ranks())]
+    group.all_gather(received, padded)
+    return [part[: int(size)].cpu().numpy().tobytes() for part, size in zip(received, sizes, strict=True)]
+
+
 def _any_rank(mine: bool) -> bool:
     if ranks() == 1:
         return mine
     import torch
     import torch.distributed as group
 
-    device = "cuda" if group.get_backend() == "nccl" else "cpu"
-    flag = torch.tensor([float(mine)], device=device)
+    flag = torch.tensor([float(mine)], device=_group_device())
     group.all_reduce(flag, op=group.ReduceOp.MAX)
     return bool(flag.item())
+
+
+def _group_device() -> str:
+    """Where tensors must be to be sent to other ranks."""
+    import torch.distributed as group
+
+    return "cuda" if group.get_backend() == "nccl" else "cpu"
 
 
 def wait_for_all() -> None:

@@ -1,12 +1,12 @@
-"""Several nodes: the ranks of one training on every node of a Slurm job, started by srun, with their meeting point on
-the first.
+"""Several nodes: the ranks of one training on every node of a Slurm job, started by srun.
 
     deaths = span(folder, nodes=2, per_node=4, command=("-m", "r2v.stages.train_policy", work))
 
 The command itself runs on the first node, as every batch script does. srun starts one agent a node (`r2v.node_agent`),
 which starts that node's ranks: 0 to 3 on the first, 4 to 7 on the second, so that a result depends on the number of
-ranks and not on where they are. What agents and ranks say of their end lies in the folder, which all nodes see. Before
-the training the ranks meet once, and the job's record lists who is where.
+ranks and not on where they are. What agents and ranks say of their end lies in the folder, which all nodes see, and the
+ranks meet through a file in it (`r2v.rendezvous`). Before the training they meet once, and the job's record lists
+them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import ctypes
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -31,7 +30,7 @@ AGENT = "R2V_NODE_AGENT"
 DEATHS = "deaths"
 """File in which the agent of a node tells how its ranks died."""
 RANKS_FILE = "ranks.json"
-"""In a job's record: every rank with its node, address and device."""
+"""In a job's record: every rank with its node, host and device."""
 _PR_SET_PDEATHSIG = 1  # of prctl(2)
 
 
@@ -73,7 +72,6 @@ def span(folder: Path, *, nodes: int, per_node: int, command: tuple[str, ...]) -
         NODE_AGENT,
         str(folder),
         str(per_node),
-        f"{socket.gethostname()}:{_free_port()}",
         *command,
     ]
     environment = {name: value for name, value in os.environ.items() if name != "SLURM_EXPORT_ENV"}
@@ -95,12 +93,6 @@ def span(folder: Path, *, nodes: int, per_node: int, command: tuple[str, ...]) -
         error.__cause__ = record.Recorded(record.entry("srun", "machine", error.exit_code, str(error)))
         raise error
     return deaths
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("", 0))
-        return int(found.getsockname()[1])
 
 
 def _die_with_parent() -> None:

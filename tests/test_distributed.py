@@ -1,6 +1,6 @@
 """Ranks: how they are started, told to stop, and how the command fails when one of them does.
 
-The ranks here are real processes under torch's elastic agent; most do no training, so that they start at once
+The ranks here are real processes; most do no training, so that they start at once
 (`tests/policy/test_ranks.py` trains on them).
 """
 
@@ -159,7 +159,7 @@ def test_a_rank_that_cannot_hear_is_ended_soon_after_another_has_left(tmp_path: 
 
 def test_a_request_before_the_ranks_are_there_is_not_lost(tmp_path: Path) -> None:
     with parent(tmp_path, FOREVER) as process:
-        until(lambda: bool(list(tmp_path.glob("r2v-ranks-*/logs"))), "the launch begins")
+        until(lambda: bool(list(tmp_path.glob("r2v-ranks-*/lock"))), "the launch begins")
         process.send_signal(signal.SIGTERM)
         said, _ = process.communicate(timeout=60)
     assert said.startswith("Interrupted stopped") and not any(map(running, pids(tmp_path)))

@@ -13,10 +13,11 @@ each rank quantises the model onto its own GPU, a matrix at a time, and keeps it
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -58,25 +59,17 @@ def retyped_room(model: Any, dtype: torch.dtype) -> Any:
 
 
 def from_rank0(value: T) -> T:
-    """The value as rank 0 has it, on every rank; all must call. A process group is made where there is none yet."""
-    if distributed.ranks() == 1:
-        return value
-    import torch.distributed as group
-    from accelerate import PartialState
-
-    PartialState()
-    box = [value]
-    group.broadcast_object_list(box, src=0)
-    return box[0]
+    """The value as rank 0 has it, on every rank; all must call. It travels as JSON."""
+    return cast(T, json.loads(distributed.exchange(b"" if distributed.rank() else json.dumps(value).encode())[0]))
 
 
 def agree_on_dtypes(model: Any) -> None:
     """Give room the type that rank 0 read for each weight: a configuration may not say it. All ranks must call."""
-    dtypes = from_rank0({name: weight.dtype for name, weight in model.named_parameters()})
+    names = from_rank0({name: str(weight.dtype) for name, weight in model.named_parameters()})
     if distributed.rank():
         for name, weight in model.named_parameters():
-            if weight.dtype != dtypes[name]:
-                weight.data = torch.empty_like(weight, dtype=dtypes[name])
+            if str(weight.dtype) != names[name]:
+                weight.data = torch.empty_like(weight, dtype=getattr(torch, names[name].removeprefix("torch.")))
 
 
 def reference_of(model: Any) -> Any:

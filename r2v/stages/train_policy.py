@@ -271,7 +271,9 @@ def _train_as_rank(folder: Path) -> None:
     """Train the attempt in a folder as one of the ranks: everything it takes lies there."""
     job, inputs = attempt_of(folder)
     config = c.load(folder / "config.yaml")
-    config = replace(config, policy=replace(config.policy, device=distributed.own_device(config.policy.device)))
+    device = distributed.own_device(config.policy.device)
+    distributed.join(device)
+    config = replace(config, policy=replace(config.policy, device=device))
     work = Work(folder=folder, fingerprint="", inputs=inputs, root=Path())
     if job == "bc":
         _clone(BCSettings.of(config), work)

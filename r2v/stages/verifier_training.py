@@ -203,17 +203,12 @@ def _calibrated(folder: Path, scores: HeldOutScores) -> dict[str, float | None]:
 
 def _train_as_rank(folder: Path, part: str) -> None:
     """Train a part of the attempt's verifiers as one of the ranks: everything it takes lies in its folder."""
-    import torch
-    import torch.distributed as group
-
     from r2v.verifier.labels import read_examples
 
     _, inputs = attempt_of(folder)
     config = c.load(folder / "config.yaml")
     device = distributed.own_device(config.policy.device)
-    if device.startswith("cuda"):
-        torch.cuda.set_device(torch.device(device))
-    group.init_process_group("nccl" if device.startswith("cuda") else "gloo")
+    distributed.join(device)
     cfg = VerifierSettings.of(replace(config, policy=replace(config.policy, device=device)))
     work = Work(folder=folder, fingerprint="", inputs=inputs, root=Path())
     bases, tools = _bases(cfg), _tools(cfg, work)

@@ -17,9 +17,8 @@ from r2v import distributed
 from r2v.config import CriticConfig, GuidanceConfig, HierarchicalConfig, PolicyConfig
 from r2v.distributed import rank, run_rank
 from r2v.hrl.models.roles import Roles, build_roles
-from r2v.hrl.parallel import ranks
 from r2v.hrl.parallel.placement import Devices
-from r2v.hrl.rollout.episode import GuidedEpisode, play_many
+from r2v.hrl.rollout.episode import GuidedEpisode, gather_episodes, play_many
 from r2v.hrl.tasks.problems import Problem
 from r2v.hrl.tasks.prompts import Prompter
 
@@ -152,19 +151,17 @@ def failing(problem: Problem, answer: str) -> float:
 
 
 def _as_rank(what: str, model: Path, out: Path) -> None:
-    import torch.distributed as group
-
-    group.init_process_group("gloo")
+    distributed.join("cpu")
     if what == "failing":
         roles = build(model)
-        ranks.all_gather(
+        gather_episodes(
             play_many(
                 PROBLEMS, roles=roles, prompter=Prompter(roles.tokenizer), checker=failing, h=settings(), key=(3, 0)
             )
         )
         return
     own = played(model)
-    gathered = ranks.all_gather(own)
+    gathered = gather_episodes(own)
     (out / f"{rank()}.json").write_text(
         json.dumps({"own": len(own), "ranks": distributed.ranks(), "all": plain(gathered)})
     )

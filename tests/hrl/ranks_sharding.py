@@ -16,7 +16,6 @@ from transformers import AutoModelForCausalLM
 from r2v import distributed
 from r2v.config import HierarchicalConfig
 from r2v.errors import Interrupted, UsageError
-from r2v.hrl.parallel import ranks
 from r2v.hrl.parallel.sharding import ShardedModel
 from r2v.hrl.training.optimizer_step import optimizer_step
 from r2v.hrl.training.trainer import Trainer
@@ -103,7 +102,7 @@ def unread(*_: Any, **__: Any) -> Any:
 def everything(folder: Path, model: Path) -> None:
     """Both placements in parts; one of them stopped halfway, and one that was begun whole taken up, by layers that run
     again in backward."""
-    ranks.join("cpu")
+    distributed.join("cpu")
     if distributed.rank():
         AutoModelForCausalLM.from_pretrained = unread
     told = {}

@@ -106,7 +106,7 @@ def not_a_number() -> dict[str, Any]:
 
 def everything(folder: Path, model: Path) -> None:
     """What the test looks at afterwards."""
-    ranks.join("cpu")
+    distributed.join("cpu")
     made = {"token": steps(), "sequence": steps(per="sequence"), "nan": not_a_number()}
     (folder / f"rank-{distributed.rank()}.json").write_text(json.dumps(made))
     trainers.trainer_of(model, folder / "together", micro_batch_size=3).run()
@@ -114,7 +114,7 @@ def everything(folder: Path, model: Path) -> None:
 
 def dying(folder: Path, model: Path) -> None:
     """The other rank is killed in the middle of the third iteration."""
-    ranks.join("cpu")
+    distributed.join("cpu")
     calls = iter(range(99))
 
     def stop() -> bool:

@@ -15,7 +15,6 @@ from torch import Tensor
 from r2v import distributed
 from r2v.config import HierarchicalConfig
 from r2v.errors import UsageError
-from r2v.hrl.parallel import ranks
 from r2v.hrl.parallel.zero import ZeroModel
 from r2v.hrl.training.optimizer_step import Network, optimizer_step
 from r2v.hrl.training.trainer import Trainer
@@ -105,7 +104,7 @@ def first_step(fp16_supported: bool) -> list[float]:
 def everything(folder: Path, model: Path) -> None:
     """Each case to its end, and cut and taken up; what one process began is ended, by layers that run again in
     backward. A copy of the cut one is left."""
-    ranks.join("cpu")
+    distributed.join("cpu")
     told = {}
     for name, (h, lora, micro_batch_size) in CASES.items():
         trainer = trained(model, folder / name, h, lora, micro_batch_size=micro_batch_size)

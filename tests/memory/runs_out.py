@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from r2v.distributed import rank, run_rank
+from r2v.distributed import join, rank, ranks, run_rank
 from r2v.memory.retry_on_oom import RetryResult, retry_on_oom
 
 BATCH = 12
@@ -84,11 +84,9 @@ def train(most: int, updates: int = 5) -> tuple[Tensor, list[int], Any]:
 
 def main() -> None:
     """Twice: once nobody runs out, once the last rank alone does, above 3 rows, or (`never`) always."""
-    import torch.distributed as group
-
     folder, how = Path(sys.argv[1]), sys.argv[2]
-    group.init_process_group("gloo")
-    last = rank() == group.get_world_size() - 1
+    join("cpu")
+    last = rank() == ranks() - 1
     if how == "never":
         train(0 if last else BATCH)
     for name, most in (("whole", BATCH), ("halved", 3 if last else BATCH)):

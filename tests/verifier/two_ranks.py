@@ -6,9 +6,7 @@ import json
 import sys
 from pathlib import Path
 
-import torch.distributed as group
-
-from r2v.distributed import rank, run_rank
+from r2v.distributed import join, rank, run_rank
 from r2v.errors import Interrupted
 from r2v.verifier.model import VerifierModel, save
 from r2v.verifier.train import encoded, train
@@ -27,7 +25,7 @@ def train_toy(folder: Path, *, stops: tuple[bool, ...] = ()) -> list[float]:
 
 def main(folder: Path) -> None:
     """Both trainings."""
-    group.init_process_group("gloo")
+    join("cpu")
     losses = train_toy(folder / "once")
     try:
         train_toy(folder / "cut", stops=(False, True))

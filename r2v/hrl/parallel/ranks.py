@@ -6,9 +6,9 @@ are the same bits on all ranks, so ranks that branch on a sum take the same bran
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
-from datetime import timedelta
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -16,24 +16,6 @@ from torch import Tensor
 from r2v import distributed
 
 T = TypeVar("T")
-
-
-WAITING_TIME = timedelta(hours=2)
-"""How long a rank waits for the others, as it does while the first one writes a checkpoint: NCCL's own ten minutes are
-too few for 190 GB on a network's disk."""
-
-
-def join(device: str) -> None:
-    """Initialise the process group of this launch, if it has several ranks: NCCL between GPUs, gloo on a CPU. `device`
-    is this rank's (`r2v.hrl.parallel.placement.first_device`)."""
-    if distributed.ranks() == 1:
-        return
-    import torch.distributed as group
-
-    if device.startswith("cuda"):
-        torch.cuda.set_device(torch.device(device))
-    if not group.is_initialized():
-        group.init_process_group("nccl" if device.startswith("cuda") else "gloo", timeout=WAITING_TIME)
 
 
 def all_reduce(tensors: Iterable[Tensor]) -> None:
@@ -63,11 +45,9 @@ def local_share(items: Sequence[T]) -> list[T]:
 
 
 def all_gather(share: Sequence[T]) -> list[T]:
-    """All ranks' items on every rank, in the order they had before `local_share`."""
+    """All ranks' items on every rank, in the order they had before `local_share`. They travel as JSON, so they are
+    numbers, texts, and lists and dictionaries of these; a tuple arrives as a list."""
     if distributed.ranks() == 1:
         return list(share)
-    import torch.distributed as group
-
-    shares: list[Any] = [None] * distributed.ranks()
-    group.all_gather_object(shares, list(share))
+    shares = [json.loads(sent) for sent in distributed.exchange(json.dumps(share).encode())]
     return [shares[index % len(shares)][index // len(shares)] for index in range(sum(map(len, shares)))]

@@ -134,7 +134,8 @@ def task_states(
             partial(_states, world.start(spec), actor, waves) for spec in ranks.local_share(specs)
         )
         found = waves.run(own)
-    return [state for states in ranks.all_gather(found) for state in states]
+    plain = ranks.all_gather([[state.plain() for state in states] for states in found])
+    return [TaskState.of(state, spec) for spec, states in zip(specs, plain, strict=True) for state in states]
 
 
 async def _states(session: Session, actor: GreedyActor, waves: Waves) -> list[TaskState]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,25 @@ class TaskState:
         """The state as a problem. Its text is for people: prompts are made of the messages."""
         text = "\n".join(f"{message.role}: {message.content}" for message in self.messages)
         return Problem(id=self.id, text=text, answer="", split="train")
+
+    def plain(self) -> dict[str, Any]:
+        """The state as JSON has it; of what is played, the names alone."""
+        return {
+            "task_id": self.spec.task.task_id,
+            "seed": self.spec.seed,
+            "perturbation_seed": self.spec.perturbation_seed,
+            "actions": list(self.actions),
+            "messages": [asdict(message) for message in self.messages],
+        }
+
+    @classmethod
+    def of(cls, plain: Mapping[str, Any], spec: EpisodeSpec) -> TaskState:
+        """The state that `plain` was made of; `spec` is the one of its task."""
+        return cls(
+            spec=replace(spec, perturbation_seed=plain["perturbation_seed"]),
+            actions=tuple(plain["actions"]),
+            messages=tuple(Message(**message) for message in plain["messages"]),
+        )
 
 
 class TaskPrompter:
@@ -106,7 +125,7 @@ def divided(states: Sequence[TaskState], settings: ProblemsConfig) -> tuple[list
 
 def write_states(folder: Path, states: Sequence[TaskState]) -> None:
     """Keep the states in an attempt's folder: a run that is resumed trains on the same ones."""
-    write_lines(folder / STATES_FILE, (json.dumps(_record(state)) for state in states))
+    write_lines(folder / STATES_FILE, (json.dumps(state.plain()) for state in states))
 
 
 def read_states(folder: Path, specs: Sequence[EpisodeSpec]) -> list[TaskState] | None:
@@ -123,21 +142,8 @@ def read_states(folder: Path, specs: Sequence[EpisodeSpec]) -> list[TaskState] |
 def _state(line: str, path: Path, by_id: Mapping[tuple[Any, ...], EpisodeSpec]) -> TaskState:
     try:
         record = json.loads(line)
-        spec = by_id[record["task_id"], record["seed"], record["perturbation_seed"]]
-        messages = tuple(Message(**message) for message in record["messages"])
-        return TaskState(spec=spec, actions=tuple(record["actions"]), messages=messages)
+        return TaskState.of(record, by_id[record["task_id"], record["seed"], record["perturbation_seed"]])
     except (ValueError, TypeError, KeyError) as error:
         raise InputError(
             f"{path}: a line is no state of a task that is played now ({error}); remove the file"
         ) from None
-
-
-def _record(state: TaskState) -> dict[str, Any]:
-    spec = state.spec
-    return {
-        "task_id": spec.task.task_id,
-        "seed": spec.seed,
-        "perturbation_seed": spec.perturbation_seed,
-        "actions": list(state.actions),
-        "messages": [asdict(message) for message in state.messages],
-    }

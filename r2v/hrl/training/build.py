@@ -11,7 +11,6 @@ from r2v.config import TASK_PROBLEMS, Config, identity
 from r2v.config.engines import LOCAL
 from r2v.hrl.models.roles import build_roles
 from r2v.hrl.models.served import SERVED, ServedRoles
-from r2v.hrl.parallel import ranks
 from r2v.hrl.parallel.micro_batch import fit
 from r2v.hrl.parallel.placement import first_device
 from r2v.hrl.tasks.lengths import with_lengths
@@ -41,7 +40,7 @@ def build_trainer(
     texts = None if h.problems.path == TASK_PROBLEMS else TextProblems.of(h.problems)
     if config.policy.lora_dropout > 0 and distributed.rank() == 0:
         logger.info("  hierarchical: adapters without dropout (policy.lora_dropout is for bc and preference)")
-    ranks.join(first_device(h.placement, device_of(config.policy)))
+    distributed.join(first_device(h.placement, device_of(config.policy)))
     roles = build_roles(config.policy, h, config.seed, weights)
     with roles.using("actor") as model:
         family, dtype = str(model.config.model_type), str(model.dtype).removeprefix("torch.")

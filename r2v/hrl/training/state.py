@@ -13,9 +13,7 @@ import torch
 from torch import Tensor
 
 from r2v.hrl.algorithm.training_batch import TrainingBatch
-from r2v.hrl.rollout.episode import GuidedEpisode, HintedAnswer, ScoredAnswer
-from r2v.hrl.tasks.problems import Problem
-from r2v.hrl.types import Completion
+from r2v.hrl.rollout.episode import GuidedEpisode
 
 TRAINING_PHASES = ("rollout", "insert", "critic", "advantages", "actor", "guidance", "finish")
 _FORMER_PHASES = {"freeze": "advantages"}
@@ -122,25 +120,9 @@ class TrainingState:
             fields["alarms"] = ["echo_trap"] if fields.pop("alarmed") else []
         fields["best"] = BestActor(**fields.get("best", {}))
         fields["phase"] = _FORMER_PHASES.get(fields["phase"], fields["phase"])
-        fields["episodes"] = [_episode(episode) for episode in fields["episodes"]]
+        fields["episodes"] = [GuidedEpisode.of(episode) for episode in fields["episodes"]]
         fields["batches"] = {role: TrainingBatch(**batch) for role, batch in fields["batches"].items()}
         return cls(**fields)
-
-
-def _episode(plain: Mapping[str, Any]) -> GuidedEpisode:
-    return GuidedEpisode(
-        problem=Problem(**plain["problem"]),
-        turns=tuple(_turn(turn) for turn in plain["turns"]),
-        hints=tuple(
-            tuple(HintedAnswer(hint=Completion(**hinted["hint"]), after=_turn(hinted["after"])) for hinted in group)
-            for group in plain["hints"]
-        ),
-        cut_prompts=plain.get("cut_prompts", 0),
-    )
-
-
-def _turn(plain: Mapping[str, Any]) -> ScoredAnswer:
-    return ScoredAnswer(answer=Completion(**plain["answer"]), score=plain["score"])
 
 
 def hash_of(content: Any) -> str:

@@ -27,10 +27,9 @@ from r2v.config import HierarchicalConfig, RolloutConfig, identity
 from r2v.errors import Interrupted, UsageError
 from r2v.hrl.algorithm.compute_advantages import check
 from r2v.hrl.models.roles import Roles
-from r2v.hrl.parallel import ranks
 from r2v.hrl.parallel.base_model import BaseModel
 from r2v.hrl.parallel.micro_batch import CPU_MICRO_BATCH, MicroBatchSizes
-from r2v.hrl.rollout.episode import GuidedEpisode, PlayedChecker, Prompts, play_many
+from r2v.hrl.rollout.episode import GuidedEpisode, PlayedChecker, Prompts, gather_episodes, play_many
 from r2v.hrl.rollout.transitions import transitions_of
 from r2v.hrl.tasks.checkers import Checker
 from r2v.hrl.tasks.problems import Problem
@@ -186,7 +185,7 @@ class Trainer:
         count, iteration = len(self.problems), self.state.iteration
         chosen = generator(self.seed, "problems", iteration).sample(range(count), self.h.episodes)
         began = time.monotonic()
-        self.state.episodes = ranks.all_gather(
+        self.state.episodes = gather_episodes(
             self._play([self.problems[i] for i in chosen], iteration, group=self.h.group)
         )
         self.state.metrics |= metrics.of_episodes(self.state.episodes)
@@ -284,7 +283,7 @@ class Trainer:
 
     def _evaluate(self, number: int) -> dict[str, Any]:
         """Accuracy on the held-out problems, with greedy decoding, after so many iterations; keeps some of them."""
-        episodes = ranks.all_gather(self._play(self.held_out, "held_out", temperature=0.0, hints=1))
+        episodes = gather_episodes(self._play(self.held_out, "held_out", temperature=0.0, hints=1))
         self.state.samples[str(number)] = metrics.conversations(episodes[:KEPT_CONVERSATIONS])
         return metrics.accuracy(episodes)
 
