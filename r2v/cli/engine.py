@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import secrets
 import subprocess
 import tempfile
 from pathlib import Path
@@ -100,8 +101,13 @@ def _serve(arguments: argparse.Namespace) -> int:
     from r2v.policy.serving import described_model  # loads transformers: not before all is there
 
     model, _ = described_model(policy)
-    with tempfile.TemporaryDirectory(prefix="r2v-engine-") as plugins:
-        install_plugin(Path(plugins))
+    with tempfile.TemporaryDirectory(prefix="r2v-engine-") as name:
+        folder = Path(name)
+        install_plugin(folder)
         words = [str(python), *command_line(model, host=arguments.host, port=arguments.port)]
-        seen = {name: value for name, value in environment(key, Path(plugins)).items() if value}
-        return subprocess.run(words, env=seen, check=False).returncode
+        if not key:  # every user of a machine reaches its loopback
+            key, file = secrets.token_urlsafe(32), folder / "key"
+            file.touch(mode=0o600)
+            file.write_text(key)
+            print(f"its key is in {file}; where it is used: export {ENGINE_KEY_ENV}=$(cat {file})", flush=True)
+        return subprocess.run(words, env=environment(key, folder), check=False).returncode

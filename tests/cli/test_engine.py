@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,18 @@ def test_serving_others_needs_a_key(
     monkeypatch.delenv(ENGINE_KEY_ENV, raising=False)
     assert serving(tmp_path, "--host", "0.0.0.0") == 2
     assert ENGINE_KEY_ENV in capsys.readouterr().err
+
+
+def test_a_server_of_this_machine_gets_a_key_that_its_owner_alone_can_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(ENGINE_KEY_ENV, raising=False)
+    monkeypatch.setenv("VLLM_STUB_TELLS", str(tmp_path / "told"))
+    assert serving(tmp_path) == 0
+    told, said = json.loads((tmp_path / "told").read_text()), capsys.readouterr().out
+    assert len(told["key"]) >= 32 and told["files"]["key"] == [0o600, told["key"]]
+    assert told["key"] not in " ".join(told["words"]) and told["key"] not in said
+    assert said.count("\n") == 1 and f"export {ENGINE_KEY_ENV}=$(cat /" in said and "/key)" in said
 
 
 def test_a_server_that_ends_hands_its_exit_code_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
