@@ -87,7 +87,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         engine_home,
         engine_python,
         environment,
-        install_plugin,
+        install_plugins,
     )
 
     policy = load(arguments.config, [*arguments.overrides, "policy.engine=vllm"]).policy
@@ -103,7 +103,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     model, _ = described_model(policy)
     with tempfile.TemporaryDirectory(prefix="r2v-engine-") as name:
         folder = Path(name)
-        install_plugin(folder)
+        install_plugins(folder)
         words = [str(python), *command_line(model, host=arguments.host, port=arguments.port)]
         if not key:  # every user of a machine reaches its loopback
             key, file = secrets.token_urlsafe(32), folder / "key"

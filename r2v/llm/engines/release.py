@@ -23,7 +23,8 @@ from r2v.llm.providers.keys import ENGINE_KEY_ENV as ENGINE_KEY_ENV
 BASE_NAME = "base"
 """The base model by its name at a server; adapters have names of their own."""
 _MODULE = "vllm.entrypoints.openai.api_server"
-_PLUGIN = "r2v_keyed"
+_PLUGINS = {"r2v_keyed": "keyed.py", "r2v_require_key": "require_key.py"}
+"""Modules of this folder that run in the engine, by their names there."""
 _RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 _ADAPTERS_AT_ONCE, _ADAPTERS_KEPT = 4, 32
 _CPU_CACHE_BYTES = 1 << 30
@@ -85,9 +86,9 @@ def command_line(model: EngineModel, *, host: str, port: int) -> list[str]:
     words += ["--max-model-len", str(model.max_model_len)]
     words += ["--max-lora-rank", str(next((rank for rank in _RANKS if rank >= model.lora_rank), model.lora_rank))]
     words += ["--max-loras", str(_ADAPTERS_AT_ONCE), "--max-cpu-loras", str(_ADAPTERS_KEPT)]
-    words += ["--disable-uvicorn-access-log"]
+    words += ["--disable-uvicorn-access-log", "--middleware", "r2v_require_key.RequireKey"]
     if not model.pooling:
-        words += ["--logits-processors", f"{_PLUGIN}:Keyed", "--max-logprobs", "2"]
+        words += ["--logits-processors", "r2v_keyed:Keyed", "--max-logprobs", "2"]
     if model.gpu_memory is not None:
         words += [f"--gpu-memory-utilization={model.gpu_memory}"]
     else:
@@ -98,7 +99,7 @@ def command_line(model: EngineModel, *, host: str, port: int) -> list[str]:
 
 
 def environment(key: str, plugins: Path, gpu: str | None = None) -> dict[str, str]:
-    """The server's environment: its key, the folder of `install_plugin`, and the one GPU that it may see."""
+    """The server's environment: its key, the folder of `install_plugins`, and the one GPU that it may see."""
     kept = {name: value for name, value in os.environ.items() if _PASSED_ON.fullmatch(name)}
     own = {
         "VLLM_API_KEY": key,
@@ -111,6 +112,7 @@ def environment(key: str, plugins: Path, gpu: str | None = None) -> dict[str, st
     return kept | own | ({} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu})
 
 
-def install_plugin(folder: Path) -> None:
-    """Put the keyed processor where the engine's Python finds it under a name of its own."""
-    (folder / f"{_PLUGIN}.py").symlink_to(Path(__file__).with_name("keyed.py"))
+def install_plugins(folder: Path) -> None:
+    """Put what runs in the engine where its Python finds it under names of its own."""
+    for name, file in _PLUGINS.items():
+        (folder / f"{name}.py").symlink_to(Path(__file__).with_name(file))

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Protocol
 
 from r2v.errors import EnvironmentFault
-from r2v.llm.engines.release import EngineModel, command_line, environment, install_plugin
+from r2v.llm.engines.release import EngineModel, command_line, environment, install_plugins
 from r2v.log import logger
 from r2v.storage.removal import TEMPORARY, make_own_temporary, remove_own
 
@@ -168,7 +168,7 @@ class OwnServer:
     def _launch(self, port: int) -> None:
         self.stop()
         self._scratch = make_own_temporary("r2v-engine-")
-        install_plugin(self._scratch)
+        install_plugins(self._scratch)
         words = command_line(self.model, host="127.0.0.1", port=port)
         launcher = Path(__file__).with_name("launcher.py")
         with (self._scratch / "log").open("wb") as log:
