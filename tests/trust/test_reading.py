@@ -166,7 +166,7 @@ def test_a_command_that_reads_runs_nothing_of_a_strangers_project(
 ) -> None:
     monkeypatch.chdir(stranger)
     monkeypatch.setenv("PATH", f"{FAKE_PATH}:/usr/bin:/bin")
-    monkeypatch.setenv("FAKE_SLURM", str(stranger / "slurm"))
+    monkeypatch.setenv("SLURM_CONF", str(stranger / "slurm" / "slurm.conf"))
     monkeypatch.setenv("R2V_SLURM_PATIENCE", "0")
     monkeypatch.setenv("XDG_DATA_HOME", str(stranger / "user"))
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])

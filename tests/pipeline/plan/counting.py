@@ -26,6 +26,7 @@ from r2v.pipeline.plan.known import Known, known_of
 from r2v.pipeline.plan.stage_parts import parts_of
 from r2v.pipeline.plan.workload import Workload
 from r2v.rollout.actors import PricedModel
+from r2v.storage.artifact import ATTEMPT
 from r2v.storage.artifact import Work as Attempt
 from tests.chains import SLM_PRICE
 
@@ -132,6 +133,7 @@ def executed(stage: Any, config: Config, folder: Path, **inputs: Any) -> Counter
     """What a stage really does: run on these inputs, in a folder of its own."""
     SEEN.clear()
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / ATTEMPT).write_text("{}")
     stage.run(stage.sections(config), Attempt(folder=folder, fingerprint="f" * 16, inputs=inputs, root=folder.parent))
     return Counter(SEEN)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -122,10 +123,11 @@ def test_a_dry_run_prints_unknown_figures_and_the_command_that_makes_them_known(
     for words in lines.values():
         assert main(words) == 0
         out = capsys.readouterr().out
-        assert out.splitlines()[-1].startswith("?: recorded_shop:Shop was not imported to count its tasks")
+        assert out.count("\n?: recorded_shop:Shop was not imported to count its tasks") == 1
         assert out.count("`r2v check-env recorded_shop:Shop --overrides ") == 1
-        total = next(line for line in out.splitlines() if line.startswith("all"))
-        assert "?" in total and not any(letter.isdigit() for letter in total.partition("stages to make")[2])
+        totals = [line.rpartition("stages to make")[2] for line in out.splitlines() if line.startswith("all")]
+        for total in totals:  # the bundled expert asks no dollars, however often it is asked
+            assert "?" in total and not re.search(r"\d", total.replace("0.00 dollars", ""))
     assert "recorded_shop" not in sys.modules
     imported(shop)
     for name in ("collect", "experiments"):
