@@ -10,17 +10,23 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import resource
 import signal
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 from tests import trust, warm
+
+hypothesis.settings.register_profile("r2v", deadline=None)  # a busy machine takes its time, and breaks nothing by it
+hypothesis.settings.load_profile("r2v")
 
 COST = "cpu_seconds"
 BEGUN = pytest.StashKey[float]()
@@ -28,6 +34,8 @@ LINES = 10
 SLOW = set((Path(__file__).parent / "slow.txt").read_text().split())
 """Test functions, or whole files, of more than a second or two."""
 SLOW_SECONDS = 2.5
+STARTS_RANKS = re.compile(r"warm_ranks|distributed\.launch|training\.ranks=[2-9]")
+"""In the text of a file of which a test starts several ranks."""
 
 
 @pytest.fixture(scope="session")
@@ -68,6 +76,26 @@ def pytest_configure(config: pytest.Config) -> None:
     trust.whole_suites = config.getoption("--whole-suites")
     if workers := config.getoption("tx", None):  # set by `-n`, and empty in a worker
         config.option.tx = [f"popen//python={warm.worker_python()}"] * len(workers)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Keep the tests of a file in one worker, for its fixtures, and those of all files that start ranks: each rank
+    wants a processor."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class OneGroupOfRanks(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return "ranks" if starts_ranks(config.rootpath / file) else file
+
+    return OneGroupOfRanks(config, log)
+
+
+@cache
+def starts_ranks(file: Path) -> bool:
+    """True if a test of the file starts several ranks."""
+    return STARTS_RANKS.search(file.read_text()) is not None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -443,7 +443,7 @@ def alone(number: int, script: Script) -> str:
     return state
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     scripts=st.lists(st.lists(st.booleans(), max_size=8), max_size=12),
     workers=st.integers(1, 4),

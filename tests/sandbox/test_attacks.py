@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import socket
-import time
 from pathlib import Path
 
 import pytest
@@ -327,12 +326,10 @@ for _ in range(2):
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:
-            os.execv(sys.executable, [sys.executable, "-I", "-S", "-c", "import time; time.sleep(60)", "{marker}"])
+            os.execv(sys.executable, [sys.executable, "-I", "-S", "-c", "import time; time.sleep(6000)", "{marker}"])
         os._exit(0)
 """
-    began = time.monotonic()
     assert inside(code, processes=9).ended == "exit"
-    assert time.monotonic() - began < 30
     assert not [path for path in Path("/proc").glob("[0-9]*/cmdline") if marker in read(path)]
 
 

@@ -152,8 +152,9 @@ def test_a_lease_taken_over_is_fresh_from_its_first_moment(tmp_path: Path) -> No
     """With the dead owner's old time another machine would take it too."""
     place = tmp_path / "x.lease"
     leave_behind(place, stranger(), age=10_000)
+    began = time.time()
     with lease(place, ttl=400) as me:
-        assert time.time() - (place / me.filename).stat().st_mtime < 200
+        assert (place / me.filename).stat().st_mtime > began - 1
 
 
 def test_a_reused_process_id_is_not_the_holder(tmp_path: Path) -> None:

@@ -571,7 +571,6 @@ SECTIONS = [item.name for item in dataclasses.fields(Config)]
 CALM = settings(
     max_examples=1500 if trust.whole_suites else 60,
     derandomize=True,
-    deadline=None,
     database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
