@@ -242,7 +242,7 @@ def check_fields(stem: str, section: Any) -> None:
 
     Raises UsageError in one line: the dotted key below `stem`, what is allowed, what was got.
     """
-    for name, hint in _hints(typing.cast(Any, type(section))).items():
+    for name, hint in hints_of(typing.cast(Any, type(section))).items():
         _check(f"{stem}.{name}" if stem else name, hint, getattr(section, name))
 
 
@@ -290,7 +290,7 @@ def unwrap(hint: Any) -> tuple[Any, tuple[Constraint, ...]]:
 
 def declared(cls: type, stem: str = "") -> Iterator[tuple[str, Any, tuple[Constraint, ...]]]:
     """(dotted key, type, constraints) of every field of a section that is not itself a section."""
-    for name, hint in _hints(cls).items():
+    for name, hint in hints_of(cls).items():
         base, constraints = unwrap(hint)
         if dataclasses.is_dataclass(base):
             yield from declared(typing.cast(type, base), f"{stem}{name}.")
@@ -299,7 +299,8 @@ def declared(cls: type, stem: str = "") -> Iterator[tuple[str, Any, tuple[Constr
 
 
 @functools.cache
-def _hints(cls: Any) -> dict[str, Any]:
+def hints_of(cls: Any) -> dict[str, Any]:
+    """Return the annotations of a dataclass's fields, by name."""
     hints = typing.get_type_hints(cls, include_extras=True)
     return {item.name: hints[item.name] for item in dataclasses.fields(cls)}
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
 
 from r2v import config as module
 from r2v.config import (
@@ -197,6 +198,19 @@ def test_a_resolved_configuration_is_a_configuration_file(overrides: list[str], 
     again = load(tmp_path / "config.yaml")
     assert again == config
     assert to_yaml(again) == to_yaml(config)
+
+
+def test_a_configuration_is_written_as_OmegaConf_writes_it() -> None:
+    texts = ["1e3", "nan", "0x10", "1_000", "y", "off", "null", "~", "", " a", "a: b", "# c", "- d", "ü", "a b " * 40]
+    config = load(None, ["perturbations.held_out=[]", "data.seeds=[1,2]"])
+    config = dataclasses.replace(
+        config,
+        env=dataclasses.replace(
+            config.env, options={"texts": texts, "more": {"on": True, "number": 1, "share": 0.5, "small": 1e-9}}
+        ),
+        training=dataclasses.replace(config.training, lr=1),  # as `router.l2=7` of an ablation: OmegaConf writes 1.0
+    )
+    assert to_yaml(config) == OmegaConf.to_yaml(OmegaConf.structured(config))
 
 
 def test_every_configuration_of_the_repository_loads() -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
+import typing
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -61,7 +62,7 @@ from r2v.config.training import (
     TrainingConfig,
     VerifierConfig,
 )
-from r2v.constraints import NAME, OneOf, Seed, check_fields, shown
+from r2v.constraints import NAME, OneOf, Seed, check_fields, hints_of, shown, unwrap
 from r2v.errors import UsageError, nearest
 
 __all__ = [
@@ -288,8 +289,8 @@ def _require_assignment(override: str) -> None:
     key, equals, _ = override.partition("=")
     if not equals or not key:
         raise UsageError(f"--overrides {shown(override)}: expected key=value, e.g. training.lr=1e-3")
-    if not key.startswith(("env.options.", "perturbations.extra")) and key not in set(keys()):
-        raise UsageError(f"--overrides {shown(override)}: unknown key {shown(key)}; {nearest(key, keys())}")
+    if not key.startswith(("env.options.", "perturbations.extra")) and key not in _own_keys():
+        raise UsageError(f"--overrides {shown(override)}: unknown key {shown(key)}; {nearest(key, _own_keys())}")
 
 
 def _explain(error: Exception) -> str:
@@ -298,14 +299,12 @@ def _explain(error: Exception) -> str:
     message = str(error).splitlines()[0]
     unknown = re.match(r"Key '(\w+)' not in", message)
     if unknown:
-        return f"unknown key {key}; {nearest(str(key), keys())}"
+        return f"unknown key {key}; {nearest(str(key), _own_keys())}"
     return f"{key}: {message}" if key else message
 
 
 def keys(cls: type = Config, stem: str = "") -> Iterator[str]:
     """Every dotted key of the configuration, sections included."""
-    import typing
-
     hints = typing.get_type_hints(cls)
     for item in dataclasses.fields(cls):
         yield stem + item.name
@@ -313,8 +312,46 @@ def keys(cls: type = Config, stem: str = "") -> Iterator[str]:
             yield from keys(hints[item.name], f"{stem}{item.name}.")
 
 
-def to_yaml(config: Any) -> str:
-    """The configuration as YAML that `load` accepts again."""
-    from omegaconf import OmegaConf
+@functools.cache
+def _own_keys() -> tuple[str, ...]:
+    """The keys of `Config`."""
+    return tuple(keys())
 
-    return OmegaConf.to_yaml(OmegaConf.structured(config))
+
+def to_yaml(config: Config) -> str:
+    """The configuration as YAML that `load` accepts again."""
+    import yaml
+
+    return yaml.dump(_plain(Config, config), Dumper=_dumper(), allow_unicode=True, sort_keys=False)
+
+
+def _plain(hint: Any, value: Any) -> Any:
+    """A field's value as plain values. A whole number in a field of a real one is written as that: 1.0."""
+    base, _ = unwrap(hint)
+    inner = typing.get_args(base) or (Any, Any)
+    if dataclasses.is_dataclass(value):
+        return {name: _plain(hint, getattr(value, name)) for name, hint in hints_of(type(value)).items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(inner[0], item) for item in value]
+    if isinstance(value, dict):
+        return {key: _plain(inner[1], item) for key, item in value.items()}
+    return float(value) if base is float and value is not None else value
+
+
+@functools.cache
+def _dumper() -> Any:
+    """YAML's writer, which quotes all text that OmegaConf would read as a number or a truth value."""
+    import yaml
+
+    class Dumper(yaml.CSafeDumper if yaml.__with_libyaml__ else yaml.SafeDumper):  # type: ignore[misc]
+        """One of our own, as representers belong to a class."""
+
+    def write_text(dumper: Any, text: str) -> Any:
+        try:
+            quoted = text in ("y", "Y", "n", "N") or float(text) is not None
+        except ValueError:
+            quoted = False
+        return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="'" if quoted else None)
+
+    Dumper.add_representer(str, write_text)
+    return Dumper
