@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests import warm
 from tests.slurm.cluster import Cluster
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -92,12 +93,12 @@ class Project:
 
     def r2v(self, *words: str, check: bool = True, **options: Any) -> subprocess.CompletedProcess[str]:
         """Run one of R2V's commands."""
-        return self.run(sys.executable, "-m", "r2v", *words, check=check, **options)
+        return self.run(warm.login_python(), "-m", "r2v", *words, check=check, **options)
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         """Start one of R2V's commands and leave it running."""
         return subprocess.Popen(
-            [sys.executable, "-m", "r2v", *words],
+            [warm.login_python(), "-m", "r2v", *words],
             cwd=self.folder,
             text=True,
             env={**self.cluster.env, **self.env},

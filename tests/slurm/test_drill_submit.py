@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from r2v.slurm.chain import WHOLE
+from tests import warm
 from tests.slurm.cluster import Cluster
 from tests.slurm.project import EDGES, JOBS, NAME, ROOT, Project, ours_alive
 
@@ -123,7 +124,7 @@ def test_of_two_at_once_one_submits_and_the_other_finds_it_in_the_queue_or_is_to
     codes = [process.returncode for process in both]
     (first,) = (at for at, text in enumerate(said) if re.search(r"\b10 submitted, 0 in the queue before\b", text))
     assert codes[first] == 0, said
-    found = {0: r"\b0 submitted, 10 in the queue before\b", 6: rf"held by pid {both[first].pid} on "}
+    found = {0: r"\b0 submitted, 10 in the queue before\b", 6: rf"held by pid {warm.fork_of(both[first])} on "}
     assert codes[1 - first] in found and re.search(found[codes[1 - first]], said[1 - first]), (codes, said)
     assert queued(project) == whole_chain()
 

@@ -23,6 +23,7 @@ from r2v.pipeline.inputs import place_of
 from r2v.slurm import chain as chains
 from r2v.slurm.configuration import config_sha
 from r2v.slurm.verify_outputs import config_of, made_by, missing_output, places_of
+from tests import warm
 from tests.slurm.faked import FAKE_PATH
 from tests.trust import MICRO
 
@@ -52,7 +53,7 @@ class Folder:
 
     def start(self, *words: str, program: str = "", **values: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, *(["-c", program] if program else ["-m", "r2v.slurm.runner"]), *words],
+            [warm.login_python(), *(["-c", program] if program else ["-m", "r2v.slurm.runner"]), *words],
             cwd=self.path,
             text=True,
             env=self.environment(**values),
@@ -111,7 +112,8 @@ def wait(ready: Callable[[], object]) -> None:
 
 
 def children_of(process: subprocess.Popen[str]) -> list[int]:
-    return [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+    runner = warm.fork_of(process)
+    return [int(pid) for pid in Path(f"/proc/{runner}/task/{runner}/children").read_text().split()]
 
 
 def child_of(process: subprocess.Popen[str]) -> int:
@@ -221,7 +223,7 @@ def test_a_terminal_that_closes_on_a_stage_without_slurm_stops_it_at_a_checkpoin
     process = folder.start("perturb", "desk", SLURM_JOB_ID="")
     checkpoints = folder.path / "outputs/.artifacts"
     wait(lambda: list(checkpoints.glob("perturb-*/checkpoint-latest/state.json")))
-    for pid in (child_of(process), process.pid):
+    for pid in (child_of(process), warm.fork_of(process)):
         os.kill(pid, signal.SIGHUP)
     said = process.communicate(timeout=COMMAND_TIMEOUT)[0]
     assert process.returncode == 75, said
@@ -257,7 +259,7 @@ def test_a_SIGTERM_that_slurm_sends_to_everybody_is_not_sent_twice(apart: float,
     folder.behave(perturb={"steps": 120, "seconds": 0.02})
     process = folder.start("perturb", "desk")
     wait(lambda: folder.steps() >= 3)
-    process.send_signal(signal.SIGCONT)
+    os.kill(warm.fork_of(process), signal.SIGCONT)
     time.sleep(apart)
     process.send_signal(signal.SIGTERM)
     said = process.communicate(timeout=COMMAND_TIMEOUT)[0]

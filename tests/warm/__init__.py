@@ -57,8 +57,10 @@ def start_server() -> Path:
 def client(name: str, executable: str = "") -> str:
     """Return an executable that stands in for Python; `executable` is its process's `sys.executable`, by default
     itself."""
-    path = own_folder() / name
+    path, forks = own_folder() / name, own_folder() / "forks"
+    forks.mkdir(exist_ok=True)
     values = {"SERVER": start_server(), "REAL": sys.executable, "ROOT": ROOT, "COSTS": own_folder() / "costs"}
+    values |= {"FORKS": forks}
     text = (HERE / "client.py").read_text()
     for constant, value in {**values, "EXECUTABLE": executable or path}.items():
         text = text.replace(f'"<{constant}>"', repr(str(value)))
@@ -70,6 +72,17 @@ def client(name: str, executable: str = "") -> str:
 def python() -> str:
     """Return the executable of a Python that starts at once, and whose children do."""
     return client("python")
+
+
+def login_python() -> str:
+    """Return the executable of a Python that starts at once, and whose children are real interpreters, as the jobs are
+    that a command submits."""
+    return client("login", sys.executable)
+
+
+def fork_of(process: subprocess.Popen[str]) -> int:
+    """Return the id of the process that a client stands for, which has begun."""
+    return int((own_folder() / "forks" / str(process.pid)).read_text())
 
 
 def worker_python() -> str:

@@ -8,7 +8,7 @@ import socket
 import sys
 import time
 
-SERVER, REAL, ROOT, COSTS, EXECUTABLE = "<SERVER>", "<REAL>", "<ROOT>", "<COSTS>", "<EXECUTABLE>"
+SERVER, REAL, ROOT, COSTS, FORKS, EXECUTABLE = "<SERVER>", "<REAL>", "<ROOT>", "<COSTS>", "<FORKS>", "<EXECUTABLE>"
 LIMITS = (resource.RLIMIT_FSIZE, resource.RLIMIT_AS, resource.RLIMIT_NOFILE, resource.RLIMIT_CORE)
 COLD = {"PYTHONHASHSEED", "PYTHONOPTIMIZE", "PYTHONWARNINGS"}
 """Variables that an interpreter reads when it starts."""
@@ -43,6 +43,8 @@ def main() -> None:
     socket.send_fds(connection, [len(data).to_bytes(8, "big")], [0, 1, 2])
     connection.sendall(data)
     process = answer(connection)
+    with open(f"{FORKS}/{os.getpid()}", "w") as file:  # noqa: PTH123
+        file.write(str(process))
     for number in SIGNALS:
         signal.signal(number, lambda number, frame: os.kill(process, number))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)

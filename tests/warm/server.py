@@ -152,9 +152,14 @@ def become(request: dict[str, Any], files: list[int]) -> None:
         sys.stdout.reconfigure(write_through=True)  # type: ignore[union-attr]
     script = words[0] not in ("-m", "-c")
     first = str(Path(words[0]).resolve().parent) if script else "" if words[0] == "-c" else request["folder"]
-    sys.path[:0] = [first, *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
+    own_path = [*filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
+    sys.path[:0] = [first, *own_path]
+    sys.orig_argv[:] = [sys.executable, *words]
     code = 0
     try:
+        if any(Path(folder, "sitecustomize.py").exists() for folder in own_path):
+            sys.modules.pop("sitecustomize", None)
+            import_module("sitecustomize")
         if script:
             sys.argv[:] = words
             runpy.run_path(words[0], run_name="__main__")

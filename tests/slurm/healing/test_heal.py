@@ -12,11 +12,11 @@ import pytest
 
 from r2v.slurm import chain as chains
 from r2v.slurm.chain import Attempt, Chain, ChainJob
-from r2v.slurm.command import ThisMachine, through
+from r2v.slurm.command import through
 from r2v.slurm.healing import heal as healing
 from r2v.slurm.healing.heal import collect_evidence, examine
 from r2v.slurm.reconcile import by_sentinel as heal
-from tests.slurm.faked import NEEDS, Faked
+from tests.slurm.faked import NEEDS, Faked, Here
 from tests.slurm.faked import faked as faked
 from tests.slurm.project import NAME, Project
 from tests.slurm.test_run_all import calls, chain, failed_bc, ids, put, rows
@@ -67,7 +67,7 @@ def test_what_slurm_killed_with_its_parent_comes_back_and_what_a_person_cancelle
 BC = Attempt(id="104")
 
 
-class Clock(ThisMachine):
+class Clock(Here):
     """Time that passes only where somebody sleeps: how long a fake Slurm takes to answer decides nothing."""
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class Clock(ThisMachine):
 
 
 @pytest.fixture
-def clock() -> Iterator[Clock]:
+def clock(faked: Faked) -> Iterator[Clock]:
     clock = Clock()
     with through(clock):
         yield clock
