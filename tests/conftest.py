@@ -25,7 +25,9 @@ import pytest
 
 from tests import trust, warm
 
-hypothesis.settings.register_profile("r2v", deadline=None)  # a busy machine takes its time, and breaks nothing by it
+hypothesis.settings.register_profile(  # a busy machine takes its time, and breaks nothing by it
+    "r2v", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
 hypothesis.settings.load_profile("r2v")
 
 COST = "cpu_seconds"
