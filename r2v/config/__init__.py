@@ -9,6 +9,7 @@ where and how something runs; they change no result and so are not part of finge
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import re
@@ -207,7 +208,7 @@ def load(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Confi
     """
     from omegaconf import OmegaConf
 
-    source, merged, layers = "the defaults", _defaults(), list(_layers(path, overrides))
+    source, merged, layers = "the defaults", copy.deepcopy(_defaults()), list(_layers(path, overrides))
     profile = _profile(layers)
     if profile is not None:
         merged = _merged(f"profile={profile}", merged, PROFILES[profile].values)
@@ -248,19 +249,20 @@ def _layers(path: str | Path | None, overrides: Sequence[str]) -> Iterator[tuple
 
 @functools.cache
 def _defaults() -> Any:
-    """The tree of the defaults; merging copies it."""
+    """The tree of the defaults, to be copied before anything is merged into it."""
     from omegaconf import OmegaConf
 
     return OmegaConf.structured(Config)
 
 
 def _merged(source: str, tree: Any, changes: Any) -> Any:
+    """The tree with other values. Neither is to be used again: copying the whole of it for each override is dear."""
     from omegaconf import OmegaConf
 
     def merge() -> Any:
         if OmegaConf.is_dict(changes):
             require_shapes(source, tree, changes)
-        return OmegaConf.merge(tree, changes)
+        return OmegaConf.unsafe_merge(tree, changes)
 
     return _explained(source, lambda: understood(source, merge))
 
