@@ -8,6 +8,7 @@ import os
 import random
 import re
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -30,7 +31,7 @@ from r2v.rollout.session import EpisodeSpec, RolloutWorld, Session
 from r2v.router.thresholds import Point
 from r2v.storage.compression import LINES
 from tests.trust import MICRO
-from tests.trust.alter import read_records, text_of, write_records
+from tests.trust.alter import hard_copy, read_records, text_of, write_records
 from tests.warm import run, start
 
 TABLES = ("main_table.csv", "comparisons.csv", "per_seed.csv", "frontier.csv", "llm_summary.json", "main_table.tex")
@@ -63,8 +64,7 @@ def hashes(folder: Path) -> dict[str, dict[str, str]]:
 
 @pytest.fixture
 def copy(micro_run: Path, tmp_path: Path) -> Iterator[Path]:
-    shutil.copytree(micro_run, tmp_path / "copy", symlinks=True)
-    yield tmp_path / "copy"
+    yield hard_copy(micro_run, tmp_path / "copy")
 
 
 def test_everything_the_seed_names_is_there(micro_run: Path) -> None:
@@ -118,10 +118,39 @@ def test_ablation_none_reproduces_the_main_run(micro_run: Path) -> None:
     assert sum(path.exists() and path.read_bytes() == main for path in played) == 2, "the main run's, and none's own"
 
 
+OTHER_SIZES = ("--overrides", "rollout.workers=4", "rollout.max_conversations=7", "rollout.batch_size=5")
+PLAYED = ("collect", "perturb", "candidates", "evaluate", "ablations")
+"""Stages that train nothing: only what they made is made again here."""
+
+
+def test_on_other_workers_and_killed_as_it_plays_it_ends_in_the_same_content(micro_run: Path, copy: Path) -> None:
+    """What was played is gone, and made again on other workers, conversations and batches; killed twice as it plays."""
+    for path in (copy / "outputs" / ".artifacts").iterdir():
+        if path.name.rpartition("-")[0] in PLAYED:
+            shutil.rmtree(path)
+    plays = copy / "outputs" / ".episodes"
+    shutil.rmtree(plays)
+    for _ in range(2):
+        before, process = written_in(plays), start(copy, "run", "--config", str(MICRO), *OTHER_SIZES)
+        while written_in(plays) <= before and process.poll() is None:
+            time.sleep(0.05)
+        process.kill()
+        process.communicate()
+        assert process.returncode == -signal.SIGKILL, "it played"
+    said = r2v(copy, "run", "--config", str(MICRO), *OTHER_SIZES)
+    assert "evaluate" in {line.split()[0] for line in said.splitlines() if "done, " in line}
+    assert hashes(copy) == hashes(micro_run)
+
+
+def written_in(folder: Path) -> int:
+    """The bytes of the files in a folder."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+@pytest.mark.whole
 def test_with_other_workers_and_killed_anywhere_it_ends_in_the_same_content(micro_run: Path, tmp_path: Path) -> None:
-    """In another folder, on other workers, conversations and batches; killed four times and typed once more."""
-    sizes = ("rollout.workers=4", "rollout.max_conversations=7", "rollout.batch_size=5")
-    command = ("run", "--config", str(MICRO), "--overrides", *sizes)
+    """From nothing, in another folder; killed four times and typed once more."""
+    command = ("run", "--config", str(MICRO), *OTHER_SIZES)
     draw = random.Random(7)
     for _ in range(4):
         process = start(tmp_path, *command)
@@ -133,10 +162,13 @@ def test_with_other_workers_and_killed_anywhere_it_ends_in_the_same_content(micr
 
 
 def test_an_evaluation_on_training_tasks_is_refused(copy: Path) -> None:
+    results = copy / "results" / "micro"
+    before = {path: path.read_bytes() for path in results.rglob("*") if path.is_file()}
     said = r2v(copy, "evaluate", "--config", str(MICRO), "--overrides", "data.split_seed=1", code=3)
     last = said.strip().splitlines()[-1]
     assert "is to be evaluated but was learnt from" in last and "desk-" in last
-    assert r2v(copy, "verify-results", "results/micro"), "the good results are still published"
+    after = {path: path.read_bytes() for path in results.rglob("*") if path.is_file()}
+    assert after == before != {}, "the good results are still published"
 
 
 def test_seeds_results_manager_block_runs_on_the_results(copy: Path) -> None:
@@ -180,8 +212,20 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[EpisodeSpec]:
     return specs
 
 
-SHORT = ("training.num_epochs=1", "training.bc.max_examples=40")
-"""What is asked of a training here is where it looks, not how well it learns."""
+SHORT = (
+    "training.num_epochs=1",
+    "training.bc.max_examples=40",
+    "verifier.num_tasks=6",
+    "candidates.num_tasks=3",
+    "router.num_tasks=6",
+    "router.num_calibration_tasks=3",
+    "router.round_tasks=3",
+    "preference.accept_tasks=3",
+    "evaluation.num_tasks=2",
+    "evaluation.conditions=[noisy]",
+    "evaluation.bootstrap=50",
+)
+"""What is asked of a stage here is where it looks, not how well it learns."""
 
 
 def of_evaluation(config: Config) -> set[str]:
