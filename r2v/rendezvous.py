@@ -72,7 +72,7 @@ def make_group(store_file: Path, *, rank: int, ranks: int, backend: str, timeout
     EnvironmentFault where a rank stays away, or where a connection leads to none of them."""
     import torch.distributed as group
 
-    store: Any = group.FileStore(str(store_file))  # type: ignore[call-arg]
+    store: Any = group.FileStore(str(store_file))  # type: ignore[attr-defined]
     store.set_timeout(timeout)
     _await_all(store, rank, ranks)
     group.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=timeout)

@@ -331,7 +331,7 @@ def _plain(hint: Any, value: Any) -> Any:
     """A field's value as plain values. A whole number in a field of a real one is written as that: 1.0."""
     base, _ = unwrap(hint)
     inner = typing.get_args(base) or (Any, Any)
-    if dataclasses.is_dataclass(value):
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {name: _plain(hint, getattr(value, name)) for name, hint in hints_of(type(value)).items()}
     if isinstance(value, (list, tuple)):
         return [_plain(inner[0], item) for item in value]

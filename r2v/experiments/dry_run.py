@@ -15,7 +15,7 @@ from r2v.experiments.asha_rule import AshaRule, levels_of
 from r2v.experiments.expansion import Point, shown_value
 from r2v.experiments.opening import completed_elsewhere
 from r2v.experiments.spec import ExperimentSpec
-from r2v.pipeline.plan.known import UNCOUNTED
+from r2v.pipeline.plan.known import UNCOUNTED_FIGURE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +79,7 @@ def _total(costs: Sequence[PointCost]) -> str:
 def _figure(value: float | None, counted: bool) -> str:
     if value is not None and not math.isnan(value):
         return f"{value:,.2f}"
-    return "unknown" if counted else UNCOUNTED
+    return "unknown" if counted else UNCOUNTED_FIGURE
 
 
 def _costs(spec: ExperimentSpec, points: Sequence[Point]) -> list[PointCost]:

@@ -42,4 +42,7 @@ class Completion:
     @classmethod
     def of(cls, plain: Mapping[str, Any]) -> Completion:
         """The completion of which `dataclasses.asdict`, and perhaps JSON, made these values."""
-        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()})
+        values: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()
+        }
+        return cls(**values)

@@ -22,7 +22,7 @@ from r2v.extensions import is_dotted
 from r2v.memory.seconds import ASSUMED, BANDWIDTH, UTILISATION
 from r2v.pipeline.jobs import job
 from r2v.pipeline.plan.case import Part
-from r2v.pipeline.plan.known import UNCOUNTED, Known, known_here, uncounted_line
+from r2v.pipeline.plan.known import UNCOUNTED_FIGURE, Known, known_here, uncounted_line
 from r2v.pipeline.plan.makes import makes_of
 from r2v.pipeline.plan.measured import MeasuredTime, measured_time
 from r2v.pipeline.plan.price import basis, dollars
@@ -261,7 +261,7 @@ def _time_cells(seconds: Seconds, counted: bool) -> tuple[str, ...]:
 
 def _figure(value: float, counted: bool, written: Callable[[float], str] = "{:,.1f}".format) -> str:
     """A figure as it is written, `?` where the work is not counted, unknown where the model's size is not known."""
-    return written(value) if not math.isnan(value) else "unknown" if counted else UNCOUNTED
+    return written(value) if not math.isnan(value) else "unknown" if counted else UNCOUNTED_FIGURE
 
 
 def _dollars(usd: float | None) -> str:

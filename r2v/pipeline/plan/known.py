@@ -24,7 +24,7 @@ from r2v.pipeline.inputs import place_of
 from r2v.pipeline.plan.recorded import BenchmarkCounts, check_command, counts_of, recorded
 from r2v.storage.artifact_manifest import read_artifact_manifest
 
-UNCOUNTED = "?"
+UNCOUNTED_FIGURE = "?"
 """A figure of a benchmark of one's own that nobody has counted, as it is printed."""
 _SHARES = {"train": 0.7, "calibration": 0.1, "evaluation": 0.2, "heldout": 0.0}
 """Of a benchmark whose tasks cannot be listed."""
@@ -94,8 +94,8 @@ def _spread(share: float, count: int) -> list[bool]:
 def uncounted_line(config: Config, known: Known) -> str:
     """One line on why figures of a benchmark are unknown, with the command that makes them known."""
     return (
-        f"{UNCOUNTED}: {config.env.benchmark} was not imported to count its tasks, and nobody has counted those of its "
-        f"module and env.options as they are now; `{known.to_count}` imports it, checks it and records the counts"
+        f"{UNCOUNTED_FIGURE}: {config.env.benchmark} was not imported to count its tasks, and nobody has counted those "
+        f"of its module and env.options as they are; `{known.to_count}` imports it, checks it and records the counts"
     )
 
 
