@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import sys
 from collections.abc import Sequence
@@ -24,6 +23,7 @@ from r2v.policy.load import Loaded, load_policy
 from r2v.policy.prompt_encoder import Encoder, build_messages
 from r2v.randomness import generator
 from tests import tiny_models
+from tests.deepspeed_on_cpu import use_deepspeed_on_cpu
 
 PHASE = Phase(
     num_epochs=2,
@@ -193,7 +193,7 @@ def everything(folder: Path) -> None:
 
 def in_parts(folder: Path) -> None:
     """Full weights and adapters under ZeRO 3, as DeepSpeed does it on a CPU."""
-    os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    use_deepspeed_on_cpu()
     for what, lora in (("bc", 0), ("preference", 4)):
         report = train(what, folder / what, lora=lora, zero=3)
         if rank() == 0:

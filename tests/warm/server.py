@@ -28,6 +28,8 @@ LIBRARIES = (
     "transformers.trainer",
     "peft",
     "trl",
+    "trl.trainer.dpo_trainer",
+    "trl.trainer.sft_trainer",
     "accelerate",
     "datasets",
     "openai",
