@@ -100,6 +100,25 @@ def starts_ranks(file: Path) -> bool:
     return STARTS_RANKS.search(file.read_text()) is not None
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Iterator[object]:
+    """Asserts are rewritten once, by the first of the workers and before the others collect; they are kept as pytest
+    keeps them, even where PYTHONDONTWRITEBYTECODE is set: that would cost each worker of each suite ten seconds."""
+    forbidden, sys.dont_write_bytecode = sys.dont_write_bytecode, False
+    try:
+        if not hasattr(session.config, "workerinput"):
+            return (yield)
+        with (warm.start_server() / "collected").open("a") as done:
+            fcntl.flock(done, fcntl.LOCK_EX)
+            if os.fstat(done.fileno()).st_size:
+                fcntl.flock(done, fcntl.LOCK_UN)
+            result = yield
+            done.write("by a worker")
+            return result
+    finally:
+        sys.dont_write_bytecode = forbidden
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--fast"):
         left_out = [item for item in items if is_slow(item.nodeid)]

@@ -6,12 +6,13 @@ import ast
 import re
 import sys
 import tomllib
+from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[1]
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
-DISTRIBUTIONS = packages_distributions()
+distributions = cache(packages_distributions)
 """Module to the distributions that it comes from."""
 OPTIONAL = {"deepspeed", "gymnasium", "minigrid", "textworld", "wandb"}
 """Imported only where a configuration asks for them; an extra declares each."""
@@ -38,7 +39,7 @@ def imported(folder: Path) -> set[str]:
 
 def declares(module: str, declared: set[str]) -> bool:
     """Whether one of the distributions that a module comes from is declared; where it is not installed, by its name."""
-    return bool({normal(name) for name in DISTRIBUTIONS.get(module, [module])} & declared)
+    return bool({normal(name) for name in distributions().get(module, [module])} & declared)
 
 
 def test_everything_imported_is_declared() -> None:

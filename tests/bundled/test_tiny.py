@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from functools import cache
 
 import pytest
 import torch
@@ -24,7 +25,8 @@ from r2v.randomness import generator
 pytestmark = pytest.mark.numerical
 
 
-def noisy_episodes(count: int) -> list[list[Message]]:
+@cache
+def noisy_episodes(count: int = 60) -> list[list[Message]]:
     desk = Desk()
     world = wrap(desk.make(), desk, PerturbationsConfig(), "shift", 7)
     episodes = []
@@ -41,12 +43,9 @@ def noisy_episodes(count: int) -> list[list[Message]]:
     return episodes
 
 
-EPISODES = noisy_episodes(60)
-
-
 def test_every_action_survives_the_tokenizer_to_the_character() -> None:
     tokenizer = build_tokenizer()
-    for messages in EPISODES:
+    for messages in noisy_episodes():
         for action in (message.content for message in messages if message.role == "assistant"):
             ids = tokenizer(action + "<eos>").input_ids
             assert tokenizer.decode(ids, skip_special_tokens=True) == action
@@ -56,7 +55,7 @@ def test_every_action_survives_the_tokenizer_to_the_character() -> None:
 def test_nothing_the_desk_or_its_hazards_say_is_unknown() -> None:
     tokenizer = build_tokenizer()
     assert len(set(vocabulary())) == len(vocabulary()) < 1100
-    for messages in EPISODES:
+    for messages in noisy_episodes():
         for message in messages:
             assert tokenizer.unk_token_id not in tokenizer(message.content).input_ids, message.content
     assert tokenizer("never seen before").input_ids == [tokenizer.unk_token_id] * 3
@@ -65,7 +64,7 @@ def test_nothing_the_desk_or_its_hazards_say_is_unknown() -> None:
 def test_an_episode_is_short_enough_to_learn_from_on_a_cpu() -> None:
     tokenizer = build_tokenizer()
     lengths = sorted(
-        len(tokenizer("".join(message.content for message in messages)).input_ids) for messages in EPISODES
+        len(tokenizer("".join(message.content for message in messages)).input_ids) for messages in noisy_episodes()
     )
     assert lengths[len(lengths) // 2] < 250 and lengths[int(0.9 * len(lengths))] <= 400
 
