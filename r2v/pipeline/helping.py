@@ -25,7 +25,6 @@ from r2v.llm.providers.keys import allowed_words
 from r2v.log import logger
 from r2v.pipeline.inputs import fingerprint_of, made_already, places_of
 from r2v.pipeline.rows import Job
-from r2v.rollout.blocks import StageFinished
 from r2v.storage.artifact import ATTEMPT, Work
 from r2v.storage.integrity import Artifact
 from r2v.storage.record import FOLDER
@@ -68,6 +67,8 @@ def help_job(
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
     """Play what is left of the attempt that makes this job's artifact. Raises UsageError as `require_helpable` does."""
+    from r2v.rollout.blocks import StageFinished  # all that plays episodes, which few stages need
+
     require_helpable(config, row)
     stage, key = row.load(), fingerprint_of(config, row, inputs)
     assert stage.play is not None, row.name

@@ -26,7 +26,6 @@ from r2v.slurm import client, job_record, requests
 from r2v.slurm.headers import Resources
 from r2v.slurm.job_record import JobRecord
 from r2v.slurm.snapshot import code_lines
-from r2v.slurm.submit import environment_lines
 from r2v.slurm.verify_outputs import config_of
 from r2v.slurm.views.states import seconds_left
 from r2v.storage.files import write_json
@@ -126,6 +125,8 @@ class HelperArray:
         ]
 
     def _script(self) -> str:
+        from r2v.slurm.submit import environment_lines  # with submitit, which a job without helpers does not need
+
         command = shlex.join([sys.executable, "-m", "r2v", *self.words, "--helper"])
         before = [*environment_lines(self.root), "set -euo pipefail", *code_lines(self.name)]
         return "\n".join(["#!/bin/bash", *before, f"exec {command}", ""])
