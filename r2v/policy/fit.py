@@ -22,7 +22,7 @@ from r2v import distributed
 from r2v.config import Phase
 from r2v.errors import Interrupted, UsageError
 from r2v.log import Progress
-from r2v.policy.sharded_training import fsdp_plugin, zero_plugin
+from r2v.policy.sharded_training import fsdp_plugin, skip_shared_memory_build, zero_plugin
 from r2v.policy.tf32 import tf32
 from r2v.randomness import generator, seed_of
 from r2v.storage import checkpoint
@@ -77,6 +77,8 @@ def arguments(phase: Phase, out: Path, rows: int, model: Any, seed: int) -> dict
     micro, accumulation = distributed.cut(phase.batch_size, phase.gradient_accumulation_steps, distributed.ranks())
     on_gpu = model.device.type == "cuda" or (phase.fsdp and torch.cuda.is_available())
     large = on_gpu and sum(p.numel() for p in model.parameters()) > _LARGE
+    if (phase.deepspeed or phase.zero) and not on_gpu:
+        skip_shared_memory_build()
     return {
         "output_dir": str(out),
         "num_train_epochs": 1,

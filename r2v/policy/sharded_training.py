@@ -34,6 +34,14 @@ def zero_plugin(stage: int) -> dict[str, Any]:
     }
 
 
+def skip_shared_memory_build() -> None:
+    """Keep DeepSpeed on a CPU from compiling its collectives over shared memory. They take a minute of C++ when a
+    machine first starts it, and serve DeepSpeed's own launcher alone, which sets LOCAL_SIZE: our ranks use gloo."""
+    from deepspeed import ops
+
+    ops.__compatible_ops__["deepspeed_shm_comm"] = False
+
+
 def fsdp_plugin(checkpointing: bool) -> dict[str, Any]:
     """FSDP2 by the trainer's own plugin: a layer at a time is gathered, each rank writes its part of a checkpoint.
     Recomputing activations is the wrapping's own there."""

@@ -19,7 +19,6 @@ from r2v.hrl.parallel.zero import ZeroModel
 from r2v.hrl.training.optimizer_step import Network, optimizer_step
 from r2v.hrl.training.trainer import Trainer
 from r2v.policy.export import export
-from tests.deepspeed_on_cpu import use_deepspeed_on_cpu
 from tests.hrl import trainers
 from tests.hrl.ranks_sharding import FULL, HALFWAY, MICRO, stopping, trained
 
@@ -105,7 +104,6 @@ def first_step(fp16_supported: bool) -> list[float]:
 def everything(folder: Path, model: Path) -> None:
     """Each case to its end, and cut and taken up; what one process began is ended, by layers that run again in
     backward. A copy of the cut one is left."""
-    use_deepspeed_on_cpu()
     distributed.join("cpu")
     told = {}
     for name, (h, lora, micro_batch_size) in CASES.items():

@@ -32,6 +32,7 @@ LIBRARIES = (
     "trl.trainer.sft_trainer",
     "accelerate",
     "datasets",
+    "deepspeed",
     "openai",
     "anthropic",
     "sklearn.linear_model",

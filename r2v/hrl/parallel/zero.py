@@ -24,6 +24,7 @@ from r2v import distributed
 from r2v.hrl.parallel.base_model import BaseModel
 from r2v.hrl.parallel.sharding import GatheredModel, RootModule
 from r2v.hrl.types import LossFn
+from r2v.policy.sharded_training import skip_shared_memory_build
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -164,6 +165,7 @@ def _engine(root: nn.Module, optimizer: torch.optim.Optimizer, stage: int, clip:
 
     if device == "cpu":  # DeepSpeed takes whatever GPU it sees
         set_accelerator(CPU_Accelerator())
+        skip_shared_memory_build()
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
     # Persistence threshold 0: by default ZeRO-3 leaves small weights whole on every rank, all of a tiny model's.
     config = {
