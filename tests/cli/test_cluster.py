@@ -35,6 +35,8 @@ def test_run_all_as_typed() -> None:
         "training.lr=1e-5",
         "--max-gpu-hours",
         "200",
+        "--allow-env",
+        "LAB_SECRET",
     )
     assert submission(values) == {
         "benchmark": "webarena",
@@ -44,6 +46,7 @@ def test_run_all_as_typed() -> None:
         "without": ["9", "evaluate"],
         "dry_run": True,
         "here": False,
+        "allow_env": ["LAB_SECRET"],
         "max_gpu_hours": 200.0,
         "live": False,
     }
@@ -61,6 +64,7 @@ def test_resume_and_cancel_as_typed(faked: Faked) -> None:
         "name": "desk_noisy",
         "start": "5",
         "overrides": ["training.batch_size=2"],
+        "allow_env": [],
         "max_attempts": None,
         "max_gpu_hours": None,
         "live": False,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.slurm.cluster import Cluster, lacking
-from tests.slurm.project import Project
+from tests.slurm.project import Project, ours_alive
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -34,10 +34,13 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def slurm(cluster: Cluster) -> Iterator[Cluster]:
-    """The shared cluster; its queue is emptied afterwards."""
+def slurm(cluster: Cluster, tmp_path: Path) -> Iterator[Cluster]:
+    """The shared cluster; its queue is emptied afterwards, for good: the look of a job at its chain may outlive it, and
+    add a sentinel."""
     yield cluster
-    cluster.wait(lambda: cluster.run("scancel", "--me") and not cluster.squeue(), every=0.3)
+    cluster.wait(
+        lambda: cluster.run("scancel", "--me") and not cluster.squeue() and not ours_alive(tmp_path), every=0.3
+    )
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -176,11 +177,11 @@ class Project:
 
 
 def ours_alive(folder: Path) -> list[str]:
-    """Command lines of processes that work in this folder."""
+    """Command lines of processes that work in this folder, or below it; this one aside."""
     found = []
     for proc in Path("/proc").glob("[0-9]*"):
         try:
-            if (proc / "cwd").readlink() == folder.resolve():
+            if int(proc.name) != os.getpid() and (proc / "cwd").readlink().is_relative_to(folder.resolve()):
                 found.append((proc / "cmdline").read_bytes().replace(b"\0", b" ").decode())
         except OSError:
             continue

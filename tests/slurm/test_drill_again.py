@@ -253,7 +253,9 @@ def test_the_seeds_own_questions_are_answered(made: Project) -> None:
     assert "train_router" in shown
     made.drained()
     question = ("sacct", "-j", job, "--format=JobID,Elapsed,MaxRSS,MaxVMSize,AllocCPUS")
-    table = made.cluster.wait(lambda: (said := made.run(*question).stdout) and re.search(r"\d+K", said) and said)
+    table = made.cluster.wait(
+        lambda: (said := made.cluster.run(*question).stdout) and re.search(r"\d+K", said) and said
+    )
     assert re.search(rf"{job}\.batc\S*\s+\S+\s+\d+K", table)
 
 

@@ -34,12 +34,14 @@ def test_one_bc_job_for_three_chains_and_no_gpu_held_while_they_wait(project: Pr
     project.cluster.wait(
         lambda: project.cluster.states().get(bc) == "RUNNING" and "RUNNING" in project.cluster.job(bc)["JobState"]
     )
-    project.run("scancel", "--signal=KILL", "--batch", bc)  # healed by its owner's sentinel or by a waiter's look
+    project.cluster.run(
+        "scancel", "--signal=KILL", "--batch", bc
+    )  # healed by its owner's sentinel or by a waiter's look
     project.cluster.wait(lambda: project.r2v("status", "x2", check=False) and latest(project, "x1")["bc"] != bc)
     (project.folder / "go").touch()
     project.drained()
     form = "JobID,JobName,State,Start,End,AllocTRES"
-    lines = project.run("sacct", "-XnP", "-o", form).stdout.splitlines()
+    lines = project.cluster.run("sacct", "-XnP", "-o", form).stdout.splitlines()
     told = {line.split("|")[0]: line.split("|") for line in lines}
     ours = {row[1]: row for row in told.values() if row[1].endswith(("_x1", "_x2", "_x3")) and row[2] == "COMPLETED"}
     assert [name for name in ours if name.startswith("bc_")] == ["bc_x1"]

@@ -71,7 +71,7 @@ def test_one_slot_two_and_the_queue_give_one_table_and_a_killed_watcher_loses_no
     assert sorted(began) == sorted([str(x) for x in range(1, 7)] * 3), "none twice"
 
     def completed() -> int:
-        names = project.run("sacct", "-XnP", "-o", "JobName,State").stdout.split()
+        names = project.cluster.run("sacct", "-XnP", "-o", "JobName,State").stdout.split()
         return sum("points_" in name and name.endswith("|COMPLETED") for name in names)
 
     project.cluster.wait(lambda: completed() >= 6)  # accounting comes seconds late
@@ -85,7 +85,9 @@ def test_points_over_a_stage_are_chains_that_share_one_collection(project: Proje
     found = run(project, "rates.yaml", "--slurm", "--resume")
     assert [one["status"] for one in found["runs"]] == ["completed"] * 3
     project.drained()
-    names = [line.partition("|") for line in project.run("sacct", "-XnP", "-o", "JobName,State").stdout.splitlines()]
+    names = [
+        line.partition("|") for line in project.cluster.run("sacct", "-XnP", "-o", "JobName,State").stdout.splitlines()
+    ]
     done = [name for name, _, state in names if "rates_" in name and state == "COMPLETED"]
     assert sum(name.startswith("collect_") for name in done) == 1, "one job, three waiters"
     assert sum(name.startswith("verifier_") for name in done) == 3
