@@ -24,7 +24,7 @@ from r2v.storage.files import content_sha256
 ROOTS = ("data/mrp", "outputs/mrp", "results/mrp", "results/ablations/mrp")
 IDENTITY = ("artifact.json", "attempt.meta.json", "config.yaml", "manifest.json", "run_manifest.json")
 """Files that name code, paths, moments or hashes of those that do."""
-_COMMIT = re.compile(rb'"git_commit": "[0-9a-f]{40}"')
+_COMMIT = re.compile(rb'"git_commit": ?"[0-9a-f]{40}"')
 
 
 def files_of(checkout: Path) -> Iterator[tuple[str, Path]]:
