@@ -130,6 +130,7 @@ OFFERED = {
     "r2v.envs.webarena.regrader",
     "r2v.envs.worker.boot",
     "r2v.llm.engines.launcher",
+    "r2v.llm.engines.require_key",
     "r2v.pipeline.play_bundle",
     "r2v.slurm.job",
 }

@@ -8,7 +8,6 @@ r2v engine serve --config configs/webarena/noisy.yaml   # then policy.engine=htt
 from __future__ import annotations
 
 import argparse
-import os
 import secrets
 import subprocess
 import tempfile
@@ -89,10 +88,11 @@ def _serve(arguments: argparse.Namespace) -> int:
         environment,
         install_plugins,
     )
+    from r2v.llm.providers.keys import read_key
 
     policy = load(arguments.config, [*arguments.overrides, "policy.engine=vllm"]).policy
     policy.require_servable()
-    key = os.environ.get(ENGINE_KEY_ENV, "")
+    key = read_key(ENGINE_KEY_ENV)
     if not key and arguments.host not in LOOPBACK:
         raise UsageError(
             f"--host {arguments.host}: others could ask it; set {ENGINE_KEY_ENV} here and where it is used"

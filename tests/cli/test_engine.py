@@ -30,7 +30,7 @@ def test_an_engine_that_cannot_be_imported_is_one_line(tmp_path: Path, capsys: p
 def test_a_folder_of_something_else_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
     assert main(["engine", "install", "--home", str(tmp_path)]) == 2
-    assert "no virtual environment" in capsys.readouterr().err
+    assert "R2V did not mark it as its own" in capsys.readouterr().err
     assert (tmp_path / "thesis.txt").exists()
 
 

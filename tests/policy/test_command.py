@@ -33,14 +33,17 @@ TOY = (
     "policy.max_seq_len=64",
     "inference.max_new_tokens=6",
     "training.bc.batch_size=4",
-    "training.num_epochs=30",
+    "training.num_epochs=18",
     "training.save_steps=1000",
 )
 MICRO = (
     "--config",
     str(ROOT / "tests" / "micro.yaml"),
     "--overrides",
-    "data.num_episodes=60",
+    "data.num_episodes=40",
+    "training.num_epochs=2",
+    "training.bc.max_examples=60",
+    "training.preference.max_examples=20",
     "verifier.num_tasks=8",
     "candidates.num_tasks=4",
     "preference.pair_mode=teacher_vs_slm",
@@ -99,26 +102,26 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_two_ranks_are_stopped_and_resumed_from_the_checkpoint_alone(toy: Path) -> None:
-    """The command keeps the lease and the manifest, rank 0 alone tells of itself; 30 epochs of 21 rows are 158
+    """The command keeps the lease and the manifest, rank 0 alone tells of itself; 18 epochs of 18 rows are 81
     updates of 4."""
     said = stopped(
         toy,
         "train_policy",
         *TOY,
         "training.ranks=2",
-        "training.save_steps=20",
-        when=lambda: any(toy.glob("outputs/.artifacts/bc-*/checkpoint-20")),
+        "training.save_steps=10",
+        when=lambda: any(toy.glob("outputs/.artifacts/bc-*/checkpoint-10")),
     )
     assert "r2v: bc: stopped after update" in said and "Traceback" not in said
     [attempt] = (toy / "outputs" / ".artifacts").glob("bc-*")
     kept = int((attempt / "checkpoint-latest").resolve().name.removeprefix("checkpoint-"))
-    assert 20 <= kept < 158 and not (attempt / "artifact.json").exists() and not attempt.with_suffix(".lease").exists()
+    assert 10 <= kept < 81 and not (attempt / "artifact.json").exists() and not attempt.with_suffix(".lease").exists()
     checkpoint = "outputs/policy/desk_noisy/bc/checkpoint-latest"
     r2v(toy, "train_policy", "--resume", checkpoint)
-    assert json.loads((attempt / "bc_report.json").read_text())["losses"][-1]["step"] == 156
+    assert json.loads((attempt / "bc_report.json").read_text())["losses"][-1]["step"] == 81
     told = [(event["what"], event["done"], event["total"]) for event in events(toy)]
-    assert told == sorted(told) and told.count(("bc", 0, 158)) == told.count(("bc", 158, 158)) == 1
-    assert told.count(("bc", kept, 158)) == 2, "where it stopped, and where it went on"
+    assert told == sorted(told) and told.count(("bc", 0, 81)) == told.count(("bc", 81, 81)) == 1
+    assert told.count(("bc", kept, 81)) == 2, "where it stopped, and where it went on"
     assert events(toy)[-1]["loss"] > 0 and events(toy)[-1]["tokens_per_s"] > 0
     again = r2v(toy, "train_policy", "--resume", checkpoint)
     assert "up to date" in again and "belongs to a finished attempt" in again

@@ -17,7 +17,7 @@ from transformers import TrainerCallback
 
 from r2v.config import Phase, PolicyConfig, PreferenceConfig
 from r2v.data.episode import Action, Episode, EpisodeMetadata, Observation, Step
-from r2v.distributed import rank, ranks, run_rank
+from r2v.distributed import join, rank, ranks, run_rank
 from r2v.policy import bc, preference
 from r2v.policy.fit import schedule
 from r2v.policy.load import Loaded, load_policy
@@ -247,5 +247,12 @@ def under_fsdp(folder: Path, *names: str) -> None:
 
 TASKS: dict[str, Callable[..., None]] = {"everything": everything, "in_parts": in_parts, "under_fsdp": under_fsdp}
 
+
+def main() -> None:
+    """The task that is named, as one of the ranks."""
+    join("cpu")
+    TASKS[sys.argv[1]](Path(sys.argv[2]), *sys.argv[3:])
+
+
 if __name__ == "__main__":
-    sys.exit(run_rank(lambda: TASKS[sys.argv[1]](Path(sys.argv[2]), *sys.argv[3:])))
+    sys.exit(run_rank(main))

@@ -25,7 +25,7 @@ from r2v.policy.export import export
 from r2v.policy.load import Loaded, load_policy
 from r2v.policy.prompt_encoder import Encoder
 from r2v.stages.train_policy import BC, PREFERENCE
-from r2v.storage.artifact import Artifact, Work, content_files
+from r2v.storage.artifact import ATTEMPT, Artifact, Work, content_files
 from tests import tiny_models
 
 
@@ -50,6 +50,7 @@ def _artifact(folder: Path, name: str, lines: list[str]) -> Artifact:
 
 def _work(folder: Path, **inputs: Artifact) -> Work:
     folder.mkdir(parents=True)
+    (folder / ATTEMPT).write_text("{}")
     return Work(folder=folder, fingerprint="f", inputs=inputs, root=folder)
 
 

@@ -103,18 +103,21 @@ def listening_sockets() -> dict[int, tuple[str, int]]:
     return sockets
 
 
-def new_listeners(seen: set[int]) -> list[Listener]:
-    """Those of this process's descendants that are not `seen` yet; afterwards they are, and everybody else's too."""
+def new_listeners(seen: set[int], folder: Path) -> list[Listener]:
+    """Those that are not `seen` yet, of the processes that work in a folder; afterwards they are seen, and everybody
+    else's too. A command's processes are no descendants of ours: they are forks of the server in tests/warm."""
     sockets = {inode: place for inode, place in listening_sockets().items() if inode not in seen}
     seen |= sockets.keys()
     listeners = []
-    for child in psutil.Process().children(recursive=True) if sockets else ():
-        for link in Path(f"/proc/{child.pid}/fd").glob("*"):
-            with suppress(OSError):  # closed meanwhile, or its process has ended
+    for process in Path("/proc").glob("[0-9]*") if sockets else ():
+        with suppress(OSError):  # it has ended meanwhile, or closed the socket
+            if not (process / "cwd").readlink().is_relative_to(folder.resolve()):
+                continue
+            for link in (process / "fd").iterdir():
                 inode = re.fullmatch(r"socket:\[(\d+)\]", str(link.readlink()))
                 if inode and int(inode[1]) in sockets:
                     address, port = sockets.pop(int(inode[1]))
-                    listeners.append(Listener(pid=child.pid, address=address, port=port))
+                    listeners.append(Listener(pid=int(process.name), address=address, port=port))
     return listeners
 
 
@@ -144,7 +147,7 @@ def watch(folder: Path, *words: str) -> Watched:
         while process.poll() is None:
             if time.monotonic() > deadline:
                 process.kill()
-            for listener in new_listeners(seen):
+            for listener in new_listeners(seen, folder):
                 listeners.append(listener)
                 if attacker is not None and attacker.stdin is not None:
                     attacker.stdin.write(f"{listener.address} {listener.port}\n")
@@ -239,7 +242,7 @@ def test_a_server_of_ours_answers_nobody_without_its_key(tmp_path: Path) -> None
     try:
         assert process.stdout is not None
         key = Path(process.stdout.readline().rpartition("$(cat ")[2].rstrip(")\n")).read_text()
-        while not (listeners := new_listeners(seen)):
+        while not (listeners := new_listeners(seen, tmp_path)):
             assert process.poll() is None
             time.sleep(0.05)
         workers = psutil.Process(listeners[0].pid).children()

@@ -17,10 +17,10 @@ def dollars(work: Workload, config: Config) -> float | None:
     if config.teacher.provider == "scripted" or not work.llm:
         return 0.0
     rate = _rate(config.teacher)
-    if rate is not None and math.isnan(work.llm):
-        return math.nan
+    if rate is None or math.isnan(work.llm):
+        return None if rate is None else math.nan
     tokens = TokenCounts(fresh=round(work.llm_in), output=round(work.llm_out))
-    return None if rate is None else rate.usd(tokens, batch=False, requests=work.llm)
+    return rate.usd(tokens, batch=False, requests=work.llm)
 
 
 def longest_prompt(config: Config) -> float:
