@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -33,6 +30,7 @@ from r2v.rollout.model_factory import Purse, judge_of
 from r2v.stages.collect_estimate import estimate
 from r2v.storage.artifact import Artifact
 from r2v.storage.files import content_sha256
+from tests import warm
 from tests.llm.talk import HeldLifecycle, environment
 
 SMALL = (
@@ -46,7 +44,6 @@ SMALL = (
     "teacher.preflight=false",
     "teacher.reconcile_after=0.2",
 )
-ROOT = Path(__file__).parents[2]
 MODELS = {"openai": "gpt-5.2", "anthropic": "claude-haiku-4-5"}
 KEYS = ("sk-test-0123456789", "sk-ant-test-0123456789")
 
@@ -208,22 +205,10 @@ def test_a_teacher_that_cannot_be_asked_is_named_before_anything_is_written(
 
 
 def test_SIGTERM_leaves_the_batch_under_way_and_the_same_command_goes_on(served: Serve, tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "r2v",
-        "collect",
-        "--overrides",
-        *SMALL,
-        "teacher.provider=openai",
-        "teacher.model_name=gpt-5.2",
-        "teacher.mode=batch",
-    ]
+    teacher = ("teacher.provider=openai", "teacher.model_name=gpt-5.2", "teacher.mode=batch")
     held = HeldLifecycle()
     with served(lifecycle=held) as emulator:
-        process = subprocess.Popen(
-            command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE, text=True
-        )
+        process = warm.start(tmp_path, "collect", "--overrides", *SMALL, *teacher)
         while not emulator.ledger().bills and process.poll() is None:
             time.sleep(0.02)
         process.send_signal(signal.SIGTERM)

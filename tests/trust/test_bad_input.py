@@ -228,7 +228,7 @@ def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
         signal.signal(number, handler)
 
 
-@pytest.mark.parametrize("case", drawn(KEYS, 220, "bad values"), ids=str)
+@pytest.mark.parametrize("case", drawn(KEYS, 110, "bad values"), ids=str)
 def test_a_bad_value_of_a_key_is_2_in_one_line(case: Key, attempt: Try) -> None:
     ended = attempt("config", *as_override(case))
     assert len(ended.lines) == 1 and ended.out == "", ended.err
@@ -236,7 +236,7 @@ def test_a_bad_value_of_a_key_is_2_in_one_line(case: Key, attempt: Try) -> None:
     assert any(".".join(key[: n + 1]) in ended.err for n in range(len(key))), "no key named"
 
 
-@pytest.mark.parametrize("case", drawn(KEYS, 40, "bad values in files"), ids=str)
+@pytest.mark.parametrize("case", drawn(KEYS, 20, "bad values in files"), ids=str)
 def test_a_bad_value_in_a_file_is_2_in_one_line(case: Key, attempt: Try) -> None:
     text = yaml(case.value)
     for word in reversed(case.key.split(".")):
@@ -278,7 +278,7 @@ def _unbounded() -> Iterator[tuple[str, Range, Any]]:
 UNBOUNDED = list(_unbounded())
 
 
-@pytest.mark.parametrize(("key", "rule", "value"), drawn(UNBOUNDED, 12, "unbounded"))
+@pytest.mark.parametrize(("key", "rule", "value"), drawn(UNBOUNDED, 6, "unbounded"))
 def test_a_number_too_large_is_told_the_largest_as_the_reference_tells_it(
     key: str, rule: Range, value: Any, attempt: Try
 ) -> None:
@@ -290,7 +290,7 @@ def test_a_number_too_large_is_told_the_largest_as_the_reference_tells_it(
 STAGES = ("run", "stages", "collect", "perturb", "train_policy", "train_verifier", "evaluate", "ablations", "plan")
 
 
-@pytest.mark.parametrize("case", drawn(KEYS, 25, "bad values at stages"), ids=str)
+@pytest.mark.parametrize("case", drawn(KEYS, 12, "bad values at stages"), ids=str)
 def test_every_command_that_takes_a_configuration_refuses_before_it_does_anything(case: Key, attempt: Try) -> None:
     command = STAGES[int(hashlib.sha256(str(case).encode()).hexdigest(), 16) % len(STAGES)]
     assert len(attempt(command, *as_override(case)).lines) == 1
@@ -426,7 +426,7 @@ def bad_values(action: argparse.Action) -> Sequence[str]:
 OPTIONS = list(options())
 
 
-@pytest.mark.parametrize("case", drawn(OPTIONS, 160, "bad options"), ids=str)
+@pytest.mark.parametrize("case", drawn(OPTIONS, 80, "bad options"), ids=str)
 def test_a_bad_option_is_2_in_one_line(case: Option, attempt: Try) -> None:
     ended = attempt(*case.words, codes=case.codes)
     assert len(ended.lines) == 1 and ended.out == "", ended.err
@@ -469,7 +469,7 @@ WRONG_PATHS = [case for case in wrong_paths() if case.words[:2] != ("pretrain-ti
 """`pretrain-tiny` works for hours where it may; tests/bundled tries its refusals."""
 
 
-@pytest.mark.parametrize("case", drawn(WRONG_PATHS, 90, "wrong paths"), ids=str)
+@pytest.mark.parametrize("case", drawn(WRONG_PATHS, 45, "wrong paths"), ids=str)
 def test_a_path_of_the_wrong_kind_is_refused_with_a_documented_code(case: Option, attempt: Try) -> None:
     make_unreadable()
     before = snapshot(Path("..").resolve())
@@ -569,7 +569,7 @@ TREE = st.recursive(
 )
 SECTIONS = [item.name for item in dataclasses.fields(Config)]
 CALM = settings(
-    max_examples=1500 if trust.whole_suites else 60,
+    max_examples=1500 if trust.whole_suites else 30,
     derandomize=True,
     database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

@@ -162,7 +162,7 @@ def job_of(path: Path, project: Path) -> str | None:
     return parts[2].rpartition("-")[0] if parts[:2] == tuple(STORE.split("/")) else None
 
 
-@pytest.mark.parametrize("case", drawn(READING, 40, "corruption, reading"), ids=str)
+@pytest.mark.parametrize("case", drawn(READING, 20, "corruption, reading"), ids=str)
 def test_commands_that_read_name_damage_and_touch_nothing(
     project: Path, capsys: pytest.CaptureFixture[str], case: Case
 ) -> None:
@@ -181,7 +181,7 @@ def test_commands_that_read_name_damage_and_touch_nothing(
         assert code == whole, text
 
 
-@pytest.mark.parametrize("case", drawn(STAGES, 16, "corruption, stages"), ids=str)
+@pytest.mark.parametrize("case", drawn(STAGES, 8, "corruption, stages"), ids=str)
 def test_a_stage_refuses_a_damaged_input_with_the_remedy(
     project: Path, capsys: pytest.CaptureFixture[str], case: Case
 ) -> None:
@@ -198,7 +198,7 @@ def test_a_stage_refuses_a_damaged_input_with_the_remedy(
     assert snapshot(project) == before, "nothing was done"
 
 
-@pytest.mark.parametrize("case", drawn(MENDING, 5, "corruption, mending"), ids=str)
+@pytest.mark.parametrize("case", drawn(MENDING, 3, "corruption, mending"), ids=str)
 def test_a_run_names_damage_and_mends_it_to_the_same_content(project: Path, case: Case) -> None:
     config, expected = load(str(MICRO)), contents(project)
     path, altered = damaged(project, case)

@@ -146,7 +146,7 @@ def _run_job(checkout: Faked, capsys: pytest.CaptureFixture[str], monkeypatch: p
     return code, capsys.readouterr().err
 
 
-@pytest.mark.parametrize("case", drawn(CHAIN_CASES, 16, "corruption, chains"), ids=str)
+@pytest.mark.parametrize("case", drawn(CHAIN_CASES, 8, "corruption, chains"), ids=str)
 def test_a_damaged_chain_is_named_and_no_command_acts_on_it(
     checkout: Faked, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, case: Case
 ) -> None:
@@ -319,7 +319,7 @@ def _read(reader: str, capsys: pytest.CaptureFixture[str], project: Path) -> tup
 REFUSED = ("provider journal", "batch input")
 
 
-@pytest.mark.parametrize("case", drawn(PAID, 14, "corruption, paid"), ids=str)
+@pytest.mark.parametrize("case", drawn(PAID, 7, "corruption, paid"), ids=str)
 def test_damage_is_named_or_mended_and_nothing_is_paid_twice(
     begun: Callable[[str], Paid], capsys: pytest.CaptureFixture[str], tmp_path: Path, case: Case
 ) -> None:
@@ -364,7 +364,7 @@ PROVIDER_FILES = ("ledger.jsonl", "ledger.jsonl.witness", "batches/*.json", "fil
 
 
 @pytest.mark.parametrize(
-    ("pattern", "how"), drawn([(one, how) for one in PROVIDER_FILES for how in BYTES], 8, "corruption, emulator")
+    ("pattern", "how"), drawn([(one, how) for one in PROVIDER_FILES for how in BYTES], 4, "corruption, emulator")
 )
 def test_the_emulator_serves_from_no_damaged_state(
     begun: Callable[[str], Paid], capsys: pytest.CaptureFixture[str], tmp_path: Path, pattern: str, how: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import subprocess
 import sys
@@ -258,8 +259,7 @@ def test_another_small_policys_episodes_are_not_told_apart_and_the_audit_says_so
     assert "decision" in verify(results)[2], "what the LLM did is told apart"
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("damage", drawn(sorted(BYTES), 2, "bytes of results"))
+@pytest.mark.parametrize(("kind", "damage"), drawn([*itertools.product(KINDS, sorted(BYTES))], 8, "bytes of results"))
 def test_a_damaged_file_is_named(kind: str, damage: str, small_results: Path, tmp_path: Path) -> None:
     results = copy_results(small_results, tmp_path / "results")
     path = files_of(results, kind)[0]

@@ -86,7 +86,7 @@ def volatile(leaf: LeafPath) -> bool:
     return leaf[-1] in ("run_id", "wall_time_seconds", "created_at")
 
 
-@pytest.mark.parametrize(("name", "how"), drawn(CASES, 24, "schemas"))
+@pytest.mark.parametrize(("name", "how"), drawn(CASES, 12, "schemas"))
 def test_no_altered_leaf_of_content_is_read(project: Path, name: str, how: str) -> None:
     counted: Counter[str] = Counter()
     for path in of_kind(project, kind(name)):

@@ -23,6 +23,7 @@ from tests import trust
 from tests.envs.browser import real_browser
 
 WORDS = ["collect", "--seeds", "1", "--overrides", "env.benchmark=miniwob", "inference.max_steps=3"]
+WORDS += ["rollout.max_conversations=2"]  # and so many browsers
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
