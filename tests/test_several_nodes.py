@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -21,6 +20,7 @@ from r2v.rendezvous import locked
 from r2v.several_nodes import node_count, per_node
 from r2v.slurm.node_use import require_allocation_used, require_nodes_used
 from r2v.storage.record import describe
+from tests import warm
 
 ROOT = Path(__file__).parents[1]
 SRUN = """#!/bin/bash
@@ -49,7 +49,7 @@ def act():
 sys.exit(run_rank(act))
 """
 COMMAND = """
-import sys
+
 from r2v import distributed
 from r2v.cli.boundary import guarded
 from r2v.storage.record import recording
@@ -79,7 +79,7 @@ def start(folder: Path, ending: str = "pass") -> subprocess.Popen[str]:
         "R2V_RECORD": str(folder / "record"),
     }
     return subprocess.Popen(
-        [sys.executable, "-c", COMMAND, str(folder / "rank_code"), str(folder)],
+        [warm.python(), "-c", COMMAND, str(folder / "rank_code"), str(folder)],
         env=environment,
         text=True,
         stderr=subprocess.PIPE,
