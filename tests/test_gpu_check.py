@@ -12,6 +12,8 @@ from types import ModuleType
 
 import pytest
 
+from tests import warm
+
 PATH = Path(__file__).parents[1] / "benchmarks" / "gpu_check.py"
 PARTS = PATH.with_name("gpu_parts.py")
 
@@ -104,6 +106,6 @@ def test_the_stages_it_runs_are_asked_for_in_words_that_they_take(check: ModuleT
 def test_the_speed_benchmark_runs_on_a_cpu() -> None:
     words = "--prompts 2 --samples 2 --completion 4 --rounds 1 --problems 1 --micro 2"
     done = subprocess.run(
-        [sys.executable, str(PATH.with_name("hrl_speed.py")), *words.split()], capture_output=True, text=True
+        [warm.python(), str(PATH.with_name("hrl_speed.py")), *words.split()], capture_output=True, text=True
     )
     assert done.returncode == 0 and "TRL GRPO" in done.stdout, done.stderr

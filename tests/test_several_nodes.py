@@ -49,19 +49,20 @@ def act():
 sys.exit(run_rank(act))
 """
 COMMAND = """
-
+import sys
 from r2v import distributed
 from r2v.cli.boundary import guarded
 from r2v.storage.record import recording
 def act():
     with recording():
-        distributed.launch(4, sys.argv[1], sys.argv[2])
+        distributed.launch(int(sys.argv[1]), *sys.argv[2:])
     return 0
 sys.exit(guarded(act))
 """
 
 
-def start(folder: Path, ending: str = "pass") -> subprocess.Popen[str]:
+def start(folder: Path, ending: str = "pass", ranks: int = 2) -> subprocess.Popen[str]:
+    """A command that launches ranks on two nodes."""
     (folder / "bin").mkdir()
     (folder / "bin" / "srun").write_text(SRUN)
     (folder / "bin" / "srun").chmod(0o755)
@@ -79,7 +80,7 @@ def start(folder: Path, ending: str = "pass") -> subprocess.Popen[str]:
         "R2V_RECORD": str(folder / "record"),
     }
     return subprocess.Popen(
-        [warm.python(), "-c", COMMAND, str(folder / "rank_code"), str(folder)],
+        [warm.python(), "-c", COMMAND, str(ranks), str(folder / "rank_code"), str(folder)],
         env=environment,
         text=True,
         stderr=subprocess.PIPE,
@@ -87,7 +88,7 @@ def start(folder: Path, ending: str = "pass") -> subprocess.Popen[str]:
 
 
 def test_ranks_are_numbered_over_the_nodes_and_the_record_says_where_each_is(tmp_path: Path) -> None:
-    process = start(tmp_path)
+    process = start(tmp_path, ranks=4)
     said = process.communicate(timeout=300)[1]
     assert process.returncode == 0, said
     assert {path.name for path in tmp_path.glob("* of 4 on *")} == {
@@ -107,7 +108,7 @@ def test_ranks_are_numbered_over_the_nodes_and_the_record_says_where_each_is(tmp
 
 
 def test_what_a_rank_of_another_node_raises_ends_the_command_as_it_would_here(tmp_path: Path) -> None:
-    process = start(tmp_path, "from r2v.errors import InputError\n    if rank() == 3: raise InputError('row 9 is cut')")
+    process = start(tmp_path, "from r2v.errors import InputError\n    if rank() == 1: raise InputError('row 9 is cut')")
     said = process.communicate(timeout=300)[1]
     assert process.returncode == 3 and "row 9 is cut" in said
 
@@ -116,7 +117,7 @@ def test_a_request_to_stop_reaches_the_ranks_of_every_node(tmp_path: Path) -> No
     waiting = "with stopping() as told:\n        while not told(): time.sleep(0.05)\n    raise KeyboardInterrupt"
     process = start(tmp_path, waiting)
     deadline = time.monotonic() + 240
-    while len(list(tmp_path.glob("* of 4 on *"))) < 4:
+    while len(list(tmp_path.glob("* of 2 on *"))) < 2:
         assert time.monotonic() < deadline and process.poll() is None
         time.sleep(0.2)
     time.sleep(1.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -46,6 +47,13 @@ def trained(model: Path, folder: Path, h: HierarchicalConfig, lora: int, **optio
     except Interrupted:
         assert "stop" in options
     return trainer
+
+
+def begun_and_whole(model: Path, folder: Path, name: str, h: HierarchicalConfig, lora: int) -> None:
+    """A training to half of it, and a copy of it to the end."""
+    trained(model, folder / f"{name}-begun", h, lora, stop=stopping(HALFWAY))
+    shutil.copytree(folder / f"{name}-begun", folder / name, symlinks=True)
+    trained(model, folder / name, h, lora)
 
 
 def held(trainer: Trainer) -> dict[str, int]:

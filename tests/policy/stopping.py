@@ -23,7 +23,7 @@ def stopped_by_a_signal(folder: Path) -> Iterator[None]:
         while not over.is_set():
             lines = events.read_text().splitlines() if (events := records / record.EVENTS).exists() else []
             if any(json.loads(line)["total"] for line in lines):
-                time.sleep(0.2)
+                time.sleep(0.1)
                 os.kill(os.getpid(), signal.SIGTERM)
                 return
             time.sleep(0.005)

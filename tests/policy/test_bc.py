@@ -260,13 +260,13 @@ def test_a_disk_that_takes_no_checkpoint_is_one_sentence_and_the_next_start_ends
 
 def test_asked_to_stop_it_keeps_the_update_it_is_in_and_goes_on_from_there(tmp_path: Path) -> None:
     """A signal in the middle costs nothing, although no checkpoint was due."""
-    episodes, phase = [_episode(i) for i in range(16)], replace(PHASE, num_epochs=30, save_steps=1000)
+    episodes, phase = [_episode(i) for i in range(16)], replace(PHASE, num_epochs=16, save_steps=1000)
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     report = train_bc(episodes, _loaded(), _encoder(), phase, whole, seed=3)
-    with stopped_by_a_signal(cut), pytest.raises(Interrupted, match=r"bc: stopped after update \d+ of 120") as stopped:
+    with stopped_by_a_signal(cut), pytest.raises(Interrupted, match=r"bc: stopped after update \d+ of 64") as stopped:
         train_bc(episodes, _loaded(), _encoder(), phase, cut, seed=3)
     kept = int((cut / "checkpoint-latest").readlink().name.removeprefix("checkpoint-"))
-    assert stopped.value.exit_code == 75 and 0 < kept < 120 and not (cut / "final").exists()
+    assert stopped.value.exit_code == 75 and 0 < kept < 64 and not (cut / "final").exists()
     assert train_bc(episodes, _loaded(), _encoder(), phase, cut, seed=3) == report
     assert _files(whole / "final") == _files(cut / "final")
 

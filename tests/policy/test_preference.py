@@ -193,7 +193,7 @@ def test_rehearsed_actions_are_pairs_with_themselves_and_learnt_by_likelihood(tm
 
 
 def test_asked_to_stop_it_goes_on_to_the_same_end(tmp_path: Path) -> None:
-    phase = replace(PHASE, num_epochs=40)
+    phase = replace(PHASE, num_epochs=16)
     report = train_preference(PAIRS, _loaded(), _encoder(), phase, PreferenceConfig(), tmp_path / "whole", seed=0)
     with stopped_by_a_signal(tmp_path / "cut"), pytest.raises(Interrupted, match="preference: stopped after update"):
         train_preference(PAIRS, _loaded(), _encoder(), phase, PreferenceConfig(), tmp_path / "cut", seed=0)

@@ -19,7 +19,7 @@ from r2v.policy.load import load_policy
 from r2v.storage.checkpoint import LATEST
 
 from .. import ranks_sharding, trainers
-from ..ranks_sharding import FULL, HALFWAY, SHARED, stopping, trained
+from ..ranks_sharding import FULL, SHARED, begun_and_whole, trained
 from ..trainers import lasting, losses, told
 
 pytestmark = [pytest.mark.numerical, pytest.mark.usefixtures("warm_ranks")]
@@ -37,8 +37,7 @@ def alone(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One process with whole models: to the end, and to half of it."""
     folder = tmp_path_factory.mktemp("alone")
     for name, h, lora in (("shared", SHARED, 4), ("full", FULL, 0)):
-        trained(model, folder / name, h, lora)
-        trained(model, folder / f"{name}-begun", h, lora, stop=stopping(HALFWAY))
+        begun_and_whole(model, folder, name, h, lora)
     return folder
 
 

@@ -21,7 +21,7 @@ from r2v.policy.load import load_policy
 from r2v.storage.checkpoint import LATEST
 
 from .. import ranks_zero, trainers
-from ..ranks_sharding import HALFWAY, stopping, trained
+from ..ranks_sharding import begun_and_whole, trained
 from ..ranks_zero import CASES
 from ..trainers import lasting, losses, told
 
@@ -45,8 +45,7 @@ def alone(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One process with whole models: to the end, and to half of it."""
     folder = tmp_path_factory.mktemp("alone")
     for name, (h, lora, _) in CASES.items():
-        trained(model, folder / name, replace(h, shards="none"), lora)
-        trained(model, folder / f"{name}-begun", replace(h, shards="none"), lora, stop=stopping(HALFWAY))
+        begun_and_whole(model, folder, name, replace(h, shards="none"), lora)
     return folder
 
 

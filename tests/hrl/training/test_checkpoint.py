@@ -51,7 +51,9 @@ def undisturbed(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Callab
 
 
 @pytest.mark.parametrize(
-    "h", [replace(BASE, evaluate_every=9), replace(EVERYTHING, evaluate_every=9)], ids=["base", "everything"]
+    "h",
+    [replace(h, iterations=2, evaluate_every=9) for h in (BASE, EVERYTHING)],
+    ids=["base", "everything"],
 )
 def test_stopped_before_every_phase_it_ends_in_the_same_bits(
     h: HierarchicalConfig, model: Path, tmp_path: Path, undisturbed: Callable[..., Any]
@@ -69,11 +71,11 @@ def test_stopped_before_every_phase_it_ends_in_the_same_bits(
         (0, "insert"),
         (0, "critic"),
         (0, "finish"),
-        *((i, phase) for i in (1, 2) for phase in TRAINING_PHASES),
+        *((1, phase) for phase in TRAINING_PHASES),
     ]
     folder, whole = undisturbed(h)
     assert report == whole and lasting(tmp_path) == lasting(folder)
-    assert ["actor/loss" in line for line in lines(tmp_path)] == [False, True, True]
+    assert ["actor/loss" in line for line in lines(tmp_path)] == [False, True]
     assert len(checkpoint.kept(tmp_path)) == KEPT
 
 

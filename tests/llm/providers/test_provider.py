@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from r2v.llm.providers.remote import ProviderRemote
 from r2v.llm.types import Message, Request
 from r2v.llm.waves import Waves
 from tests.llm.talk import environment, remote
+from tests.trust import drawn
 
 
 class Prompt:
@@ -76,8 +78,11 @@ class Prompt:
         pass
 
 
-def test_one_request_too_many_makes_two_batches(tmp_path: Path) -> None:
-    provider, count = Prompt(OpenAI.limits), 50_001
+@pytest.mark.parametrize("most", [500, pytest.param(50_000, marks=pytest.mark.whole)])
+def test_one_request_too_many_makes_two_batches(most: int, tmp_path: Path) -> None:
+    """At the published limit with --whole-suites, else at a hundredth of it."""
+    assert OpenAI.limits.requests == 50_000
+    provider, count = Prompt(replace(OpenAI.limits, requests=most)), most + 1
     behind = ProviderRemote(
         provider,
         rate_of("openai", "gpt-5.2"),
@@ -92,10 +97,13 @@ def test_one_request_too_many_makes_two_batches(tmp_path: Path) -> None:
         partial(model.reply, Request(messages=(Message(role="user", content="q"),), key=(n,))) for n in range(count)
     )
     assert {reply.text for reply in replies} == {"yes"}
-    assert sorted(size for size, _ in provider.files) == [1, 50_000]
+    assert sorted(size for size, _ in provider.files) == [1, most]
 
 
-@pytest.mark.parametrize(("provider", "count", "sizes"), [("openai", 195, [5, 190]), ("anthropic", 250, [7, 243])])
+BYTES = [("openai", 195, [5, 190]), ("anthropic", 250, [7, 243])]
+
+
+@pytest.mark.parametrize(("provider", "count", "sizes"), drawn(BYTES, 1, "published bytes"))
 def test_a_batch_is_cut_before_the_published_bytes(
     provider: str, count: int, sizes: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
