@@ -49,7 +49,7 @@ def spent(root: Path) -> dict[str, float]:
 @pytest.mark.parametrize("mode", ["batch", "concurrent"])
 def test_the_cap_is_the_jobs_and_not_each_models(mode: str, tmp_path: Path) -> None:
     """Either model alone stays below the cap; both together would pass it."""
-    words = (*PAIR, "--mode", mode, "--interactions", "10", "--messages", "4")
+    words = (*PAIR, "--mode", mode, "--interactions", "4", "--messages", "3")
     with Emulator(answer=game, lifecycle=Lifecycle(seconds=0)) as emulator:
         assert run(tmp_path / "free", emulator, *words)[0] == 0
     whole = spent(tmp_path / "free")
@@ -59,12 +59,12 @@ def test_the_cap_is_the_jobs_and_not_each_models(mode: str, tmp_path: Path) -> N
         code, said = run(tmp_path / "capped", emulator, *words, "--max-usd", str(cap))
         first = sum(paid_turns(emulator).values())
         assert code == 5 and f"--max-usd={cap}: $" in said and "raise --max-usd and run the same command again" in said
-        assert 0 < sum(spent(tmp_path / "capped").values()) <= cap and 0 < first < 40
+        assert 0 < sum(spent(tmp_path / "capped").values()) <= cap and 0 < first < 12
         code, said = run(tmp_path / "capped", emulator, *words, "--max-usd", str(20 * cap))
         assert code == 0, said
-        assert list(paid_turns(emulator).values()) == [1] * 40
+        assert list(paid_turns(emulator).values()) == [1] * 12
         assert run(tmp_path / "capped", emulator, *words, "--max-usd", str(cap))[0] == 0, "all is there: nothing to pay"
-        assert sum(paid_turns(emulator).values()) == 40
+        assert sum(paid_turns(emulator).values()) == 12
     raw = "raw/interactions.json"
     assert (job(tmp_path / "capped") / raw).read_bytes() == (job(tmp_path / "free") / raw).read_bytes()
 
@@ -109,7 +109,7 @@ def all_out(root: Path, wave: int) -> bool:
 
 def test_killed_in_three_waves_it_pays_for_nothing_twice(tmp_path: Path) -> None:
     """Pairs of two providers, batches alone, SIGKILL while batches of both are out."""
-    words = (*PAIR, "--mode", "batch", "--interactions", "6", "--messages", "4")
+    words = (*PAIR, "--mode", "batch", "--interactions", "2", "--messages", "4")
     with Emulator(answer=game, lifecycle=Lifecycle(seconds=0)) as emulator:
         assert run(tmp_path / "whole", emulator, *words)[0] == 0
     held = HeldLifecycle()
@@ -125,7 +125,7 @@ def test_killed_in_three_waves_it_pays_for_nothing_twice(tmp_path: Path) -> None
         held.release()
         code, said = run(tmp_path / "cut", emulator, *words)
         assert code == 0, said
-        assert list(paid_turns(emulator).values()) == [1] * 24
+        assert list(paid_turns(emulator).values()) == [1] * 8
         assert len(emulator.batches()) == 8, "each wave of each model was sent once"
     raw = "raw/interactions.json"
     assert (job(tmp_path / "cut") / raw).read_bytes() == (job(tmp_path / "whole") / raw).read_bytes()
@@ -133,7 +133,7 @@ def test_killed_in_three_waves_it_pays_for_nothing_twice(tmp_path: Path) -> None
 
 def test_two_processes_do_not_play_one_job(tmp_path: Path) -> None:
     """The second one leaves with exit 6; the first plays on, and no key stands in any file or line of either."""
-    words = (*PAIR, "--mode", "batch", "--interactions", "6", "--messages", "2")
+    words = (*PAIR, "--mode", "batch", "--interactions", "2", "--messages", "2")
     held = HeldLifecycle()
     with Emulator(answer=game, lifecycle=held) as emulator:
         first = start(tmp_path, emulator, *words)
@@ -144,7 +144,7 @@ def test_two_processes_do_not_play_one_job(tmp_path: Path) -> None:
         held.release()
         out, told = first.communicate(timeout=120)
         assert first.returncode == 0, told
-        assert list(paid_turns(emulator).values()) == [1] * 12
+        assert list(paid_turns(emulator).values()) == [1] * 4
     assert KEY not in said + out + told
     assert not any(KEY.encode() in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
 

@@ -11,6 +11,7 @@ import pytest
 from r2v.data.episode import Episode, to_line
 from r2v.data.store import TrajectoryStore, read_episodes, write_episodes
 from r2v.errors import EnvironmentFault, InputError, LeaseConflict
+from tests.trust import drawn
 
 Play = Callable[..., Episode]
 
@@ -71,13 +72,15 @@ def test_two_writers_on_one_file_are_refused(tmp_path: Path, play: Play) -> None
     assert path.read_bytes() == b""
 
 
-def test_tail_cut_at_every_byte_of_the_last_three_lines(quick_disk: Path, play: Play) -> None:
+def test_tail_cut_at_any_byte_of_the_last_three_lines(quick_disk: Path, play: Play) -> None:
     episodes = [play(seed=s, actions=("go",), text="é") for s in range(5)]
     lines = [to_line(episode).encode() + b"\n" for episode in episodes]
     whole = b"".join(lines)
     ends = [sum(map(len, lines[:n])) - 1 for n in range(6)]  # a line without its newline is still whole
     path, aside = quick_disk / "t.jsonl", quick_disk / "t.jsonl.quarantine"
-    for cut in range(sum(map(len, lines[:2])), len(whole)):
+    at_ends = {end + byte for end in ends[2:] for byte in (-1, 0, 1, 2)} & set(range(len(whole)))
+    cuts = drawn(range(sum(map(len, lines[:2])), len(whole)), 300, "cuts of a tail")
+    for cut in sorted(at_ends.union(cuts)):
         path.write_bytes(whole[:cut])
         good = sum(end <= cut for end in ends[1:])
         assert list(TrajectoryStore(path).iter_episodes(growing=True)) == episodes[:good]
