@@ -31,9 +31,8 @@ def test_one_bc_job_for_three_chains_and_no_gpu_held_while_they_wait(project: Pr
         "x3": ["candidates"],
     }
     bc = ids["x1"]["bc"]
-    project.cluster.wait(
-        lambda: project.cluster.states().get(bc) == "RUNNING" and "RUNNING" in project.cluster.job(bc)["JobState"]
-    )
+    log = project.folder / f"logs/bc_x1_{bc}.out"
+    project.cluster.wait(lambda: log.exists() and "bc began" in log.read_text())  # before its step a signal is lost
     project.cluster.run(
         "scancel", "--signal=KILL", "--batch", bc
     )  # healed by its owner's sentinel or by a waiter's look
