@@ -45,8 +45,8 @@ def per_node(ranks: int, nodes: int) -> int:
     """How many of the ranks each node has. Raises UsageError where nodes would stand idle or have unequal shares."""
     if ranks % nodes:
         raise UsageError(
-            f"{ranks} ranks on {nodes} nodes: a node would have fewer than another, or none; set training.ranks (or "
-            f"hierarchical.ranks) to a multiple of {nodes}, or ask for fewer nodes in the script's header"
+            f"{ranks} ranks on {nodes} nodes: a node would have fewer than another, or none; set training.ranks to a "
+            f"multiple of {nodes}, or ask for fewer nodes in the script's header"
         )
     return ranks // nodes
 

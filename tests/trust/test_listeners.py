@@ -28,6 +28,7 @@ import r2v
 from r2v.llm.engines.release import ENGINE_KEY_ENV
 from tests import trust, warm
 from tests.llm.engines.stub_server import stub_engine
+from tests.stages import test_train_hierarchical
 from tests.trust.alter import hard_copy
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "trust.md"
@@ -199,7 +200,7 @@ TRAININGS = {
 }
 SMALL = {
     "bc": ("training.bc.max_examples=20",),
-    "hierarchical": ("hierarchical.iterations=1", "hierarchical.episodes=4", "hierarchical.ranks=2"),
+    "hierarchical": tuple(test_train_hierarchical.SMALL),
 }
 
 
