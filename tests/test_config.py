@@ -26,6 +26,7 @@ from r2v.config import (
     identity,
     keys,
     load,
+    load_recorded,
     section,
     to_yaml,
 )
@@ -379,3 +380,26 @@ def test_every_knob_is_documented() -> None:
     ]
     assert bare == []
     assert all(ast.get_docstring(node) for node in classes.values())
+
+
+def test_no_load_alters_the_defaults_or_what_another_gave() -> None:
+    """The trees of a load are merged in place."""
+    changes = ["training.lr=0.5", "data.seeds=[7,8]", "evaluation.methods=[slm_only]", "env.options.x=${data.seeds}"]
+    plain, before = to_yaml(load(None)), load(None, changes)
+    assert load(None, changes) == before and to_yaml(load(None)) == plain == to_yaml(Config())
+    assert (before.training.lr, before.data.seeds, before.env.options["x"]) == (0.5, [7, 8], [7, 8])
+    assert load(None, [*changes, "data.seeds=[9]"]).env.options["x"] == [9] and before.data.seeds == [7, 8]
+
+
+def test_recorded_files_that_say_the_same_are_read_once_and_an_altered_one_anew(tmp_path: Path) -> None:
+    one, two = tmp_path / "one.yaml", tmp_path / "two.yaml"
+    one.write_text("seed: 3\n")
+    two.write_text("seed: 3\n")
+    assert load_recorded(one) is load_recorded(two) and load_recorded(one) == load(one)
+    two.write_text("seed: 4\n")
+    assert (load_recorded(one).seed, load_recorded(two).seed) == (3, 4)
+    two.write_text("seed: none\n")
+    with pytest.raises(UsageError, match=r"two\.yaml: seed"):
+        load_recorded(two)
+    with pytest.raises(UsageError, match="no such file"):
+        load_recorded(tmp_path / "three.yaml")

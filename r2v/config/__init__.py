@@ -38,7 +38,7 @@ from r2v.config.methods import METHODS, Method
 from r2v.config.models import PolicyConfig, TeacherConfig, endpoint_identity
 from r2v.config.profiles import AUTO, PROFILES
 from r2v.config.renamed_keys import current_assignment, warn_of_former_models
-from r2v.config.sources import keys_of, read_override, read_yaml, require_shapes, understood
+from r2v.config.sources import YAMLFile, keys_of, read_override, read_yaml, require_shapes, understood
 from r2v.config.tasks import (
     INJECTION_FAMILIES,
     MODES,
@@ -206,9 +206,24 @@ def load(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Confi
     Raises UsageError (exit 2) in one line for a missing file, an unknown key (with the nearest one), a value of the
     wrong type or out of its range, and for what `r2v.config.sources` refuses.
     """
+    return _loaded(list(_layers(path, overrides)))
+
+
+def load_recorded(path: Path) -> Config:
+    """Return the configuration in a file that R2V wrote beside an artifact, read as by `load`. Files that say the same
+    share one object, which nobody may alter: a plan reads a file for each earlier run, nearly all of them the same."""
+    return _recorded(YAMLFile.read(path))
+
+
+@functools.lru_cache(maxsize=64)
+def _recorded(file: YAMLFile) -> Config:
+    return _loaded([_layer(file)])
+
+
+def _loaded(layers: Sequence[tuple[str, Any]]) -> Config:
     from omegaconf import OmegaConf
 
-    source, merged, layers = "the defaults", copy.deepcopy(_defaults()), list(_layers(path, overrides))
+    source, merged = "the defaults", copy.deepcopy(_defaults())
     profile = _profile(layers)
     if profile is not None:
         merged = _merged(f"profile={profile}", merged, PROFILES[profile].values)
@@ -239,12 +254,16 @@ def assigned_keys(path: str | Path | None = None, overrides: Sequence[str] = ())
 def _layers(path: str | Path | None, overrides: Sequence[str]) -> Iterator[tuple[str, Any]]:
     """(source, tree) of what a user wrote, the weakest first."""
     if path is not None:
-        yield str(path), _explained(str(path), lambda: read_yaml(Path(path)))
+        yield _layer(YAMLFile.read(Path(path)))
     for override in overrides:
         source = f"--overrides {shown(override)}"
         override = current_assignment(override)
         _require_assignment(override)
         yield source, _explained(source, lambda: read_override(source, override))  # noqa: B023
+
+
+def _layer(file: YAMLFile) -> tuple[str, Any]:
+    return str(file.path), _explained(str(file.path), lambda: read_yaml(file))
 
 
 @functools.cache

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -39,11 +40,26 @@ _ENVIRONMENT = re.compile(r"\s*oc\.env\s*:\s*([A-Za-z_]\w*)\s*(?:,[^{}$]*)?")
 T = TypeVar("T")
 
 
-def read_yaml(path: Path) -> Any:
+@dataclass(frozen=True)
+class YAMLFile:
+    """A file as it was read. Files that say the same are equal."""
+
+    path: Path = field(compare=False)
+    """Named in errors, and no part of its identity."""
+    text: str
+    """Its content."""
+
+    @classmethod
+    def read(cls, path: Path) -> YAMLFile:
+        """Return the file. Raise UsageError naming it where it cannot be read."""
+        return cls(path, _text(path))
+
+
+def read_yaml(file: YAMLFile) -> Any:
     """The tree of a file, renamed keys under their current names. Raises UsageError naming the file."""
     from omegaconf import DictConfig, OmegaConf
 
-    text = _text(path)
+    path, text = file.path, file.text
     understood(str(path), lambda: _require_shallow(str(path), text))
     loaded = understood(str(path), lambda: OmegaConf.create(text))
     if not isinstance(loaded, DictConfig):

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from r2v.config import PHASES, Config, identity, load
+from r2v.config import PHASES, Config, identity, load_recorded
 from r2v.data.manifest import RUN_MANIFEST, RunManifest
 from r2v.data.registry import DataRegistry
 from r2v.data.run import verify_run
@@ -209,7 +209,7 @@ def _warn_of_differences(config: Config, name: str, place: Path, found: Artifact
     """Warn of the keys in which the configuration that made an artifact would have made another than this one."""
     sections = job(name).load().sections
     try:
-        made, asked = (flat(identity(sections(one))) for one in (load(found.folder / "config.yaml"), config))
+        made, asked = (flat(identity(sections(one))) for one in (load_recorded(found.folder / "config.yaml"), config))
     except UsageError as error:
         logger.warning("  %s was made by another version of R2V: %s", place, error)
         return

@@ -7,20 +7,26 @@ artifact is resolved, so there each value stands as it is. A key that is left ou
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from r2v.config import load, to_yaml
-from r2v.config.sources import read_yaml
+from r2v.config import load_recorded, to_yaml
+from r2v.config.sources import YAMLFile, read_yaml
 
 
-def config_problems(path: Path) -> Iterator[str]:
-    """Values that R2V would have written otherwise, of a file that `settings_of` has read."""
+def config_problems(path: Path) -> tuple[str, ...]:
+    """Return the values that R2V would have written otherwise, of a file that `settings_of` has read."""
+    return _problems(YAMLFile.read(path))
+
+
+@lru_cache(maxsize=8)
+def _problems(file: YAMLFile) -> tuple[str, ...]:
     from omegaconf import OmegaConf
 
-    given = OmegaConf.to_container(read_yaml(path))
-    written = OmegaConf.to_container(OmegaConf.create(to_yaml(load(path))))
-    yield from _otherwise(given, written, "")
+    given = OmegaConf.to_container(read_yaml(file))
+    written = OmegaConf.to_container(OmegaConf.create(to_yaml(load_recorded(file.path))))
+    return tuple(_otherwise(given, written, ""))
 
 
 def _otherwise(given: Any, written: Any, stem: str) -> Iterator[str]:

@@ -14,7 +14,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from r2v.config import CONDITIONS, EnvConfig, InferenceConfig, PerturbationsConfig, identity, load, section
+from r2v.config import CONDITIONS, EnvConfig, InferenceConfig, PerturbationsConfig, identity, load_recorded, section
 from r2v.config.methods import METHODS, ORACLE
 from r2v.envs.base import BENCHMARKS, Benchmark, Judged, load_benchmark
 from r2v.errors import InputError, R2VError
@@ -141,7 +141,7 @@ def settings_of(results: Path) -> EvaluateSettings:
     """The settings in config.yaml beside the results. Raises InputError where that is missing or is none."""
     path = results / "config.yaml"
     try:
-        return EvaluateSettings.of(load(path))
+        return EvaluateSettings.of(load_recorded(path))
     except R2VError as error:
         raise InputError(f"{path}: {shown(error)}") from None
     except Exception as error:  # the libraries that read YAML raise what they like for what is none

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from r2v.config import Config, identity, load
+from r2v.config import Config, identity, load_recorded
 from r2v.errors import R2VError
 from r2v.storage.durations import CPU, Duration, recorded
 from r2v.storage.integrity import CONFIGURATION
@@ -58,7 +58,7 @@ def measured_time(
         if not _on_such_a_machine(run.device, gpu):
             continue
         try:
-            made = load(root / ARTIFACTS / f"{job}-{run.fingerprint}" / CONFIGURATION)
+            made = load_recorded(root / ARTIFACTS / f"{job}-{run.fingerprint}" / CONFIGURATION)
         except R2VError:
             continue  # its artifact was cleaned up, or is of another version
         if identity(made.env) != identity(config.env) or made.policy.model_name != config.policy.model_name:
