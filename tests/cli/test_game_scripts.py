@@ -49,7 +49,7 @@ def spent(root: Path) -> dict[str, float]:
 @pytest.mark.parametrize("mode", ["batch", "concurrent"])
 def test_the_cap_is_the_jobs_and_not_each_models(mode: str, tmp_path: Path) -> None:
     """Either model alone stays below the cap; both together would pass it."""
-    words = (*PAIR, "--mode", mode, "--interactions", "4", "--messages", "3")
+    words = (*PAIR, "--mode", mode, "--interactions", "10", "--messages", "4")
     with Emulator(answer=game, lifecycle=Lifecycle(seconds=0)) as emulator:
         assert run(tmp_path / "free", emulator, *words)[0] == 0
     whole = spent(tmp_path / "free")
@@ -59,12 +59,12 @@ def test_the_cap_is_the_jobs_and_not_each_models(mode: str, tmp_path: Path) -> N
         code, said = run(tmp_path / "capped", emulator, *words, "--max-usd", str(cap))
         first = sum(paid_turns(emulator).values())
         assert code == 5 and f"--max-usd={cap}: $" in said and "raise --max-usd and run the same command again" in said
-        assert 0 < sum(spent(tmp_path / "capped").values()) <= cap and 0 < first < 12
+        assert 0 < sum(spent(tmp_path / "capped").values()) <= cap and 0 < first < 40
         code, said = run(tmp_path / "capped", emulator, *words, "--max-usd", str(20 * cap))
         assert code == 0, said
-        assert list(paid_turns(emulator).values()) == [1] * 12
+        assert list(paid_turns(emulator).values()) == [1] * 40
         assert run(tmp_path / "capped", emulator, *words, "--max-usd", str(cap))[0] == 0, "all is there: nothing to pay"
-        assert sum(paid_turns(emulator).values()) == 12
+        assert sum(paid_turns(emulator).values()) == 40
     raw = "raw/interactions.json"
     assert (job(tmp_path / "capped") / raw).read_bytes() == (job(tmp_path / "free") / raw).read_bytes()
 
