@@ -22,6 +22,7 @@ from r2v.data.store import read_episodes
 from r2v.pipeline.jobs import COMMANDS
 from r2v.pipeline.rows import Command
 from r2v.storage.lease import lease
+from tests import warm
 
 REPOSITORY = Path(__file__).parents[2]
 SMALL = [
@@ -35,7 +36,7 @@ Shell = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 def command(*words: str) -> list[str]:
-    return [sys.executable, "-m", "r2v", *words]
+    return [warm.python(), "-m", "r2v", *words]
 
 
 def environment() -> dict[str, str]:
@@ -173,12 +174,17 @@ def test_a_closed_pipe_is_no_error(r2v: Shell, tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_help_and_version(r2v: Shell) -> None:
-    done = r2v("--help")
+def test_help_and_version(tmp_path: Path) -> None:
+    """In an interpreter of its own."""
+    typed = [sys.executable, "-m", "r2v"]
+    done, version = (
+        subprocess.run([*typed, word], cwd=tmp_path, env=environment(), capture_output=True, text=True)
+        for word in ("--help", "--version")
+    )
     assert done.returncode == 0 and done.stderr == ""
     for stage in COMMANDS:
         assert f"    {stage.name}" in done.stdout and stage.help in " ".join(done.stdout.split())
-    assert r2v("--version").stdout == f"r2v {__version__}\n"
+    assert version.stdout == f"r2v {__version__}\n"
 
 
 def test_the_printed_configuration_is_one(r2v: Shell, tmp_path: Path) -> None:

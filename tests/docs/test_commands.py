@@ -27,21 +27,29 @@ from r2v.cli.main import main as r2v
 from r2v.config import load
 from r2v.emulator import EmulatedRequest, Emulator, Lifecycle, game
 from r2v.emulator.answers import load_answer
+from r2v.slurm.command import through
 from r2v.slurm.site_profile import project_profile
 from r2v.storage.files import write_text
 from r2v.storage.paths import SCRIPTS
 from tests import warm
 from tests.docs.pages import PAGES, PLACEHOLDER, REPOSITORY, Block, blocks_of
 from tests.seeds.workspace import standing_in
+from tests.slurm.fake_in_process import FAKE, FAKE_INSIDE, FakeInProcess
 
 TINY = REPOSITORY / "r2v" / "bundled" / "weights" / "tiny"
-FAKE_SLURM = REPOSITORY / "tests" / "slurm" / "fake"
-
+OWN_MODEL = (
+    "data.num_episodes=6 training.bc.max_examples=4 verifier.num_tasks=4 candidates.num_tasks=2 router.num_tasks=3 "
+    "router.num_calibration_tasks=2 evaluation.num_tasks=2 inference.max_new_tokens=4"
+)
 STAND_INS = (
     (r"--num-episodes \d+", "--num-episodes 2"),
     (r"--num-interactions \d+|--interactions \d+", "--interactions 2"),
     (r"policy\.model_name=(FOLDER|outputs/\S+/final)", f"policy.model_name={TINY}"),
-    (r"(r2v evaluate .*)", r"\1 evaluation.num_tasks=2 evaluation.seeds=[1] evaluation.conditions=[clean]"),
+    (
+        r"(r2v evaluate .*)",
+        r"\1 evaluation.num_tasks=2 evaluation.seeds=[1] evaluation.conditions=[clean] logging.report=false",
+    ),
+    (r"(r2v run --config examples/own_model.yaml)", rf"\1 --overrides {OWN_MODEL}"),
     (r"(r2v train_policy .*FOLDER.*)", r"\1 training.num_epochs=1"),
     (r"(python scripts/collect_trajectories.py .*)", r"\1 --num-episodes 2 --seeds 1"),
     (r"(teacher\.provider=\w+)", r"\1 teacher.poll_seconds=0.05"),
@@ -176,7 +184,7 @@ class Checkout:
     def run(self, command: str) -> tuple[int, str]:
         """Exit code and output of a command."""
         words = shlex.split(os.path.expandvars(command))
-        with standing_in(self.root), redirect_stdout(StringIO()) as printed:
+        with standing_in(self.root), through(FakeInProcess()), redirect_stdout(StringIO()) as printed:
             if words[0] == "export":
                 os.environ.update([words[1].split("=", 1)])
                 return 0, ""
@@ -212,9 +220,9 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, emulator: Emulator
         (root / "bin" / name).write_text(f'#!/bin/sh\nexec {shlex.quote(warm.python())} {start} "$@"\n')
         (root / "bin" / name).chmod(0o755)
     settings = {
-        "PATH": f"{FAKE_SLURM}:{root / 'bin'}:{os.environ['PATH']}",
+        "PATH": f"{FAKE}:{root / 'bin'}:{os.environ['PATH']}",
         "SLURM_CONF": str(root / "slurm" / "slurm.conf"),
-        "PYTHONPATH": str(REPOSITORY),
+        "PYTHONPATH": f"{FAKE_INSIDE}:{REPOSITORY}",
         "OPENAI_API_KEY": "any",
         "ANTHROPIC_API_KEY": "any",
         "OPENAI_BASE_URL": emulator.openai_url,

@@ -19,6 +19,7 @@ from r2v.experiments.launcher import start_run
 from r2v.experiments.opening import RunOptions
 from r2v.experiments.orchestrator import run_experiment
 from r2v.experiments.records import experiments, read_record, write_record
+from tests import warm
 from tests.experiments.programs import Sweep
 
 PATIENCE = 300.0
@@ -188,8 +189,7 @@ echo "{\\"score\\": $(sed -n 's/^x: //p' "$1")}" > "$R2V_RUN_DIR/metrics.json"
 def test_two_experiments_begun_at_one_moment_in_one_checkout_keep_apart(sweep: Sweep) -> None:
     spec = sweep.write(2)
     (sweep.folder / "program.sh").write_text(MEETING)
-    words = [sys.executable, "-m", "r2v", "experiments", "run", "--exp", str(spec)]
-    both = [subprocess.Popen(words, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    both = [warm.start(Path.cwd(), "experiments", "run", "--exp", str(spec)) for _ in range(2)]
     told = [process.communicate()[1] for process in both]
     assert [process.returncode for process in both] == [0, 0], told
     folders = list(experiments())

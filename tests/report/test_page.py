@@ -52,22 +52,30 @@ def hostile_report(micro_results: Path, tmp_path_factory: pytest.TempPathFactory
     return build_report(results)
 
 
-@contextmanager
-def opened(page: Path, **context: Any) -> Iterator[Any]:
-    """The page in a Chromium, and nothing but it: no request leaves the folder, no error is on the console."""
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    """A Chromium, in which each test opens what it opens by itself."""
     playwright = importlib.import_module("playwright.sync_api")
-    said: list[str] = []
     with playwright.sync_playwright() as started:
         browser = started.chromium.launch(executable_path=str(find_chromium()), args=chromium_flags())
-        try:
-            tab = browser.new_context(**context).new_page()
-            tab.on("console", lambda message: said.append(message.text))
-            tab.on("pageerror", lambda error: said.append(str(error)))
-            tab.on("request", lambda request: said.extend([request.url] * (not request.url.startswith("file:"))))
-            tab.goto(page.as_uri())
-            yield tab
-        finally:
-            browser.close()
+        yield browser
+        browser.close()
+
+
+@contextmanager
+def opened(chromium: Any, page: Path, **options: Any) -> Iterator[Any]:
+    """The page, and nothing but it: no request leaves the folder, no error is on the console."""
+    said: list[str] = []
+    context = chromium.new_context(**options)
+    try:
+        tab = context.new_page()
+        tab.on("console", lambda message: said.append(message.text))
+        tab.on("pageerror", lambda error: said.append(str(error)))
+        tab.on("request", lambda request: said.extend([request.url] * (not request.url.startswith("file:"))))
+        tab.goto(page.as_uri())
+        yield tab
+    finally:
+        context.close()
     assert said == []
 
 
@@ -183,8 +191,8 @@ def test_the_page_says_what_became_of_preference_training(micro_results: Path, m
 
 
 @real_browser
-def test_filters_steps_and_two_methods_side_by_side(micro_report: Path) -> None:
-    with opened(micro_report / "index.html", viewport={"width": 1200, "height": 900}) as tab:
+def test_filters_steps_and_two_methods_side_by_side(chromium: Any, micro_report: Path) -> None:
+    with opened(chromium, micro_report / "index.html", viewport={"width": 1200, "height": 900}) as tab:
         everything = tab.locator("#rows tr").count()
         tab.select_option("#method", "llm_only")
         tab.select_option("#condition", "noisy")
@@ -212,9 +220,10 @@ def test_filters_steps_and_two_methods_side_by_side(micro_report: Path) -> None:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [380, 1400])
 def test_it_can_be_read_wide_and_narrow_light_and_dark(
-    micro_report: Path, scheme: str, width: int, tmp_path: Path
+    chromium: Any, micro_report: Path, scheme: str, width: int, tmp_path: Path
 ) -> None:
-    with opened(micro_report / "index.html", viewport={"width": width, "height": 900}, color_scheme=scheme) as tab:
+    viewport = {"width": width, "height": 900}
+    with opened(chromium, micro_report / "index.html", viewport=viewport, color_scheme=scheme) as tab:
         assert tab.evaluate("document.documentElement.scrollWidth") <= width
         ink, paper = (
             sum(map(int, tab.evaluate(f"getComputedStyle(document.body).{name}.match(/\\d+/g).slice(0, 3)")))
@@ -227,8 +236,8 @@ def test_it_can_be_read_wide_and_narrow_light_and_dark(
 
 
 @real_browser
-def test_an_injected_script_is_shown_and_does_not_run(hostile_report: Path) -> None:
-    with opened(hostile_report) as tab:
+def test_an_injected_script_is_shown_and_does_not_run(chromium: Any, hostile_report: Path) -> None:
+    with opened(chromium, hostile_report) as tab:
         title = tab.title()
         tab.select_option("#method", "r2v")
         tab.locator("#rows tr").first.click()

@@ -15,11 +15,11 @@ import pytest
 
 from r2v.config import Config, load
 from r2v.slurm.script_args import expand
+from tests.slurm.fake_in_process import FAKE, FAKE_INSIDE
 
 from . import seed
 from .workspace import REPOSITORY, checkout
 
-FAKE = REPOSITORY / "tests" / "slurm" / "fake"
 HEADINGS = (
     "3. Quick Validation (MRP)",
     "Collect teacher trajectories",
@@ -49,7 +49,7 @@ class Cluster:
     def sh(self, command: str, **env: str) -> subprocess.CompletedProcess[str]:
         places = {
             "PATH": f"{FAKE}:{self.root / 'bin'}:{os.environ['PATH']}",
-            "PYTHONPATH": str(REPOSITORY),
+            "PYTHONPATH": f"{FAKE_INSIDE}:{REPOSITORY}",
             "SLURM_CONF": str(self.root / "slurm" / "slurm.conf"),
             "OMP_NUM_THREADS": "1",
             "USER": "me",

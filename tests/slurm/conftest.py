@@ -53,7 +53,7 @@ def project(slurm: Cluster, tmp_path: Path) -> Project:
 def base(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A project whose whole pipeline was run once, here; nobody changes it."""
     made = Project(cluster, tmp_path_factory.mktemp("base") / "project")
-    made.r2v("run", "--config", "configs/desk/noisy.yaml")
+    made.r2v("run", "--config", "configs/desk/noisy.yaml", "--overrides", "logging.report=false")
     return made
 
 

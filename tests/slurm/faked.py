@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
-import shutil
-import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from functools import cache
 from pathlib import Path
-from types import CodeType
 from typing import Any
 
 import pytest
@@ -22,9 +16,9 @@ import pytest
 from r2v.slurm import chain as chains
 from r2v.slurm import job_record
 from r2v.slurm.chain import Attempt, Chain, ChainJob
-from r2v.slurm.command import ThisMachine, through
+from r2v.slurm.command import through
+from tests.slurm.fake_in_process import FAKE, FakeInProcess
 
-FAKE = Path(__file__).parent / "fake"
 FAKE_PATH = f"{FAKE}:{Path(sys.executable).parent}"
 """The fake commands, and this interpreter to run them: another python3 may be a slow shim."""
 NEEDS: dict[str, tuple[str, ...]] = {
@@ -170,38 +164,6 @@ class Faked:
         return [json.loads(line)[0] for line in log.read_text().splitlines()] if log.exists() else []
 
 
-class Here(ThisMachine):
-    """This machine, with no interpreter for each fake command: where PATH leads to one, its program is run here."""
-
-    def run(
-        self, command: Sequence[str], stdin: str | None, environment: Mapping[str, str]
-    ) -> subprocess.CompletedProcess[str]:
-        """Run a command to its end."""
-        path = shutil.which(command[0], path=environment["PATH"])
-        on_a_node = "FAKE_NODE" in os.environ  # this machine may reach Slurm through ssh
-        if path is None or Path(path).resolve() != FAKE / "slurm" or on_a_node:
-            return super().run(command, stdin, environment)
-        output, errors = io.StringIO(), io.StringIO()
-        with pytest.MonkeyPatch.context() as patch, redirect_stdout(output), redirect_stderr(errors):
-            patch.setattr(sys, "argv", [path, *command[1:]])
-            patch.setattr(sys, "stdin", io.StringIO(stdin or ""))
-            patch.setattr(os, "environ", dict(environment))
-            code: object = 0
-            try:
-                exec(fake_program(), {"__name__": "__main__", "__file__": path})
-            except SystemExit as end:
-                code = end.code
-        if isinstance(code, str):
-            errors.write(f"{code}\n")
-        return subprocess.CompletedProcess(list(command), int(bool(code)), output.getvalue(), errors.getvalue())
-
-
-@cache
-def fake_program() -> CodeType:
-    """Return the program of the fake commands."""
-    return compile((FAKE / "slurm").read_text(), FAKE / "slurm", "exec")
-
-
 @pytest.fixture
 def faked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Faked]:
     """An empty checkout as working directory, the fake Slurm first on PATH."""
@@ -211,5 +173,5 @@ def faked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Faked]:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "slurm").mkdir()
     (tmp_path / "logs").mkdir()
-    with through(Here()):
+    with through(FakeInProcess()):
         yield Faked(tmp_path)

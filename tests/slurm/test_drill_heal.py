@@ -351,10 +351,3 @@ def test_a_lost_worker_is_a_failure_although_its_parent_lives(made: Project) -> 
     code, jobs = made.cluster.wait(lambda: (told := made.status())[1]["preference"]["state"] == "failed" and told)
     assert code == 1 and jobs["router_features"]["state"] == "blocked"
     assert "2 of 3 shards" in json.dumps(jobs["preference"])
-
-
-@pytest.mark.parametrize("verb", ["explain", "status"])
-def test_an_unknown_chain_is_refused_with_the_nearest(made: Project, verb: str) -> None:
-    submit(made)
-    done = made.r2v(verb, "desk_nosy", check=False)
-    assert done.returncode == 2 and NAME in done.stderr

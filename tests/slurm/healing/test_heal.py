@@ -16,7 +16,8 @@ from r2v.slurm.command import through
 from r2v.slurm.healing import heal as healing
 from r2v.slurm.healing.heal import collect_evidence, examine
 from r2v.slurm.reconcile import by_sentinel as heal
-from tests.slurm.faked import NEEDS, Faked, Here
+from tests.slurm.fake_in_process import FakeInProcess
+from tests.slurm.faked import NEEDS, Faked
 from tests.slurm.faked import faked as faked
 from tests.slurm.project import NAME, Project
 from tests.slurm.test_run_all import calls, chain, failed_bc, ids, put, rows
@@ -67,7 +68,7 @@ def test_what_slurm_killed_with_its_parent_comes_back_and_what_a_person_cancelle
 BC = Attempt(id="104")
 
 
-class Clock(Here):
+class Clock(FakeInProcess):
     """Time that passes only where somebody sleeps: how long a fake Slurm takes to answer decides nothing."""
 
     def __init__(self) -> None:

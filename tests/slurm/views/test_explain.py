@@ -211,6 +211,15 @@ def test_which_chain_has_to_be_said_where_there_are_two(faked: Faked, capsys: py
     assert cli.main(["graph", "mpr"]) == 2 and "did you mean mrp?" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("view", ["explain", "status"])
+def test_an_unknown_chain_is_refused_with_the_nearest(
+    view: str, faked: Faked, capsys: pytest.CaptureFixture[str]
+) -> None:
+    faked.chain()
+    faked.answer()
+    assert cli.main([view, "desk_nosy"]) == 2 and "desk_noisy" in capsys.readouterr().err
+
+
 def test_logs_of_the_last_attempt_by_name_number_and_id(faked: Faked, capsys: pytest.CaptureFixture[str]) -> None:
     broken(faked, "bug", "x", "y", healed_before=True)
     (faked.root / "logs" / "candidates_desk_noisy_108.out").write_text("the first\n")
