@@ -24,6 +24,7 @@ from r2v.errors import EnvironmentFault, UsageError
 from r2v.stages.sharded_training import training_is_sharded
 from r2v.stages.train_policy import BC
 from r2v.storage.record import Recorded, describe
+from tests import warm
 
 RANK = """
 import os, signal, sys, time
@@ -272,7 +273,7 @@ def test_sharding_without_a_gpu_or_without_deepspeed_is_one_line(tmp_path: Path)
         (hidden, "training.zero=2: deepspeed is not installed; pip install 'r2v[gpu]'"),
     ):
         done = subprocess.run(
-            [sys.executable, "-c", source],
+            [warm.python(), "-c", source],
             capture_output=True,
             text=True,
             cwd=tmp_path,

@@ -76,7 +76,7 @@ their branches when the episode is over."""
 
 @pytest.mark.parametrize("play", STAGES, ids=lambda play: play.__name__)
 def test_live_worlds_are_the_conversations_and_the_running_branches(play: Any) -> None:
-    counted = Counted(length=10 if play is oracle else 30)
+    counted = Counted(length=10 if play is oracle else 16)
     assert play(counted, elsewhere) == counted.num_tasks * counted.length
     census = counted.census
     print(

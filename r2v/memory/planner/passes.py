@@ -9,6 +9,7 @@ peak more often than the layers are. In chunks, it is computed a few tokens at a
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal
 
 from r2v.memory.planner.layers import Layers
@@ -100,7 +101,7 @@ def inference_peak(model_pass: ModelPass) -> Peak:
     return max(peaks, key=lambda peak: peak.size)
 
 
-def _named_embedding(segments: list[_Segment], number: int, saved_anyway: bool) -> float:
+def _named_embedding(segments: tuple[_Segment, ...], number: int, saved_anyway: bool) -> float:
     """Bytes of the embedding's output, which a local variable of the model's forward keeps alive until the last layer
     has ended."""
     return segments[0].profile.output if 2 <= number < len(segments) - 1 and not saved_anyway else 0
@@ -114,7 +115,8 @@ def saved_for_backward(model_pass: ModelPass) -> float:
     )
 
 
-def _segments(model_pass: ModelPass) -> list[_Segment]:
+@lru_cache(512)  # the strategies of a plan differ in little that a pass depends on
+def _segments(model_pass: ModelPass) -> tuple[_Segment, ...]:
     """From the embedding up."""
     layers, kinds = model_pass.layers, model_pass.layers.shape.kinds
     profiles = {(kind, first): layers.layer(kind, first) for kind in set(kinds) for first in (True, False)}
@@ -138,7 +140,7 @@ def _segments(model_pass: ModelPass) -> list[_Segment]:
     else:
         last = _Segment(name="logits", profile=_log_probabilities(model_pass))
     first = _Segment(name="embedding", profile=_embedding(layers), gradients=table, largest_gradient=table)
-    return [first, *middle, last]
+    return (first, *middle, last)
 
 
 def _embedding(layers: Layers) -> SegmentProfile:
