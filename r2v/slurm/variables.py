@@ -6,8 +6,7 @@
 SQUEUE_PARTITION in a profile hides running jobs from squeue, and R2V would submit them again; SCANCEL_STATE spares jobs
 from scancel; SLURM_MEM_PER_CPU of the job we are in bends the jobs that it submits. A key or a module of the user's
 must reach his jobs all the same, and sbatch exports its own environment to them. The user's SBATCH_* variables become
-directives first (`r2v.slurm.requests`). Every program is given LC_ALL=C: R2V reads English, and its jobs read UTF-8
-under any locale.
+directives first (`r2v.slurm.requests`). Every other program is given LC_ALL=C, because R2V reads its answers.
 """
 
 from __future__ import annotations
@@ -55,17 +54,19 @@ def of_program(program: str, values: Mapping[str, str]) -> dict[str, str]:
     >>> of_program("squeue", {"HOME": "/home/me", "OPENAI_API_KEY": "sk-1", "SQUEUE_STATES": "all"})
     {'HOME': '/home/me', 'LC_ALL': 'C'}
     >>> of_program("sbatch", {"HOME": "/home/me", "OPENAI_API_KEY": "sk-1", "SQUEUE_STATES": "all"})
-    {'HOME': '/home/me', 'OPENAI_API_KEY': 'sk-1', 'LC_ALL': 'C'}
+    {'HOME': '/home/me', 'OPENAI_API_KEY': 'sk-1'}
     """
-    passes = _reaches_jobs if program == SUBMISSION else _reaches_queries
-    return {name: value for name, value in values.items() if passes(name)} | _LOCALE
+    if program == SUBMISSION:
+        return {name: value for name, value in values.items() if _reaches_jobs(name)}
+    return {name: value for name, value in values.items() if _reaches_queries(name)} | _LOCALE
 
 
 def on_login_node(command: Sequence[str]) -> str:
     """The shell line that runs a Slurm command on a login node, whose profile may set Slurm's own variables too: all of
     them but `CONNECTION` are unset first."""
     named = f"sed -nE 's/^(({'|'.join(SLURMS_OWN)})[A-Za-z0-9_]*)=.*/\\1/p'"
-    clear = f"unset $(env | {named} | grep -vxE '{'|'.join(CONNECTION)}'); export LC_ALL=C"
+    locale = [] if command[0] == SUBMISSION else ["export LC_ALL=C"]
+    clear = "; ".join([f"unset $(env | {named} | grep -vxE '{'|'.join(CONNECTION)}')", *locale])
     return shlex.join(["exec", "sh", "-c", f'{clear}; exec "$@"', "sh", *command])
 
 

@@ -141,11 +141,16 @@ def _bases(cfg: VerifierSettings) -> Iterator[Loaded]:
 def _verifiers(
     cfg: VerifierSettings, train: Sequence[VerifierExample], folder: Path
 ) -> Iterator[tuple[Path, Sequence[VerifierExample]]]:
-    """Every verifier's folder, and what it learns from: the one that is used, then one for each fold."""
-    yield folder / FINAL, train
+    """Every verifier's folder, and what it learns from: the one that is used, then one for each fold; at most
+    `training.verifier.max_examples` each."""
+    from r2v.policy.fit import draw_rows
+
+    learns = {FINAL: list(train)}
     for fold in range(cfg.num_folds):
-        others = [example for example in train if _own_fold(cfg, example) != str(fold)]
-        yield folder / "folds" / str(fold), others
+        learns[f"folds/{fold}"] = [example for example in train if _own_fold(cfg, example) != str(fold)]
+    for place, examples in learns.items():
+        rows = draw_rows(len(examples), cfg.phase.max_examples, cfg.seed)
+        yield folder / place, [examples[row] for row in rows]
 
 
 def _train_one(

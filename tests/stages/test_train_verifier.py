@@ -377,6 +377,10 @@ def test_no_task_teaches_the_verifier_of_its_own_fold_and_every_task_teaches_all
         own = [one for one in train if fold_of(one.task_id, 3) == fold]
         assert own and not {one.task_id for one in own} & {one.task_id for one in learns[f"folds/{fold}"]}
         assert list(learns[f"folds/{fold}"]) == [one for one in train if one not in own]
+    few = VerifierSettings.of(load(None, ["candidates.num_folds=3", "training.verifier.max_examples=20"]))
+    drawn = {place.relative_to("made").as_posix(): part for place, part in _verifiers(few, train, Path("made"))}
+    for place, part in drawn.items():
+        assert len(part) == 20 and {one.state_id for one in part} <= {one.state_id for one in learns[place]}
 
 
 def _outcome_labels(base: Path, *more: str) -> Config:
