@@ -18,7 +18,7 @@ SUITES ?=  # --whole-suites: every case of the suites in tests/trust, where `mak
 test: .venv/.dev slurm sandbox browser swebench webarena  ## every test; those on a real Slurm or in a real browser are skipped where it can't be installed
 	$(PYTEST) $(SUITES)
 
-test-fast: .venv/.dev  ## what to run between two edits, under 3 CPU-minutes: all but tests/slow.txt and the real Slurm
+test-fast: .venv/.dev  ## what to run between two edits, in about 75 CPU-seconds: all but tests/slow.txt and the real Slurm
 	$(PYTEST) --fast -m "not slurm"
 
 test-numerical: .venv/.dev  ## what compares floats, once more on the kernels of a processor without AVX-512

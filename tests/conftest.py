@@ -1,8 +1,8 @@
 """What every test shares: a report of what the suite costs, and the quick tier that leaves out what costs most.
 
 CPU seconds are those of the process and of its finished children, so they hold what a test's subprocesses took; what a
-fixture takes counts for the test that asked for it first. `slow.txt` lists the tests that `make test-fast` leaves out;
-the report names those that belong there and are not.
+fixture takes counts for the test that asked for it first. `slow.txt` lists the tests that `make test-fast` leaves out,
+besides those of `micro_run`; the report names those that belong there and are not.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ COST = "cpu_seconds"
 BEGUN = pytest.StashKey[float]()
 LINES = 10
 SLOW = set((Path(__file__).parent / "slow.txt").read_text().split())
-"""Test functions, or whole files, of more than a second or two."""
-SLOW_SECONDS = 2.5
+"""Test functions of more than about .15 CPU seconds, all cases together, and whole files where such functions are many."""
+SLOW_SECONDS = 1.0
 STARTS_RANKS = re.compile(r"warm_ranks|distributed\.launch|training\.ranks=[2-9]")
 """In the text of a file of which a test starts several ranks."""
 
@@ -119,11 +119,16 @@ def pytest_collection(session: pytest.Session) -> Iterator[object]:
         sys.dont_write_bytecode = forbidden
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """The quick tier does not import a file of which it would run nothing; None: as pytest says."""
+    return config.getoption("--fast") and str(collection_path.relative_to(config.rootpath)) in SLOW or None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--fast"):
-        left_out = [item for item in items if is_slow(item.nodeid)]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if not is_slow(item.nodeid)]
+        left_out = {item for item in items if is_slow(item.nodeid) or "micro_run" in getattr(item, "fixturenames", ())}
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
     if not trust.whole_suites:
         for item in items:
             if item.get_closest_marker("whole"):

@@ -37,6 +37,8 @@ def play(benchmark: WebArena, task: Task, calls: Sequence[Call]) -> Played:
     world = benchmark.make()
     try:
         observation, info = world.reset(seed=1, task=task)
+        if info.env_fault is not None:  # a browser that hangs is started anew, as R2V does
+            observation, info = world.reset(seed=1, task=task)
         assert info.env_fault is None, info.env_fault
         seen, ended = [observation], False
         for words in calls:
