@@ -34,7 +34,7 @@ COST = "cpu_seconds"
 BEGUN = pytest.StashKey[float]()
 LINES = 10
 SLOW = set((Path(__file__).parent / "slow.txt").read_text().split())
-"""Test functions of more than about .15 CPU seconds, all cases together, and whole files where such functions are many."""
+"""Test functions of more than about .15 CPU seconds, all cases together, and files where such functions are many."""
 SLOW_SECONDS = 1.0
 STARTS_RANKS = re.compile(r"warm_ranks|distributed\.launch|training\.ranks=[2-9]")
 """In the text of a file of which a test starts several ranks."""
