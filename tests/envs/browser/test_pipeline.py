@@ -92,6 +92,7 @@ def test_the_noisy_configuration_ends_well_with_every_perturbation(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     every = [f"perturbations.{name}.prob=0.3" for name in PerturbationsConfig.categories()]
+    every += ["perturbations.renumbered_dom.prob=1"]  # comes last, and only to pages that others left alone
     results = run_and_verify(tmp_path, "noisy", [*WHOLE, *every], capsys)
     files = [path for path in (results / "episodes").rglob("*.jsonl*") if path.is_file()]
     steps = [step for path in files for episode in read_episodes(path) for step in episode.steps]
