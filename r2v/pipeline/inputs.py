@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from r2v.config import PHASES, Config, identity, load_recorded
+from r2v.config import PHASES, Config, HierarchicalConfig, PolicyConfig, identity, load_recorded
 from r2v.data.manifest import RUN_MANIFEST, RunManifest
 from r2v.data.registry import DataRegistry
 from r2v.data.run import verify_run
@@ -27,6 +27,7 @@ from r2v.pipeline.rows import Job
 from r2v.storage import artifact as artifacts
 from r2v.storage.artifact_manifest import ARTIFACT_MANIFEST, Damaged, json_sha256
 from r2v.storage.integrity import Artifact
+from r2v.storage.model_identity import CRITIC_MODEL, NotHashed, base_sha256
 from r2v.storage.paths import Places
 
 RUNS_FILE = "runs.jsonl"
@@ -46,17 +47,43 @@ def place_of(config: Config, name: str, root: Path = Path()) -> Path:
     return places_of(config, root).published(template)
 
 
-def fingerprint_of(config: Config, row: Job, inputs: Mapping[str, Artifact]) -> str:
-    """What names the artifact that this configuration and these inputs make."""
+def fingerprint_of(config: Config, row: Job, inputs: Mapping[str, Artifact], *, hash_weights: bool = False) -> str:
+    """Return the name of the artifact that this configuration and these inputs make. `hash_weights`: read weights of
+    base models that are not in the cache of hashes, as the process that runs the stage does; else raise NotHashed."""
     stage = row.load()
-    return artifacts.fingerprint(row.stage, stage.version, _fields(stage.sections(config)), inputs)
+    sections = stage.sections(config)
+    bases = bases_of(sections, hash_weights=hash_weights)
+    return artifacts.fingerprint(row.stage, stage.version, _fields(sections) | bases, inputs)
 
 
 def recipe_of(config: Config, row: Job, recipes: Mapping[str, str]) -> str:
-    """What names the artifact that this configuration makes of inputs with these recipes, made or not."""
+    """Return the name of the artifact that this configuration makes of inputs with these recipes, made or not; empty if
+    a base model is not hashed yet, for then nobody knows."""
+    if not all(recipes[name] for name in row.inputs):
+        return ""
     stage = row.load()
-    sections = {name: identity(section) for name, section in _fields(stage.sections(config)).items()}
+    own = stage.sections(config)
+    try:
+        sections = {name: identity(section) for name, section in (_fields(own) | bases_of(own)).items()}
+    except NotHashed:
+        return ""
     return json_sha256([row.stage, stage.version, sections, {name: recipes[name] for name in row.inputs}])[:16]
+
+
+def bases_of(sections: Any, *, hash_weights: bool = False) -> dict[str, str]:
+    """Return the hashes of the models that a stage with these settings reads, by their names in its fingerprint. Raise
+    NotHashed as `base_sha256` does."""
+    bases: dict[str, str] = {}
+    if not getattr(sections, "reads_base", True):
+        return bases
+    for section in _fields(sections).values():
+        policy = section.policy if isinstance(section, Config) else section
+        if isinstance(policy, PolicyConfig):
+            bases["base"] = base_sha256(policy.model_name, policy.revision, hash_weights=hash_weights)
+        if isinstance(section, HierarchicalConfig) and section.critic.published:
+            critic = section.critic.model_name
+            bases["critic_base"] = base_sha256(critic, hash_weights=hash_weights, key=CRITIC_MODEL)
+    return bases
 
 
 def require_possible(sections: Any) -> None:

@@ -24,7 +24,7 @@ from r2v.evaluation.audit.check_calibration import (
 )
 from r2v.evaluation.audit.check_config import config_problems
 from r2v.evaluation.audit.check_imputed import imputed_problems, require_executed
-from r2v.evaluation.audit.check_inputs import check_tools, input_artifacts
+from r2v.evaluation.audit.check_inputs import check_bases, check_tools, input_artifacts, read_attempt
 from r2v.evaluation.audit.check_setup import (
     check_fingerprint,
     check_setup,
@@ -181,9 +181,11 @@ def _check_artifact(
         if said != counted:
             findings.add(ARTIFACT_MANIFEST, f"{name} is {said}, there are {counted}")
     findings.extend(ARTIFACT_MANIFEST, engine_problems(settings.policy.engine, summary.engine))
-    inputs = input_artifacts(results, settings, findings)
+    attempt = read_attempt(results, findings)
+    inputs = input_artifacts(results, attempt, settings, findings)
+    check_bases(attempt, settings, findings)
     check_tools(inputs, settings, audit.world.benchmark, findings)
-    check_fingerprint(manifest, inputs, settings, findings)
+    check_fingerprint(manifest, inputs, attempt.bases, settings, findings)
     if "router" in inputs:
         findings.extend(CALIBRATION, router_problems(calibration, inputs["router"].summary))
 

@@ -22,6 +22,7 @@ from r2v.pipeline.jobs import JOBS
 from r2v.pipeline.rows import Job
 from r2v.storage.artifact_manifest import Damaged
 from r2v.storage.integrity import Artifact
+from r2v.storage.model_identity import NOT_HASHED, NotHashed
 
 State = Literal["up to date", "stale", "to do"]
 
@@ -40,7 +41,7 @@ class PlannedJob:
     """Whether its own files have changed, so that it must be made anew although it is there."""
     recipe: str = ""
     """What it makes, by its settings and by the recipes of its inputs: known before any of them is made. Jobs of one
-    recipe make one artifact, as far as a stage makes one of the same inputs."""
+    recipe make one artifact, as far as a stage makes one of the same inputs. Empty: a base is not hashed yet."""
 
 
 def plan(
@@ -104,9 +105,11 @@ def _step(
         if name in steps and steps[name].state != "up to date":
             state: State = "stale" if steps[name].state == "stale" else "to do"
             return PlannedJob(job=item, needs=needs, state=state, why=f"{name} is {steps[name].state}")
-    key = fingerprint_of(config, item, {name: made[name] for name in item.inputs})
     try:
+        key = fingerprint_of(config, item, {name: made[name] for name in item.inputs})
         found = made_already(config, item, key, root)
+    except NotHashed:
+        return PlannedJob(job=item, needs=needs, state="to do", why=NOT_HASHED)
     except Damaged as error:
         return PlannedJob(job=item, needs=needs, state="stale", why=str(error), spoiled=True)
     if found is None:
