@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import re
 import time
@@ -20,7 +21,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from r2v.errors import InputError, R2VError, UsageError
-from r2v.log import logger
 from r2v.storage.artifact_manifest import json_sha256
 from r2v.storage.files import content_sha256, write_json, write_text
 from r2v.storage.hash_cache import cache_folder, current_sha256
@@ -96,7 +96,7 @@ def require_base(folder: Path, name: str, sha256: str) -> None:
     if not record.exists():
         if folder.resolve() not in _UNRECORDED:
             _UNRECORDED.add(folder.resolve())
-            logger.warning(
+            logging.getLogger("r2v").warning(
                 "%s: adapters without %s; which base they were trained on is not checked", folder, BASE_RECORD
             )
         return
@@ -136,7 +136,7 @@ def pinned_commit(name: str, revision: str | None = None) -> str | None:
         with readable_model(f"{POLICY_MODEL}={name}: no commit to pin", "a job takes the newest one"):
             return HfApi().model_info(name, revision=revision, timeout=10).sha
     except InputError as error:
-        logger.warning("%s", error)
+        logging.getLogger("r2v").warning("%s", error)
         return None
 
 
