@@ -62,7 +62,7 @@ def test_two_chains_on_a_base_that_nobody_hashed_share_what_does_not_read_it(pro
     for name in ("config.json", "model.safetensors", "tokenizer.json"):
         (base / name).write_text("{}")
     for name in ("y1", "y2"):
-        own = ["--overrides", f"prefix={name}", "policy.model_name=models/base"]
+        own = ["--overrides", f"prefix={name}", "policy.model_name=models/base", "training.lr=1e-4"]
         project.r2v("run_all", "desk", "--without", "verifier", "candidates", *LEFT_OUT, *own)
     assert {name: list(latest(project, name)) for name in ("y1", "y2")} == {
         "y1": ["collect", "perturb", "bc"],
