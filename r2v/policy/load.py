@@ -109,13 +109,12 @@ def device_of(policy: PolicyConfig) -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def _model(policy: PolicyConfig, source: Path, for_training: bool, sharded: bool, bases: tuple[Path, ...] = ()) -> Any:
-    """The model at `source`, which is the base of the adapters `bases`, outermost first."""
+def _model(policy: PolicyConfig, source: Path, for_training: bool, sharded: bool) -> Any:
     from transformers import AutoModelForCausalLM
 
     _quiet_libraries()
     if adapters_alone(source):
-        return _merged(policy, source, for_training, sharded, bases)
+        return _merged(policy, source, for_training, sharded)
     # Said outright, for transformers would ask on the terminal whether to run code that a model brings along.
     options: dict[str, Any] = {"dtype": _dtype(policy, for_training), "trust_remote_code": False}
     if _in_4bit(policy, for_training):
@@ -190,18 +189,15 @@ def put_adapters_on(model: Any, folder: Path, *, name: str = "default", is_train
     return model
 
 
-def _merged(policy: PolicyConfig, adapters: Path, for_training: bool, sharded: bool, bases: tuple[Path, ...]) -> Any:
-    if adapters.resolve() in bases:
-        raise InputError(f"{_cannot(adapters)} (its adapters are their own base); {_REMEDY}")
+def _merged(policy: PolicyConfig, adapters: Path, for_training: bool, sharded: bool) -> Any:
     if policy.load_in_4bit is True:
         raise UsageError(
             f"policy.load_in_4bit=true: {adapters} holds adapters, which cannot be merged into 4-bit "
             "weights; set it to false or auto"
         )
     name = base_of(adapters)
-    below = (*bases, adapters.resolve())
     own = replace(policy, model_name=name, revision=None, load_in_4bit=False)
-    base = _model(own, model_folder(name), for_training, sharded, below)
+    base = _model(own, model_folder(name), for_training, sharded)
     if sharded and distributed.rank():
         return base  # room for what rank 0 merges
     require_base(adapters, name, base_sha256(name, hash_weights=True))

@@ -44,8 +44,6 @@ _ADAPTER_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _SETTLED_NS, _FINE_NS = 2_000_000_000, 50_000_000
 """Age from which on a file's times tell a later change: on file systems that count in whole seconds, and on others."""
-
-
 _UNRECORDED: set[Path] = set()
 """Folders of adapters without a record of which this process has warned."""
 
@@ -61,14 +59,20 @@ def base_sha256(name: str, revision: str | None = None, *, hash_weights: bool = 
     hub model. `key`: the setting that names the model, for messages. Raise NotHashed where reading is needed and not
     allowed, InputError where there is no such model.
     """
-    folder = model_folder(name, revision, key=key) if hash_weights else _folder_here(name, revision)
-    if folder is None:
-        raise NotHashed(f"{NOT_HASHED}: {key}={name} is not on this machine; `r2v run` or the stage's job fetches it")
-    files = {path.relative_to(folder).as_posix(): path for path in _files(folder)}
-    hashes = {file: _sha256(path, hash_weights or name in BUNDLED) for file, path in sorted(files.items())}
-    if adapters_alone(folder):
-        hashes["base"] = base_sha256(base_of(folder), hash_weights=hash_weights)
-    return json_sha256(hashes)
+    layers: list[dict[str, str]] = []
+    seen: set[Path] = set()
+    while True:
+        folder = model_folder(name, revision, key=key) if hash_weights else _folder_here(name, revision)
+        if folder is None:
+            raise NotHashed(f"{NOT_HASHED}: {key}={name} is not on this machine; `r2v run` or the stage's job gets it")
+        if folder.resolve() in seen:
+            raise InputError(f"{key}: cannot load {folder} (its adapters are their own base); name another model")
+        seen.add(folder.resolve())
+        files = {path.relative_to(folder).as_posix(): path for path in _files(folder)}
+        layers.append({file: _sha256(path, hash_weights or name in BUNDLED) for file, path in sorted(files.items())})
+        if not adapters_alone(folder):
+            return json_sha256(layers)
+        name, revision = base_of(folder), None
 
 
 def model_folder(name: str, revision: str | None = None, *, key: str = POLICY_MODEL) -> Path:

@@ -219,6 +219,9 @@ def test_adapters_stand_for_their_base_too(tmp_path: Path, base: Path) -> None:
     before = hashed(adapters)
     (base / "config.json").write_text("{}")
     assert hashed(adapters) != before
+    (adapters / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(adapters)}))
+    with pytest.raises(InputError, match="its adapters are their own base"):
+        hashed(adapters)
 
 
 def test_adapters_are_refused_on_another_base_and_warned_of_once_without_a_record(
