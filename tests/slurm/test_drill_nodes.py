@@ -14,9 +14,9 @@ from tests.slurm.project import ROOT, Project
 WHOLE = pytest.mark.whole
 SPREAD = "--nodes=2 --ntasks=2 --ntasks-per-node=1"
 OPTIONS = (
-    "training.ranks=2 policy.device=cpu training.bc.num_epochs=1 training.preference.num_epochs=1 verifier.num_tasks=6 "
-    "candidates.num_folds=2 candidates.num_tasks=6 candidates.num_samples=3 preference.pair_mode=verifier_margin "
-    "preference.min_margin=0.0 preference.accept=always hierarchical.iterations=2"
+    "training.ranks=2 policy.device=cpu training.bc.num_epochs=40 training.bc.lr=5e-3 training.preference.num_epochs=1 "
+    "verifier.num_tasks=6 candidates.num_folds=2 candidates.num_tasks=6 candidates.num_samples=3 "
+    "preference.pair_mode=verifier_margin preference.min_margin=0.0 preference.accept=always hierarchical.iterations=2"
 )
 LINE = f"sbatch --cpus-per-task=1 --mem=4G {{}} scripts/slurm/{{}} --overrides {OPTIONS}"
 CASES = {

@@ -120,7 +120,8 @@ def outside(rule: Any, base: Any) -> Iterator[tuple[str, Any]]:
             yield from ((f"path {path}", path) for path in PATHS if not rule.allows(path))
 
 
-TAKEN = {("hierarchical.gradient_checkpointing", "null")}
+_OF_A_MODEL = ("temperature", "forced_tool", "json_schema", "responses", "cache", "batch")
+TAKEN = {("hierarchical.gradient_checkpointing", "null"), *((f"teacher.model.{name}", "null") for name in _OF_A_MODEL)}
 """What would be wrong elsewhere and means something here."""
 KEYS = [
     Key(key, why, value)

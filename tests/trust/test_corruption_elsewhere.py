@@ -29,10 +29,10 @@ from r2v.pipeline.graph import upstream
 from r2v.pipeline.jobs import JOBS, job
 from r2v.pipeline.run import run_job
 from r2v.randomness import generator
-from r2v.rollout.play_lines import line_at
 from r2v.slurm import chain as chains
 from r2v.slurm import job_record, runner
 from r2v.slurm.configuration import config_sha
+from r2v.storage.compression import line_at
 from r2v.storage.files import write_json, write_text
 from r2v.storage.integrity import hashed
 from r2v.storage.paths import EPISODES
@@ -434,7 +434,7 @@ def test_a_killed_stage_with_damaged_plays_makes_the_same_content(micro_run: Pat
     done = warm.run(project, "run", "--config", str(MICRO), *(["--without", *without] if without else []))
     assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
     assert contents(project) == expected
-    if case.how not in ("deleted", "emptied"):
+    if case.how not in ("deleted", "emptied", "truncated"):  # a kill leaves half a line
         assert plays.name in done.stderr, "the damage is named"
 
 
