@@ -980,7 +980,6 @@ OUTSIDE = {
     "emulator.ledger:_cut_torn_line": "the emulated provider's own state",
     "emulator.server_state:ServerState.save_file": "the emulated provider's own state",
     "emulator.server_state:ServerState.save_batch": "the emulated provider's own state",
-    "experiments.point:config_of": "a configuration in a folder in /tmp, read and removed at once",
     "slurm.doctor.doctor:_folders": "probes that are removed at once",
     "envs.swe.grading:_judged": "a log in a folder in /tmp, removed at once",
     "envs.swe.install:begin": "the repositories of the bundled instances, in the user's data",
