@@ -114,6 +114,14 @@ def published(config: Config, name: str, root: Path = Path()) -> Artifact:
     runs that `data.runs` names or else the latest done run. Raises InputError where there is none."""
     if job(name).place is None:
         return collected_runs(config, job(name), root)
+    found = read_published(config, name, root)
+    _warn_of_differences(config, name, place_of(config, name, root), found)
+    return found
+
+
+def read_published(config: Config, name: str, root: Path = Path()) -> Artifact:
+    """Return the artifact that stands at a job's place, whichever settings made it. Raise InputError where there is
+    none."""
     row, place = job(name), place_of(config, name, root)
     if place.is_symlink() and not place.exists():
         raise InputError(f"needs {name}: {place} leads to {place.readlink()}, which is gone; {remedy(row)}")
@@ -125,7 +133,6 @@ def published(config: Config, name: str, root: Path = Path()) -> Artifact:
         raise InputError(f"needs {name}: {error}; {remedy(row)}") from None
     except InputError as error:
         raise InputError(f"needs {name}: {error}") from None
-    _warn_of_differences(config, name, place, found)
     return found
 
 
