@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from r2v import __version__
-from r2v.cli.main import build_parser, stage_parser
+from r2v.cli.main import build_parser, main, stage_parser
 from r2v.cli.options import load_config
 from r2v.data.registry import DataRegistry
 from r2v.data.store import read_episodes
@@ -101,6 +102,23 @@ INPUT = {
 def test_a_missing_input_is_3(name: str, r2v: Shell) -> None:
     words, said = INPUT[name]
     refused(r2v(*words), 3, said)
+
+
+def test_the_command_that_makes_a_missing_input_can_be_typed_as_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my file.yaml").write_text("prefix: mine\n")
+    options = ["--config", "my file.yaml", "--seed", "2", "--overrides", "router.features=[progress]"]
+    words = ["evaluate", *options]
+    named = []
+    while words[0] != "collect":
+        assert main(words) == 3
+        line = capsys.readouterr().err.splitlines()[-1]
+        words = shlex.split(line.partition(": run `r2v ")[2].removesuffix("`"))
+        named.append(words[: words.index("--config")])
+        assert words[words.index("--config") :] == options, line
+    assert named[0] == ["train_router"] and named[-3:] == [["train_policy", "--stage", "bc"], ["perturb"], ["collect"]]
 
 
 def test_a_truncated_trajectories_file_is_3_with_its_line(r2v: Shell, tmp_path: Path) -> None:
