@@ -94,7 +94,6 @@ INPUT = {
     "no run yet": (["perturb"], "no done run of desk"),
     "no trajectories": (["train_policy", "--stage", "bc", "--trajectories", "none.jsonl"], "none.jsonl: no such file"),
     "no checkpoint": (["train_policy", "--resume", "none"], "--resume none: no such checkpoint"),
-    "no results": (["verify-results", "nowhere"], "nowhere"),
 }
 
 
@@ -102,6 +101,18 @@ INPUT = {
 def test_a_missing_input_is_3(name: str, r2v: Shell) -> None:
     words, said = INPUT[name]
     refused(r2v(*words), 3, said)
+
+
+@pytest.mark.parametrize("command", ["verify-results", "report"])
+def test_a_folder_of_anything_else_is_not_a_results_folder(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "link").symlink_to("nowhere")
+    assert main([command, str(tmp_path)]) == 3
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"r2v: {tmp_path}: not a results folder (no setup.json, no structured_results); name one ")
+    assert main([command, str(tmp_path / "nowhere")]) == 3
+    assert "nowhere: no such folder of results" in capsys.readouterr().err
 
 
 def test_the_command_that_makes_a_missing_input_can_be_typed_as_it_is_named(
