@@ -23,7 +23,7 @@ from r2v.storage.record import recording
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code."""
+    """Run one command and return its exit code; without one, print the help."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
@@ -32,6 +32,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _act(words: list[str]) -> int:
+    if not words:
+        build_parser().print_help()
+        return 0
     with recording():
         interrupt_on_stop()
         require_text(words)

@@ -69,7 +69,6 @@ def refused(done: subprocess.CompletedProcess[str], code: int, *words: str) -> N
 USAGE = {
     "unknown command": (["colect"], "no colect; did you mean collect?"),
     "unknown option": (["collect", "--sedes", "1"], "unrecognized arguments: --sedes 1"),
-    "no command": ([], "required: <command>; see `r2v --help`"),
     "unknown phase": (["train_policy", "--stage", "bcc"], "no bcc; did you mean bc?"),
     "an unknown key": (["config", "--overrides", "policy.lorar=32"], "did you mean policy.lora_r?"),
     "wrong type": (["config", "--overrides", "training.lr=fast"], "training.lr: Value 'fast'"),
@@ -87,6 +86,14 @@ def test_usage_is_2_in_one_line(name: str, r2v: Shell, tmp_path: Path) -> None:
     refused(done, 2, said)
     assert len(done.stderr.splitlines()) == 1 and done.stdout == ""
     assert list(tmp_path.iterdir()) == [], "nothing is written for a command that cannot be"
+
+
+def test_without_a_command_the_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    bare = capsys.readouterr()
+    with pytest.raises(SystemExit, match="0"):
+        main(["--help"])
+    assert (bare.out, bare.err) == (capsys.readouterr().out, "") and "exit codes: 0 ok" in bare.out
 
 
 INPUT = {
