@@ -63,8 +63,16 @@ def require_possible(sections: Any) -> None:
     """Raises UsageError where a stage could not run under these settings, wherever it ran."""
     if hasattr(sections, "require_possible"):
         sections.require_possible()
+    require_policy(sections)
+
+
+def require_policy(sections: Any) -> None:
+    """Raises UsageError where the policy of a stage could not be served or loaded."""
     if hasattr(sections, "policy"):
+        from r2v.memory.local_weights import require_loadable
+
         sections.policy.require_servable()
+        require_loadable(sections.policy)
 
 
 def require_chain(config: Config, wanted: Sequence[Job]) -> None:
