@@ -34,6 +34,7 @@ from r2v.config.hierarchical import (
     ProblemsConfig,
     ReplayConfig,
 )
+from r2v.config.key_hints import key_hint
 from r2v.config.methods import METHODS, Method
 from r2v.config.models import PolicyConfig, TeacherConfig, endpoint_identity
 from r2v.config.profiles import AUTO, PROFILES
@@ -73,7 +74,7 @@ from r2v.config.training import (
 )
 from r2v.config.yaml_text import write
 from r2v.constraints import NAME, OneOf, Seed, check_fields, hints_of, shown, unwrap
-from r2v.errors import UsageError, nearest
+from r2v.errors import UsageError
 
 __all__ = [
     "AblationsConfig",
@@ -325,7 +326,7 @@ def _require_assignment(override: str) -> None:
     if not equals or not key:
         raise UsageError(f"--overrides {shown(override)}: expected key=value, e.g. training.lr=1e-3")
     if not key.startswith(("env.options.", "perturbations.extra")) and key not in _own_keys():
-        raise UsageError(f"--overrides {shown(override)}: unknown key {shown(key)}; {nearest(key, _own_keys())}")
+        raise UsageError(f"--overrides {shown(override)}: unknown key {shown(key)}; {key_hint(key, _own_keys())}")
 
 
 def _explain(error: Exception) -> str:
@@ -334,7 +335,7 @@ def _explain(error: Exception) -> str:
     message = str(error).splitlines()[0]
     unknown = re.match(r"Key '(\w+)' not in", message)
     if unknown:
-        return f"unknown key {key}; {nearest(str(key), _own_keys())}"
+        return f"unknown key {key}; {key_hint(str(key), _own_keys())}"
     return f"{key}: {message}" if key else message
 
 

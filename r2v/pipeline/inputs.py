@@ -19,7 +19,7 @@ from r2v.data.registry import DataRegistry
 from r2v.data.run import verify_run
 from r2v.data.tools import tools_sha256
 from r2v.envs.base import require_playable
-from r2v.errors import InputError, UsageError
+from r2v.errors import InputError, MissingInput, UsageError
 from r2v.llm.providers.keys import require_sendable
 from r2v.log import logger
 from r2v.pipeline.jobs import job
@@ -90,8 +90,16 @@ def require_possible(sections: Any) -> None:
     """Raises UsageError where a stage could not run under these settings, wherever it ran."""
     if hasattr(sections, "require_possible"):
         sections.require_possible()
+    require_policy(sections)
+
+
+def require_policy(sections: Any) -> None:
+    """Raises UsageError where the policy of a stage could not be served or loaded."""
     if hasattr(sections, "policy"):
+        from r2v.memory.local_weights import require_loadable
+
         sections.policy.require_servable()
+        require_loadable(sections.policy)
 
 
 def require_chain(config: Config, wanted: Sequence[Job]) -> None:
@@ -141,6 +149,14 @@ def published(config: Config, name: str, root: Path = Path()) -> Artifact:
     runs that `data.runs` names or else the latest done run. Raises InputError where there is none."""
     if job(name).place is None:
         return collected_runs(config, job(name), root)
+    found = read_published(config, name, root)
+    _warn_of_differences(config, name, place_of(config, name, root), found)
+    return found
+
+
+def read_published(config: Config, name: str, root: Path = Path()) -> Artifact:
+    """Return the artifact that stands at a job's place, whichever settings made it. Raise MissingInput where there is
+    none, InputError where it is damaged."""
     row, place = job(name), place_of(config, name, root)
     if place.is_symlink() and not place.exists():
         raise InputError(f"needs {name}: {place} leads to {place.readlink()}, which is gone; {remedy(row)}")
@@ -150,9 +166,8 @@ def published(config: Config, name: str, root: Path = Path()) -> Artifact:
             raise Damaged(found.folder, f"it is of {found.stage}, {row.stage} belongs at {place}")
     except Damaged as error:
         raise InputError(f"needs {name}: {error}; {remedy(row)}") from None
-    except InputError as error:
-        raise InputError(f"needs {name}: {error}") from None
-    _warn_of_differences(config, name, place, found)
+    except MissingInput as error:
+        raise MissingInput(f"needs {name}: {error.problem}", row.argv) from None
     return found
 
 
@@ -266,7 +281,10 @@ def collected_runs(config: Config, row: Job, root: Path = Path()) -> Artifact:
     if config.data.runs:
         manifests = [registry.get(run_id) for run_id in config.data.runs]
     else:
-        manifests = [registry.latest_run(config.env.benchmark)]
+        manifests = registry.query(benchmark=config.env.benchmark, status="done")[-1:]
+    if not manifests:
+        problem = f"needs {row.name}: {registry.runs}: no done run of {config.env.benchmark}"
+        raise MissingInput(problem, row.argv)
     for manifest in manifests:
         again = f"`r2v collect --run-id {manifest.run_id}`"
         if manifest.status != "done":

@@ -117,11 +117,9 @@ def train_bc(
     }
     write_json(out / "bc_report.json", report)
     logger.info(
-        "  bc: %d steps in %d rows, loss %.4f -> %.4f",
-        report["n_steps"],
-        len(rows),
-        losses[0]["loss"],
-        losses[-1]["loss"],
+        "  bc: %d steps in %d rows, loss %.4f -> %.4f, acts as its teacher at %.1f %% of %d training steps",
+        *(report["n_steps"], len(rows), losses[0]["loss"], losses[-1]["loss"]),
+        *(100 * report["train_match"]["canonical"], report["train_match"]["n_steps"]),
     )
     return report
 

@@ -27,6 +27,7 @@ from r2v import distributed
 from r2v.config import PolicyConfig
 from r2v.errors import EnvironmentFault, InputError, UsageError
 from r2v.log import logger
+from r2v.memory.shapes import require_unquantized
 from r2v.policy.float64 import use_float64_layers
 from r2v.policy.sharded_loading import room_for
 from r2v.randomness import seed_of
@@ -110,13 +111,16 @@ def device_of(policy: PolicyConfig) -> str:
 
 
 def _model(policy: PolicyConfig, source: Path, for_training: bool, sharded: bool) -> Any:
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM
 
     _quiet_libraries()
     if adapters_alone(source):
         return _merged(policy, source, for_training, sharded)
     # Said outright, for transformers would ask on the terminal whether to run code that a model brings along.
     options: dict[str, Any] = {"dtype": _dtype(policy, for_training), "trust_remote_code": False}
+    with readable_model(_cannot(source), _REMEDY):
+        values = AutoConfig.from_pretrained(source, trust_remote_code=False).to_dict()
+    require_unquantized(values, f"policy.model_name={source}")
     if _in_4bit(policy, for_training):
         from transformers import BitsAndBytesConfig
 

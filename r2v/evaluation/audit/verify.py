@@ -40,7 +40,7 @@ from r2v.evaluation.audit.rebuild_tables import VerifyReport, verify_tables
 from r2v.evaluation.audit.replay_episodes import Cell, CellCounts, EpisodesAudit
 from r2v.evaluation.settings import EvaluateSettings, never_branched
 from r2v.evaluation.setup import SETUP, Setup, planned_files, read_setup
-from r2v.evaluation.tables.build import STRUCTURED
+from r2v.evaluation.tables.build import STRUCTURED, require_results
 from r2v.rollout.session import EpisodeSpec, RolloutWorld
 from r2v.storage.artifact_manifest import ARTIFACT_MANIFEST, read_artifact_manifest
 from r2v.storage.integrity import CONFIGURATION
@@ -93,6 +93,7 @@ def verify_results(results: Path, *, trust: bool = False) -> Verified:
 
 def _verified(results: Path, trust: bool) -> Verified:
     require_executed(results)
+    require_results(results)
     there = plain_files(results)
     setup = read_setup(results)
     require_names(setup, results / SETUP)

@@ -17,7 +17,15 @@ from typing import Literal
 
 from r2v.config import Config, identity
 from r2v.pipeline.graph import selection
-from r2v.pipeline.inputs import fingerprint_of, made_already, published, recipe_of, require_chain, require_world
+from r2v.pipeline.inputs import (
+    fingerprint_of,
+    made_already,
+    published,
+    recipe_of,
+    require_chain,
+    require_policy,
+    require_world,
+)
 from r2v.pipeline.jobs import JOBS
 from r2v.pipeline.rows import Job
 from r2v.storage.artifact_manifest import Damaged
@@ -54,7 +62,7 @@ def plan(
     """
     wanted, given = selection(config, start=start, without=without)
     for item in wanted:
-        item.load().sections(config)
+        require_policy(item.load().sections(config))
     made: dict[str, Artifact] = {}
     for name in given:
         made[name] = published(config, name, root)

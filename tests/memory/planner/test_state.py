@@ -162,7 +162,9 @@ def test_a_critic_stays_float32_whatever_the_model_is() -> None:
     assert round(pure["target"], 2) == 0.49
 
 
-@pytest.mark.parametrize(("text", "size"), [("44.53GiB", 47_813_723_422), ("80GB", 80 * 10**9), ("48G", 48 * 2**30)])
+@pytest.mark.parametrize(
+    ("text", "size"), [("44.53GiB", 47_813_723_422), ("80GB", 80 * 10**9), ("48G", 48 * 2**30), ("80", 80 * 2**30)]
+)
 def test_sizes(text: str, size: int) -> None:
     assert parse_size(text) == size
 
