@@ -113,7 +113,7 @@ def train(
     sequences = strands(rows)
     total, scale = max(1, math.ceil(phase.num_epochs * len(sequences) / batch)), len(sequences) / len(rows) / batch
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer = torch.optim.AdamW(parameters, lr=phase.lr, weight_decay=phase.weight_decay)
+    optimizer = _optimizer(model, parameters, phase)
     losses = _resume(folder, model, optimizer, what or "verifier")
     model.train()
     with Progress(what, total, len(losses)) as bar:
@@ -140,6 +140,25 @@ def train(
                 )
     model.eval()
     return Trained(updates=total, losses=tuple(losses))
+
+
+def _optimizer(model: VerifierModel, parameters: Sequence[torch.nn.Parameter], phase: Phase) -> torch.optim.Optimizer:
+    """The phase's AdamW. Of bitsandbytes' the moments of an embedding stay in 32 bits, as TRL's trainer keeps them."""
+    if phase.optimizer is None:
+        return torch.optim.AdamW(parameters, lr=phase.lr, weight_decay=phase.weight_decay)
+    from bitsandbytes.optim import AdamW, GlobalOptimManager
+
+    for module in model.modules():
+        if isinstance(module, torch.nn.Embedding):
+            GlobalOptimManager.get_instance().register_module_override(module, "weight", {"optim_bits": 32})
+    optimizer: torch.optim.Optimizer = AdamW(
+        parameters,
+        lr=phase.lr,
+        weight_decay=phase.weight_decay,
+        optim_bits=8,
+        is_paged=phase.optimizer == "paged_adamw_8bit",
+    )
+    return optimizer
 
 
 def _positions(update: int, batch: int, count: int, seed: int) -> Iterator[int]:
