@@ -8,6 +8,7 @@ ends in the same weights as one that was not, and micro-batches only decide how 
 
 from __future__ import annotations
 
+import importlib
 import io
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -146,12 +147,13 @@ def _optimizer(model: VerifierModel, parameters: Sequence[torch.nn.Parameter], p
     """The phase's AdamW. Of bitsandbytes' the moments of an embedding stay in 32 bits, as TRL's trainer keeps them."""
     if phase.optimizer is None:
         return torch.optim.AdamW(parameters, lr=phase.lr, weight_decay=phase.weight_decay)
-    from bitsandbytes.optim import AdamW, GlobalOptimManager
+    bitsandbytes: Any = importlib.import_module("bitsandbytes.optim")  # untyped
 
     for module in model.modules():
         if isinstance(module, torch.nn.Embedding):
-            GlobalOptimManager.get_instance().register_module_override(module, "weight", {"optim_bits": 32})
-    optimizer: torch.optim.Optimizer = AdamW(
+            manager = bitsandbytes.GlobalOptimManager.get_instance()
+            manager.register_module_override(module, "weight", {"optim_bits": 32})
+    optimizer: torch.optim.Optimizer = bitsandbytes.AdamW(
         parameters,
         lr=phase.lr,
         weight_decay=phase.weight_decay,
