@@ -57,8 +57,9 @@ class VerifierSettings:
     seed: int
 
     def require_possible(self) -> None:
-        """Raises UsageError for weights that cannot be trained."""
+        """Raises UsageError for weights that cannot be trained, or not by this optimizer."""
         self.policy.require_trainable()
+        self.phase.require_optimizer()
 
     def require_anew(self) -> None:
         """Raises UsageError for a judge that is to be the model of a collection which the expert will make."""
