@@ -20,7 +20,8 @@ from __future__ import annotations
 import difflib
 import errno
 import re
-from collections.abc import Iterable
+import shlex
+from collections.abc import Iterable, Sequence
 from typing import ClassVar, Literal, cast, get_args
 
 FailureKind = Literal[
@@ -134,6 +135,21 @@ class InputError(R2VError):
     """An input that is missing, incomplete, malformed, or breaks a split."""
 
     exit_code, kind, meaning = 3, "input", "bad or incomplete input"
+
+
+class MissingInput(InputError):
+    """An input that another command makes: `command`, as the words after `r2v`, or () where it is not known."""
+
+    def __init__(self, problem: str, command: Sequence[str] = ()) -> None:
+        remedy = f"run `{shlex.join(('r2v', *command))}` with this configuration"
+        super().__init__(f"{problem}: {remedy if command else 'run the stage that makes it first'}")
+        self.problem, self.command = problem, tuple(command)
+
+    def configured(self, options: Sequence[str]) -> InputError:
+        """Return the error of a command line, whose options name the configuration."""
+        if not self.command:
+            return self
+        return InputError(f"{self.problem}: run `{shlex.join(('r2v', *self.command, *options))}`")
 
 
 class EmptyResult(R2VError):

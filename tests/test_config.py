@@ -158,7 +158,7 @@ FILES = {
     "unknown_section": ("polcy: {lora_r: 32}", "unknown key polcy; did you mean policy?"),
     "wrong_type": ("training: {num_epochs: many}", "training.num_epochs: Value 'many'"),
     "not_yaml": ("training: [1, 2", "not YAML"),
-    "a_list": ("- training\n- policy", "holds a list"),
+    "a_list": ("- training\n- policy", "line 1: must be keys with values, such as `training: {lr: 1e-3}`, got a list"),
     "empty_section": ("training:", "training"),
     "a_word": ("training", "training"),
 }

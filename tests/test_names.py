@@ -7,6 +7,7 @@ import re
 import subprocess
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -79,15 +80,41 @@ def constants(node: ast.stmt) -> Iterator[str]:
                 yield target.id
 
 
+@cache
+def modules() -> dict[str, ast.Module]:
+    """The package's modules by their files."""
+    return {path.relative_to(REPOSITORY).as_posix(): ast.parse(path.read_text()) for path in PACKAGE.rglob("*.py")}
+
+
 def test_no_public_class_or_constant_stands_twice() -> None:
     places = defaultdict(list)
-    for path in PACKAGE.rglob("*.py"):
-        for node in ast.parse(path.read_text()).body:
+    for path, module in modules().items():
+        for node in module.body:
             for name in [node.name] if isinstance(node, ast.ClassDef) else constants(node):
                 if not name.startswith("_"):
-                    places[name].append(path.relative_to(REPOSITORY).as_posix())
+                    places[name].append(path)
     twice = {name: where for name, where in places.items() if len(where) > 1 and name not in EVERYWHERE}
     assert twice == {}
+
+
+def test_no_sentence_of_a_docstring_has_the_name_of_a_class_or_function_for_a_word() -> None:
+    """A rename by search takes the sentences along: "ProviderRequest each participant", "one request that is
+    succeeded_row". A name of code stands in backticks, in an example, or behind "Raise"."""
+    nodes = [(path, node) for path, module in modules().items() for node in ast.walk(module)]
+    data = {node.arg for _, node in nodes if isinstance(node, ast.arg)}
+    data |= {ast.unparse(node.target) for _, node in nodes if isinstance(node, ast.AnnAssign)}
+    functions = {node.name for _, node in nodes if isinstance(node, ast.FunctionDef) and "_" in node.name} - data
+    classes = {node.name for _, node in nodes if isinstance(node, ast.ClassDef)} - {"OpenAI", "TextWorld", "WebArena"}
+    broken = []
+    for path, node in nodes:
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            lines = (ast.get_docstring(node) or "").splitlines()
+            prose = " ".join(re.sub("`[^`]*`", "", line) for line in lines if line[:1].strip() and "  " not in line)
+            begins = re.match(r"([A-Z][a-z]+[A-Z]\w+) [a-z]", prose)
+            words = re.findall(r"(?<![\w./:*=<(\[-])[a-z]+_[a-z_]+(?![\w(=./:\]>*])", prose)
+            names = {begins[1]} & classes if begins else set()
+            broken += [f"{path}: {name}" for name in {*names, *functions.intersection(words)}]
+    assert broken == []
 
 
 def tracked() -> list[str]:

@@ -218,17 +218,17 @@ def _launch_experiment(values: argparse.Namespace) -> Any:
 
     spec = read_spec(values.experiment)
     if values.mode not in (None, spec.mode):
-        raise UsageError(f"{spec.tree.path} is of mode {spec.mode}, not {values.mode}; type {spec.mode}, or nothing")
+        raise UsageError(f"{spec.path} is of mode {spec.mode}, not {values.mode}; type {spec.mode}, or nothing")
     if spec.mode != "simulation" and _flags(values):
         raise UsageError(f"{_flags(values)[0]}: is for mode: simulation; {spec.name} is mode: {spec.mode}")
     expand(spec)
-    words = [sys.executable, "-m", "r2v", "experiments", "run", "--exp", str(spec.tree.path), *_flags(values)]
+    words = [sys.executable, "-m", "r2v", "experiments", "run", "--exp", str(spec.path), *_flags(values)]
     for option in ("resume", "fresh", "allow_spec_change", "lost"):
         words += [f"--{option.replace('_', '-')}"] if getattr(values, option) else []
     words += ["--slots", str(values.slots), *([] if values.limit is None else ["--limit", str(values.limit)])]
     words += [] if values.slurm is None else ["--slurm", str(values.slurm)]
     words += allowed_words()
-    return background.launch(words, name=spec.name, spec=spec.tree.path)
+    return background.launch(words, name=spec.name, spec=spec.path)
 
 
 def _list(values: argparse.Namespace) -> int:

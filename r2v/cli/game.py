@@ -250,13 +250,13 @@ def parse_rules(assignments: Sequence[str]) -> Rules:
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    from r2v.config.sources import read_override, understood
+    from r2v.config.sources import override_tree, understood
 
     merged = OmegaConf.structured(Rules)
     for assignment in assignments:
         source = f"--rules {assignment}"
         try:
-            tree = read_override(source, assignment)
+            tree = override_tree(source, assignment, Rules)
             merged = understood(source, lambda: OmegaConf.merge(merged, tree))  # noqa: B023
         except OmegaConfBaseException as error:
             raise UsageError(f"{source}: {str(error).splitlines()[0]}") from error

@@ -14,8 +14,8 @@ from contextlib import nullcontext
 from r2v import __version__
 from r2v.cli import stages
 from r2v.cli.boundary import guarded, require_text, require_usable_paths
-from r2v.cli.options import Parser, imports_nothing
-from r2v.errors import EXIT_CODES
+from r2v.cli.options import Parser, config_words, imports_nothing
+from r2v.errors import EXIT_CODES, MissingInput
 from r2v.extensions import importing_nothing
 from r2v.llm.providers import keys
 from r2v.signals import interrupt_on_stop
@@ -23,7 +23,7 @@ from r2v.storage.record import recording
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code."""
+    """Run one command and return its exit code; without one, print the help."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
@@ -32,6 +32,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _act(words: list[str]) -> int:
+    if not words:
+        build_parser().print_help()
+        return 0
     with recording():
         interrupt_on_stop()
         require_text(words)
@@ -40,7 +43,10 @@ def _act(words: list[str]) -> int:
         keys.allow(getattr(arguments, "allow_env", ()))
         act: Callable[[argparse.Namespace], int] = arguments.act
         with importing_nothing() if imports_nothing(arguments) else nullcontext():
-            return act(arguments)
+            try:
+                return act(arguments)
+            except MissingInput as error:
+                raise error.configured(config_words(arguments)) from None
 
 
 def stage_parser() -> argparse.ArgumentParser:

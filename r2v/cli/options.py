@@ -95,6 +95,7 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
         help="configuration values that win over file and flags, such as training.lr=1e-5 (default: none)",
     )
     parser.add_argument("--seed", type=whole(SEED), metavar="N", help="seed of training and of every draw (default: 0)")
+    parser.set_defaults(takes_config=True)
 
 
 def runs_code(parser: argparse.ArgumentParser) -> None:
@@ -138,11 +139,25 @@ def load_config(arguments: argparse.Namespace) -> Config:
     """The configuration that the options describe: file, then flags, then overrides."""
     from r2v.memory.profile_of_model import configured
 
-    # A flag's destination is the dotted key that it stands for.
-    flags = [f"{key}={_as_yaml(value)}" for key, value in vars(arguments).items() if "." in key and value is not None]
+    flags = _flags(arguments)
     if arguments.seed is not None:
         flags.append(f"seed={arguments.seed}")
     return configured(arguments.config, [*flags, *arguments.overrides])
+
+
+def config_words(arguments: argparse.Namespace) -> list[str]:
+    """Return options with which any stage command reads this command line's configuration."""
+    if not getattr(arguments, "takes_config", False):
+        return []
+    words = [] if arguments.config is None else ["--config", str(arguments.config)]
+    words += [] if arguments.seed is None else ["--seed", str(arguments.seed)]
+    overrides = [*_flags(arguments), *arguments.overrides]
+    return [*words, "--overrides", *overrides] if overrides else words
+
+
+def _flags(arguments: argparse.Namespace) -> list[str]:
+    """The flags as `key=value`: a flag's destination is the dotted key that it stands for."""
+    return [f"{key}={_as_yaml(value)}" for key, value in vars(arguments).items() if "." in key and value is not None]
 
 
 def _as_yaml(value: object) -> str:

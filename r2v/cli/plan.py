@@ -88,7 +88,8 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     plan.add_argument(
         "--gpu",
         metavar="SIZE",
-        help=f"memory of one GPU, such as 80GiB (default: {_DEFAULT_GPU}; --probe: the one here)",
+        help=f"memory of one GPU, such as 80GiB; a number alone is GiB (default: {_DEFAULT_GPU}; --probe: the GPU "
+        "here)",
     )
     plan.add_argument(
         "--gpus",

@@ -88,7 +88,7 @@ def add_job(plan: argparse.ArgumentParser) -> None:
         help="mixed: computed in bfloat16, trained in float32 (default: mixed, or the configuration's)",
     )
     plan.add_argument("--four-bit", action="store_true", default=None, help="load the frozen base in nf4")
-    plan.add_argument("--optimizer", choices=get_args(Optimizer), help="default: adamw")
+    plan.add_argument("--optimizer", choices=get_args(Optimizer), help="default: adamw, or the configuration's")
     defaults = {field.name: field.default for field in fields(TrainingJob)}
     for option, meaning in (
         ("prompt-tokens", "tokens of a prompt"),

@@ -1,6 +1,6 @@
 """The commands that set a project up: `r2v init, doctor, cluster`.
 
-r2v init mine --profile nersc           r2v cluster set partition=gpu gpu=h100           r2v doctor
+r2v init mine --profile nersc           r2v cluster set profile=gpu gpu=h100           r2v doctor
 """
 
 from __future__ import annotations

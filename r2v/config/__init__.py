@@ -34,11 +34,20 @@ from r2v.config.hierarchical import (
     ProblemsConfig,
     ReplayConfig,
 )
+from r2v.config.key_hints import key_hint
 from r2v.config.methods import METHODS, Method
 from r2v.config.models import PolicyConfig, TeacherConfig, endpoint_identity
 from r2v.config.profiles import AUTO, PROFILES
 from r2v.config.renamed_keys import current_assignment, warn_of_former_models
-from r2v.config.sources import YAMLFile, keys_of, read_override, read_yaml, require_shapes, understood
+from r2v.config.sources import (
+    YAMLFile,
+    file_tree,
+    keys_of,
+    override_tree,
+    require_shapes,
+    understood,
+    written_tree,
+)
 from r2v.config.tasks import (
     INJECTION_FAMILIES,
     MODES,
@@ -63,8 +72,9 @@ from r2v.config.training import (
     TrainingConfig,
     VerifierConfig,
 )
+from r2v.config.yaml_text import write
 from r2v.constraints import NAME, OneOf, Seed, check_fields, hints_of, shown, unwrap
-from r2v.errors import UsageError, nearest
+from r2v.errors import UsageError
 
 __all__ = [
     "AblationsConfig",
@@ -107,6 +117,7 @@ __all__ = [
     "RolloutConfig",
     "RouterConfig",
     "RunConfig",
+    "Source",
     "TASK_PROBLEMS",
     "TaskSelection",
     "TeacherConfig",
@@ -123,6 +134,12 @@ __all__ = [
 ]
 
 S = TypeVar("S")
+Source = str | Path | dict[str, Any] | None
+"""The YAML file of a configuration, or a tree as `r2v.config.yaml_text` reads one; None: no file."""
+WITHOUT_FILE = "the configuration"
+"""The source of a tree, in errors."""
+Layer = tuple[str, dict[str, Any]]
+"""The name of a source of settings, and its tree."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,7 +217,7 @@ class TaskSelection:
         )
 
 
-def load(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Config:
+def load(path: Source = None, overrides: Sequence[str] = ()) -> Config:
     """Merge defaults, a profile, a YAML file and `key=value` overrides into a checked Config.
 
     Raises UsageError (exit 2) in one line for a missing file, an unknown key (with the nearest one), a value of the
@@ -220,7 +237,7 @@ def _recorded(file: YAMLFile) -> Config:
     return _loaded([_layer(file)])
 
 
-def _loaded(layers: Sequence[tuple[str, Any]]) -> Config:
+def _loaded(layers: Sequence[Layer]) -> Config:
     from omegaconf import OmegaConf
 
     source, merged = "the defaults", copy.deepcopy(_defaults())
@@ -237,33 +254,32 @@ def _loaded(layers: Sequence[tuple[str, Any]]) -> Config:
     return config
 
 
-def _profile(layers: Sequence[tuple[str, Any]]) -> str | None:
+def _profile(layers: Sequence[Layer]) -> str | None:
     """The profile that a user names, if there is one of that name."""
-    from omegaconf import OmegaConf
-
-    plain: list[Any] = [OmegaConf.to_container(tree, resolve=False) for _, tree in layers]
-    named = [tree["profile"] for tree in plain if "profile" in tree]
+    named = [tree["profile"] for _, tree in layers if "profile" in tree]
     return named[-1] if named and isinstance(named[-1], str) and named[-1] in PROFILES else None
 
 
-def assigned_keys(path: str | Path | None = None, overrides: Sequence[str] = ()) -> set[str]:
+def assigned_keys(path: Source = None, overrides: Sequence[str] = ()) -> set[str]:
     """The dotted keys that a file and overrides give a value. Raises UsageError as `load` does."""
     return {key for source, tree in _layers(path, overrides) for key in keys_of(source, tree)}
 
 
-def _layers(path: str | Path | None, overrides: Sequence[str]) -> Iterator[tuple[str, Any]]:
-    """(source, tree) of what a user wrote, the weakest first."""
-    if path is not None:
+def _layers(path: Source, overrides: Sequence[str]) -> Iterator[Layer]:
+    """What a user wrote, the weakest first."""
+    if isinstance(path, dict):
+        yield WITHOUT_FILE, written_tree(WITHOUT_FILE, path, Config)
+    elif path is not None:
         yield _layer(YAMLFile.read(Path(path)))
     for override in overrides:
         source = f"--overrides {shown(override)}"
         override = current_assignment(override)
         _require_assignment(override)
-        yield source, _explained(source, lambda: read_override(source, override))  # noqa: B023
+        yield source, override_tree(source, override, Config)
 
 
-def _layer(file: YAMLFile) -> tuple[str, Any]:
-    return str(file.path), _explained(str(file.path), lambda: read_yaml(file))
+def _layer(file: YAMLFile) -> Layer:
+    return str(file.path), file_tree(file, Config)
 
 
 @functools.cache
@@ -274,13 +290,12 @@ def _defaults() -> Any:
     return OmegaConf.structured(Config)
 
 
-def _merged(source: str, tree: Any, changes: Any) -> Any:
+def _merged(source: str, tree: Any, changes: dict[str, Any]) -> Any:
     """The tree with other values. Neither is to be used again: copying the whole of it for each override is dear."""
     from omegaconf import OmegaConf
 
     def merge() -> Any:
-        if OmegaConf.is_dict(changes):
-            require_shapes(source, tree, changes)
+        require_shapes(source, tree, changes)
         return OmegaConf.unsafe_merge(tree, changes)
 
     return _explained(source, lambda: understood(source, merge))
@@ -311,7 +326,7 @@ def _require_assignment(override: str) -> None:
     if not equals or not key:
         raise UsageError(f"--overrides {shown(override)}: expected key=value, e.g. training.lr=1e-3")
     if not key.startswith(("env.options.", "perturbations.extra")) and key not in _own_keys():
-        raise UsageError(f"--overrides {shown(override)}: unknown key {shown(key)}; {nearest(key, _own_keys())}")
+        raise UsageError(f"--overrides {shown(override)}: unknown key {shown(key)}; {key_hint(key, _own_keys())}")
 
 
 def _explain(error: Exception) -> str:
@@ -320,7 +335,7 @@ def _explain(error: Exception) -> str:
     message = str(error).splitlines()[0]
     unknown = re.match(r"Key '(\w+)' not in", message)
     if unknown:
-        return f"unknown key {key}; {nearest(str(key), _own_keys())}"
+        return f"unknown key {key}; {key_hint(str(key), _own_keys())}"
     return f"{key}: {message}" if key else message
 
 
@@ -341,9 +356,7 @@ def _own_keys() -> tuple[str, ...]:
 
 def to_yaml(config: Config) -> str:
     """The configuration as YAML that `load` accepts again."""
-    import yaml
-
-    return yaml.dump(_plain(Config, config), Dumper=_dumper(), allow_unicode=True, sort_keys=False)
+    return write(_plain(Config, config))
 
 
 def _plain(hint: Any, value: Any) -> Any:
@@ -357,22 +370,3 @@ def _plain(hint: Any, value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _plain(inner[1], item) for key, item in value.items()}
     return float(value) if base is float and value is not None else value
-
-
-@functools.cache
-def _dumper() -> Any:
-    """YAML's writer, which quotes all text that OmegaConf would read as a number or a truth value."""
-    import yaml
-
-    class Dumper(yaml.CSafeDumper if yaml.__with_libyaml__ else yaml.SafeDumper):  # type: ignore[misc]
-        """One of our own, as representers belong to a class."""
-
-    def write_text(dumper: Any, text: str) -> Any:
-        try:
-            quoted = text in ("y", "Y", "n", "N") or float(text) is not None
-        except ValueError:
-            quoted = False
-        return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="'" if quoted else None)
-
-    Dumper.add_representer(str, write_text)
-    return Dumper

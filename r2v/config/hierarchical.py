@@ -151,6 +151,11 @@ class CriticConfig:
     def __post_init__(self) -> None:
         check_fields("hierarchical.critic", self)
 
+    @property
+    def published(self) -> bool:
+        """True if the encoder is a published one, whose files are read."""
+        return self.model_name != "tiny"
+
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayConfig:

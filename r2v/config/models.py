@@ -179,6 +179,9 @@ class PolicyConfig:
     model_name: PathText = "tiny"
     """tiny (the bundled student), toy (the bundled model of hierarchical training's word problems), a local directory,
     or a hub name."""
+    revision: Line | None = field(default=None, metadata=RUNTIME)
+    """Commit, branch or tag of a hub model; None: the commit of its main branch in the hub's cache, else the newest.
+    `run_all` writes the commit into the chain. Its files, and not its name, are in every fingerprint."""
     lora_r: Annotated[int, Range(at_least=0, at_most=65_536)] = 0
     """LoRA rank; 0: all weights are trained."""
     lora_alpha: Count | None = None

@@ -24,20 +24,18 @@ def current_assignment(override: str) -> str:
     return f"{RENAMED_KEYS[key]}{equals}{value}"
 
 
-def rename_keys(tree: Any, source: str) -> None:
-    """Move the values of renamed keys in a loaded file (an OmegaConf tree) to their current names. A value that is also
-    given under the current name wins."""
-    from omegaconf import OmegaConf
-
+def rename_keys(tree: dict[str, Any], source: str) -> None:
+    """Move the values of renamed keys in a tree that was read to their current names, in the same section. A value that
+    is also given under the current name wins."""
     for old, new in RENAMED_KEYS.items():
-        stem, _, name = old.rpartition(".")
-        section = OmegaConf.select(tree, stem) if stem else tree
-        if not OmegaConf.is_dict(section) or name not in section:
+        *sections, name = old.split(".")
+        section: Any = tree
+        for part in sections:
+            section = section.get(part) if isinstance(section, dict) else None
+        if not isinstance(section, dict) or name not in section:
             continue
         _warn(old, source)
-        value = section.pop(name)
-        if OmegaConf.select(tree, new) is None:
-            OmegaConf.update(tree, new, value)
+        section.setdefault(new.rpartition(".")[2], section.pop(name))
 
 
 def warn_of_former_models(tree: Any) -> None:

@@ -1,7 +1,7 @@
 """Configuration sources: a YAML file or a `key=value` override, read as a tree of plain values and references.
 
-What a user types is refused here before anything is made of it: `???` in place of a value, files too large or too deep
-to have been written by hand, and every interpolation but two:
+What a user types is refused here before anything is made of it: what `r2v.config.yaml_text` refuses, `???` in place of
+a value, and every interpolation but two:
 
     ${data.num_episodes}      the value of another key
     ${oc.env:SCRATCH}         an environment variable that names a place, a user or a machine
@@ -19,13 +19,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from r2v.config.renamed_keys import rename_keys
+from r2v.config.yaml_text import DEEPEST, LARGEST_FILE, as_type, file_text, read
 from r2v.constraints import shown
-from r2v.errors import UsageError
-
-LARGEST_FILE = 1_000_000
-"""Bytes of a configuration file; the largest of ours has some 2,000."""
-DEEPEST = 20
-"""Levels of a configuration; the defaults have three."""
+from r2v.errors import InputError, UsageError
 
 PLACES = re.compile(
     r"HOME|USER|LOGNAME|HOSTNAME|PWD|SHELL|LANG|TMPDIR|TMP|TEMP|SCRATCH|WORK|PROJECT|DATA|STORE|GROUP"
@@ -52,117 +48,80 @@ class YAMLFile:
     @classmethod
     def read(cls, path: Path) -> YAMLFile:
         """Return the file. Raise UsageError naming it where it cannot be read."""
-        return cls(path, _text(path))
+        try:
+            return cls(path, file_text(path))
+        except InputError as error:
+            raise UsageError(f"--config {error}") from None
 
 
-def read_yaml(file: YAMLFile) -> Any:
-    """The tree of a file, renamed keys under their current names. Raises UsageError naming the file."""
-    from omegaconf import DictConfig, OmegaConf
-
-    path, text = file.path, file.text
-    understood(str(path), lambda: _require_shallow(str(path), text))
-    loaded = understood(str(path), lambda: OmegaConf.create(text))
-    if not isinstance(loaded, DictConfig):
-        raise UsageError(f"{path}: holds a list, not sections such as `training: {{lr: 1e-3}}`")
-    understood(str(path), lambda: _require_plain(str(path), loaded))
-    rename_keys(loaded, str(path))
-    return loaded
+def file_tree(file: YAMLFile, section: type) -> dict[str, Any]:
+    """Return the tree of a file as `section` declares its types. Raise UsageError naming the file."""
+    return written_tree(str(file.path), read(file.text, file.path).mapping(), section)
 
 
-def read_override(source: str, override: str) -> Any:
-    """The tree of one `key=value`. Raises UsageError naming the `source`."""
-    from omegaconf import OmegaConf
+def written_tree(source: str, written: dict[str, Any], section: type) -> dict[str, Any]:
+    """Return a tree that was read, as `section` declares its types and renamed keys under their current names. Raise
+    UsageError naming the source."""
+    rename_keys(written, source)
+    tree: dict[str, Any] = as_type(written, section)
+    _require_plain(source, tree)
+    return tree
 
+
+def override_tree(source: str, override: str, section: type) -> dict[str, Any]:
+    """Return the tree of one `key=value` as `section` declares its types. Raise UsageError naming the source."""
     if len(override) > LARGEST_FILE:
         raise UsageError(f"{source[:80]}...: has {len(override)} characters, at most {LARGEST_FILE} are read")
-    understood(source, lambda: _require_shallow(source, override.partition("=")[2]))
-    loaded = understood(source, lambda: OmegaConf.from_dotlist([override]))
-    understood(source, lambda: _require_plain(source, loaded))
-    return loaded
+    key, _, text = override.partition("=")
+    written = read(text, source).value
+    for name in reversed(key.split(".")):
+        written = {name: written}
+    return written_tree(source, written, section)
 
 
 def understood(source: str, read: Callable[[], T]) -> T:
-    """What `read` makes of a source. What YAML and OmegaConf raise, documented or not, is one UsageError naming it."""
+    """Return the result of `read`. Raise UsageError naming the source for whatever OmegaConf raises, documented or
+    not."""
     from omegaconf.errors import OmegaConfBaseException
-    from yaml import YAMLError
 
     try:
         return read()
     except OmegaConfBaseException:
         raise  # it names the key, and the caller the nearest one
-    except (YAMLError, UnicodeError) as error:
-        raise UsageError(f"{source}: not YAML: {shown(' '.join(str(error).split()))}") from error
     except RecursionError as error:
         raise UsageError(f"{source}: nested more deeply than {DEEPEST} levels") from error
     except (TypeError, ValueError, AttributeError, ArithmeticError, LookupError, AssertionError) as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        if "integer string conversion" in reason:
-            reason = "a number of thousands of digits"
-        raise UsageError(f"{source}: {shown(reason)}") from error
+        raise UsageError(f"{source}: {shown(' '.join(str(error).split()) or type(error).__name__)}") from error
 
 
-def require_shapes(source: str, tree: Any, changes: Any, stem: str = "") -> None:
-    """Raises UsageError naming the key where a list stands for a mapping or the reverse; OmegaConf would not."""
+def require_shapes(source: str, tree: Any, changes: dict[str, Any], stem: str = "") -> None:
+    """Raise UsageError naming the key where a list stands for a mapping or the reverse; OmegaConf would not."""
     from omegaconf import OmegaConf
 
-    for key in changes:
-        if key not in tree or OmegaConf.is_interpolation(changes, key) or OmegaConf.is_interpolation(tree, key):
+    for key, given in changes.items():
+        if key not in tree or OmegaConf.is_interpolation(tree, key):
             continue
-        known, given = tree._get_node(key), changes._get_node(key)
-        if OmegaConf.is_dict(known) and OmegaConf.is_list(given):
+        known = tree._get_node(key)
+        if OmegaConf.is_dict(known) and isinstance(given, list):
             raise UsageError(f"{source}: {stem}{key}: must be keys with values, got the list {shown(given)}")
-        if OmegaConf.is_list(known) and OmegaConf.is_dict(given):
+        if OmegaConf.is_list(known) and isinstance(given, dict):
             raise UsageError(f"{source}: {stem}{key}: must be a list, got {shown(given)}")
-        if OmegaConf.is_dict(known) and OmegaConf.is_dict(given):
+        if OmegaConf.is_dict(known) and isinstance(given, dict):
             require_shapes(source, known, given, f"{stem}{key}.")
 
 
-def _text(path: Path) -> str:
-    try:
-        if not path.exists():
-            raise UsageError(f"--config {path}: no such file")
-        if not path.is_file():
-            raise UsageError(f"--config {path}: not a file")
-        with path.open("rb") as file:
-            content = file.read(LARGEST_FILE + 1)
-    except OSError as error:
-        raise UsageError(f"--config {shown(path)}: {error.strerror or error}") from error
-    if len(content) > LARGEST_FILE:
-        raise UsageError(f"--config {path}: larger than {LARGEST_FILE} bytes; no configuration is")
-    return understood(str(path), content.decode)
-
-
-def _require_shallow(source: str, text: str) -> None:
-    """Raises UsageError for YAML nested too deeply. Read event by event, for the library's C code builds trees by
-    recursion and ends the process where they are deep."""
-    import yaml
-
-    depth = 0
-    for event in yaml.parse(text, Loader=yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader):
-        if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
-        elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
-        if depth > DEEPEST:
-            raise UsageError(f"{source}: nested more deeply than {DEEPEST} levels")
-
-
-def _require_plain(source: str, tree: Any) -> None:
-    """Raises UsageError for `???`, for a tree too deep, and for an interpolation that is not allowed."""
-    from omegaconf import OmegaConf
-
-    for key, value in _leaves(source, OmegaConf.to_container(tree, resolve=False)):
+def _require_plain(source: str, tree: dict[str, Any]) -> None:
+    """Raise UsageError for `???`, for a tree too deep, and for an interpolation that is not allowed."""
+    for key, value in _leaves(source, tree):
         if isinstance(value, str) and value.strip() == "???":
             raise UsageError(f"{source}: {key}: ??? stands for a value that is missing; give one, or leave the key out")
         for match in _REFERENCE.finditer(value) if isinstance(value, str) else ():
             _require_allowed(source, key, match)
 
 
-def keys_of(source: str, tree: Any) -> set[str]:
-    """The dotted keys that a tree gives values."""
-    from omegaconf import OmegaConf
-
-    return {key for key, _ in _leaves(source, OmegaConf.to_container(tree, resolve=False))}
+def keys_of(source: str, tree: dict[str, Any]) -> set[str]:
+    """Return the dotted keys that a tree gives values."""
+    return {key for key, _ in _leaves(source, tree)}
 
 
 def _leaves(source: str, value: Any, key: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Annotated, Any, Literal, get_args
 
-from r2v.config.checks import RUNTIME, Names, Seeds, check
+from r2v.config.checks import IF_GIVEN, RUNTIME, Names, Seeds, check
 from r2v.constraints import (
     Count,
     NotNegative,
@@ -19,9 +20,11 @@ from r2v.constraints import (
     Temperature,
     check_fields,
 )
+from r2v.errors import UsageError
 
 PhaseName = Literal["bc", "preference", "verifier"]
 PHASES: tuple[PhaseName, ...] = get_args(PhaseName)
+OptimizerName = Literal["adamw", "adamw_8bit", "paged_adamw_8bit"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +47,8 @@ class PhaseConfig:
     """Largest gradient norm; None: training.grad_clip."""
     save_steps: Count | None = field(default=None, metadata=RUNTIME)
     """Updates between checkpoints; None: training.save_steps."""
+    optimizer: OptimizerName | None = field(default=None, metadata=IF_GIVEN)
+    """As training.optimizer; None: that one."""
     max_examples: Count | None = None
     """Most examples to train on, drawn by key; None: all."""
 
@@ -61,10 +66,20 @@ class Phase:
     grad_clip: NotNegative
     save_steps: Count = field(metadata=RUNTIME)
     max_examples: Count | None
+    optimizer: OptimizerName | None = field(default=None, metadata=IF_GIVEN)
+    """None: torch's AdamW."""
     ranks: Count | None = field(default=None, metadata=RUNTIME)
     zero: Annotated[int, OneOf(values=(0, 2, 3))] = field(default=0, metadata=RUNTIME)
     deepspeed: PathText | None = field(default=None, metadata=RUNTIME)
     fsdp: bool = field(default=False, metadata=RUNTIME)
+
+    def require_optimizer(self) -> None:
+        """Raise UsageError for an optimizer that is not installed."""
+        if self.optimizer is not None and find_spec("bitsandbytes") is None:
+            raise UsageError(
+                f"training.optimizer={self.optimizer}: bitsandbytes is not installed; pip install 'r2v[gpu]', or leave "
+                "it at adamw"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +102,10 @@ class TrainingConfig:
     """Largest gradient norm; a larger one is scaled down to it; 0: never."""
     save_steps: Count = field(default=200, metadata=RUNTIME)
     """Updates between checkpoints."""
+    optimizer: OptimizerName | None = field(default=None, metadata=IF_GIVEN)
+    """adamw: torch's AdamW, as where it is None; adamw_8bit: bitsandbytes' (`pip install 'r2v[gpu]'`), whose moments
+    take a quarter of the memory, those of an embedding aside; paged_adamw_8bit: the same with moments that a GPU may
+    put into the CPU's memory. No 8-bit one is sharded, and none was run on a GPU with this version."""
     ranks: Count | None = field(default=None, metadata=RUNTIME)
     """Data-parallel processes of bc and preference, a GPU each; None: one per visible GPU. They divide the batch of an
     update, so their number changes results by rounding only."""
@@ -122,6 +141,13 @@ class TrainingConfig:
             "replaces training.zero and training.deepspeed, which must be left out",
             self.deepspeed or self.zero,
         )
+        for phase in (self, self.bc, self.preference, self.verifier):
+            check(
+                phase.optimizer in (None, "adamw") or not (self.zero or self.deepspeed or self.fsdp),
+                "training.optimizer",
+                "must be adamw with training.zero, training.deepspeed or training.fsdp: 8-bit moments are not sharded",
+                phase.optimizer,
+            )
         for name, value in vars(self.router).items():
             check(
                 value is None or name == "max_examples",
@@ -138,6 +164,10 @@ class TrainingConfig:
         for key, value in values.items():
             if value is None and key != "max_examples":
                 values[key] = getattr(self, key)
+        if values["optimizer"] == "adamw":
+            values["optimizer"] = (
+                None  # one name in every fingerprint, and none in those from before there was a choice
+            )
         return Phase(**values)
 
 

@@ -23,7 +23,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class EmulatedCompletion:
-    """What a model answered, before it is put into a provider's format."""
+    """A model's answer, before it is put into a provider's format."""
 
     request: EmulatedRequest
     texts: tuple[str, ...]

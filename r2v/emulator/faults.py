@@ -25,7 +25,7 @@ commit: a create, synchronous call or upload that is carried out and then not co
     commit_then_500        500 after the commit
     commit_then_529        529 after the commit
     commit_then_reset      connection reset after the commit
-    commit_then_silence    nothing is completion for Timing.silence seconds, then the connection closes
+    commit_then_silence    nothing is sent for Timing.silence seconds, then the connection closes
 
 upload: a file that is uploaded
     file_late_404          creating a batch of it is refused with 404 for Timing.late seconds after the upload
@@ -60,7 +60,7 @@ line: one request of a batch, when it is run; none of these is billed
     line_string_code       OpenAI: response null and error.code a word; Anthropic: an error type nobody knows
     line_missing           the request has no line at all, and is not counted as failed
 
-answer: one request that is succeeded_row, in a batch or not; billed
+answer: one request that is answered, in a batch or not; billed
     refusal                the model refuses (content_filter and message.refusal; stop_reason refusal)
     max_tokens             cut at half: finish_reason length, stop_reason max_tokens
     context_full           cut at half: finish_reason length, stop_reason model_context_window_exceeded

@@ -37,7 +37,7 @@ class ProviderLimits:
 
 @dataclass(frozen=True, kw_only=True)
 class EmulatedLimits:
-    """EmulatedLimits of both providers; the defaults are the published ones that hold in every usage tier."""
+    """The limits of both providers; the defaults are the published ones that hold in every usage tier."""
 
     openai: ProviderLimits = field(default_factory=lambda: ProviderLimits(requests=50_000, bytes=200_000_000))
     anthropic: ProviderLimits = field(default_factory=lambda: ProviderLimits(requests=100_000, bytes=256_000_000))
@@ -52,7 +52,7 @@ class Timing:
     """Seconds that faults take, and what the synchronous calls take without one."""
 
     silence: float = 60.0
-    """`commit_then_silence`: how long nothing is completion before the connection is cut."""
+    """`commit_then_silence`: seconds without a byte before the connection is cut."""
     late: float = 2.0
     """`file_late_*`, `listed_late`: how long after its creation a thing is found."""
     skew: float = -3600.0

@@ -52,7 +52,7 @@ class Verdict:
         seen = "all tasks alike" if self.detectable is None else f"minimum detectable effect {self.detectable:.3f}"
         return (
             f"success {self.trained:.3f} after training, {self.cloned:.3f} before, {self.n_tasks} calibration tasks: "
-            f"{self.difference:+.3f} [{low:+.3f}, {high:+.3f}], {seen}"
+            f"difference {self.difference:+.3f}, 95 % interval [{low:+.3f}, {high:+.3f}], {seen}"
         )
 
 

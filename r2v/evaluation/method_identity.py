@@ -15,12 +15,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from r2v.config import identity
+from r2v.config import PolicyConfig, identity
 from r2v.config.methods import METHODS, ROUTERS, STRONG
 from r2v.envs.base import Benchmark
 from r2v.storage.artifact_manifest import json_sha256
 from r2v.storage.files import content_sha256
 from r2v.storage.integrity import content_files
+from r2v.storage.model_identity import BASE_RECORD, base_sha256
+from r2v.storage.weights import ADAPTERS, BUNDLED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,10 +59,10 @@ class MethodIdentity:
             world=world_identity(cfg, benchmark),
             llm=[identity(cfg.teacher), prices["llm"]],
             policies={
-                name: [identity(cfg.policy), prices["slm"], content_of(weights)]
+                name: [identity(cfg.policy), prices["slm"], _weights_of(cfg.policy, weights)]
                 for name, weights in {"": policy, **(variants or {})}.items()
             },
-            verifier=None if verifier is None else [identity(cfg.policy), content_of(verifier)],
+            verifier=None if verifier is None else [identity(cfg.policy), _weights_of(cfg.policy, verifier)],
             features=num_samples,
             routers={}
             if router is None
@@ -93,8 +95,19 @@ def world_identity(cfg: Any, benchmark: Benchmark) -> list[Any]:
     return [identity(cfg.env), benchmark.version, identity(cfg.perturbations), identity(cfg.inference)]
 
 
+def _weights_of(policy: PolicyConfig, weights: Path | None) -> Any:
+    """A hash of weights, and of the base where it is played as it is, or under adapters that don't record theirs."""
+    if weights is None:
+        base_counts = policy.model_name not in BUNDLED
+    else:
+        base_counts = (weights / ADAPTERS).exists() and not (weights / BASE_RECORD).exists()
+    if not base_counts:
+        return content_of(weights)
+    return [content_of(weights), base_sha256(policy.model_name, policy.revision, hash_weights=True)]
+
+
 def content_of(path: Path | None) -> str | None:
-    """A hash that stands for a folder's or a file's content; None for no file, the base model as it is named."""
+    """A hash that stands for a folder's or a file's content; None for no file."""
     if path is None:
         return None
     return json_sha256(content_files(path)) if path.is_dir() else content_sha256(path)

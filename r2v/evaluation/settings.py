@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from r2v import config as c
 from r2v.config import identity
-from r2v.config.methods import ORACLE, OURS, ROUTERS, WEAK
+from r2v.config.methods import ORACLE, OURS, ROUTERS, STRONG, WEAK
 from r2v.evaluation.setup import BRANCHED, FRONTIER, GAINS
 from r2v.router.escalation import needs_score
 
@@ -65,6 +65,11 @@ class EvaluateSettings:
     def asks_teacher(self) -> bool:
         """Whether it can't do without the teacher."""
         return self.evaluation.asks_teacher
+
+    @property
+    def reads_base(self) -> bool:
+        """True if the policy plays: its base is not read where the teacher plays alone."""
+        return any(method != STRONG for method in self.evaluation.played)
 
     @property
     def routed(self) -> list[str]:

@@ -13,11 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from r2v import config as c
 from r2v.config.ablations import ABLATION_ROWS, ALL_ROWS, Ablation
 from r2v.config.methods import ROUTERS, STRONG, WEAK
+from r2v.config.yaml_text import as_type, read
+from r2v.constraints import hints_of
 from r2v.errors import UsageError
 from r2v.experiments.ablation_reach import why_left_out
 from r2v.log import logger
@@ -175,17 +177,17 @@ def _evaluated(changed: c.Config, condition: str, methods: Sequence[str]) -> c.C
 
 def _changed(config: c.Config, overrides: Sequence[str]) -> c.Config:
     """The configuration under these overrides."""
-    import yaml
-
     for override in overrides:
-        key, _, value = override.partition("=")
-        config = _with_key(config, key.split("."), yaml.safe_load(value))
+        key, _, text = override.partition("=")
+        config = _with_key(config, key.split("."), read(text, override).value)
     return config
 
 
-def _with_key(section: Any, path: Sequence[str], value: Any) -> Any:
+def _with_key(section: Any, path: Sequence[str], written: Any) -> Any:
     name, *rest = path
-    return replace(section, **{name: _with_key(getattr(section, name), rest, value) if rest else value})
+    if rest:
+        return replace(section, **{name: _with_key(getattr(section, name), rest, written)})
+    return replace(section, **{name: as_type(written, hints_of(cast(Any, type(section)))[name])})
 
 
 def _measured(evaluated: Artifact) -> Measured:

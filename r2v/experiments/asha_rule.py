@@ -10,12 +10,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import yaml
-
+from r2v.config.yaml_text import Document, as_type, plain, read
 from r2v.constraints import shown
 from r2v.errors import UsageError, nearest
 from r2v.experiments.conditions import at
-from r2v.experiments.located_yaml import LocatedTree
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +26,7 @@ class AshaRule:
     eta: int = 3
 
 
-def asha_rule(tree: LocatedTree) -> AshaRule | None:
+def asha_rule(tree: Document) -> AshaRule | None:
     """The rule of a specification; None where it has none. Raises UsageError naming the line."""
     if "asha" not in tree.value:
         return None
@@ -40,7 +38,7 @@ def asha_rule(tree: LocatedTree) -> AshaRule | None:
             tree.refuse(f"unknown key; {nearest(key, ('resource', 'levels', 'eta'))}", "asha", key)
     if not isinstance(rule.get("resource"), str):
         tree.refuse("names no resource: the key whose value makes a run longer, such as router.num_tasks", "asha")
-    levels, eta = rule.get("levels", []), rule.get("eta", 3)
+    levels, eta = plain(rule.get("levels", [])), as_type(rule.get("eta", 3), int)
     if not isinstance(levels, list) or ("levels" in rule and len(levels) < 2) or levels != sorted(set(levels)):
         tree.refuse("must be at least two values, each above the one before, such as [10, 30, 90]", "asha", "levels")
     if type(eta) is not int or eta < 2:
@@ -55,7 +53,7 @@ def levels_of(rule: AshaRule, texts: Iterable[str]) -> tuple[Any, ...]:
     names none and the points no one number that makes three."""
     if rule.levels:
         return rule.levels
-    asked = [at(yaml.safe_load(text), rule.resource) for text in texts]
+    asked = [at(plain(read(text, "a point").value), rule.resource) for text in texts]
     whole = asked[0]
     if any(value != whole for value in asked) or isinstance(whole, bool) or not isinstance(whole, (int, float)):
         raise UsageError(

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from r2v.config.yaml_text import plain, read_file
 from r2v.console import text_table
 from r2v.experiments.expansion import shown_value
-from r2v.experiments.located_yaml import read_located
 from r2v.experiments.metrics import metrics_of
 from r2v.experiments.records import read_record
 
@@ -21,7 +21,7 @@ def difference_lines(folder: Path, first: str, second: str) -> list[str]:
     that is not there, InputError for a configuration that is gone."""
     record = read_record(folder)
     runs = [record.run(first), record.run(second)]
-    configs = [dict(_leaves(read_located(Path(run.config_path)).value)) for run in runs]
+    configs = [dict(_leaves(plain(read_file(Path(run.config_path)).value))) for run in runs]
     figures = [metrics_of(Path(run.run_dir)) for run in runs]
     rows = [("", first, second)]
     rows += [(key, shown_value(a), shown_value(b)) for key, a, b in _differing(*configs)]

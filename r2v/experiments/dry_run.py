@@ -91,13 +91,14 @@ def _costs(spec: ExperimentSpec, points: Sequence[Point]) -> list[PointCost]:
 
 
 def _cost(stage: str, point: Point, counted: set[str]) -> PointCost:
+    from r2v.config.yaml_text import read
     from r2v.experiments.point import config_of, jobs_of
     from r2v.pipeline.graph import selection, upstream
     from r2v.pipeline.plan.jobs_to_do import plan
     from r2v.pipeline.plan.known import known_here, uncounted_line
     from r2v.slurm.estimate import planned_by_headers
 
-    config = config_of(point.text)
+    config = config_of(read(point.text, point.run).mapping())
     wanted = upstream(jobs_of(stage, config), selection(config)[0])
     steps = [step for step in plan(config) if step.job.name in wanted]
     new = [step for step in steps if step.state != "up to date" and step.recipe not in counted]

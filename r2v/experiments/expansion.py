@@ -18,10 +18,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from r2v.config.yaml_text import plain, read_file, write
 from r2v.constraints import shown
 from r2v.errors import InputError, UsageError, nearest
 from r2v.experiments.conditions import has, holds, matches
-from r2v.experiments.located_yaml import plain_yaml, read_located
 from r2v.experiments.spec import ExperimentSpec
 from r2v.log import logger
 from r2v.storage.artifact_manifest import json_sha256
@@ -33,16 +33,22 @@ SHOWN = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """One configuration of an experiment. `values` are the swept ones, `setting` those without the seed."""
+    """One configuration of an experiment."""
 
     run: str
     base: Path
-    values: dict[str, Any]
+    written: dict[str, Any]
+    """The swept values, as they were written."""
     seed: int | None
     text: str
     """The resolved configuration, which is what the run reads."""
     identity: str
     """SHA-256 of what is run and of the resolved configuration."""
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The swept values."""
+        return {key: plain(value) for key, value in self.written.items()}
 
     @property
     def label(self) -> str:
@@ -53,7 +59,7 @@ class Point:
 def label_of(values: dict[str, Any], seed: int | None = None) -> str:
     """Values as `key=value` words."""
     told = {**values, **({} if seed is None else {"seed": seed})}
-    return " ".join(f"{key}={shown_value(value)}" for key, value in told.items())
+    return " ".join(f"{key}={shown_value(plain(value))}" for key, value in told.items())
 
 
 def expand(spec: ExperimentSpec) -> list[Point]:
@@ -63,26 +69,27 @@ def expand(spec: ExperimentSpec) -> list[Point]:
     refused: list[str] = []
     resolve = _resolver(spec)
     twins = 0
-    for number, (base, values, seed) in enumerate(_drawn(spec), start=1):
+    for number, (base, written, seed) in enumerate(_drawn(spec), start=1):
         run = f"run_{number:03d}"
         try:
-            tree = _overlaid(spec, base, values, seed)
+            tree = _overlaid(spec, base, written, seed)
+            values = plain(tree) if spec.checks else {}
             for check in spec.checks:
-                if not holds(check, tree):
+                if not holds(check, values):
                     raise UsageError(f"{check} does not hold")
             text, content = resolve(tree)
         except UsageError as error:
-            label = label_of(values, seed) or str(base)
+            label = label_of(written, seed) or str(base)
             refused.append(f"{run} ({label}): {error}")
             continue
         identity = json_sha256(content)
         twins += identity in points
-        points.setdefault(identity, Point(run=run, base=base, values=values, seed=seed, text=text, identity=identity))
+        points.setdefault(identity, Point(run=run, base=base, written=written, seed=seed, text=text, identity=identity))
     if refused:
         more = f"; and {len(refused) - SHOWN} more" if len(refused) > SHOWN else ""
-        raise UsageError(f"{spec.tree.path}: {len(refused)} points are refused: {'; '.join(refused[:SHOWN])}{more}")
+        raise UsageError(f"{spec.path}: {len(refused)} points are refused: {'; '.join(refused[:SHOWN])}{more}")
     if not points:
-        raise UsageError(f"{spec.tree.path}: no point is left; exclude and when leave out all of them")
+        raise UsageError(f"{spec.path}: no point is left; exclude and when leave out all of them")
     if twins:
         logger.info("  %d points come to the same configuration as another one; each is run once", twins)
     return [replace(point, run=f"run_{number:03d}") for number, point in enumerate(points.values(), start=1)]
@@ -90,7 +97,7 @@ def expand(spec: ExperimentSpec) -> list[Point]:
 
 def with_value(spec: ExperimentSpec, point: Point, key: str, value: Any, run: str) -> Point:
     """The same point with one more key set: a rung of early stopping. Raises UsageError as `expand` does."""
-    tree = _overlaid(spec, point.base, point.values, point.seed)
+    tree = _overlaid(spec, point.base, point.written, point.seed)
     assign(tree, key, copy.deepcopy(value))
     text, content = _resolver(spec)(tree)
     return replace(point, run=run, text=text, identity=json_sha256(content))
@@ -124,11 +131,11 @@ def _drawn(spec: ExperimentSpec) -> Iterator[Drawn]:
         axes.append([dict(zip(group, values, strict=True)) for values in zip(*group.values(), strict=True)])
     for parts in itertools.product(*axes):
         values = {key: value for part in parts for key, value in part.items()}
-        whole = _overlaid_tree(spec, base, values, None)
+        whole = plain(_overlaid_tree(spec, base, values, None))
         values = {key: value for key, value in values.items() if matches(spec.when.get(key, {}), whole)}
         whole = _overlaid_tree(spec, base, values, None)
         for seed in seeds:
-            seeded = _overlaid_tree(spec, whole, {}, seed) if seed is not None else whole
+            seeded = plain(_overlaid_tree(spec, whole, {}, seed) if seed is not None else whole)
             if not any(matches(condition, seeded) for condition in spec.exclude):
                 yield spec.base_config, values, seed
 
@@ -151,7 +158,7 @@ def _overlaid_tree(
 
 def _base(path: Path) -> dict[str, Any]:
     try:
-        return read_located(path).value
+        return read_file(path).mapping()
     except InputError as error:
         raise UsageError(f"{error}") from None
 
@@ -164,7 +171,7 @@ def _warn_of_strangers(spec: ExperimentSpec, base: dict[str, Any]) -> None:
         if not has(base, key):
             logger.warning(
                 "%s line %d: %s has no %s; %s",
-                spec.tree.path,
+                spec.path,
                 spec.tree.line("sweep", key),
                 spec.base_config,
                 key,
@@ -180,8 +187,8 @@ def _resolver(spec: ExperimentSpec) -> Resolve:
     if spec.command:
         files = {word: content_sha256(Path(word)) for word in spec.command if Path(word).is_file()}
         return lambda tree: (
-            plain_yaml(tree),
-            {"command": list(spec.command), "files": files, "config": tree, "mode": spec.mode},
+            write(plain(tree)),
+            {"command": list(spec.command), "files": files, "config": plain(tree), "mode": spec.mode},
         )
     return lambda tree: _of_pipeline(spec, tree)
 
@@ -191,7 +198,7 @@ def _of_pipeline(spec: ExperimentSpec, tree: dict[str, Any]) -> tuple[str, Any]:
     from r2v.config import identity, to_yaml
     from r2v.experiments.point import config_of, require_runnable
 
-    config = config_of(plain_yaml(tree))
+    config = config_of(tree)
     require_runnable(spec.stage, config)
     return to_yaml(config), {"stage": spec.stage or spec.mode, "config": identity(config)}
 

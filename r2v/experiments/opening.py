@@ -64,14 +64,14 @@ def opened(folder: Path, spec: ExperimentSpec, points: Sequence[Point], options:
         record = read_record(folder)
     else:
         record = ExperimentRecord(
-            name=spec.name, mode=spec.mode, spec=str(spec.tree.path), spec_sha256=spec.sha256, created_at=now()
+            name=spec.name, mode=spec.mode, spec=str(spec.path), spec_sha256=spec.sha256, created_at=now()
         )
     known = {run.identity: run for run in record.runs if not run.rung}
     if record.spec_sha256 != spec.sha256 and {point.identity for point in points} != set(known):
         added = sum(point.identity not in known for point in points)
         if not options.allow_spec_change:
             raise UsageError(
-                f"{spec.tree.path}: is not what {folder} was begun with ({added} points are new); "
+                f"{spec.path}: is not what {folder} was begun with ({added} points are new); "
                 "--allow-spec-change appends them, without --resume another experiment begins"
             )
     number = max((int(run.run.split("_")[1]) for run in record.runs), default=0)
@@ -95,7 +95,7 @@ def opened(folder: Path, spec: ExperimentSpec, points: Sequence[Point], options:
             )
         )
     record = replace(record, spec_sha256=spec.sha256, metric=spec.metric, goal=spec.goal)
-    write_text(folder / SPEC_COPY, spec.tree.path.read_text())
+    write_text(folder / SPEC_COPY, spec.path.read_text())
     write_record(folder, record)
     return record
 

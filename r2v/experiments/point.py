@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import csv
 import io
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,17 +28,15 @@ ARTIFACTS_FILE = "artifacts.json"
 """The artifact of each job that a run is made of."""
 
 
-def config_of(text: str) -> Config:
-    """The configuration that a YAML text is. Raises UsageError as reading its file would."""
+def config_of(tree: dict[str, Any]) -> Config:
+    """The configuration that a tree is, as YAML was read. Raises UsageError as reading a file would."""
+    from r2v.config import WITHOUT_FILE
     from r2v.memory.profile_of_model import configured
 
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "config.yaml"
-        write_text(path, text)
-        try:
-            return configured(path)
-        except UsageError as error:
-            raise UsageError(str(error).replace(f"{path}: ", "").replace(str(path), "the configuration")) from None
+    try:
+        return configured(tree)
+    except UsageError as error:
+        raise UsageError(str(error).removeprefix(f"{WITHOUT_FILE}: ")) from None
 
 
 def jobs_of(stage: str, config: Config) -> tuple[str, ...]:

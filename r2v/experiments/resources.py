@@ -11,15 +11,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from r2v.config.yaml_text import Document, plain
 from r2v.constraints import shown
 from r2v.errors import UsageError
-from r2v.experiments.located_yaml import LocatedTree
 
 if TYPE_CHECKING:
     from r2v.slurm.headers import Resources
 
 
-def resources_of(tree: LocatedTree) -> dict[str, str]:
+def resources_of(tree: Document) -> dict[str, str]:
     """The directives of a specification; none where it names none. Raises UsageError naming the line."""
     from r2v.slurm.directives import check
 
@@ -31,10 +31,11 @@ def resources_of(tree: LocatedTree) -> dict[str, str]:
     return {name: _directive(tree, name, value, check) for name, value in values.items()}
 
 
-def _directive(tree: LocatedTree, name: str, value: Any, check: Any) -> str:
+def _directive(tree: Document, name: str, value: Any, check: Any) -> str:
     """A directive's text; a flag is written `exclusive: true`."""
-    text = "" if value is True else str(value)
-    if isinstance(value, (dict, list)) or value is False or value is None:
+    flag = plain(value)
+    text = "" if flag is True else str(value)
+    if isinstance(value, (dict, list)) or flag is False or flag is None:
         tree.refuse(f"must be a text or a number, got {shown(str(value))}", "resources", name)
     try:
         check(name, text, "")

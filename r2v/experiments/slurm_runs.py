@@ -69,9 +69,10 @@ def text_of(folder: Path, spec: ExperimentSpec, run: RunRecord, text: str) -> st
     if spec.stage is None:
         return text
     from r2v.config import to_yaml
+    from r2v.config.yaml_text import read
     from r2v.experiments.point import config_of
 
-    return to_yaml(replace(config_of(text), prefix=chain_name(folder, run.run)))
+    return to_yaml(replace(config_of(read(text, run.run).mapping()), prefix=chain_name(folder, run.run)))
 
 
 def submitted_run(
@@ -98,9 +99,7 @@ def require_accepted(spec: ExperimentSpec) -> None:
         return  # each chain asks about each of its jobs
     answer = check_request(job_resources(spec.resources))
     if not answer.ok:
-        raise UsageError(
-            f"{spec.tree.path}: this cluster will not give what a run asks for: {answer.line}; see resources"
-        )
+        raise UsageError(f"{spec.path}: this cluster will not give what a run asks for: {answer.line}; see resources")
 
 
 @contextlib.contextmanager

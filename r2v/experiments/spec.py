@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from r2v.config.yaml_text import Document, as_type, plain, read_file
 from r2v.constraints import LARGEST_SEED, shown
 from r2v.errors import InputError, UsageError, nearest
 from r2v.experiments.asha_rule import AshaRule, asha_rule
 from r2v.experiments.conditions import require_check
-from r2v.experiments.located_yaml import LocatedTree, read_located
 from r2v.experiments.resources import resources_of
 from r2v.log import logger
 from r2v.pipeline.jobs import COMMANDS
@@ -44,9 +44,11 @@ _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,79}")
 
 @dataclass(frozen=True, kw_only=True)
 class ExperimentSpec:
-    """A specification that has been read: `read_spec`."""
+    """A specification that has been read: `read_spec`. Values that are given to keys of configurations (`sweep`,
+    `fixed_overrides`, `zip`) stand as they were written, for the type of the key to read."""
 
-    tree: LocatedTree
+    path: Path
+    tree: Document
     sha256: str
     name: str
     mode: Mode
@@ -101,12 +103,13 @@ def read_spec(path: Path) -> ExperimentSpec:
     """Read and check a specification. Raises InputError where there is none, UsageError naming the line of the first
     mistake."""
     path = located(path)
-    tree = read_located(path)
-    _require_known(tree)
+    tree = read_file(path)
     values = tree.value
+    _require_known(tree)
     mode = _mode(tree)
     command, stage = _command(tree), _stage(tree, mode)
     spec = ExperimentSpec(
+        path=path,
         tree=tree,
         sha256=content_sha256(path),
         name=_name(tree),
@@ -138,7 +141,7 @@ _KEYS = (
 )
 
 
-def _require_known(tree: LocatedTree) -> None:
+def _require_known(tree: Document) -> None:
     for key in tree.value:
         if key not in _KEYS:
             tree.refuse(f"unknown key; {nearest(key, _KEYS)}", key)
@@ -150,28 +153,28 @@ def _require_known(tree: LocatedTree) -> None:
         tree.refuse(f"must have base_config (with a sweep, if you like) or configs, got {got}", "configs")
 
 
-def _name(tree: LocatedTree) -> str:
+def _name(tree: Document) -> str:
     name = _text(tree, "name")
     if not _NAME.fullmatch(name):
         tree.refuse(f"must be letters, digits, _, . and -, at most 80, got {shown(name)}", "name")
     return name
 
 
-def _mode(tree: LocatedTree) -> Mode:
+def _mode(tree: Document) -> Mode:
     mode = tree.value["mode"]
     if mode not in get_args(Mode):
         tree.refuse(f"must be training or simulation, got {shown(str(mode))}", "mode")
     return mode  # type: ignore[no-any-return]
 
 
-def _goal(tree: LocatedTree) -> Goal:
+def _goal(tree: Document) -> Goal:
     goal = tree.value.get("goal", "max")
     if goal not in get_args(Goal):
         tree.refuse(f"must be max or min, got {shown(str(goal))}", "goal")
     return goal  # type: ignore[no-any-return]
 
 
-def _text(tree: LocatedTree, *keys: str) -> str:
+def _text(tree: Document, *keys: str) -> str:
     value = tree.value
     for key in keys:
         value = value[key]
@@ -180,7 +183,7 @@ def _text(tree: LocatedTree, *keys: str) -> str:
     return value
 
 
-def _texts(tree: LocatedTree, key: str) -> list[str]:
+def _texts(tree: Document, key: str) -> list[str]:
     values = tree.value.get(key, [])
     if not isinstance(values, list) or not all(isinstance(item, str) and item for item in values):
         tree.refuse(f"must be a list of texts, got {shown(str(values))}", key)
@@ -189,7 +192,7 @@ def _texts(tree: LocatedTree, key: str) -> list[str]:
     return values
 
 
-def _mapping(tree: LocatedTree, *keys: str | int) -> dict[str, Any]:
+def _mapping(tree: Document, *keys: str | int) -> dict[str, Any]:
     value: Any = tree.value
     for key in keys:
         value = value.get(key, {}) if isinstance(value, dict) else value[key]
@@ -198,7 +201,7 @@ def _mapping(tree: LocatedTree, *keys: str | int) -> dict[str, Any]:
     return value
 
 
-def _axes(tree: LocatedTree, keys: tuple[str | int, ...]) -> dict[str, list[Any]]:
+def _axes(tree: Document, keys: tuple[str | int, ...]) -> dict[str, list[Any]]:
     found = _mapping(tree, *keys)
     for key, values in found.items():
         if not isinstance(values, list):
@@ -207,13 +210,14 @@ def _axes(tree: LocatedTree, keys: tuple[str | int, ...]) -> dict[str, list[Any]
             )
         if not values:
             tree.refuse("is empty; name at least one value", *keys, key)
-        again = next((item for index, item in enumerate(values) if item in values[:index]), None)
+        candidates = plain(values)
+        again = next((item for index, item in enumerate(candidates) if item in candidates[:index]), None)
         if again is not None and not isinstance(again, bool):
             tree.refuse(f"{shown(str(again))} is listed twice", *keys, key)
     return found
 
 
-def _groups(tree: LocatedTree) -> tuple[dict[str, list[Any]], ...]:
+def _groups(tree: Document) -> tuple[dict[str, list[Any]], ...]:
     """`zip`: a list of groups, or one group."""
     groups = tree.value.get("zip", [])
     if isinstance(groups, dict):
@@ -235,26 +239,26 @@ def _groups(tree: LocatedTree) -> tuple[dict[str, list[Any]], ...]:
     return tuple(found)
 
 
-def _conditions(tree: LocatedTree) -> list[dict[str, Any]]:
+def _conditions(tree: Document) -> list[dict[str, Any]]:
     rows = tree.value.get("exclude", [])
     if not isinstance(rows, list):
         tree.refuse("must be a list of conditions, such as [{lr: 0.1, scheduler: cosine}]", "exclude")
-    return [_mapping(tree, "exclude", index) for index in range(len(rows))]
+    return [plain(_mapping(tree, "exclude", index)) for index in range(len(rows))]
 
 
-def _whens(tree: LocatedTree) -> dict[str, dict[str, Any]]:
-    return {key: _mapping(tree, "when", key) for key in _mapping(tree, "when")}
+def _whens(tree: Document) -> dict[str, dict[str, Any]]:
+    return {key: plain(_mapping(tree, "when", key)) for key in _mapping(tree, "when")}
 
 
-def _seeds(tree: LocatedTree) -> tuple[int, ...]:
-    seeds = tree.value.get("seeds", [])
+def _seeds(tree: Document) -> tuple[int, ...]:
+    seeds = as_type(tree.value.get("seeds", []), list[int])
     fine = isinstance(seeds, list) and all(type(seed) is int and 0 <= seed <= LARGEST_SEED for seed in seeds)
     if not fine or len(set(seeds)) < len(seeds):
         tree.refuse(f"must be a list of different whole numbers, at least 0, got {shown(str(seeds))}", "seeds")
     return tuple(seeds)
 
 
-def _checks(tree: LocatedTree) -> list[str]:
+def _checks(tree: Document) -> list[str]:
     checks = _texts(tree, "checks")
     for index, check in enumerate(checks):
         try:
@@ -264,7 +268,7 @@ def _checks(tree: LocatedTree) -> list[str]:
     return checks
 
 
-def _stage(tree: LocatedTree, mode: Mode) -> str | None:
+def _stage(tree: Document, mode: Mode) -> str | None:
     if "stage" not in tree.value:
         return STAGE if mode == "training" and "command" not in tree.value else None
     stage, names = _text(tree, "stage"), [row.name for row in COMMANDS]
@@ -277,7 +281,7 @@ def _stage(tree: LocatedTree, mode: Mode) -> str | None:
     return stage
 
 
-def _command(tree: LocatedTree) -> tuple[str, ...]:
+def _command(tree: Document) -> tuple[str, ...]:
     command = tree.value.get("command")
     if command is None:
         return ()

@@ -17,18 +17,22 @@ depend on their company, the composition of waves changes no result.
     waves = Waves(workers=2)
     slm = waves.model(backend)
     episodes = waves.run(lambda task=task: play(task, slm) for task in tasks)
+
+In an event loop that runs already, `await slm.reply(request)` serves too: threads and connections are opened for the
+question, or once for all questions inside `async with waves.open():`.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Hashable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack
+from concurrent.futures import Executor
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
+from r2v.llm.engine_resources import EngineResources
 from r2v.llm.futures import call_in_thread, fail_waiting, finish_in_thread, forward_result
 from r2v.llm.memo import Memo, chat_memo_key
 from r2v.llm.ports import Port, WaveCounts
@@ -63,7 +67,7 @@ class _Model:
 
 class Waves:
     """Runs conversations and batches their requests. One instance serves any number of `run` calls, one at a
-    time. `clock` defaults to the running event loop."""
+    time, and single questions in a loop of the user's own. `clock` defaults to the running event loop."""
 
     def __init__(
         self,
@@ -74,15 +78,13 @@ class Waves:
         patience: float = 0.0,
         clock: Clock | None = None,
     ) -> None:
-        self._workers, self._width, self._max_age, self._patience = workers, max_conversations, max_age, patience
+        self._width, self._max_age, self._patience = max_conversations, max_age, patience
         self._injected_clock = clock
         self._ports: list[Port[Any, Any]] = []
         self._acting = 0
         self._in_world = 0
-        self._pool: ThreadPoolExecutor | None = None
-        self._encoder: ThreadPoolExecutor | None = None
-        """One thread, for a tokenizer serves no two at once."""
-        self._model_pool: ThreadPoolExecutor | None = None
+        self._failed = False
+        self._resources = EngineResources(workers)
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def model(self, backend: Backend[Request, Reply] | Remote[Request, Reply], memo: Memo | None = None) -> ChatModel:
@@ -119,23 +121,36 @@ class Waves:
         """Per model, in the order they were made: waves sent, requests in them, answers remembered."""
         return [port.counts for port in self._ports]
 
+    def open(self) -> AbstractAsyncContextManager[None]:
+        """Threads and remotes for the running event loop, each opened once for all questions that are asked inside."""
+        return self._resources.hold(())
+
+    @property
+    def _loop(self) -> asyncio.AbstractEventLoop:
+        return asyncio.get_running_loop()
+
+    @property
+    def _clock(self) -> Clock:
+        return self._injected_clock or self._loop
+
     async def world(self, call: Callable[..., R], *args: Any, **kwargs: Any) -> R:
         """Run a world's call in a worker thread and wait for it, also when the conversation is cancelled."""
-        return await self._in_thread(call_in_thread, partial(call, *args, **kwargs), self._pool)
+        async with self.open():
+            return await self._in_thread(call_in_thread, partial(call, *args, **kwargs), self._resources.worlds)
 
     async def close(self, call: Callable[[], R]) -> R:
         """The same for the call that ends a world's life, which is made although the conversation is cancelled."""
-        return await self._in_thread(finish_in_thread, call, self._pool)
+        async with self.open():
+            return await self._in_thread(finish_in_thread, call, self._resources.worlds)
 
     async def _in_thread(
-        self, run: Callable[..., Coroutine[Any, Any, R]], call: Callable[[], R], pool: ThreadPoolExecutor | None
+        self, run: Callable[..., Coroutine[Any, Any, R]], call: Callable[[], R], threads: Executor
     ) -> R:
-        assert pool is not None, "worlds are stepped inside Waves.run"
         self._acting -= 1
         self._in_world += 1
         self._pump_soon()
         try:
-            return await run(pool, call)
+            return await run(threads, call)
         finally:
             self._in_world -= 1
             self._acting += 1
@@ -155,9 +170,6 @@ class Waves:
         on_done: Callable[[int, R], None] | None = None,
     ) -> list[R]:
         """`run` on an event loop that is there already."""
-        self._loop = asyncio.get_running_loop()
-        self._clock: Clock = self._injected_clock or self._loop
-        self._failed = False
         waiting = enumerate(conversations)
         results: dict[int, R] = {}
 
@@ -175,34 +187,33 @@ class Waves:
                 if on_done is not None:
                     on_done(index, results[index])
 
-        with (
-            ThreadPoolExecutor(self._workers) as self._pool,
-            ThreadPoolExecutor(1) as self._encoder,
-            ThreadPoolExecutor(max(1, len(self._ports))) as self._model_pool,
-        ):
-            try:
-                async with AsyncExitStack() as remotes:
-                    for port in self._ports:
-                        if port.remote is not None:
-                            await remotes.enter_async_context(port.remote)
+        try:
+            async with self._resources.hold(self._ports):
+                try:
                     async with asyncio.TaskGroup() as group:
                         for _ in range(self._width):
                             group.create_task(converse())
-            except BaseExceptionGroup as failed:
-                raise failed.exceptions[0] from failed.exceptions[0].__cause__
-            finally:
-                self._drop_pending()
+                finally:
+                    self._drop_pending()
+        except BaseExceptionGroup as failed:
+            raise failed.exceptions[0] from failed.exceptions[0].__cause__
         return [results[index] for index in range(len(results))]
 
     def _drop_pending(self) -> None:
-        self._acting = self._in_world = 0
+        self._failed = False
         for task in self._tasks:
             task.cancel()
         for port in self._ports:
+            for _, future, _ in port.pending:
+                future.cancel()
             port.pending.clear()
             port.busy = False
 
     async def _ask(self, port: Port[Q, A], request: Q) -> A:
+        async with self._resources.hold((port,)):
+            return await self._answer(port, request)
+
+    async def _answer(self, port: Port[Q, A], request: Q) -> A:
         key = port.memo_key(request) if port.memo is not None and port.memo_key is not None else None
         if key is None or port.memo is None:
             return await self._enqueue(port, request)
@@ -226,12 +237,17 @@ class Waves:
 
     async def _enqueue(self, port: Port[Q, A], request: Q) -> A:
         if port.prepare is not None:
-            request = await self._in_thread(call_in_thread, partial(port.prepare, request), self._encoder)
+            request = await self._in_thread(call_in_thread, partial(port.prepare, request), self._resources.encoder)
         future: asyncio.Future[A] = self._loop.create_future()
         port.pending.append((request, future, self._clock.time() + port.max_age))
         if len(port.pending) == 1:
             self._pump_when_due(port)
-        return await self.wait(future)
+        try:
+            return await self.wait(future)
+        except asyncio.CancelledError:
+            if not self._failed:  # else all that is pending is dropped at once
+                port.pending = [waiting for waiting in port.pending if waiting[1] is not future]
+            raise
 
     async def wait(self, future: asyncio.Future[A]) -> A:
         """Wait for what is no call of the conversation's own: a model's answer, a place on a site."""
@@ -282,7 +298,7 @@ class Waves:
         wave = port.take()
         try:
             answers: Sequence[A] = await self._loop.run_in_executor(
-                self._model_pool, backend.answer, [request for request, _, _ in wave]
+                self._resources.models, backend.answer, [request for request, _, _ in wave]
             )
             for (_, future, _), answer in zip(wave, answers, strict=True):
                 if not future.done():

@@ -54,6 +54,7 @@ def job_of_phase(policy: PolicyConfig, phase: Phase, stage: StageName) -> Traini
         prompt_tokens=policy.max_seq_len - completion,
         completion_tokens=completion,
         batch=phase.batch_size * phase.gradient_accumulation_steps,
+        optimizer=phase.optimizer or "adamw",
         **_model(policy),
     )
 

@@ -21,6 +21,7 @@ from r2v.log import logger
 from r2v.memory.calibration import CalibrationKey, factor, model_label
 from r2v.memory.planner.phases import PhaseMemory
 from r2v.memory.planner.planner import Plan, PlannedPhase
+from r2v.memory.planner.state import IN_8_BITS
 from r2v.memory.shapes import values_of
 from r2v.memory.sizes import gib
 from r2v.memory.tracker.fake_tensor_run import run_on_gpu
@@ -98,7 +99,7 @@ def _check_can_run(plan: Plan) -> None:
     strategy, job = plan.strategy, plan.job
     not_covered = {
         "in 4 bits": job.four_bit,
-        "with adamw_8bit": job.optimizer == "adamw_8bit",
+        f"with {job.optimizer}": job.optimizer in IN_8_BITS,
         "with placement split": strategy.placement == "split",
         f"with shards {strategy.shards}": strategy.shards != "none",
         "of preference": job.stage == "preference",

@@ -10,9 +10,8 @@ is nowhere here, one that is too large), commands that train nothing go on, and 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
-from r2v.config import Config, assigned_keys, load
+from r2v.config import Config, Source, assigned_keys, load
 from r2v.config.profiles import AUTO, PROFILES, TINY
 from r2v.errors import InputError, UsageError
 from r2v.log import logger
@@ -23,7 +22,7 @@ _PHASES = ("training.preference.lr", "training.verifier.lr")
 """Learning rates whose defaults do not follow training.lr."""
 
 
-def configured(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Config:
+def configured(path: Source = None, overrides: Sequence[str] = ()) -> Config:
     """`r2v.config.load`, with the profile for the model's size where neither profile nor training.lr is given. Raises
     UsageError as it does."""
     config = load(path, overrides)

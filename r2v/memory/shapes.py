@@ -168,8 +168,9 @@ class Shape:
 
 
 def from_config(values: Mapping[str, Any], name: str = "model") -> Shape:
-    """The shape that a config.json describes. Raises InputError where it lacks a size, UsageError for a family
-    whose arithmetic is not known."""
+    """The shape that a config.json describes. Raises InputError where it lacks a size, UsageError for quantized weights
+    and for a family whose arithmetic is not known."""
+    require_unquantized(values, name)
     family = str(values.get("model_type"))
     if family not in DECODERS + ENCODERS:
         raise UsageError(
@@ -222,6 +223,17 @@ def from_config(values: Mapping[str, Any], name: str = "model") -> Shape:
         token_types=int(values.get("type_vocab_size", 1)) if encoder else 0,
         dtype=str(values.get("dtype") or values.get("torch_dtype") or "float32"),
     )
+
+
+def require_unquantized(values: Mapping[str, Any], name: str) -> None:
+    """Raise UsageError where a config.json says that its weights are quantized."""
+    if quantization := values.get("quantization_config"):
+        method = quantization.get("quant_method") if isinstance(quantization, Mapping) else None
+        raise UsageError(
+            f"{name}: its config.json has a quantization_config ({shown(method or 'of no method')}); R2V trains and "
+            "plays weights that are not quantized, or that it packs itself as bitsandbytes nf4 "
+            "(policy.load_in_4bit=true): name the model that this one was quantized from"
+        )
 
 
 def shape_of(model: str) -> Shape:

@@ -12,7 +12,7 @@ GIB = 2**30
 _PREFIX_BYTES, _PREFIX_SHARE = 4 * GIB, 0.05
 _LARGEST = 10**18
 _UNITS = {
-    "": 1,
+    "": 2**30,
     "b": 1,
     "kb": 10**3,
     "mb": 10**6,
@@ -30,7 +30,8 @@ _UNITS = {
 
 
 def parse_size(text: str) -> int:
-    """Bytes of a size such as 44.53GiB, 80GB, or 48G (as Slurm writes it: a power of two). Raises UsageError.
+    """Return the bytes of a size such as 44.53GiB, 80GB, or 48G (as Slurm writes it: a power of two). A number alone
+    is GiB. Raise UsageError.
 
     >>> parse_size("1.5GiB")
     1610612736
@@ -39,7 +40,8 @@ def parse_size(text: str) -> int:
     unit = _UNITS.get(match[2].lower()) if match else None
     if match is None or unit is None or not 0 < float(match[1]) * unit <= _LARGEST:
         raise UsageError(
-            f"size {shown(text)}: expected a number above 0 with a unit, such as 44.53GiB, 80GB or 48G, up to 1 EB"
+            f"size {shown(text)}: expected a number above 0, of GiB or with a unit, such as 80, 44.53GiB, 80GB or 48G, "
+            "up to 1 EB"
         )
     return int(float(match[1]) * unit)
 

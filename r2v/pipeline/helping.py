@@ -70,7 +70,7 @@ def help_job(
     from r2v.rollout.blocks import StageFinished  # all that plays episodes, which few stages need
 
     require_helpable(config, row)
-    stage, key = row.load(), fingerprint_of(config, row, inputs)
+    stage, key = row.load(), fingerprint_of(config, row, inputs, hash_weights=True)
     assert stage.play is not None, row.name
     folder = places_of(config, root).artifacts / f"{row.name}-{key}"
     waited = 0.0

@@ -13,13 +13,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from r2v.config import PHASES, Config, identity, load_recorded
+from r2v.config import PHASES, Config, HierarchicalConfig, PolicyConfig, identity, load_recorded
 from r2v.data.manifest import RUN_MANIFEST, RunManifest
 from r2v.data.registry import DataRegistry
 from r2v.data.run import verify_run
 from r2v.data.tools import tools_sha256
 from r2v.envs.base import require_playable
-from r2v.errors import InputError, UsageError
+from r2v.errors import InputError, MissingInput, UsageError
 from r2v.llm.providers.keys import require_sendable
 from r2v.log import logger
 from r2v.pipeline.jobs import job
@@ -27,6 +27,7 @@ from r2v.pipeline.rows import Job
 from r2v.storage import artifact as artifacts
 from r2v.storage.artifact_manifest import ARTIFACT_MANIFEST, Damaged, json_sha256
 from r2v.storage.integrity import Artifact
+from r2v.storage.model_identity import CRITIC_MODEL, NotHashed, base_sha256
 from r2v.storage.paths import Places
 
 RUNS_FILE = "runs.jsonl"
@@ -46,25 +47,59 @@ def place_of(config: Config, name: str, root: Path = Path()) -> Path:
     return places_of(config, root).published(template)
 
 
-def fingerprint_of(config: Config, row: Job, inputs: Mapping[str, Artifact]) -> str:
-    """What names the artifact that this configuration and these inputs make."""
+def fingerprint_of(config: Config, row: Job, inputs: Mapping[str, Artifact], *, hash_weights: bool = False) -> str:
+    """Return the name of the artifact that this configuration and these inputs make. `hash_weights`: read weights of
+    base models that are not in the cache of hashes, as the process that runs the stage does; else raise NotHashed."""
     stage = row.load()
-    return artifacts.fingerprint(row.stage, stage.version, _fields(stage.sections(config)), inputs)
+    sections = stage.sections(config)
+    bases = bases_of(sections, hash_weights=hash_weights)
+    return artifacts.fingerprint(row.stage, stage.version, _fields(sections) | bases, inputs)
 
 
 def recipe_of(config: Config, row: Job, recipes: Mapping[str, str]) -> str:
-    """What names the artifact that this configuration makes of inputs with these recipes, made or not."""
+    """Return the name of the artifact that this configuration makes of inputs with these recipes, made or not; empty if
+    a base model is not hashed yet, for then nobody knows."""
+    if not all(recipes[name] for name in row.inputs):
+        return ""
     stage = row.load()
-    sections = {name: identity(section) for name, section in _fields(stage.sections(config)).items()}
+    own = stage.sections(config)
+    try:
+        sections = {name: identity(section) for name, section in (_fields(own) | bases_of(own)).items()}
+    except NotHashed:
+        return ""
     return json_sha256([row.stage, stage.version, sections, {name: recipes[name] for name in row.inputs}])[:16]
+
+
+def bases_of(sections: Any, *, hash_weights: bool = False) -> dict[str, str]:
+    """Return the hashes of the models that a stage with these settings reads, by their names in its fingerprint. Raise
+    NotHashed as `base_sha256` does."""
+    bases: dict[str, str] = {}
+    if not getattr(sections, "reads_base", True):
+        return bases
+    for section in _fields(sections).values():
+        policy = section.policy if isinstance(section, Config) else section
+        if isinstance(policy, PolicyConfig):
+            bases["base"] = base_sha256(policy.model_name, policy.revision, hash_weights=hash_weights)
+        if isinstance(section, HierarchicalConfig) and section.critic.published:
+            critic = section.critic.model_name
+            bases["critic_base"] = base_sha256(critic, hash_weights=hash_weights, key=CRITIC_MODEL)
+    return bases
 
 
 def require_possible(sections: Any) -> None:
     """Raises UsageError where a stage could not run under these settings, wherever it ran."""
     if hasattr(sections, "require_possible"):
         sections.require_possible()
+    require_policy(sections)
+
+
+def require_policy(sections: Any) -> None:
+    """Raises UsageError where the policy of a stage could not be served or loaded."""
     if hasattr(sections, "policy"):
+        from r2v.memory.local_weights import require_loadable
+
         sections.policy.require_servable()
+        require_loadable(sections.policy)
 
 
 def require_chain(config: Config, wanted: Sequence[Job]) -> None:
@@ -114,6 +149,14 @@ def published(config: Config, name: str, root: Path = Path()) -> Artifact:
     runs that `data.runs` names or else the latest done run. Raises InputError where there is none."""
     if job(name).place is None:
         return collected_runs(config, job(name), root)
+    found = read_published(config, name, root)
+    _warn_of_differences(config, name, place_of(config, name, root), found)
+    return found
+
+
+def read_published(config: Config, name: str, root: Path = Path()) -> Artifact:
+    """Return the artifact that stands at a job's place, whichever settings made it. Raise MissingInput where there is
+    none, InputError where it is damaged."""
     row, place = job(name), place_of(config, name, root)
     if place.is_symlink() and not place.exists():
         raise InputError(f"needs {name}: {place} leads to {place.readlink()}, which is gone; {remedy(row)}")
@@ -123,9 +166,8 @@ def published(config: Config, name: str, root: Path = Path()) -> Artifact:
             raise Damaged(found.folder, f"it is of {found.stage}, {row.stage} belongs at {place}")
     except Damaged as error:
         raise InputError(f"needs {name}: {error}; {remedy(row)}") from None
-    except InputError as error:
-        raise InputError(f"needs {name}: {error}") from None
-    _warn_of_differences(config, name, place, found)
+    except MissingInput as error:
+        raise MissingInput(f"needs {name}: {error.problem}", row.argv) from None
     return found
 
 
@@ -239,7 +281,10 @@ def collected_runs(config: Config, row: Job, root: Path = Path()) -> Artifact:
     if config.data.runs:
         manifests = [registry.get(run_id) for run_id in config.data.runs]
     else:
-        manifests = [registry.latest_run(config.env.benchmark)]
+        manifests = registry.query(benchmark=config.env.benchmark, status="done")[-1:]
+    if not manifests:
+        problem = f"needs {row.name}: {registry.runs}: no done run of {config.env.benchmark}"
+        raise MissingInput(problem, row.argv)
     for manifest in manifests:
         again = f"`r2v collect --run-id {manifest.run_id}`"
         if manifest.status != "done":

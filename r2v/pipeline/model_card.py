@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from r2v.config.yaml_text import write
 from r2v.errors import InputError
 from r2v.pipeline.bundle import BUNDLE_MANIFEST, BundleManifest
 
@@ -113,7 +112,7 @@ def _head(manifest: BundleManifest) -> str:
     }
     if "/" in manifest.base_model and not manifest.base_model.startswith((".", "/", "~")):
         head["base_model"] = manifest.base_model
-    return f"---\n{yaml.safe_dump(head, sort_keys=False)}---\n"
+    return f"---\n{write(head)}---\n"
 
 
 def _table(rows: Sequence[dict[str, str]]) -> str:

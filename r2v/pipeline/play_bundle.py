@@ -3,7 +3,13 @@
     bundle = read_bundle(Path("bundle"))                  # every file hashed before anything is made of it
     waves = Waves(workers=4)
     actor = routed_actor(bundle, benchmark, waves)
-    episodes = play_many(waves, world, specs, actor)      # or `await actor.act(view)` in a loop of your own
+    episodes = play_many(waves, world, specs, actor)
+
+In an event loop of your own, each step is a question:
+
+    act = await actor.act(view)                           # opens threads and the LLM's journal, and closes them
+    async with waves.open():                              # opens them once for all steps inside
+        act = await actor.act(view)
 
 The same models under the same prompts decide the same: what an evaluation played, its bundle plays again.
 """

@@ -25,6 +25,7 @@ from r2v.log import WANDB_GROUP, WandbRun, in_stage, in_wandb, logger
 from r2v.pipeline.counts import fewer_than_asked
 from r2v.pipeline.graph import place_in_chain, selection
 from r2v.pipeline.inputs import (
+    bases_of,
     fingerprint_of,
     made_already,
     places_of,
@@ -94,7 +95,8 @@ def run_job(
     its first moment on, so that the checkpoints of a killed attempt are found there. `quiet` says nothing of what
     was up to date."""
     stage, places = row.load(), places_of(config, root)
-    sections, key = stage.sections(config), fingerprint_of(config, row, inputs)
+    sections, key = stage.sections(config), fingerprint_of(config, row, inputs, hash_weights=True)
+    bases = bases_of(sections, hash_weights=True)
     found, damaged = (None, False) if force else _whole(config, row, key, root)
     cpu, began, fresh = time.process_time(), time.monotonic(), found is None
     resumes = not (force or damaged) and (places.artifacts / f"{row.name}-{key}").is_dir()
@@ -113,7 +115,16 @@ def run_job(
             in_stage(where),
             in_wandb(_wandb_run(config, row, key, root)) as log_end,
             artifacts.build(
-                places.artifacts, row.name, key, row.stage, to_yaml(config), inputs, root, again=force, mend=damaged
+                places.artifacts,
+                row.name,
+                key,
+                row.stage,
+                to_yaml(config),
+                inputs,
+                root,
+                bases=bases,
+                again=force,
+                mend=damaged,
             ) as work,
             _published_at(place, work.folder),
         ):

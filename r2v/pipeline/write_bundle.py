@@ -1,8 +1,9 @@
 """Writing a bundle: the policy, verifier and router that the published table was executed with.
 
-Everything is taken from the inputs of the evaluation, not from what lies at the published places now: a router that
-was trained since has no table, and is named in a warning. The folder is made beside its place and renamed when it is
-whole, its manifest written last.
+Everything is taken from the evaluation: the models from its inputs, the settings and prices from the configuration
+recorded beside it. A router that was trained since has no table, and is named in a warning; a configuration on the
+command line that differs is refused. The folder is made beside its place and renamed when it is whole, its manifest
+written last.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from r2v.evaluation.setup import read_setup
 from r2v.evaluation.tables.build import STRUCTURED
 from r2v.log import logger
 from r2v.pipeline.bundle import BUNDLE_FORMAT, BundleManifest, write_bundle_manifest
-from r2v.pipeline.inputs import published
+from r2v.pipeline.inputs import place_of, published, read_published
 from r2v.pipeline.model_card import imputed_card, model_card
+from r2v.pipeline.recorded_config import recorded_config
 from r2v.storage.artifact import attempt_of
 from r2v.storage.files import content_sha256, write_json, write_text, writing
 from r2v.storage.integrity import Artifact
@@ -38,21 +40,24 @@ _SECTIONS = ("env", "policy", "inference", "router", "cost", "teacher")
 
 
 def write_bundle(config: Config, output: Path, root: Path = Path()) -> BundleManifest:
-    """Make the bundle of what this configuration's published evaluation was executed with; with `router.label=imputed`
-    of the published clone and its imputed router, of which nothing was executed.
+    """Make the bundle of the published evaluation that this configuration names; with `router.label=imputed` of the
+    published clone and its imputed router, of which nothing was executed.
 
-    Raises InputError where something stands at `output`, where nothing was evaluated, the evaluation played no trained
-    policy, or the published router is not of the kind that the configuration says.
+    Raise UsageError where the configuration differs from the recorded one. Raise InputError where something stands at
+    `output`, where nothing was evaluated, the evaluation played no trained policy, or the published router is not of
+    the kind that the configuration says.
     """
     if output.exists() or output.is_symlink():
         raise InputError(f"{output}: is there already; name another folder")
     if config.router.imputed:
         inputs = _imputed_inputs(config, root)
-        return _written(output, lambda draft: _fill_imputed(draft, config, inputs))
-    table = published(config, "evaluate", root)
+        recorded = recorded_config(place_of(config, "router", root), "the router's training", config)
+        return _written(output, lambda draft: _fill_imputed(draft, recorded, inputs))
+    table = read_published(config, "evaluate", root)
+    recorded = recorded_config(place_of(config, "evaluate", root), "the evaluation", config)
     inputs = _inputs(table)
     _warn_of_newer(config, inputs, root)
-    return _written(output, lambda draft: _fill(draft, config, table, inputs))
+    return _written(output, lambda draft: _fill(draft, recorded, table, inputs))
 
 
 def _written(output: Path, fill: Callable[[Path], BundleManifest]) -> BundleManifest:
@@ -123,7 +128,7 @@ def _sealed(manifest: BundleManifest, draft: Path) -> BundleManifest:
 
 def _imputed_inputs(config: Config, root: Path) -> dict[str, Artifact]:
     """The published clone and imputed router. Raises InputError where the router is another, or of another clone."""
-    router = published(config, "router", root)
+    router = read_published(config, "router", root)
     if router.summary.get("labels") != IMPUTED:
         raise InputError(f"{router.folder}: its labels were executed; export it without router.label=imputed")
     _, behind = attempt_of(attempt_of(router.folder)[1]["router_features"].folder)

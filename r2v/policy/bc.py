@@ -101,6 +101,7 @@ def train_bc(
     if distributed.rank():
         return {}
     losses = [{"step": entry["step"], "loss": round(entry["loss"], 6)} for entry in log if "loss" in entry]
+    match = teacher_match(episodes, loaded, encoder, seed)
     report = {
         "n_episodes": len(episodes),
         "n_rows": len(rows),
@@ -111,17 +112,15 @@ def train_bc(
         "steps_dropped": built.dropped,
         "share_elided": round(sum(r.elided for r in rows) / sum(r.steps for r in rows), 6),
         "losses": losses,
-        "train_match": teacher_match(episodes, loaded, encoder, seed),
+        "train_match": match,
         "held_out_match": teacher_match(held_out, loaded, encoder, seed) if held_out else None,
         "weights_sha256": export(loaded, out / "final"),
     }
     write_json(out / "bc_report.json", report)
     logger.info(
-        "  bc: %d steps in %d rows, loss %.4f -> %.4f",
-        report["n_steps"],
-        len(rows),
-        losses[0]["loss"],
-        losses[-1]["loss"],
+        "  bc: %d steps in %d rows, loss %.4f -> %.4f, acts as its teacher at %.1f %% of %d training steps",
+        *(report["n_steps"], len(rows), losses[0]["loss"], losses[-1]["loss"]),
+        *(100 * match["canonical"], match["n_steps"]),
     )
     return report
 

@@ -1,7 +1,7 @@
 """Export: trained weights as files with the same bytes wherever and whenever the same thing was trained.
 
 A folder holds `model.safetensors` with a sorted `config.json`, or with LoRA `adapter_model.safetensors` with
-`adapter_config.json` and nothing of the base, and the tokenizer beside it. No time, path or library version
+`adapter_config.json` and the base's hash in `base.json`, and the tokenizer beside it. No time, path or library version
 is written. `r2v.policy.load.load_policy` reads it back, and so does transformers.
 """
 
@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 
 from r2v.policy.load import Loaded
 from r2v.storage.files import write_json, writing
+from r2v.storage.model_identity import record_base
 from r2v.storage.removal import ATTEMPT_PART, remove_own, require_own
 from r2v.storage.weights import ADAPTERS
 
@@ -79,6 +80,8 @@ def export_adapters(loaded: Loaded, folder: Path, name: str = "default") -> None
         base_model_name_or_path=loaded.name, inference_mode=True, target_modules=sorted(config["target_modules"])
     )
     write_json(folder / ADAPTERS, _without_machine(config))
+    if loaded.base:
+        record_base(folder, loaded.name, loaded.base)
 
 
 def _save(tensors: dict[str, Any], path: Path) -> None:

@@ -89,6 +89,7 @@ def arguments(phase: Phase, out: Path, rows: int, model: Any, seed: int) -> dict
         "adam_beta2": 0.98,
         "lr_scheduler_type": "linear",
         "weight_decay": phase.weight_decay,
+        **({} if phase.optimizer is None else {"optim": phase.optimizer}),
         "warmup_steps": math.ceil(phase.warmup_ratio * updates),
         "max_grad_norm": phase.grad_clip,
         "save_strategy": "steps",

@@ -27,9 +27,11 @@ from r2v import distributed
 from r2v.config import PolicyConfig
 from r2v.errors import EnvironmentFault, InputError, UsageError
 from r2v.log import logger
+from r2v.memory.shapes import require_unquantized
 from r2v.policy.float64 import use_float64_layers
 from r2v.policy.sharded_loading import room_for
 from r2v.randomness import seed_of
+from r2v.storage.model_identity import base_sha256, model_folder, require_base
 from r2v.storage.weights import (
     ADAPTERS,
     BUNDLED,
@@ -48,6 +50,8 @@ class Loaded:
     model: Any
     tokenizer: Any
     name: str
+    base: str = ""
+    """The base's `base_sha256`, for the record of adapters; empty: whole weights, or a model that no name leads to."""
 
 
 def load_policy(
@@ -70,21 +74,25 @@ def load_policy(
     if weights is not None and for_training and adapted != (policy.lora_r > 0):
         kind = "adapters" if adapted else "full weights"
         raise UsageError(f"{weights}: holds {kind}, but policy.lora_r={policy.lora_r}; train both phases alike")
-    source = _source(policy.model_name) if weights is None or adapted else weights
+    source, base = weights, ""
+    if source is None or adapted:
+        source = model_folder(policy.model_name, policy.revision)
+        base = base_sha256(policy.model_name, policy.revision, hash_weights=True)
     model = _model(policy, source, for_training, sharded)
     if weights is not None and adapted:
+        require_base(weights, policy.model_name, base)
         model = put_adapters_on(model, weights, is_trainable=for_training)
     elif for_training and policy.lora_r > 0:
         model = _with_adapters(policy, model, seed, sharded)
     if not for_training:
         model = model.eval().requires_grad_(False)
         use_float64_layers(model)
-    return Loaded(model=model, tokenizer=_tokenizer(weights or source), name=policy.model_name)
+    return Loaded(model=model, tokenizer=_tokenizer(weights or source), name=policy.model_name, base=base)
 
 
 def load_tokenizer(policy: PolicyConfig, weights: Path | None = None) -> Any:
     """The tokenizer of a configuration, or the one exported beside weights, without the model."""
-    return _tokenizer(weights or _source(policy.model_name))
+    return _tokenizer(weights or model_folder(policy.model_name, policy.revision))
 
 
 def device_of(policy: PolicyConfig) -> str:
@@ -102,28 +110,17 @@ def device_of(policy: PolicyConfig) -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def _source(name: str) -> Path | str:
-    if name in BUNDLED:
-        return BUNDLED[name]
-    path = Path(name).expanduser()
-    if path.is_dir():
-        return path
-    if path.is_absolute() or name.startswith((".", "~")):
-        raise InputError(f"policy.model_name={name}: no such directory; name tiny, toy, a directory, or a hub model")
-    return name
-
-
-def _model(
-    policy: PolicyConfig, source: Path | str, for_training: bool, sharded: bool, bases: tuple[Path | str, ...] = ()
-) -> Any:
-    """The model at `source`, which is the base of the adapters `bases`, outermost first."""
-    from transformers import AutoModelForCausalLM
+def _model(policy: PolicyConfig, source: Path, for_training: bool, sharded: bool) -> Any:
+    from transformers import AutoConfig, AutoModelForCausalLM
 
     _quiet_libraries()
-    if isinstance(source, Path) and adapters_alone(source):
-        return _merged(policy, source, for_training, sharded, bases)
+    if adapters_alone(source):
+        return _merged(policy, source, for_training, sharded)
     # Said outright, for transformers would ask on the terminal whether to run code that a model brings along.
     options: dict[str, Any] = {"dtype": _dtype(policy, for_training), "trust_remote_code": False}
+    with readable_model(_cannot(source), _REMEDY):
+        values = AutoConfig.from_pretrained(source, trust_remote_code=False).to_dict()
+    require_unquantized(values, f"policy.model_name={source}")
     if _in_4bit(policy, for_training):
         from transformers import BitsAndBytesConfig
 
@@ -196,21 +193,18 @@ def put_adapters_on(model: Any, folder: Path, *, name: str = "default", is_train
     return model
 
 
-def _merged(
-    policy: PolicyConfig, adapters: Path, for_training: bool, sharded: bool, bases: tuple[Path | str, ...]
-) -> Any:
-    if adapters.resolve() in bases:
-        raise InputError(f"{_cannot(adapters)} (its adapters are their own base); {_REMEDY}")
+def _merged(policy: PolicyConfig, adapters: Path, for_training: bool, sharded: bool) -> Any:
     if policy.load_in_4bit is True:
         raise UsageError(
             f"policy.load_in_4bit=true: {adapters} holds adapters, which cannot be merged into 4-bit "
             "weights; set it to false or auto"
         )
     name = base_of(adapters)
-    below = (*bases, adapters.resolve())
-    base = _model(replace(policy, model_name=name, load_in_4bit=False), _source(name), for_training, sharded, below)
+    own = replace(policy, model_name=name, revision=None, load_in_4bit=False)
+    base = _model(own, model_folder(name), for_training, sharded)
     if sharded and distributed.rank():
         return base  # room for what rank 0 merges
+    require_base(adapters, name, base_sha256(name, hash_weights=True))
     dtype = base.dtype  # kept, for `to` changes the base in place
     adapted = put_adapters_on(base.to(torch.promote_types(dtype, torch.float32)), adapters)
     return adapted.merge_and_unload().to(dtype)
@@ -228,7 +222,7 @@ def _quiet_libraries() -> None:
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"transformers\.")
 
 
-def _tokenizer(source: Path | str) -> Any:
+def _tokenizer(source: Path) -> Any:
     from transformers import AutoTokenizer
 
     require_tokenizer(_cannot(source), source, _REMEDY)
@@ -239,7 +233,7 @@ def _tokenizer(source: Path | str) -> Any:
 _REMEDY = "name tiny, toy, a directory with weights and tokenizer, or a hub model that is downloaded or can be"
 
 
-def _cannot(source: Path | str) -> str:
+def _cannot(source: Path) -> str:
     return f"policy.model_name: cannot load {source}"
 
 

@@ -26,6 +26,7 @@ from r2v.policy.load import device_of, load_tokenizer
 from r2v.policy.prompt_encoder import Encoder
 from r2v.storage.artifact_manifest import json_sha256
 from r2v.storage.integrity import content_files
+from r2v.storage.model_identity import base_sha256, model_folder, require_base
 from r2v.storage.weights import ADAPTERS, adapters_alone, readable_model
 
 
@@ -95,6 +96,7 @@ def facts_of_engine(policy: PolicyConfig) -> dict[str, Any]:
 def _adapter(policy: PolicyConfig, weights: Path) -> Adapter:
     if not (weights / ADAPTERS).exists():
         raise InputError(f"{weights}: holds whole weights, which policy.engine={policy.engine} does not serve")
+    require_base(weights, policy.model_name, base_sha256(policy.model_name, policy.revision, hash_weights=True))
     return Adapter(name=f"r2v-{json_sha256(content_files(weights))[:16]}", folder=weights.resolve())
 
 
@@ -102,13 +104,13 @@ def described_model(policy: PolicyConfig) -> tuple[EngineModel, Any]:
     """The base as an engine is told of it, and its published configurations."""
     from transformers import AutoConfig, GenerationConfig
 
-    folder = Path(policy.model_name).expanduser()
-    if folder.is_dir() and adapters_alone(folder):
+    folder = model_folder(policy.model_name, policy.revision)
+    if adapters_alone(folder):
         raise UsageError(
             f"policy.engine={policy.engine}: {policy.model_name} holds adapters alone; merge them into whole weights "
             "first, or set policy.engine=local"
         )
-    source = str(folder.resolve()) if folder.is_dir() else policy.model_name
+    source = str(folder.resolve())
     with readable_model(f"policy.model_name: cannot read {source}", "name a directory or a hub model"):
         config = AutoConfig.from_pretrained(source, trust_remote_code=False)
     try:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
@@ -21,6 +22,7 @@ from weakref import WeakValueDictionary
 from r2v.config import PolicyConfig
 from r2v.errors import InputError
 from r2v.policy.load import Loaded, device_of, load_policy, put_adapters_on
+from r2v.storage.model_identity import require_base
 from r2v.storage.weights import ADAPTERS
 
 
@@ -59,6 +61,7 @@ class SharedBase:
         with self._turn:
             if folder not in self._names:
                 name = f"adapter{len(self._names)}"
+                require_base(folder, self.base.name, self.base.base)
                 try:
                     self._adapted = put_adapters_on(self._adapted or self.base.model, folder, name=name)
                 except InputError:
@@ -108,7 +111,7 @@ def shared_base(policy: PolicyConfig) -> SharedBase:
     """The base of a configuration, loaded where this process does not hold it already."""
     folder = Path(policy.model_name).expanduser()
     name = str(folder.resolve()) if folder.is_dir() else policy.model_name
-    key = (name, policy.dtype, device_of(policy), policy.in_4bit)
+    key = (name, policy.revision, policy.dtype, device_of(policy), policy.in_4bit)
     found = _BASES.get(key)
     if found is None:
         found = _BASES[key] = SharedBase(load_policy(policy))
@@ -121,4 +124,4 @@ def acting_policy(policy: PolicyConfig, weights: Path | None = None) -> Loaded:
     if weights is not None and not (weights / ADAPTERS).exists():
         return load_policy(policy, weights)
     shared = shared_base(policy)
-    return Loaded(model=shared.adapted(weights), tokenizer=shared.base.tokenizer, name=policy.model_name)
+    return replace(shared.base, model=shared.adapted(weights), name=policy.model_name)

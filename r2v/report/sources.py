@@ -19,7 +19,7 @@ from r2v.data.schema import from_dict
 from r2v.errors import InputError, R2VError
 from r2v.evaluation.acceptance import Verdict
 from r2v.evaluation.setup import Setup, read_setup
-from r2v.evaluation.tables.build import STRUCTURED
+from r2v.evaluation.tables.build import STRUCTURED, require_results
 from r2v.evaluation.tables.summary import ABLATIONS_FILE
 from r2v.storage import durations
 from r2v.storage.artifact import ATTEMPT, attempt_of
@@ -67,6 +67,7 @@ class Sources:
 def read_sources(results: Path, ablations: Path | None = None) -> Sources:
     """Everything that is there to show. Raises InputError where `results` is no finished results folder, or where
     `ablations` is named and is none."""
+    require_results(results)
     manager = ResultsManager(results / STRUCTURED)
     names = [name for name in manager.files if name.endswith(".csv")]
     tables = {name: csv_rows(manager.read(name)) for name in names}

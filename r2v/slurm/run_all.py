@@ -43,6 +43,7 @@ from r2v.slurm.snapshot import pin
 from r2v.slurm.submit_missing import find, require_acceptable, submit_missing, table
 from r2v.storage import artifact as artifacts
 from r2v.storage.files import write_text
+from r2v.storage.model_identity import pinned_commit
 from r2v.storage.paths import CONFIGS, SCRIPTS
 
 BENCHMARK_GROUPS = {"all": ("webarena", "swebench")}
@@ -78,6 +79,8 @@ def submit(
             done = run_here(loaded, start=start, without=without, root=root)
             report_of(loaded, [one.job for one in done], root)
         return 0
+    if not dry_run:
+        configs = [_at_commit(loaded) for loaded in configs]
     plans = [plan(loaded, start=start, without=without, root=root) for loaded in configs]
     if dry_run:
         for path, loaded, steps in zip(paths, configs, plans, strict=True):
@@ -139,6 +142,13 @@ def resume(
         _submit_plan(root, new, chain, steps, "resume", live=live)
     look_after_waiters(root, name)
     return 0
+
+
+def _at_commit(config: Config) -> Config:
+    """The configuration with its hub model at a commit, so that all jobs of the chain read the same files."""
+    policy = config.policy
+    commit = pinned_commit(policy.model_name, policy.revision)
+    return config if commit is None else replace(config, policy=replace(policy, revision=commit))
 
 
 def _submit_chain(

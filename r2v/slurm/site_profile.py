@@ -15,10 +15,12 @@ import json
 import shlex
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from r2v.config.yaml_text import Document, as_type, plain, read
+from r2v.constraints import hints_of, shown
 from r2v.errors import InputError, UsageError, nearest
 from r2v.slurm.script_text import printable, read_script
 from r2v.storage.paths import SCRIPTS
@@ -109,7 +111,7 @@ class SiteProfile:
 
 _WRITTEN = ("all_jobs", "gpu_jobs", "cpu_jobs", "gpus", "cpu_only", "max_time", "modules", "arrays")
 """Fields that are written into the headers and env.sh."""
-_MAPS = ("all_jobs", "gpu_jobs", "cpu_jobs", "sentinels")
+_KINDS = {dict: "a map of directives", bool: "true or false", str: "text", tuple: "lines of text"}
 
 
 def names() -> list[str]:
@@ -133,40 +135,43 @@ def project_profile(root: Path = Path()) -> SiteProfile:
 
 
 def _read(path: Path) -> SiteProfile:
-    import yaml
-
     try:
-        given = yaml.safe_load(printable(read_script(path))) or {}
-        if not isinstance(given, dict):
-            raise ValueError("wanted a map of settings")
-        return _profile(given)
-    except (OSError, ValueError, yaml.YAMLError, UsageError) as error:
-        raise InputError(f"{path}: {' '.join(str(error).split())}") from None
+        return _profile(read(printable(read_script(path)), path))
+    except UsageError as error:
+        raise InputError(str(error)) from None
 
 
-def _profile(given: dict[str, Any]) -> SiteProfile:
-    known = {entry.name: entry for entry in fields(SiteProfile)}
-    base = shipped(str(given.get("base", NONE)))
+def _profile(document: Document) -> SiteProfile:
+    given, hints, defaults = document.mapping(), hints_of(SiteProfile), SiteProfile()
+    base = _base(document, given)
     values: dict[str, Any] = {}
-    for name, value in given.items():
-        if name not in known:
-            raise UsageError(f"{name}: {nearest(name, known)}")
-        default = getattr(SiteProfile(), name)
-        if name in _MAPS:
-            if not isinstance(value, dict):
-                raise UsageError(f"{name}: wanted a map of directives, got {value!r}")
-            values[name] = {**getattr(base, name), **{str(key): _text(of) for key, of in value.items()}}
-        elif isinstance(default, tuple):
-            values[name] = tuple(map(str, value if isinstance(value, list) else [value]))
-        elif isinstance(default, bool) and not isinstance(value, bool):
-            raise UsageError(f"{name}: wanted true or false, got {value!r}")
-        else:
-            values[name] = value if isinstance(default, bool) else str(value or "")
-    return SiteProfile(**{**{name: getattr(base, name) for name in known}, **values})
+    for name, written in given.items():
+        if name not in hints:
+            document.refuse(nearest(name, hints), name)
+        value, default = as_type(written, hints[name]), getattr(defaults, name)
+        if isinstance(default, tuple):
+            value = tuple(value) if isinstance(value, list) else (value,)
+        elif isinstance(default, str) and value is None:
+            value = ""
+        texts = value if isinstance(value, tuple) else value.values() if isinstance(value, dict) else ()
+        if not isinstance(value, type(default)) or not all(isinstance(text, str | None) for text in texts):
+            document.refuse(f"must be {_KINDS[type(default)]}, got {shown(value)}", name)
+        if isinstance(value, dict):
+            value = {**getattr(base, name), **{str(key): _directive(item) for key, item in written.items()}}
+        values[name] = value
+    return replace(base, **values)
 
 
-def _text(value: object) -> str | None:
-    """A directive's value as sbatch is given it: YAML reads 1:30:00 as a number of seconds, so times are quoted."""
-    if isinstance(value, bool):
+def _base(document: Document, given: dict[str, Any]) -> SiteProfile:
+    try:
+        return shipped(str(given.get("base", NONE)))
+    except UsageError as error:
+        document.refuse(str(error), "base")
+
+
+def _directive(written: Any) -> str | None:
+    """A directive's text as sbatch is given it; `true` makes a flag, and one without a value is taken out."""
+    value = plain(written)
+    if value is None or isinstance(value, bool):
         return "" if value else None
-    return None if value is None else str(value)
+    return str(written)

@@ -84,7 +84,7 @@ def require_acceptable(wanted: Sequence[str], chain: Chain, resources: Mapping[s
             raise UsageError(
                 f"{_place(SCRIPTS / chain.jobs[name].script, answer.line)} asks for what this cluster will not give "
                 f"{name}: {answer.line}; nothing was submitted. `r2v doctor` names what there is, `r2v cluster set "
-                "partition=... gpu=... account=...` writes it into all headers"
+                "partition=... cpu_partition=... gpu=... account=...` writes it into all headers"
             )
 
 

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 from r2v import config as c
 from r2v.config import identity
-from r2v.console import figures_line
 from r2v.log import logger
 from r2v.stages import Stage
+from r2v.stages.summary_lines import pairs_line, ranking_line
 from r2v.storage.artifact import Work
 from r2v.storage.files import write_json
 
@@ -136,8 +136,8 @@ def run(cfg: CandidatesSettings, work: Work) -> None:
     work.summary.update(n_states=len(states), pairs=counts, ranking=ranked, n_env_faults=len(faults))
     work.summary.update(continuation=cfg.candidates.continuation)
     work.summary.update(n_never_branched=never_branched)
-    logger.info("  %d states: %s", len(states), figures_line(counts))
-    logger.info("  choosing by the verifier: %s", figures_line(ranked))
+    logger.info("  candidates: %s", pairs_line(len(states), counts))
+    logger.info("  choosing among samples: %s", ranking_line(ranked))
     if not pairs:
         logger.warning("  candidates: %s", why_none(counts, cfg.preference))
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from r2v import config as c
-from r2v.console import figures_line
 from r2v.errors import EmptyResult, UsageError
 from r2v.log import logger
 from r2v.stages import Stage
+from r2v.stages.summary_lines import features_line
 from r2v.storage.artifact import Work
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def run(cfg: RouterFeaturesSettings, work: Work) -> None:
     rows, told = _played(cfg, work, faults)
     write_rows(work.folder / "router_features.jsonl", rows)
     work.summary.update(report([row for row in rows if row.round == 0] or rows), n_env_faults=len(faults), **told)
-    logger.info("  %s", figures_line(work.summary))
+    logger.info("  router features: %s", features_line(work.summary))
 
 
 def report(rows: list[FeatureRow]) -> dict[str, Any]:

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 from r2v import config as c
 from r2v.config.evaluation import IMPUTED
-from r2v.console import figures_line
 from r2v.data.tools import TOOLS_FILE, Tools, read_tools
 from r2v.errors import EmptyResult, InputError
 from r2v.log import logger
+from r2v.stages.summary_lines import imputed_features_line, imputed_router_line
 from r2v.stages.train_policy import TASKS
 from r2v.storage.artifact import Work
 from r2v.storage.files import write_json
@@ -80,7 +80,7 @@ def impute_features(cfg: RouterFeaturesSettings, work: Work) -> None:
         n_tasks=len({row.task_id for row in rows}),
         n_disagreements=sum(bool(row.disagrees) for row in rows),
     )
-    logger.info("  %s", figures_line(work.summary))
+    logger.info("  router features: %s", imputed_features_line(work.summary))
 
 
 def _recorded(cfg: RouterFeaturesSettings, work: Work) -> tuple[dict[str, Episode], dict[str, str]]:
@@ -147,7 +147,7 @@ def impute_router(cfg: RouterSettings, rows: Sequence[FeatureRow], work: Work) -
     threshold = {"tau": placed.pop("tau"), "budget": cfg.router.budget, "n_tasks": tasks, IMPUTED: placed}
     write_json(work.folder / "threshold.json", threshold)
     work.summary.update(labels=IMPUTED, tau=threshold["tau"], imputed=placed, report=figures)
-    logger.info("  %s", figures_line(work.summary))
+    logger.info("  router: %s", imputed_router_line(work.summary))
     logger.warning(
         "  an imputed router: it tells where the policy acts otherwise than its teacher was recorded to, not where the "
         "LLM gains; nothing of it was executed, and it enters no table"

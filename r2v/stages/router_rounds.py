@@ -13,8 +13,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from r2v.config.methods import OURS
-from r2v.console import figures_line
 from r2v.log import logger
+from r2v.stages.summary_lines import round_line
 
 if TYPE_CHECKING:
     from r2v.evaluation.methods import MethodRunner
@@ -54,7 +54,7 @@ def play_rounds(
         rows += new
         before, model = model, _fitted(cfg, rows) if cfg.router.routed_rounds and rows else None
         figures.append(RoundFigures.of(number, thresholds, new, before, model))
-        logger.info("  %s", figures_line(asdict(figures[-1])))
+        logger.info("  router features: %s", round_line(asdict(figures[-1])))
     return rows, figures
 
 

@@ -62,8 +62,9 @@ class BCSettings:
     """The tools were recorded with the data; only data of an earlier R2V, which has none, asks a fresh world."""
 
     def require_possible(self) -> None:
-        """Raises UsageError for weights that cannot be trained."""
+        """Raises UsageError for weights that cannot be trained, or not by this optimizer."""
         self.policy.require_trainable()
+        self.phase.require_optimizer()
 
     @classmethod
     def of(cls, config: c.Config) -> BCSettings:
@@ -96,8 +97,10 @@ class PreferenceSettings:
     """For its tools; the world that is played in is asked of `acting`."""
 
     def require_possible(self) -> None:
-        """Raises UsageError for weights that cannot be trained, or a world that cannot be played in."""
+        """Raises UsageError for weights that cannot be trained, or not by this optimizer, or a world that cannot be
+        played in."""
         self.policy.require_trainable()
+        self.phase.require_optimizer()
         if self.acting is not None:
             require_playable(self.acting.env.benchmark, self.acting.env.options)
 

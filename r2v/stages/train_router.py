@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from r2v import config as c
-from r2v.console import figures_line
 from r2v.log import logger
 from r2v.stages import Stage
+from r2v.stages.summary_lines import router_line
 from r2v.storage.artifact import Work
 from r2v.storage.files import write_json
 
@@ -101,7 +101,7 @@ def run(cfg: RouterSettings, work: Work) -> None:
         },
     )
     work.summary.update(tau=choice.tau, **asdict(choice.outcome), report=figures)
-    logger.info("  router: %s", figures_line(work.summary))
+    logger.info("  router: %s", router_line(work.summary))
 
 
 def _place(cfg: RouterSettings, work: Work, folder: Path) -> tuple[dict[str, Any], Choice, int, Guarantee | None]:

@@ -24,12 +24,12 @@ from typing import TYPE_CHECKING
 
 from r2v import config as c
 from r2v.config import identity
-from r2v.console import figures_line
 from r2v.data.episode import Condition
 from r2v.data.registry import DataRegistry
 from r2v.errors import InputError
 from r2v.log import logger
 from r2v.stages import Stage
+from r2v.stages.summary_lines import consensus_line, corruptions_line, judge_line, verifier_line
 from r2v.storage.artifact import Work
 from r2v.storage.files import write_json
 
@@ -57,8 +57,9 @@ class VerifierSettings:
     seed: int
 
     def require_possible(self) -> None:
-        """Raises UsageError for weights that cannot be trained."""
+        """Raises UsageError for weights that cannot be trained, or not by this optimizer."""
         self.policy.require_trainable()
+        self.phase.require_optimizer()
 
     def require_anew(self) -> None:
         """Raises UsageError for a judge that is to be the model of a collection which the expert will make."""
@@ -117,7 +118,7 @@ def run(cfg: VerifierSettings, work: Work) -> None:
     report = fit_verifiers(cfg, examples, work)
     write_json(work.folder / "verifier_report.json", report)
     work.summary.update(n_examples=len(examples), report=report)
-    logger.info("  verifier: %s", figures_line(report))
+    logger.info("  verifier: %s", verifier_line(report))
 
 
 def label_source(cfg: VerifierSettings, *, deterministic: bool | None) -> str:
@@ -192,7 +193,7 @@ def _executed(cfg: VerifierSettings, work: Work, benchmark: Benchmark) -> list[V
     tell_faults(what, faults, len(specs))
     work.summary.update(n_env_faults=len(faults), n_never_branched=every - len(specs))
     examples, counts = executed_examples(records)
-    logger.info("  %d corrupted actions executed to the end: %s", len(records), figures_line(counts))
+    logger.info("  verifier: %s", corruptions_line(counts))
     return [*outcome_examples(episodes, build_messages), *examples]
 
 
@@ -222,7 +223,7 @@ def _agreed(cfg: VerifierSettings, work: Work, benchmark: Benchmark) -> list[Ver
 
     examples = _executed(cfg, work, benchmark)
     kept, counts = consensus_examples(examples, _opinions(cfg, work, examples))
-    logger.info("  of %d executed labels the judge confirms: %s", len(examples), figures_line(counts))
+    logger.info("  verifier: %s", consensus_line(counts))
     work.summary.update(consensus=counts)
     return kept
 
@@ -258,7 +259,7 @@ def _opinions(cfg: VerifierSettings, work: Work, examples: Sequence[VerifierExam
     opinions = ask_all(judge, examples, waves)
     found = {"judge": {"provider": teacher.provider, "model": teacher.model_name}, **figures(examples, opinions)}
     write_json(work.folder / "judge_report.json", found)
-    logger.info("  judge answered: %s", figures_line(found))
+    logger.info("  judge: %s", judge_line(found))
     return opinions.scores
 
 

@@ -24,6 +24,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from r2v.config import identity
@@ -137,10 +138,12 @@ def build(
     inputs: Mapping[str, Artifact],
     root: Path,
     *,
+    bases: Mapping[str, str] = MappingProxyType({}),
     again: bool = False,
     mend: bool = False,
 ) -> Iterator[Work]:
-    """Make an artifact: yields the work, then writes its manifest last. An earlier unfinished attempt of the
+    """Make an artifact: yields the work, then writes its manifest last. `bases`: hashes of the models that are read, by
+    section of the fingerprint. An earlier unfinished attempt of the
     same fingerprint is continued in place. A damaged one is made from nothing but its journal; so is a finished one
     with `mend`, and with `again`, where the journal is set aside too. Raises LeaseConflict where another process is
     making it, or has just made it; Damaged where an input changed meanwhile, and then nothing is finished; InputError
@@ -161,7 +164,8 @@ def build(
         folder.mkdir(parents=True, exist_ok=True)
         remove_all_drafts(folder)
         write_text(folder / CONFIGURATION, config_yaml)
-        write_json(folder / ATTEMPT, {"job": job, "inputs": {n: _locate(folder, a) for n, a in inputs.items()}})
+        located = {name: _locate(folder, artifact) for name, artifact in inputs.items()}
+        write_json(folder / ATTEMPT, {"job": job, "bases": dict(bases), "inputs": located})
         code = code_identity()
         work = Work(folder=folder, fingerprint=key, inputs=inputs, root=root, anew=again)
         yield work

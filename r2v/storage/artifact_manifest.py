@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from r2v.errors import InputError
+from r2v.errors import InputError, MissingInput
 from r2v.storage.files import write_json
 
 ARTIFACT_MANIFEST = "artifact.json"
@@ -77,13 +77,13 @@ def write_artifact_manifest(folder: Path, manifest: ArtifactManifest) -> None:
 
 
 def read_artifact_manifest(folder: Path) -> ArtifactManifest:
-    """The manifest in a folder. Raises InputError where there is none, Damaged where it is anything but a manifest."""
+    """Return the manifest in a folder. Raise MissingInput where there is none, Damaged where it is something else."""
     path = folder / ARTIFACT_MANIFEST
     try:
         record = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_constant)
     except (FileNotFoundError, NotADirectoryError):
         state = "unfinished" if folder.is_dir() else "missing"
-        raise InputError(f"{folder}: {state} (no {ARTIFACT_MANIFEST}); run the stage that makes it first") from None
+        raise MissingInput(f"{folder}: {state} (no {ARTIFACT_MANIFEST})") from None
     except OSError as error:
         raise Damaged(path, f"it cannot be read ({error.strerror})") from None
     except (ValueError, RecursionError) as error:

@@ -8,6 +8,7 @@ ends in the same weights as one that was not, and micro-batches only decide how 
 
 from __future__ import annotations
 
+import importlib
 import io
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -113,7 +114,7 @@ def train(
     sequences = strands(rows)
     total, scale = max(1, math.ceil(phase.num_epochs * len(sequences) / batch)), len(sequences) / len(rows) / batch
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer = torch.optim.AdamW(parameters, lr=phase.lr, weight_decay=phase.weight_decay)
+    optimizer = _optimizer(model, parameters, phase)
     losses = _resume(folder, model, optimizer, what or "verifier")
     model.train()
     with Progress(what, total, len(losses)) as bar:
@@ -140,6 +141,26 @@ def train(
                 )
     model.eval()
     return Trained(updates=total, losses=tuple(losses))
+
+
+def _optimizer(model: VerifierModel, parameters: Sequence[torch.nn.Parameter], phase: Phase) -> torch.optim.Optimizer:
+    """The phase's AdamW. Of bitsandbytes' the moments of an embedding stay in 32 bits, as TRL's trainer keeps them."""
+    if phase.optimizer is None:
+        return torch.optim.AdamW(parameters, lr=phase.lr, weight_decay=phase.weight_decay)
+    bitsandbytes: Any = importlib.import_module("bitsandbytes.optim")  # untyped
+
+    for module in model.modules():
+        if isinstance(module, torch.nn.Embedding):
+            manager = bitsandbytes.GlobalOptimManager.get_instance()
+            manager.register_module_override(module, "weight", {"optim_bits": 32})
+    optimizer: torch.optim.Optimizer = bitsandbytes.AdamW(
+        parameters,
+        lr=phase.lr,
+        weight_decay=phase.weight_decay,
+        optim_bits=8,
+        is_paged=phase.optimizer == "paged_adamw_8bit",
+    )
+    return optimizer
 
 
 def _positions(update: int, batch: int, count: int, seed: int) -> Iterator[int]:

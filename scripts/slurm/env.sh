@@ -1,5 +1,5 @@
 # What every script of this folder begins with: the software of your cluster, then the Python that has R2V.
-# Edit here, once; the scripts themselves need no change (their headers: `r2v cluster set partition=... gpu=...`).
+# Edit here, once; the scripts themselves need no change (their headers: `r2v cluster set profile=... gpu=...`).
 
 # module load cuda/12.1
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from r2v import __version__
-from r2v.cli.main import build_parser, stage_parser
+from r2v.cli.main import build_parser, main, stage_parser
 from r2v.cli.options import load_config
 from r2v.data.registry import DataRegistry
 from r2v.data.store import read_episodes
@@ -68,7 +69,6 @@ def refused(done: subprocess.CompletedProcess[str], code: int, *words: str) -> N
 USAGE = {
     "unknown command": (["colect"], "no colect; did you mean collect?"),
     "unknown option": (["collect", "--sedes", "1"], "unrecognized arguments: --sedes 1"),
-    "no command": ([], "required: <command>; see `r2v --help`"),
     "unknown phase": (["train_policy", "--stage", "bcc"], "no bcc; did you mean bc?"),
     "an unknown key": (["config", "--overrides", "policy.lorar=32"], "did you mean policy.lora_r?"),
     "wrong type": (["config", "--overrides", "training.lr=fast"], "training.lr: Value 'fast'"),
@@ -88,12 +88,19 @@ def test_usage_is_2_in_one_line(name: str, r2v: Shell, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [], "nothing is written for a command that cannot be"
 
 
+def test_without_a_command_the_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    bare = capsys.readouterr()
+    with pytest.raises(SystemExit, match="0"):
+        main(["--help"])
+    assert (bare.out, bare.err) == (capsys.readouterr().out, "") and "exit codes: 0 ok" in bare.out
+
+
 INPUT = {
     "before its inputs": (["train_router"], "needs router_features: data/router_features/desk_noisy: missing"),
     "no run yet": (["perturb"], "no done run of desk"),
     "no trajectories": (["train_policy", "--stage", "bc", "--trajectories", "none.jsonl"], "none.jsonl: no such file"),
     "no checkpoint": (["train_policy", "--resume", "none"], "--resume none: no such checkpoint"),
-    "no results": (["verify-results", "nowhere"], "nowhere"),
 }
 
 
@@ -101,6 +108,35 @@ INPUT = {
 def test_a_missing_input_is_3(name: str, r2v: Shell) -> None:
     words, said = INPUT[name]
     refused(r2v(*words), 3, said)
+
+
+@pytest.mark.parametrize("command", ["verify-results", "report"])
+def test_a_folder_of_anything_else_is_not_a_results_folder(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "link").symlink_to("nowhere")
+    assert main([command, str(tmp_path)]) == 3
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"r2v: {tmp_path}: not a results folder (no setup.json, no structured_results); name one ")
+    assert main([command, str(tmp_path / "nowhere")]) == 3
+    assert "nowhere: no such folder of results" in capsys.readouterr().err
+
+
+def test_the_command_that_makes_a_missing_input_can_be_typed_as_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my file.yaml").write_text("prefix: mine\n")
+    options = ["--config", "my file.yaml", "--seed", "2", "--overrides", "router.features=[progress]"]
+    words = ["evaluate", *options]
+    named = []
+    while words[0] != "collect":
+        assert main(words) == 3
+        line = capsys.readouterr().err.splitlines()[-1]
+        words = shlex.split(line.partition(": run `r2v ")[2].removesuffix("`"))
+        named.append(words[: words.index("--config")])
+        assert words[words.index("--config") :] == options, line
+    assert named[0] == ["train_router"] and named[-3:] == [["train_policy", "--stage", "bc"], ["perturb"], ["collect"]]
 
 
 def test_a_truncated_trajectories_file_is_3_with_its_line(r2v: Shell, tmp_path: Path) -> None:

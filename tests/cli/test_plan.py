@@ -271,7 +271,7 @@ def test_a_decoder_is_no_critic() -> None:
 
 
 def test_a_bad_size_and_a_missing_model() -> None:
-    with pytest.raises(UsageError, match="expected a number above 0 with a unit"):
+    with pytest.raises(UsageError, match="expected a number above 0, of GiB or with a unit"):
         typed("--gpu", "big")
     with pytest.raises(InputError, match="no shape of nobody/nothing"):
         typed("--model", "nobody/nothing")

@@ -25,7 +25,10 @@ FILES = {
     "deeper than a stack": ("[" * 100_000, "nested more deeply than 20 levels"),
     "deep": ("env: {options: " + "{a: " * 30 + "1" + "}" * 30 + "}", "nested more deeply than 20 levels"),
     "a bomb of aliases": ("a: &a [1,1]\nb: &b [*a,*a]\nc: [*b,*b]", "unknown key"),
-    "an object of Python": ("seed: !!python/object/apply:os.system ['true']", "not YAML"),
+    "an object of Python": (
+        "seed: !!python/object/apply:os.system ['true']",
+        "line 1: the tag tag:yaml.org",
+    ),
     "options that are a list": ("env: {options: []}", "env.options: must be keys with values, got the list []"),
     "tags that are a mapping": ("run: {tags: {}}", "run.tags: must be a list, got {}"),
     "a cycle of references": ("seed: ${data.split_seed}\ndata: {split_seed: '${seed}'}", "seed"),

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from r2v.config.yaml_text import plain
 from r2v.errors import InputError, UsageError
-from r2v.experiments.located_yaml import plain_yaml, read_located
 from r2v.experiments.spec import read_spec
 
 BASE = "name: a\nmode: training\ncommand: run {config}\n"
@@ -49,7 +49,7 @@ MISTAKES = [
     (BASE + "base_config: x\nasha: {levels: [1, 2]}\n", 5, "names no resource"),
     (BASE + "base_config: x\nmetric: m\nasha: {resource: r, levels: [2, 1]}\n", 6, "each above"),
     (BASE + "base_config: x\nasha: {resource: r, levels: [1, 2]}\n", 5, "needs a metric"),
-    (BASE + "base_config: x\nsweep: {a: [*b]}\n", 5, "alias"),
+    (BASE + "base_config: x\nsweep: {a: [*b]}\n", 5, "undefined alias"),
     (BASE + "base_config: x\nsweep: {a: [1\n", 6, "not YAML"),
     (BASE + "base_config: x\n3: x\n", 5, "is no text"),
     ("- name\n", 1, "keys with values"),
@@ -64,13 +64,20 @@ def test_a_mistake_is_one_line_with_its_number(text: str, line: int, told: str, 
     assert "\n" not in str(refused.value)
 
 
-def test_yes_and_no_are_named_and_a_quoted_word_is_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    path = spec_file(tmp_path, BASE + "base_config: x\nsweep:\n  shuffle: [on, 'off']\n  lr: [1e-3, 1]\n")
-    with caplog.at_level("WARNING", logger="r2v"):
-        spec = read_spec(path)
-    assert spec.sweep == {"shuffle": [True, "off"], "lr": [0.001, 1]}
-    (line,) = (record.getMessage() for record in caplog.records)
-    assert "line 6" in line and "sweep.shuffle" in line and "quote it" in line
+def test_anchors_merges_and_words_are_read(tmp_path: Path) -> None:
+    text = "base_config: x\nfixed_overrides: &f {a: on}\nsweep: {lr: &lr [1e-3, 1], other: *lr}\n"
+    text += "when: {lr: {<<: *f, b: no}}\n"
+    spec = read_spec(spec_file(tmp_path, BASE + text))
+    assert plain(spec.sweep) == {"lr": [0.001, 1], "other": [0.001, 1]}
+    assert spec.when == {"lr": {"a": "on", "b": "no"}}
+
+
+def test_text_is_kept_where_text_is_expected(tmp_path: Path) -> None:
+    resources = "resources: {time: 24:00:00, account: 0123, partition: on, exclusive: true, nodes: 1}\n"
+    spec = read_spec(spec_file(tmp_path, BASE + f"base_config: 0123\nmetric: 1e3\nseeds: [0123, 5]\n{resources}"))
+    assert (spec.base_config, spec.metric, spec.seeds) == (Path("0123"), "1e3", (123, 5))
+    times = {"time": "24:00:00", "account": "0123", "partition": "on"}
+    assert spec.resources == {**times, "exclusive": "", "nodes": "1"}
 
 
 def test_a_former_path_is_accepted_and_told_where_it_lives(
@@ -84,10 +91,3 @@ def test_a_former_path_is_accepted_and_told_where_it_lives(
     assert "configs/experiments" in caplog.text
     with pytest.raises(InputError, match="did you mean a.yaml"):
         read_spec(Path("experiments/specs/aa.yaml"))
-
-
-def test_what_is_written_is_read_back(tmp_path: Path) -> None:
-    tree = {"lr": 1e-05, "on": "on", "none": None, "lists": [[0.1, 2], ["x: y"]], "deep": {"n": 3, "é": "1e-3"}}
-    path = tmp_path / "plain.yaml"
-    path.write_text(plain_yaml(tree))
-    assert read_located(path).value == tree

@@ -517,3 +517,95 @@ def test_a_narrow_wave_has_patience_and_one_a_quarter_full_has_none() -> None:
     asked = [partial(narrow, "q"), partial(wide, "q"), partial(wide, "r")]
     waves.run([partial(waves.world, blocked, released), watching, *asked])
     assert seen == [[0, 1], [0, 1], [1, 1]]
+
+
+class Line:
+    """A remote that is entered for as long as it is used."""
+
+    max_batch, max_age = 64, 0.0
+
+    def __init__(self) -> None:
+        self.entered = self.left = 0
+
+    async def __aenter__(self) -> None:
+        self.entered += 1
+
+    async def __aexit__(self, *error: object) -> None:
+        self.left += 1
+
+    def send(self, requests: Sequence[Any]) -> list[asyncio.Future[str]]:
+        answers = [asyncio.get_running_loop().create_future() for _ in requests]
+        for request, answer in zip(requests, answers, strict=True):
+            answer.set_result(f"re: {request}")
+        return answers
+
+
+def test_in_a_loop_of_the_users_own_a_question_is_answered_and_questions_share_waves_and_connections() -> None:
+    waves, backend, line = Waves(), Echo(), Line()
+    ask, ask_far = waves.port(backend), waves.port(line)
+
+    async def alone() -> list[str]:
+        return [await ask("a"), await ask_far("b"), await waves.world(str.upper, "c")]
+
+    async def together() -> list[str]:
+        async with waves.open():
+            await ask_far("d")
+            return list(await asyncio.gather(*(ask(name) for name in "efg"), ask_far("h")))
+
+    for _ in range(2):  # each time in another loop
+        assert asyncio.run(alone()) == ["re: a", "re: b", "C"]
+    assert (line.entered, line.left) == (2, 2)
+    assert asyncio.run(together()) == ["re: e", "re: f", "re: g", "re: h"]
+    assert (line.entered, line.left) == (3, 3)
+    assert backend.waves == [["a"], ["a"], ["e", "f", "g"]]
+    assert waves.run([lambda: ask("i")]) == ["re: i"]
+
+
+def test_a_question_that_is_cancelled_before_its_wave_leaves_is_not_asked() -> None:
+    waves, backend, released = Waves(max_age=PATIENCE), Echo(), threading.Event()
+    ask = waves.port(backend)
+
+    async def main() -> str:
+        async with waves.open():
+            world = asyncio.create_task(waves.world(blocked, released))
+            await settle()
+            gone = asyncio.create_task(ask("gone"))
+            await settle()
+            gone.cancel()
+            kept = asyncio.create_task(ask("kept"))
+            await settle()
+            released.set()
+            await world
+            return await kept
+
+    assert asyncio.run(main()) == "re: kept" and backend.waves == [["kept"]]
+
+
+def test_a_failed_run_inside_an_open_engine_leaves_it_usable() -> None:
+    waves, backend = Waves(), Echo()
+    ask = waves.port(backend)
+
+    async def fail() -> str:
+        await ask("first")
+        raise EnvironmentFault("broken")
+
+    async def main() -> str:
+        async with waves.open():
+            with pytest.raises(EnvironmentFault, match="broken"):
+                await waves.play([fail, lambda: ask("other")])
+            return await ask("again")
+
+    assert asyncio.run(main()) == "re: again"
+
+
+def test_two_event_loops_cannot_share_an_engine_at_the_same_time() -> None:
+    waves, backend = Waves(), Echo()
+    ask = waves.port(backend)
+
+    async def main() -> None:
+        async with waves.open():
+            with pytest.raises(RuntimeError, match="one event loop at a time"):
+                await asyncio.to_thread(asyncio.run, ask("elsewhere"))
+
+    asyncio.run(main())
+    assert not backend.waves

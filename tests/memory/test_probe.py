@@ -106,7 +106,7 @@ def test_what_takes_less_than_its_weights_is_told_and_left(caplog: pytest.LogCap
     ("change", "gpus", "named", "said"),
     [
         ({"four_bit": True}, 1, {}, "in 4 bits"),
-        ({"optimizer": "adamw_8bit"}, 1, {}, "with adamw_8bit"),
+        ({"stage": "bc", "critic": None, "optimizer": "adamw_8bit"}, 1, {}, "with adamw_8bit"),
         ({}, 2, {"placement": "split"}, "with placement split"),
         ({"lora_rank": 0}, 8, {"placement": "full", "shards": "zero3"}, "with shards zero3"),
         ({"stage": "preference", "critic": None}, 1, {}, "of preference"),

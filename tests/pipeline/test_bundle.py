@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import yaml
 
 from r2v.cli.main import main
 from r2v.config import load
-from r2v.errors import InputError
+from r2v.errors import InputError, UsageError
 from r2v.pipeline.bundle import BUNDLE_MANIFEST, BundleManifest, read_bundle, write_bundle_manifest
 from r2v.pipeline.model_card import model_card, read_table
 from r2v.pipeline.write_bundle import write_bundle
@@ -95,6 +96,34 @@ def test_two_exports_are_the_same_bytes(bundle: Path, micro_run: Path, tmp_path:
     write_bundle(load(str(MICRO)), tmp_path / "again", micro_run)
     for name in names(bundle):
         assert (tmp_path / "again" / name).read_bytes() == (bundle / name).read_bytes(), name
+
+
+@pytest.mark.parametrize(
+    "override",
+    ["router.features=[progress]", "inference.max_new_tokens=4", "cost.llm.input=9.0", "seed=5"],
+)
+def test_values_that_did_not_make_the_evaluation_are_refused_in_one_line(
+    override: str, micro_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(micro_run)
+    assert main(["export", str(tmp_path / "new"), "--config", str(MICRO), "--overrides", override]) == 2
+    key, _, value = override.partition("=")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.search(rf"r2v: {key} is .+ in the evaluation and \S*{value.strip('[]')}\S* on the command line", line)
+    recorded = re.search(r"use --config (\S+),", line)
+    assert recorded and not (tmp_path / "new").exists()
+    assert main(["export", str(tmp_path / "new"), "--config", recorded[1]]) == 0
+
+
+def test_a_forgotten_config_is_refused_and_settings_of_the_machine_are_not(
+    micro_run: Path, bundle: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(
+        UsageError, match=r"in the evaluation and .* on the command line \(others that differ: .*, \.\.\.\)"
+    ):
+        write_bundle(load(None, ["prefix=micro"]), tmp_path / "new", micro_run)
+    write_bundle(load(str(MICRO), ["rollout.batch_size=3", "hierarchical.critic.lr=9e-4"]), tmp_path / "new", micro_run)
+    assert (tmp_path / "new" / "bundle.json").read_bytes() == (bundle / "bundle.json").read_bytes()
 
 
 @pytest.mark.parametrize("name", ["tmp-again", ".again.draft"])

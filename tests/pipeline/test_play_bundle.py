@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from r2v.config import load
+from r2v.config import TaskSelection, load
 from r2v.data.episode import Episode
 from r2v.data.store import read_episodes
 from r2v.envs.desk import Desk
@@ -20,6 +22,7 @@ from r2v.llm.waves import Waves
 from r2v.pipeline.bundle import Bundle, read_bundle
 from r2v.pipeline.play_bundle import routed_actor
 from r2v.pipeline.write_bundle import write_bundle
+from r2v.rollout.session import EpisodeSpec, RolloutWorld, episode_specs
 from tests import warm
 from tests.trust import MICRO
 
@@ -58,6 +61,31 @@ def test_a_fresh_process_with_the_bundle_alone_decides_as_the_evaluation_did(
     assert {decision.threshold for decision in scored} == {bundle.manifest.threshold}
     assert any(decision.p_escalate for decision in scored)
     assert not list(tmp_path.glob("outputs/*")) and not list(tmp_path.glob("data/*")), "nothing of a project is there"
+
+
+@pytest.mark.parametrize("once", [False, True], ids=["bare", "opened once"])
+def test_each_step_can_be_awaited_in_a_loop_of_the_users_own(bundle: Bundle, micro_run: Path, once: bool) -> None:
+    config = load(str(MICRO))
+    desk, waves = Desk(**config.env.options), Waves(workers=1)
+    actor = routed_actor(bundle, desk, waves)
+    world = RolloutWorld(desk, config.perturbations, config.inference)
+    selection = TaskSelection.evaluation(config, "noisy")
+    specs = episode_specs(desk, "evaluation", [1], selection, method="r2v", limit=4)
+
+    async def play(spec: EpisodeSpec) -> Episode:
+        session = world.start(spec)
+        session.open()
+        while session.termination is None:
+            session.apply(await actor.act(session.view()))
+        return session.episode()
+
+    async def main() -> list[Episode]:
+        async with waves.open() if once else nullcontext():
+            return list(await asyncio.gather(*(play(spec) for spec in specs)))
+
+    evaluated = read_episodes(episodes_path(micro_run / "results" / "micro", "noisy", "r2v"))
+    assert sorted(asyncio.run(main()), key=lambda episode: episode.episode_id) == evaluated
+    assert any(step.decision and step.decision.escalated for episode in evaluated for step in episode.steps)
 
 
 def test_settings_that_are_none_are_told(bundle: Bundle, tmp_path: Path) -> None:

@@ -244,7 +244,8 @@ def test_a_start_in_the_middle_takes_what_is_published(tmp_path: Path) -> None:
     [({"start": "router"}, "bc"), ({"without": ["verifier"]}, "verifier"), ({"without": ["bc"]}, "bc")],
 )
 def test_a_missing_input_is_named_before_anything_runs(options: dict[str, Any], missing: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=f"needs {missing}: .* missing .no artifact.json.; run the stage"):
+    command = "train_verifier" if missing == "verifier" else "train_policy --stage bc"
+    with pytest.raises(InputError, match=f"needs {missing}: .* missing .no artifact.json.: run `r2v {command}` with"):
         run_here(small(), root=tmp_path, **options)
     assert list(tmp_path.iterdir()) == []
 

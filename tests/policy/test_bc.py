@@ -6,6 +6,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -269,6 +270,27 @@ def test_asked_to_stop_it_keeps_the_update_it_is_in_and_goes_on_from_there(tmp_p
     assert stopped.value.exit_code == 75 and 0 < kept < 64 and not (cut / "final").exists()
     assert train_bc(episodes, _loaded(), _encoder(), phase, cut, seed=3) == report
     assert _files(whole / "final") == _files(cut / "final")
+
+
+def test_8_bit_moments_train_and_a_cut_training_ends_as_a_whole_one(tmp_path: Path) -> None:
+    pytest.importorskip("bitsandbytes")
+    episodes, phase = [_episode(i) for i in range(16)], replace(PHASE, optimizer="adamw_8bit")
+    tokenizer = tiny_models.tokenizer()
+
+    def clone(folder: Path) -> dict[str, Any]:
+        model = tiny_models.model(len(tokenizer), 0, torch.float32, hidden=64)
+        return train_bc(
+            episodes, Loaded(model=model, tokenizer=tokenizer, name="toy"), _encoder(), phase, folder, seed=3
+        )
+
+    report = clone(tmp_path / "whole")
+    assert report["losses"][-1]["loss"] < report["losses"][0]["loss"] - 1
+    saved = torch.load(tmp_path / "whole" / "checkpoint-4" / "optimizer.pt", weights_only=True)
+    moments = {state["__bnb_optimizer_quant_state__"]["state1"].dtype for state in saved["state"].values()}
+    assert moments == {torch.uint8, torch.float32}, "small ones keep 32 bits"
+    shutil.copytree(tmp_path / "whole" / "checkpoint-4", tmp_path / "killed" / "checkpoint-4")
+    (tmp_path / "killed" / "checkpoint-latest").symlink_to("checkpoint-4")
+    assert clone(tmp_path / "killed") == report
 
 
 def test_a_checkpoint_between_two_log_entries_loses_nothing_of_the_log(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -193,6 +194,14 @@ def test_a_model_that_is_not_downloaded_is_named(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(InputError, match="cannot load nobody/no-such-model"):
         load_policy(PolicyConfig(model_name="nobody/no-such-model"))
+
+
+def test_a_quantized_model_is_refused_where_it_is_loaded_too(base: Path, tmp_path: Path) -> None:
+    """A model of the hub may have been downloaded by the load itself."""
+    values = json.loads((base / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(values | {"quantization_config": {"quant_method": "awq"}}))
+    with pytest.raises(UsageError, match=r"its config.json has a quantization_config \(awq\)"):
+        load_policy(PolicyConfig(model_name=str(tmp_path), device="cpu"))
 
 
 def test_missing_or_unlike_weights_are_refused(base: Path, tmp_path: Path) -> None:

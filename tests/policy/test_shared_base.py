@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -87,9 +88,23 @@ def test_adapters_of_another_model_are_refused_and_harm_nobody(tmp_path: Path) -
     policy, finals = project(tmp_path)
     other, _ = project(tmp_path / "other", "lfm2", ranks=())
     wanted = logits(acting_policy(policy, finals[0]))
-    with pytest.raises(InputError, match=r"cannot load .*final"):
+    with pytest.raises(InputError, match="final: adapters of another base: trained on"):
         acting_policy(other, finals[0])
     assert torch.equal(logits(acting_policy(policy, finals[0])), wanted)
+
+
+def test_adapters_are_refused_once_the_weights_under_them_are_others(tmp_path: Path) -> None:
+    """By each way of loading, and taken without a check where they record no base: an earlier version made them."""
+    policy, finals = project(tmp_path)
+    assert json.loads((finals[0] / "base.json").read_text())["model_name"] == policy.model_name
+    weights = Path(policy.model_name) / "model.safetensors"
+    saved_base("llama", tmp_path / "other", seed=7)
+    weights.write_bytes((tmp_path / "other" / "model.safetensors").read_bytes())
+    for load in (acting_policy, load_policy):
+        with pytest.raises(InputError, match="final: adapters of another base"):
+            load(policy, finals[0])
+    (finals[0] / "base.json").unlink()
+    assert load_policy(policy, finals[0]).base
 
 
 def test_a_base_on_which_adapters_were_refused_is_given_to_nobody_else(tmp_path: Path) -> None:

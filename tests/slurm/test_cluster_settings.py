@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -33,6 +34,16 @@ def test_a_profile_and_directives_in_one_line(clone: Faked, capsys: pytest.Captu
     assert (bc["constraint"], bc["account"], bc["time"]) == ("gpu", "m1", "12:00:00")
     assert asked("08_evaluate.sh")["time"] == "24:00:00"
     assert cli.main(["cluster", "set"]) == 0
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/quickstart-cluster.md", "docs/slurm.md", "r2v/cli/project.py"])
+def test_the_first_command_that_a_page_teaches_leaves_jobs_without_a_gpu_on_their_partition(
+    page: str, clone: Faked
+) -> None:
+    taught = re.search(r"r2v cluster set((?: [\w.]+=\S+)+)", (ROOT / page).read_text())
+    assert taught and cli.main(["cluster", "set", *taught[1].split()]) == 0
+    assert {asked(name)["partition"] for name in ("02_perturb.sh", "mrp.sh")} == {"cpu"}
+    assert asked("08_evaluate.sh")["partition"] == "gpu" and "gpu" in asked("08_evaluate.sh")["gres"]
 
 
 def test_an_option_of_a_plugin_is_set_where_sbatch_knows_it(clone: Faked, capsys: pytest.CaptureFixture[str]) -> None:

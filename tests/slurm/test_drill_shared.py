@@ -55,6 +55,26 @@ def test_one_bc_job_for_three_chains_and_no_gpu_held_while_they_wait(project: Pr
         assert project.r2v("status", name, check=False).returncode == 0
 
 
+def test_two_chains_on_a_base_that_nobody_hashed_share_what_does_not_read_it(project: Project) -> None:
+    """Neither knows what the other's bc will read. The first job hashes it, and the second finds its artifact made."""
+    base = project.folder / "models" / "base"
+    base.mkdir(parents=True)
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        (base / name).write_text("{}")
+    for name in ("y1", "y2"):
+        own = ["--overrides", f"prefix={name}", "policy.model_name=models/base", "training.lr=1e-4"]
+        project.r2v("run_all", "desk", "--without", "verifier", "candidates", *LEFT_OUT, *own)
+    assert {name: list(latest(project, name)) for name in ("y1", "y2")} == {
+        "y1": ["collect", "perturb", "bc"],
+        "y2": ["bc"],
+    }
+    project.drained()
+    for name in ("y1", "y2"):
+        assert project.r2v("status", name, check=False).returncode == 0
+    assert len({(project.folder / f"outputs/{name}/policy/bc").resolve() for name in ("y1", "y2")}) == 1
+    assert "".join(path.read_text() for path in project.folder.glob("logs/bc_*.out")).count("bc began") == 1
+
+
 def minutes_to_start(job: dict[str, str]) -> float:
     """From now to when Slurm may start a waiting job."""
     start = job["StartTime"]

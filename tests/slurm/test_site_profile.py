@@ -49,14 +49,28 @@ def test_a_project_says_what_differs_from_a_shipped_profile(tmp_path: Path) -> N
     assert project_profile(tmp_path / "elsewhere") == SiteProfile()
 
 
+def test_values_reach_sbatch_as_they_stand(tmp_path: Path) -> None:
+    site = written(
+        tmp_path,
+        "all_jobs: {time: 24:00:00, account: 0123, partition: on, exclusive: true, mem: false}\n"
+        "max_time: 12:00:00\narrays: no\nmax_gpu_hours: 1e3\nmodules: [0123]\n",
+    )
+    times = {"time": "24:00:00", "account": "0123", "partition": "on", "exclusive": "", "mem": None}
+    assert site == SiteProfile(
+        all_jobs=times, max_time="12:00:00", arrays=False, max_gpu_hours="1e3", modules=("0123",)
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
         ("base: nersk", "did you mean nersc"),
         ("launsh: x", "did you mean launch"),
-        ("arrays: 'no'", "wanted true or false"),
-        ("all_jobs: [x]", "wanted a map"),
-        ("- x", "wanted a map"),
+        ("arrays: 'no'", "line 1: arrays: must be true or false"),
+        ("all_jobs: [x]", "must be a map of directives"),
+        ("all_jobs:\n  mem: [1]", "line 2: all_jobs: must be a map of directives"),
+        ("mail: {a: b}", "line 1: mail: must be text"),
+        ("- x", "line 1: must be keys with values"),
         ("a: [", "scripts/slurm/site.yaml"),
     ],
 )

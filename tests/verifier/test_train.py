@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from r2v.verifier.calibrate import fit_temperature, probabilities, readings_of, 
 from r2v.verifier.labels import in_order
 from r2v.verifier.model import WEIGHTS, VerifierBackend, VerifierModel, load, save
 from r2v.verifier.train import VERIFIER_CHECKPOINT, EncodedExample, encoded, strands, train
+from tests import tiny_models
 
 from . import toy, two_ranks
 
@@ -62,6 +64,29 @@ def test_cut_and_resumed_equals_uninterrupted(tmp_path: Path) -> None:
     assert (tmp_path / "cut" / VERIFIER_CHECKPOINT).exists()
     save(trained(examples, tmp_path / "cut", num_epochs=1), tmp_path / "cut")
     assert (tmp_path / "cut" / WEIGHTS).read_bytes() == (tmp_path / "whole" / WEIGHTS).read_bytes()
+
+
+@pytest.mark.parametrize("optimizer", ["adamw_8bit", "paged_adamw_8bit"])
+@pytest.mark.filterwarnings("ignore:Paged optimizers are not supported on CPU")
+def test_8_bit_moments_are_resumed_too(optimizer: str, tmp_path: Path) -> None:
+    pytest.importorskip("bitsandbytes")
+    rows, phase = encoded(toy.separable(range(100)), toy.encode), toy.phase(num_epochs=1, optimizer=optimizer)
+    asked = iter([False, True])
+
+    def end(folder: Path, stop: Callable[[], bool] = lambda: False) -> dict[str, torch.Tensor]:
+        model = VerifierModel(tiny_models.model(toy.VOCABULARY, 0, torch.float32, hidden=64))
+        train(model, rows, phase, seed=0, folder=folder, stop=stop)
+        return model.state_dict()
+
+    whole = end(tmp_path / "whole")
+    with pytest.raises(Interrupted, match="after update 2 of 4"):
+        end(tmp_path / "cut", lambda: next(asked))
+    state = torch.load(tmp_path / "cut" / VERIFIER_CHECKPOINT / "state.pt", weights_only=True)["optimizer"]["state"]
+    moments = [one["__bnb_optimizer_quant_state__"]["state1"] for one in state.values()]
+    assert any(moment.dtype == torch.uint8 for moment in moments)
+    assert moments[0].numel() == 64 * toy.VOCABULARY and moments[0].dtype == torch.float32, "the embedding's"
+    again = end(tmp_path / "cut")
+    assert all(torch.equal(whole[name], again[name]) for name in whole)
 
 
 @pytest.mark.parametrize("damaged", [1, 2])

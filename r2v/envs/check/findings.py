@@ -1,4 +1,4 @@
-"""CheckFindings of a contract check: faults and notes, each said once, in the order in which they were met."""
+"""Findings of a contract check: faults and notes, each said once, in the order in which they were met."""
 
 from __future__ import annotations
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from r2v.config import load_recorded, to_yaml
-from r2v.config.sources import YAMLFile, read_yaml
+from r2v.config.sources import YAMLFile
+from r2v.config.yaml_text import plain, read
 
 
 def config_problems(path: Path) -> tuple[str, ...]:
@@ -22,10 +23,7 @@ def config_problems(path: Path) -> tuple[str, ...]:
 
 @lru_cache(maxsize=8)
 def _problems(file: YAMLFile) -> tuple[str, ...]:
-    from omegaconf import OmegaConf
-
-    given = OmegaConf.to_container(read_yaml(file))
-    written = OmegaConf.to_container(OmegaConf.create(to_yaml(load_recorded(file.path))))
+    given, written = (plain(read(text, file.path).value) for text in (file.text, to_yaml(load_recorded(file.path))))
     return tuple(_otherwise(given, written, ""))
 
 

@@ -25,6 +25,8 @@ from r2v.router.rounds import RoundFigures
 from r2v.storage.artifact import ATTEMPT
 from r2v.storage.artifact_manifest import wrong_hashes
 from r2v.storage.integrity import Artifact
+from r2v.storage.model_identity import base_sha256
+from r2v.storage.weights import BUNDLED
 
 LogProb = Annotated[float, Range(at_least=-1e6, at_most=0)]
 """A mean log-probability of an action, in nats."""
@@ -225,19 +227,38 @@ class InputRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptRecord:
-    """attempt.meta.json: the job and its inputs."""
+    """attempt.meta.json: the job, the hashes of the models that it read, and its inputs."""
 
     job: str
+    bases: dict[str, Digest] = field(default_factory=dict)
+    """Empty: made before models were hashed, or the policy plays nowhere."""
     inputs: dict[str, InputRecord] = field(default_factory=dict)
 
 
-def input_artifacts(results: Path, settings: EvaluateSettings, findings: Findings) -> dict[str, Artifact]:
-    """The inputs as attempt.meta.json lists them; empty, with a finding, where that is damaged."""
+def read_attempt(results: Path, findings: Findings) -> AttemptRecord:
+    """attempt.meta.json; an empty record, with a finding, where that is damaged."""
     try:
         attempt: AttemptRecord = read_json(results / ATTEMPT, AttemptRecord)
     except InputError as error:
         findings.add(ATTEMPT, str(error))
-        return {}
+        return AttemptRecord(job="evaluate")
+    return attempt
+
+
+def check_bases(attempt: AttemptRecord, settings: EvaluateSettings, findings: Findings) -> None:
+    """Hold the hash of a bundled base to the one that this R2V brings; that of another is the folder's word."""
+    name = settings.policy.model_name
+    if unknown := sorted(attempt.bases.keys() - ({"base"} if settings.reads_base else set())):
+        findings.add(ATTEMPT, f"bases.{unknown[0]} is none that an evaluation with these methods reads")
+    recorded = attempt.bases.get("base")
+    if name in BUNDLED and recorded is not None and recorded != (here := base_sha256(name)):
+        findings.add(ATTEMPT, f"bases.base is {recorded[:12]}, the bundled model {name} is {here[:12]}")
+
+
+def input_artifacts(
+    results: Path, attempt: AttemptRecord, settings: EvaluateSettings, findings: Findings
+) -> dict[str, Artifact]:
+    """The inputs as attempt.meta.json lists them."""
     if attempt.job != "evaluate":
         findings.add(ATTEMPT, f"job is {attempt.job}, of an evaluation it is evaluate")
     expected = INPUTS.keys() if settings.evaluation.of_trained else set()

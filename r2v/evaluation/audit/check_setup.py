@@ -169,13 +169,17 @@ def check_setup(
 
 
 def check_fingerprint(
-    manifest: ArtifactManifest, inputs: Mapping[str, Artifact], settings: EvaluateSettings, findings: Findings
+    manifest: ArtifactManifest,
+    inputs: Mapping[str, Artifact],
+    bases: Mapping[str, str],
+    settings: EvaluateSettings,
+    findings: Findings,
 ) -> None:
     """Hold the fingerprint and the hashes of the inputs to the configuration and to what the attempt lists."""
     for name in sorted(inputs.keys() | manifest.inputs.keys()):
         if name not in inputs or inputs[name].data_sha256 != manifest.inputs.get(name):
             findings.add("inputs", f"{name}: attempt.meta.json and artifact.json differ")
-    sections = {item.name: getattr(settings, item.name) for item in fields(settings)}
+    sections = {item.name: getattr(settings, item.name) for item in fields(settings)} | dict(bases)
     earlier = {fingerprint(EVALUATE_STAGE, version, sections, inputs): version for version in range(EVALUATE_VERSION)}
     implied = fingerprint(EVALUATE_STAGE, EVALUATE_VERSION, sections, inputs)
     if manifest.fingerprint in earlier:

@@ -64,10 +64,8 @@ def engine_problems(engine: str, record: EngineRecord | None) -> list[str]:
 
 
 def plain_files(results: Path) -> set[str]:
-    """Every file below the folder. Raises InputError where there is no such folder, for anything in it that is no plain
-    file, and for what is larger than R2V writes."""
-    if not results.is_dir():
-        raise InputError(f"{results}: no such folder of results; name one that `r2v evaluate` made")
+    """Every file below the folder. Raises InputError for anything in it that is no plain file, and for what is larger
+    than R2V writes."""
     found: dict[str, int] = {}
     for path, entry in _walk(results):
         if stat.S_ISREG(entry.st_mode):

@@ -24,7 +24,7 @@ from r2v.evaluation.audit.check_calibration import (
 )
 from r2v.evaluation.audit.check_config import config_problems
 from r2v.evaluation.audit.check_imputed import imputed_problems, require_executed
-from r2v.evaluation.audit.check_inputs import check_tools, input_artifacts
+from r2v.evaluation.audit.check_inputs import check_bases, check_tools, input_artifacts, read_attempt
 from r2v.evaluation.audit.check_setup import (
     check_fingerprint,
     check_setup,
@@ -40,7 +40,7 @@ from r2v.evaluation.audit.rebuild_tables import VerifyReport, verify_tables
 from r2v.evaluation.audit.replay_episodes import Cell, CellCounts, EpisodesAudit
 from r2v.evaluation.settings import EvaluateSettings, never_branched
 from r2v.evaluation.setup import SETUP, Setup, planned_files, read_setup
-from r2v.evaluation.tables.build import STRUCTURED
+from r2v.evaluation.tables.build import STRUCTURED, require_results
 from r2v.rollout.session import EpisodeSpec, RolloutWorld
 from r2v.storage.artifact_manifest import ARTIFACT_MANIFEST, read_artifact_manifest
 from r2v.storage.integrity import CONFIGURATION
@@ -93,6 +93,7 @@ def verify_results(results: Path, *, trust: bool = False) -> Verified:
 
 def _verified(results: Path, trust: bool) -> Verified:
     require_executed(results)
+    require_results(results)
     there = plain_files(results)
     setup = read_setup(results)
     require_names(setup, results / SETUP)
@@ -181,9 +182,11 @@ def _check_artifact(
         if said != counted:
             findings.add(ARTIFACT_MANIFEST, f"{name} is {said}, there are {counted}")
     findings.extend(ARTIFACT_MANIFEST, engine_problems(settings.policy.engine, summary.engine))
-    inputs = input_artifacts(results, settings, findings)
+    attempt = read_attempt(results, findings)
+    inputs = input_artifacts(results, attempt, settings, findings)
+    check_bases(attempt, settings, findings)
     check_tools(inputs, settings, audit.world.benchmark, findings)
-    check_fingerprint(manifest, inputs, settings, findings)
+    check_fingerprint(manifest, inputs, attempt.bases, settings, findings)
     if "router" in inputs:
         findings.extend(CALIBRATION, router_problems(calibration, inputs["router"].summary))
 

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from r2v.data.episode import Episode
+from r2v.errors import InputError
 from r2v.evaluation.claims import Claim, caveats, claims
 from r2v.evaluation.comparisons import comparison_rows, leaders
 from r2v.evaluation.outcomes import measure
-from r2v.evaluation.setup import Setup, read_setup, stored_episodes
+from r2v.evaluation.setup import SETUP, Setup, read_setup, stored_episodes
 from r2v.evaluation.table_rows import TableRow, category_rows, frontier_rows, seed_rows, summary_row
 from r2v.evaluation.tables.files import BUNDLE_SCHEMA, render, round_figures, write_results
 
@@ -26,6 +27,17 @@ STRUCTURED = "structured_results"
 
 _COMMANDS = ("r2v run --config <this folder>/config.yaml", "r2v verify-results <this folder>")
 """What makes these results again, and what replays them."""
+
+
+def require_results(folder: Path) -> None:
+    """Raise InputError for a folder that is missing or is no evaluation's."""
+    if not folder.is_dir():
+        raise InputError(f"{folder}: no such folder of results; name one that `r2v evaluate` made")
+    if not any((folder / name).exists() for name in (SETUP, STRUCTURED)):
+        raise InputError(
+            f"{folder}: not a results folder (no {SETUP}, no {STRUCTURED}); name one that `r2v evaluate` made, such as "
+            "results/mrp"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

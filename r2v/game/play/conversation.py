@@ -47,7 +47,7 @@ async def play_conversation(
 
 
 async def _with_guesses(interaction: Interaction, participants: Participants, run: str) -> Interaction:
-    """ProviderRequest each participant for the other's secret, one after the other; neither sees the other's guess."""
+    """Ask each participant for the other's secret, one after the other; neither sees the other's guess."""
     guesses = []
     for player, participant in enumerate(participants):
         prompt = guess_messages(participant.system_prompt, interaction.messages, player)

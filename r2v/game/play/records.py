@@ -58,7 +58,7 @@ class Interaction:
         return "/".join((str(self.replicate), *sorted(player.agent for player in self.players)))
 
     def to_json(self) -> dict[str, Any]:
-        """NormalizedText values, as they are stored."""
+        """Return plain values, as they are stored."""
         return asdict(self)
 
     @classmethod

@@ -19,6 +19,7 @@ from r2v.errors import UsageError
 from r2v.hrl.algorithm.critic import DoubleCritic, MeanPooledEncoder, Text
 from r2v.hrl.models.bases import SMALL
 from r2v.randomness import seed_of
+from r2v.storage.model_identity import CRITIC_MODEL, model_folder
 from r2v.storage.weights import readable_model, require_all, require_tokenizer
 
 TINY = "tiny"
@@ -141,7 +142,8 @@ def _tokenizer(name: str) -> Any:
 
     require_tokenizer(_cannot(name), name, _REMEDY)
     with readable_model(_cannot(name), _REMEDY):
-        return AutoTokenizer.from_pretrained(name, truncation_side="left", trust_remote_code=False)
+        folder = model_folder(name, key=CRITIC_MODEL)
+        return AutoTokenizer.from_pretrained(folder, truncation_side="left", trust_remote_code=False)
 
 
 def _encoder(name: str) -> Any:
@@ -149,7 +151,7 @@ def _encoder(name: str) -> Any:
 
     options = {"dtype": torch.float32, "trust_remote_code": False, "output_loading_info": True}
     with readable_model(_cannot(name), _REMEDY):
-        model, info = AutoModel.from_pretrained(name, **options)
+        model, info = AutoModel.from_pretrained(model_folder(name, key=CRITIC_MODEL), **options)
         # Published encoders often come without the pooler, which is taken off.
         require_all(_cannot(name), [key for key in info["missing_keys"] if "pooler" not in key], _REMEDY)
         return model
@@ -159,4 +161,4 @@ _REMEDY = "name tiny, a directory, or an encoder that is downloaded or can be"
 
 
 def _cannot(name: str) -> str:
-    return f"hierarchical.critic.model_name={name}: cannot load it"
+    return f"{CRITIC_MODEL}={name}: cannot load it"

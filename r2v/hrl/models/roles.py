@@ -65,6 +65,8 @@ class Roles:
     critic_tokenizer: CriticTokenizer
     name: str
     """Name of the model that the roles started from."""
+    base: str
+    """Its `base_sha256`; empty where they started from exported whole weights."""
     from_weights: bool
     """Whether they started from exported weights, not from those of the model of that name."""
     served: ServedRoles | None = None
@@ -169,7 +171,7 @@ class Roles:
         base, adapter = self.language_models["actor"]
         if not isinstance(base, BaseModel):
             base = base.gather()
-        loaded = Loaded(model=base.model, tokenizer=self.tokenizer, name=self.name)
+        loaded = Loaded(model=base.model, tokenizer=self.tokenizer, name=self.name, base=self.base)
         if adapter is None or not self.from_weights:
             return loaded
         with base.use_adapter(adapter):
@@ -223,6 +225,7 @@ def build_roles(
         value=value,
         critic_tokenizer=build_critic_tokenizer(h.critic, first.tokenizer),
         name=first.name,
+        base=first.base,
         from_weights=weights is not None,
     )
 

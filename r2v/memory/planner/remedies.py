@@ -48,9 +48,12 @@ def _single_changes(job: TrainingJob, machine: Machine) -> Iterator[tuple[str, T
         yield "adapters on a 4-bit base (--lora-r 16 --four-bit)", replace(adapters, four_bit=True), machine
     elif not job.four_bit:
         yield "a 4-bit base (--four-bit)", replace(job, four_bit=True), machine
-    if job.optimizer == "adamw" and job.stage == "hierarchical":  # no other stage has a choice of optimizers
+    if job.optimizer == "adamw" and job.stage == "hierarchical":
         fused = replace(job, optimizer="adamw_fused")
         yield "an optimizer without temporaries (hierarchical.optimizer=adamw_fused)", fused, machine
+    elif job.optimizer == "adamw":
+        eight = replace(job, optimizer="adamw_8bit")
+        yield f"8-bit moments (training.{job.stage}.optimizer=adamw_8bit)", eight, machine
     prompt, completion = -(-job.prompt_tokens // 2), -(-job.completion_tokens // 2)
     yield (
         f"half the length (--prompt-tokens {prompt} --completion-tokens {completion})",

@@ -226,7 +226,7 @@ def _single(job: TrainingJob, strategy: Strategy, gpus: int) -> Device:
     if job.stage == "verifier":
         shape = replace(shape, heads_on_top=score_head(shape.hidden))
     if full:
-        state = trained(shape.parameters, width=job.trained_width, optimizer=job.optimizer)
+        state = trained(shape.parameters, width=job.trained_width, optimizer=job.optimizer, embedding=shape.embedding)
         roles = [ModelRole(name="policy", state=sharded(state, shape, strategy.shards, gpus, job.computed_width))]
     else:
         roles = [

@@ -3,7 +3,8 @@
     trained(3_212_749_824, width=4).total       # 16 bytes a parameter: 47.9 GiB
     trained(3_212_749_824, width=4).at_step     # and a copy of every parameter while torch's foreach AdamW steps: 59.8
 
-Adam keeps two moments in the weights' own type (torch.optim.Adam), in one byte each where it is bitsandbytes'.
+Adam keeps two moments in the weights' own type (torch.optim.Adam), in one byte each where it is bitsandbytes'
+(paged moments are counted as if they stayed on the GPU).
 Sharding splits over ranks as DeepSpeed's ZeRO (arXiv 1910.02054, table 1) and torch's FSDP2 do.
 """
 
@@ -14,7 +15,8 @@ from typing import Literal
 
 from r2v.memory.shapes import Shape
 
-Optimizer = Literal["adamw", "adamw_fused", "adamw_8bit"]
+Optimizer = Literal["adamw", "adamw_fused", "adamw_8bit", "paged_adamw_8bit"]
+IN_8_BITS: tuple[Optimizer, ...] = ("adamw_8bit", "paged_adamw_8bit")
 Shards = Literal["none", "zero2", "zero3", "fsdp"]
 WHOLE_WEIGHTS: tuple[Shards, ...] = ("none", "zero2")
 """Of these, the ones under which every rank has all weights."""
@@ -53,10 +55,11 @@ class RoleMemory:
         return self.total + self.step
 
 
-def trained(parameters: float, *, width: int, optimizer: Optimizer = "adamw") -> RoleMemory:
-    """The state of so many trained parameters of `width` bytes each."""
-    size = parameters * width
-    moments = 2.0 * parameters * (1 + 4 / 256) if optimizer == "adamw_8bit" else 2 * size
+def trained(parameters: float, *, width: int, optimizer: Optimizer = "adamw", embedding: float = 0) -> RoleMemory:
+    """The state of so many trained parameters of `width` bytes each. Of these, `embedding` are an embedding's, whose
+    moments have 32 bits under an optimizer of 8."""
+    size, packed = parameters * width, parameters - embedding
+    moments = 2.0 * packed * (1 + 4 / 256) + 8.0 * embedding if optimizer in IN_8_BITS else 2 * size
     return RoleMemory(weights=size, gradients=size, optimizer=moments, step=size if optimizer == "adamw" else 0)
 
 

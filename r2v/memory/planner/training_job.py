@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from r2v.errors import UsageError
-from r2v.memory.planner.state import Optimizer, Precision, Shards
+from r2v.memory.planner.state import IN_8_BITS, Optimizer, Precision, Shards
 from r2v.memory.shapes import Shape
 from r2v.memory.sizes import GIB
 
@@ -16,6 +16,8 @@ CUBLAS_WORKSPACES = 64 * 2**20
 forward passes and autograd's on a Hopper GPU (measured), 8 MiB each on others."""
 StageName = Literal["hierarchical", "bc", "preference", "verifier"]
 Placement = Literal["shared", "split", "full"]
+OPTIMIZERS: Mapping[bool, tuple[Optimizer, ...]] = {True: ("adamw", "adamw_fused"), False: ("adamw", *IN_8_BITS)}
+"""Of hierarchical training, and of the other stages."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +37,8 @@ class TrainingJob:
     four_bit: bool = False
     """Whether the frozen base is loaded in nf4."""
     optimizer: Optimizer = "adamw"
-    """adamw: torch's foreach AdamW; adamw_fused: the fused one; adamw_8bit: bitsandbytes'."""
+    """adamw: torch's foreach AdamW; adamw_fused: the fused one, of hierarchical training; adamw_8bit and
+    paged_adamw_8bit: bitsandbytes', of the other stages."""
     prompt_tokens: int = 512
     """Longest prompt."""
     completion_tokens: int = 512
@@ -61,6 +64,11 @@ class TrainingJob:
             raise UsageError(f"lora_rank must be at least 0, got {self.lora_rank}")
         if self.four_bit and self.lora_rank == 0:
             raise UsageError("4-bit weights cannot be trained themselves: give adapters a rank, or leave 4 bits out")
+        if self.optimizer not in OPTIMIZERS[self.stage == "hierarchical"]:
+            raise UsageError(
+                f"--optimizer {self.optimizer}: {self.stage} is not trained by it; allowed: "
+                f"{', '.join(OPTIMIZERS[self.stage == 'hierarchical'])}"
+            )
         if self.model.encoder:
             raise UsageError(
                 f"{self.model.name} is an encoder and writes nothing; name a decoder such as "
@@ -182,14 +190,14 @@ def strategies(
         raise UsageError(f"placement split: needs GPUs in pairs, policy on one and guidance on the other; got {gpus}")
     if placement not in (None, "full") and job.stage != "hierarchical":
         raise UsageError(f"placement {placement}: {job.stage} has one model; leave --placement out")
-    if shards not in (None, "none") and (job.lora_rank or gpus == 1):
+    if shards not in (None, "none") and (job.lora_rank or gpus == 1 or job.optimizer in IN_8_BITS):
         raise UsageError(
-            f"shards {shards}: only fully trained weights on several GPUs are sharded; got "
-            f"lora_rank {job.lora_rank} on {gpus} GPU{'s' if gpus > 1 else ''}"
+            f"shards {shards}: only fully trained weights on several GPUs are sharded, and no 8-bit optimizer; got "
+            f"lora_rank {job.lora_rank} on {gpus} GPU{'s' if gpus > 1 else ''}, {job.optimizer}"
         )
     chunk = None if job.stage == "verifier" else 1024
     for possible, offloads in _placements(job, gpus):
-        can_shard = job.lora_rank == 0 and gpus > 1 and possible == "full"
+        can_shard = job.lora_rank == 0 and gpus > 1 and possible == "full" and job.optimizer not in IN_8_BITS
         for sharding in get_args(Shards) if can_shard else ("none",):
             for checkpoints in (False, True):
                 if (

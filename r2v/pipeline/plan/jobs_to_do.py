@@ -17,11 +17,20 @@ from typing import Literal
 
 from r2v.config import Config, identity
 from r2v.pipeline.graph import selection
-from r2v.pipeline.inputs import fingerprint_of, made_already, published, recipe_of, require_chain, require_world
+from r2v.pipeline.inputs import (
+    fingerprint_of,
+    made_already,
+    published,
+    recipe_of,
+    require_chain,
+    require_policy,
+    require_world,
+)
 from r2v.pipeline.jobs import JOBS
 from r2v.pipeline.rows import Job
 from r2v.storage.artifact_manifest import Damaged
 from r2v.storage.integrity import Artifact
+from r2v.storage.model_identity import NOT_HASHED, NotHashed
 
 State = Literal["up to date", "stale", "to do"]
 
@@ -40,7 +49,7 @@ class PlannedJob:
     """Whether its own files have changed, so that it must be made anew although it is there."""
     recipe: str = ""
     """What it makes, by its settings and by the recipes of its inputs: known before any of them is made. Jobs of one
-    recipe make one artifact, as far as a stage makes one of the same inputs."""
+    recipe make one artifact, as far as a stage makes one of the same inputs. Empty: a base is not hashed yet."""
 
 
 def plan(
@@ -53,7 +62,7 @@ def plan(
     """
     wanted, given = selection(config, start=start, without=without)
     for item in wanted:
-        item.load().sections(config)
+        require_policy(item.load().sections(config))
     made: dict[str, Artifact] = {}
     for name in given:
         made[name] = published(config, name, root)
@@ -104,9 +113,11 @@ def _step(
         if name in steps and steps[name].state != "up to date":
             state: State = "stale" if steps[name].state == "stale" else "to do"
             return PlannedJob(job=item, needs=needs, state=state, why=f"{name} is {steps[name].state}")
-    key = fingerprint_of(config, item, {name: made[name] for name in item.inputs})
     try:
+        key = fingerprint_of(config, item, {name: made[name] for name in item.inputs})
         found = made_already(config, item, key, root)
+    except NotHashed:
+        return PlannedJob(job=item, needs=needs, state="to do", why=NOT_HASHED)
     except Damaged as error:
         return PlannedJob(job=item, needs=needs, state="stale", why=str(error), spoiled=True)
     if found is None:

@@ -140,11 +140,13 @@ def _headers(root: Path, partitions: Mapping[str, Partition]) -> Iterator[Findin
 
 def _lacking(name: str, request: Resources, partitions: Mapping[str, Partition]) -> Iterator[Finding]:
     """What a header asks for and the cluster does not have, with what it has."""
+    # `partition` alone is written into the headers of jobs without a GPU as well
+    elsewhere = f"r2v cluster set {'partition=NAME cpu_partition=NAME' if request.gpus else 'cpu_partition=NAME'}"
     for word in filter(None, request.directives.get("partition", "").split(",")):
         if word not in partitions:
             yield bad(
                 f"{name}: no partition {word}; {nearest(word, partitions)}",
-                f"r2v cluster set {'partition' if request.gpus else 'cpu_partition'}=NAME",
+                elsewhere,
             )
             continue
         partition, kind = partitions[word], gpu_kind(request.directives)
@@ -154,10 +156,10 @@ def _lacking(name: str, request: Resources, partitions: Mapping[str, Partition])
             has = f"has {', '.join(sorted(offered))}" if offered else "has no GPU"
             yield bad(
                 f"{name}: partition {word} {has}, asked for gpu:{kind or 'any'}",
-                f"r2v cluster set gpu={sorted(kinds)[0]}" if kinds else "r2v cluster set partition=NAME",
+                f"r2v cluster set gpu={sorted(kinds)[0]}" if kinds else elsewhere,
             )
         if not partition.up:
-            yield warn(f"{name}: partition {word} is down", "wait, or r2v cluster set partition=NAME")
+            yield warn(f"{name}: partition {word} is down", f"wait, or {elsewhere}")
         if (limit := minutes(partition.max_time)) and request.time_minutes > limit:
             yield bad(
                 f"{name}: asks for {request.time_minutes} minutes, partition {word} gives {limit}",
@@ -177,7 +179,7 @@ def _refusal(path: Path) -> Iterator[Finding]:
     if not answer.ok:
         yield bad(
             f"{path.name}: sbatch refuses it: {answer.line}",
-            "r2v cluster set partition=... account=... gpu=... qos=..., or mend its header",
+            "r2v cluster set partition=... cpu_partition=... account=... gpu=... qos=..., or mend its header",
         )
 
 

@@ -54,7 +54,7 @@ def test_results_of_an_earlier_version_are_told_from_altered_ones(version: int, 
     made = fingerprint(EVALUATE_STAGE, version, sections, {})
     findings = Findings()
     manifest = ArtifactManifest(stage=EVALUATE_STAGE, fingerprint=made, files={}, inputs={})
-    check_fingerprint(manifest, {}, settings, findings)
+    check_fingerprint(manifest, {}, {}, settings, findings)
     assert bool(findings) == (said is not None) and (said or "") in str(findings)
 
 
@@ -66,6 +66,6 @@ def test_results_from_before_the_rule_of_elision_was_named_are_told_from_altered
     made = fingerprint(EVALUATE_STAGE, EVALUATE_VERSION, {**sections, "policy": before}, {})
     findings = Findings()
     check_fingerprint(
-        ArtifactManifest(stage=EVALUATE_STAGE, fingerprint=made, files={}, inputs={}), {}, settings, findings
+        ArtifactManifest(stage=EVALUATE_STAGE, fingerprint=made, files={}, inputs={}), {}, {}, settings, findings
     )
     assert "made by an R2V that shortened long contexts otherwise: evaluate again" in str(findings)

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from r2v.cli.main import main
+from r2v.config.yaml_text import Document
 from r2v.emulator import Emulator
 from r2v.errors import UsageError
-from r2v.experiments.located_yaml import LocatedTree
 from r2v.experiments.records import RunRecord
 from r2v.experiments.spec import ExperimentSpec
 from r2v.experiments.words import words_of
@@ -166,8 +166,8 @@ def test_a_provider_of_ones_own_is_given_no_other_variable_either(caplog: pytest
 
 def test_processes_that_a_command_starts_are_allowed_the_same() -> None:
     """Helpers beside a stage, and the runs of an experiment over one; a program of the user's own takes no option."""
-    tree = LocatedTree(path=Path("s.yaml"), value={}, lines={})
-    sweep = ExperimentSpec(tree=tree, sha256="", name="s", mode="training", stage="evaluate")
+    tree = Document(Path("s.yaml"), {})
+    sweep = ExperimentSpec(path=Path("s.yaml"), tree=tree, sha256="", name="s", mode="training", stage="evaluate")
     record = RunRecord(run="run_001", status="pending", config_path="c.yaml", run_dir="runs/1", identity="")
     for allowed in ([], [SECRET]):
         keys.allow(allowed)

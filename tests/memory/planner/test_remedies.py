@@ -8,10 +8,11 @@ from dataclasses import replace
 import pytest
 
 from r2v.config import load
-from r2v.memory.configured import job_of_hierarchical
+from r2v.errors import UsageError
+from r2v.memory.configured import job_of_hierarchical, job_of_stage
 from r2v.memory.planner.planner import plan
 from r2v.memory.planner.remedies import remedies
-from r2v.memory.planner.training_job import Machine, TrainingJob
+from r2v.memory.planner.training_job import Machine, StageName, TrainingJob
 from r2v.memory.shapes import shape_of
 from r2v.memory.sizes import GIB
 
@@ -35,7 +36,22 @@ def test_an_optimizer_is_advised_by_its_key_and_the_key_does_it() -> None:
     assert job_of_hierarchical(config.policy, config.hierarchical).optimizer == "adamw_fused"
 
 
-@pytest.mark.parametrize("stage", ["bc", "preference"])
-def test_a_stage_without_a_choice_of_optimizers_is_advised_none(stage: str) -> None:
-    job = replace(FULL, stage=stage, critic=None)  # type: ignore[arg-type]
-    assert not [line for line in told(job, 8) if "optimizer" in line]
+@pytest.mark.parametrize("stage", ["bc", "preference", "verifier"])
+def test_8_bit_moments_are_advised_by_their_key_and_the_key_does_it(stage: StageName) -> None:
+    fits = replace(FULL, stage=stage, critic=None, optimizer="adamw_8bit")
+    size = next(gib for gib in range(8, 40, 4) if plan(fits, Machine(memory=gib * GIB)).fits)
+    (advised,) = [line for line in told(replace(fits, optimizer="adamw"), size) if "optimizer" in line]
+    found = re.search(r"8-bit moments \((training\.\S+)\)", advised)
+    assert found is not None
+    config = load(None, ["policy.model_name=Llama-3.2-1B", found[1]])
+    assert job_of_stage(config, stage).optimizer == "adamw_8bit"
+
+
+def test_an_optimizer_that_a_stage_has_not_is_refused_with_those_that_it_has() -> None:
+    with pytest.raises(UsageError, match="--optimizer adamw_8bit: hierarchical is not trained by it; .*adamw_fused"):
+        replace(FULL, optimizer="adamw_8bit")
+    with pytest.raises(UsageError, match="--optimizer adamw_fused: bc is not trained by it; .*paged_adamw_8bit"):
+        replace(FULL, stage="bc", critic=None, optimizer="adamw_fused")
+    with pytest.raises(UsageError, match="shards zero3: .*no 8-bit optimizer"):
+        job = replace(FULL, stage="bc", critic=None, optimizer="adamw_8bit")
+        plan(job, Machine(memory=80 * GIB, gpus=2), shards="zero3")

@@ -67,6 +67,8 @@ def test_a_pure_bf16_step_is_within_one_percent_of_the_measured_30_17() -> None:
 def test_fused_and_8_bit_optimizers_have_no_temporaries() -> None:
     assert trained(1000, width=4, optimizer="adamw_fused").at_step == 16_000
     assert trained(256_000, width=4, optimizer="adamw_8bit").at_step == 256_000 * 10 + 8000
+    own = trained(256_000, width=4, optimizer="paged_adamw_8bit", embedding=51_200)
+    assert own.optimizer == 204_800 * 2 + 6400 + 51_200 * 8
 
 
 def test_moving_reference_and_target_saves_12_and_half_a_GiB() -> None:
@@ -162,7 +164,9 @@ def test_a_critic_stays_float32_whatever_the_model_is() -> None:
     assert round(pure["target"], 2) == 0.49
 
 
-@pytest.mark.parametrize(("text", "size"), [("44.53GiB", 47_813_723_422), ("80GB", 80 * 10**9), ("48G", 48 * 2**30)])
+@pytest.mark.parametrize(
+    ("text", "size"), [("44.53GiB", 47_813_723_422), ("80GB", 80 * 10**9), ("48G", 48 * 2**30), ("80", 80 * 2**30)]
+)
 def test_sizes(text: str, size: int) -> None:
     assert parse_size(text) == size
 

@@ -9,11 +9,12 @@ import pytest
 
 from r2v.config import load
 from r2v.errors import InputError, UsageError
-from r2v.pipeline.inputs import published
+from r2v.pipeline.inputs import bases_of, published
 from r2v.pipeline.jobs import JOBS, job
 from r2v.pipeline.plan.jobs_to_do import plan, require_worlds, touched, waiting
 from r2v.pipeline.run import run_here
 from r2v.storage.files import content_sha256
+from r2v.storage.model_identity import base_sha256
 from tests.pipeline.test_run import LATER, NAMES, SEED_TABLE, small
 
 
@@ -36,6 +37,39 @@ def test_what_is_made_is_up_to_date_until_its_configuration_changes(tmp_path: Pa
     assert changed == {"collect": "up to date", "perturb": "to do"}
     again = plan(small("data.num_episodes=5"), without=LATER, root=tmp_path)
     assert [(step.state, step.why) for step in again][1] == ("to do", "collect is to do")
+
+
+READ_OF_A_BASE = ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja")
+
+
+def test_a_base_that_nobody_hashed_makes_what_reads_it_pending_and_shared_by_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    base = tmp_path / "base"
+    base.mkdir()
+    for name in READ_OF_A_BASE:
+        (base / name).write_text("0123456789")
+    on_base, reading = f"policy.model_name={base}", [name for name in NAMES if name not in ("collect", "perturb")]
+
+    def recipes() -> dict[str, str]:
+        return {step.job.name: step.recipe for step in plan(small(on_base), root=tmp_path)}
+
+    run_here(small(on_base), without=LATER, root=tmp_path)
+    steps = {step.job.name: step for step in plan(small(on_base), root=tmp_path)}
+    assert [name for name, step in steps.items() if step.state == "up to date"] == ["collect", "perturb"]
+    assert steps["bc"].why == steps["verifier"].why == "base not hashed yet"
+    assert [name for name, step in steps.items() if not step.recipe] == reading
+    while not all(recipes().values()):  # of a file that has just been written no hash is kept
+        base_sha256(str(base), hash_weights=True)
+    assert [name for name in NAMES if bases_of(job(name).load().sections(small(on_base)))] == reading
+    before = recipes()
+    for name in READ_OF_A_BASE:
+        (base / name).write_text("9876543210")
+        while not all((after := recipes()).values()):
+            base_sha256(str(base), hash_weights=True)
+        assert [job_name for job_name in before if before[job_name] != after[job_name]] == reading, name
+        before = after
 
 
 def test_a_changed_byte_makes_its_job_stale_and_all_behind_it(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def test_an_unknown_partition_is_named_with_the_nearest(clone: Faked) -> None:
     headers.rewrite(headers.scripts(), {"partition": "gpus", "cpu_partition": "cpu"})
     bad = found("bad")
     assert len(bad) == 9 and bad[0].what == "01_collect.sh: no partition gpus; did you mean gpu?"
-    assert bad[0].remedy == "r2v cluster set partition=NAME"
+    assert bad[0].remedy == "r2v cluster set partition=NAME cpu_partition=NAME"
 
 
 def test_an_unknown_gpu_type_is_named_with_what_there_is(clone: Faked) -> None:

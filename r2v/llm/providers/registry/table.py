@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from r2v.config.yaml_text import plain, read_file
+
 OVERLAY = Path(__file__).with_name("overlay.yaml")
 
 
@@ -22,9 +24,7 @@ class OwnKey:
 @functools.cache
 def overlay() -> dict[str, Any]:
     """The file's content."""
-    from yaml import safe_load
-
-    content: dict[str, Any] = safe_load(OVERLAY.read_text())
+    content: dict[str, Any] = plain(read_file(OVERLAY).value)
     return content
 
 

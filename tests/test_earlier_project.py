@@ -1,0 +1,31 @@
+"""A project of an earlier version goes on: fingerprints changed, and nothing that it paid for is paid for again.
+
+`project_of_480883e.tar.xz` is what commit 480883e left of `collect` and `train_verifier` (labels by consensus with the
+teacher as judge) against the emulator, without weights.
+"""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from pathlib import Path
+
+from tests import warm
+
+ARCHIVE = Path(__file__).with_name("project_of_480883e.tar.xz")
+NOBODY = {"OPENAI_BASE_URL": "http://127.0.0.1:9", "OPENAI_API_KEY": "nobody is asked"}
+
+
+def test_a_stage_that_is_made_again_for_its_base_asks_nobody_for_what_was_paid(tmp_path: Path) -> None:
+    with tarfile.open(ARCHIVE) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (before,) = tmp_path.glob("outputs/.artifacts/verifier-*")
+    done = warm.run(tmp_path, "train_verifier", "--config", "paid.yaml", env=NOBODY)
+    assert done.returncode == 0, done.stderr
+    assert "42 replies were paid for elsewhere in this project" in done.stderr
+    (after,) = set(tmp_path.glob("outputs/.artifacts/verifier-*")) - {before}
+    assert (after / "verifier_data.jsonl").read_bytes() == (before / "verifier_data.jsonl").read_bytes()
+    bases = json.loads((after / "attempt.meta.json").read_text())["bases"]
+    assert list(bases) == ["base"] and "bases" not in json.loads((before / "attempt.meta.json").read_text())
+    plan = warm.run(tmp_path, "run", "--dry-run", "--config", "paid.yaml", env=NOBODY).stdout
+    assert "collect          up to date" in plan and "verifier         up to date" in plan
