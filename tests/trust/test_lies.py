@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 import subprocess
 import sys
@@ -263,9 +264,18 @@ def test_another_small_policys_episodes_are_not_told_apart_and_the_audit_says_so
 def test_a_damaged_file_is_named(kind: str, damage: str, small_results: Path, tmp_path: Path) -> None:
     results = copy_results(small_results, tmp_path / "results")
     path = files_of(results, kind)[0]
+    whole = path.read_bytes()
     BYTES[damage](path)
     code, _, err = verify(results)
+    if code == 0 and (kind, damage) == ("attempt", "bit flip"):  # it hit a figure that docs/trust.md lists
+        assert _without_summaries(path.read_bytes()) == _without_summaries(whole)
+        return
     assert code == 3 and err.count("\n") == 1 and path.stem.partition(".")[0] in err, err
+
+
+def _without_summaries(attempt: bytes) -> Any:
+    record = json.loads(attempt)
+    return {**record, "inputs": {name: {**one, "summary": None} for name, one in record["inputs"].items()}}
 
 
 def test_an_honest_folder_holds_and_says_what_it_does_not_prove(small_results: Path, tmp_path: Path) -> None:

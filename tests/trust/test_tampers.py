@@ -110,7 +110,7 @@ def write_new(path: Path, record: Any) -> None:
 
 def names_it(kind: str, pattern: str, name: Path, line: str) -> bool:
     """Whether the line names the file, the method that it is of, or the field."""
-    words = {word for word in pattern.split(".") if word != "*"} | {kind, name.stem, name.name}
+    words = {word for word in pattern.split(".") if word != "*"} | {kind, name.name, name.name.partition(".")[0]}
     words |= {"threshold"} if "tau" in words else set()
     return any(word in line for word in words)
 
