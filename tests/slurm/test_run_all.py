@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from r2v.config import to_yaml
+from r2v.config import load, to_yaml
 from r2v.errors import EnvironmentFault, LeaseConflict, UsageError
 from r2v.slurm import chain as chains
 from r2v.slurm import client, job_record, run_all
@@ -487,6 +487,30 @@ def test_the_variable_that_a_chain_may_send_as_a_key_is_recorded_and_holds_for_i
     put(checkout, [])
     with pytest.raises(UsageError, match="--allow-env LAB_SECRET"):  # allowed to that configuration, not to this one
         run_all.submit(**{**asked, "overrides": [*PAID, "teacher.base_url=http://stranger/v1"]})
+
+
+def test_a_hub_model_is_pinned_to_the_commit_that_the_cache_knows(
+    checkout: Faked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All jobs of the chain read it, also once `main` is another; a later submission takes the later one."""
+    monkeypatch.setenv("HF_HUB_CACHE", str(checkout.root / "hub"))
+    main = checkout.root / "hub" / "models--org--small" / "refs" / "main"
+    main.parent.mkdir(parents=True)
+    path = chains.folder(checkout.root, NAME) / "config.yaml"
+    asked: dict[str, Any] = {
+        "benchmark": "desk",
+        "overrides": ["policy.model_name=org/small", "training.lr=1e-4", "policy.lora_r=8"],
+        "without": NAMES[3:],
+    }
+    for commit in ("1" * 40, "2" * 40):
+        main.write_text(commit)
+        run_all.submit(**asked)
+        run_all.submit(**asked)
+        assert load(path).policy.revision == commit
+        main.write_text("3" * 40)
+        run_all.resume(overrides=["training.bc.lr=1e-9"])
+        assert load(path).policy.revision == commit
+        put(checkout, [])
 
 
 def test_what_is_submitted_without_a_job_stays_without_it(checkout: Faked) -> None:
