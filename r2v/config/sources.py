@@ -74,9 +74,16 @@ def override_tree(source: str, override: str, section: type) -> dict[str, Any]:
         raise UsageError(f"{source[:80]}...: has {len(override)} characters, at most {LARGEST_FILE} are read")
     key, _, text = override.partition("=")
     written = read(text, source).value
-    for name in reversed(key.split(".")):
+    for name in reversed(_names(key)):
         written = {name: written}
     return written_tree(source, written, section)
+
+
+def _names(key: str) -> list[str]:
+    """Names of a dotted key; one with dots of its own stands in brackets: `perturbations.extra[my.fog:FOG].prob`."""
+    if "[" not in key:
+        return key.split(".")
+    return [bracketed or plain for bracketed, plain in re.findall(r"\[([^\]]*)\]|([^.\[\]]+)", key)]
 
 
 def understood(source: str, read: Callable[[], T]) -> T:

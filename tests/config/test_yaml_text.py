@@ -162,7 +162,7 @@ def require_agreement(tree: Any) -> None:
         assert repr(value) == repr(tree), text
 
 
-@settings(max_examples=15, derandomize=True, database=None, deadline=None)
+@settings(max_examples=15, derandomize=True, database=None)
 @given(tree=st.dictionaries(TEXT, TREE, max_size=3))
 def test_what_is_written_is_read_alike_by_yaml_1_1_and_1_2(tree: dict[str, Any]) -> None:
     require_agreement(tree)

@@ -60,7 +60,7 @@ def test_a_site_profile_that_was_broken_meanwhile_is_one_line_and_the_end_is_rec
     (folder.path / SITE).write_bytes(b"# f\xfcr\nlaunch: [\n")
     code, said = folder.run("perturb", "desk")
     assert (code, folder.told("exit")["kind"]) == (3, "input") and "Traceback" not in said, said
-    assert f"r2v: {SITE}: while parsing" in said
+    assert f"r2v: {SITE} line 3: not YAML: while parsing" in said
 
 
 @pytest.mark.parametrize(("deaf", "look"), [(False, 15.0), (True, 0.2)])
