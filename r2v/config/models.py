@@ -220,6 +220,13 @@ class PolicyConfig:
         tools = None if self.model_name in BUNDLED_NAMES else self.tools or "auto"
         object.__setattr__(self, "tools", tools)
         check_fields("policy", self)
+        hub = self.revision is None or self.model_name not in BUNDLED_NAMES
+        check(
+            hub,
+            "policy.revision",
+            f"belongs to a hub model, and policy.model_name={self.model_name} is bundled",
+            self.revision,
+        )
         if self.engine_verifier:
             check(self.engine == VLLM, "policy.engine_verifier", "needs policy.engine=vllm", self.engine_verifier)
             fits = self.engine_memory <= _BOTH_SERVERS

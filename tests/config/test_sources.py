@@ -131,6 +131,7 @@ OVERRIDES = {
     "verifier.discount=2": "verifier.discount must be in [0, 1], got 2",
     "training.weight_decay=.nan": "training.weight_decay must be in [0, 1], got nan",
     "training.bc.max_examples=-1": "training.bc.max_examples must be above 0 and at most 1e12, got -1",
+    "policy.revision=v1": "policy.revision belongs to a hub model, and policy.model_name=tiny is bundled, got v1",
     "candidates.top_p=0": "candidates.top_p must be in (0, 1], got 0",
     "policy.device=tpu": "policy.device must be auto, cpu, cuda",
     'run.id=""': "run.id must be a name",
