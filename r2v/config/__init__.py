@@ -266,7 +266,7 @@ def assigned_keys(path: Source = None, overrides: Sequence[str] = ()) -> set[str
 
 
 def _layers(path: Source, overrides: Sequence[str]) -> Iterator[Layer]:
-    """What a user wrote, the weakest first."""
+    """Settings as a user wrote them, the weakest first."""
     if isinstance(path, dict):
         yield WITHOUT_FILE, written_tree(WITHOUT_FILE, path, Config)
     elif path is not None:

@@ -19,7 +19,7 @@ _MODEL_THREADS = 32
 
 
 class EngineResources:
-    """What an engine needs to answer: `worlds`, `encoder` and `models` are its threads while it is held."""
+    """Threads and entered remotes of an engine; `worlds`, `encoder` and `models` exist while it is held."""
 
     def __init__(self, workers: int) -> None:
         self._workers = workers

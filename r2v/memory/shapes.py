@@ -12,7 +12,6 @@ reads images too is a decoder with a tower beside it, which is loaded and never 
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -35,6 +34,7 @@ from r2v.memory.families import (
 )
 from r2v.memory.layer_matrices import LinearShape, matrices
 from r2v.memory.model_registry import KNOWN_MODELS, MODEL_CONFIGS, ModelConfigValues, lookup
+from r2v.storage.model_identity import hub_repository
 from r2v.storage.weights import BUNDLED, adapters_alone, base_of
 
 HEAD_WIDTH = 768
@@ -273,8 +273,7 @@ def _like(model: str) -> str:
 
 
 def _cached(model: str) -> Path | None:
-    hub = os.environ.get("HF_HUB_CACHE") or Path(os.environ.get("HF_HOME", "~/.cache/huggingface")) / "hub"
-    folder = Path(hub).expanduser() / f"models--{model.replace('/', '--')}" / "snapshots"
+    folder = hub_repository(model) / "snapshots"
     snapshots = sorted(folder.glob("*/config.json")) if "/" in model else []
     return snapshots[-1] if snapshots else None
 

@@ -49,7 +49,7 @@ def pairs_line(states: int, counts: Mapping[str, int]) -> str:
 
 
 def ranking_line(figures: Mapping[str, float | None]) -> str:
-    """What choosing among sampled actions by the verifier is worth."""
+    """Line on the gain from choosing among sampled actions by the verifier."""
     return _listed(
         f"{figures['states_with_a_choice']} states whose samples differ in value, {figures['pairs']} comparisons",
         _known("right by the verifier", figures["within_state_verifier"], ".1%"),

@@ -119,7 +119,7 @@ def hub_commit(name: str, revision: str | None = None) -> str | None:
     """Return the commit of a hub model in the hub's cache; None where the cache does not know the revision."""
     if name in BUNDLED or Path(name).expanduser().is_dir():
         return None
-    repository = _hub_cache() / f"models--{name.replace('/', '--')}"
+    repository = hub_repository(name)
     if revision is not None and (repository / "snapshots" / revision).is_dir():
         return revision
     with suppress(OSError):
@@ -154,7 +154,7 @@ def _folder_here(name: str, revision: str | None) -> Path | None:
     commit = hub_commit(name, revision)
     if commit is None:
         return None
-    snapshot = _hub_cache() / f"models--{name.replace('/', '--')}" / "snapshots" / commit
+    snapshot = hub_repository(name) / "snapshots" / commit
     weights = _weights(snapshot) if snapshot.is_dir() else []
     return snapshot if weights and all(path.exists() for path in weights) else None
 
@@ -171,9 +171,10 @@ def _downloaded(name: str, revision: str | None, key: str) -> Path:
     return folder
 
 
-def _hub_cache() -> Path:
+def hub_repository(name: str) -> Path:
+    """Return the folder of a hub model in the hub's cache, which need not be there."""
     hub = os.environ.get("HF_HUB_CACHE") or Path(os.environ.get("HF_HOME", "~/.cache/huggingface")) / "hub"
-    return Path(hub).expanduser()
+    return Path(hub).expanduser() / f"models--{name.replace('/', '--')}"
 
 
 def _files(folder: Path) -> list[Path]:
