@@ -9,7 +9,7 @@ import numpy as np
 
 from benchmarks.student_pieces import Piece, bounds, resamples
 from benchmarks.students import HAZARDS, MAIN_POINT
-from r2v.evaluation.outcomes import INJECTION
+from r2v.data.injections import INJECTION
 from r2v.evaluation.statistics import FloatArray
 
 

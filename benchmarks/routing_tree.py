@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from r2v.data.episode import AppliedPerturbation
+from r2v.data.injections import INJECTION
 from r2v.evaluation.methods import MethodRunner
-from r2v.evaluation.outcomes import INJECTION
 from r2v.llm.waves import Waves
 from r2v.rollout.actors import Act, StepView
 from r2v.rollout.fork import Fork, fork
