@@ -9,12 +9,12 @@ away.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from r2v.config.methods import ORACLE
-from r2v.data.episode import Episode, to_dict
+from r2v.data.episode import Episode
 from r2v.data.schema import from_dict, parse_json
 from r2v.data.store import TrajectoryStore
 from r2v.errors import InputError
@@ -162,7 +162,7 @@ def read_setup(results: Path) -> Setup:
 
 def to_plain(setup: Setup) -> dict[str, Any]:
     """The setup as JSON values."""
-    plain: dict[str, Any] = to_dict(setup)
+    plain = asdict(setup)
     optional = ("limits", "never_branched", "choices")
     return {name: value for name, value in plain.items() if name not in optional or value}
 
@@ -174,7 +174,7 @@ def choices_of(calibration: Mapping[str, CalibrationRecord]) -> dict[str, ScoreC
 
 def plain_calibration(record: CalibrationRecord) -> dict[str, Any]:
     """A record of calibration.json as JSON values."""
-    plain: dict[str, Any] = to_dict(record)
+    plain = asdict(record)
     return {name: value for name, value in plain.items() if name != "choice" or value}
 
 

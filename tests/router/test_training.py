@@ -226,24 +226,24 @@ def test_where_two_thresholds_act_together_boosting_is_calibrated_and_no_logisti
 def test_r2vs_score_is_the_weighted_sum_of_two_calibrated_log_odds(tmp_path: Path) -> None:
     rows = [make_row(number) for number in range(1_200)]
     config = replace(CONFIG, disagreement_weight=0.25)
-    r2v, disagreement = fit_routers(rows, config, 0)
+    blend, disagreement = fit_routers(rows, config, 0)
     gain, _ = fit_routers(rows, replace(config, disagreement_weight=0.0), 0)
-    r2v.save(tmp_path / "r2v.json")
-    assert load(tmp_path / "r2v.json") == r2v
+    blend.save(tmp_path / "r2v.json")
+    assert load(tmp_path / "r2v.json") == blend
     for row in rows[::50]:
         sides = [
             model.calibration.slope * model.logit(row.features) + model.calibration.intercept
             for model in (gain, disagreement)
         ]
-        assert r2v.logit(row.features) == pytest.approx(0.75 * sides[0] + 0.25 * sides[1], abs=1e-9)
-    assert r2v.calibration.slope > 0, "calibrated on the gain's labels, so that the order of states is kept"
+        assert blend.logit(row.features) == pytest.approx(0.75 * sides[0] + 0.25 * sides[1], abs=1e-9)
+    assert blend.calibration.slope > 0, "calibrated on the gain's labels, so that the order of states is kept"
 
 
 def test_a_blend_of_no_gains_is_the_disagreement_and_of_neither_a_constant() -> None:
     rows = [replace(make_row(number), q_llm=0.0) for number in range(400)]
-    r2v, disagreement = fit_routers(rows, CONFIG, 0)
-    order = sorted(rows, key=lambda row: (r2v.logit(row.features), row.state_id))
-    assert r2v.kind == disagreement.kind != "constant"
+    blend, disagreement = fit_routers(rows, CONFIG, 0)
+    order = sorted(rows, key=lambda row: (blend.logit(row.features), row.state_id))
+    assert blend.kind == disagreement.kind != "constant"
     assert [disagreement.logit(row.features) for row in order] == sorted(
         disagreement.logit(row.features) for row in rows
     )
