@@ -82,17 +82,15 @@ def _caption(bundle: Mapping[str, Any]) -> str:
 def _block(rows: list[RenderedRow], bundle: Mapping[str, Any]) -> list[str]:
     width = sum(column in "lr" for column in re.sub(r"@\{.*?\}", "", _COLUMNS))
     title = f"{escape(rows[0]['condition'])}: {max(row['n_tasks'] for row in rows)} tasks"
-    found = [
+    least = [
         c["min_detectable_difference"]
         for c in bundle["comparisons"]
         if (c["condition"], c["metric"]) == (rows[0]["condition"], "success_rate")
         and c["min_detectable_difference"] is not None
     ]
-    if found:
-        title += (
-            f"; differences from r2v below {_percent(max(found), 1)} points may go unseen "
-            r"(80\,\% power)"
-        )
+    if least:
+        ends = dict.fromkeys(_percent(end(least), 1) for end in (min, max))
+        title += rf"; differences from r2v show from {' to '.join(ends)} points on, by method (80\,\% power)"
     return [
         r"\midrule",
         rf"\multicolumn{{{width}}}{{l}}{{\emph{{{title}}}}} \\",
