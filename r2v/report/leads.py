@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from r2v.evaluation.figure_text import decimals, p_text, signed
 from r2v.evaluation.table_rows import TableRow
 
-NAMES = {"success_rate": "success", "success_at_cost": "success for r2v's dollars", "apgr": "APGR"}
 _VERDICTS = {"higher": "ahead", "lower": "behind", "inconclusive": "not shown"}
 
 

@@ -7,9 +7,9 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Sequence
 
 from r2v.config.methods import OURS
-from r2v.evaluation.comparisons import METRICS
+from r2v.evaluation.comparisons import AT_COST
 from r2v.report.elements import section, tag
-from r2v.report.leads import NAMES, Lead, leads
+from r2v.report.leads import Lead, leads
 from r2v.report.series import interval_of, number_of
 from r2v.report.sources import Row, Sources
 
@@ -30,15 +30,16 @@ _COLOURS = {"ahead": "supported", "behind": "not_supported"}
 
 
 def comparisons(sources: Sources) -> list[ET.Element]:
-    """r2v less each other method, by every metric side by side; nothing where r2v did not play."""
+    """r2v less each other method, success and APGR side by side; nothing where r2v did not play."""
     rows = sources.bundle["comparisons"]
     if not rows:
         return []
-    metrics = [name for name in METRICS if any(row["metric"] == name for row in rows)]
-    heads = [head for name in metrics for head in (NAMES[name], "Holm's p", "shows from")]
+    names = ["success", *(["APGR"] if any(row["metric"] == "apgr" for row in rows) else [])]
+    heads = [head for name in names for head in (name, "Holm's p", "shows from")]
     lines = [tag("tr", *(tag("th", head) for head in ("condition", f"{OURS} less", *heads)))]
     for (condition, other), by_metric in leads(rows).items():
-        cells = [cell for name in metrics for cell in _compared(by_metric.get(name))]
+        shown = [by_metric.get(AT_COST) or by_metric.get("success_rate"), by_metric.get("apgr")]
+        cells = [cell for lead in shown[: len(names)] for cell in _compared(lead)]
         lines.append(tag("tr", tag("td", condition), tag("td", other, class_="text"), *cells))
     return section(
         "comparisons",
@@ -46,10 +47,10 @@ def comparisons(sources: Sources) -> list[ET.Element]:
         tag("div", tag("table", *lines), class_="wide"),
         tag(
             "p",
-            "Paired by task, with 95 % intervals. A difference is coloured where its interval leaves 0 out and Holm's "
-            "p, over the methods named in advance and all conditions, is at most .05; where none is printed nothing "
-            "was tested. It shows from the size on that the test finds with 80 % power. Success for r2v's dollars: "
-            "the other's is read off the line between its two operating points beside r2v's cost.",
+            "Paired by task, with 95 % intervals. Another router's success is for the dollars that r2v spends: read "
+            "off the line between its two operating points beside r2v's cost. A difference is coloured where its "
+            "interval leaves 0 out and Holm's p, over the methods named in advance and all conditions, is at most .05; "
+            "without p nothing was tested. It shows from the size on that the test finds with 80 % power.",
         ),
     )
 
