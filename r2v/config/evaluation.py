@@ -192,9 +192,9 @@ class EvaluationConfig:
     frontier_tasks: CountOrNone | None = field(default=None, metadata=IF_GIVEN)
     """Tasks of each condition on which the frontier's operating points are played; None: all; 0: no frontier."""
     gains_tasks: CountOrNone | None = field(default=None, metadata=IF_GIVEN)
-    """Tasks of each condition on which what an LLM step gains is executed, for the routers' ECE, Brier score and AUROC,
-    along r2v's episodes where its router learnt by rounds, else along slm_only's; None: all; 0: they are left out. It
-    branches as oracle_router does."""
+    """Tasks of each condition on which what an LLM step gains is executed, for the routers' AUROC and r2v's ECE and
+    Brier score, along r2v's episodes where its router learnt by rounds, else along slm_only's; None: all; 0: they are
+    left out. It branches as oracle_router does."""
     bootstrap: Annotated[int, Range(at_least=1, at_most=1_000_000)] = 10_000
     """Bootstrap resamples of the task-clustered confidence intervals."""
     cvar_alpha: PositiveShare = 0.2

@@ -38,6 +38,12 @@ METHODS: dict[str, Method] = {
         Method(name="llm_only", description="the LLM alone", pretrained_only=True, in_family=True),
         Method(name="random_router", description="a keyed coin per step", routed=True, in_family=True),
         Method(
+            name="task_router",
+            description="a keyed coin per task: the LLM alone, or never",
+            routed=True,
+            in_family=True,
+        ),
+        Method(
             name="entropy_router",
             description="the largest token entropy of the proposed action",
             routed=True,

@@ -1,8 +1,9 @@
 """Claims: what the figures allow one to say, by rule.
 
-A claim is a template with its fields filled, the ids of the figures it rests on, and a verdict: supported,
-not_supported (the figures say the opposite) or inconclusive. Templates hold no numbers: those are in the rows
-that the ids name. Caveats are made the same way and say where the figures are weak.
+A claim is a template with its fields filled, the ids of the figures it rests on, and a verdict: supported or
+inconclusive. Each kind has two templates: the sentence that R2V was built to make, and its opposite. Where the figures
+show the opposite, that is the claim, `opposite` is true and the verdict supported. Templates hold no numbers: those are
+in the rows that the ids name. Caveats are made the same way and say where the figures are weak.
 """
 
 from __future__ import annotations
@@ -11,81 +12,83 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from r2v.config.methods import CLONE, FAMILY, METHODS, ORACLE, OURS, ROUTERS, STRONG, WEAK
+from r2v.evaluation.comparisons import AT_COST
 from r2v.evaluation.setup import FRONTIER, GAINS, RouterScores
 from r2v.evaluation.table_rows import TableRow
 
 Claim = dict[str, Any]
 
 COST_TOLERANCE = 0.02
-"""A cost that is higher by this much of the way from slm_only's to llm_only's still counts as the same."""
+"""Costs that are apart by this much of the way from slm_only's to llm_only's still count as the same."""
 NON_INFERIOR = 0.01
 """Success given up that still counts as none: one point."""
 FEW_SEEDS = 5
 _OUTCOMES = ("success_rate", "avg_cost")
 """Equal to the last digit where two policies acted alike."""
 
-_VERDICTS = {"higher": "supported", "lower": "not_supported", "inconclusive": "inconclusive"}
 _TEMPLATES = {
-    "higher": "{a} succeeds more often than {b} on {condition} tasks",
-    "at_cost": "{a} succeeds more often than {b} at the same cost or less on {condition} tasks",
-    "within": "{a} succeeds as often as {b}, give or take one point, on {condition} tasks",
-    "area": "{a} recovers more of the gap to the LLM for its cost than {b} on {condition} tasks",
-    "score": "the score of {a} predicts which steps need the LLM better than a constant on {condition} tasks",
+    "higher": (
+        "{a} succeeds more often than {b} on {condition} tasks",
+        "{a} succeeds less often than {b} on {condition} tasks",
+    ),
+    "at_cost": (
+        "{a} succeeds more often than {b} for the same dollars on {condition} tasks",
+        "{a} succeeds less often than {b} for the same dollars on {condition} tasks",
+    ),
+    "within": (
+        "{a} succeeds as often as {b}, give or take one point, on {condition} tasks",
+        "{a} succeeds less often than {b}, by more than one point, on {condition} tasks",
+    ),
+    "area": (
+        "{a} recovers more of the gap to the LLM for its cost than {b} on {condition} tasks",
+        "{a} recovers less of the gap to the LLM for its cost than {b} on {condition} tasks",
+    ),
+    "score": (
+        "the score of {a} predicts which steps need the LLM better than a constant on {condition} tasks",
+        "the score of {a} predicts which steps need the LLM no better than a constant on {condition} tasks",
+    ),
 }
+_KINDS = {"success_rate": "higher", AT_COST: "at_cost", "apgr": "area"}
+"""Metric of a comparison -> kind of its claim."""
 
 
 def claims(main: Iterable[TableRow], comparisons: Iterable[TableRow]) -> list[Claim]:
-    """Every claim that R2V was built to make, with its verdict here: one for each test of the families, and one for
-    each router's score."""
-    by_id = {row["id"]: row for row in main}
-    scored = [row for row in by_id.values() if row["brier"] is not None]
-    return [*(_compared(row, by_id) for row in comparisons if row["family"]), *map(_scored, scored)]
+    """Every claim that R2V was built to make, or its opposite, with its verdict here: one for each test of the
+    families, and one for each score that is a probability of a gain."""
+    scored = [row for row in main if row["brier"] is not None]
+    return [*(_compared(row) for row in comparisons if row["family"]), *map(_scored, scored)]
 
 
-def _claim(kind: str, evidence: list[str], verdict: str, **fields: str) -> Claim:
+def _claim(kind: str, evidence: list[str], shown: str, **fields: str) -> Claim:
+    """A claim whose figures show "higher" (it holds), "lower" (its opposite does), or neither."""
+    opposite = shown == "lower"
     return {
         "id": "/".join(("claim", kind, *fields.values())),
-        "text_template": _TEMPLATES[kind],
+        "text_template": _TEMPLATES[kind][opposite],
         "fields": fields,
         "evidence_ids": evidence,
-        "verdict": verdict,
+        "verdict": "supported" if shown in ("higher", "lower") else "inconclusive",
+        "opposite": opposite,
     }
 
 
-def _compared(row: TableRow, main: dict[str, TableRow]) -> Claim:
+def _compared(row: TableRow) -> Claim:
     fields = {"condition": row["condition"], "a": row["method_a"], "b": row["method_b"]}
-    evidence, outcome = [row["id"]], _VERDICTS[row["verdict"]]
-    if row["metric"] == "apgr":
-        return _claim("area", evidence, outcome, **fields)
     if row["method_b"] == STRONG:
-        return _claim("within", evidence, _non_inferior(row), **fields)
-    if row["method_b"] not in ROUTERS:
-        return _claim("higher", evidence, outcome, **fields)
-    pair = [main[f"main/{row['condition']}/{method}"] for method in (row["method_a"], row["method_b"])]
-    evidence += [f"{side['id']}/cost_fraction" for side in pair if side["cost_fraction"] is not None]
-    better, worse = pair if row["verdict"] == "higher" else pair[::-1]
-    return _claim("at_cost", evidence, outcome if _costs_no_more(better, worse) else "inconclusive", **fields)
+        return _claim("within", [row["id"]], _non_inferior(row), **fields)
+    return _claim(_KINDS[row["metric"]], [row["id"]], row["verdict"], **fields)
 
 
 def _non_inferior(row: TableRow) -> str:
     if row["ci_lower"] > -NON_INFERIOR:
-        return "supported"
-    return "not_supported" if row["ci_upper"] < -NON_INFERIOR else "inconclusive"
-
-
-def _costs_no_more(a: TableRow, b: TableRow) -> bool:
-    """Whether a's realised cost is at most b's. Thresholds are placed on calibration tasks, so that the costs of other
-    tasks differ a little. A success that was bought for more proves nothing; one that was had for less does."""
-    costs = a["cost_fraction"], b["cost_fraction"]
-    return None not in costs and costs[0] <= costs[1] + COST_TOLERANCE
+        return "higher"
+    return "lower" if row["ci_upper"] < -NON_INFERIOR else "inconclusive"
 
 
 def _scored(row: TableRow) -> Claim:
     evidence = [f"{row['id']}/brier", f"{row['id']}/brier_base_rate"]
     better = row["brier"] < row["brier_base_rate"]
-    return _claim(
-        "score", evidence, "supported" if better else "not_supported", condition=row["condition"], a=row["method"]
-    )
+    return _claim("score", evidence, "higher" if better else "lower", condition=row["condition"], a=row["method"])
 
 
 def caveats(
@@ -131,6 +134,15 @@ def _weaknesses(main: list[TableRow], comparisons: list[TableRow]) -> Iterator[t
         where(comparisons, lambda row: not row["family"]),
     )
     yield ("r2v and another router did not cost the same on these tasks: see their cost fractions", _apart(main))
+    unsolved = {row["condition"] for row in main if row["method"] == WEAK and row["success_rate"] == 0}
+    yield (
+        "the small policy solved nothing: there is no gap to share, and no APGR or CPT",
+        where(main, lambda row: row["method"] in ROUTERS and row["condition"] in unsolved),
+    )
+    yield (
+        "the router asked the LLM in no step, or in every one, at its main point: without another point it has no APGR",
+        where(main, lambda row: row["method"] in ROUTERS and row["llm_call_rate"] in (0, 1)),
+    )
     yield ("latency is modelled from tokens, not measured", where(main, lambda row: row["avg_latency"] is not None))
     yield (
         "a method of the family was not evaluated: the correction runs over fewer comparisons",
@@ -160,18 +172,26 @@ def _untrained(main: list[TableRow], scores: Iterable[RouterScores]) -> Iterator
 
 def _limited(main: list[TableRow], limits: Mapping[str, int]) -> dict[str, list[str]]:
     """What rests on fewer tasks than the table."""
-    figures = {FRONTIER: ("APGR and CPT rest", "apgr"), GAINS: ("ECE, Brier score and AUROC rest", "brier")}
+    figures: dict[str, tuple[str, Callable[[TableRow], bool]]] = {
+        FRONTIER: ("APGR and CPT rest", lambda row: row["apgr"] is not None),
+        GAINS: ("ECE, Brier score and AUROC rest", _judged),
+    }
     found = {}
     for name in limits:
-        what, column = figures.get(name, (f"{name} rests", ""))
-        rows = [row["id"] for row in main if (row[column] is not None if column else row["method"] == name)]
+        what, test = figures.get(name, (f"{name} rests", lambda row, name=name: row["method"] == name))
+        rows = [row["id"] for row in main if test(row)]
         found[f"{what} on fewer tasks than the other figures, on the first of theirs: see limits in the setup"] = rows
     return found
 
 
+def _judged(row: TableRow) -> bool:
+    """True if the method's score was held against executed gains."""
+    return row["brier"] is not None or row["router_auroc"] is not None
+
+
 def _unbranched(main: list[TableRow], count: int) -> dict[str, list[str]]:
     """What rests on no task that changes a shared world."""
-    rows = [row["id"] for row in main if count and (row["method"] == ORACLE or row["brier"] is not None)]
+    rows = [row["id"] for row in main if count and (row["method"] == ORACLE or _judged(row))]
     says = (
         f"{count} tasks change a world that others share and are never branched: {ORACLE}, ECE, Brier score and AUROC"
     )
@@ -182,8 +202,12 @@ def _apart(main: list[TableRow]) -> list[str]:
     """Rows of routers that cost more or less than r2v, whose cost their thresholds were placed for."""
     known = [row for row in main if row["method"] in ROUTERS and row["cost_fraction"] is not None]
     ours = {row["condition"]: row for row in known if row["method"] == OURS}
-    pairs = [(row, ours[row["condition"]]) for row in known if row["condition"] in ours]
-    return [row["id"] for row, own in pairs if not (_costs_no_more(row, own) and _costs_no_more(own, row))]
+    return [
+        row["id"]
+        for row in known
+        if row["condition"] in ours
+        and abs(row["cost_fraction"] - ours[row["condition"]]["cost_fraction"]) > COST_TOLERANCE
+    ]
 
 
 def _family_incomplete(main: list[TableRow]) -> list[str]:

@@ -1,22 +1,28 @@
-"""Comparisons: R2V against every other method, on the same tasks, with two families of tests named in advance.
+"""Comparisons: R2V against every other method, on the same tasks, by three metrics with a family of tests each.
 
-A family is `FAMILY` x conditions, on success rate in one and on APGR in the other; Holm's correction runs over each.
-Every other comparison is printed beside them with `family` false, no corrected p and so no claim of significance.
-Success is tested by sign flips of whole tasks, APGR, which is no mean over tasks, by paired bootstrap.
+success_rate: success at each method's main point, whatever it cost; tested against methods that are no routers.
+success_at_cost: success at r2v's main point, and of a router for the same dollars (`frontier.success_at_cost`).
+apgr: the area under the frontier, over all costs.
+
+A family is the methods of `FAMILY` that its metric is a test for, times the conditions; Holm's correction runs over
+each. Every other comparison is printed beside them with `family` false, no corrected p and so no claim of significance.
+Success at the main points is tested by sign flips of whole tasks; the others, which are no means over tasks, by paired
+bootstrap.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
-from r2v.config.methods import BOUNDS, FAMILY, OURS
-from r2v.evaluation.frontier import Curve, curve_of
+from r2v.config.methods import BOUNDS, FAMILY, OURS, ROUTERS
+from r2v.evaluation.frontier import Curve, curve_of, curve_tasks, success_at_cost
 from r2v.evaluation.metrics import mean_over_seeds
 from r2v.evaluation.outcomes import Measured
 from r2v.evaluation.setup import MAIN
 from r2v.evaluation.statistics import (
+    FloatArray,
     PairedDifference,
     bootstrap_p,
     holm,
@@ -26,7 +32,8 @@ from r2v.evaluation.statistics import (
 )
 from r2v.evaluation.table_rows import TableRow
 
-METRICS = ("success_rate", "apgr")
+AT_COST = "success_at_cost"
+METRICS = ("success_rate", AT_COST, "apgr")
 """What methods are compared by, each with its own family of tests."""
 SIGNIFICANT = 0.05
 """Level of a test, after correction."""
@@ -49,6 +56,8 @@ def _of_condition(measured: Measured, condition: str) -> Iterator[TableRow]:
         return
     for other in measured.setup.methods:
         if other != OURS and (row := _success(measured, condition, other)):
+            yield row
+        if other != OURS and other in ROUTERS and (row := _at_cost(measured, condition, other)):
             yield row
     ours = curve_of(measured, condition, OURS)
     for other in measured.setup.frontier.get(condition, {}):
@@ -83,7 +92,7 @@ def _row(measured: Measured, condition: str, other: str, metric: str) -> TableRo
         "effect_size": None,
         "standard_error": None,
         "min_detectable_difference": None,
-        "family": other in FAMILY,
+        "family": other in FAMILY and (other in ROUTERS) == (metric != METRICS[0]),
         "n_tasks": len(measured.setup.tasks[condition]),
         "n_seeds": len(measured.setup.seeds),
     }
@@ -109,18 +118,28 @@ def _success(measured: Measured, condition: str, other: str) -> TableRow | None:
     }
 
 
+def _at_cost(measured: Measured, condition: str, other: str) -> TableRow | None:
+    drawn = success_at_cost(measured, condition, OURS, other)
+    return None if drawn is None else _bootstrapped(measured, condition, other, AT_COST, *drawn)
+
+
 def _apgr(measured: Measured, condition: str, ours: Curve, other: str) -> TableRow | None:
-    if (theirs := curve_of(measured, condition, other)) is None:
-        return None
-    a, b = ours.apgr(), theirs.apgr()
+    theirs = curve_of(measured, condition, other)
+    return None if theirs is None else _bootstrapped(measured, condition, other, "apgr", ours.apgr(), theirs.apgr())
+
+
+def _bootstrapped(
+    measured: Measured, condition: str, other: str, metric: str, a: FloatArray, b: FloatArray
+) -> TableRow | None:
+    """The row of a figure of both methods, (1 + resamples,) each, estimate first."""
     draws = (a - b)[1:]
     interval = percentile_interval(draws, measured.setup.level)
-    if np.isnan(a[0]) or interval is None:
+    if np.isnan(a[0] - b[0]) or interval is None:
         return None
     defined = draws[np.isfinite(draws)]
     error = float(defined.std(ddof=1)) if len(defined) > 1 else 0.0  # of a single resample there is no spread
     return {
-        **_row(measured, condition, other, "apgr"),
+        **_row(measured, condition, other, metric),
         "value_a": float(a[0]),
         "value_b": float(b[0]),
         "difference": float(a[0] - b[0]),
@@ -130,7 +149,7 @@ def _apgr(measured: Measured, condition: str, ours: Curve, other: str) -> TableR
         "standard_error": error,
         "min_detectable_difference": minimum_detectable_difference(error, measured.setup.level) if error > 0 else None,
         "test_name": "paired bootstrap over tasks",
-        "n_tasks": len(measured.grids[condition, other, measured.setup.frontier[condition][other][0]].tasks),
+        "n_tasks": len(curve_tasks(measured, condition, other)),
     }
 
 
@@ -139,25 +158,6 @@ def verdict(row: TableRow) -> str:
     if row["family"] and not row["significant"]:
         return "inconclusive"
     return "higher" if row["ci_lower"] > 0 else "lower" if row["ci_upper"] < 0 else "inconclusive"
-
-
-def detectable(rows: Iterable[TableRow]) -> str | None:
-    """What an evaluation of this size can show, in a line: the least true difference that each test of the families
-    finds with 80 % power, of the test that needs most. Of lines of comparisons.csv; None where they have none."""
-    tests = [row for row in rows if row["family"] and row["min_detectable_difference"] is not None]
-    parts = []
-    for metric, name in zip(METRICS, ("success", "APGR"), strict=True):
-        own = [row for row in tests if row["metric"] == metric]
-        if own:
-            least = max(row["min_detectable_difference"] for row in own)
-            size = f"{min(row['n_tasks'] for row in own)} tasks x {own[0]['n_seeds']} seeds"
-            parts.append((size, f"in {name} of at least {least:.2f}"))
-    if not parts:
-        return None
-    sizes = dict.fromkeys(size for size, _ in parts)
-    if len(sizes) == 1:
-        return f"{parts[0][0]} show differences {', '.join(text for _, text in parts)} (80 % power)"
-    return f"differences that show: {'; '.join(f'{text} ({size})' for size, text in parts)} (80 % power)"
 
 
 def leaders(measured: Measured, condition: str) -> set[str]:

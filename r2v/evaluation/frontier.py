@@ -6,6 +6,10 @@ y = PGR = (r - r_slm) / (r_llm - r_slm). A method's curve joins its operating po
 APGR is the area under it, CPT(t) the least x at which it reaches t. A random router is usually below .5 on
 multi-step tasks, so compare with its own curve, not with the diagonal. APGR and CPT are
 RouteLLM's (arXiv 2406.18665).
+
+There is no APGR where the small policy solves nothing (its gap to the LLM is the LLM's success, and asking for whole
+tasks recovers it at any rate), nor of a method that mixes both models at none of its operating points: its points lie
+on the two ends, and the .5 beneath their diagonal would measure no router.
 """
 
 from __future__ import annotations
@@ -106,20 +110,66 @@ def cost_fraction(measured: Measured, condition: str, grid: Grid, column: str = 
 
 
 def curve_of(measured: Measured, condition: str, method: str) -> Curve | None:
-    """A method's success against realised cost, estimate first, then bootstrap draws. None without operating
-    points or without both ends."""
+    """A method's success against realised cost, estimate first, then bootstrap draws. None where the method was not
+    played between both ends or an area would measure nothing (see above)."""
     points = measured.setup.frontier_points(condition, method)
     if not points or not measured.has(condition, WEAK, STRONG):
         return None
-    tasks = measured.grids[condition, method, points[-1]].tasks  # of every point; the main one may have more
-    played = [_end(measured, condition, method, point, tasks) for point in points]
-    cost, success = (np.stack(axis, axis=1) for axis in zip(*played, strict=True))
-    low, high = (_end(measured, condition, end, tasks=tasks) for end in (WEAK, STRONG))
-    return Curve.through(cost, success, low, high)
+    weak = _draws(measured.grids[condition, WEAK, MAIN], "success", measured.setup.resamples)
+    if not weak[0] > 0 or not any(_mixes(measured.grids[condition, method, point]) for point in points):
+        return None
+    cost, success = between_ends(measured, condition, method)
+    low, high = ((cost[:, end], success[:, end]) for end in (0, -1))
+    return Curve.through(cost[:, 1:-1], success[:, 1:-1], low, high)
+
+
+def _mixes(grid: Grid) -> bool:
+    """True if the LLM acted in some of the steps and not in all."""
+    return bool(0 < np.nansum(grid["escalated"]) < np.nansum(grid["steps"]))
+
+
+def curve_tasks(measured: Measured, condition: str, method: str) -> tuple[str, ...]:
+    """Tasks of every operating point of a method; the main one may have more."""
+    points = measured.setup.frontier_points(condition, method) or [MAIN]
+    return measured.grids[condition, method, points[-1]].tasks
+
+
+def between_ends(measured: Measured, condition: str, method: str) -> End:
+    """Cost and success of the small policy, of each operating point of a method, and of the LLM, on the method's
+    `curve_tasks`: (draws, points + 2) each, estimate first."""
+    points = measured.setup.frontier_points(condition, method) or [MAIN]
+    keys = [(WEAK, MAIN), *((method, point) for point in points), (STRONG, MAIN)]
+    tasks = curve_tasks(measured, condition, method)
+    drawn = [_end(measured, condition, *key, tasks) for key in keys]
+    cost, success = (np.stack(axis, axis=1) for axis in zip(*drawn, strict=True))
+    return cost, success
+
+
+def success_at_cost(measured: Measured, condition: str, method: str, other: str) -> End | None:
+    """Success of a method at its main point, and of another for the same dollars as billed, (draws,) each, estimate
+    first. The other's is read off the line between its two points beside that cost, the ends among them: a coin per
+    episode between the two plays that line, so it is the success of a policy, and at most a little below that of a
+    threshold in between. None without both ends."""
+    if not measured.has(condition, WEAK, STRONG, method, other):
+        return None
+    usd, own = _end(measured, condition, method, tasks=curve_tasks(measured, condition, other))
+    return own, interpolated(*between_ends(measured, condition, other), usd)
+
+
+def interpolated(x: FloatArray, y: FloatArray, at: FloatArray) -> FloatArray:
+    """The ordinate at `at`, (draws,), of each draw's polyline through its points (x, y), (draws, points), by x; beyond
+    them that of the nearest. Of points with one x the highest counts."""
+    order = np.lexsort((y, x), axis=1)
+    x, y = np.take_along_axis(x, order, 1), np.take_along_axis(y, order, 1)
+    right = (x <= at[:, None]).sum(axis=1).clip(1, x.shape[1] - 1)
+    rows = np.arange(len(x))
+    gap = x[rows, right] - x[rows, right - 1]
+    share = np.where(gap > 0, (at - x[rows, right - 1]) / np.where(gap > 0, gap, 1), 1.0).clip(0, 1)
+    return np.asarray((1 - share) * y[rows, right - 1] + share * y[rows, right])
 
 
 def area(measured: Measured, condition: str, method: str) -> tuple[Figure, float | None, float | None]:
-    """APGR, CPT(50 %) and CPT(80 %) of a method; None where it has no frontier or the LLM gains nothing."""
+    """APGR, CPT(50 %) and CPT(80 %) of a method; None where it has no curve or the LLM gains nothing."""
     curve = curve_of(measured, condition, method)
     figure = Figure(value=None) if curve is None else _estimated(curve.apgr(), measured.setup.level)
     if curve is None or figure.value is None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from r2v.config.methods import OURS
 from r2v.evaluation.outcomes import Grid, Measured
 from r2v.evaluation.setup import MAIN, Setup
 from r2v.evaluation.statistics import (
@@ -161,14 +162,18 @@ def robustness_gap(measured: Measured, condition: str, method: str) -> Figure:
 
 
 def router_figures(setup: Setup, condition: str, method: str) -> dict[str, float | None]:
-    """How well the router's scores say which steps gain from the LLM, beside a constant base rate's Brier."""
+    """How well the router's scores order the steps by their gain from the LLM (AUROC). ECE and Brier score, beside a
+    constant base rate's, are r2v's alone: no other score is a probability of a gain, and of an entropy, a coin or a
+    disagreement they would measure the scale."""
+    figures: dict[str, float | None] = dict.fromkeys(("ece", "brier", "router_auroc", "brier_base_rate"))
     for scores in setup.router_scores:
         if (scores.method, scores.condition) == (method, condition):
             p, y = scores.p, scores.y
-            return {
-                "ece": ece(p, y),
-                "brier": brier(p, y),
-                "router_auroc": auroc(p, y),
-                "brier_base_rate": brier([sum(y) / len(y)] * len(y), y),
-            }
-    return dict.fromkeys(("ece", "brier", "router_auroc", "brier_base_rate"))
+            figures["router_auroc"] = auroc(p, y)
+            if method == OURS:
+                figures |= {
+                    "ece": ece(p, y),
+                    "brier": brier(p, y),
+                    "brier_base_rate": brier([sum(y) / len(y)] * len(y), y),
+                }
+    return figures

@@ -1,13 +1,19 @@
-"""The closing lines of a run: the main table, what its size can show, and where everything lies."""
+"""The closing lines of a run: its headline, r2v beside every other router, and where everything lies."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from r2v.config.methods import OURS, ROUTERS, STRONG, WEAK
 from r2v.console import text_table
-from r2v.evaluation.comparisons import detectable
+from r2v.evaluation.comparisons import AT_COST
+from r2v.evaluation.figure_text import decimals, dollars
+from r2v.evaluation.headline import ConditionRows, headline, rows_by_condition
+from r2v.evaluation.tables.files import BUNDLE
+from r2v.report.leads import Lead, leads
 from r2v.utils.results import ResultsManager
 
 _COLUMNS = (
@@ -20,6 +26,13 @@ _COLUMNS = (
     ("avg_cost_cached", "cached"),
     ("cost_fraction", "cost fraction"),
     ("apgr", "APGR"),
+)
+
+_SHORT = {AT_COST: "success", "apgr": "APGR"}
+_LEGEND = (
+    "success: of the other router, for the dollars that r2v spends. APGR: over all budgets. [95 % interval over tasks]",
+    "ahead, behind: r2v's lead, where the interval leaves 0 out and Holm's p is at most .05. from: the least lead that",
+    "the test finds with 80 % power. One training run: seeds and machines differ by more (docs/results.md).",
 )
 
 
@@ -50,15 +63,52 @@ def _short(text: str) -> str:
 def closing_lines(results: Path, places: Iterable[tuple[str, Path]], page: Path | None) -> str:
     """What a run ends with; `page` is that of its report, if there is one."""
     tables = results / "structured_results"
-    compared = (tables / "comparisons.csv").exists()  # nothing is where a table is all that a run writes
-    shown = detectable(ResultsManager(tables).bundle()["comparisons"]) if compared else None
+    # where a table is all that a run writes, there is no bundle; where r2v did not play, nothing to compare
+    bundle = ResultsManager(tables).bundle() if (tables / BUNDLE).exists() else {"comparisons": []}
+    compared = _comparison_lines(bundle) if bundle["comparisons"] else [main_table(tables / "main_table.csv")]
     return "\n".join(
         [
-            main_table(tables / "main_table.csv"),
+            *compared,
             "",
-            *([f"  {shown}", ""] if shown else []),
             *(f"  {what:<12} {place}" for what, place in places),
+            f"  every row    {tables / 'results.md'}",
             f"  check it     r2v verify-results {results}",
             f"  look at it   {f'file://{page.absolute()}' if page else f'r2v report {results}'}",
         ]
     )
+
+
+def _comparison_lines(bundle: Mapping[str, Any]) -> list[str]:
+    """The headline, and r2v beside every other router: a table for each condition."""
+    lines = headline(bundle)
+    by_pair = leads(bundle["comparisons"])
+    for condition, rows in rows_by_condition(bundle).items():
+        lines += ["", f"{condition}, {_ends(rows, bundle['setup']['n_seeds'])}"]
+        routers = {other: by for (name, other), by in by_pair.items() if name == condition and other in ROUTERS}
+        metrics = [name for name in (AT_COST, "apgr") if any(name in by for by in routers.values())]
+        lines += [_router_table(routers, metrics)] if metrics else []
+    return [*lines, "", *_LEGEND]
+
+
+def _ends(rows: ConditionRows, num_seeds: int) -> str:
+    """How many tasks, and what the two models alone and r2v came to on them."""
+    parts = []
+    for method, name in ((WEAK, "small policy"), (STRONG, "LLM"), (OURS, OURS)):
+        success, usd = rows.value(method, "success_rate"), rows.value(method, "avg_cost_cached")
+        if success is not None and usd is not None:
+            parts.append(f"{name} {decimals(success, 3)} for {dollars(usd)}")
+    num_tasks = max(row["n_tasks"] for row in rows.main.values())
+    seeds = f"{num_seeds} seeds" if num_seeds > 1 else "one seed"
+    return f"{num_tasks} tasks x {seeds}: {', '.join(parts)} an episode"
+
+
+def _router_table(routers: Mapping[str, Mapping[str, Lead]], metrics: Sequence[str]) -> str:
+    """A line for each router, the metrics side by side."""
+    lines = [["  r2v against"], *([f"  {other}"] for other in routers)]
+    for metric in metrics:
+        column = [by.get(metric) for by in routers.values()]
+        ours = next(lead.ours for lead in column if lead)
+        lines[0] += [_SHORT[metric], f"r2v's {ours} leads by", "", "from"]
+        for line, lead in zip(lines[1:], column, strict=True):
+            line += [lead.theirs, lead.difference, lead.verdict, lead.shows_from] if lead else [""] * 4
+    return text_table(lines, right=(1, 4, 5, 8))

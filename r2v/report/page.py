@@ -17,6 +17,7 @@ from dataclasses import asdict
 from importlib.resources import files
 from typing import Any
 
+from r2v.evaluation.headline import headline
 from r2v.plotting import INK, LINE
 from r2v.report.elements import section, tag
 from r2v.report.page_tables import comparisons, main_tables
@@ -63,6 +64,7 @@ def page(sources: Sources, drawn: Mapping[str, tuple[Series, str]], index: Index
     body = tag(
         "body",
         tag("h1", title),
+        *(tag("p", line, class_="headline") for line in headline(sources.bundle)),
         tag("p", _measured(sources, index)),
         _navigation(sources),
         *_verdicts(sources),
@@ -114,7 +116,7 @@ def _verdicts(sources: Sources) -> list[ET.Element]:
         tag(
             "tr",
             tag("td", claim["text_template"].format(**claim["fields"]), class_="text"),
-            tag("td", claim["verdict"].replace("_", " "), class_=f"verdict {claim['verdict']}"),
+            tag("td", claim["verdict"].replace("_", " "), class_=f"verdict {_colour(claim)}"),
         )
         for claim in sources.bundle["claims"]
     ]
@@ -129,6 +131,11 @@ def _verdicts(sources: Sources) -> list[ET.Element]:
         tag("h3", "What to keep in mind"),
         tag("ul", *caveats, *(tag("li", f"not shown: {one}") for one in sources.missing)),
     )
+
+
+def _colour(claim: Mapping[str, Any]) -> str:
+    """The class of a claim's verdict; earlier versions had a verdict not_supported and no opposite claims."""
+    return "not_supported" if claim.get("opposite") else str(claim["verdict"])
 
 
 def _figures(drawn: Mapping[str, tuple[Series, str]]) -> list[ET.Element]:

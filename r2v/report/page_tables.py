@@ -7,8 +7,9 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Sequence
 
 from r2v.config.methods import OURS
-from r2v.evaluation.comparisons import METRICS, detectable
+from r2v.evaluation.comparisons import AT_COST
 from r2v.report.elements import section, tag
+from r2v.report.leads import Lead, leads
 from r2v.report.series import interval_of, number_of
 from r2v.report.sources import Row, Sources
 
@@ -24,52 +25,42 @@ _COLUMNS = {
     "safety_failure_rate": "unsafe",
     "n_env_faults": "world failed",
 }
-_NAMES = {"success_rate": "success", "apgr": "APGR"}
-_VERDICTS = {"higher": "supported", "lower": "not_supported", "inconclusive": "inconclusive"}
-"""Verdict of a comparison -> the class of a claim, which has its colour."""
+_COLOURS = {"ahead": "supported", "behind": "not_supported"}
+"""Verdict of a comparison -> the class that has its colour."""
 
 
 def comparisons(sources: Sources) -> list[ET.Element]:
     """r2v less each other method, success and APGR side by side; nothing where r2v did not play."""
-    rows = sources.tables.get("comparisons.csv", [])
+    rows = sources.bundle["comparisons"]
     if not rows:
         return []
-    metrics = [name for name in METRICS if any(row["metric"] == name for row in rows)]
-    by_pair: dict[tuple[str, str], dict[str, Row]] = {}
-    for row in rows:
-        by_pair.setdefault((row["condition"], row["method_b"]), {})[row["metric"]] = row
-    heads = [head for name in metrics for head in (_NAMES[name], "Holm's p", "shows from")]
+    names = ["success", *(["APGR"] if any(row["metric"] == "apgr" for row in rows) else [])]
+    heads = [head for name in names for head in (name, "Holm's p", "shows from")]
     lines = [tag("tr", *(tag("th", head) for head in ("condition", f"{OURS} less", *heads)))]
-    for (condition, other), found in by_pair.items():
-        cells = [cell for name in metrics for cell in _compared(found.get(name))]
+    for (condition, other), by_metric in leads(rows).items():
+        shown = [by_metric.get(AT_COST) or by_metric.get("success_rate"), by_metric.get("apgr")]
+        cells = [cell for lead in shown[: len(names)] for cell in _compared(lead)]
         lines.append(tag("tr", tag("td", condition), tag("td", other, class_="text"), *cells))
-    size = detectable(sources.bundle["comparisons"])
     return section(
         "comparisons",
         f"{OURS} less each other method",
         tag("div", tag("table", *lines), class_="wide"),
         tag(
             "p",
-            "Paired by task, with 95 % intervals. A difference is coloured where its interval leaves 0 out and Holm's "
-            "p, over the methods named in advance and all conditions, is at most .05. It shows from the size on that "
-            "the test finds with 80 % power. " + (f"{size[:1].upper()}{size[1:]}." if size else ""),
+            "Paired by task, with 95 % intervals. Another router's success is for the dollars that r2v spends: read "
+            "off the line between its two operating points beside r2v's cost. A difference is coloured where its "
+            "interval leaves 0 out and Holm's p, over the methods named in advance and all conditions, is at most .05; "
+            "without p nothing was tested. It shows from the size on that the test finds with 80 % power.",
         ),
     )
 
 
-def _compared(row: Row | None) -> list[ET.Element]:
+def _compared(lead: Lead | None) -> list[ET.Element]:
     """Difference with its interval, corrected p, and the difference that could be seen."""
-    if row is None:
+    if lead is None:
         return [tag("td"), tag("td"), tag("td")]
-    difference = _signed(row["difference"], f"[{row['ci_lower']}, {row['ci_upper']}]")
-    p, least = number_of(row["p_holm"]), number_of(row["min_detectable_difference"])
-    # outside the families nothing was tested, so that no colour says it was
-    shown = _VERDICTS.get(row["verdict"], "inconclusive") if p is not None else "inconclusive"
-    return [
-        tag("td", difference, class_=f"verdict {shown}"),
-        tag("td", "" if p is None else f"{p:.4f}"),
-        tag("td", "" if least is None else f"{least:.3f}"),
-    ]
+    colour = _COLOURS.get(lead.verdict, "inconclusive")
+    return [tag("td", lead.difference, class_=f"verdict {colour}"), tag("td", lead.p), tag("td", lead.shows_from)]
 
 
 def _signed(value: str, interval: str) -> str:

@@ -4,6 +4,8 @@ Each is a monotone map into [0, 1) of one published signal, so a threshold on th
 signal, and tau = 1 still means never.
 
 - random_router: a uniform keyed by (seed, task, step), so equal thresholds make equal decisions.
+- task_router: a uniform keyed by (seed, task), the same at every step: whole tasks are handed to the LLM. At equal
+  dollars it lies, but for the draw, on the line between the small policy alone and the LLM alone.
 - entropy_router: the largest token entropy H of the proposal, as 1 - exp(-H).
 - entropy_nonfree_router: the same over tokens that no free argument covers.
 - verifier_router: 1 - the verifier's score of the proposal.
@@ -73,6 +75,10 @@ def _random(features: Mapping[str, float], seed: int, task_id: str, step: int) -
     return uniform(seed, task_id, step, "router")
 
 
+def _random_task(features: Mapping[str, float], seed: int, task_id: str, step: int) -> float:
+    return uniform(seed, task_id, "task router")
+
+
 def _periodic(features: Mapping[str, float], seed: int, task_id: str, step: int) -> float:
     """The step's binary digits behind the point, in reverse: 0, 1/2, 1/4, 3/4, 1/8, ... begun with the most."""
     digits, score = step, 0.0
@@ -107,6 +113,7 @@ def _value(features: Mapping[str, float], name: str) -> float:
 
 FIXED_SCORES: dict[str, Score] = {
     "random_router": _random,
+    "task_router": _random_task,
     "entropy_router": _entropy("uncertainty.entropy_max"),
     "entropy_nonfree_router": _entropy("uncertainty.entropy_nonfree_max"),
     "verifier_router": _doubt,
@@ -117,5 +124,5 @@ FIXED_SCORES: dict[str, Score] = {
     "first_steps_router": _first_steps,
 }
 """Scores that nothing is trained for."""
-DRAWN = ("random_router", "periodic_router", "first_steps_router")
+DRAWN = ("random_router", "task_router", "periodic_router", "first_steps_router")
 """Routers that look at nothing: their scores follow from seed, task and step."""

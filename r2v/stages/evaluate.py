@@ -74,7 +74,7 @@ def play(cfg: EvaluateSettings, work: Work) -> PlayedEvaluation:
 
 def run(cfg: EvaluateSettings, work: Work) -> None:
     """Place thresholds, play, and write the tables."""
-    from r2v.evaluation.comparisons import detectable
+    from r2v.evaluation.headline import headline
     from r2v.evaluation.setup import Setup, choices_of, plain_calibration, write_setup
     from r2v.evaluation.tables.build import write_results_folder
 
@@ -98,8 +98,8 @@ def run(cfg: EvaluateSettings, work: Work) -> None:
         ),
     )
     tables = write_results_folder(work.folder)
-    if shown := detectable(tables.comparisons):
-        logger.info("  %s", shown)
+    for line in headline(tables.bundle()):
+        logger.info("  %s", line)
     thresholds = {name: record.tau for name, record in played.calibration.items()}
     work.summary.update(n_episodes=tables.n_episodes, n_env_faults=faults, thresholds=thresholds)
 

@@ -4,16 +4,17 @@ import dataclasses
 
 import pytest
 
-from r2v.evaluation.comparisons import METRICS, comparison_rows, detectable, leaders
+from r2v.evaluation.comparisons import AT_COST, METRICS, comparison_rows, leaders
 from r2v.evaluation.outcomes import measure
 from r2v.evaluation.setup import Setup
 from r2v.evaluation.statistics import holm, minimum_detectable_difference
 
 
-def evaluation(make_episode, solved: dict[str, int], frontier=None, tasks=40):
+def evaluation(make_episode, solved: dict[str, int], frontier=None, tasks=40, usd=None):
     """One seed, one condition: each method solves its first `solved` tasks."""
     names = [f"t{k:02}" for k in range(tasks)]
-    cost = {"slm_only": 1.0, "llm_only": 11.0}
+    cost = {"slm_only": 1.0, "llm_only": 11.0, **(usd or {})}
+    escalated = {"slm_only": 0, "llm_only": 10}
     setup = Setup(
         benchmark="desk",
         methods=tuple(solved),
@@ -23,7 +24,12 @@ def evaluation(make_episode, solved: dict[str, int], frontier=None, tasks=40):
         frontier={"noisy": {method: ["b"] for method in frontier or ()}},
     )
     played = [
-        make_episode(method, task, 1, k < solved[method], total_cost=cost.get(method, 3.0), point=point)
+        make_episode(
+            *(method, task, 1, k < solved[method]),
+            total_cost=cost.get(method, 3.0),
+            point=point,
+            escalated=escalated.get(method, 3),
+        )
         for method in solved
         for point in (None, *(["b"] if method in (frontier or ()) else ()))
         for k, task in enumerate(names)
@@ -35,17 +41,19 @@ METHODS = {"slm_only": 10, "llm_only": 38, "entropy_router": 24, "random_router"
 
 
 def test_the_family_is_named_in_advance_and_the_rest_is_beside_it(make_episode):
-    rows = {row["method_b"]: row for row in comparison_rows(evaluation(make_episode, METHODS))}
-    assert [name for name, row in rows.items() if row["family"]] == [
-        "slm_only",
-        "llm_only",
-        "entropy_router",
-        "random_router",
+    everything = comparison_rows(evaluation(make_episode, METHODS))
+    rows = {row["method_b"]: row for row in everything if row["metric"] == "success_rate"}
+    assert [(row["method_b"], row["metric"]) for row in everything if row["family"]] == [
+        ("slm_only", "success_rate"),
+        ("llm_only", "success_rate"),
+        ("entropy_router", AT_COST),
+        ("random_router", AT_COST),
     ]
     assert rows["logprob_router"]["p_holm"] is None and rows["logprob_router"]["significant"] is None
     assert rows["slm_only"]["verdict"] == "higher" and rows["llm_only"]["verdict"] == "lower"
     assert rows["entropy_router"]["p_value"] == 2 / 2**6
-    assert rows["entropy_router"]["p_holm"] == 2 / 2**6  # the largest p of four is multiplied by one
+    ends = [rows[name] for name in ("slm_only", "llm_only")]
+    assert [row["p_holm"] for row in ends] == holm([row["p_value"] for row in ends])
 
 
 def test_without_r2v_there_is_nothing_to_compare(make_episode):
@@ -83,29 +91,39 @@ def test_each_metric_has_a_family_of_its_own(make_episode):
     rivals = ("entropy_router", "random_router")
     rows = comparison_rows(evaluation(make_episode, METHODS, frontier=("r2v", *rivals, "logprob_router")))
     by_metric = {name: [row for row in rows if row["metric"] == name and row["family"]] for name in METRICS}
-    assert [row["method_b"] for row in by_metric["apgr"]] == list(rivals)
+    assert [row["method_b"] for row in by_metric["success_rate"]] == ["slm_only", "llm_only"]
+    assert all([row["method_b"] for row in by_metric[name]] == list(rivals) for name in (AT_COST, "apgr"))
     for own in by_metric.values():
         assert [row["p_holm"] for row in own] == holm([row["p_value"] for row in own])
 
 
-def family_row(metric, least, n_tasks=60):
-    return {"metric": metric, "family": True, "min_detectable_difference": least, "n_tasks": n_tasks, "n_seeds": 2}
+def test_success_is_compared_for_the_same_dollars(make_episode):
+    """entropy_router solves 24 tasks for 3.0 an episode, r2v 30 for 5.0: on the line from there to the LLM's 38 for
+    11.0 its success for 5.0 is (24 + 14 / 4) / 40."""
+    measured = evaluation(make_episode, METHODS, usd={"r2v": 5.0})
+    rows = {(row["method_b"], row["metric"]): row for row in comparison_rows(measured)}
+    row = rows["entropy_router", AT_COST]
+    assert (row["value_a"], row["value_b"]) == pytest.approx((30 / 40, 27.5 / 40))
+    assert row["difference"] == pytest.approx(2.5 / 40) and row["ci_lower"] < row["difference"] < row["ci_upper"]
+    # tasks 0 to 23 and 38 to 39 give 0, tasks 24 to 29 give 3/4, tasks 30 to 37 give -1/4
+    spread = ((6 * 0.75**2 + 8 * 0.25**2) / 40 - (2.5 / 40) ** 2) ** 0.5
+    assert row["standard_error"] == pytest.approx(spread / 40**0.5, rel=0.1)
+    assert row["family"] and row["p_holm"] is not None
+    assert not rows["entropy_router", "success_rate"]["family"], "at unequal dollars nothing is tested"
+    assert ("slm_only", AT_COST) not in rows and not rows["logprob_router", AT_COST]["family"]
 
 
-def test_what_a_size_can_show_is_what_the_hardest_test_of_each_family_finds():
-    outside = {**family_row("success_rate", 0.5), "family": False}
-    rows = [family_row("success_rate", 0.05), family_row("success_rate", 0.09), family_row("apgr", None), outside]
-    assert detectable(rows) == "60 tasks x 2 seeds show differences in success of at least 0.09 (80 % power)"
-    rows.append(family_row("apgr", 0.071))
-    assert detectable(rows) == (
-        "60 tasks x 2 seeds show differences in success of at least 0.09, in APGR of at least 0.07 (80 % power)"
-    )
-    rows.append(family_row("apgr", 0.08, n_tasks=20))
-    assert detectable(rows) == (
-        "differences that show: in success of at least 0.09 (60 tasks x 2 seeds); "
-        "in APGR of at least 0.08 (20 tasks x 2 seeds) (80 % power)"
-    )
-    assert detectable([outside, family_row("apgr", None)]) is None
+def test_a_lead_that_was_bought_is_none_for_the_same_dollars(make_episode):
+    """r2v lies on the line between entropy_router and the LLM."""
+    solved = {"slm_only": 10, "llm_only": 38, "entropy_router": 24, "r2v": 31}
+    rows = comparison_rows(evaluation(make_episode, solved, usd={"r2v": 7.0}))
+    [row] = [row for row in rows if row["metric"] == AT_COST]
+    assert row["difference"] == pytest.approx(0, abs=1e-9) and row["verdict"] == "inconclusive"
+
+
+def test_without_both_ends_nothing_is_compared_for_the_same_dollars(make_episode):
+    rows = comparison_rows(evaluation(make_episode, {"slm_only": 1, "entropy_router": 3, "r2v": 5}))
+    assert {row["metric"] for row in rows} == {"success_rate"}
 
 
 def test_tasks_that_one_side_could_not_be_measured_on_are_left_out(make_episode, setup):

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from r2v.errors import InputError
-from r2v.evaluation.frontier import Curve, area, cost_fraction
+from r2v.evaluation.comparisons import comparison_rows
+from r2v.evaluation.frontier import Curve, area, cost_fraction, interpolated
 from r2v.evaluation.outcomes import measure
 from r2v.evaluation.setup import Setup
 from r2v.evaluation.table_rows import frontier_rows
@@ -73,7 +74,12 @@ def test_a_curve_stands_between_its_ends_on_its_own_tasks(make_episode):
         resamples=100,
     )
     played = [
-        make_episode(method, task, 1, solved[point or method][at] == "1", total_cost=cost[point or method], point=point)
+        make_episode(
+            *(method, task, 1, solved[point or method][at] == "1"),
+            total_cost=cost[point or method],
+            point=point,
+            escalated=3 if method == "r2v" else 0,
+        )
         for method in setup.methods
         for at, task in enumerate(tasks)
         for point in (None, "b0.50")
@@ -90,3 +96,62 @@ def test_a_curve_stands_between_its_ends_on_its_own_tasks(make_episode):
     assert [row["cost_fraction"] for row in rows] == pytest.approx([0, 1, 0.1, 0.5])
     with pytest.raises(InputError, match="task c with seed 1 is not in setup.json"):
         measure([*played, make_episode("r2v", "c", 1, True, point="b0.50")], setup)
+
+
+def played(make_episode, solved: dict[str, str], escalated: dict[str, int]):
+    """Two operating points of r2v and the coin, eight tasks, ten steps an episode."""
+    routers = ("random_router", "r2v")
+    setup = Setup(
+        benchmark="desk",
+        methods=("slm_only", "llm_only", *routers),
+        seeds=(1,),
+        tasks={"noisy": list("abcdefgh")},
+        frontier={"noisy": {method: ["b0.50"] for method in routers}},
+        resamples=50,
+    )
+    episodes = [
+        make_episode(
+            *(method, task, 1, solved[method][at] == "1"),
+            point=point,
+            escalated=escalated[method],
+            total_cost=1.0 + escalated[method],
+        )
+        for method in setup.methods
+        for at, task in enumerate(setup.tasks["noisy"])
+        for point in (None, *(["b0.50"] if method in routers else ()))
+    ]
+    return measure(episodes, setup)
+
+
+SOLVED = {"slm_only": "1" * 3 + "0" * 5, "llm_only": "1" * 8, "random_router": "1" * 8, "r2v": "1" * 8}
+ASKED = {"slm_only": 0, "llm_only": 10, "random_router": 3, "r2v": 3}
+
+
+def areas(measured) -> list[float | None]:
+    rows = comparison_rows(measured)
+    found = [area(measured, "noisy", method) for method in ("random_router", "r2v")]
+    assert all(figure.value is not None or (cpt_50, cpt_80) == (None, None) for figure, cpt_50, cpt_80 in found)
+    assert any(row["metric"] == "apgr" for row in rows) == all(figure.value is not None for figure, *_ in found)
+    assert any(row["metric"] == "success_at_cost" for row in rows)
+    return [figure.value for figure, *_ in found]
+
+
+def test_where_the_small_policy_solves_nothing_no_method_has_an_area(make_episode):
+    assert areas(played(make_episode, SOLVED, ASKED)) == pytest.approx([0.85, 0.85])
+    assert areas(played(make_episode, {**SOLVED, "slm_only": "0" * 8}, ASKED)) == [None, None]
+
+
+@pytest.mark.parametrize(("steps", "solved"), [(0, SOLVED["slm_only"]), (10, SOLVED["llm_only"])])
+def test_a_router_that_never_mixes_has_no_area(make_episode, steps, solved):
+    """Both of its points lie on an end, and the area beneath a diagonal, .5, would be nobody's."""
+    measured = played(make_episode, {**SOLVED, "r2v": solved}, {**ASKED, "r2v": steps})
+    assert areas(measured) == [pytest.approx(0.85), None]
+
+
+def test_a_polyline_is_read_between_its_points_draw_by_draw():
+    rng = np.random.default_rng(0)
+    x, y, at = rng.random((50, 4)), rng.random((50, 4)), rng.random(50) * 1.4 - 0.2
+    by_hand = [np.interp(u, np.sort(a), b[np.argsort(a)]) for a, b, u in zip(x, y, at, strict=True)]
+    assert interpolated(x, y, at) == pytest.approx(by_hand)
+    tied = interpolated(np.array([[1.0, 1.0, 0.0]]), np.array([[0.2, 0.7, 0.0]]), one(1.0))
+    assert tied == pytest.approx([0.7]), "of two points for one price the better"

@@ -20,8 +20,8 @@ def test_every_method_has_an_actor_a_score_or_a_policy_of_its_own() -> None:
 def test_the_groups_of_methods_are_what_the_tables_rest_on() -> None:
     assert {OURS, WEAK, STRONG} < set(METHODS) and OURS in ROUTERS and {WEAK, STRONG} < set(BOUNDS)
     assert set(FAMILY) == {
-        *("slm_only", "llm_only", "random_router", "entropy_router", "entropy_nonfree_router"),
-        *("verifier_router", "disagreement_router"),
+        *("slm_only", "llm_only", "random_router", "task_router", "entropy_router"),
+        *("entropy_nonfree_router", "verifier_router", "disagreement_router"),
     }
     assert set(ROUTERS) | set(BOUNDS) == set(METHODS) and not set(ROUTERS) & set(BOUNDS)
 

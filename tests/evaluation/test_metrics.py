@@ -203,4 +203,6 @@ def test_a_routers_scores_are_those_of_its_method_and_condition() -> None:
         "brier_base_rate": 0.25,
     }
     assert set(router_figures(setup, "shift", "r2v").values()) == {None}
+    of_entropy = {"ece": None, "brier": None, "router_auroc": 0.5, "brier_base_rate": None}
+    assert router_figures(setup, "noisy", "entropy_router") == of_entropy, "an entropy is no probability of a gain"
     assert not np.isnan(list(shown.values())).any()

@@ -52,6 +52,15 @@ def test_random_router_is_keyed_and_uniform() -> None:
     assert abs(sum(draw < 0.2 for draw in draws) / 4_000 - 0.2) < 4 * (0.2 * 0.8 / 4_000) ** 0.5
 
 
+def test_task_router_hands_over_whole_tasks_by_a_keyed_coin() -> None:
+    score = score_function("task_router", {})
+    draws = [{score({}, 1, f"t{task}", step) for step in range(8)} for task in range(4_000)]
+    assert {len(of_task) for of_task in draws} == {1}
+    assert score(FEATURES, 1, "t1", 7) in draws[1] and score({}, 2, "t1", 7) not in draws[1]
+    assert draws[1].isdisjoint({score_function("random_router", {})({}, 1, "t1", step) for step in range(8)})
+    assert abs(sum(min(of_task) < 0.2 for of_task in draws) / 4_000 - 0.2) < 4 * (0.2 * 0.8 / 4_000) ** 0.5
+
+
 def test_disagreement_learns_another_label_than_r2v() -> None:
     rows = [make_row(number) for number in range(400)]
     config = RouterConfig(features=["uncertainty", "page"])

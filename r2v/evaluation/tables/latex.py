@@ -43,7 +43,7 @@ def escape(text: str) -> str:
 def latex_table(bundle: Mapping[str, Any]) -> str:
     """A table environment of the bundle's main table, a block of rows for each condition."""
     blocks = [list(rows) for _, rows in groupby(bundle["main_table"], key=lambda row: row["condition"])]
-    body = [line for block in blocks for line in _block(block, bundle)]
+    body = [line for block in blocks for line in _block(block)]
     head = [" & ".join(cells) + r" \\" for cells in zip(*_HEADER, strict=True)]
     return "\n".join(
         [
@@ -79,20 +79,9 @@ def _caption(bundle: Mapping[str, Any]) -> str:
     )
 
 
-def _block(rows: list[RenderedRow], bundle: Mapping[str, Any]) -> list[str]:
+def _block(rows: list[RenderedRow]) -> list[str]:
     width = sum(column in "lr" for column in re.sub(r"@\{.*?\}", "", _COLUMNS))
     title = f"{escape(rows[0]['condition'])}: {max(row['n_tasks'] for row in rows)} tasks"
-    found = [
-        c["min_detectable_difference"]
-        for c in bundle["comparisons"]
-        if (c["condition"], c["metric"]) == (rows[0]["condition"], "success_rate")
-        and c["min_detectable_difference"] is not None
-    ]
-    if found:
-        title += (
-            f"; differences from r2v below {_percent(max(found), 1)} points may go unseen "
-            r"(80\,\% power)"
-        )
     return [
         r"\midrule",
         rf"\multicolumn{{{width}}}{{l}}{{\emph{{{title}}}}} \\",

@@ -15,6 +15,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from r2v.evaluation.figure_text import SMALLEST_P, p_text
 from r2v.evaluation.tables.columns import GLOSSARY, RenderedRow
 
 SUMMARY_BYTES = 20_000
@@ -138,17 +139,22 @@ def _number(cell: Any) -> Any:
 
 
 def _claims(bundle: Mapping[str, Any]) -> Iterable[list[Any]]:
-    """Every claim in words, its verdict, and the comparison that it rests on first; of a router's score, which is
-    compared with no method, how much lower its Brier score is."""
+    """Every claim in words, its verdict, and the comparison that it rests on first; of r2v's score, which is compared
+    with no method, how much lower its Brier score is."""
     compared = {row["id"]: row for row in bundle["comparisons"]}
     scored = {f"{row['id']}/brier": row for row in bundle["main_table"] if row.get("brier") is not None}
     for claim in bundle["claims"]:
         rests: Mapping[str, Any] = next((compared[one] for one in claim["evidence_ids"] if one in compared), {})
-        figures = [rests.get(name) for name in _CLAIMED[2:]]
+        *figures, p = (rests.get(name) for name in _CLAIMED[2:])
         for one in claim["evidence_ids"]:
             if one in scored:
                 figures[0] = scored[one]["brier_base_rate"] - scored[one]["brier"]
-        yield [claim["text_template"].format(**claim["fields"]), claim["verdict"], *figures]
+        yield [
+            claim["text_template"].format(**claim["fields"]),
+            claim["verdict"],
+            *figures,
+            p if p is None or p >= SMALLEST_P else p_text(p),
+        ]
 
 
 def _markdown(table: Mapping[str, Any]) -> str:

@@ -34,6 +34,7 @@ def side(make_episode, solved, cost=3.0, frontier=False, tasks=TASKS, broken=())
             k < count,
             total_cost=COST.get(method, cost),
             point=point,
+            escalated=3 if method == "r2v" else 0,
             env_fault="the site died" if task in broken else None,
         )
         for method, count in solved.items()
@@ -64,6 +65,9 @@ def test_apgr_is_of_each_sides_own_ends(make_episode):
     assert row["ablated_apgr"] == pytest.approx(0.4 + 0.5 * 0.5)
     low, high = row["apgr_delta_ci"]
     assert low < row["apgr_delta"] < high and row["apgr_delta"] == pytest.approx(-0.125)
+    unsolved = side(make_episode, {**ends, "slm_only": 0, "r2v": 24}, frontier=True)
+    (row,) = ablation_rows([(ABLATION_ROWS["no_rounds"], "noisy", base, unsolved, [])])
+    assert [row[name] for name in ("base_apgr", "ablated_apgr", "apgr_delta", "apgr_delta_ci")] == [None] * 4
 
 
 def test_p_values_are_corrected_over_the_rows(make_episode):

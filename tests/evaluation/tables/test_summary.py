@@ -75,6 +75,12 @@ def test_every_method_and_every_claim_with_its_interval_is_there(bundle):
     assert all(row["claim"] in page for row in claims) and "## Ablations" in page and "[-0.5, 0]" in page
 
 
+def test_a_p_that_the_draws_set_is_no_number(bundle):
+    rows = [{**row, "p_holm": p} for row, p in zip(bundle["comparisons"], (0.0018, 0.25), strict=False)]
+    summary = json.loads(llm_summary({**bundle, "comparisons": [*rows, *bundle["comparisons"][2:]]}))
+    assert [row["p_holm"] for row in rows_of(summary["claims"])][:2] == ["< 0.01", 0.25]
+
+
 def test_what_is_not_there_or_does_not_fit_is_named(bundle):
     assert WITHOUT_ABLATIONS in json.loads(llm_summary(bundle))["not_here"]
     assert WITHOUT_ABLATIONS in results_page(bundle)

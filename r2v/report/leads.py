@@ -1,0 +1,48 @@
+"""Leads: r2v less each other method in words, for the report's page and the last print of a run alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from r2v.evaluation.figure_text import decimals, p_text, signed
+from r2v.evaluation.table_rows import TableRow
+
+_VERDICTS = {"higher": "ahead", "lower": "behind", "inconclusive": "not shown"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lead:
+    """One comparison in words; a part that it does not have is empty."""
+
+    ours: str
+    theirs: str
+    difference: str
+    """With its interval."""
+    verdict: str
+    """ahead | behind | not shown, of r2v; empty outside the families of tests."""
+    p: str
+    shows_from: str
+    """The least true difference that the test finds with 80 % power."""
+
+
+def lead_of(row: TableRow) -> Lead:
+    """A line of comparisons.csv in words."""
+    least = row["min_detectable_difference"]
+    low, high = signed(row["ci_lower"], 3), signed(row["ci_upper"], 3)
+    return Lead(
+        ours=decimals(row["value_a"], 3),
+        theirs=decimals(row["value_b"], 3),
+        difference=f"{signed(row['difference'], 3)} [{low}, {high}]",
+        verdict=_VERDICTS[row["verdict"]] if row["family"] else "",
+        p=p_text(row["p_holm"]),
+        shows_from="" if least is None else decimals(least, 3),
+    )
+
+
+def leads(rows: Iterable[TableRow]) -> dict[tuple[str, str], dict[str, Lead]]:
+    """(condition, other method) -> metric -> lead, in the order of the rows."""
+    by_pair: dict[tuple[str, str], dict[str, Lead]] = {}
+    for row in rows:
+        by_pair.setdefault((row["condition"], row["method_b"]), {})[row["metric"]] = lead_of(row)
+    return by_pair
