@@ -47,6 +47,10 @@ ROUNDS_OF_Q = 8
 """Bellman backups: as many as an episode has steps that matter."""
 PRICE_OF_ASKING = 0.1
 """Of one LLM step, in successes."""
+WITHOUT = "without "
+"""Begins the name of r2v fitted without a group of features."""
+BLEND, GAIN, CASE_SUPPORT = "r2v, blend without choice", "r2v, gain alone", "case_support alone"
+"""Parts of r2v that are played on their own."""
 CALLS_SO_FAR = "progress.llm_calls_used_fraction"
 """The feature that says how much of the LLM's calls is left, which `fitted_q` reads whatever groups it is given."""
 
@@ -76,12 +80,17 @@ def rivals(config: Config, rows: Sequence[FeatureRow], goals: Mapping[str, str])
     return {rival.name: rival for rival in made}
 
 
+def is_part(name: str) -> bool:
+    """True for a part of r2v, or r2v without a part; these are no baselines."""
+    return name.startswith(WITHOUT) or name in (BLEND, GAIN, CASE_SUPPORT)
+
+
 def without_groups(config: Config, rows: Sequence[FeatureRow]) -> dict[str, Rival]:
     """r2v without each group of its features, fitted anew on the same rows and labels: what the group is worth."""
     cfg = config.router
     made = [
         _learned(
-            f"without {group}",
+            f"{WITHOUT}{group}",
             rows,
             "counterfactual",
             replace(cfg, features=[other for other in cfg.features if other != group]),
