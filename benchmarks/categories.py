@@ -21,11 +21,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 
 from benchmarks.looks import LEDGER, look_at, open_look
+from benchmarks.placing import MAIN_POINT, POINTS, walks
 from benchmarks.rivals import rivals
 from benchmarks.robustness_table import drawn
-from benchmarks.routing_tree import RoutingTree
+from benchmarks.routing_tree import RoutingTree, own_score, scores_of
 from benchmarks.student_pieces import Piece, bounds
-from benchmarks.students import DESK, MAIN_POINT, OUTCOMES, POINTS, fresh_specs, student, walks
+from benchmarks.students import DESK, OUTCOMES, fresh_specs, student
 from r2v.config import CategoryConfig, Config, PerturbationsConfig, load
 from r2v.config.methods import OURS
 from r2v.evaluation.statistics import FloatArray
@@ -48,13 +49,17 @@ def solved(config: Config, number: int, num_tasks: int, first_task: int) -> dict
     made = student(config)
     everybody = rivals(config, made.rows, {task.task_id: task.goal for task in made.runner.world.benchmark.tasks()})
     placed = Piece.read(OUTCOMES / f"student-{number}-noisy.jsonl.zst").head["thresholds"]
-    taus = {name: placed[name][POINTS.index(MAIN_POINT)]["tau"] for name in METHODS if name in placed}
-    taus |= {"slm_only": 1.0, "llm_only": 0.0}
+    scores, alone = scores_of(everybody.values()), own_score(everybody[OURS])
+    plans = {"slm_only": (alone, 1.0), "llm_only": (alone, 0.0)}
+    for name in METHODS:
+        if name in placed:
+            one = placed[name][POINTS.index(MAIN_POINT)]
+            plans[name] = scores[one["score"]], one["tau"]
     found = {}
     for name, perturbations in conditions().items():
         runner = replace(made.runner, world=replace(made.runner.world, perturbations=perturbations))
         trees = [RoutingTree(runner, spec) for spec in fresh_specs(config, runner, "noisy", num_tasks, first_task)]
-        played = walks(trees, [(everybody.get(method, everybody[OURS]), taus[method]) for method in METHODS])
+        played = walks(trees, [plans[method] for method in METHODS])
         found[name] = np.array([[one.success for one in episodes] for episodes in played], float)
         print(f"student {number}, {name}: {found[name].mean(axis=1).round(3).tolist()}", flush=True)
     return found

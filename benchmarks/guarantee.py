@@ -18,9 +18,10 @@ from statistics import fmean
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from benchmarks.looks import LEDGER, look_at, open_look
+from benchmarks.placing import point_of, walks
 from benchmarks.rivals import rivals
-from benchmarks.routing_tree import RoutingTree
-from benchmarks.students import DESK, fresh_specs, point_of, student, walks
+from benchmarks.routing_tree import RoutingTree, own_score
+from benchmarks.students import DESK, fresh_specs, student
 from r2v.config import Config, load
 from r2v.config.methods import OURS
 from r2v.evaluation.settings import EvaluateSettings
@@ -37,7 +38,7 @@ def lines_of(config: Config, number: int, num_tasks: int, first_task: int) -> Se
     """What is printed of a student: a line for each alpha."""
     made = student(config)
     runner, benchmark = made.runner, made.runner.world.benchmark
-    ours = rivals(config, made.rows, {task.task_id: task.goal for task in benchmark.tasks()})[OURS]
+    ours = own_score(rivals(config, made.rows, {task.task_id: task.goal for task in benchmark.tasks()})[OURS])
     known = labelled(made.rows, config.router.label, config.router.gain_per_usd)
     model = fit(known, config.router, config.seed)
     taus = guarded_thresholds(model.predict(row.features) for row in known if row.split == "train")

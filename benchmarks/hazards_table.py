@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.placing import MAIN_POINT
 from benchmarks.rivals import WITHOUT
 from benchmarks.student_pieces import Piece, bounds, resamples
-from benchmarks.students import HAZARDS, MAIN_POINT
+from benchmarks.students import HAZARDS
 from r2v.evaluation.outcomes import INJECTION
 from r2v.evaluation.statistics import FloatArray
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from benchmarks.placing import POINTS
 from benchmarks.student_pieces import Piece, bounds, dollars_at, drawn_seeds, interpolated, resamples
-from benchmarks.students import POINTS
 from r2v.config.methods import OURS
 from r2v.evaluation.statistics import FloatArray
 

@@ -32,7 +32,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from benchmarks.routing_tree import EVER, Judged, Node, Rival, RoutingTree
+from benchmarks.routing_tree import EVER, Judged, Method, Node, Rival, RoutingTree
 from r2v.config import Config, RouterConfig
 from r2v.evaluation.statistics import FloatArray
 from r2v.router.baselines import FIXED_SCORES, Instruments
@@ -55,7 +55,7 @@ CALLS_SO_FAR = "progress.llm_calls_used_fraction"
 """The feature that says how much of the LLM's calls is left, which `fitted_q` reads whatever groups it is given."""
 
 
-def rivals(config: Config, rows: Sequence[FeatureRow], goals: Mapping[str, str]) -> dict[str, Rival]:
+def rivals(config: Config, rows: Sequence[FeatureRow], goals: Mapping[str, str]) -> dict[str, Method]:
     """Name -> rival, r2v the first. `goals`: of the rows' tasks."""
     cfg, seed = config.router, config.seed
 
@@ -85,7 +85,14 @@ def is_part(name: str) -> bool:
     return name.startswith(WITHOUT) or name in (BLEND, GAIN, CASE_SUPPORT)
 
 
-def without_groups(config: Config, rows: Sequence[FeatureRow]) -> dict[str, Rival]:
+def parts(config: Config, rows: Sequence[FeatureRow]) -> dict[str, Method]:
+    """Parts of r2v on their own, for the ablation rows (`PARTS` of `benchmarks/students_table.py`). A new part is one
+    more score here: a fitted `RouterModel` by `_of_features`, or any `Rival`."""
+    cfg = config.router
+    return {GAIN: _learned(GAIN, rows, "counterfactual", cfg, config.seed)}
+
+
+def without_groups(config: Config, rows: Sequence[FeatureRow]) -> dict[str, Method]:
     """r2v without each group of its features, fitted anew on the same rows and labels: what the group is worth."""
     cfg = config.router
     made = [

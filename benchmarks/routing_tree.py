@@ -12,7 +12,7 @@ of the node above it, and an outcome is what the world said at a leaf.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -89,6 +89,36 @@ class Rival:
     name: str
     judged: Judged
     stays: int = 1
+
+
+Prefer = Callable[[Mapping[str, Sequence["Walked"]]], str]
+"""The name of the score to play, from the episodes that each one, at its threshold, played on calibration tasks. The
+first is the family's own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """A method that plays one of several scores at each operating point, the one that calibration tasks prefer there.
+    A member may be a rival of its own right too; it is placed once."""
+
+    name: str
+    members: tuple[Rival, ...]
+    """Its own score first."""
+    prefer: Prefer
+
+
+Method = Rival | Family
+
+
+def own_score(method: Method) -> Rival:
+    """The score that a method goes by where nothing was chosen."""
+    return method.members[0] if isinstance(method, Family) else method
+
+
+def scores_of(methods: Iterable[Method]) -> dict[str, Rival]:
+    """Name -> score, of all scores that these methods may play."""
+    members = [one for method in methods for one in (method.members if isinstance(method, Family) else (method,))]
+    return {member.name: member for member in members}
 
 
 class RoutingTree:

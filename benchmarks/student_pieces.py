@@ -12,7 +12,7 @@ import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
-from benchmarks.students import POINTS
+from benchmarks.placing import POINTS
 from r2v.config.methods import OURS
 from r2v.errors import UsageError
 from r2v.evaluation.frontier import Curve

@@ -25,9 +25,10 @@ import numpy as np
 
 from benchmarks.hazards_table import hazards_table
 from benchmarks.headline_figures import Curves, headline_tables
+from benchmarks.placing import MAIN_POINT, POINTS
 from benchmarks.rivals import BLEND, CASE_SUPPORT, GAIN, WITHOUT, is_part
 from benchmarks.student_pieces import DRAWS, Piece, bounds, drawn_seeds, generator_of, joined, resamples
-from benchmarks.students import MAIN_POINT, OUTCOMES, POINTS
+from benchmarks.students import OUTCOMES
 from benchmarks.study_aims import aim_lines
 from r2v.config.methods import OURS
 from r2v.evaluation.statistics import FloatArray, holm, minimum_detectable_difference, percentile_interval

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from benchmarks.headline_figures import MARGIN, Curves, lower_bound
-from benchmarks.students import POINTS
+from benchmarks.placing import POINTS
 from r2v.config.methods import OURS
 from r2v.evaluation.statistics import FloatArray, percentile_interval
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import zstandard
 
+from benchmarks.placing import POINTS
 from benchmarks.student_pieces import Piece
-from benchmarks.students import POINTS
 
 TASKS = 40
 PAID = (10, 20, 30, 40, 50)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from benchmarks.headline_figures import Curves, headline_tables, lower_bound
+from benchmarks.placing import POINTS
 from benchmarks.rivals import BLEND, GAIN
 from benchmarks.student_pieces import Piece, dollars_at, interpolated
-from benchmarks.students import POINTS
 from benchmarks.students_table import table
 from benchmarks.study_aims import aim_lines
 from tests.made_pieces import TASKS, made_piece

@@ -10,8 +10,9 @@ import pytest
 
 from benchmarks import robustness_table
 from benchmarks.hazards_table import hazards_table
+from benchmarks.placing import POINTS
 from benchmarks.student_pieces import Piece, joined
-from benchmarks.students import HAZARDS, POINTS
+from benchmarks.students import HAZARDS
 from benchmarks.students_table import ahead, iqm, oracle, same, table
 from r2v.errors import UsageError
 from tests.made_pieces import TASKS, made_piece
