@@ -10,16 +10,13 @@ Those of `r2v.router.baselines`, and beside them
                           policy's episode will fail; all of an episode or nothing of it. It learns from the tasks of
                           round 0 alone: in later rounds a router plays, and nobody knows whether the small policy
                           alone would have failed
-    once_only             SWE-Router (2607.00053): from the state so far, whether the small policy's episode will fail;
-                          from the first step that is asked about on, the LLM acts
     fitted_q              2502.04576: fitted Q iteration over the recorded transitions, success less a price of asking;
                           of the action that was not taken the target is its executed outcome. It sees its calls so far
-    stage_score           what gateways ship: points for a failed page, a repeated action, an argument that nobody has
-                          shown, an action that cannot be read, and late steps
     judge                 AutoMix (2310.11962) with the best judge there can be: the LLM reads conversation and
                           proposal, for the price of its prompt as billed and a word, and says whether it would act so
 
-The learned ones are fitted on the rows that r2v learns from, of training and calibration tasks.
+SWE-Router (`benchmarks/swe_router.py`) and Switchyard as shipped (`benchmarks/switchyard_peer.py`) have modules of
+their own. The learned ones are fitted on the rows that r2v learns from, of training and calibration tasks.
 """
 
 from __future__ import annotations
@@ -67,14 +64,12 @@ def rivals(config: Config, rows: Sequence[FeatureRow], goals: Mapping[str, str])
         learned("r2v", rows, "counterfactual", cfg.model),
         learned("round 0 alone", first, "counterfactual", "logistic"),
         learned("disagreement", rows, "disagreement", cfg.model),
-        replace(learned("once_only", first, "episode", cfg.model), stays=EVER),
         Rival(name="whole_episode", judged=_whole_episode(first, goals, cfg, seed), stays=EVER),
         _of_features("fitted_q", fitted_q(rows, cfg, seed).score),
         *(_fixed(name) for name in FIXED_SCORES),
         Rival(name="margin", judged=_margin),
         Rival(name="sequence_logprob", judged=_sequence_logprob),
         Rival(name="agreement", judged=_agreement),
-        _of_features("stage_score", stage_score),
         Rival(name="judge", judged=_judge(config)),
     ]
     return {rival.name: rival for rival in made}
@@ -173,20 +168,6 @@ def _judge(config: Config) -> Judged:
         return 0.9 * differs + 0.1 * doubt, read
 
     return judged
-
-
-def stage_score(features: Mapping[str, float]) -> float:
-    """Points by hand, set before anything was played."""
-    points = (
-        2 * features["page.obs_is_error"]
-        + 2 * min(features["page.repeat_action"], 2.0)
-        + 2 * features["page.args_unseen"]
-        + 3 * features["tool.unparseable"]
-        + features["progress.step_fraction"]
-        + 0.5 * min(features["page.num_errors"], 3.0)
-        + 0.5 * features["page.obs_untrusted_lines"]
-    )
-    return 1 - math.exp(-points / 2)
 
 
 def goal_features(goal: str) -> dict[str, float]:

@@ -89,6 +89,8 @@ class Rival:
     name: str
     judged: Judged
     stays: int = 1
+    before_proposal: bool = False
+    """True: it decides before the small policy is called, so where it asks the LLM no proposal is billed."""
 
 
 Prefer = Callable[[Mapping[str, Sequence["Walked"]]], str]
@@ -185,13 +187,14 @@ async def walk(tree: RoutingTree, rival: Rival, tau: float) -> Walked:
         hazards.meet(node.hits)
         asks = tau <= 0 or len(asked) < stays_until  # the small policy is not called then
         if not asks:
-            cost += (await tree.kept(node)).bill.cached_cost
             if needs_score(tau):
                 score, read = await judged(tree, node, rival)
                 scores.append(score)
                 cost += read
                 asks = escalates(score, tau)
                 stays_until = len(asked) + rival.stays if asks else 0
+            if not (asks and rival.before_proposal):
+                cost += (await tree.kept(node)).bill.cached_cost
         if asks:
             cost += (await tree.asked(node)).bill.cached_cost
         asked.append(asks)

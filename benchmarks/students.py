@@ -36,6 +36,8 @@ from benchmarks.looks import LEDGER, look_at, open_look
 from benchmarks.placing import POINTS, placements, walks
 from benchmarks.rivals import parts, rivals, without_groups
 from benchmarks.routing_tree import Method, RoutingTree, Walked, cheapest_rescues, own_score, scores_of
+from benchmarks.swe_router import SWE_ROUTER, llm_outcomes, swe_router
+from benchmarks.switchyard_peer import switchyard
 from r2v.config import Config, PerturbationsConfig, TaskSelection, load
 from r2v.config.methods import OURS
 from r2v.data.split import assign
@@ -155,22 +157,35 @@ class Size:
     oracle_tasks: int = ORACLE_TASKS
     oracle_calls: int = ORACLE_CALLS
 
+    def plays(self, name: str) -> bool:
+        """True if this rival plays."""
+        return not self.rivals or name in (OURS, *self.rivals)
+
     def named(self, everybody: dict[str, Method]) -> dict[str, Method]:
         """r2v and the rivals that are asked for. Raises UsageError for one that there is none of."""
         for name in self.rivals:
             if name not in everybody:
                 raise UsageError(f"--rivals {name}: no such rival; {nearest(name, everybody)}")
-        return {name: one for name, one in everybody.items() if not self.rivals or name in (OURS, *self.rivals)}
+        return {name: one for name, one in everybody.items() if self.plays(name)}
+
+
+def contenders(config: Config, made: Student, size: Size) -> dict[str, Method]:
+    """r2v and everybody that it is played beside, by name."""
+    runner, rows = made.runner, made.rows
+    goals = {task.task_id: task.goal for task in runner.world.benchmark.tasks()}
+    methods = rivals(config, rows, goals) | parts(config, rows) | switchyard(runner.world.benchmark.name)
+    if size.plays(SWE_ROUTER):
+        outcomes = llm_outcomes(runner, config, rows, made.folder / f"llm_outcomes-{made.name}.json")
+        methods[SWE_ROUTER] = swe_router(config, rows, outcomes)
+    return size.named(methods) | (without_groups(config, rows) if size.groups else {})
 
 
 def piece(config: Config, number: int, condition: str, size: Size, path: Path) -> None:
     """Make a student, place everybody, play one condition, and write it down."""
     made = student(config)
-    runner, rows, took = made.runner, made.rows, made.took
+    runner, took = made.runner, made.took
     began = time.process_time()
-    goals = {task.task_id: task.goal for task in runner.world.benchmark.tasks()}
-    methods = size.named(rivals(config, rows, goals) | parts(config, rows))
-    methods |= without_groups(config, rows) if size.groups else {}
+    methods = contenders(config, made, size)
     calibration = EvaluateSettings.of(config).calibration_specs(runner.world.benchmark)
     # by another commit rivals or their search may be others
     store = made.folder / f"placements-{made.name}-{git_commit()}.json"
