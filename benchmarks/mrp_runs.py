@@ -202,10 +202,10 @@ def _draws(runs: Sequence[Run], condition: str) -> tuple[FloatArray, FloatArray]
 
 
 def tables(folder: Path = OUTCOMES) -> list[str]:
-    """The tables of the runs that are there, and what made each run."""
+    """The tables of the runs that are there, and what made each run. Raises FileNotFoundError where there is none."""
     runs = [Run.read(path.parent) for path in sorted(folder.glob("*/run.json"))]
     if not runs:
-        return [f"{folder}: no run (python -m benchmarks.mrp_runs)"]
+        raise FileNotFoundError(f"{folder}: no run (python -m benchmarks.mrp_runs)")
     conditions = dict.fromkeys(one["condition"] for one in runs[0].outcomes)
     lines = [line for condition in conditions for line in table(runs, condition)]
     lines += ["| run | kernels | processor | commit | date | CPU-seconds |", "|---|---|---|---|---|---|"]

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -47,6 +48,8 @@ PARTS = (
 )
 """Learned parts: what each is called, the method with it, the method with its replacement."""
 
+GROUP = "features of the group "
+
 
 def iqm(values: FloatArray) -> FloatArray:
     """The interquartile mean over the first axis: the mean of its middle half, with fractions at the borders."""
@@ -55,17 +58,26 @@ def iqm(values: FloatArray) -> FloatArray:
     return np.asarray(np.tensordot(weights / weights.sum(), ordered, axes=1))
 
 
-def table(pieces: Sequence[Piece], condition: str, planned: int = PLANNED) -> list[str]:
-    """The lines of a condition's table. Raises UsageError where pieces are of unlike numbers of tasks."""
+def over_students(values: FloatArray) -> FloatArray:
+    """The interquartile mean of (students, 1 + draws) over the students that the estimate and each draw hold."""
+    return iqm(np.take_along_axis(values, drawn_seeds(len(values)).T, axis=0))
+
+
+def areas_of(
+    pieces: Sequence[Piece], condition: str, methods: Sequence[str]
+) -> tuple[dict[str, FloatArray], dict[str, FloatArray]]:
+    """APGR of each method, and r2v's lead over it, (students, 1 + draws) each."""
     counts = resamples(pieces, condition)
-    chosen = drawn_seeds(len(pieces))
-    methods = list(dict.fromkeys(method for at, method, point in pieces[0].cells if at == condition and point))
     areas = {method: np.stack([piece.areas(condition, method, counts) for piece in pieces]) for method in methods}
+    return areas, {method: areas[OURS] - area for method, area in areas.items() if method != OURS}
 
-    def over_students(values: FloatArray) -> FloatArray:
-        return iqm(np.take_along_axis(values, chosen.T, axis=0))
 
-    each = {method: areas[OURS] - areas[method] for method in methods if method != OURS}
+def table(pieces: Sequence[Piece], condition: str, planned: int = PLANNED, sized: bool = False) -> list[str]:
+    """The lines of a condition's table; `sized`: with the aims on the size of leads. Raises UsageError where pieces are
+    of unlike numbers of tasks."""
+    counts = resamples(pieces, condition)
+    methods = list(dict.fromkeys(method for at, method, point in pieces[0].cells if at == condition and point))
+    areas, each = areas_of(pieces, condition, methods)
     leads = {method: over_students(values) for method, values in each.items()}
     compared = {method: drawn for method, drawn in leads.items() if not is_part(method)}
     p = holm([min(1.0, 2 * min((d[1:] <= 0).mean(), (d[1:] >= 0).mean()) + 1 / DRAWS) for d in compared.values()])
@@ -96,40 +108,64 @@ def table(pieces: Sequence[Piece], condition: str, planned: int = PLANNED) -> li
         at = [_success(pieces, condition, method, point, counts) for point in POINTS]
         beside = [_placed(pieces, method), *_alike(pieces, condition, method)]
         rows.append(f"| {method} | {' | '.join(cells)} | {' | '.join(at)} | {' | '.join(beside)} |")
-    groups = [
-        (f"features of the group {name.removeprefix(WITHOUT)}", OURS, name)
-        for name in methods
-        if name.startswith(WITHOUT)
-    ]
-    earned = [
-        (name, over_students(areas[part] - areas[without]), ahead(areas[part] - areas[without]))
-        for name, part, without in [*PARTS, *groups]
-        if part in areas and without in areas
-    ]
     curves = Curves.of(pieces, condition, [OURS, *compared])
-    world = pieces[0].head.get("world", "desk")
     return [
         *rows,
         "",
         *headline_tables(curves, len(pieces)),
         *oracle(pieces, condition)[1],
-        *_parts(earned, len(pieces)),
+        *_part_lines(parts_of(pieces, condition)),
         *hazards_table(pieces, condition, methods),
-        *aim_lines(compared, curves, condition, world, complete=len(pieces) >= planned),
+        *aim_lines(compared, curves, condition, sized=sized, complete=len(pieces) >= planned),
     ]
 
 
-def _parts(earned: Sequence[tuple[str, FloatArray, tuple[int, int]]], students: int) -> list[str]:
-    """A line for each learned part that stands beside its cheapest replacement: whether it earns its place."""
-    lines = []
-    for name, lead, counted in earned:
-        interval = percentile_interval(lead[1:])
-        verdict = "yes" if interval is not None and interval[0] > 0 else "no"
-        lines.append(
-            f"- {name}: earns its place: {verdict}, {lead[0]:+.3f} {bounds(lead[1:])} APGR, "
-            f"students: {_counted(*counted, students)}"
-        )
-    return ["Parts:", *lines, ""] if lines else []
+@dataclass(frozen=True)
+class Part:
+    """A part of r2v beside its replacement: what it earns in APGR, in the estimate and in every draw."""
+
+    name: str
+    lead: FloatArray
+    students_ahead: str
+
+    @property
+    def earns_its_place(self) -> bool:
+        """True if the interval is above 0."""
+        interval = percentile_interval(self.lead[1:])
+        return interval is not None and interval[0] > 0
+
+
+def parts_of(pieces: Sequence[Piece], condition: str) -> list[Part]:
+    """Those of `PARTS`, and the groups of features, that were played with and without."""
+    methods = {method for at, method, point in pieces[0].cells if at == condition and point}
+    groups = [(f"{GROUP}{name.removeprefix(WITHOUT)}", OURS, name) for name in methods if name.startswith(WITHOUT)]
+    parts = []
+    for name, with_it, without in [*PARTS, *sorted(groups)]:
+        if {with_it, without} <= methods:
+            areas, _ = areas_of(pieces, condition, [OURS, with_it, without])
+            leads = areas[with_it] - areas[without]
+            parts.append(Part(name, over_students(leads), _counted(*ahead(leads), len(pieces))))
+    return parts
+
+
+def _part_lines(parts: Sequence[Part]) -> list[str]:
+    lines = [
+        f"- {part.name}: earns its place: {'yes' if part.earns_its_place else 'no'}, {part.lead[0]:+.3f} "
+        f"{bounds(part.lead[1:])} APGR, students: {part.students_ahead}"
+        for part in parts
+    ]
+    return ["Parts:", "", *lines, ""] if lines else []
+
+
+def groups_table(pieces: Sequence[Piece], condition: str) -> list[str]:
+    """A row for each group of features that r2v was fitted without."""
+    rows = ["| group | r2v leads by | students ahead | earns its place |", "|---|---|---|---|"]
+    groups = [part for part in parts_of(pieces, condition) if part.name.startswith(GROUP)]
+    for part in sorted(groups, key=lambda part: -part.lead[0]):
+        verdict = "yes" if part.earns_its_place else "no"
+        name, lead = part.name.removeprefix(GROUP), f"{part.lead[0]:+.3f} {bounds(part.lead[1:])}"
+        rows.append(f"| {name} | {lead} | {part.students_ahead} | {verdict} |")
+    return rows
 
 
 def ahead(leads: FloatArray) -> tuple[int, int]:
@@ -256,16 +292,20 @@ def main() -> None:
     parser.add_argument("--planned", type=int, default=PLANNED, help="students (default: %(default)s)")
     asked = parser.parse_args()
     for condition in asked.condition:
-        names = [{path.name for path in folder.glob(f"student-*-{condition}.jsonl.zst")} for folder in asked.pieces]
-        common = sorted(set.intersection(*names))
-        pieces = [joined([Piece.read(folder / name) for folder in asked.pieces]) for name in common]
+        pieces = pieces_in(asked.pieces, condition)
         for head in (piece.head for piece in pieces):
             print(f"student {head['student']}: commit {head['commit'][:7]}, CPU-s {head['cpu_seconds']}")
-        print(
-            "\n".join(table(pieces, condition, asked.planned))
-            if pieces
-            else f"{condition}: no piece (benchmarks/students.py)"
-        )
+        if pieces:
+            print("\n".join(table(pieces, condition, asked.planned, sized=asked.pieces == [OUTCOMES])))
+        else:
+            print(f"{condition}: no piece (benchmarks/students.py)")
+
+
+def pieces_in(folders: Sequence[Path], condition: str) -> list[Piece]:
+    """A condition's pieces of the students that all folders hold, joined."""
+    names = [{path.name for path in folder.glob(f"student-*-{condition}.jsonl.zst")} for folder in folders]
+    common = sorted(set.intersection(*names))
+    return [joined([Piece.read(folder / name) for folder in folders]) for name in common]
 
 
 if __name__ == "__main__":

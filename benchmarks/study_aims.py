@@ -22,15 +22,17 @@ MOST_DOLLARS = {"noisy": {"entropy": 0.7, "disagreement": 0.85}}
 """Most dollars of r2v at success `LEVEL`, as a share of the baseline's."""
 
 
-def aim_lines(leads: Mapping[str, FloatArray], curves: Curves, condition: str, world: str, complete: bool) -> list[str]:
-    """A line for each aim. `leads`: r2v's over each baseline, in the estimate and in every draw. Only desk has aims on
-    the size of a lead; in every world no baseline may be ahead by a shown difference."""
-    verdicts = [*(_desk(leads, curves, condition) if world == "desk" else ()), _nobody_ahead(leads)]
+def aim_lines(
+    leads: Mapping[str, FloatArray], curves: Curves, condition: str, sized: bool, complete: bool
+) -> list[str]:
+    """A line for each aim. `leads`: r2v's over each baseline, in the estimate and in every draw. `sized`: of the study
+    on desk, which has aims on the size of leads; in every other one no baseline may be ahead by a shown difference."""
+    verdicts = [*(_sized(leads, curves, condition) if sized else ()), _nobody_ahead(leads)]
     names = {True: "met", False: "missed"}
-    return ["Aims:", *(f"- {text} ({names[met] if complete else 'open'})" for text, met in verdicts), ""]
+    return ["Aims:", "", *(f"- {text} ({names[met] if complete else 'open'})" for text, met in verdicts), ""]
 
 
-def _desk(leads: Mapping[str, FloatArray], curves: Curves, condition: str) -> Iterator[tuple[str, bool]]:
+def _sized(leads: Mapping[str, FloatArray], curves: Curves, condition: str) -> Iterator[tuple[str, bool]]:
     for method, least in LEAST_LEADS[condition].items():
         if method in leads:
             interval, lead = percentile_interval(leads[method][1:]), leads[method][0]

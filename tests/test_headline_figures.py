@@ -74,27 +74,29 @@ def test_a_point_behind_by_more_than_the_margin_is_named(tmp_path: Path) -> None
     assert any(
         line.startswith("| entropy | -0.250 [") and line.endswith("| 0 of 5 |") for line in headline_tables(behind, 2)
     )
-    (line,) = (line for line in aim_lines({}, behind, "clean", "desk", True) if "non-inferior" in line)
+    (line,) = (line for line in aim_lines({}, behind, "clean", sized=True, complete=True) if "non-inferior" in line)
     assert "not shown for " + ", ".join(f"entropy at {point}" for point in POINTS) in line and "missed" in line
 
 
 def test_each_aim_has_its_verdict_and_is_open_while_seeds_are_missing(ahead: Curves) -> None:
     leads = {"disagreement": np.full(50, 0.05), "entropy": np.full(50, 0.05)}
-    lines = aim_lines(leads, ahead, "noisy", "desk", True)
+    lines = aim_lines(leads, ahead, "noisy", sized=True, complete=True)
     assert "- APGR at least +0.04 over disagreement, its interval above 0: +0.050 (met)" in lines
     assert "- APGR at least +0.10 over entropy: +0.050 (missed)" in lines
     assert "- dollars at success 0.80 at most 0.70 of entropy's: 0.75 (missed)" in lines
-    assert all(line.endswith("(open)") for line in aim_lines(leads, ahead, "noisy", "desk", False)[1:-1])
+    assert all(line.endswith("(open)") for line in aim_lines(leads, ahead, "noisy", sized=True, complete=False)[2:-1])
     wide = leads | {"disagreement": np.array([0.05, *np.linspace(-0.1, 0.2, 50)])}
     assert any(
-        "over disagreement" in line and "(missed)" in line for line in aim_lines(wide, ahead, "noisy", "desk", True)
+        "over disagreement" in line and "(missed)" in line
+        for line in aim_lines(wide, ahead, "noisy", sized=True, complete=True)
     )
 
 
-def test_outside_desk_the_aim_is_that_no_baseline_is_ahead(ahead: Curves) -> None:
+def test_in_other_studies_the_aim_is_that_no_baseline_is_ahead(ahead: Curves) -> None:
     leads = {"entropy": np.full(50, -0.05), "verifier": np.array([-0.05, *np.linspace(-0.1, 0.1, 50)])}
-    assert aim_lines(leads, ahead, "noisy", "babyai", True) == [
+    assert aim_lines(leads, ahead, "noisy", sized=False, complete=True) == [
         "Aims:",
+        "",
         "- no baseline ahead by a shown difference: entropy (missed)",
         "",
     ]

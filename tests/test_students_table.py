@@ -56,7 +56,7 @@ def test_a_part_earns_its_place_where_the_interval_over_its_replacement_is_above
 
 def test_the_table_ends_with_the_verdict_on_each_aim(three: list[Piece]) -> None:
     lead = _area(0.75) - _area(0.5)
-    lines = table(three, "noisy", planned=3)
+    lines = table(three, "noisy", planned=3, sized=True)
     assert f"- APGR at least +0.10 over entropy: +{lead:.3f} (met)" in lines
     assert any(line.startswith("- no baseline ahead") and line.endswith("(open)") for line in table(three, "noisy"))
 
