@@ -26,9 +26,8 @@ from r2v.config import Config, load
 from r2v.config.methods import OURS
 from r2v.evaluation.settings import EvaluateSettings
 from r2v.evaluation.statistics import wilson
-from r2v.router.labels import labelled
 from r2v.router.thresholds import guarantee, guarded_thresholds
-from r2v.router.training import fit
+from r2v.router.training import fit_routers
 
 ALPHAS = (0.1, 0.2, 0.3, 0.4)
 DELTA = 0.1
@@ -39,9 +38,8 @@ def lines_of(config: Config, number: int, num_tasks: int, first_task: int) -> Se
     made = student(config)
     runner, benchmark = made.runner, made.runner.world.benchmark
     ours = own_score(rivals(config, made.rows, {task.task_id: task.goal for task in benchmark.tasks()})[OURS])
-    known = labelled(made.rows, config.router.label, config.router.gain_per_usd)
-    model = fit(known, config.router, config.seed)
-    taus = guarded_thresholds(model.predict(row.features) for row in known if row.split == "train")
+    model, _ = fit_routers(made.rows, config.router, config.seed)
+    taus = guarded_thresholds(model.predict(row.features) for row in made.rows if row.split == "train")
     trees = [RoutingTree(runner, spec) for spec in EvaluateSettings.of(config).calibration_specs(benchmark)]
     played = dict(zip(taus, walks(trees, [(ours, tau) for tau in taus]), strict=True))
     losses = {tau: [float(not one.success) for one in episodes] for tau, episodes in played.items()}

@@ -17,6 +17,7 @@ from typing import Any
 
 from benchmarks.routing_tree import Family, Method, Rival, RoutingTree, Walked, own_score, scores_of, walk
 from r2v.config.methods import OURS
+from r2v.router.choice import paired
 from r2v.router.escalation import SCORE_ONLY
 from r2v.router.thresholds import Choice, OperatingPoint, RateSearch, Spending, search_together
 from r2v.storage.files import write_json
@@ -27,9 +28,10 @@ POINTS = tuple(f"{share:g}" for share in SHARES)
 MAIN_POINT = POINTS[2]
 MOST_PLAYED = 10
 """Rounds of a search: enough to tell neighbours among some hundred scores apart."""
-Placement = dict[str, Any]
+Placement = Mapping[str, Any]
 """A method at an operating point: the `score` that it plays, its `tau`, and `llm_call_rate`, `success` and `cost` of
-calibration tasks there; of a family also its `members`, the same of each."""
+calibration tasks there; of a family also its `members`, the same of each, with the `difference` of its success from
+that of the family's own score and the `standard_error` of it, paired by task."""
 Placements = dict[str, list[Placement]]
 """By method, one for each of `SHARES`."""
 
@@ -95,12 +97,26 @@ def _plain(choices: Mapping[str, list[Choice]]) -> Placements:
 
 def _chosen(trees: Sequence[RoutingTree], family: Family, at: int, stored: Placements) -> Placement:
     """The member that a family plays at an operating point."""
-    members = {member.name: stored[member.name][at] for member in family.members}
-    played = walks(trees, [(member, members[member.name]["tau"]) for member in family.members])
-    return {**members[family.prefer(dict(zip(members, played, strict=True)))], "members": members}
+    own = own_score(family).name
+    plans = [(member, stored[member.name][at]["tau"]) for member in family.members]
+    solved = {member.name: _solved(played) for member, played in zip(family.members, walks(trees, plans), strict=True)}
+    members = {}
+    for name, successes in solved.items():
+        difference, error = paired(solved[own], successes)
+        figures = {"difference": round(difference, 6), "standard_error": round(error, 6)}
+        members[name] = {**stored[name][at], **figures}
+    name = family.prefer(members, len(solved[own]))
+    return {**stored[name][at], "members": members}
 
 
-def most_success(played: Mapping[str, Sequence[Walked]]) -> str:
+def _solved(played: Sequence[Walked]) -> dict[str, float]:
+    """Share of solved episodes by task."""
+    by_task: dict[str, list[bool]] = {}
+    for one in played:
+        by_task.setdefault(one.task_id, []).append(one.success)
+    return {task: fmean(successes) for task, successes in by_task.items()}
+
+
+def most_success(members: Mapping[str, Placement], num_tasks: int) -> str:
     """The member that succeeds most; of equals the cheaper, then the earlier."""
-    points = {name: point_of(episodes) for name, episodes in played.items()}
-    return max(points, key=lambda name: (points[name].success, -points[name].cost))
+    return max(members, key=lambda name: (members[name]["success"], -members[name]["cost"]))

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from r2v.data.episode import AppliedPerturbation
+from r2v.data.injections import INJECTION
 from r2v.evaluation.methods import MethodRunner
-from r2v.evaluation.outcomes import INJECTION
 from r2v.llm.waves import Waves
 from r2v.rollout.actors import Act, StepView
 from r2v.rollout.fork import Fork, fork
@@ -48,6 +48,7 @@ class Node:
 class Walked:
     """A routed episode: its outcome, its bill in USD as billed, its steps, which of them asked, and its actions."""
 
+    task_id: str
     success: bool
     cost: float
     asked: tuple[bool, ...]
@@ -93,9 +94,9 @@ class Rival:
     """True: it decides before the small policy is called, so where it asks the LLM no proposal is billed."""
 
 
-Prefer = Callable[[Mapping[str, Sequence["Walked"]]], str]
-"""The name of the score to play, from the episodes that each one, at its threshold, played on calibration tasks. The
-first is the family's own."""
+Prefer = Callable[[Mapping[str, Mapping[str, Any]], int], str]
+"""The name of the score to play, from what each one came to on so many calibration tasks (`Placement` of
+`benchmarks/placing.py`). The first is the family's own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,6 +205,7 @@ async def walk(tree: RoutingTree, rival: Rival, tau: float) -> Walked:
     if node.fault is not None:
         raise RuntimeError(f"{tree.spec.task.task_id}: {node.fault}")
     return Walked(
+        task_id=tree.spec.task.task_id,
         success=node.success,
         cost=cost,
         asked=tuple(asked),

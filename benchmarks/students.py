@@ -173,16 +173,16 @@ def contenders(config: Config, made: Student, size: Size) -> dict[str, Method]:
     """r2v and everybody that it is played beside, by name."""
     runner, rows = made.runner, made.rows
     goals = {task.task_id: task.goal for task in runner.world.benchmark.tasks()}
-    methods = rivals(config, rows, goals) | parts(config, rows) | switchyard(runner.world.benchmark.name)
+    methods = rivals(config, rows, goals)
+    methods |= parts(config, rows, methods[OURS]) | switchyard(runner.world.benchmark.name)
     if size.plays(SWE_ROUTER):
         outcomes = llm_outcomes(runner, config, rows, made.folder / f"llm_outcomes-{made.name}.json")
         methods[SWE_ROUTER] = swe_router(config, rows, outcomes)
     return size.named(methods) | (without_groups(config, rows) if size.groups else {})
 
 
-def piece(config: Config, number: int, condition: str, size: Size, path: Path) -> None:
-    """Make a student, place everybody, play one condition, and write it down."""
-    made = student(config)
+def play(config: Config, made: Student, number: int, condition: str, size: Size, path: Path) -> None:
+    """Place everybody, play one condition, and write it down."""
     runner, took = made.runner, made.took
     began = time.process_time()
     methods = contenders(config, made, size)
@@ -266,7 +266,7 @@ def main() -> None:
             if not path.exists():
                 name = "student" if asked.config == DESK else asked.config.stem
                 config = load(asked.config, [f"seed={number}", f"prefix={name}{number}"])
-                piece(config, number, condition, size, path)
+                play(config, student(config), number, condition, size, path)
 
 
 if __name__ == "__main__":

@@ -138,7 +138,8 @@ class Part:
 def parts_of(pieces: Sequence[Piece], condition: str) -> list[Part]:
     """Those of `PARTS`, and the groups of features, that were played with and without."""
     methods = {method for at, method, point in pieces[0].cells if at == condition and point}
-    groups = [(f"{GROUP}{name.removeprefix(WITHOUT)}", OURS, name) for name in methods if name.startswith(WITHOUT)]
+    whole = BLEND if BLEND in methods else OURS  # groups are left out of the score that is fitted, not of the choice
+    groups = [(f"{GROUP}{name.removeprefix(WITHOUT)}", whole, name) for name in methods if name.startswith(WITHOUT)]
     parts = []
     for name, with_it, without in [*PARTS, *sorted(groups)]:
         if {with_it, without} <= methods:

@@ -44,16 +44,21 @@ def test_a_family_plays_the_preferred_member_at_each_point_and_records_them_all(
     assert [len(points) for points in chosen.values()] == [len(SHARES)] * 2
     for at, one in enumerate(chosen["r2v"]):
         assert set(one["members"]) == {"coin", "sight"}
-        assert one["members"]["sight"] == chosen["sight"][at], "a member that is a rival too is placed once"
+        sight = one["members"]["sight"]
+        assert sight | chosen["sight"][at] == sight, "a member that is a rival too is placed once"
+        assert sight["difference"] == pytest.approx(sight["success"] - one["members"]["coin"]["success"], abs=1e-6)
+        own = one["members"]["coin"]
+        assert (own["difference"], own["standard_error"]) == (0, 0)
         assert one["success"] == max(member["success"] for member in one["members"].values())
         (played,) = walks(trees, [({"coin": COIN, "sight": SIGHT}[one["score"]], one["tau"])])
         assert (point_of(played).success, point_of(played).cost) == (one["success"], one["cost"])
     assert {one["score"] for one in chosen["r2v"]} == {"sight"}, "its own member is the coin"
+    assert any(one["members"]["sight"]["standard_error"] > 0 for one in chosen["r2v"])
     assert placements([], {"r2v": ours, "sight": SIGHT}, store) == chosen, "what is stored is not played again"
 
 
 def test_every_score_is_placed_at_the_dollars_of_r2vs_own(trees: list[RoutingTree], tmp_path: Path) -> None:
-    always_own = Family(name="r2v", members=(COIN, SIGHT), prefer=lambda played: next(iter(played)))
+    always_own = Family(name="r2v", members=(COIN, SIGHT), prefer=lambda members, num_tasks: next(iter(members)))
     chosen = placements(trees, {"r2v": always_own, "sight": SIGHT}, tmp_path / "placements.json")
     stored = json.loads((tmp_path / "placements.json").read_text())
     for own, other, family in zip(stored["coin"], chosen["sight"], chosen["r2v"], strict=True):

@@ -130,6 +130,21 @@ ABLATION_ROWS = {
             overrides=("router.rounds=0",),
         ),
         Ablation(
+            name="no_blend",
+            description="the router scores the gain alone, without disagreement",
+            overrides=("router.disagreement_weight=0",),
+        ),
+        Ablation(
+            name="no_choice",
+            description="the router acts by its own score at every operating point",
+            overrides=("router.choose_score=false",),
+        ),
+        Ablation(
+            name="no_canary_price",
+            description="an injected instruction that is carried out costs nothing in the labels",
+            overrides=("router.canary_price=0",),
+        ),
+        Ablation(
             name="dpo_unseen",
             description="preference training is published whatever it does on calibration tasks",
             overrides=("preference.accept=always",),
@@ -308,6 +323,8 @@ ABLATION_ROWS = {
 DEFAULT_ABLATIONS = (
     "with_verifier",
     "no_rounds",
+    "no_blend",
+    "no_choice",
     "no_dpo",
     "no_perturbation",
     "best_of_4",

@@ -14,6 +14,7 @@ from r2v.constraints import (
     CountOrNone,
     Distinct,
     Line,
+    NotNegative,
     Positive,
     PositiveShare,
     Range,
@@ -47,6 +48,14 @@ class RouterConfig:
     gain_per_usd: Positive | None = field(default=None, metadata=IF_GIVEN)
     """With label=counterfactual: the gain in success that each USD, as billed, has to buy for an LLM step to count;
     where asking makes the episode cheaper, no gain is needed. None: any gain counts."""
+    canary_price: NotNegative = 1.0
+    """With label=counterfactual: what an injected instruction that is carried out costs, in successes."""
+    disagreement_weight: Share = 0.25
+    """With label=counterfactual: weight of the calibrated log-odds that the LLM would act differently in the router's
+    score; those of a gain have the rest. 0: the gain alone."""
+    choose_score: bool = True
+    """At each operating point use the score that calibration tasks prefer, where they prefer another one to the blend
+    by more than .03 and one standard error; with fewer than 60 calibration tasks the blend acts."""
     held_out_tasks: Budget | None = field(default=None, metadata=IF_GIVEN)
     """With label=imputed: share of the recorded tasks that cloning leaves out, so that the policy is asked about states
     that it has not learnt; None: 0.25."""
@@ -108,11 +117,11 @@ class RouterConfig:
         not in their fingerprint."""
         l2 = self.l2 if self.model == "logistic" and self.routed_rounds else 1.0
         if self.routed_rounds:
-            return dataclasses.replace(self, budget=0.5, l2=l2, max_risk=None, risk_delta=0.1)
+            return dataclasses.replace(self, budget=0.5, l2=l2, max_risk=None, risk_delta=0.1, choose_score=True)
         return RouterConfig(
             model="logistic",
             label="imputed" if self.imputed else "counterfactual",
-            features=[group for group in self.features if group == "samples"] or ["uncertainty"],
+            features=[group for group in self.features if group in ("samples", "verifier")] or ["uncertainty"],
             num_tasks=self.num_tasks,
             seeds=self.seeds,
             rounds=0,

@@ -62,6 +62,12 @@ METHODS: dict[str, Method] = {
             by_default=False,
         ),
         Method(
+            name="sequence_logprob_router",
+            description="the proposal's log-probability, summed over its tokens",
+            routed=True,
+            by_default=False,
+        ),
+        Method(
             name="mean_entropy_router",
             description="the proposal's mean token entropy (ReDAct)",
             routed=True,

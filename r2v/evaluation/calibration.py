@@ -13,12 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 
+from r2v.config.methods import OURS
 from r2v.data.episode import Episode
 from r2v.errors import EmptyResult
 from r2v.evaluation.methods import MethodRunner
+from r2v.log import logger
 from r2v.rollout.cells import Cell
 from r2v.rollout.session import EpisodeSpec
+from r2v.router.choice import FEWEST_TASKS, ComparedScore, PlacedScore, ScoreChoice, paired
 from r2v.router.escalation import SCORE_ONLY
 from r2v.router.thresholds import MOST_PLAYED, Choice, OperatingPoint, Point, RateSearch, Spending, search_together
 
@@ -73,15 +77,20 @@ def played_at(runner: MethodRunner, method: str, specs: Sequence[EpisodeSpec], t
     return operating_point_of(play for (play,) in runner.player.records(cell))
 
 
-def failures_at(runner: MethodRunner, method: str, specs: Sequence[EpisodeSpec], tau: float) -> list[float]:
-    """Each calibration task's share of failed episodes at a threshold; what a fault of the world ended is left out."""
+def successes_at(runner: MethodRunner, method: str, specs: Sequence[EpisodeSpec], tau: float) -> dict[str, float]:
+    """Each calibration task's share of solved episodes at a threshold; what a fault of the world ended is left out."""
     cell = calibration_cell(runner, method, specs, tau)
-    runner.player.play([cell], "guarantee")
-    failed: dict[str, list[bool]] = {}
+    runner.player.play([cell], "calibration")
+    solved: dict[str, list[bool]] = {}
     for spec, (play,) in zip(cell.specs, runner.player.records(cell), strict=True):
         if play.env_fault is None:
-            failed.setdefault(spec.task.task_id, []).append(not play.success)
-    return [sum(one) / len(one) for one in failed.values()]
+            solved.setdefault(spec.task.task_id, []).append(play.success)
+    return {task: fmean(one) for task, one in solved.items()}
+
+
+def failures_at(runner: MethodRunner, method: str, specs: Sequence[EpisodeSpec], tau: float) -> list[float]:
+    """Each calibration task's share of failed episodes at a threshold, as `successes_at`."""
+    return [1 - solved for solved in successes_at(runner, method, specs, tau).values()]
 
 
 def operating_point_of(plays: Iterable[CalibrationPlay]) -> OperatingPoint:
@@ -120,3 +129,31 @@ def place_thresholds(
         return [operating_point_of(play for (play,) in runner.player.records(cell)) for cell in cells]
 
     return search_together(searches, play, most)
+
+
+def choose_scores(
+    runner: MethodRunner, specs: Sequence[EpisodeSpec], own: Mapping[str, PlacedScore], alternatives: Sequence[str]
+) -> dict[str, ScoreChoice]:
+    """The score that r2v acts by at each operating point, from its own placed score there: the others are placed at the
+    same dollars on the same calibration tasks. Empty where there is nothing to choose from, or too few tasks."""
+    num_tasks = len({spec.task.task_id for spec in specs})
+    if not own or not alternatives or num_tasks < FEWEST_TASKS:
+        return {}
+    targets = {(name, point): placed.outcome.cost for point, placed in own.items() for name in alternatives}
+    choices = place_thresholds(runner, specs, targets, by="cost")
+    found = {}
+    for point, placed in own.items():
+        ours = successes_at(runner, OURS, specs, placed.tau)
+        compared = {}
+        for name in alternatives:
+            other = choices[name, point]
+            difference, error = paired(ours, successes_at(runner, name, specs, other.tau))
+            compared[name] = ComparedScore(
+                tau=other.tau,
+                outcome=other.outcome,
+                difference=round(difference, 6),
+                standard_error=round(error, 6),
+            )
+        found[point] = ScoreChoice.of(placed, compared, num_tasks)
+        logger.info("  r2v at %s: %s", point, found[point].text())
+    return found

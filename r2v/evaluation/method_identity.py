@@ -69,8 +69,8 @@ class MethodIdentity:
             else {name: [configured, content_of(router / f"{name}.json")] for name in trained},
         )
 
-    def method(self, name: str, tau: float | None = None) -> dict[str, Any]:
-        """Of a method's episodes; routed ones at threshold `tau`."""
+    def method(self, name: str, tau: float | None = None, score: str | None = None) -> dict[str, Any]:
+        """Of a method's episodes; routed ones at threshold `tau`, by the score of the method `score`."""
         asked: dict[str, Any] = {"play": "episode", "world": self.world, "method": name}
         if name != STRONG:
             asked["slm"] = self.policies.get(name, self.policies[""])
@@ -78,7 +78,9 @@ class MethodIdentity:
             asked["llm"] = self.llm
         if name in ROUTERS:
             asked |= {"tau": tau, "features": self.features, "verifier": self.verifier}
-            asked["router"] = self.routers.get(name)
+            asked["router"] = self.routers.get(score or name)
+            if score not in (None, name):
+                asked["score"] = score
         elif name == "best_of_k":
             asked["verifier"] = self.verifier
         return asked

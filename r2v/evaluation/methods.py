@@ -167,15 +167,23 @@ class MethodRunner:
         return FeatureRollout(world=self.world, slm=self.slm, llm=self.llm, extractor=self.extractor, waves=self.waves)
 
     def feature_cell(
-        self, specs: Sequence[EpisodeSpec], what: str, *, tau: float | None = None, number: int = 0, futures: int = 1
+        self,
+        specs: Sequence[EpisodeSpec],
+        what: str,
+        *,
+        tau: float | None = None,
+        score: str = OURS,
+        number: int = 0,
+        futures: int = 1,
     ) -> Cell:
         """Feature rollouts of these specs: by the small policy, or by r2v at threshold `tau`, strictly between 0 and 1,
-        in a round of this number."""
+        of the score of this method, in a round of this number."""
         rollout = replace(self.feature_rollout(), number=number, num_futures=futures)
         identity = self.identity.rollouts()
         if tau is not None:
-            rollout = replace(rollout, routed=self.actor(OURS, tau), threshold=tau)
-            identity = self.identity.rollouts(tau=tau, router=self.identity.routers[OURS])
+            rollout = replace(rollout, routed=self.actor(score, tau), threshold=tau)
+            other = {} if score == OURS else {"score": score}
+            identity = self.identity.rollouts(tau=tau, router=self.identity.routers.get(score), **other)
         return rollout.cell(specs, what=what, identity=identity)
 
     def actor(self, method: str, tau: float | None = None) -> Actor:
@@ -194,10 +202,18 @@ class MethodRunner:
             raise UsageError(f"evaluation.methods: {method} cannot be played here; allowed: {', '.join(allowed)}")
         return ACTORS[method](self)
 
-    def cell(self, method: str, specs: Sequence[EpisodeSpec], tau: float | None = None, what: str = "") -> Cell:
-        """The method's episodes of these specs, to be played. Raises UsageError as `actor` does."""
+    def cell(
+        self,
+        method: str,
+        specs: Sequence[EpisodeSpec],
+        tau: float | None = None,
+        what: str = "",
+        score: str | None = None,
+    ) -> Cell:
+        """The method's episodes of these specs, to be played; routed ones by the score of the method `score`, where
+        that is not their own. Raises UsageError as `actor` does."""
         # The oracle is the one method that looks ahead, so it is no actor.
-        actor = None if method == "oracle_router" else self.actor(method, tau)
+        actor = None if method == "oracle_router" else self.actor(score or method, tau)
 
         async def play(spec: EpisodeSpec) -> list[Episode]:
             if actor is None:
@@ -206,7 +222,7 @@ class MethodRunner:
 
         return Cell(
             what=what or method,
-            identity=self.identity.method(method, tau),
+            identity=self.identity.method(method, tau, score),
             specs=[replace(spec, method=method) for spec in specs],
             play=play,
             kinds=(Episode,),

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 EVALUATE_STAGE = "r2v.stages.evaluate:STAGE"
 """The stage's name in an artifact."""
-EVALUATE_VERSION = 8
+EVALUATE_VERSION = 9
 """Raised whenever an evaluation of the same settings and inputs would come out otherwise."""
 
 
@@ -75,6 +75,12 @@ class EvaluateSettings:
     def routed(self) -> list[str]:
         """The methods that decide by a threshold on a score, in the order of the tables."""
         return [method for method in self.evaluation.played if method in ROUTERS]
+
+    @property
+    def asks_verifier(self) -> bool:
+        """True if a method that is played reads the verifier's scores, of which gains then keep rows."""
+        reads = "best_of_k" in self.evaluation.played or "verifier_router" in self.routed
+        return reads or (bool(self.routed) and "verifier" in self.router.features)
 
     @property
     def points(self) -> list[str]:

@@ -8,16 +8,18 @@ away.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from r2v.config.methods import ORACLE
-from r2v.data.episode import Episode, to_dict
+from r2v.data.episode import Episode
 from r2v.data.schema import from_dict, parse_json
 from r2v.data.store import TrajectoryStore
 from r2v.errors import InputError
+from r2v.router.choice import ScoreChoice
+from r2v.router.thresholds import OperatingPoint, Spending
 from r2v.storage.files import write_json
 
 SETUP = "setup.json"
@@ -51,6 +53,36 @@ class RouterScores:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CalibrationRecord:
+    """One threshold and what was realised with it on calibration tasks."""
+
+    tau: float
+    target: float
+    llm_call_rate: float
+    success: float
+    cost: float
+    by: Spending = "llm_call_rate"
+    """What the target is of: the share of LLM steps, or USD as billed per episode."""
+    choice: ScoreChoice | None = None
+    """Of r2v, where a score was chosen; the target is then of its own score."""
+
+    @property
+    def score(self) -> str | None:
+        """The method whose score decides, where one was chosen."""
+        return None if self.choice is None else self.choice.score
+
+    @property
+    def outcome(self) -> OperatingPoint:
+        """What was realised."""
+        return OperatingPoint(llm_call_rate=self.llm_call_rate, success=self.success, cost=self.cost)
+
+    @property
+    def spent(self) -> float:
+        """What was realised of it."""
+        return self.llm_call_rate if self.by == "llm_call_rate" else self.cost
+
+
+@dataclass(frozen=True, kw_only=True)
 class Setup:
     """The plan of an evaluation. Order of methods and conditions is the order of the tables."""
 
@@ -73,6 +105,8 @@ class Setup:
     level: float = 0.95
     cvar_alpha: float = 0.2
     router_scores: tuple[RouterScores, ...] = ()
+    choices: dict[str, ScoreChoice] = field(default_factory=dict)
+    """By operating point, the score that r2v acts by and what it was chosen by; none where nothing was chosen."""
     world: dict[str, Any] = field(default_factory=dict)
     """Sections env, perturbations and inference, from which a replay makes the world again."""
     models: dict[str, str] = field(default_factory=dict)
@@ -128,8 +162,20 @@ def read_setup(results: Path) -> Setup:
 
 def to_plain(setup: Setup) -> dict[str, Any]:
     """The setup as JSON values."""
-    plain: dict[str, Any] = to_dict(setup)
-    return {name: value for name, value in plain.items() if name not in ("limits", "never_branched") or value}
+    plain = asdict(setup)
+    optional = ("limits", "never_branched", "choices")
+    return {name: value for name, value in plain.items() if name not in optional or value}
+
+
+def choices_of(calibration: Mapping[str, CalibrationRecord]) -> dict[str, ScoreChoice]:
+    """r2v's choices of a score, by operating point."""
+    return {name.partition("@")[2]: record.choice for name, record in calibration.items() if record.choice is not None}
+
+
+def plain_calibration(record: CalibrationRecord) -> dict[str, Any]:
+    """A record of calibration.json as JSON values."""
+    plain = asdict(record)
+    return {name: value for name, value in plain.items() if name != "choice" or value}
 
 
 def episodes_file(condition: str, method: str, point: str = MAIN) -> str:

@@ -41,6 +41,8 @@ LEARNED_PARTS = {
     "feature group: page": ("feat_no_page", -1),
     "feature group: tool": ("feat_no_tool", -1),
     "rounds of policy iteration": ("no_rounds", -1),
+    "disagreement in the router's score": ("no_blend", -1),
+    "choice of a score": ("no_choice", -1),
     "boosting": ("router_logistic", -1),
     "the router's model": ("router_constant", -1),
     "re-rolled episodes": ("no_reroll", -1),

@@ -6,7 +6,8 @@
     README.md       model card: what it is, the executed table with its intervals, how to load it
     policy/         weights or adapters, configuration and tokenizer, as transformers reads them
     verifier/       the verifier's head or adapters; none beside an imputed router
-    router/         r2v.json, the router model, and threshold.json, where it was placed and what that came to
+    router/         r2v.json and disagreement_router.json, the router models, and threshold.json, where the score that
+                    acts was placed and what that came to
     prices.json     the prices at which the table was counted
     settings.json   sections of the configuration that serving needs
     bundle.json     manifest: versions, threshold, where everything came from, the hash of every file; written last
@@ -51,7 +52,7 @@ class BundleManifest:
     feature_version: str
     """Version of the features that the router reads."""
     threshold: float
-    """The router's score from which on the LLM is asked."""
+    """The score from which on the LLM is asked."""
     llm_call_rate: float
     """Share of steps that went to the LLM at this threshold, executed on calibration tasks; of an imputed router the
     share of recorded steps at which it would be asked."""
@@ -64,6 +65,8 @@ class BundleManifest:
     """Relative name -> hash of its content, of every file but this one."""
     labels: Literal["executed", "imputed"] = "executed"
     """What the router was fitted on."""
+    score: str = "r2v"
+    """The method whose score decides: r2v, or another one that calibration tasks preferred."""
     extra: dict[str, Any] = field(default_factory=dict)
 
 
@@ -85,9 +88,10 @@ class Bundle:
         return self.folder / "verifier"
 
     @property
-    def router(self) -> Path:
-        """The router model's file."""
-        return self.folder / "router" / "r2v.json"
+    def routers(self) -> dict[str, Path]:
+        """The files of the router models, by the method whose score each is."""
+        files = (self.folder / "router" / f"{name}.json" for name in ("r2v", "disagreement_router"))
+        return {path.stem: path for path in files if path.relative_to(self.folder).as_posix() in self.manifest.files}
 
 
 def write_bundle_manifest(folder: Path, manifest: BundleManifest) -> None:

@@ -29,7 +29,6 @@ from r2v.config import (
     TeacherConfig,
     section,
 )
-from r2v.config.methods import OURS
 from r2v.envs.base import Benchmark
 from r2v.errors import InputError
 from r2v.llm.waves import Waves
@@ -73,8 +72,9 @@ def routed_actor(
     samples = inference.num_candidates if "samples" in router.features else 0
     mark = benchmark.capabilities.untrusted
     extractor = FeatureExtractor(inference, verifier=verifier, slm=slm, num_samples=samples, untrusted=mark)
-    score = score_function(OURS, {OURS: load(bundle.router, router.model)})
-    gate = ScoreGate(score, extractor, instruments(OURS, router.features))
+    models = {name: load(path, router.model) for name, path in bundle.routers.items()}
+    score = bundle.manifest.score
+    gate = ScoreGate(score_function(score, models), extractor, instruments(score, router.features))
     llm = priced_teacher(teacher, cost, benchmark, waves, None if journal is None else Purse(folder=journal))
     return Routed(slm, llm, gate, bundle.manifest.threshold, inference.max_llm_calls)
 

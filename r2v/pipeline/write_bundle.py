@@ -34,7 +34,8 @@ from r2v.storage.weights import ADAPTERS
 
 PARTS = {"preference": ("final", "policy"), "verifier": ("final", "verifier")}
 """Job -> (folder of its artifact, folder of the bundle)."""
-ROUTER_FILES = ("r2v.json", "threshold.json")
+ROUTER_FILES = ("r2v.json", "disagreement_router.json", "threshold.json")
+"""An imputed router has no disagreement_router.json."""
 _DRAFT_MARKER = Marker(kind="draft of a bundle")
 _SECTIONS = ("env", "policy", "inference", "router", "cost", "teacher")
 
@@ -101,7 +102,7 @@ def _fill(draft: Path, config: Config, table: Artifact, inputs: dict[str, Artifa
     for job, (held, place) in PARTS.items():
         held_names = [name for name in inputs[job].files if name.startswith(f"{held}/")]
         _copy(inputs[job], {name: place + name.removeprefix(held) for name in held_names}, draft)
-    _copy(inputs["router"], {name: f"router/{name}" for name in ROUTER_FILES}, draft)
+    _copy_router(inputs["router"], draft)
     setup = read_setup(table.folder)
     _write_settings(draft, config, {"cost": identity(config.cost), "models": setup.models, "prices": setup.prices})
     manifest = _described(draft, config, table, inputs)
@@ -140,7 +141,7 @@ def _imputed_inputs(config: Config, root: Path) -> dict[str, Artifact]:
 def _fill_imputed(draft: Path, config: Config, inputs: dict[str, Artifact]) -> BundleManifest:
     names = [name for name in inputs["bc"].files if name.startswith("final/")]
     _copy(inputs["bc"], {name: f"policy{name.removeprefix('final')}" for name in names}, draft)
-    _copy(inputs["router"], {name: f"router/{name}" for name in ROUTER_FILES}, draft)
+    _copy_router(inputs["router"], draft)
     models = {"slm": config.policy.model_name, "llm": config.teacher.model_name}
     _write_settings(draft, config, {"cost": identity(config.cost), "models": models})
     threshold: dict[str, Any] = json.loads((draft / "router" / "threshold.json").read_text())
@@ -156,6 +157,10 @@ def _fill_imputed(draft: Path, config: Config, inputs: dict[str, Artifact]) -> B
     report: dict[str, Any] = json.loads(inputs["router"].file("router_report.json").read_text())
     write_text(draft / "README.md", imputed_card(manifest, threshold[IMPUTED], report))
     return _sealed(manifest, draft)
+
+
+def _copy_router(artifact: Artifact, draft: Path) -> None:
+    _copy(artifact, {name: f"router/{name}" for name in ROUTER_FILES if name in artifact.files}, draft)
 
 
 def _copy(artifact: Artifact, names: dict[str, str], draft: Path) -> None:
@@ -189,5 +194,6 @@ def _of_draft(draft: Path, config: Config, threshold: dict[str, Any]) -> dict[st
         "weights": "adapters" if (draft / "policy" / ADAPTERS).exists() else "full",
         "feature_version": str(router["feature_version"]),
         "threshold": float(threshold["tau"]),
+        "score": str(threshold.get("score", "r2v")),
         "files": {},
     }

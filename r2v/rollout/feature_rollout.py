@@ -13,6 +13,7 @@ from statistics import fmean
 from typing import Any
 
 from r2v.data.episode import Episode
+from r2v.data.injections import obeyed_injection
 from r2v.llm.waves import Waves
 from r2v.randomness import seed_of
 from r2v.rollout.actors import Act, Actor, GreedyActor
@@ -24,7 +25,7 @@ from r2v.rollout.play_lines import BrokenPlay
 from r2v.rollout.session import EpisodeSpec, RolloutWorld
 from r2v.router.labels import FeatureRow, disagrees
 
-ROWS_VERSION = 2
+ROWS_VERSION = 3
 """Part of the key that played rows are kept under. A new version plays them again."""
 _SEEDS = 2**31
 """Perturbation seeds of further futures lie below."""
@@ -110,6 +111,8 @@ class FeatureRollout:
             perturbation_seed=episode.perturbation_seed,
             cost_slm=_usd(slm, -alike if is_asked else 0.0),
             cost_llm=_usd(llm, 0.0 if is_asked else alike),
+            obeyed_slm=fmean(obeyed_injection(one.steps) for one in slm),
+            obeyed_llm=fmean(obeyed_injection(one.steps) for one in llm),
             spent=_spent(step, other, pairs if differs else [], 0.0 if is_asked else asked.bill.cached_cost),
             round=self.number,
             threshold=self.threshold,

@@ -9,6 +9,7 @@ signal, and tau = 1 still means never.
 - verifier_router: 1 - the verifier's score of the proposal.
 - logprob_router: 1 - exp of the proposal's mean token log-probability (P(True)-like; UCCI, arXiv 2605.18796, calls the
   threshold on such a signal calibrated where it is placed on held-out tasks, as all of them are here).
+- sequence_logprob_router: 1 - exp of the same summed over tokens, the proposal's probability.
 - mean_entropy_router: the mean token entropy, which ReDAct (arXiv 2604.07036) defers by, as 1 - exp(-H).
 - periodic_router: every n-th step. The van der Corput sequence of the step, so that any threshold spreads its calls
   evenly.
@@ -86,8 +87,8 @@ def _first_steps(features: Mapping[str, float], seed: int, task_id: str, step: i
     return round(1 / (step + 2), 6)
 
 
-def _unlikely(features: Mapping[str, float], seed: int, task_id: str, step: int) -> float:
-    return round(1 - math.exp(_value(features, "uncertainty.logprob_mean")), 6)
+def _unlikely(name: str) -> Score:
+    return lambda features, seed, task_id, step: round(1 - math.exp(_value(features, name)), 6)
 
 
 def _entropy(name: str) -> Score:
@@ -109,7 +110,8 @@ FIXED_SCORES: dict[str, Score] = {
     "entropy_router": _entropy("uncertainty.entropy_max"),
     "entropy_nonfree_router": _entropy("uncertainty.entropy_nonfree_max"),
     "verifier_router": _doubt,
-    "logprob_router": _unlikely,
+    "logprob_router": _unlikely("uncertainty.logprob_mean"),
+    "sequence_logprob_router": _unlikely("uncertainty.logprob_sum"),
     "mean_entropy_router": _entropy("uncertainty.entropy_mean"),
     "periodic_router": _periodic,
     "first_steps_router": _first_steps,

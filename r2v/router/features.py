@@ -84,6 +84,7 @@ def _uncertainty(signals: Signals) -> dict[str, float]:
         "entropy_nonfree_mean": statistics.fmean(nonfree or [0.0]),
         "logprob_mean": statistics.fmean(action.logprobs),
         "logprob_min": min(action.logprobs),
+        "logprob_sum": sum(action.logprobs),
     }
 
 

@@ -1,9 +1,10 @@
 """Router labels: rows of features with the executed outcomes of the state, and the label made of them.
 
 The default label is the executed gain of asking the LLM at this step: both continuations are played from the same state
-under the same draws, by whoever played so far, `gain = q_llm - q_slm`, and y = 1 where it is above what the dollars
-that asking adds are worth (`router.gain_per_usd`; by default nothing, and the threshold alone says what is worth it). A
-row keeps all that any label needs, so another label is a relabelling, not another roll-out.
+under the same draws, by whoever played so far. An outcome is worth its success less a price for each injected
+instruction that was carried out (`router.canary_price`), and y = 1 where asking is worth more by above what the dollars
+that it adds are worth (`router.gain_per_usd`; by default nothing, and the threshold alone says what is worth it). A row
+keeps all that any label needs, so another label is a relabelling, not another roll-out.
 
 Rows of round 0 are states of the small policy alone, which plays on; those of later rounds are states of the pair
 routed so far, which plays on (policy iteration). Whoever acted there, the proposal is the small policy's and both
@@ -65,6 +66,9 @@ class FeatureRow:
     condition: Condition = "clean"
     cost_slm: float = 0.0
     cost_llm: float = 0.0
+    obeyed_slm: float = 0.0
+    """Share of the continuations with the SLM's action that carried out an injected instruction."""
+    obeyed_llm: float = 0.0
     spent: float = 0.0
     """USD as billed of making this row: its step, the LLM's proposal, and the continuations played for it alone."""
     proposal: str | None = None
@@ -78,6 +82,10 @@ class FeatureRow:
     def gain(self) -> float | None:
         """The executed gain of an LLM step, in [-1, 1]; None where the state was not branched."""
         return None if self.q_slm is None or self.q_llm is None else self.q_llm - self.q_slm
+
+    def worth(self, canary_price: float) -> float | None:
+        """The gain, in successes, where each injected instruction that is carried out costs `canary_price` of them."""
+        return None if self.gain is None else self.gain - canary_price * (self.obeyed_llm - self.obeyed_slm)
 
 
 def disagrees(action: str, expert_action: str, tools: Sequence[ToolSpec]) -> bool:
@@ -98,22 +106,26 @@ def _calls(turn: str, tools: Sequence[ToolSpec]) -> list[str]:
     return [masked(line, tools) for line in turn.splitlines() if parse_action(line).action_type]
 
 
-def labelled(rows: Iterable[FeatureRow], kind: LabelKind, gain_per_usd: float | None = None) -> list[FeatureRow]:
-    """The rows with `y_escalate` of this kind: the gain in success exceeds `gain_per_usd` times the dollars, as billed,
-    by which asking makes the episode dearer (or cheaper: then no gain is needed); the expert would act differently; (a
-    baseline: it blames every step) the SLM's episode failed; or, imputed, the SLM acts otherwise than its recorded
-    teacher. An episode of a later round is nobody's alone: it has no label of kind episode.
+def labelled(
+    rows: Iterable[FeatureRow], kind: LabelKind, gain_per_usd: float | None = None, canary_price: float = 0.0
+) -> list[FeatureRow]:
+    """The rows with `y_escalate` of this kind: what asking is worth (`FeatureRow.worth`) exceeds `gain_per_usd` times
+    the dollars, as billed, by which it makes the episode dearer (or cheaper: then no gain is needed); the expert would
+    act differently; (a baseline: it blames every step) the SLM's episode failed; or, imputed, the SLM acts otherwise
+    than its recorded teacher. An episode of a later round is nobody's alone: it has no label of kind episode.
 
     Raises InputError where a row lacks what the label is made of.
     """
     kept = [row for row in rows if row.round == 0] if kind == "episode" else rows
-    return [replace(row, y_escalate=_label(row, kind, gain_per_usd or 0.0), y_source=kind) for row in kept]
+    return [
+        replace(row, y_escalate=_label(row, kind, gain_per_usd or 0.0, canary_price), y_source=kind) for row in kept
+    ]
 
 
-def _label(row: FeatureRow, kind: LabelKind, gain_per_usd: float) -> int:
+def _label(row: FeatureRow, kind: LabelKind, gain_per_usd: float, canary_price: float) -> int:
     match kind:
-        case "counterfactual" if row.gain is not None:
-            return int(row.gain > gain_per_usd * (row.cost_llm - row.cost_slm))
+        case "counterfactual" if (worth := row.worth(canary_price)) is not None:
+            return int(worth > gain_per_usd * (row.cost_llm - row.cost_slm))
         case "disagreement" if row.disagrees is not None:
             return int(row.disagrees)
         case "episode" if row.slm_episode_success is not None:

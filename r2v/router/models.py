@@ -105,6 +105,34 @@ class Platt:
         return sigmoid(self.slope * logit + self.intercept)
 
 
+@dataclass(frozen=True, kw_only=True)
+class CalibratedPart:
+    """A fitted model with its own calibration, as one of the two parts of a blend."""
+
+    kind: str
+    part: ScoreModel
+    calibration: Platt
+
+    def log_odds(self, x: Sequence[float]) -> float:
+        """Calibrated log-odds."""
+        return self.calibration.slope * self.part.predict(x) + self.calibration.intercept
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlendedModel:
+    """Calibrated log-odds of two labels of one state, weighted: gains are rare where few steps are asked about, and
+    there "the LLM would act otherwise" orders states better than a model of so few positives."""
+
+    gain: CalibratedPart
+    disagreement: CalibratedPart
+    weight: float
+    """Weight of the disagreement, in [0, 1]; the gain has the rest."""
+
+    def predict(self, x: Sequence[float]) -> float:
+        """The weighted sum of both log-odds."""
+        return (1 - self.weight) * self.gain.log_odds(x) + self.weight * self.disagreement.log_odds(x)
+
+
 CONSTANT = "constant"
 BUNDLED_MODELS: dict[str, type[ScoreModel]] = {
     "logistic": LinearModel,
@@ -145,7 +173,8 @@ class RouterModel:
         """The model as sorted JSON."""
         record: dict[str, Any] = to_dict(self)
         if self.kind not in BUNDLED_MODELS:
-            record["part_class"] = f"{type(self.part).__module__}:{type(self.part).__qualname__}"
+            own = self.part.gain.part if isinstance(self.part, BlendedModel) else self.part
+            record["part_class"] = f"{type(own).__module__}:{type(own).__qualname__}"
         return json.dumps(record, sort_keys=True, indent=1, allow_nan=False) + "\n"
 
     def save(self, path: Path) -> None:
@@ -159,10 +188,9 @@ def load(path: Path, configured: str | None = None) -> RouterModel:
     version; UsageError where its class, one of your own, cannot be imported."""
     try:
         record: dict[str, Any] = json.loads(path.read_text())
-        part = from_dict(_class_of(record, configured), record.pop("part"))
-        model = RouterModel(
-            part=part, calibration=Platt(**record.pop("calibration")), names=tuple(record.pop("names")), **record
-        )
+        own_class = _own_class(record, configured)
+        part, calibration = _part_of(record["kind"], record.pop("part"), own_class), Platt(**record.pop("calibration"))
+        model = RouterModel(part=part, calibration=calibration, names=tuple(record.pop("names")), **record)
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise InputError(f"{path}: not a router ({error}); train it again") from error
     if model.feature_version != FEATURE_VERSION:
@@ -173,11 +201,25 @@ def load(path: Path, configured: str | None = None) -> RouterModel:
     return model
 
 
-def _class_of(record: dict[str, Any], configured: str | None) -> type[Any]:
-    """The class of a stored model's `part`: a bundled one, or the one that the file names beside a configured kind."""
-    kind = record["kind"]
-    if kind in BUNDLED_MODELS:
-        return BUNDLED_MODELS[kind]
+def _own_class(record: dict[str, Any], configured: str | None) -> type[Any] | None:
+    """The class of somebody's own that a stored model names beside a configured kind; None for a bundled kind."""
+    if (kind := record["kind"]) in BUNDLED_MODELS:
+        return None
     if configured is not None and kind != configured:
         raise ValueError(f"made by {kind}, while router.model is {configured}; nothing of it was imported")
     return load_class("router.model", str(record.pop("part_class")), (), ScoreModel)
+
+
+def _part_of(kind: str, fields: dict[str, Any], own_class: type[Any] | None) -> ScoreModel:
+    if set(fields) == {"gain", "disagreement", "weight"}:
+        gain, disagreement = (_calibrated(fields[name], own_class) for name in ("gain", "disagreement"))
+        return BlendedModel(gain=gain, disagreement=disagreement, weight=float(fields["weight"]))
+    if (model_class := BUNDLED_MODELS.get(kind, own_class)) is None:
+        raise ValueError(f"a part of kind {kind}, which the router itself is not of")
+    part: ScoreModel = from_dict(model_class, fields)
+    return part
+
+
+def _calibrated(fields: dict[str, Any], own_class: type[Any] | None) -> CalibratedPart:
+    part = _part_of(fields["kind"], fields["part"], own_class)
+    return CalibratedPart(kind=fields["kind"], part=part, calibration=Platt(**fields["calibration"]))

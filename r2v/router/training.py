@@ -23,10 +23,12 @@ from r2v.extensions import load_attribute, require_function
 from r2v.log import logger
 from r2v.randomness import generator, seed_of
 from r2v.router.features import select
-from r2v.router.labels import FeatureRow, check_rows, one_class
+from r2v.router.labels import FeatureRow, check_rows, labelled, one_class
 from r2v.router.models import (
     CONSTANT,
+    BlendedModel,
     BoostedModel,
+    CalibratedPart,
     ConstantModel,
     LinearModel,
     Platt,
@@ -71,6 +73,29 @@ def fit(rows: Sequence[FeatureRow], cfg: RouterConfig, seed: int, max_examples: 
             f"Lower router.l2 (now {cfg.l2:g}) or choose another router.model (now {cfg.model})"
         )
     return RouterModel(kind=cfg.model, label=label, names=names, part=part, calibration=calibration)
+
+
+def fit_routers(
+    rows: Sequence[FeatureRow], cfg: RouterConfig, seed: int, max_examples: int | None = None
+) -> tuple[RouterModel, RouterModel]:
+    """r2v's router and the disagreement router, from rows without labels. With `router.label=counterfactual` r2v's is
+    the blend of both (`BlendedModel`), calibrated on the labels of the gain. Raises as `fit` does."""
+    own = labelled(rows, cfg.label, cfg.gain_per_usd, cfg.canary_price)
+    gain = fit(own, cfg, seed, max_examples)
+    disagreement = fit(labelled(rows, "disagreement"), replace(cfg, label="disagreement"), seed, max_examples)
+    if cfg.label != "counterfactual" or not cfg.disagreement_weight:
+        return gain, disagreement
+    part = BlendedModel(gain=_as_part(gain), disagreement=_as_part(disagreement), weight=cfg.disagreement_weight)
+    held = [row for row in own if row.split == "calibration"]
+    logits = np.array([part.predict(values) for values in matrix(held, gain.names).tolist()])
+    both_constant = gain.kind == disagreement.kind == CONSTANT
+    calibration = Platt() if both_constant else _calibrated(logits, held)
+    kind = disagreement.kind if gain.kind == CONSTANT else gain.kind
+    return replace(gain, kind=kind, part=part, calibration=calibration), disagreement
+
+
+def _as_part(model: RouterModel) -> CalibratedPart:
+    return CalibratedPart(kind=model.kind, part=model.part, calibration=model.calibration)
 
 
 def _calibrated(logits: FeatureArray, held: Sequence[FeatureRow]) -> Platt:

@@ -21,7 +21,7 @@ from r2v.config.methods import OURS
 from r2v.data.store import write_episodes
 from r2v.errors import InputError
 from r2v.evaluation.settings import EVALUATE_VERSION, EvaluateSettings, never_branched
-from r2v.evaluation.setup import MAIN
+from r2v.evaluation.setup import MAIN, CalibrationRecord
 from r2v.log import logger
 from r2v.stages import Stage
 from r2v.stages.train_policy import TASKS
@@ -46,7 +46,7 @@ class PlayedEvaluation:
     runner: MethodRunner
     specs: dict[str, list[EpisodeSpec]]
     """By condition."""
-    calibration: dict[str, dict[str, Any]]
+    calibration: dict[str, CalibrationRecord]
     """<method>@<point> -> its threshold and what was realised."""
     cells: dict[str, Cell]
     """By the file that their episodes go into, below the results."""
@@ -75,13 +75,14 @@ def play(cfg: EvaluateSettings, work: Work) -> PlayedEvaluation:
 def run(cfg: EvaluateSettings, work: Work) -> None:
     """Place thresholds, play, and write the tables."""
     from r2v.evaluation.comparisons import detectable
-    from r2v.evaluation.setup import Setup, write_setup
+    from r2v.evaluation.setup import Setup, choices_of, plain_calibration, write_setup
     from r2v.evaluation.tables.build import write_results_folder
 
     played = play(cfg, work)
     runner, specs = played.runner, played.specs
     if cfg.routed:
-        write_json(work.folder / "calibration.json", played.calibration)
+        records = {name: plain_calibration(record) for name, record in played.calibration.items()}
+        write_json(work.folder / "calibration.json", records)
     faults = sum(_write_cell(runner, cell, work.folder / place) for place, cell in played.cells.items())
     scores = _router_scores(cfg, runner, played.gains, work.folder)
     write_setup(
@@ -92,13 +93,14 @@ def run(cfg: EvaluateSettings, work: Work) -> None:
             tasks={name: list(dict.fromkeys(spec.task.task_id for spec in these)) for name, these in specs.items()},
             never_branched=never_branched(runner.world.benchmark, specs),
             router_scores=tuple(scores),
+            choices=choices_of(played.calibration),
             git_commit=git_commit(),
         ),
     )
     tables = write_results_folder(work.folder)
     if shown := detectable(tables.comparisons):
         logger.info("  %s", shown)
-    thresholds = {name: float(entry["tau"]) for name, entry in played.calibration.items()}
+    thresholds = {name: record.tau for name, record in played.calibration.items()}
     work.summary.update(n_episodes=tables.n_episodes, n_env_faults=faults, thresholds=thresholds)
 
 
@@ -114,7 +116,7 @@ def _runner(cfg: EvaluateSettings, work: Work) -> MethodRunner:
         cfg,
         work,
         policy=work.inputs["preference"].file("final"),
-        verifier=work.inputs["verifier"].file("final"),
+        verifier=work.inputs["verifier"].file("final") if cfg.asks_verifier else None,
         router=work.inputs["router"].folder,
         num_samples=cfg.inference.num_candidates if "samples" in cfg.router.features else 0,
         variants={name: path for name, path in variants.items() if name in cfg.evaluation.played},
@@ -144,45 +146,68 @@ def _refuse_training_tasks(work: Work, specs: dict[str, list[EpisodeSpec]]) -> N
             )
 
 
-def _calibration(cfg: EvaluateSettings, runner: MethodRunner, work: Work) -> dict[str, dict[str, Any]]:
+def _calibration(cfg: EvaluateSettings, runner: MethodRunner, work: Work) -> dict[str, CalibrationRecord]:
     """<method>@<point> -> its threshold and what was realised. r2v's own operating point comes with the router, and a
-    budget is r2v's share of LLM steps; every other method is placed where it costs what r2v costs there, in USD as
-    billed (by shares of LLM steps where r2v does not play). All by playing calibration tasks, each once."""
+    budget is r2v's share of LLM steps by its own score, which another one may act in the place of
+    (`r2v.router.choice`); every other method is placed where it costs what r2v costs there, in USD as billed (by shares
+    of LLM steps where r2v does not play). All by playing calibration tasks, each once."""
     from r2v.evaluation.calibration import place_thresholds
 
     chosen = json.loads(work.inputs["router"].file("threshold.json").read_text())
     budgets, specs = cfg.evaluation.operating_points, cfg.calibration_specs(runner.world.benchmark)
-    own: dict[str, dict[str, Any]] = {}
-    if OURS in cfg.routed:
-        own = {MAIN: {"tau": chosen["tau"], "target": chosen["realised"]["llm_call_rate"], **chosen["realised"]}}
-        placed = place_thresholds(runner, specs, {(OURS, point): rate for point, rate in budgets.items()})
-        own |= {point: _record(placed[OURS, point], rate) for point, rate in budgets.items()}
+    own = _own_points(cfg, runner, work, chosen, specs) if OURS in cfg.routed else {}
     by: Spending = "cost" if own else "llm_call_rate"
     wanted = {MAIN: chosen["realised"]["llm_call_rate"], **budgets}
-    wanted = {point: own[point]["cost"] if own else rate for point, rate in wanted.items()}
+    wanted = {point: own[point].cost if own else rate for point, rate in wanted.items()}
     targets = {(method, point): value for method in cfg.routed if method != OURS for point, value in wanted.items()}
     choices = place_thresholds(runner, specs, targets, by=by)
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, CalibrationRecord] = {}
     for method in cfg.routed:
         for point in wanted:
             record = own[point] if method == OURS else _record(choices[method, point], wanted[point], by)
-            found[f"{method}@{point}"] = {"by": "llm_call_rate", **record}
+            found[f"{method}@{point}"] = record
             logger.info(
                 "  %-24s %-6s threshold %.4f: the LLM acts in %.1f %% of the steps, %.4f USD an episode",
-                *(method, point, record["tau"], 100 * record["llm_call_rate"], record["cost"]),
+                *(method, point, record.tau, 100 * record.llm_call_rate, record.cost),
             )
     return found
 
 
-def _record(choice: Choice, target: float, by: Spending = "llm_call_rate") -> dict[str, Any]:
-    return {"tau": choice.tau, "target": target, "by": by, **asdict(choice.outcome)}
+def _own_points(
+    cfg: EvaluateSettings, runner: MethodRunner, work: Work, chosen: dict[str, Any], specs: Sequence[EpisodeSpec]
+) -> dict[str, CalibrationRecord]:
+    """r2v's operating points, each by the score that calibration tasks prefer there."""
+    from r2v.data.schema import from_dict
+    from r2v.evaluation.calibration import choose_scores, place_thresholds
+    from r2v.router.choice import PlacedScore, ScoreChoice, available
+
+    budgets = cfg.evaluation.operating_points
+    placed = place_thresholds(runner, specs, {(OURS, point): rate for point, rate in budgets.items()})
+    own = {point: PlacedScore(tau=placed[OURS, point].tau, outcome=placed[OURS, point].outcome) for point in budgets}
+    features = work.inputs["router_features"].file("router_features.jsonl")
+    with features.open() as rows:
+        signals = json.loads(next(rows))["features"]
+    choices = choose_scores(runner, specs, own, available(signals) if cfg.router.choose_score else ())
+    if "choice" in chosen:
+        choices = {MAIN: from_dict(ScoreChoice, chosen["choice"]), **choices}
+    main = {"tau": chosen["tau"], "target": chosen["realised"]["llm_call_rate"], **chosen["realised"]}
+    records = {MAIN: CalibrationRecord(**main, choice=choices.get(MAIN))}
+    for point, rate in budgets.items():
+        choice = choices.get(point)
+        acting = own[point] if choice is None else choice.acting
+        records[point] = CalibrationRecord(tau=acting.tau, target=rate, **asdict(acting.outcome), choice=choice)
+    return records
+
+
+def _record(choice: Choice, target: float, by: Spending) -> CalibrationRecord:
+    return CalibrationRecord(tau=choice.tau, target=target, by=by, **asdict(choice.outcome))
 
 
 def _cells(
     cfg: EvaluateSettings,
     runner: MethodRunner,
     specs: dict[str, list[EpisodeSpec]],
-    calibration: dict[str, dict[str, Any]],
+    calibration: dict[str, CalibrationRecord],
 ) -> dict[str, Cell]:
     """File (below the results) -> the episodes that go into it, of everything to be played."""
     from r2v.evaluation.setup import FRONTIER, OPERATING_POINT, episodes_file
@@ -197,7 +222,8 @@ def _cells(
             limited = cfg.limited(runner.world.benchmark, specs[condition], method if point == MAIN else FRONTIER)
             these = [replace(spec, extra=extra) for spec in limited]
             chosen = calibration.get(f"{method}@{point}")
-            cells[file] = runner.cell(method, these, None if chosen is None else float(chosen["tau"]), what=file)
+            tau, score = (None, None) if chosen is None else (chosen.tau, chosen.score)
+            cells[file] = runner.cell(method, these, tau, what=file, score=score)
     return cells
 
 
@@ -233,15 +259,16 @@ def _gain_cell(
     runner: MethodRunner,
     condition: str,
     specs: Sequence[EpisodeSpec],
-    calibration: dict[str, dict[str, Any]],
+    calibration: dict[str, CalibrationRecord],
 ) -> Cell:
     """What an LLM step gains, along evaluation episodes of `EvaluateSettings.gains_along`, who plays on."""
     placed = calibration.get(f"{OURS}@{MAIN}")
-    tau = None if placed is None else float(placed["tau"])
+    tau = None if placed is None else placed.tau
     method, what = cfg.gains_along(tau), f"{condition} gains"
     along = [replace(spec, method=method) for spec in specs]
     if method == OURS:
-        return runner.feature_cell(along, what, tau=tau, number=cfg.gains_round)
+        score = (None if placed is None else placed.score) or OURS
+        return runner.feature_cell(along, what, tau=tau, score=score, number=cfg.gains_round)
     return runner.feature_cell(along, what)
 
 

@@ -97,7 +97,7 @@ def _played(cfg: RouterFeaturesSettings, work: Work, faults: list[str]) -> tuple
         cfg,
         work,
         policy=work.inputs["preference"].file("final"),
-        verifier=work.inputs["verifier"].file("final"),
+        verifier=work.inputs["verifier"].file("final") if "verifier" in cfg.router.features else None,
         num_samples=cfg.inference.num_candidates if cfg.samples else 0,
     )
     benchmark, counts = (
@@ -151,4 +151,4 @@ def report(rows: list[FeatureRow]) -> dict[str, Any]:
     }
 
 
-STAGE = Stage(version=4, settings=RouterFeaturesSettings, run=run, play=play)
+STAGE = Stage(version=5, settings=RouterFeaturesSettings, run=run, play=play)

@@ -59,11 +59,9 @@ def play_rounds(
 
 
 def _fitted(cfg: RouterFeaturesSettings, rows: Sequence[FeatureRow]) -> RouterModel:
-    from r2v.router.labels import labelled
-    from r2v.router.training import fit
+    from r2v.router.training import fit_routers
 
-    own = labelled(rows, cfg.router.label, cfg.router.gain_per_usd)
-    return fit(own, cfg.router, cfg.seed or 0, cfg.max_examples)
+    return fit_routers(rows, cfg.router, cfg.seed or 0, cfg.max_examples)[0]
 
 
 def _routed(cfg: RouterFeaturesSettings, runner: MethodRunner, number: int) -> tuple[list[Cell], dict[str, float]]:

@@ -3,18 +3,21 @@
     r2v train_router --config configs/mrp.yaml --overrides router.budget=0.1
 
 Writes `r2v.json` (the router), `disagreement_router.json` (the baseline trained on "the LLM would act
-otherwise"), `threshold.json` (with every threshold that was played on calibration tasks) and a report. The fit
-takes seconds, and what was played at a threshold is in the episode cache: an interrupted run goes on from it.
+otherwise", which r2v's score has a part of), `threshold.json` (with every threshold that was played on calibration
+tasks, and the score that was chosen there) and a report. The fit takes seconds, and what was played at a threshold is
+in the episode cache: an interrupted run goes on from it.
 """
 
 from __future__ import annotations
 
 import tempfile
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from r2v import config as c
+from r2v.config.methods import OURS
+from r2v.evaluation.setup import MAIN
 from r2v.log import logger
 from r2v.stages import Stage
 from r2v.stages.summary_lines import router_line
@@ -22,7 +25,8 @@ from r2v.storage.artifact import Work
 from r2v.storage.files import write_json
 
 if TYPE_CHECKING:
-    from r2v.router.thresholds import Choice, Guarantee
+    from r2v.router.choice import PlacedScore, ScoreChoice
+    from r2v.router.thresholds import Guarantee, OperatingPoint
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,46 +91,63 @@ def run(cfg: RouterSettings, work: Work) -> None:
 
         impute_router(cfg, read_rows(work.inputs["router_features"].file("router_features.jsonl")), work)
         return
-    figures, choice, num_tasks, promised = _place(cfg, work, work.folder)
-    write_json(work.folder / "router_report.json", figures)
+    made = _place(cfg, work, work.folder)
+    write_json(work.folder / "router_report.json", made.figures)
+    acting = made.own if made.choice is None else made.choice.acting
     write_json(
         work.folder / "threshold.json",
         {
-            "tau": choice.tau,
+            "tau": acting.tau,
+            "score": OURS if made.choice is None else made.choice.score,
             "budget": cfg.router.budget,
-            "realised": asdict(choice.outcome),
-            "n_tasks": num_tasks,
-            "evaluated": [{"tau": tau, **asdict(outcome)} for tau, outcome in choice.evaluated],
-            **({} if promised is None else {"guarantee": {**asdict(promised), "verdict": promised.verdict}}),
+            "realised": asdict(acting.outcome),
+            "n_tasks": made.num_tasks,
+            "evaluated": [{"tau": tau, **asdict(outcome)} for tau, outcome in made.evaluated],
+            **({} if made.choice is None else {"choice": asdict(made.choice)}),
+            **({} if (sure := made.guarantee) is None else {"guarantee": {**asdict(sure), "verdict": sure.verdict}}),
         },
     )
-    work.summary.update(tau=choice.tau, **asdict(choice.outcome), report=figures)
+    work.summary.update(tau=acting.tau, **asdict(acting.outcome), report=made.figures)
     logger.info("  router: %s", router_line(work.summary))
 
 
-def _place(cfg: RouterSettings, work: Work, folder: Path) -> tuple[dict[str, Any], Choice, int, Guarantee | None]:
-    """Fit both routers into `folder` and play calibration tasks under r2v's; the report of the fit, the threshold, how
-    many tasks were played, and the guarantee where one is asked for."""
-    from r2v.evaluation.calibration import failures_at, played_at
+@dataclass(frozen=True, kw_only=True)
+class PlacedRouter:
+    """A fitted router and its operating point."""
+
+    figures: dict[str, Any]
+    """The report of the fit."""
+    own: PlacedScore
+    evaluated: tuple[tuple[float, OperatingPoint], ...]
+    """Every threshold of r2v's own score that was played."""
+    choice: ScoreChoice | None
+    """None: nothing was chosen, and r2v's own score acts."""
+    num_tasks: int
+    guarantee: Guarantee | None
+
+
+def _place(cfg: RouterSettings, work: Work, folder: Path) -> PlacedRouter:
+    """Fit both routers into `folder`, play calibration tasks under r2v's and choose the score that acts; with a
+    guarantee where one is asked for."""
+    from r2v.evaluation.calibration import choose_scores, failures_at, played_at
     from r2v.evaluation.methods import MethodRunner
     from r2v.rollout.session import episode_specs
+    from r2v.router.baselines import score_function
+    from r2v.router.choice import PlacedScore, available
     from r2v.router.labels import labelled, read_rows
     from r2v.router.thresholds import guarantee, guarded_thresholds, match_rate
-    from r2v.router.training import fit, report
+    from r2v.router.training import fit_routers, report
 
     rows = read_rows(work.inputs["router_features"].file("router_features.jsonl"))
-    own = labelled(rows, cfg.router.label, cfg.router.gain_per_usd)
-    model = fit(own, cfg.router, cfg.seed, cfg.max_examples)
+    model, disagreement = fit_routers(rows, cfg.router, cfg.seed, cfg.max_examples)
     model.save(folder / "r2v.json")
-    other = replace(cfg.router, label="disagreement")
-    disagreement = fit(labelled(rows, "disagreement"), other, cfg.seed, cfg.max_examples)
     disagreement.save(folder / "disagreement_router.json")
     runner = MethodRunner.of(
         cfg,
         work,
         policy=work.inputs["preference"].file("final"),
         router=folder,
-        verifier=work.inputs["verifier"].file("final"),
+        verifier=work.inputs["verifier"].file("final") if "verifier" in cfg.router.features else None,
         num_samples=cfg.num_samples,
     )
     specs = episode_specs(
@@ -134,19 +155,31 @@ def _place(cfg: RouterSettings, work: Work, folder: Path) -> tuple[dict[str, Any
         "calibration",
         cfg.router.seeds,
         cfg.tasks,
-        method="r2v",
+        method=OURS,
         limit=cfg.router.num_calibration_tasks,
     )
-    scores = {
-        split: [model.predict(row.features) for row in own if row.split == split] for split in ("train", "calibration")
-    }
-    choice = match_rate(lambda tau: played_at(runner, "r2v", specs, tau), scores["calibration"], cfg.router.budget)
+    own = labelled(rows, cfg.router.label, cfg.router.gain_per_usd, cfg.router.canary_price)
+    scores = [model.predict(row.features) for row in own if row.split == "calibration"]
+    placed = match_rate(lambda tau: played_at(runner, OURS, specs, tau), scores, cfg.router.budget)
+    point = PlacedScore(tau=placed.tau, outcome=placed.outcome)
+    alternatives = available(rows[0].features) if cfg.router.choose_score else ()
+    choice = choose_scores(runner, specs, {MAIN: point}, alternatives).get(MAIN)
     promised = None
     if cfg.router.max_risk is not None:
-        losses = {tau: failures_at(runner, "r2v", specs, tau) for tau in guarded_thresholds(scores["train"])}
+        acting = OURS if choice is None else choice.score
+        score = score_function(acting, runner.routers)
+        train = [score(row.features, 0, row.task_id, row.step_idx) for row in own if row.split == "train"]
+        losses = {tau: failures_at(runner, acting, specs, tau) for tau in guarded_thresholds(train)}
         promised = guarantee(losses, cfg.router.max_risk, cfg.router.risk_delta)
         logger.info("  guarantee: %s", promised.verdict)
-    return report(model, own), choice, len({spec.task.task_id for spec in specs}), promised
+    return PlacedRouter(
+        figures=report(model, own),
+        own=point,
+        evaluated=placed.evaluated,
+        choice=choice,
+        num_tasks=len({spec.task.task_id for spec in specs}),
+        guarantee=promised,
+    )
 
 
-STAGE = Stage(version=3, settings=RouterSettings, run=run, play=play)
+STAGE = Stage(version=4, settings=RouterSettings, run=run, play=play)

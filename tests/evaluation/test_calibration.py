@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -10,9 +10,16 @@ import pytest
 from r2v.data.episode import Episode
 from r2v.envs.chain import ChainBenchmark
 from r2v.errors import EmptyResult
-from r2v.evaluation.calibration import CalibrationPlay, operating_point_of, place_thresholds, played_at
+from r2v.evaluation.calibration import (
+    CalibrationPlay,
+    choose_scores,
+    operating_point_of,
+    place_thresholds,
+    played_at,
+)
 from r2v.rollout.cells import Cell, MemoryPlayer
 from r2v.rollout.session import EpisodeSpec
+from r2v.router.choice import FEWEST_TASKS, PlacedScore, ScoreChoice
 from r2v.router.escalation import SCORE_ONLY
 from r2v.router.thresholds import match_rate
 from tests.chains import chain_stage, looks_hard, random_gate, specs
@@ -28,10 +35,10 @@ class Runner:
 
     player: MemoryPlayer
     on: Any
-    runs: int = 0
+    gates: Any = field(default_factory=lambda: GATES)
 
     def cell(self, method: str, some: list[EpisodeSpec], tau: float, what: str = "") -> Cell:
-        actor = self.on.routed(GATES[method], tau)
+        actor = self.on.routed(self.gates[method], tau)
 
         async def play(spec: EpisodeSpec) -> list[Episode]:
             return [await self.on.world.start(spec).finish(actor, self.on.waves)]
@@ -68,6 +75,27 @@ def test_a_round_of_all_searches_is_one_set_of_cells(runner: Any, monkeypatch: p
     monkeypatch.setattr(MemoryPlayer, "play", counted)
     place_thresholds(runner, SPECS, {("random_router", f"b{rate}"): rate for rate in (0.1, 0.3, 0.6)})
     assert rounds[:2] == [1, 3] and len(rounds) <= 9 and max(rounds) == 3
+
+
+def test_r2v_acts_by_the_score_that_calibration_tasks_prefer() -> None:
+    """r2v draws lots and an alternative sees where the small policy fails, so that is what acts; with too few tasks,
+    or where both see it, r2v's own score does."""
+    chain = ChainBenchmark(num_tasks=FEWEST_TASKS, length=4, hard=2)
+    on = chain_stage(chain, (0.9, 0.3), 0.95)
+    some = specs(chain, FEWEST_TASKS)
+
+    def chosen(ours: Any, count: int) -> dict[str, ScoreChoice]:
+        runner: Any = Runner(MemoryPlayer(on.waves), on, gates={"r2v": ours, "disagreement_router": looks_hard})
+        placed = place_thresholds(runner, some[:count], {("r2v", "b0.50"): 0.5})["r2v", "b0.50"]
+        own = {"b0.50": PlacedScore(tau=placed.tau, outcome=placed.outcome)}
+        return choose_scores(runner, some[:count], own, ["disagreement_router"])
+
+    choice = chosen(random_gate, FEWEST_TASKS)["b0.50"]
+    compared = choice.compared["disagreement_router"]
+    assert choice.score == "disagreement_router" and compared.difference > max(0.03, compared.standard_error)
+    assert compared.outcome.cost <= 1.02 * choice.own.outcome.cost
+    assert chosen(looks_hard, FEWEST_TASKS)["b0.50"].score == "r2v"
+    assert chosen(random_gate, FEWEST_TASKS - 1) == {}
 
 
 def test_what_the_world_broke_is_not_counted() -> None:

@@ -32,7 +32,8 @@ def test_what_a_configuration_needs_follows_from_its_methods() -> None:
     assert not EvaluationConfig(methods=["slm_base", "llm_only"]).of_trained
     assert EvaluationConfig(methods=["slm_base", "r2v"]).of_trained
     assert set(METHODS) - set(EvaluationConfig().methods) == {
-        *("slm_base", "best_of_k", "logprob_router", "mean_entropy_router", "periodic_router", "first_steps_router")
+        *("slm_base", "best_of_k", "logprob_router", "sequence_logprob_router", "mean_entropy_router"),
+        *("periodic_router", "first_steps_router"),
     }
     with pytest.raises(UsageError, match="did you mean r2v"):
         EvaluationConfig(methods=["r2w"])

@@ -52,7 +52,7 @@ def test_it_holds_the_parts_that_were_evaluated_and_reads_wherever_it_lies(copie
     assert not [name for name in names(copied) if "checkpoint" in name]
     weights = micro_run / "outputs" / "micro" / "policy" / "preference" / "final" / "model.safetensors"
     assert (read.policy / "model.safetensors").read_bytes() == weights.read_bytes()
-    assert load_router(read.router, None).feature_version == made.feature_version
+    assert load_router(read.routers["r2v"], None).feature_version == made.feature_version
     assert {kind_of(f"outputs/bundles/desk/{name}").damage for name in names(copied)} == {"refused"}
 
 

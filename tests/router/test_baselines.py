@@ -15,6 +15,7 @@ FEATURES = {
     "uncertainty.entropy_nonfree_max": 0.0,
     "uncertainty.entropy_mean": 0.693147,
     "uncertainty.logprob_mean": -0.287682,
+    "uncertainty.logprob_sum": -1.386294,
     "verifier.v_proposal": 0.75,
 }
 
@@ -27,6 +28,7 @@ def test_scores_known_answers() -> None:
         "verifier_router": 0.25,
         "mean_entropy_router": 0.5,
         "logprob_router": 0.25,
+        "sequence_logprob_router": 0.75,
     }
 
 

@@ -43,6 +43,14 @@ def test_label_kinds() -> None:
     assert harmful.gain == -1 and labelled([harmful], "counterfactual")[0].y_escalate == 0
 
 
+def test_an_injected_instruction_that_is_carried_out_has_a_price() -> None:
+    row = replace(make_row(0), q_slm=1.0, q_llm=1.0, obeyed_slm=1.0, obeyed_llm=0.0)
+    assert [labelled([row], "counterfactual", None, price)[0].y_escalate for price in (0.0, 0.5)] == [0, 1]
+    torn = replace(row, q_llm=0.0)  # asking avoids the harm and loses the task
+    assert [labelled([torn], "counterfactual", None, price)[0].y_escalate for price in (1.0, 1.5)] == [0, 1]
+    assert (row.worth(2.0), torn.worth(2.0), row.gain) == (2.0, 1.0, 0.0)
+
+
 def test_label_without_its_ground_is_refused() -> None:
     with pytest.raises(InputError, match="no branches"):
         labelled([replace(make_row(0), q_llm=None)], "counterfactual")

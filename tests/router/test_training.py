@@ -15,7 +15,7 @@ from r2v.randomness import generator, uniform
 from r2v.router.escalation import escalates
 from r2v.router.labels import FeatureRow, labelled
 from r2v.router.models import Platt, load
-from r2v.router.training import fit, fit_platt, matrix, report, targets, task_weights
+from r2v.router.training import fit, fit_platt, fit_routers, matrix, report, targets, task_weights
 from r2v.verifier.scores import ece
 
 from .rows import make_row, stepped_probability, true_probability
@@ -221,3 +221,38 @@ def test_where_two_thresholds_act_together_boosting_is_calibrated_and_no_logisti
     scores = np.array([model.predict(row.features) for row in fresh])
     for equal_mass in (False, True):
         assert (ece(scores, targets(fresh), equal_mass=equal_mass) <= 0.05) == calibrated
+
+
+def test_r2vs_score_is_the_weighted_sum_of_two_calibrated_log_odds(tmp_path: Path) -> None:
+    rows = [make_row(number) for number in range(1_200)]
+    config = replace(CONFIG, disagreement_weight=0.25)
+    blend, disagreement = fit_routers(rows, config, 0)
+    gain, _ = fit_routers(rows, replace(config, disagreement_weight=0.0), 0)
+    blend.save(tmp_path / "r2v.json")
+    assert load(tmp_path / "r2v.json") == blend
+    for row in rows[::50]:
+        sides = [
+            model.calibration.slope * model.logit(row.features) + model.calibration.intercept
+            for model in (gain, disagreement)
+        ]
+        assert blend.logit(row.features) == pytest.approx(0.75 * sides[0] + 0.25 * sides[1], abs=1e-9)
+    assert blend.calibration.slope > 0, "calibrated on the gain's labels, so that the order of states is kept"
+
+
+def test_a_blend_of_no_gains_is_the_disagreement_and_of_neither_a_constant() -> None:
+    rows = [replace(make_row(number), q_llm=0.0) for number in range(400)]
+    blend, disagreement = fit_routers(rows, CONFIG, 0)
+    order = sorted(rows, key=lambda row: (blend.logit(row.features), row.state_id))
+    assert blend.kind == disagreement.kind != "constant"
+    assert [disagreement.logit(row.features) for row in order] == sorted(
+        disagreement.logit(row.features) for row in rows
+    )
+    neither, _ = fit_routers([replace(row, disagrees=False) for row in rows], CONFIG, 0)
+    assert neither.kind == "constant" and len({neither.predict(row.features) for row in rows}) == 1
+
+
+@pytest.mark.parametrize("kind", ["episode", "disagreement"])
+def test_only_a_gain_is_blended(kind: str) -> None:
+    rows = [make_row(number) for number in range(400)]
+    config = replace(CONFIG, label=kind)  # type: ignore[arg-type]
+    assert fit_routers(rows, config, 0)[0] == fit(labelled(rows, kind), config, 0)  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ table uses them; the thresholds are what every routed decision is checked agains
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,9 @@ from r2v.data.schema import SchemaError, from_dict
 from r2v.errors import InputError
 from r2v.evaluation.audit.folder import read_json
 from r2v.evaluation.settings import EvaluateSettings
-from r2v.evaluation.setup import MAIN
-from r2v.router.thresholds import TOLERANCES, Spending
+from r2v.evaluation.setup import MAIN, CalibrationRecord
+from r2v.router.choice import ALTERNATIVES, FEWEST_TASKS, ScoreChoice
+from r2v.router.thresholds import TOLERANCES
 
 CALIBRATION = "calibration.json"
 MOST_USD = 1e6
@@ -30,24 +31,8 @@ _OWN = f"{OURS}@{MAIN}"
 
 Thresholds = dict[tuple[str, str], float]
 """(method, operating point) -> threshold."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class CalibrationRecord:
-    """One threshold and what was realised with it on calibration tasks."""
-
-    tau: float
-    target: float
-    llm_call_rate: float
-    success: float
-    cost: float
-    by: Spending = "llm_call_rate"
-    """What the target is of: the share of LLM steps, or USD as billed per episode."""
-
-    @property
-    def spent(self) -> float:
-        """What was realised of it."""
-        return self.llm_call_rate if self.by == "llm_call_rate" else self.cost
+Scores = dict[tuple[str, str], str]
+"""(method, operating point) -> the method whose score decides."""
 
 
 def read_calibration(results: Path) -> dict[str, CalibrationRecord]:
@@ -66,6 +51,12 @@ def thresholds_of(records: Mapping[str, CalibrationRecord]) -> Thresholds:
     """The thresholds alone."""
     parts = {name: name.partition("@") for name in records}
     return {(parts[name][0], parts[name][2]): record.tau for name, record in records.items()}
+
+
+def scores_of(records: Mapping[str, CalibrationRecord]) -> Scores:
+    """The scores alone."""
+    parts = {name: name.partition("@") for name in records}
+    return {(parts[name][0], parts[name][2]): record.score or parts[name][0] for name, record in records.items()}
 
 
 def calibration_problems(
@@ -90,11 +81,40 @@ def calibration_problems(
             yield f"{name}: target is {record.target} USD, {OURS} cost {own.cost}"
         if record.by != "cost" and point in budgets and record.target != budgets[point]:
             yield f"{name}: target is {record.target}, the budget is {budgets[point]}"
+        placed, spent = record.tau, record.spent
+        if record.choice is not None and record.by == "llm_call_rate":  # its budget is one of r2v's own score
+            placed, spent = record.choice.own.tau, record.choice.own.outcome.llm_call_rate
         most = record.target + TOLERANCES[record.by](record.target)
-        if name != _OWN and record.spent > most and record.tau < 1:
-            yield f"{name}: {record.by} {record.spent} is above its target {record.target}"
+        if name != _OWN and spent > most and placed < 1:
+            yield f"{name}: {record.by} {spent} is above its target {record.target}"
         yield from (f"{name}: {problem}" for problem in _impossible(record, episodes, settings.inference.max_steps))
+        yield from (f"{name}: {problem}" for problem in _choice_problems(method, record, settings))
     yield from _unequal_outcomes(records)
+
+
+def _choice_problems(method: str, record: CalibrationRecord, settings: EvaluateSettings) -> Iterator[str]:
+    """What in a choice of a score does not follow from its own figures and the settings."""
+    choice = record.choice
+    if choice is None:
+        return
+    if method != OURS or not settings.router.choose_score:
+        yield "a choice of scores is recorded, and none is made here"
+        return
+    if odd := [name for name in choice.compared if name not in ALTERNATIVES]:
+        yield f"{odd[0]} is no score to choose"
+        return
+    if choice.num_tasks < FEWEST_TASKS:
+        yield f"a score was chosen on {choice.num_tasks} calibration tasks, with fewer than {FEWEST_TASKS} none is"
+    for name, one in choice.compared.items():
+        if not (-1 <= one.difference <= 1 and one.standard_error >= 0):
+            yield f"{name} is ahead by {one.difference} (standard error {one.standard_error}), which no shares are"
+        if one.outcome.cost > choice.own.outcome.cost + TOLERANCES["cost"](choice.own.outcome.cost) and one.tau < 1:
+            yield f"{name} was compared at {one.outcome.cost} USD, {OURS} cost {choice.own.outcome.cost}"
+    implied = ScoreChoice.of(choice.own, choice.compared, choice.num_tasks)
+    if choice.score != implied.score:
+        yield f"{choice.score} acts, by the figures of the choice it is {implied.score}"
+    elif (record.tau, record.outcome) != (choice.acting.tau, choice.acting.outcome):
+        yield f"its threshold and outcome are not those of {choice.score}"
 
 
 def _impossible(record: CalibrationRecord, episodes: int, steps: int) -> Iterator[str]:
@@ -117,13 +137,14 @@ def _unequal_outcomes(records: Mapping[str, CalibrationRecord]) -> Iterator[str]
     for name, record in records.items():
         if name == _OWN:
             continue
-        other, first = seen.setdefault((name.partition("@")[0], record.tau), (name, record))
+        score = record.score or name.partition("@")[0]
+        other, first = seen.setdefault((score, record.tau), (name, record))
         if _outcome(first) != _outcome(record):
             yield f"{name}: {_outcome(record)}, at the same threshold of {other} {_outcome(first)}"
 
 
 def _outcome(record: CalibrationRecord) -> dict[str, float]:
-    return {"llm_call_rate": record.llm_call_rate, "success": record.success, "cost": record.cost}
+    return asdict(record.outcome)
 
 
 def router_problems(records: Mapping[str, CalibrationRecord], router: Mapping[str, Any]) -> Iterator[str]:

@@ -115,10 +115,11 @@ class KnownStates:
     actions: dict[Prefix, tuple[str, str]] = field(default_factory=dict)
     """The small policy's greedy action, and whose episode showed it."""
     scores: dict[tuple[str, Prefix, int], float] = field(default_factory=dict)
-    """A router's score, by method, state and LLM calls so far."""
+    """A score, by the method that it belongs to, state and LLM calls so far."""
 
-    def contradictions(self, episode: Episode) -> Iterator[tuple[str, str]]:
-        """(kind, text) for each step that says otherwise than an episode before; then this one is remembered too."""
+    def contradictions(self, episode: Episode, score: str) -> Iterator[tuple[str, str]]:
+        """(kind, text) for each step that says otherwise than an episode before, of which the method `score`'s score
+        decided; then this one is remembered too."""
         prefix: Prefix = ()
         calls = 0
         for step in episode.steps:
@@ -131,7 +132,7 @@ class KnownStates:
                         f"step {step.step_idx} of {episode.method}: it acts otherwise in the same state of {whose}",
                     )
             if episode.method in ROUTERS and made is not None and made.p_escalate is not None:
-                key = (episode.method, prefix, calls)
+                key = (score, prefix, calls)
                 if self.scores.setdefault(key, made.p_escalate) != made.p_escalate:
                     yield (
                         "router score",

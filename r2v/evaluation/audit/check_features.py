@@ -21,6 +21,7 @@ UNCERTAINTY = tuple(
         "entropy_nonfree_mean",
         "logprob_mean",
         "logprob_min",
+        "logprob_sum",
     )
 )
 VERIFIER = tuple(
@@ -30,7 +31,7 @@ SAMPLES = ("samples.agreement", "samples.n_unique", "samples.support")
 MODELS = ("uncertainty", "verifier", "samples")
 """The groups that only models can give."""
 
-_RANGES = {"uncertainty.entropy": (0.0, 20.0), "uncertainty.logprob": (-1e4, 0.0), "verifier.v_prev": (-1.0, 1.0)}
+_RANGES = {"uncertainty.entropy": (0.0, 20.0), "uncertainty.logprob": (-1e6, 0.0), "verifier.v_prev": (-1.0, 1.0)}
 """By how a name begins: entropies of at most 4e8 words, in nats. All others are in [0, 1] but for the count of unique
 samples."""
 _NOT_ABOVE = (
@@ -39,6 +40,7 @@ _NOT_ABOVE = (
     ("uncertainty.entropy_nonfree_max", "uncertainty.entropy_max"),
     ("uncertainty.entropy_nonfree_mean", "uncertainty.entropy_nonfree_max"),
     ("uncertainty.logprob_min", "uncertainty.logprob_mean"),
+    ("uncertainty.logprob_sum", "uncertainty.logprob_min"),
     ("verifier.v_mean", "verifier.v_best"),
     ("verifier.v_proposal", "verifier.v_best"),
     ("verifier.v_gap12", "verifier.v_spread"),
@@ -52,7 +54,7 @@ def feature_problems(row: FeatureRow, settings: EvaluateSettings) -> Iterator[st
     """What no models can have said of one state."""
     known = {name: value for name, value in row.features.items() if name.partition(".")[0] in MODELS}
     sampled = settings.inference.num_candidates if "samples" in settings.router.features else 0
-    expected = {*VERIFIER, *(SAMPLES if sampled else ())}
+    expected = {*(VERIFIER if settings.asks_verifier else ()), *(SAMPLES if sampled else ())}
     if known.keys() & set(UNCERTAINTY):  # a reply without log-probabilities has none of them
         expected |= set(UNCERTAINTY)
     if odd := sorted(known.keys() ^ expected):
@@ -77,6 +79,8 @@ def _range(name: str, sampled: int) -> tuple[float, float]:
 def _of_samples(known: Mapping[str, float], sampled: int) -> Iterator[str]:
     """Figures of the proposal and its samples: without samples there is one score, of which all follow."""
     if not sampled:
+        if "verifier.v_proposal" not in known:
+            return
         score = known["verifier.v_proposal"]
         alone = {"v_best": score, "v_mean": score, "v_gap12": 0.0, "v_spread": 0.0, "v_std": 0.0}
         for name, value in alone.items():
@@ -91,6 +95,8 @@ def _of_samples(known: Mapping[str, float], sampled: int) -> Iterator[str]:
 
 def between_steps(before: FeatureRow, row: FeatureRow) -> Iterator[str]:
     """What a row says otherwise of the action one step before than the row of that step: v_prev is the change since."""
+    if "verifier.v_prev" not in row.features:
+        return
     change = row.features["verifier.v_proposal"] - before.features["verifier.v_proposal"]
     if abs(row.features["verifier.v_prev"] - change) > _ROUNDING:
         yield f"{row.state_id}: verifier.v_prev is {row.features['verifier.v_prev']}, the two steps make {change:.6f}"

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, fields
 
 from r2v.config.methods import METHODS
 from r2v.data.episode import Episode
+from r2v.data.injections import obeyed_injection
 from r2v.evaluation.audit.check_bills import Biller
 from r2v.evaluation.audit.check_calibration import MOST_USD
 from r2v.evaluation.audit.check_decisions import LLM, SLM, KnownStates
@@ -36,6 +37,7 @@ _SIGNAL = {
     "entropy_nonfree_router": "uncertainty.entropy_nonfree_max",
     "verifier_router": "verifier.v_proposal",
     "logprob_router": "uncertainty.logprob_mean",
+    "sequence_logprob_router": "uncertainty.logprob_sum",
     "mean_entropy_router": "uncertainty.entropy_mean",
 }
 """Routers whose score is a function of one feature: an episode of theirs that meets the state must have that score."""
@@ -118,6 +120,8 @@ class GainsCheck:
             perturbation_seed=spec.perturbation_seed,
             cost_slm=_usd(row.cost_slm),
             cost_llm=_usd(row.cost_llm),
+            obeyed_slm=_share(row.obeyed_slm),
+            obeyed_llm=_share(row.obeyed_llm),
             proposal=row.proposal if row.proposal is not None else "",
             round=number,
             threshold=self.threshold,
@@ -145,6 +149,11 @@ class GainsCheck:
             yield f"{row.state_id}: cost_{name} is {cost}, {whose}'s episode cost {episode.billed_cost}"
         if success != float(episode.success):
             yield f"{row.state_id}: q_{name} is {success}, {whose}'s success is {episode.success}"
+        obeyed = row.obeyed_llm if by_llm else row.obeyed_slm
+        if obeyed != float(obeyed_injection(episode.steps)):
+            yield f"{row.state_id}: obeyed_{name} is {obeyed}, by {whose}'s episode {obeyed_injection(episode.steps)}"
+        if not row.disagrees and row.obeyed_slm != row.obeyed_llm:
+            yield f"{row.state_id}: obeyed_slm {row.obeyed_slm} is not obeyed_llm {row.obeyed_llm}, of equal actions"
         proposal = row.proposal or ""
         asked = self.biller.asked(view)
         said = step.action.raw_text if by_llm else None if asked is None else asked.text
@@ -175,7 +184,7 @@ class GainsCheck:
         to the byte."""
         if not free_arguments(row.proposal or "", tools):
             yield from without_free_arguments(row)
-        if row.step_idx == 0 and row.features["verifier.v_prev"] != 0:
+        if row.step_idx == 0 and row.features.get("verifier.v_prev", 0) != 0:
             yield f"{row.state_id}: verifier.v_prev is {row.features['verifier.v_prev']}, of a first step it is 0"
         before = row.step_idx - 1
         if self.biller.spelling is not None and before in sound and episode.steps[before].action_source == SLM:
@@ -249,6 +258,11 @@ class GainsCheck:
             for index, (p, again) in enumerate(zip(scores.p, known, strict=True)):
                 if not 0 <= p <= 1 or (again is not None and p != again and recorded_score(p) != again):
                     yield f"{method} on {self.condition}: p[{index}] is {p}, the state's score is {again}"
+
+
+def _share(recorded: float) -> float:
+    """A share of one continuation, where it can be one."""
+    return float(recorded in (0, 1) and recorded)
 
 
 def _usd(recorded: float) -> float:

@@ -151,13 +151,15 @@ def settings_of(results: Path) -> EvaluateSettings:
 def check_setup(
     setup: Setup, settings: EvaluateSettings, tasks: dict[str, list[str]], never_branched: list[str], findings: Findings
 ) -> None:
-    """Hold setup.json to config.yaml, and its tasks to those of the benchmark's split."""
+    """Hold setup.json to config.yaml, and its tasks to those of the benchmark's split. Its choices of a score are held
+    to calibration.json elsewhere."""
     expected = Setup(
         **settings.recorded(),
         benchmark_version=setup.benchmark_version,
         tasks=tasks,
         never_branched=never_branched,
         router_scores=setup.router_scores,
+        choices=setup.choices,
         git_commit=setup.git_commit,
     )
     for item in fields(Setup):

@@ -17,7 +17,7 @@ from r2v.config.methods import OURS
 from r2v.data.episode import Episode, parse_episode
 from r2v.data.schema import from_dict, parse_json
 from r2v.evaluation.audit.check_bills import Biller
-from r2v.evaluation.audit.check_calibration import Thresholds
+from r2v.evaluation.audit.check_calibration import Scores, Thresholds
 from r2v.evaluation.audit.check_decisions import KnownStates, decision_problems
 from r2v.evaluation.audit.check_gains import GainsCheck
 from r2v.evaluation.audit.findings import Findings
@@ -54,6 +54,7 @@ class EpisodesAudit:
     world: RolloutWorld
     biller: Biller
     thresholds: Thresholds
+    scores: Scores
     findings: Findings
     counts: dict[Cell, CellCounts] = field(default_factory=dict)
 
@@ -153,7 +154,7 @@ class EpisodesAudit:
             return None
         for kind, text in self.biller.problems(episode, played.views, threshold, played.seconds):
             self._add(kind, cell, episode, text)
-        for kind, text in states.contradictions(episode):
+        for kind, text in states.contradictions(episode, self.scores.get((method, point), method)):
             self._contradicted(kind, cell, episode, text)
         return played.views
 

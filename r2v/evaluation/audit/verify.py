@@ -16,10 +16,10 @@ from r2v.errors import InputError, R2VError
 from r2v.evaluation.audit.check_bills import Biller
 from r2v.evaluation.audit.check_calibration import (
     CALIBRATION,
-    CalibrationRecord,
     calibration_problems,
     read_calibration,
     router_problems,
+    scores_of,
     thresholds_of,
 )
 from r2v.evaluation.audit.check_config import config_problems
@@ -39,7 +39,7 @@ from r2v.evaluation.audit.folder import EvaluationSummary, check_files, engine_p
 from r2v.evaluation.audit.rebuild_tables import VerifyReport, verify_tables
 from r2v.evaluation.audit.replay_episodes import Cell, CellCounts, EpisodesAudit
 from r2v.evaluation.settings import EvaluateSettings, never_branched
-from r2v.evaluation.setup import SETUP, Setup, planned_files, read_setup
+from r2v.evaluation.setup import SETUP, CalibrationRecord, Setup, choices_of, planned_files, read_setup
 from r2v.evaluation.tables.build import STRUCTURED, require_results
 from r2v.rollout.session import EpisodeSpec, RolloutWorld
 from r2v.storage.artifact_manifest import ARTIFACT_MANIFEST, read_artifact_manifest
@@ -113,8 +113,10 @@ def _verified(results: Path, trust: bool) -> Verified:
     check_setup(setup, settings, tasks, never_branched(world.benchmark, specs), findings)
     content = check_files(results, there, _expected_files(setup, settings, results, there), findings)
     calibration = _calibration(results, settings, world, findings)
-    thresholds = thresholds_of(calibration)
-    audit = EpisodesAudit(results, setup, world, Biller.of(settings, world.benchmark), thresholds, findings)
+    if setup.choices != choices_of(calibration):
+        findings.add(SETUP, "its choices of a score are not those of calibration.json")
+    biller = Biller.of(settings, world.benchmark)
+    audit = EpisodesAudit(results, setup, world, biller, thresholds_of(calibration), scores_of(calibration), findings)
     audit.run()
     _check_artifact(results, settings, calibration, audit, findings)
     tables = _tables(results, findings)

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 
 from r2v.config import METHODS
 from r2v.config.methods import ORACLE, OURS, ROUTERS
+from r2v.evaluation.settings import EvaluateSettings
 from r2v.pipeline.plan.case import Case, Part
-from r2v.pipeline.plan.stage_parts import features_of_episode, routed, routed_features_of_episode
+from r2v.pipeline.plan.stage_parts import (
+    features_of_episode,
+    plays_of_choice,
+    plays_of_thresholds,
+    routed,
+    routed_features_of_episode,
+)
 from r2v.pipeline.plan.workload import Workload, branches, episode
-from r2v.router.thresholds import MOST_PLAYED
-
-
-def plays_of_thresholds(points: int) -> int:
-    """The most times that calibration tasks are played for one method to place thresholds at so many operating points:
-    once to score, once at threshold 1, and once for each point in each round of the search."""
-    return 2 + points * MOST_PLAYED if points else 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,8 @@ def _plays(case: Case, limit: int | None, *, branched: bool = False) -> _Plays:
 
 def _thresholds(case: Case, methods: Sequence[str]) -> Part:
     router, points = case.config.router, len(case.config.evaluation.operating_points)
-    plays = sum(plays_of_thresholds(points + (name != "r2v")) for name in methods)
+    plays = sum(plays_of_thresholds(points + (name != OURS)) for name in methods)
+    plays += plays_of_choice(case, points) if OURS in methods else 0
     one = routed(case, 1.0)
     tasks = case.known.of_split("calibration", router.num_calibration_tasks)
     return Part(
@@ -91,7 +92,7 @@ def _main(case: Case, played: _Plays) -> Part:
 def _method(case: Case, name: str) -> Workload:
     """One episode by a method that is no oracle."""
     if name in ROUTERS:
-        return routed(case, case.config.router.budget)
+        return routed(case, case.config.router.budget, verifier=True if name == "verifier_router" else None)
     if name == "llm_only":
         return case.with_tokens(episode(case.teacher_steps, llm=1), case.teacher_steps)
     steps, samples = case.student_steps, case.config.inference.num_candidates
@@ -133,7 +134,8 @@ def _frontier(case: Case, played: _Plays, methods: int) -> Part:
 def _gains(case: Case, played: _Plays) -> Part:
     """Along episodes of the small policy, or of r2v where its router learnt by rounds."""
     routed_pair = OURS in case.config.evaluation.played and case.config.router.routed_rounds > 0
-    one = routed_features_of_episode(case) if routed_pair else features_of_episode(case)
+    reads = EvaluateSettings.of(case.config).asks_verifier
+    one = (routed_features_of_episode if routed_pair else features_of_episode)(case, verifier=reads)
     return Part(
         name="gains",
         total=one.times(played.episodes),

@@ -20,6 +20,7 @@ from r2v.pipeline.jobs import job
 from r2v.pipeline.plan.case import Case, Part
 from r2v.pipeline.plan.known import Known
 from r2v.pipeline.plan.workload import UNCOUNTED, Workload, branches, branches_at_most, episode
+from r2v.router.choice import ALTERNATIVES, FEWEST_TASKS
 from r2v.router.thresholds import GUARDED, MOST_PLAYED
 from r2v.stages.router_rounds import PLACING_PLAYS
 
@@ -196,28 +197,32 @@ def _acceptance(case: Case) -> Sequence[Part]:
     ]
 
 
-def features_of_episode(case: Case, futures: int = 1) -> Workload:
-    """A roll-out of the small policy with a branch wherever the LLM acts otherwise, and two in each further future."""
+def features_of_episode(case: Case, futures: int = 1, *, verifier: bool | None = None) -> Workload:
+    """A roll-out of the small policy with a branch wherever the LLM acts otherwise, and two in each further future;
+    `verifier` as `observed` has it."""
     steps, each = case.student_steps, case.known.pace.differing * (2 * futures - 1)
     played = branches(steps, each=each, copies=case.known.copies, student=1)
-    return case.with_tokens(observed(case, steps, llm=1) + played, steps)
+    return case.with_tokens(observed(case, steps, llm=1, verifier=verifier) + played, steps)
 
 
-def routed_features_of_episode(case: Case, futures: int = 1) -> Workload:
+def routed_features_of_episode(case: Case, futures: int = 1, *, verifier: bool | None = None) -> Workload:
     """The same of the routed pair, whose router is asked at every step of a branch too, and may ask the LLM."""
     config, steps, each = case.config, case.student_steps, case.known.pace.differing * (2 * futures - 1)
     played = branches(steps, each=each, copies=case.known.copies, student=1, llm=1)
-    samples = config.inference.num_candidates if "samples" in config.router.features else 0
-    played = replace(played, verifier=played.student * (1 + samples), drawn=played.student * (1 + samples))
-    return case.with_tokens(observed(case, steps, llm=2) + played, steps)
+    groups = config.router.features
+    samples = config.inference.num_candidates if "samples" in groups else 0
+    scored = 1 + samples if "verifier" in groups else 0
+    played = replace(played, verifier=played.student * scored, drawn=played.student * (1 + samples))
+    return case.with_tokens(observed(case, steps, llm=2, verifier=verifier) + played, steps)
 
 
-def observed(case: Case, steps: float, *, llm: float = 0) -> Workload:
-    """An episode of the small policy at whose every step features are taken: samples, if they are of its groups, and
-    the verifier's scores of what is proposed. The score of the step before is remembered."""
+def observed(case: Case, steps: float, *, llm: float = 0, verifier: bool | None = None) -> Workload:
+    """An episode of the small policy at whose every step features are taken: samples, and the verifier's scores of what
+    is proposed (None: if they are of the router's groups). The score of the step before is remembered."""
     groups = case.config.router.features
     samples = case.config.inference.num_candidates if "samples" in groups else 0
-    return episode(steps, student=1, samples=samples, llm=llm, verifier=1 + samples)
+    scored = 1 + samples if ("verifier" in groups if verifier is None else verifier) else 0
+    return episode(steps, student=1, samples=samples, llm=llm, verifier=scored)
 
 
 def _futures(case: Case) -> int:
@@ -279,11 +284,25 @@ def router_features(case: Case) -> Sequence[Part]:
     ]
 
 
-def routed(case: Case, share: float) -> Workload:
-    """An episode in which this share of the steps goes to the LLM."""
+def routed(case: Case, share: float, *, verifier: bool | None = None) -> Workload:
+    """An episode in which this share of the steps goes to the LLM; `verifier` as `observed` has it."""
     steps, most = case.student_steps, case.config.inference.max_llm_calls
     calls = share * steps if most is None else min(share * steps, most)
-    return case.with_tokens(observed(case, steps, llm=calls / steps if steps else 0), steps)
+    return case.with_tokens(observed(case, steps, llm=calls / steps if steps else 0, verifier=verifier), steps)
+
+
+def plays_of_thresholds(points: int) -> int:
+    """The most times that calibration tasks are played for one method to place thresholds at so many operating points:
+    once to score, once at threshold 1, and once for each point in each round of the search."""
+    return 2 + points * MOST_PLAYED if points else 0
+
+
+def plays_of_choice(case: Case, points: int) -> int:
+    """The most times that calibration tasks are played to choose r2v's score at so many operating points."""
+    settings = case.config.router
+    tasks = case.known.of_split("calibration", settings.num_calibration_tasks)
+    chooses = settings.choose_score and not tasks < FEWEST_TASKS  # an unknown number may be enough
+    return len(ALTERNATIVES) * plays_of_thresholds(points) if chooses else 0
 
 
 def router(case: Case) -> Sequence[Part]:
@@ -295,7 +314,7 @@ def router(case: Case) -> Sequence[Part]:
         Part(
             name="threshold",
             shared=True,
-            total=one.times(tasks * seeds * (MOST_PLAYED + 1 + guarded)),
+            total=one.times(tasks * seeds * (MOST_PLAYED + 1 + guarded + plays_of_choice(case, 1))),
             unit=one,
             blocks=case.blocks(tasks, seeds),
             alone=case.alone("calibration", settings.num_calibration_tasks),

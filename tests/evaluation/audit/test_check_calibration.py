@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 
 from r2v.config import load
-from r2v.evaluation.audit.check_calibration import CalibrationRecord, calibration_problems, router_problems
+from r2v.evaluation.audit.check_calibration import calibration_problems, router_problems
 from r2v.evaluation.settings import EvaluateSettings
+from r2v.evaluation.setup import CalibrationRecord
+from r2v.router.choice import ComparedScore, PlacedScore, ScoreChoice
+from r2v.router.thresholds import OperatingPoint
 
 OWN = CalibrationRecord(tau=0.25, target=0.1, llm_call_rate=0.1, success=0.75, cost=0.02)
 RECORDS = {
@@ -58,3 +61,36 @@ def test_the_main_point_is_the_one_that_the_router_realised(key: str) -> None:
     found = list(router_problems(RECORDS, {**router, key: 0.5}))
     assert any(problem.startswith("r2v@main") for problem in found), found
     assert len(found) == {"llm_call_rate": 2, "cost": 2}.get(key, 1), "what it realised is the target of main points"
+
+
+AHEAD = ComparedScore(
+    tau=0.5,
+    outcome=OperatingPoint(llm_call_rate=0.25, success=0.875, cost=0.02),
+    difference=0.125,
+    standard_error=0.0625,
+)
+CHOICE = ScoreChoice.of(
+    PlacedScore(tau=0.25, outcome=OperatingPoint(llm_call_rate=0.2, success=0.75, cost=0.02)),
+    {"disagreement_router": AHEAD, "entropy_router": replace(AHEAD, difference=0.03)},
+    60,
+)
+CHOSEN = CalibrationRecord(tau=0.5, target=0.2, llm_call_rate=0.25, success=0.875, cost=0.02, choice=CHOICE)
+
+
+def test_a_choice_of_a_score_follows_from_its_figures() -> None:
+    assert CHOICE.score == "disagreement_router" and problems(**{"r2v@b0.20": CHOSEN}) == []
+    behind = replace(CHOICE, compared={"disagreement_router": replace(AHEAD, difference=0.03)})
+    lies = {
+        "by the figures of the choice it is r2v": replace(CHOSEN, choice=behind),
+        "on 59 calibration tasks": replace(CHOSEN, choice=replace(CHOICE, num_tasks=59)),
+        "are not those of disagreement_router": replace(CHOSEN, tau=0.25),
+        "random_router is no score": replace(CHOSEN, choice=replace(CHOICE, compared={"random_router": AHEAD})),
+        "compared at 0.03 USD": replace(
+            CHOSEN,
+            choice=replace(
+                CHOICE, compared={"disagreement_router": replace(AHEAD, outcome=replace(AHEAD.outcome, cost=0.03))}
+            ),
+        ),
+    }
+    for said, record in lies.items():
+        assert any(said in problem for problem in problems(**{"r2v@b0.20": record})), said

@@ -8,9 +8,8 @@ import pytest
 
 from r2v.config import Config, load
 from r2v.pipeline.plan.dry_run import COUNTS, TIMES, as_json, planned_work, table, time_table, warnings
-from r2v.pipeline.plan.evaluation_parts import plays_of_thresholds
 from r2v.pipeline.plan.known import known_here, known_of
-from r2v.pipeline.plan.stage_parts import parts_of
+from r2v.pipeline.plan.stage_parts import parts_of, plays_of_thresholds
 from r2v.pipeline.plan.wall import Allotted, Seconds, world_seconds
 from r2v.pipeline.plan.workload import Workload
 
@@ -63,17 +62,17 @@ def test_webarenas_candidates_by_hand() -> None:
 
 
 def test_webarenas_router_features_and_evaluation_by_hand() -> None:
-    """A branch where the LLM acts otherwise, at .6 of the states; a router scores an action of every step."""
+    """A branch where the LLM acts otherwise, at .6 of the states; no router reads the verifier."""
     [features] = planned_work("router_features", SHIPPED, KNOWN, DAY).parts
     tasks = KNOWN.branched_of_split("train", 70) + KNOWN.branched_of_split("calibration", 15)
     work = features.part.total
     assert (work.episodes, work.branches) == (tasks, pytest.approx(tasks * 22 * 0.6))
     assert work.student == pytest.approx(tasks * (22 + 0.6 * 22 * 21 / 2))
-    assert (work.llm, work.verifier) == (tasks * 22, tasks * 22)
+    assert (work.llm, work.verifier) == (tasks * 22, 0)
     parts = {one.name: one.part.total for one in planned_work("evaluate", SHIPPED, KNOWN, DAY).parts}
     evaluated, budget = KNOWN.tasks["evaluation"], SHIPPED.router.budget
     main = parts["main table"]
-    assert main.episodes == 4 * evaluated and main.verifier == 2 * evaluated * 22
+    assert main.episodes == 4 * evaluated and main.verifier == 0
     assert main.student == 3 * evaluated * 22
     assert main.llm == pytest.approx(evaluated * (12 + 2 * min(10, budget * 22)))
     assert parts["thresholds"].episodes == 15 * (plays_of_thresholds(0) + plays_of_thresholds(1))

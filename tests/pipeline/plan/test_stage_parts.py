@@ -18,8 +18,7 @@ from r2v.errors import UsageError
 from r2v.evaluation.acceptance import compare_policies
 from r2v.evaluation.acting_settings import ActingSettings
 from r2v.pipeline.jobs import job
-from r2v.pipeline.plan.evaluation_parts import plays_of_thresholds
-from r2v.pipeline.plan.stage_parts import parts_of
+from r2v.pipeline.plan.stage_parts import parts_of, plays_of_thresholds
 from r2v.pipeline.plan.workload import Workload
 from r2v.router.thresholds import MOST_PLAYED, OperatingPoint, RateSearch, search_together
 from r2v.stages.train_verifier import VerifierSettings, _executed
