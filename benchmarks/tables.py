@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 
-from benchmarks import mrp_runs, results_table, robustness_table
+from benchmarks import categories, guarantee, held_out_scores, mrp_runs, results_table, robustness_table
 from benchmarks.headline_figures import Curves
 from benchmarks.placing import MAIN_POINT
 from benchmarks.rivals import is_part
@@ -88,6 +88,9 @@ def _studies() -> dict[str, Callable[[], list[str]]]:
         "make mrp, all runs": mrp_runs.tables,
         "feature groups": lambda: groups_table(_pieces(FOLDER / "students_parts", "noisy"), "noisy"),
         "robustness": _robustness,
+        "categories": lambda: categories.table(categories.stored()),
+        "guarantee": guarantee.table,
+        "held-out scores": held_out_scores.table,
     }
     tables |= {f"students, {condition}": partial(_students, OUTCOMES, condition) for condition in CONDITIONS}
     for folder in ("clean_trained", "babyai", "textworld", "smollm2"):
