@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 
-from benchmarks import categories, guarantee, held_out_scores, mrp_runs, results_table, robustness_table
+from benchmarks import categories, guarantee, held_out_scores, mrp_runs, preference, results_table, robustness_table
 from benchmarks.headline_figures import Curves
 from benchmarks.placing import MAIN_POINT
 from benchmarks.rivals import is_part
@@ -80,6 +80,29 @@ def _robustness() -> list[str]:
     return robustness_table.table({one: _pieces(OUTCOMES, one) for one in ("clean", "noisy", "shift")}, MAIN_POINT)
 
 
+def _outsiders_mark() -> list[str]:
+    """r2v with and without the feature that reads how the world marks what outsiders wrote."""
+    with_it, without = (_pieces(FOLDER / "outsiders_mark" / name, "noisy") for name in ("with", "without"))
+    areas = [areas_of(pieces, "noisy", [OURS, "entropy"]) for pieces in (with_it, without)]
+    leads = {
+        "r2v with the mark": areas[0][0][OURS],
+        "r2v without it": areas[1][0][OURS],
+        "with it less without it": areas[0][0][OURS] - areas[1][0][OURS],
+        "with it, lead over entropy": areas[0][1]["entropy"],
+        "without it, lead over entropy": areas[1][1]["entropy"],
+    }
+    drawn = {name: over_students(values) for name, values in leads.items()}
+    rows = [f"| {name} | {draws[0]:.3f} {bounds(draws[1:])} |" for name, draws in drawn.items()]
+    return [f"| {len(with_it)} training seeds, noisy | APGR |", "|---|---|", *rows]
+
+
+def _preference() -> list[str]:
+    paths = sorted(preference.OUTCOMES.glob("student-*.jsonl.zst"))
+    if not paths:
+        raise FileNotFoundError(f"{preference.OUTCOMES}: no piece")
+    return ["```text", *preference.table([preference.read_piece(path) for path in paths]), "```"]
+
+
 def _studies() -> dict[str, Callable[[], list[str]]]:
     """Every table by its name."""
     tables: dict[str, Callable[[], list[str]]] = {
@@ -91,6 +114,8 @@ def _studies() -> dict[str, Callable[[], list[str]]]:
         "categories": lambda: categories.table(categories.stored()),
         "guarantee": guarantee.table,
         "held-out scores": held_out_scores.table,
+        "mark of outsiders": _outsiders_mark,
+        "preference step": _preference,
     }
     tables |= {f"students, {condition}": partial(_students, OUTCOMES, condition) for condition in CONDITIONS}
     for folder in ("clean_trained", "babyai", "textworld", "smollm2"):
