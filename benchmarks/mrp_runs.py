@@ -66,7 +66,8 @@ def make(seed: int, kernels: str, config: Path, folder: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(Path.cwd()), **KERNELS[kernels]}
     began = resource.getrusage(resource.RUSAGE_CHILDREN)
     command = [sys.executable, "-m", "r2v", "run", "--config", str(config.resolve()), "--seed", str(seed)]
-    subprocess.run([*command, "--without", "ablations", "report"], cwd=work, env=environment, check=True)
+    command += ["--without", "ablations", "--overrides", "logging.report=false"]
+    subprocess.run(command, cwd=work, env=environment, check=True)
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     (results,) = (path.parent for path in (work / "results").glob("*/setup.json"))
     capability = "import torch; print(torch.backends.cpu.get_cpu_capability())"
