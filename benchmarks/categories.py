@@ -6,14 +6,18 @@ Students of `benchmarks/students.py`, at the thresholds of their noisy pieces' m
 clean and once under each of the twelve categories alone, at one probability and the default severity; of some no
 training has seen anything. Printed: success of each method as a mean over students and tasks, what it loses from clean
 with a 95 % bootstrap over students and tasks, and how much less r2v loses than the small policy and than each router.
+Kept in benchmarks/outcomes/categories; `python -m benchmarks.tables` prints the table.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -21,17 +25,20 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 
 from benchmarks.looks import LEDGER, look_at, open_look
+from benchmarks.placing import MAIN_POINT, POINTS, walks
 from benchmarks.rivals import rivals
 from benchmarks.robustness_table import drawn
-from benchmarks.routing_tree import RoutingTree
+from benchmarks.routing_tree import RoutingTree, own_score, scores_of
 from benchmarks.student_pieces import Piece, bounds
-from benchmarks.students import DESK, MAIN_POINT, OUTCOMES, POINTS, fresh_specs, student, walks
+from benchmarks.students import DESK, OUTCOMES, fresh_specs, student
 from r2v.config import CategoryConfig, Config, PerturbationsConfig, load
 from r2v.config.methods import OURS
 from r2v.evaluation.statistics import FloatArray
+from r2v.storage.files import write_json
 
 METHODS = ("slm_only", "entropy", "disagreement", OURS, "llm_only")
 PROBABILITY = 0.2
+KEPT = Path("benchmarks/outcomes/categories")
 CLEAN = "clean"
 
 
@@ -43,21 +50,33 @@ def conditions() -> dict[str, PerturbationsConfig]:
     return {name: PerturbationsConfig(held_out=[], **some) for name, some in {CLEAN: nothing, **alone}.items()}
 
 
-def solved(config: Config, number: int, num_tasks: int, first_task: int) -> dict[str, FloatArray]:
-    """Of a student by condition: 1 for success, (methods, tasks)."""
+def solved(config: Config, number: int, num_tasks: int, first_task: int) -> dict[str, list[list[int]]]:
+    """Of a student by condition: 1 for success, by method and task."""
     made = student(config)
     everybody = rivals(config, made.rows, {task.task_id: task.goal for task in made.runner.world.benchmark.tasks()})
     placed = Piece.read(OUTCOMES / f"student-{number}-noisy.jsonl.zst").head["thresholds"]
-    taus = {name: placed[name][POINTS.index(MAIN_POINT)]["tau"] for name in METHODS if name in placed}
-    taus |= {"slm_only": 1.0, "llm_only": 0.0}
+    scores, alone = scores_of(everybody.values()), own_score(everybody[OURS])
+    plans = {"slm_only": (alone, 1.0), "llm_only": (alone, 0.0)}
+    for name in METHODS:
+        if name in placed:
+            one = placed[name][POINTS.index(MAIN_POINT)]
+            plans[name] = scores[one["score"]], one["tau"]
     found = {}
     for name, perturbations in conditions().items():
         runner = replace(made.runner, world=replace(made.runner.world, perturbations=perturbations))
         trees = [RoutingTree(runner, spec) for spec in fresh_specs(config, runner, "noisy", num_tasks, first_task)]
-        played = walks(trees, [(everybody.get(method, everybody[OURS]), taus[method]) for method in METHODS])
-        found[name] = np.array([[one.success for one in episodes] for episodes in played], float)
-        print(f"student {number}, {name}: {found[name].mean(axis=1).round(3).tolist()}", flush=True)
+        played = walks(trees, [plans[method] for method in METHODS])
+        found[name] = [[int(one.success) for one in episodes] for episodes in played]
+        print(f"student {number}, {name}: {[round(fmean(row), 3) for row in found[name]]}", flush=True)
     return found
+
+
+def stored(folder: Path = KEPT) -> list[dict[str, FloatArray]]:
+    """What `solved` found of every student that was played. Raises FileNotFoundError where none was."""
+    paths = sorted(folder.glob("student-*.json"))
+    if not paths:
+        raise FileNotFoundError(f"{folder}: no student")
+    return [{name: np.array(rows, float) for name, rows in json.loads(path.read_text()).items()} for path in paths]
 
 
 def table(found: Sequence[dict[str, FloatArray]]) -> list[str]:
@@ -88,11 +107,12 @@ def main() -> None:
     parser.add_argument("--again", default="", metavar="WHY", help="read tasks that the ledger says were read")
     asked = parser.parse_args()
     open_look(LEDGER, look_at("desk", asked.first_task, asked.num_tasks, "benchmarks/categories.py", asked.again))
-    found = [
-        solved(load(DESK, [f"seed={n}", f"prefix=student{n}"]), n, asked.num_tasks, asked.first_task)
-        for n in asked.students
-    ]
-    print("\n".join(table(found)))
+    for number in asked.students:
+        path = KEPT / f"student-{number}.json"
+        if not path.exists():
+            config = load(DESK, [f"seed={number}", f"prefix=student{number}"])
+            write_json(path, solved(config, number, asked.num_tasks, asked.first_task))
+    print("\n".join(table(stored())))
 
 
 if __name__ == "__main__":

@@ -6,41 +6,72 @@ Of each student of `benchmarks/students.py` (noisy desk): the largest of ten thr
 that at most a share alpha of tasks fails, wrong with probability delta (`r2v.router.thresholds.guarantee`; thresholds
 are quantiles of training scores), or why there is none; then r2v's episodes at that threshold on further tasks: what
 share failed, with its 95 % interval, what share of the steps the LLM took, and how many USD of an LLM-only episode.
+Kept in benchmarks/outcomes/guarantee.jsonl; `python -m benchmarks.tables` prints the table.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
-from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from statistics import fmean
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from benchmarks.looks import LEDGER, look_at, open_look
+from benchmarks.placing import point_of, walks
 from benchmarks.rivals import rivals
-from benchmarks.routing_tree import RoutingTree
-from benchmarks.students import DESK, fresh_specs, point_of, student, walks
+from benchmarks.routing_tree import RoutingTree, own_score
+from benchmarks.students import DESK, fresh_specs, student
 from r2v.config import Config, load
 from r2v.config.methods import OURS
 from r2v.evaluation.settings import EvaluateSettings
 from r2v.evaluation.statistics import wilson
-from r2v.router.labels import labelled
 from r2v.router.thresholds import guarantee, guarded_thresholds
-from r2v.router.training import fit
+from r2v.router.training import fit_routers
 
+OUTCOMES = Path("benchmarks/outcomes/guarantee.jsonl")
 ALPHAS = (0.1, 0.2, 0.3, 0.4)
 DELTA = 0.1
 
 
-def lines_of(config: Config, number: int, num_tasks: int, first_task: int) -> Sequence[str]:
-    """What is printed of a student: a line for each alpha."""
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """A promise to a student, and what came of it on new tasks; without a threshold there is none."""
+
+    student: int
+    alpha: float
+    verdict: str
+    tau: float | None = None
+    failed_in_calibration: float = 0.0
+    calibration_tasks: int = 0
+    failed: int = 0
+    tasks: int = 0
+    llm_call_rate: float = 0.0
+    usd_of_llm_only: float = 0.0
+
+    def row(self) -> str:
+        """Of the table."""
+        if self.tau is None:
+            return f"| {self.student} | {self.alpha:g} | {self.verdict} | | | |"
+        low, high = wilson(self.failed, self.tasks)
+        return (
+            f"| {self.student} | {self.alpha:g} | "
+            f"{self.tau:.4f}: {self.failed_in_calibration:.3f} of {self.calibration_tasks} | "
+            f"{self.failed / self.tasks:.3f} [{low:.3f}, {high:.3f}] | {self.llm_call_rate:.2f} | "
+            f"{self.usd_of_llm_only:.2f} |"
+        )
+
+
+def held(config: Config, number: int, num_tasks: int, first_task: int) -> list[Held]:
+    """Each promise to a student, played."""
     made = student(config)
     runner, benchmark = made.runner, made.runner.world.benchmark
-    ours = rivals(config, made.rows, {task.task_id: task.goal for task in benchmark.tasks()})[OURS]
-    known = labelled(made.rows, config.router.label, config.router.gain_per_usd)
-    model = fit(known, config.router, config.seed)
-    taus = guarded_thresholds(model.predict(row.features) for row in known if row.split == "train")
+    ours = own_score(rivals(config, made.rows, {task.task_id: task.goal for task in benchmark.tasks()})[OURS])
+    model, _ = fit_routers(made.rows, config.router, config.seed)
+    taus = guarded_thresholds(model.predict(row.features) for row in made.rows if row.split == "train")
     trees = [RoutingTree(runner, spec) for spec in EvaluateSettings.of(config).calibration_specs(benchmark)]
     played = dict(zip(taus, walks(trees, [(ours, tau) for tau in taus]), strict=True))
     losses = {tau: [float(not one.success) for one in episodes] for tau, episodes in played.items()}
@@ -48,25 +79,39 @@ def lines_of(config: Config, number: int, num_tasks: int, first_task: int) -> Se
     chosen = sorted({one.tau for one in promised.values() if one.tau is not None})
     fresh = [RoutingTree(runner, spec) for spec in fresh_specs(config, runner, "noisy", num_tasks, first_task)]
     llm, *rest = walks(fresh, [(ours, tau) for tau in (0.0, *chosen)])
-    found = dict(zip(chosen, rest, strict=True))
-    lines = []
-    for alpha, one in promised.items():
-        if one.tau is None:
-            lines.append(f"| {number} | {alpha:g} | {one.verdict} | | | |")
-            continue
-        episodes = found[one.tau]
-        failures, point = sum(not episode.success for episode in episodes), point_of(episodes)
-        low, high = wilson(failures, num_tasks)
-        lines.append(
-            f"| {number} | {alpha:g} | {one.tau:.4f}: {fmean(losses[one.tau]):.3f} of {one.n} | "
-            f"{failures / num_tasks:.3f} [{low:.3f}, {high:.3f}] | {point.llm_call_rate:.2f} | "
-            f"{point.cost / point_of(llm).cost:.2f} |"
-        )
-    return lines
+    by_tau = dict(zip(chosen, rest, strict=True))
+    outcomes = []
+    for alpha, promise in promised.items():
+        outcome = Held(student=number, alpha=alpha, verdict=promise.verdict)
+        if promise.tau is not None:
+            episodes = by_tau[promise.tau]
+            outcome = replace(
+                outcome,
+                tau=promise.tau,
+                failed_in_calibration=fmean(losses[promise.tau]),
+                calibration_tasks=promise.n,
+                failed=sum(not episode.success for episode in episodes),
+                tasks=num_tasks,
+                llm_call_rate=point_of(episodes).llm_call_rate,
+                usd_of_llm_only=point_of(episodes).cost / point_of(llm).cost,
+            )
+        outcomes.append(outcome)
+    return outcomes
+
+
+def stored(path: Path = OUTCOMES) -> list[Held]:
+    """What is kept. Raises FileNotFoundError where nothing is."""
+    return [Held(**json.loads(line)) for line in path.read_text().splitlines()]
+
+
+def table(path: Path = OUTCOMES) -> list[str]:
+    """Of all students that were played. Raises FileNotFoundError where none was."""
+    heads = "student | alpha | threshold: failed in calibration | failed here | LLM steps | USD, of llm_only's"
+    return [f"| {heads} |", "|" + "---|" * 6, *(one.row() for one in stored(path))]
 
 
 def main() -> None:
-    """Print the table."""
+    """Play, keep what came of it, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--students", type=int, nargs="+", default=[0, 1, 2, 3, 4], help="seeds")
     parser.add_argument(
@@ -76,11 +121,14 @@ def main() -> None:
     parser.add_argument("--again", default="", metavar="WHY", help="read tasks that the ledger says were read")
     asked = parser.parse_args()
     open_look(LEDGER, look_at("desk", asked.first_task, asked.num_tasks, "benchmarks/guarantee.py", asked.again))
-    print("| student | alpha | threshold: failed in calibration | failed here | LLM steps | USD, of llm_only's |")
-    print("|" + "---|" * 6)
-    for number in asked.students:
+    OUTCOMES.parent.mkdir(parents=True, exist_ok=True)
+    played = {one.student for one in stored()} if OUTCOMES.exists() else set()
+    for number in sorted(set(asked.students) - played):
         config = load(DESK, [f"seed={number}", f"prefix=student{number}"])
-        print("\n".join(lines_of(config, number, asked.num_tasks, asked.first_task)), flush=True)
+        lines = [json.dumps(asdict(one)) for one in held(config, number, asked.num_tasks, asked.first_task)]
+        with OUTCOMES.open("a") as file:
+            file.writelines(f"{line}\n" for line in lines)
+    print("\n".join(table()))
 
 
 if __name__ == "__main__":

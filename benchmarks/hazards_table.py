@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.placing import MAIN_POINT
+from benchmarks.rivals import WITHOUT
 from benchmarks.student_pieces import Piece, bounds, resamples
-from benchmarks.students import HAZARDS, MAIN_POINT
+from benchmarks.students import HAZARDS
 from r2v.data.injections import INJECTION
 from r2v.evaluation.statistics import FloatArray
 
@@ -16,7 +18,8 @@ from r2v.evaluation.statistics import FloatArray
 def hazards_table(pieces: Sequence[Piece], condition: str, methods: Sequence[str]) -> list[str]:
     """Attack success, and success by category of perturbation, at the main point: of each method over the episodes that
     its own path was hit in, all students together, with a 95 % bootstrap over tasks. Nothing where no piece says."""
-    keys = [("slm_only", ""), ("llm_only", ""), *((name, MAIN_POINT) for name in methods if name[:8] != "without ")]
+    whole = [name for name in methods if not name.startswith(WITHOUT)]
+    keys = [("slm_only", ""), ("llm_only", ""), *((name, MAIN_POINT) for name in whole)]
     told = [piece for piece in pieces if "hit" in piece.cells[condition, *keys[0]]]
     if not told:
         return []

@@ -5,22 +5,25 @@
 Of each file of router features (a student each): the calibration tasks are cut into two halves; the router is fitted on
 the training tasks, Platt's two numbers on one half, and the other is scored; then the halves change places. ECE (15
 bins), Brier beside that of the base rate, and AUROC of "the LLM's step gains here", over all states and over those that
-can still be saved, where entropy's stands beside the router's.
+can still be saved, where entropy's stands beside the router's. Kept in benchmarks/outcomes/held_out_scores.jsonl.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
 
 from r2v.config import RouterConfig
 from r2v.router.labels import FeatureRow, labelled, read_rows
-from r2v.router.training import fit
+from r2v.router.training import fit_routers
+from r2v.storage.files import write_lines
 from r2v.verifier.scores import auroc, brier, ece
 
+OUTCOMES = Path("benchmarks/outcomes/held_out_scores.jsonl")
 ENTROPY = "uncertainty.entropy_max"
 
 
@@ -41,13 +44,13 @@ class HeldOut:
 
 def held_out(rows: Sequence[FeatureRow], cfg: RouterConfig, seed: int = 0) -> HeldOut:
     """Scores of every calibration task by a router that has not seen it."""
-    known = labelled(rows, "counterfactual")
+    known = labelled(rows, "counterfactual", cfg.gain_per_usd, cfg.canary_price)
     train = [row for row in known if row.split == "train"]
     tasks = sorted({row.task_id for row in known if row.split == "calibration"})
     scored: list[tuple[FeatureRow, float]] = []
     for half in (tasks[::2], tasks[1::2]):
         calibrates = [row for row in known if row.split == "calibration" and row.task_id not in half]
-        model = fit([*train, *calibrates], cfg, seed)
+        model, _ = fit_routers([*train, *calibrates], cfg, seed)
         scored += [(row, model.predict(row.features)) for row in known if row.task_id in half]
     y, p = [float(row.y_escalate or 0) for row, _ in scored], [score for _, score in scored]
     doubt = [row.features[ENTROPY] for row, _ in scored]
@@ -69,21 +72,28 @@ def held_out(rows: Sequence[FeatureRow], cfg: RouterConfig, seed: int = 0) -> He
     )
 
 
+def table(path: Path = OUTCOMES) -> list[str]:
+    """A row for each student. Raises FileNotFoundError where none was scored."""
+    heads = "student | states | ECE | Brier | of the base rate | AUROC | entropy | savable | AUROC there | entropy"
+    rows = [f"| {heads} |", "|" + "---|" * 10]
+    for number, line in enumerate(path.read_text().splitlines()):
+        one = HeldOut(**json.loads(line))
+        figures = [one.ece, one.brier, one.brier_constant, one.router, one.entropy]
+        there = [one.router_savable, one.entropy_savable]
+        texts = ["" if figure is None else f"{figure:.3f}" for figure in (*figures, *there)]
+        rows.append(f"| {number} | {one.states} | {' | '.join(texts[:5])} | {one.savable} | {' | '.join(texts[5:])} |")
+    return rows
+
+
 def main() -> None:
-    """Print a line a file."""
+    """Score each file, keep the figures, and print them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", type=Path, nargs="+")
-    parser.add_argument("--model", nargs="+", default=["boosting"], help="default: %(default)s")
+    parser.add_argument("files", type=Path, nargs="+", help="of the students, in the order of their seeds")
+    parser.add_argument("--model", default="boosting", help="default: %(default)s")
     asked = parser.parse_args()
-    print("| model | states | ECE | Brier | of the base rate | AUROC | entropy | savable | AUROC there | entropy |")
-    print("|" + "---|" * 10)
-    for path in asked.files:
-        for model in asked.model:
-            one = held_out(read_rows(path), RouterConfig(model=model))
-            figures = [one.ece, one.brier, one.brier_constant, one.router, one.entropy]
-            there = [one.router_savable, one.entropy_savable]
-            texts = ["" if figure is None else f"{figure:.3f}" for figure in (*figures, *there)]
-            print(f"| {model} | {one.states} | {' | '.join(texts[:5])} | {one.savable} | {' | '.join(texts[5:])} |")
+    scored = [held_out(read_rows(path), RouterConfig(model=asked.model), seed) for seed, path in enumerate(asked.files)]
+    write_lines(OUTCOMES, (json.dumps(asdict(one)) for one in scored))
+    print("\n".join(table()))
 
 
 if __name__ == "__main__":

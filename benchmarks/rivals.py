@@ -3,23 +3,19 @@
 Those of `r2v.router.baselines`, and beside them
 
     margin                the least margin between the two likeliest tokens of the proposal (UCCI, arXiv 2605.18796)
-    sequence_logprob      the proposal's log-probability, summed over its tokens
     agreement             K further samples of the small policy: the share that is not the proposal, free arguments
                           aside; equal shares in the order of the entropy. The samples are on the bill
     whole_episode         RouteLLM (arXiv 2406.18665), Hybrid-LLM (2404.14618): the goal alone says whether the small
                           policy's episode will fail; all of an episode or nothing of it. It learns from the tasks of
                           round 0 alone: in later rounds a router plays, and nobody knows whether the small policy
                           alone would have failed
-    once_only             SWE-Router (2607.00053): from the state so far, whether the small policy's episode will fail;
-                          from the first step that is asked about on, the LLM acts
     fitted_q              2502.04576: fitted Q iteration over the recorded transitions, success less a price of asking;
                           of the action that was not taken the target is its executed outcome. It sees its calls so far
-    stage_score           what gateways ship: points for a failed page, a repeated action, an argument that nobody has
-                          shown, an action that cannot be read, and late steps
     judge                 AutoMix (2310.11962) with the best judge there can be: the LLM reads conversation and
                           proposal, for the price of its prompt as billed and a word, and says whether it would act so
 
-The learned ones are fitted on the rows that r2v learns from, of training and calibration tasks.
+SWE-Router (`benchmarks/swe_router.py`) and Switchyard as shipped (`benchmarks/switchyard_peer.py`) have modules of
+their own. The learned ones are fitted on the rows that r2v learns from, of training and calibration tasks.
 """
 
 from __future__ import annotations
@@ -28,18 +24,22 @@ import math
 import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 
-from benchmarks.routing_tree import EVER, Judged, Node, Rival, RoutingTree
+from benchmarks.routing_tree import EVER, Family, Judged, Method, Node, Rival, RoutingTree, own_score
 from r2v.config import Config, RouterConfig
+from r2v.config.methods import OURS
 from r2v.evaluation.statistics import FloatArray
 from r2v.router.baselines import FIXED_SCORES, Instruments
+from r2v.router.choice import FEWEST_TASKS, ComparedScore, PlacedScore, ScoreChoice, available
 from r2v.router.features import select
 from r2v.router.labels import FeatureRow, LabelKind, disagrees, labelled
 from r2v.router.models import BoostedModel, sigmoid
-from r2v.router.training import exported_tree, fit, matrix
+from r2v.router.thresholds import OperatingPoint
+from r2v.router.training import exported_tree, fit, fit_routers, matrix
 
 GOAL_WORDS = 48
 """Buckets that the words of a goal are hashed into."""
@@ -47,53 +47,82 @@ ROUNDS_OF_Q = 8
 """Bellman backups: as many as an episode has steps that matter."""
 PRICE_OF_ASKING = 0.1
 """Of one LLM step, in successes."""
+WITHOUT = "without "
+"""Begins the name of r2v fitted without a group of features."""
+BLEND, GAIN, CASE_SUPPORT = "r2v, blend without choice", "r2v, gain alone", "case_support alone"
+"""Parts of r2v that are played on their own."""
 CALLS_SO_FAR = "progress.llm_calls_used_fraction"
 """The feature that says how much of the LLM's calls is left, which `fitted_q` reads whatever groups it is given."""
 
 
-def rivals(config: Config, rows: Sequence[FeatureRow], goals: Mapping[str, str]) -> dict[str, Rival]:
-    """Name -> rival, r2v the first. `goals`: of the rows' tasks."""
+def rivals(config: Config, rows: Sequence[FeatureRow], goals: Mapping[str, str]) -> dict[str, Method]:
+    """Name -> method, r2v the first. `goals`: of the rows' tasks."""
     cfg, seed = config.router, config.seed
-
-    def learned(name: str, some: Sequence[FeatureRow], label: LabelKind, model: str) -> Rival:
-        return _learned(name, some, label, replace(cfg, model=model), seed)
-
     first = [row for row in rows if row.round == 0]
-    made = [
-        learned("r2v", rows, "counterfactual", cfg.model),
-        learned("round 0 alone", first, "counterfactual", "logistic"),
-        learned("disagreement", rows, "disagreement", cfg.model),
-        replace(learned("once_only", first, "episode", cfg.model), stays=EVER),
+    blend, disagreement = fit_routers(rows, cfg, seed)
+    scores = [
+        _of_features("disagreement", disagreement.predict),
+        *(_fixed(name) for name in FIXED_SCORES),
+        _learned("round 0 alone", first, "counterfactual", replace(cfg, model="logistic"), seed),
         Rival(name="whole_episode", judged=_whole_episode(first, goals, cfg, seed), stays=EVER),
         _of_features("fitted_q", fitted_q(rows, cfg, seed).score),
-        *(_fixed(name) for name in FIXED_SCORES),
         Rival(name="margin", judged=_margin),
-        Rival(name="sequence_logprob", judged=_sequence_logprob),
         Rival(name="agreement", judged=_agreement),
-        _of_features("stage_score", stage_score),
         Rival(name="judge", judged=_judge(config)),
     ]
-    return {rival.name: rival for rival in made}
+    named = {score.name: score for score in scores}
+    alternatives = available(rows[0].features) if cfg.choose_score else ()
+    others = [named[name.removesuffix("_router")] for name in alternatives]
+    ours = Family(name=OURS, members=(_of_features(BLEND, blend.predict), *others), prefer=preferred)
+    return {OURS: ours, **named}
 
 
-def without_groups(config: Config, rows: Sequence[FeatureRow]) -> dict[str, Rival]:
-    """r2v without each group of its features, fitted anew on the same rows and labels: what the group is worth."""
-    cfg = config.router
-    made = [
-        _learned(
-            f"without {group}",
-            rows,
-            "counterfactual",
-            replace(cfg, features=[other for other in cfg.features if other != group]),
-            config.seed,
+def preferred(members: Mapping[str, Mapping[str, Any]], num_tasks: int) -> str:
+    """The score that the product acts by (`r2v.router.choice`)."""
+    own, *others = members
+
+    def outcome(name: str) -> OperatingPoint:
+        return OperatingPoint(**{one.name: members[name][one.name] for one in fields(OperatingPoint)})
+
+    if num_tasks < FEWEST_TASKS:
+        return own
+    compared = {
+        name: ComparedScore(
+            tau=members[name]["tau"],
+            outcome=outcome(name),
+            difference=members[name]["difference"],
+            standard_error=members[name]["standard_error"],
         )
-        for group in cfg.features
-    ]
-    return {rival.name: rival for rival in made}
+        for name in others
+    }
+    choice = ScoreChoice.of(PlacedScore(tau=members[own]["tau"], outcome=outcome(own)), compared, num_tasks)
+    return own if choice.score == OURS else choice.score
+
+
+def is_part(name: str) -> bool:
+    """True for a part of r2v, or r2v without a part; these are no baselines."""
+    return name.startswith(WITHOUT) or name in (BLEND, GAIN, CASE_SUPPORT)
+
+
+def parts(config: Config, rows: Sequence[FeatureRow], ours: Method) -> dict[str, Method]:
+    """Parts of r2v on their own, for the ablation rows (`PARTS` of `benchmarks/students_table.py`). A new part is one
+    more score here: a fitted `RouterModel` by `_of_features`, or any `Rival`."""
+    return {BLEND: own_score(ours), GAIN: _learned(GAIN, rows, "counterfactual", config.router, config.seed)}
+
+
+def without_groups(config: Config, rows: Sequence[FeatureRow]) -> dict[str, Method]:
+    """r2v's own score without each group of its features, fitted anew on the same rows and labels: what the group is
+    worth."""
+    cfg, methods = config.router, {}
+    for group in cfg.features:
+        left = replace(cfg, features=[other for other in cfg.features if other != group])
+        name = f"{WITHOUT}{group}"
+        methods[name] = _of_features(name, fit_routers(rows, left, config.seed)[0].predict)
+    return dict(methods)
 
 
 def _learned(name: str, rows: Sequence[FeatureRow], label: LabelKind, cfg: RouterConfig, seed: int) -> Rival:
-    fitted = fit(labelled(rows, label, cfg.gain_per_usd), replace(cfg, label=label), seed)
+    fitted = fit(labelled(rows, label, cfg.gain_per_usd, cfg.canary_price), replace(cfg, label=label), seed)
     return _of_features(name, fitted.predict)
 
 
@@ -133,12 +162,6 @@ async def _margin(tree: RoutingTree, node: Node) -> tuple[float, float]:
     return 1 - min(act.proposal.samples[0].margins), 0.0
 
 
-async def _sequence_logprob(tree: RoutingTree, node: Node) -> tuple[float, float]:
-    act = await tree.kept(node)
-    assert act.proposal is not None
-    return 1 - math.exp(sum(act.proposal.samples[0].logprobs)), 0.0
-
-
 async def _agreement(tree: RoutingTree, node: Node) -> tuple[float, float]:
     features, read = await features_of(tree, node, Instruments(samples=True))
     doubt = 1 - math.exp(-features["uncertainty.entropy_max"])
@@ -157,20 +180,6 @@ def _judge(config: Config) -> Judged:
         return 0.9 * differs + 0.1 * doubt, read
 
     return judged
-
-
-def stage_score(features: Mapping[str, float]) -> float:
-    """Points by hand, set before anything was played."""
-    points = (
-        2 * features["page.obs_is_error"]
-        + 2 * min(features["page.repeat_action"], 2.0)
-        + 2 * features["page.args_unseen"]
-        + 3 * features["tool.unparseable"]
-        + features["progress.step_fraction"]
-        + 0.5 * min(features["page.num_errors"], 3.0)
-        + 0.5 * features["page.obs_untrusted_lines"]
-    )
-    return 1 - math.exp(-points / 2)
 
 
 def goal_features(goal: str) -> dict[str, float]:

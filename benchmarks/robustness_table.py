@@ -14,8 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.placing import MAIN_POINT, POINTS
 from benchmarks.student_pieces import DRAWS, Piece, generator_of
-from benchmarks.students import MAIN_POINT, OUTCOMES, POINTS
+from benchmarks.students import OUTCOMES
 from r2v.config.methods import OURS
 from r2v.errors import UsageError
 from r2v.evaluation.statistics import FloatArray, percentile_interval

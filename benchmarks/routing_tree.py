@@ -12,7 +12,7 @@ of the node above it, and an outcome is what the world said at a leaf.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,6 +48,7 @@ class Node:
 class Walked:
     """A routed episode: its outcome, its bill in USD as billed, its steps, which of them asked, and its actions."""
 
+    task_id: str
     success: bool
     cost: float
     asked: tuple[bool, ...]
@@ -89,6 +90,38 @@ class Rival:
     name: str
     judged: Judged
     stays: int = 1
+    before_proposal: bool = False
+    """True: it decides before the small policy is called, so where it asks the LLM no proposal is billed."""
+
+
+Prefer = Callable[[Mapping[str, Mapping[str, Any]], int], str]
+"""The name of the score to play, from what each one came to on so many calibration tasks (`Placement` of
+`benchmarks/placing.py`). The first is the family's own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """A method that plays one of several scores at each operating point, the one that calibration tasks prefer there.
+    A member may be a rival of its own right too; it is placed once."""
+
+    name: str
+    members: tuple[Rival, ...]
+    """Its own score first."""
+    prefer: Prefer
+
+
+Method = Rival | Family
+
+
+def own_score(method: Method) -> Rival:
+    """The score that a method goes by where nothing was chosen."""
+    return method.members[0] if isinstance(method, Family) else method
+
+
+def scores_of(methods: Iterable[Method]) -> dict[str, Rival]:
+    """Name -> score, of all scores that these methods may play."""
+    members = [one for method in methods for one in (method.members if isinstance(method, Family) else (method,))]
+    return {member.name: member for member in members}
 
 
 class RoutingTree:
@@ -155,13 +188,14 @@ async def walk(tree: RoutingTree, rival: Rival, tau: float) -> Walked:
         hazards.meet(node.hits)
         asks = tau <= 0 or len(asked) < stays_until  # the small policy is not called then
         if not asks:
-            cost += (await tree.kept(node)).bill.cached_cost
             if needs_score(tau):
                 score, read = await judged(tree, node, rival)
                 scores.append(score)
                 cost += read
                 asks = escalates(score, tau)
                 stays_until = len(asked) + rival.stays if asks else 0
+            if not (asks and rival.before_proposal):
+                cost += (await tree.kept(node)).bill.cached_cost
         if asks:
             cost += (await tree.asked(node)).bill.cached_cost
         asked.append(asks)
@@ -171,6 +205,7 @@ async def walk(tree: RoutingTree, rival: Rival, tau: float) -> Walked:
     if node.fault is not None:
         raise RuntimeError(f"{tree.spec.task.task_id}: {node.fault}")
     return Walked(
+        task_id=tree.spec.task.task_id,
         success=node.success,
         cost=cost,
         asked=tuple(asked),

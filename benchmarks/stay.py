@@ -21,9 +21,10 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.cached_cost import Lengths, llm_usd, price_of
+from benchmarks.placing import walks
 from benchmarks.rivals import rivals
-from benchmarks.routing_tree import EVER, RoutingTree, Walked
-from benchmarks.students import student, walks
+from benchmarks.routing_tree import EVER, RoutingTree, Walked, own_score
+from benchmarks.students import student
 from r2v.config import Config, load
 from r2v.config.methods import OURS
 from r2v.console import text_table
@@ -58,7 +59,7 @@ def swept(
     rate = price_of(model)
     cache = PromptCache.of(rate.input, config.cost.cache, rate.cached, rate.write_5m)
     runner = trees[0].runner
-    ours = rivals(config, rows, {task.task_id: task.goal for task in runner.world.benchmark.tasks()})[OURS]
+    ours = own_score(rivals(config, rows, {task.task_id: task.goal for task in runner.world.benchmark.tasks()})[OURS])
     (alone,) = walks(trees, [(ours, SCORE_ONLY)])
     scores = [score for one in alone for score in one.scores if 0 < score < 1]
     taus = [1.0, 0.0, *np.quantile(scores, np.linspace(0.4, 0.98, THRESHOLDS)).tolist()]

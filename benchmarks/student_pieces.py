@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 import zstandard
+from numpy.typing import NDArray
 
-from benchmarks.students import POINTS
+from benchmarks.placing import POINTS
 from r2v.config.methods import OURS
 from r2v.errors import UsageError
 from r2v.evaluation.frontier import Curve
@@ -53,12 +54,11 @@ class Piece:
         cost, success = (np.stack(axis, axis=1) for axis in zip(*drawn, strict=True))
         return cost, success
 
-    def success_for(self, condition: str, method: str, usd: float, counts: FloatArray) -> float:
-        """Success for so many dollars an episode, on the line between a method's two points beside them; of the first
-        draw of tasks."""
-        cost, success = (axis[0] for axis in self.curve(condition, method, counts[:1]))
-        order = np.lexsort((success, cost))
-        return float(np.interp(usd, cost[order], success[order]))
+    def success_for(self, condition: str, method: str, usd: FloatArray, counts: FloatArray) -> FloatArray:
+        """Success for so many dollars an episode, on the line between a method's two points beside them, in every draw
+        of tasks, (draws,)."""
+        cost, success = self.curve(condition, method, counts)
+        return interpolated(cost, success, usd)
 
     def placed(self, method: str) -> list[float]:
         """What the method cost on calibration tasks where it was placed, over what r2v cost there, by point."""
@@ -70,6 +70,34 @@ class Piece:
         cost, success = self.curve(condition, method, counts)
         low, high = ((cost[:, end], success[:, end]) for end in (0, -1))
         return Curve.through(cost[:, 1:-1], success[:, 1:-1], low, high).apgr()
+
+
+def interpolated(cost: FloatArray, success: FloatArray, usd: FloatArray) -> FloatArray:
+    """Success at `usd`, (draws,), on the lines through points (draws, points) in the order of their cost."""
+    cost, success = _by_cost(cost, success)
+    right = (cost <= usd[:, None]).sum(axis=1).clip(1, cost.shape[1] - 1)[:, None]
+    (x0, x1), (y0, y1) = (
+        [np.take_along_axis(axis, right - before, axis=1)[:, 0] for before in (1, 0)] for axis in (cost, success)
+    )
+    share = (usd - x0) / np.where(x1 > x0, x1 - x0, 1.0)
+    return np.asarray(y0 + np.where(x1 > x0, share, 1.0).clip(0, 1) * (y1 - y0))
+
+
+def dollars_at(cost: FloatArray, success: FloatArray, level: float) -> FloatArray:
+    """The least dollars, (draws,), at which the lines through points (draws, points) in the order of their cost reach
+    this success; NaN where they never do."""
+    cost, success = _by_cost(cost, success)
+    rise = np.diff(success, axis=1)
+    share = (level - success[:, :-1]) / np.where(rise > 0, rise, np.nan)
+    crossing = np.where((share >= 0) & (share <= 1), cost[:, :-1] + share * np.diff(cost, axis=1), np.nan)
+    reached = np.hstack([np.where(success[:, :1] >= level, cost[:, :1], np.nan), crossing])
+    first = np.argmax(np.isfinite(reached), axis=1)[:, None]
+    return np.asarray(np.take_along_axis(reached, first, axis=1)[:, 0])
+
+
+def _by_cost(cost: FloatArray, success: FloatArray) -> tuple[FloatArray, FloatArray]:
+    order = np.lexsort((success, cost))
+    return np.take_along_axis(cost, order, axis=1), np.take_along_axis(success, order, axis=1)
 
 
 def joined(parts: Sequence[Piece]) -> Piece:
@@ -102,6 +130,12 @@ def resamples(pieces: Sequence[Piece], condition: str) -> FloatArray:
     count = sizes.pop()
     draws = generator_of(count).multinomial(count, [1 / count] * count, size=DRAWS)
     return np.concatenate([np.ones((1, count)), draws]).astype(float)
+
+
+def drawn_seeds(count: int) -> NDArray[np.int64]:
+    """Which training seeds count: all in the estimate, then those of every draw, (1 + DRAWS, seeds)."""
+    draws = generator_of(-count).integers(count, size=(DRAWS, count))
+    return np.concatenate([[range(count)], draws])
 
 
 def generator_of(number: int) -> np.random.Generator:

@@ -13,7 +13,7 @@ of its evaluation split, from `--first-task` on.
 
 A piece is benchmarks/outcomes/students/student-<n>-<condition>.jsonl.zst: the commit, the seed, and of every method and
 operating point the outcome, the bill and the calls of each task's episode, what hit it, and whether it obeyed an
-injected instruction. `--parts` plays r2v without each group of its features too.
+injected instruction. `--groups` plays r2v without each group of its features too.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ import json
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -34,8 +33,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import zstandard
 
 from benchmarks.looks import LEDGER, look_at, open_look
-from benchmarks.rivals import rivals, without_groups
-from benchmarks.routing_tree import Rival, RoutingTree, Walked, cheapest_rescues, walk
+from benchmarks.placing import POINTS, placements, walks
+from benchmarks.rivals import parts, rivals, without_groups
+from benchmarks.routing_tree import Method, RoutingTree, Walked, cheapest_rescues, own_score, scores_of
+from benchmarks.swe_router import SWE_ROUTER, llm_outcomes, swe_router
+from benchmarks.switchyard_peer import switchyard
 from r2v.config import Config, PerturbationsConfig, TaskSelection, load
 from r2v.config.methods import OURS
 from r2v.data.split import assign
@@ -49,23 +51,14 @@ from r2v.pipeline.inputs import published
 from r2v.pipeline.jobs import JOBS
 from r2v.pipeline.run import run_here
 from r2v.rollout.session import EpisodeSpec
-from r2v.router.escalation import SCORE_ONLY
 from r2v.router.labels import FeatureRow, read_rows
-from r2v.router.thresholds import Choice, OperatingPoint, RateSearch, Spending, search_together
 from r2v.storage.artifact import Work
 from r2v.storage.code_identity import git_commit
-from r2v.storage.files import write_json
 
 OUTCOMES = Path("benchmarks/outcomes/students")
 DESK = Path("configs/desk-full.yaml")
 FROZEN = "d5f6640dd3762b5ad2001bb5415d9b8e7830940f"
 """The commit that froze the method: no task of the final table was made before."""
-SHARES = (0.05, 0.1, 0.2, 0.3, 0.45)
-"""r2v's operating points, shares of LLM steps on calibration tasks; the third is the main one."""
-POINTS = tuple(f"{share:g}" for share in SHARES)
-MAIN_POINT = POINTS[2]
-MOST_PLAYED = 10
-"""Rounds of a search: enough to tell neighbours among some hundred scores apart."""
 ORACLE_TASKS, ORACLE_CALLS = 30, 3
 HAZARDS = tuple(one.name for one in fields(PerturbationsConfig) if one.type == "CategoryConfig")
 """Categories of perturbation."""
@@ -134,44 +127,6 @@ def student(config: Config) -> Student:
     return Student(runner=runner, folder=folder, rows=found, name=rows.name, took=took)
 
 
-def walks(trees: Sequence[RoutingTree], plans: Sequence[tuple[Rival, float]]) -> list[list[Walked]]:
-    """Of each plan the walks over all trees."""
-
-    async def along(tree: RoutingTree) -> list[Walked]:
-        return [await walk(tree, rival, tau) for rival, tau in plans]
-
-    made = trees[0].waves.run(partial(along, tree) for tree in trees)
-    return [list(column) for column in zip(*made, strict=True)]
-
-
-def point_of(played: Sequence[Walked]) -> OperatingPoint:
-    """What a threshold came to."""
-    return OperatingPoint(
-        llm_call_rate=sum(sum(one.asked) for one in played) / sum(len(one.asked) for one in played),
-        cost=fmean(one.cost for one in played),
-        success=fmean(one.success for one in played),
-    )
-
-
-def placed(
-    trees: Sequence[RoutingTree], some: Sequence[Rival], targets: Sequence[float], by: Spending
-) -> dict[str, list[Choice]]:
-    """Each rival's threshold for each target, found by playing calibration tasks."""
-    named = {rival.name: rival for rival in some}
-    searches: dict[tuple[str, str], RateSearch] = {}
-    for name, played in zip(named, walks(trees, [(rival, SCORE_ONLY) for rival in some]), strict=True):
-        scores, alone = [score for one in played for score in one.scores], point_of(played)
-        searches |= {
-            (name, str(at)): RateSearch(scores, target, by=by, alone=alone) for at, target in enumerate(targets)
-        }
-
-    def play(asked: Sequence[tuple[str, float]]) -> list[OperatingPoint]:
-        return [point_of(played) for played in walks(trees, [(named[name], tau) for name, tau in asked])]
-
-    found = search_together(searches, play, MOST_PLAYED)
-    return {name: [found[name, str(at)] for at in range(len(targets))] for name in named}
-
-
 def line_of(condition: str, method: str, point: str, tau: float | None, played: Sequence[Walked]) -> dict[str, Any]:
     """What is kept of a cell: in the order of the tasks, outcomes, micro-USD, LLM steps, steps, the actions, the
     categories that hit (bits in the order of `HAZARDS`), and whether an injected instruction was obeyed."""
@@ -190,28 +145,6 @@ def line_of(condition: str, method: str, point: str, tau: float | None, played: 
     }
 
 
-Thresholds = dict[str, list[dict[str, float]]]
-"""By method, one for each of `SHARES`: the threshold, and what calibration tasks came to there."""
-
-
-def thresholds(runner: MethodRunner, config: Config, everybody: dict[str, Rival], path: Path) -> Thresholds:
-    """Of r2v and every rival, placed where they are not yet."""
-    known: Thresholds = json.loads(path.read_text()) if path.exists() else {}
-    if missing := [one for name, one in everybody.items() if name not in known]:
-        calibration = EvaluateSettings.of(config).calibration_specs(runner.world.benchmark)
-        trees = [RoutingTree(runner, spec) for spec in calibration]
-        if OURS not in known:
-            known |= _plain(placed(trees, [everybody[OURS]], SHARES, "llm_call_rate"))
-        dollars = [one["cost"] for one in known[OURS]]
-        known |= _plain(placed(trees, [one for one in missing if one.name != OURS], dollars, "cost"))
-        write_json(path, known)
-    return {name: known[name] for name in everybody}
-
-
-def _plain(choices: dict[str, list[Choice]]) -> Thresholds:
-    return {name: [{"tau": one.tau, **asdict(one.outcome)} for one in chosen] for name, chosen in choices.items()}
-
-
 @dataclass(frozen=True, kw_only=True)
 class Size:
     """What a piece plays: how many tasks, from which on, which rivals (all where none is named), and the multi-step
@@ -220,37 +153,53 @@ class Size:
     num_tasks: int
     first_task: int
     rivals: Sequence[str] = ()
-    parts: bool = False
+    groups: bool = False
     oracle_tasks: int = ORACLE_TASKS
     oracle_calls: int = ORACLE_CALLS
 
-    def named(self, everybody: dict[str, Rival]) -> dict[str, Rival]:
+    def plays(self, name: str) -> bool:
+        """True if this rival plays."""
+        return not self.rivals or name in (OURS, *self.rivals)
+
+    def named(self, everybody: dict[str, Method]) -> dict[str, Method]:
         """r2v and the rivals that are asked for. Raises UsageError for one that there is none of."""
         for name in self.rivals:
             if name not in everybody:
                 raise UsageError(f"--rivals {name}: no such rival; {nearest(name, everybody)}")
-        return {name: one for name, one in everybody.items() if not self.rivals or name in (OURS, *self.rivals)}
+        return {name: one for name, one in everybody.items() if self.plays(name)}
 
 
-def piece(config: Config, number: int, condition: str, size: Size, path: Path) -> None:
-    """Make a student, place everybody, play one condition, and write it down."""
-    made = student(config)
-    runner, rows, took = made.runner, made.rows, made.took
-    began = time.process_time()
+def contenders(config: Config, made: Student, size: Size) -> dict[str, Method]:
+    """r2v and everybody that it is played beside, by name."""
+    runner, rows = made.runner, made.rows
     goals = {task.task_id: task.goal for task in runner.world.benchmark.tasks()}
-    everybody = size.named(rivals(config, rows, goals)) | (without_groups(config, rows) if size.parts else {})
+    methods = rivals(config, rows, goals)
+    methods |= parts(config, rows, methods[OURS]) | switchyard(runner.world.benchmark.name)
+    if size.plays(SWE_ROUTER):
+        outcomes = llm_outcomes(runner, config, rows, made.folder / f"llm_outcomes-{made.name}.json")
+        methods[SWE_ROUTER] = swe_router(config, rows, outcomes)
+    return size.named(methods) | (without_groups(config, rows) if size.groups else {})
+
+
+def play(config: Config, made: Student, number: int, condition: str, size: Size, path: Path) -> None:
+    """Place everybody, play one condition, and write it down."""
+    runner, took = made.runner, made.took
+    began = time.process_time()
+    methods = contenders(config, made, size)
+    calibration = EvaluateSettings.of(config).calibration_specs(runner.world.benchmark)
     # by another commit rivals or their search may be others
-    chosen = thresholds(runner, config, everybody, made.folder / f"thresholds-{made.name}-{git_commit()}.json")
+    store = made.folder / f"placements-{made.name}-{git_commit()}.json"
+    chosen = placements([RoutingTree(runner, spec) for spec in calibration], methods, store)
     took["placing"] = round(time.process_time() - began, 1)
     print(f"student {number}: placed, {took}", flush=True)
     began = time.process_time()
+    scores, alone = scores_of(methods.values()), own_score(methods[OURS])
     keys = [("slm_only", "", 1.0), ("llm_only", "", 0.0)]
-    keys += [
-        (name, point, one["tau"])
-        for name, placed_at in chosen.items()
-        for point, one in zip(POINTS, placed_at, strict=True)
-    ]
-    plans = [(everybody.get(name, everybody[OURS]), tau) for name, _, tau in keys]
+    plans = [(alone, tau) for _, _, tau in keys]
+    for name, placed_at in chosen.items():
+        for point, one in zip(POINTS, placed_at, strict=True):
+            keys.append((name, point, one["tau"]))
+            plans.append((scores[one["score"]], one["tau"]))
     cells: list[list[Walked]] = [[] for _ in keys]
     rescues: list[list[float | None]] = []
     specs = fresh_specs(config, runner, condition, size.num_tasks, size.first_task)
@@ -265,6 +214,7 @@ def piece(config: Config, number: int, condition: str, size: Size, path: Path) -
         "student": number,
         "commit": git_commit(),
         "frozen": FROZEN,
+        "world": runner.world.benchmark.name,
         "cpu_seconds": took,
         "hazards": HAZARDS,
         "thresholds": chosen,
@@ -291,7 +241,7 @@ def main() -> None:
         "--first-task", type=int, help=f"default: {FIRST_TASK} of desk, the first of another world's evaluation split"
     )
     parser.add_argument("--rivals", nargs="+", default=[], help="those named before the run (default: all)")
-    parser.add_argument("--parts", action="store_true", help="r2v without each group of its features, too")
+    parser.add_argument("--groups", action="store_true", help="r2v without each group of its features, too")
     parser.add_argument("--oracle-tasks", type=int, default=ORACLE_TASKS, help="default: %(default)s")
     parser.add_argument("--oracle-calls", type=int, default=ORACLE_CALLS, help="LLM steps (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=OUTCOMES, help="where pieces lie (default: %(default)s)")
@@ -305,7 +255,7 @@ def main() -> None:
         num_tasks=asked.num_tasks,
         first_task=first,
         rivals=asked.rivals,
-        parts=asked.parts,
+        groups=asked.groups,
         oracle_tasks=asked.oracle_tasks,
         oracle_calls=asked.oracle_calls,
     )
@@ -316,7 +266,7 @@ def main() -> None:
             if not path.exists():
                 name = "student" if asked.config == DESK else asked.config.stem
                 config = load(asked.config, [f"seed={number}", f"prefix={name}{number}"])
-                piece(config, number, condition, size, path)
+                play(config, student(config), number, condition, size, path)
 
 
 if __name__ == "__main__":

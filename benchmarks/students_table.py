@@ -10,23 +10,27 @@ of r2v's points for the very dollars that r2v costs there, on the line between t
 them; the least and the most of a method's dollars over r2v's on calibration tasks, where it was placed; and the share
 of episodes whose actions are r2v's, over all points and the main one. Of pieces that say what hit an episode, attack
 success by canary and success by category of perturbation.
-The multi-step oracle stands below: the best success that a search over a few LLM steps an episode finds for so many
-dollars, on its own tasks. Then each aim, and whether it is met: with fewer students than planned one may be open.
+Below: dollars at equal success and non-inferiority at each point (`benchmarks/headline_figures.py`); the multi-step
+oracle, the best success that a search over a few LLM steps an episode finds for so many dollars, on its own tasks; the
+parts of r2v beside their replacements; and each aim with its verdict (`benchmarks/study_aims.py`).
 """
 
 from __future__ import annotations
 
 import argparse
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from benchmarks.hazards_table import hazards_table
-from benchmarks.student_pieces import DRAWS, Piece, bounds, generator_of, joined, resamples
-from benchmarks.students import MAIN_POINT, OUTCOMES, POINTS
+from benchmarks.headline_figures import Curves, headline_tables
+from benchmarks.placing import MAIN_POINT, POINTS
+from benchmarks.rivals import BLEND, CASE_SUPPORT, GAIN, WITHOUT, is_part
+from benchmarks.student_pieces import DRAWS, Piece, bounds, drawn_seeds, generator_of, joined, resamples
+from benchmarks.students import OUTCOMES
+from benchmarks.study_aims import aim_lines
 from r2v.config.methods import OURS
 from r2v.evaluation.statistics import FloatArray, holm, minimum_detectable_difference, percentile_interval
 
@@ -38,10 +42,13 @@ PARTS = (
     ("verifier, as a threshold instead of entropy", "verifier", "entropy"),
     ("labels by value instead of disagreement, same states and model", "r2v", "disagreement"),
     ("rounds and boosting instead of round 0 and logistic", "r2v", "round 0 alone"),
+    ("choice per budget instead of the blend at each", "r2v", BLEND),
+    ("blend with disagreement instead of the gain alone", BLEND, GAIN),
+    ("case support alone instead of entropy", CASE_SUPPORT, "entropy"),
 )
 """Learned parts: what each is called, the method with it, the method with its replacement."""
-MUST_BEAT = ("entropy", "entropy_nonfree", "disagreement", "verifier")
-"""The rivals that the aims name: raw and masked entropy, on-policy disagreement, the verifier."""
+
+GROUP = "features of the group "
 
 
 def iqm(values: FloatArray) -> FloatArray:
@@ -51,20 +58,30 @@ def iqm(values: FloatArray) -> FloatArray:
     return np.asarray(np.tensordot(weights / weights.sum(), ordered, axes=1))
 
 
-def table(pieces: Sequence[Piece], condition: str, planned: int = PLANNED) -> list[str]:
-    """The lines of a condition's table. Raises UsageError where pieces are of unlike numbers of tasks."""
+def over_students(values: FloatArray) -> FloatArray:
+    """The interquartile mean of (students, 1 + draws) over the students that the estimate and each draw hold."""
+    return iqm(np.take_along_axis(values, drawn_seeds(len(values)).T, axis=0))
+
+
+def areas_of(
+    pieces: Sequence[Piece], condition: str, methods: Sequence[str]
+) -> tuple[dict[str, FloatArray], dict[str, FloatArray]]:
+    """APGR of each method, and r2v's lead over it, (students, 1 + draws) each."""
     counts = resamples(pieces, condition)
-    chosen = _students(len(pieces))
-    methods = list(dict.fromkeys(method for at, method, point in pieces[0].cells if at == condition and point))
     areas = {method: np.stack([piece.areas(condition, method, counts) for piece in pieces]) for method in methods}
+    return areas, {method: areas[OURS] - area for method, area in areas.items() if method != OURS}
 
-    def over_students(values: FloatArray) -> FloatArray:
-        return iqm(np.take_along_axis(values, chosen.T, axis=0))
 
-    each = {method: areas[OURS] - areas[method] for method in methods if method != OURS}
+def table(pieces: Sequence[Piece], condition: str, planned: int = PLANNED, sized: bool = False) -> list[str]:
+    """The lines of a condition's table; `sized`: with the aims on the size of leads. Raises UsageError where pieces are
+    of unlike numbers of tasks."""
+    counts = resamples(pieces, condition)
+    methods = list(dict.fromkeys(method for at, method, point in pieces[0].cells if at == condition and point))
+    areas, each = areas_of(pieces, condition, methods)
     leads = {method: over_students(values) for method, values in each.items()}
-    p = holm([min(1.0, 2 * min((d[1:] <= 0).mean(), (d[1:] >= 0).mean()) + 1 / DRAWS) for d in leads.values()])
-    adjusted = dict(zip(leads, p, strict=True))
+    compared = {method: drawn for method, drawn in leads.items() if not is_part(method)}
+    p = holm([min(1.0, 2 * min((d[1:] <= 0).mean(), (d[1:] >= 0).mean()) + 1 / DRAWS) for d in compared.values()])
+    adjusted = dict(zip(compared, p, strict=True))
     numbers = ", ".join(str(piece.head["student"]) for piece in pieces)
     rows = [
         f"{condition}: {len(pieces)} of {planned} students ({numbers}), {counts.shape[1]} tasks; slm_only "
@@ -84,41 +101,72 @@ def table(pieces: Sequence[Piece], condition: str, planned: int = PLANNED) -> li
             lead = leads[method]
             cells[1:] = [
                 f"{lead[0]:+.3f} {bounds(lead[1:])}",
-                f"{adjusted[method]:.3f}",
+                f"{adjusted[method]:.3f}" if method in adjusted else "",
                 f"{minimum_detectable_difference(float(lead[1:].std())):.3f}",
                 _counted(*ahead(each[method]), len(pieces)),
             ]
         at = [_success(pieces, condition, method, point, counts) for point in POINTS]
         beside = [_placed(pieces, method), *_alike(pieces, condition, method)]
         rows.append(f"| {method} | {' | '.join(cells)} | {' | '.join(at)} | {' | '.join(beside)} |")
-    closed, lines = oracle(pieces, condition)
-    groups = [(f"features of the group {name[8:]}", OURS, name) for name in methods if name.startswith("without ")]
-    earned = [
-        (name, over_students(areas[part] - areas[without]), ahead(areas[part] - areas[without]))
-        for name, part, without in [*PARTS, *groups]
-        if part in areas and without in areas
+    curves = Curves.of(pieces, condition, [OURS, *compared])
+    return [
+        *rows,
+        "",
+        *headline_tables(curves, len(pieces)),
+        *oracle(pieces, condition)[1],
+        *_part_lines(parts_of(pieces, condition)),
+        *hazards_table(pieces, condition, methods),
+        *aim_lines(compared, curves, condition, sized=sized, complete=len(pieces) >= planned),
     ]
-    aims = _aims({method: ahead(one) for method, one in each.items()}, closed, pieces, condition, planned)
-    return [*rows, "", *lines, *_parts(earned, len(pieces)), *hazards_table(pieces, condition, methods), *aims]
 
 
-def _parts(earned: Sequence[tuple[str, FloatArray, tuple[int, int]]], students: int) -> list[str]:
-    """A line for each learned part that stands beside its cheapest replacement: whether it earns its place."""
-    lines = []
-    for name, lead, counted in earned:
-        interval = percentile_interval(lead[1:])
-        verdict = "yes" if interval is not None and interval[0] > 0 else "no"
-        lines.append(
-            f"- {name}: earns its place: {verdict}, {lead[0]:+.3f} {bounds(lead[1:])} APGR, "
-            f"students: {_counted(*counted, students)}"
-        )
-    return ["Parts:", *lines, ""] if lines else []
+@dataclass(frozen=True)
+class Part:
+    """A part of r2v beside its replacement: what it earns in APGR, in the estimate and in every draw."""
+
+    name: str
+    lead: FloatArray
+    students_ahead: str
+
+    @property
+    def earns_its_place(self) -> bool:
+        """True if the interval is above 0."""
+        interval = percentile_interval(self.lead[1:])
+        return interval is not None and interval[0] > 0
 
 
-def _students(count: int) -> NDArray[np.int64]:
-    """Which students count: all in the estimate, then those of every draw, (1 + DRAWS, students)."""
-    draws = generator_of(-count).integers(count, size=(DRAWS, count))
-    return np.concatenate([[range(count)], draws])
+def parts_of(pieces: Sequence[Piece], condition: str) -> list[Part]:
+    """Those of `PARTS`, and the groups of features, that were played with and without."""
+    methods = {method for at, method, point in pieces[0].cells if at == condition and point}
+    whole = BLEND if BLEND in methods else OURS  # groups are left out of the score that is fitted, not of the choice
+    groups = [(f"{GROUP}{name.removeprefix(WITHOUT)}", whole, name) for name in methods if name.startswith(WITHOUT)]
+    parts = []
+    for name, with_it, without in [*PARTS, *sorted(groups)]:
+        if {with_it, without} <= methods:
+            areas, _ = areas_of(pieces, condition, [OURS, with_it, without])
+            leads = areas[with_it] - areas[without]
+            parts.append(Part(name, over_students(leads), _counted(*ahead(leads), len(pieces))))
+    return parts
+
+
+def _part_lines(parts: Sequence[Part]) -> list[str]:
+    lines = [
+        f"- {part.name}: earns its place: {'yes' if part.earns_its_place else 'no'}, {part.lead[0]:+.3f} "
+        f"{bounds(part.lead[1:])} APGR, students: {part.students_ahead}"
+        for part in parts
+    ]
+    return ["Parts:", "", *lines, ""] if lines else []
+
+
+def groups_table(pieces: Sequence[Piece], condition: str) -> list[str]:
+    """A row for each group of features that r2v was fitted without."""
+    rows = ["| group | r2v leads by | students ahead | earns its place |", "|---|---|---|---|"]
+    groups = [part for part in parts_of(pieces, condition) if part.name.startswith(GROUP)]
+    for part in sorted(groups, key=lambda part: -part.lead[0]):
+        verdict = "yes" if part.earns_its_place else "no"
+        name, lead = part.name.removeprefix(GROUP), f"{part.lead[0]:+.3f} {bounds(part.lead[1:])}"
+        rows.append(f"| {name} | {lead} | {part.students_ahead} | {verdict} |")
+    return rows
 
 
 def ahead(leads: FloatArray) -> tuple[int, int]:
@@ -144,8 +192,11 @@ def _success(pieces: Sequence[Piece], condition: str, method: str, point: str, c
     if method == OURS:
         cost, success = np.mean(ours, axis=0)
         return f"{success:.3f} for {1e3 * cost:.2f}"
-    known = [piece.success_for(condition, method, usd, counts) for piece, (usd, _) in zip(pieces, ours, strict=True)]
-    return f"{np.mean(known):.3f}"
+    drawn = [
+        piece.success_for(condition, method, np.array([usd]), counts[:1])
+        for piece, (usd, _) in zip(pieces, ours, strict=True)
+    ]
+    return f"{np.mean(drawn):.3f}"
 
 
 def _placed(pieces: Sequence[Piece], method: str) -> str:
@@ -232,32 +283,6 @@ def _oracle_areas(piece: Piece, condition: str, counts: FloatArray) -> FloatArra
     return np.asarray(np.trapezoid(y, x, axis=1))
 
 
-def _aims(
-    found: Mapping[str, tuple[int, int]], closed: FloatArray, pieces: Sequence[Piece], condition: str, planned: int
-) -> list[str]:
-    """Each aim of the final table and what came of it: on clean r2v is to be below nobody, elsewhere above."""
-    enough, left = math.ceil(0.8 * planned), planned - len(pieces)
-    lines = ["Aims:"]
-    for name in (name for name in MUST_BEAT if name in found):
-        above, below = found[name]
-        if condition == "clean":
-            verdict = "missed" if below else "open" if left else "met"
-            lines.append(
-                f"- below {name}, its 95 % interval off 0, in no student: {below} of {len(pieces)} ({verdict})"
-            )
-            continue
-        verdict = "met" if above >= enough else "missed" if above + left < enough else "open"
-        aim = f"- above {name}, its 95 % interval off 0, in at least {enough} of {planned} students"
-        lines.append(f"{aim}: {above} of {len(pieces)} ({verdict})")
-    if len(closed):
-        lines.append(
-            f"- half of the gap to the oracle closed: {closed[0]:.2f} ({'met' if closed[0] >= 0.5 else 'missed'})"
-        )
-    alike = same(pieces, condition, REFERENCE, POINTS)
-    lines.append(f"- fewer than half of the episodes {REFERENCE}'s: {alike:.2f} ({'met' if alike < 0.5 else 'missed'})")
-    return [*lines, ""]
-
-
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -268,16 +293,20 @@ def main() -> None:
     parser.add_argument("--planned", type=int, default=PLANNED, help="students (default: %(default)s)")
     asked = parser.parse_args()
     for condition in asked.condition:
-        names = [{path.name for path in folder.glob(f"student-*-{condition}.jsonl.zst")} for folder in asked.pieces]
-        common = sorted(set.intersection(*names))
-        pieces = [joined([Piece.read(folder / name) for folder in asked.pieces]) for name in common]
+        pieces = pieces_in(asked.pieces, condition)
         for head in (piece.head for piece in pieces):
             print(f"student {head['student']}: commit {head['commit'][:7]}, CPU-s {head['cpu_seconds']}")
-        print(
-            "\n".join(table(pieces, condition, asked.planned))
-            if pieces
-            else f"{condition}: no piece (benchmarks/students.py)"
-        )
+        if pieces:
+            print("\n".join(table(pieces, condition, asked.planned, sized=asked.pieces == [OUTCOMES])))
+        else:
+            print(f"{condition}: no piece (benchmarks/students.py)")
+
+
+def pieces_in(folders: Sequence[Path], condition: str) -> list[Piece]:
+    """A condition's pieces of the students that all folders hold, joined."""
+    names = [{path.name for path in folder.glob(f"student-*-{condition}.jsonl.zst")} for folder in folders]
+    common = sorted(set.intersection(*names))
+    return [joined([Piece.read(folder / name) for folder in folders]) for name in common]
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Fitted Q iteration finds the Q of a small world whose answer is known."""
+"""Fitted Q iteration finds the Q of a small world; r2v plays the score that the product would."""
 
 from __future__ import annotations
 
 import pytest
 
-from benchmarks.rivals import CALLS_SO_FAR, PRICE_OF_ASKING, fitted_q
+from benchmarks.rivals import CALLS_SO_FAR, PRICE_OF_ASKING, fitted_q, preferred
 from r2v.config import RouterConfig
 from r2v.router.labels import FeatureRow
 
@@ -48,3 +48,24 @@ def test_the_action_that_nobody_took_is_worth_what_its_execution_came_to(asking_
     assert of(False, 1) == pytest.approx((1.0, 1 - PRICE_OF_ASKING), abs=2 * shrinkage)
     best = 0.5 * 1 + 0.5 * (1 - PRICE_OF_ASKING)
     assert of(False, 0)[0] == pytest.approx(best, abs=3 * shrinkage)
+
+
+@pytest.mark.parametrize(
+    ("difference", "error", "num_tasks", "name"),
+    [
+        (0.04, 0.02, 100, "entropy"),
+        (0.04, 0.05, 100, "own"),  # within a standard error
+        (0.02, 0.01, 100, "own"),  # within the margin
+        (0.04, 0.02, 59, "own"),  # too few tasks to choose by
+    ],
+)
+def test_r2v_plays_the_score_that_the_products_rule_prefers(
+    difference: float, error: float, num_tasks: int, name: str
+) -> None:
+    outcome = {"tau": 0.5, "llm_call_rate": 0.2, "success": 0.7, "cost": 0.01}
+    members = {
+        "own": {**outcome, "difference": 0.0, "standard_error": 0.0},
+        "disagreement": {**outcome, "difference": difference - 0.005, "standard_error": error},
+        "entropy": {**outcome, "difference": difference, "standard_error": error},
+    }
+    assert preferred(members, num_tasks) == name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -50,6 +51,26 @@ def test_a_walk_is_the_episode_that_the_routed_pair_plays(on: Any) -> None:
             assert [sum(one.asked) for one in walked] == [episode.num_llm_fallbacks for episode in episodes]
             assert [len(one.asked) for one in walked] == [len(episode.steps) for episode in episodes]
             assert [one.cost for one in walked] == pytest.approx([episode.billed_cost for episode in episodes])
+
+
+def test_who_decides_before_the_proposal_pays_for_none_where_it_asks(on: Any) -> None:
+    grown = trees(on)
+    usual = rival(random_gate)
+    first = replace(usual, name="decides first", before_proposal=True)
+    for tree, after, before in zip(
+        grown, *(on.waves.run(partial(walk, tree, one, 0.5) for tree in grown) for one in (usual, first)), strict=True
+    ):
+        (proposals,) = on.waves.run([partial(proposals_where_asked, tree, after)])
+        assert before.asked == after.asked and before.cost == pytest.approx(after.cost - proposals)
+        assert (proposals > 0) == any(after.asked)
+
+
+async def proposals_where_asked(tree: RoutingTree, walked: Walked) -> float:
+    node, total = await tree.root(), 0.0
+    for asked in walked.asked:
+        total += asked * (await tree.kept(node)).bill.cached_cost
+        node = await tree.below(node, asked)
+    return total
 
 
 def test_an_instruction_is_obeyed_by_an_action_after_it_that_holds_its_canary() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from benchmarks.looks import LEDGER, open_look, read_looks
 from benchmarks.students import FIRST_TASK, Size, fresh_specs
 from r2v.config import Config
 from r2v.data.split import assign
@@ -25,6 +28,17 @@ def test_desk_tasks_are_behind_those_of_every_configuration() -> None:
     read = {task.task_id for task in Desk().tasks()}
     fresh = _specs(Desk(), 5, 3_000)
     assert len(set(fresh)) == 5 and not read & set(fresh) and len(read) < FIRST_TASK
+
+
+def test_tasks_of_no_earlier_look_can_be_drawn_again_by_another_study(tmp_path: Path) -> None:
+    ledger = tmp_path / LEDGER.name
+    ledger.write_text(LEDGER.read_text())
+    for look in read_looks(LEDGER):
+        again = replace(look, first=look.first + look.count - 1, study="frozen elsewhere", again="")
+        with pytest.raises(UsageError, match="take tasks that nobody has read"):
+            open_look(ledger, again)
+    assert read_looks(ledger) == read_looks(LEDGER)
+    assert {(look.first, look.count) for look in read_looks(LEDGER)} >= {(70_000, 200), (72_000, 200)}
 
 
 def test_elsewhere_they_are_of_the_evaluation_split_and_no_more_than_there_are() -> None:

@@ -2,53 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import zstandard
 
 from benchmarks import robustness_table
 from benchmarks.hazards_table import hazards_table
+from benchmarks.placing import POINTS
 from benchmarks.student_pieces import Piece, joined
-from benchmarks.students import HAZARDS, POINTS
+from benchmarks.students import HAZARDS
 from benchmarks.students_table import ahead, iqm, oracle, same, table
 from r2v.errors import UsageError
-
-TASKS = 40
-PAID = (10, 20, 30, 40, 50)
-"""Micro-USD at each point, of 100 that llm_only costs: all tasks alike."""
-
-
-def _cell(method: str, point: str, solved: int, paid: int, actions: str) -> dict[str, Any]:
-    return {
-        "method": method,
-        "point": point,
-        "success": "1" * solved + "0" * (TASKS - solved),
-        "micro_usd": [paid] * TASKS,
-        "actions": [actions] * (TASKS // 2) + ["equal"] * (TASKS // 2),
-    }
-
-
-def _piece(
-    folder: Path, number: int, solved: dict[str, int], rescue: int | None = 20, condition: str = "noisy"
-) -> Piece:
-    """A student: slm_only solves none for nothing, llm_only all for 100, and each method this many at every point."""
-    lines = [_cell("slm_only", "", 0, 0, ""), _cell("llm_only", "", TASKS, 100, "")]
-    lines += [
-        _cell(method, point, many, paid, method)
-        for method, many in solved.items()
-        for point, paid in zip(POINTS, PAID, strict=True)
-    ]
-    lines.append({"method": "oracle", "micro_usd_by_calls": [[None, rescue]] * 10})
-    head = {"student": number, "commit": "0" * 40, "cpu_seconds": {}}
-    path = folder / f"student-{number}-{condition}.jsonl.zst"
-    text = "".join(json.dumps(line) + "\n" for line in [head, *({"condition": condition, **line} for line in lines)])
-    path.write_bytes(zstandard.ZstdCompressor().compress(text.encode()))
-    return Piece.read(path)
+from tests.made_pieces import TASKS, made_piece
 
 
 def _area(share: float) -> float:
@@ -59,7 +26,7 @@ def _area(share: float) -> float:
 @pytest.fixture
 def three(tmp_path: Path) -> list[Piece]:
     rivals = {"entropy": 20, "verifier": 30}
-    return [_piece(tmp_path, number, {"r2v": 30, **rivals}) for number in (0, 1, 4)]
+    return [made_piece(tmp_path, number, {"r2v": 30, **rivals}) for number in (0, 1, 4)]
 
 
 def _row(lines: list[str], method: str) -> list[str]:
@@ -87,19 +54,11 @@ def test_a_part_earns_its_place_where_the_interval_over_its_replacement_is_above
     assert line.endswith("students: 3 of 3")
 
 
-def test_an_aim_that_the_students_left_cannot_reach_is_missed_and_another_is_open(three: list[Piece]) -> None:
-    lines = table(three, "noisy")
-    assert any("above entropy," in line and line.endswith("3 of 3 (open)") for line in lines)
-    assert any("above verifier," in line and line.endswith("0 of 3 (missed)") for line in lines)
-    assert any("above entropy," in line and line.endswith("(met)") for line in table(three, "noisy", planned=3))
-
-
-def test_on_clean_the_aim_is_to_be_below_nobody(tmp_path: Path) -> None:
-    solved = {"r2v": 20, "entropy": 30, "verifier": 20}
-    pieces = [_piece(tmp_path, number, solved, condition="clean") for number in (0, 1)]
-    lines = table(pieces, "clean", planned=2)
-    assert any("below entropy," in line and line.endswith("2 of 2 (missed)") for line in lines)
-    assert any("below verifier," in line and line.endswith("0 of 2 (met)") for line in lines)
+def test_the_table_ends_with_the_verdict_on_each_aim(three: list[Piece]) -> None:
+    lead = _area(0.75) - _area(0.5)
+    lines = table(three, "noisy", planned=3, sized=True)
+    assert f"- APGR at least +0.10 over entropy: +{lead:.3f} (met)" in lines
+    assert any(line.startswith("- no baseline ahead") and line.endswith("(open)") for line in table(three, "noisy"))
 
 
 def test_the_oracle_takes_the_cheapest_rescues_first_and_the_share_closed_is_of_its_gap(three: list[Piece]) -> None:
@@ -111,7 +70,7 @@ def test_the_oracle_takes_the_cheapest_rescues_first_and_the_share_closed_is_of_
 
 
 def test_the_oracles_gap_is_closed_by_the_share_that_the_areas_say(tmp_path: Path) -> None:
-    piece = _piece(tmp_path, 0, {"r2v": 6, "entropy": 2}, rescue=10)
+    piece = made_piece(tmp_path, 0, {"r2v": 6, "entropy": 2}, rescue=10)
     closed, _ = oracle([piece], "noisy")
     best, ours, theirs = 0.05 + 0.9, _area(0.6), _area(0.2)
     assert closed[0] == pytest.approx((ours - theirs) / (best - theirs))
@@ -132,13 +91,13 @@ def test_students_and_episodes_are_counted_as_they_are(three: list[Piece]) -> No
 
 
 def test_a_feature_group_earns_its_place_against_r2v_without_it(tmp_path: Path) -> None:
-    pieces = [_piece(tmp_path, number, {"r2v": 30, "entropy": 20, "without page": 10}) for number in (0, 1)]
+    pieces = [made_piece(tmp_path, number, {"r2v": 30, "entropy": 20, "without page": 10}) for number in (0, 1)]
     line = next(line for line in table(pieces, "noisy") if line.startswith("- features of the group page"))
     assert f"earns its place: yes, +{_area(0.75) - _area(0.25):.3f} [" in line
 
 
 def test_attacks_and_categories_are_counted_over_the_episodes_that_were_hit(tmp_path: Path) -> None:
-    piece = _piece(tmp_path, 0, {"r2v": 30})
+    piece = made_piece(tmp_path, 0, {"r2v": 30})
     injection, error = (HAZARDS.index(name) for name in ("prompt_injection", "tool_error"))
     for cell in piece.cells.values():
         cell["hit"] = [(1 << injection) * (at < 10) | (1 << error) * (at % 2) for at in range(TASKS)]
@@ -155,7 +114,7 @@ def test_attacks_and_categories_are_counted_over_the_episodes_that_were_hit(tmp_
 
 
 def test_pieces_of_one_student_are_joined_task_by_task_and_of_another_refused(tmp_path: Path) -> None:
-    one, other = (_piece(tmp_path, number, {"r2v": solved, "entropy": 20}) for number, solved in ((0, 30), (1, 10)))
+    one, other = (made_piece(tmp_path, number, {"r2v": solved, "entropy": 20}) for number, solved in ((0, 30), (1, 10)))
     for piece in (one, other):
         piece.head["thresholds"] = {"r2v": [{"tau": 0.5, "cost": 1.0}]}
     both = joined([one, other])
@@ -170,12 +129,12 @@ def test_pieces_of_one_student_are_joined_task_by_task_and_of_another_refused(tm
 def test_equal_dollars_are_read_off_a_curve_and_where_a_method_was_placed_is_told(tmp_path: Path) -> None:
     """entropy solves 10, 20 and 30 of 40 for 20, 30 and 40 micro-USD: 25 for 35, as between the two beside it. Behind
     the last point the line goes to llm_only, which solves all for 100."""
-    piece = _piece(tmp_path, 0, {"r2v": 30, "entropy": 20})
+    piece = made_piece(tmp_path, 0, {"r2v": 30, "entropy": 20})
     for point, solved in zip(POINTS, (0, 10, 20, 30, 30), strict=True):
         piece.cells["noisy", "entropy", point]["success"] = "1" * solved + "0" * (TASKS - solved)
-    every = np.ones((1, TASKS))
-    found = [piece.success_for("noisy", "entropy", usd * 1e-6, every) for usd in (0, 20, 35, 75, 100)]
-    assert found == pytest.approx([0, 10 / 40, 25 / 40, 35 / 40, 1])
+    usd = np.array([0, 20, 35, 75, 100]) * 1e-6
+    successes = piece.success_for("noisy", "entropy", usd, np.ones((len(usd), TASKS)))
+    assert successes == pytest.approx([0, 10 / 40, 25 / 40, 35 / 40, 1])
     costs = {"r2v": (1, 2, 4, 8, 16), "entropy": (0.5, 1.5, 4, 8, 15)}
     piece.head["thresholds"] = {name: [{"tau": 0.5, "cost": cost} for cost in some] for name, some in costs.items()}
     assert piece.placed("entropy") == [0.5, 0.75, 1, 1, 15 / 16]
@@ -185,7 +144,7 @@ def test_equal_dollars_are_read_off_a_curve_and_where_a_method_was_placed_is_tol
 def test_the_robustness_gap_is_paired_and_known_in_closed_form(tmp_path: Path) -> None:
     known = {"r2v": 36, "entropy": 36}, {"r2v": 30, "entropy": 20}
     pieces = {
-        condition: [_piece(tmp_path, number, solved, condition=condition) for number in (0, 1)]
+        condition: [made_piece(tmp_path, number, solved, condition=condition) for number in (0, 1)]
         for condition, solved in zip(("clean", "noisy"), known, strict=True)
     }
     lines = robustness_table.table(pieces, POINTS[2])

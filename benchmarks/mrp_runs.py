@@ -1,0 +1,238 @@
+"""`make mrp` with several training seeds, on both kinds of kernels: how often r2v is behind, and by how much it leads.
+
+    python -m benchmarks.mrp_runs                                   # makes the runs that are not there, then the table
+    python -m benchmarks.mrp_runs --seeds 3 --kernels avx2          # one piece
+    python -m benchmarks.mrp_runs --seeds                           # the table of the runs that are there
+
+A run is `r2v run --config configs/mrp.yaml --seed N` in a folder of its own, outputs/mrp_runs/seed-<N>-<kernels>, so
+that nothing is shared between runs; one that was cut off goes on. The kernels are those of the processor, or AVX2
+(`ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2`): training is in float32, so they make two slightly different
+students of one seed. Kept in benchmarks/outcomes/mrp/seed-<N>-<kernels>: the tables of the results folder as they are
+(`TABLES`), run.json (commit, processor, CPU-seconds), and outcomes.jsonl.zst, success and USD as billed of each task at
+each operating point.
+
+The table, per condition: r2v's lead in APGR over each baseline, the mean over runs, with a 95 % bootstrap over
+training seeds and tasks (both runs of a seed are drawn together, and all runs play the same tasks); its least and
+largest lead; and in how many runs a comparison that counts dollars shows r2v above or below (verdicts of
+comparisons.csv, after Holm's correction). The last row takes, in each run, the baseline that is best there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import datetime
+import json
+import os
+import platform
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+
+from benchmarks.student_pieces import DRAWS, bounds, generator_of
+from r2v.config.methods import OURS, ROUTERS, STRONG, WEAK
+from r2v.evaluation.frontier import BILLED, Curve
+from r2v.evaluation.metrics import mean_over_seeds
+from r2v.evaluation.outcomes import measure
+from r2v.evaluation.setup import MAIN, read_setup, stored_episodes
+from r2v.evaluation.statistics import FloatArray
+from r2v.storage.code_identity import git_commit
+from r2v.storage.compression import lines_of
+from r2v.storage.files import write_json, write_lines
+
+OUTCOMES = Path("benchmarks/outcomes/mrp")
+SEEDS = (0, 1, 2, 3, 4)
+KERNELS = {"default": {}, "avx2": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}}
+"""Environment of a run by the name of its kernels."""
+CONFIG = Path("configs/mrp.yaml")
+TABLES = ("main_table.csv", "per_seed.csv", "comparisons.csv", "frontier.csv")
+UNEQUAL_COST = "success_rate"
+"""Metric of comparisons.csv that compares main points whatever they cost."""
+
+
+def make(seed: int, kernels: str, config: Path, folder: Path) -> None:
+    """Run the pipeline, without what no table needs, and keep what the tables are made from."""
+    work = Path("outputs/mrp_runs") / folder.name
+    work.mkdir(parents=True, exist_ok=True)
+    environment = {**os.environ, "PYTHONPATH": str(Path.cwd()), **KERNELS[kernels]}
+    began = resource.getrusage(resource.RUSAGE_CHILDREN)
+    command = [sys.executable, "-m", "r2v", "run", "--config", str(config.resolve()), "--seed", str(seed)]
+    command += ["--without", "ablations", "--overrides", "logging.report=false"]
+    subprocess.run(command, cwd=work, env=environment, check=True)
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    (results,) = (path.parent for path in (work / "results").glob("*/setup.json"))
+    capability = "import torch; print(torch.backends.cpu.get_cpu_capability())"
+    answer = subprocess.run([sys.executable, "-c", capability], env=environment, capture_output=True, text=True)
+    keep(results, folder)
+    write_json(
+        folder / "run.json",
+        {
+            "seed": seed,
+            "kernels": kernels,
+            "cpu_capability": answer.stdout.strip(),
+            "processor": _processor(),
+            "commit": git_commit(),
+            "date": f"{datetime.date.today()}",
+            "cpu_seconds": round(ended.ru_utime + ended.ru_stime - began.ru_utime - began.ru_stime),
+        },
+    )
+
+
+def keep(results: Path, folder: Path) -> None:
+    """Copy the tables of a results folder, and write the outcomes of its tasks."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in TABLES:
+        shutil.copyfile(results / "structured_results" / name, folder / name)
+    setup = read_setup(results)
+    measured = measure(stored_episodes(results, setup), setup)
+    lines = []
+    for condition in setup.conditions:
+        routed = [method for method in setup.methods if setup.frontier_points(condition, method)]
+        keys = [(end, MAIN) for end in (WEAK, STRONG)]
+        keys += [(method, point) for method in routed for point in setup.frontier_points(condition, method)]
+        for method, point in keys:
+            grid = measured.grids[condition, method, point]
+            success, usd = (mean_over_seeds(grid[column])[0] for column in ("success", BILLED))
+            record = {"condition": condition, "method": method, "point": point, "tasks": grid.tasks}
+            lines.append(json.dumps({**record, "success": success.tolist(), "usd": usd.round(9).tolist()}))
+    write_lines(folder / "outcomes.jsonl.zst", lines)
+
+
+def _processor() -> str:
+    models = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+    return models[0].partition(":")[2].strip() if models else platform.processor()
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run as it is kept."""
+
+    facts: dict[str, Any]
+    comparisons: list[dict[str, str]]
+    outcomes: list[dict[str, Any]]
+
+    @classmethod
+    def read(cls, folder: Path) -> Run:
+        """Of a folder of `OUTCOMES`."""
+        with (folder / "comparisons.csv").open() as lines:
+            comparisons = list(csv.DictReader(lines))
+        outcomes = [json.loads(line) for line in lines_of(folder / "outcomes.jsonl.zst")]
+        return cls(json.loads((folder / "run.json").read_text()), comparisons, outcomes)
+
+    def methods(self, condition: str) -> list[str]:
+        """Those with a curve."""
+        known = [one["method"] for one in self.outcomes if one["condition"] == condition]
+        return [method for method in dict.fromkeys(known) if method not in (WEAK, STRONG)]
+
+    def areas(self, condition: str, method: str, counts: FloatArray) -> FloatArray:
+        """APGR in every draw of tasks, (draws,)."""
+        drawn = {}
+        for one in self.outcomes:
+            if one["condition"] == condition and one["method"] in (WEAK, STRONG, method):
+                columns = (np.array(one[name], float) for name in ("usd", "success"))
+                drawn[one["method"], one["point"]] = [counts @ column / counts.sum(axis=1) for column in columns]
+        points = [value for (name, _), value in drawn.items() if name == method]
+        cost, success = (np.stack(axis, axis=1) for axis in zip(*points, strict=True))
+        low, high = (tuple(drawn[end, MAIN]) for end in (WEAK, STRONG))
+        return Curve.through(cost, success, low, high).apgr()
+
+    def verdicts(self, condition: str, method: str) -> set[str]:
+        """Of the comparisons with a baseline that count dollars: higher, lower, inconclusive."""
+        return {
+            row["verdict"]
+            for row in self.comparisons
+            if (row["condition"], row["method_b"]) == (condition, method) and row["metric"] != UNEQUAL_COST
+        }
+
+
+def table(runs: Sequence[Run], condition: str) -> list[str]:
+    """The lines of a condition."""
+    baselines = [name for name in runs[0].methods(condition) if name != OURS and name in ROUTERS]
+    counts, shares = _draws(runs, condition)
+    ours = np.stack([run.areas(condition, OURS, counts) for run in runs])
+    leads = {
+        name: ours - np.stack([run.areas(condition, name, counts) for run in runs]) for name in baselines
+    }  # (runs, 1 + draws)
+    best = min(leads.values(), key=lambda lead: lead[:, 0].mean())
+    names = {f"{name}{', the best' if lead is best else ''}": (lead, name) for name, lead in leads.items()}
+    of_each = [min(leads.values(), key=lambda lead: lead[at, 0])[at] for at in range(len(runs))]
+    seeds = sorted({run.facts["seed"] for run in runs})
+    rows = [
+        f"{condition}: {len(runs)} runs, training seeds {', '.join(map(str, seeds))}; r2v's APGR "
+        f"{float((ours * shares).sum(axis=0)[0]):.3f}",
+        "",
+        "| baseline | r2v leads by | least | largest | runs in which r2v is shown above | below |",
+        "|---|---|---|---|---|---|",
+    ]
+    for label, (lead, name) in sorted(names.items(), key=lambda pair: pair[1][0][:, 0].mean()):
+        shown = [run.verdicts(condition, name) for run in runs]
+        counted = " | ".join(
+            f"{sum(verdict in one for one in shown)} of {len(runs)}" for verdict in ("higher", "lower")
+        )
+        rows.append(f"| {label} | {_lead(lead, shares)} | {counted} |")
+    rows.append(f"| the best of each run | {_lead(np.stack(of_each), shares)} | | |")
+    return [*rows, ""]
+
+
+def _lead(lead: FloatArray, shares: FloatArray) -> str:
+    mean = (lead * shares).sum(axis=0)
+    return f"{mean[0]:+.3f} {bounds(mean[1:])} | {lead[:, 0].min():+.3f} | {lead[:, 0].max():+.3f}"
+
+
+def _draws(runs: Sequence[Run], condition: str) -> tuple[FloatArray, FloatArray]:
+    """How often each task counts, (1 + draws, tasks), and the share of each run, (runs, 1 + draws): first in the
+    estimate, then in every draw of tasks and of training seeds."""
+    tasks = len(next(one for one in runs[0].outcomes if one["condition"] == condition)["tasks"])
+    by_task = generator_of(tasks).multinomial(tasks, [1 / tasks] * tasks, size=DRAWS)
+    counts = np.concatenate([np.ones((1, tasks)), by_task]).astype(float)
+    seeds = [run.facts["seed"] for run in runs]
+    known = sorted(set(seeds))
+    by_seed = generator_of(-len(known)).multinomial(len(known), [1 / len(known)] * len(known), size=DRAWS)
+    drawn = np.concatenate([np.ones((1, len(known))), by_seed])
+    weights = np.stack([drawn[:, known.index(seed)] / seeds.count(seed) for seed in seeds])
+    return counts, weights / weights.sum(axis=0)
+
+
+def tables(folder: Path = OUTCOMES) -> list[str]:
+    """The tables of the runs that are there, and what made each run. Raises FileNotFoundError where there is none."""
+    runs = [Run.read(path.parent) for path in sorted(folder.glob("*/run.json"))]
+    if not runs:
+        raise FileNotFoundError(f"{folder}: no run (python -m benchmarks.mrp_runs)")
+    conditions = dict.fromkeys(one["condition"] for one in runs[0].outcomes)
+    lines = [line for condition in conditions for line in table(runs, condition)]
+    lines += ["| run | kernels | processor | commit | date | CPU-seconds |", "|---|---|---|---|---|---|"]
+    for run in runs:
+        told = run.facts
+        cells = [told["cpu_capability"], told["processor"], told["commit"][:7], told["date"], told["cpu_seconds"]]
+        lines.append(f"| seed {told['seed']}, {told['kernels']} | {' | '.join(map(str, cells))} |")
+    return lines
+
+
+def main() -> None:
+    """Make what is not there, then print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, nargs="*", default=SEEDS, help="training seeds (default: 0 to 4)")
+    parser.add_argument("--kernels", nargs="+", choices=KERNELS, default=list(KERNELS), help="default: both")
+    parser.add_argument("--config", type=Path, default=CONFIG, help="default: %(default)s")
+    parser.add_argument("--out", type=Path, default=OUTCOMES, help="default: %(default)s")
+    arguments = parser.parse_args()
+    for seed in arguments.seeds:
+        for kernels in arguments.kernels:
+            folder = arguments.out / f"seed-{seed}-{kernels}"
+            if not (folder / "run.json").exists():
+                make(seed, kernels, arguments.config, folder)
+                print(f"{folder}: {json.loads((folder / 'run.json').read_text())['cpu_seconds']} CPU-s", flush=True)
+    print("\n".join(tables(arguments.out)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,167 @@
+"""Every table of README.md and docs/ that comes from benchmarks/outcomes, by one command.
+
+    python -m benchmarks.tables             # print them all, in Markdown
+    python -m benchmarks.tables --write     # and put each into the pages that include it
+
+A page includes a table between the lines `<!-- table: NAME -->` and `<!-- end of table -->`. tests/test_tables.py fails
+where a page has something else between them. Outcomes are made by `python -m benchmarks.students` and its like.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from pathlib import Path
+
+from benchmarks import categories, guarantee, held_out_scores, mrp_runs, preference, results_table, robustness_table
+from benchmarks.headline_figures import Curves
+from benchmarks.placing import MAIN_POINT
+from benchmarks.rivals import is_part
+from benchmarks.student_pieces import Piece, bounds
+from benchmarks.students import OUTCOMES
+from benchmarks.students_table import PLANNED, areas_of, groups_table, over_students, pieces_in, table
+from r2v.config.methods import OURS
+from r2v.errors import InputError, UsageError, nearest
+
+PAGES = (Path("README.md"), Path("docs/results.md"))
+FOLDER = OUTCOMES.parent
+CONDITIONS = ("noisy", "shift", "clean")
+HEADLINE_ROWS = 5
+"""Baselines of the headline table, the best under noise."""
+HEADLINE_LEVEL = 0.8
+_INCLUDED = re.compile(r"(?<=<!-- table: )(.+?)( -->\n)(.*?)(?=<!-- end of table -->)", re.DOTALL)
+
+
+def headline() -> list[str]:
+    """r2v beside the best baselines under all conditions, and what success .80 costs under noise."""
+    pieces = {condition: _pieces(OUTCOMES, condition) for condition in CONDITIONS}
+    noisy = pieces["noisy"]
+    methods = [
+        name for name in dict.fromkeys(method for _, method, point in noisy[0].cells if point) if not is_part(name)
+    ]
+    areas = {condition: areas_of(some, condition, methods) for condition, some in pieces.items()}
+    curves = Curves.of(noisy, "noisy", methods)
+    order = sorted(methods, key=lambda name: -over_students(areas["noisy"][0][name])[0])
+    best = [name for name in order if name != OURS][:HEADLINE_ROWS]
+    heads = " | ".join(f"{condition}: APGR | r2v leads by" for condition in CONDITIONS)
+    rows = [f"| method | {heads} | noisy: mUSD at {HEADLINE_LEVEL:.2f} | r2v pays, of these |", "|" + "---|" * 9]
+    ours = curves.dollars(OURS, HEADLINE_LEVEL)
+    for method in [name for name in order if name in (OURS, *best)]:
+        cells = []
+        for own, leads in areas.values():
+            lead = over_students(leads[method]) if method in leads else None
+            cells.append(f"{over_students(own[method])[0]:.3f}")
+            cells.append("" if lead is None else f"{lead[0]:+.3f} {bounds(lead[1:])}")
+        usd = curves.dollars(method, HEADLINE_LEVEL)
+        ratio = "" if method == OURS else f"{ours[0] / usd[0]:.2f} {bounds((ours / usd)[1:])}"
+        rows.append(f"| {method} | {' | '.join(cells)} | {1e3 * usd[0]:.2f} | {ratio} |")
+    return rows
+
+
+def _pieces(folder: Path, condition: str) -> list[Piece]:
+    """A study's pieces of a condition. Raises FileNotFoundError where there is none."""
+    pieces = pieces_in([folder], condition)
+    if not pieces:
+        raise FileNotFoundError(f"{folder}: no piece of {condition}")
+    return pieces
+
+
+def _students(folder: Path, condition: str) -> list[str]:
+    pieces = _pieces(folder, condition)
+    main_study = folder == OUTCOMES
+    lines = table(pieces, condition, PLANNED if main_study else len(pieces), sized=main_study)
+    made = ", ".join(f"{piece.head['student']} at {piece.head['commit'][:7]}" for piece in pieces)
+    return [*lines, f"Training seeds and commits of the pieces: {made}."]
+
+
+def _robustness() -> list[str]:
+    return robustness_table.table({one: _pieces(OUTCOMES, one) for one in ("clean", "noisy", "shift")}, MAIN_POINT)
+
+
+def _outsiders_mark() -> list[str]:
+    """r2v with and without the feature that reads how the world marks what outsiders wrote."""
+    with_it, without = (_pieces(FOLDER / "outsiders_mark" / name, "noisy") for name in ("with", "without"))
+    areas = [areas_of(pieces, "noisy", [OURS, "entropy"]) for pieces in (with_it, without)]
+    leads = {
+        "r2v with the mark": areas[0][0][OURS],
+        "r2v without it": areas[1][0][OURS],
+        "with it less without it": areas[0][0][OURS] - areas[1][0][OURS],
+        "with it, lead over entropy": areas[0][1]["entropy"],
+        "without it, lead over entropy": areas[1][1]["entropy"],
+    }
+    drawn = {name: over_students(values) for name, values in leads.items()}
+    rows = [f"| {name} | {draws[0]:.3f} {bounds(draws[1:])} |" for name, draws in drawn.items()]
+    return [f"| {len(with_it)} training seeds, noisy | APGR |", "|---|---|", *rows]
+
+
+def _preference() -> list[str]:
+    paths = sorted(preference.OUTCOMES.glob("student-*.jsonl.zst"))
+    if not paths:
+        raise FileNotFoundError(f"{preference.OUTCOMES}: no piece")
+    return ["```text", *preference.table([preference.read_piece(path) for path in paths]), "```"]
+
+
+def _studies() -> dict[str, Callable[[], list[str]]]:
+    """Every table by its name."""
+    tables: dict[str, Callable[[], list[str]]] = {
+        "headline": headline,
+        "make mrp": lambda: results_table.table(mrp_runs.OUTCOMES / "seed-0-default"),
+        "make mrp, all runs": mrp_runs.tables,
+        "feature groups": lambda: groups_table(_pieces(FOLDER / "students_parts", "noisy"), "noisy"),
+        "robustness": _robustness,
+        "categories": lambda: categories.table(categories.stored()),
+        "guarantee": guarantee.table,
+        "held-out scores": held_out_scores.table,
+        "mark of outsiders": _outsiders_mark,
+        "preference step": _preference,
+    }
+    tables |= {f"students, {condition}": partial(_students, OUTCOMES, condition) for condition in CONDITIONS}
+    for folder in ("clean_trained", "babyai", "textworld", "smollm2"):
+        tables[folder] = partial(_students, FOLDER / folder, "noisy")
+    return tables
+
+
+TABLES: Mapping[str, Callable[[], list[str]]] = _studies()
+
+
+@cache
+def lines_of(name: str) -> Sequence[str]:
+    """The lines of a table. Raises UsageError for a name that there is no table of, InputError where its outcomes are
+    missing."""
+    if name not in TABLES:
+        raise UsageError(f"table {name}: no such table; {nearest(name, TABLES)}")
+    try:
+        return TABLES[name]()
+    except FileNotFoundError as error:
+        raise InputError(f"table {name}: its outcomes are not in {FOLDER} ({error}); make them first") from error
+
+
+def included(text: str) -> list[str]:
+    """Names of the tables that a page includes."""
+    return [match[1] for match in _INCLUDED.finditer(text)]
+
+
+def filled(text: str) -> str:
+    """The page with every included table as it is now."""
+    return _INCLUDED.sub(lambda match: match[1] + match[2] + "\n" + "\n".join(lines_of(match[1])) + "\n\n", text)
+
+
+def main() -> None:
+    """Print the tables; write them into their pages."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="put each table into the pages that include it")
+    arguments = parser.parse_args()
+    for name in TABLES:
+        try:
+            print(f"## {name}\n", *lines_of(name), "", sep="\n")
+        except InputError as error:
+            print(f"## {name}\n\n{error}\n")
+    if arguments.write:
+        for page in PAGES:
+            page.write_text(filled(page.read_text()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""Pages hold the tables that one command makes from the committed outcomes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks import categories, guarantee, held_out_scores, tables
+from benchmarks.guarantee import Held
+from benchmarks.held_out_scores import HeldOut
+from benchmarks.tables import PAGES, TABLES, filled, included, lines_of
+from r2v.errors import InputError, UsageError
+
+REPOSITORY = Path(__file__).parents[1]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_a_page_holds_the_tables_that_the_command_makes(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(REPOSITORY)
+    text = page.read_text()
+    assert len(included(text)) == text.count("<!-- table: ") == text.count("<!-- end of table -->")
+    assert filled(text) == text, "python -m benchmarks.tables --write"
+
+
+def test_what_stands_between_the_markers_is_replaced_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(REPOSITORY)
+    page = "before\n<!-- table: feature groups -->\nold\n<!-- end of table -->\nafter\n"
+    text = filled(page)
+    assert text.startswith("before\n<!-- table: feature groups -->\n\n| group | r2v leads by |")
+    assert text.endswith("|\n\n<!-- end of table -->\nafter\n") and "old" not in text
+    assert filled(text) == text and included(text) == ["feature groups"]
+
+
+def test_a_table_without_outcomes_and_an_unknown_one_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines_of.cache_clear()
+    for name in TABLES:
+        with pytest.raises(InputError, match=f"table {name}: its outcomes are not in {tables.FOLDER}"):
+            lines_of(name)
+    with pytest.raises(UsageError, match="table hedline: no such table; .*headline"):
+        lines_of("hedline")
+
+
+def test_promises_scores_and_categories_are_read_back_as_they_were_kept(tmp_path: Path) -> None:
+    kept = Held(student=2, alpha=0.2, verdict="", tau=0.08, failed_in_calibration=0.12, calibration_tasks=100)
+    kept = replace(kept, failed=11, tasks=100, llm_call_rate=0.25, usd_of_llm_only=0.33)
+    none = Held(student=2, alpha=0.1, verdict="infeasible: too few tasks")
+    (tmp_path / "promises").write_text("".join(json.dumps(asdict(one)) + "\n" for one in (kept, none)))
+    assert guarantee.table(tmp_path / "promises")[2:] == [
+        "| 2 | 0.2 | 0.0800: 0.120 of 100 | 0.110 [0.063, 0.186] | 0.25 | 0.33 |",
+        "| 2 | 0.1 | infeasible: too few tasks | | | |",
+    ]
+    scored = HeldOut(
+        states=9, ece=0.02, brier=0.1, brier_constant=0.2, router=0.8, entropy=0.7, savable=4, router_savable=None,
+        entropy_savable=0.6,
+    )  # fmt: skip
+    (tmp_path / "scores").write_text(json.dumps(asdict(scored)) + "\n")
+    row = "| 0 | 9 | 0.020 | 0.100 | 0.200 | 0.800 | 0.700 | 4 |  | 0.600 |"
+    assert held_out_scores.table(tmp_path / "scores")[2:] == [row]
+    (tmp_path / "student-1.json").write_text('{"clean": [[1, 0]]}')
+    assert categories.stored(tmp_path)[0]["clean"].tolist() == [[1.0, 0.0]]
