@@ -34,7 +34,7 @@ from r2v.config import Config, RouterConfig
 from r2v.config.methods import OURS
 from r2v.evaluation.statistics import FloatArray
 from r2v.router.baselines import FIXED_SCORES, Instruments
-from r2v.router.choice import FEWEST_TASKS, ComparedScore, PlacedScore, ScoreChoice, available
+from r2v.router.choice import FEWEST_TASKS, PlacedScore, ScoreChoice, available
 from r2v.router.features import select
 from r2v.router.labels import FeatureRow, LabelKind, disagrees, labelled
 from r2v.router.models import BoostedModel, sigmoid
@@ -87,7 +87,7 @@ def preferred(members: Mapping[str, Mapping[str, Any]], num_tasks: int) -> str:
     if num_tasks < FEWEST_TASKS:
         return own
     compared = {
-        name: ComparedScore(
+        name: PlacedScore(
             tau=members[name]["tau"],
             outcome=outcome(name),
             difference=members[name]["difference"],

@@ -22,7 +22,7 @@ from r2v.evaluation.methods import MethodRunner
 from r2v.log import logger
 from r2v.rollout.cells import Cell
 from r2v.rollout.session import EpisodeSpec
-from r2v.router.choice import FEWEST_TASKS, ComparedScore, PlacedScore, ScoreChoice, paired
+from r2v.router.choice import FEWEST_TASKS, PlacedScore, ScoreChoice, paired
 from r2v.router.escalation import SCORE_ONLY
 from r2v.router.thresholds import MOST_PLAYED, Choice, OperatingPoint, Point, RateSearch, Spending, search_together
 
@@ -148,7 +148,7 @@ def choose_scores(
         for name in alternatives:
             other = choices[name, point]
             difference, error = paired(ours, successes_at(runner, name, specs, other.tau))
-            compared[name] = ComparedScore(
+            compared[name] = PlacedScore(
                 tau=other.tau,
                 outcome=other.outcome,
                 difference=round(difference, 6),

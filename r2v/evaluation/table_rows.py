@@ -7,15 +7,16 @@ A row is a dictionary of plain values; a figure `x` brings `x_ci` ([low, high] o
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
-from r2v.config.methods import STRONG, WEAK
+from r2v.config.methods import OURS, STRONG, WEAK
 from r2v.evaluation.frontier import LISTED, area, cost_fraction
 from r2v.evaluation.metrics import Figure, figures, robustness_gap, router_figures, tail_figures, values
 from r2v.evaluation.outcomes import Grid, Measured
-from r2v.evaluation.setup import FRONTIER, MAIN
+from r2v.evaluation.setup import FRONTIER, MAIN, Setup
 
 TableRow = dict[str, Any]
 
@@ -123,3 +124,20 @@ def frontier_rows(measured: Measured, condition: str) -> Iterator[TableRow]:
             **_spread({"cost_fraction": cost_fraction(measured, condition, grid)}),
             **_size(grid),
         }
+
+
+def choice_rows(setup: Setup) -> Iterator[TableRow]:
+    """Lines of choices.csv: at each operating point of r2v the scores that it could act by, on calibration tasks."""
+    for point, choice in setup.choices.items():
+        for name, placed in {OURS: choice.own, **choice.compared}.items():
+            yield {
+                "id": f"choice/{point}/{name}",
+                "operating_point": point,
+                "score": name,
+                "acts": name == choice.score,
+                "threshold": placed.tau,
+                **asdict(placed.outcome),
+                "difference": placed.difference,
+                "standard_error": placed.standard_error,
+                "n_tasks": choice.num_tasks,
+            }

@@ -87,7 +87,21 @@ def _comparison_lines(bundle: Mapping[str, Any]) -> list[str]:
         routers = {other: by for (name, other), by in by_pair.items() if name == condition and other in ROUTERS}
         metrics = [name for name in (AT_COST, "apgr") if any(name in by for by in routers.values())]
         lines += [_router_table(routers, metrics)] if metrics else []
-    return [*lines, "", *_LEGEND]
+    return [*lines, "", *_choice_lines(bundle), *_LEGEND]
+
+
+def _choice_lines(bundle: Mapping[str, Any]) -> list[str]:
+    """The operating points at which r2v acts by another score than its own."""
+    rows = bundle.get("choices", [])
+    own = {row["operating_point"]: row["success"] for row in rows if row["score"] == OURS}
+    others = [row for row in rows if row["acts"] and row["score"] != OURS]
+    if rows and not others:
+        return [f"On {rows[0]['n_tasks']} calibration tasks no other score was preferred to r2v's own (choices.csv)."]
+    return [
+        f"At {row['operating_point']} r2v acts by the score of {row['score']}: {decimals(row['success'], 3)} of "
+        f"{row['n_tasks']} calibration tasks, by its own {decimals(own[row['operating_point']], 3)} (choices.csv)."
+        for row in others
+    ]
 
 
 def _ends(rows: ConditionRows, num_seeds: int) -> str:

@@ -27,21 +27,13 @@ FEWEST_TASKS = 60
 
 @dataclass(frozen=True, kw_only=True)
 class PlacedScore:
-    """A score placed at an operating point by playing calibration tasks."""
+    """A score placed at an operating point by playing calibration tasks; others than r2v's own at its dollars."""
 
     tau: float
     outcome: OperatingPoint
-
-
-@dataclass(frozen=True, kw_only=True)
-class ComparedScore:
-    """A score placed at the dollars of r2v's own."""
-
-    tau: float
-    outcome: OperatingPoint
-    difference: float
+    difference: float = 0.0
     """Its success less that of r2v's own score."""
-    standard_error: float
+    standard_error: float = 0.0
     """Of that difference, paired by task."""
 
     @property
@@ -59,18 +51,18 @@ class ScoreChoice:
     num_tasks: int
     """Calibration tasks."""
     own: PlacedScore
-    compared: dict[str, ComparedScore]
+    compared: dict[str, PlacedScore]
     """By method."""
 
     @classmethod
-    def of(cls, own: PlacedScore, compared: Mapping[str, ComparedScore], num_tasks: int) -> ScoreChoice:
+    def of(cls, own: PlacedScore, compared: Mapping[str, PlacedScore], num_tasks: int) -> ScoreChoice:
         """The preferred score of the largest difference, the first of equals; r2v's own if none is preferred."""
         preferred = [name for name, one in compared.items() if one.preferred]
         score = max(preferred, key=lambda name: compared[name].difference, default=OURS)
         return cls(score=score, num_tasks=num_tasks, own=own, compared=dict(compared))
 
     @property
-    def acting(self) -> PlacedScore | ComparedScore:
+    def acting(self) -> PlacedScore:
         """The placed score that acts."""
         return self.own if self.score == OURS else self.compared[self.score]
 

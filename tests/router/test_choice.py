@@ -7,15 +7,15 @@ import math
 import pytest
 
 from r2v.config.methods import METHODS, OURS
-from r2v.router.choice import ALTERNATIVES, MARGIN, ComparedScore, PlacedScore, ScoreChoice, available, paired
+from r2v.router.choice import ALTERNATIVES, MARGIN, PlacedScore, ScoreChoice, available, paired
 from r2v.router.thresholds import OperatingPoint
 
 OWN = PlacedScore(tau=0.4, outcome=OperatingPoint(llm_call_rate=0.2, success=0.6, cost=0.01))
 
 
-def compared(difference: float, error: float) -> ComparedScore:
+def compared(difference: float, error: float) -> PlacedScore:
     outcome = OperatingPoint(llm_call_rate=0.2, success=0.6 + difference, cost=0.01)
-    return ComparedScore(tau=0.5, outcome=outcome, difference=difference, standard_error=error)
+    return PlacedScore(tau=0.5, outcome=outcome, difference=difference, standard_error=error)
 
 
 def test_another_score_acts_only_where_it_is_ahead_by_the_margin_and_a_standard_error() -> None:

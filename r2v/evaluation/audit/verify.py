@@ -42,6 +42,7 @@ from r2v.evaluation.settings import EvaluateSettings, never_branched
 from r2v.evaluation.setup import SETUP, CalibrationRecord, Setup, choices_of, planned_files, read_setup
 from r2v.evaluation.tables.build import STRUCTURED, require_results
 from r2v.rollout.session import EpisodeSpec, RolloutWorld
+from r2v.router.choice import ScoreChoice
 from r2v.storage.artifact_manifest import ARTIFACT_MANIFEST, read_artifact_manifest
 from r2v.storage.integrity import CONFIGURATION
 
@@ -53,6 +54,8 @@ class Verified:
     num_episodes: int
     counts: dict[Cell, CellCounts]
     tables: VerifyReport
+    choices: dict[str, ScoreChoice]
+    """Of the score that r2v acts by, by operating point."""
     content_sha256: str
     """One hash over all content of the folder, for a paper to quote: SHA-256 of the sorted names and content hashes."""
     unproven: dict[str, str]
@@ -66,6 +69,7 @@ class Verified:
         lines = [
             f"{self.num_episodes} episodes replayed with the recorded results; all {self.tables.num_files} files of "
             "structured_results are identical",
+            *(f"at {point} {choice.text()}" for point, choice in self.choices.items()),
             *(_fault_line(cell, counts) for cell, counts in self.counts.items() if counts.faults),
             f"content {self.content_sha256}",
             *(f"not proved: {what}: {reason}" for what, reason in self.unproven.items()),
@@ -126,6 +130,7 @@ def _verified(results: Path, trust: bool) -> Verified:
         num_episodes=audit.num_episodes,
         counts=audit.counts,
         tables=tables,
+        choices=setup.choices,
         content_sha256=content,
         unproven=unproven_of(settings, audit.biller) | findings.unproven,
     )

@@ -20,7 +20,7 @@ from r2v.evaluation.claims import Claim, caveats, claims
 from r2v.evaluation.comparisons import comparison_rows, leaders
 from r2v.evaluation.outcomes import measure
 from r2v.evaluation.setup import SETUP, Setup, read_setup, stored_episodes
-from r2v.evaluation.table_rows import TableRow, category_rows, frontier_rows, seed_rows, summary_row
+from r2v.evaluation.table_rows import TableRow, category_rows, choice_rows, frontier_rows, seed_rows, summary_row
 from r2v.evaluation.tables.files import BUNDLE_SCHEMA, render, round_figures, write_results
 
 STRUCTURED = "structured_results"
@@ -50,6 +50,7 @@ class Tables:
     per_category: list[TableRow]
     comparisons: list[TableRow]
     frontier: list[TableRow]
+    choices: list[TableRow]
     claims: list[Claim]
     caveats: list[dict[str, Any]]
 
@@ -84,6 +85,7 @@ class Tables:
                 name: getattr(self, name)
                 for name in ("main_table", "per_seed", "per_category", "comparisons", "frontier", "claims", "caveats")
             },
+            **({"choices": self.choices} if self.choices else {}),
             "reproduction": {"commands": list(_COMMANDS), "git_commit": setup.git_commit, "seeds": list(setup.seeds)},
         }
 
@@ -105,6 +107,7 @@ def build_tables(episodes: Iterable[Episode], setup: Setup) -> Tables:
         per_category=round_figures([row for cell in cells for row in category_rows(measured, *cell)]),
         comparisons=compared,
         frontier=round_figures([row for condition in setup.frontier for row in frontier_rows(measured, condition)]),
+        choices=round_figures(list(choice_rows(setup))),
         claims=claims(main, compared),
         caveats=caveats(main, compared, setup.router_scores, setup.limits, len(setup.never_branched)),
     )

@@ -106,6 +106,18 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "min_detectable_difference",
         "n_seeds",
     ),
+    "choices.csv": (
+        "operating_point",
+        "score",
+        "acts",
+        "threshold",
+        "llm_call_rate",
+        "success",
+        "cost",
+        "difference",
+        "standard_error",
+        "n_tasks",
+    ),
     "frontier.csv": (
         "method",
         "benchmark",

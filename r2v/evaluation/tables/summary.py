@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from r2v.evaluation.figure_text import SMALLEST_P, p_text
-from r2v.evaluation.tables.columns import GLOSSARY, RenderedRow
+from r2v.evaluation.tables.columns import COLUMNS, GLOSSARY, RenderedRow
 
 SUMMARY_BYTES = 20_000
 ABLATIONS_FILE = "ablations.csv"
@@ -39,6 +39,7 @@ _ABLATIONS = (
     *("name", "condition", "base_sr", "ablated_sr", "delta", "delta_ci", "p_holm", "min_detectable_difference"),
     *("cost_delta", "cost_delta_ci", "apgr_delta", "apgr_delta_ci", "n_tasks"),
 )
+_CHOICES = COLUMNS["choices.csv"]
 _MORE = {
     "frontier": ("method", "condition", "operating_point", "avg_cost_cached", "success_rate", "success_rate_ci"),
     "per_category": ("method", "condition", "category", "success_rate", "success_rate_ci"),
@@ -88,6 +89,7 @@ def results_page(
         _markdown({"columns": _CLAIMED, "rows": [_settled(row) for row in _claims(bundle)]}),
         *(["## Ablations", _markdown(_table(ablations, _ABLATIONS))] if ablations else []),
         *(["## Frontier", _markdown(_table(bundle["frontier"], _MORE["frontier"]))] if bundle["frontier"] else []),
+        *(["## Score that r2v acts by", _markdown(_table(bundle["choices"], _CHOICES))] if "choices" in bundle else []),
         "## Caveats",
         "\n".join(
             [*(f"- {caveat['text']}" for caveat in bundle["caveats"]), *(f"- not here: {one}" for one in missing)]

@@ -11,7 +11,7 @@ from r2v.config import load
 from r2v.evaluation.audit.check_calibration import calibration_problems, router_problems
 from r2v.evaluation.settings import EvaluateSettings
 from r2v.evaluation.setup import CalibrationRecord
-from r2v.router.choice import ComparedScore, PlacedScore, ScoreChoice
+from r2v.router.choice import PlacedScore, ScoreChoice
 from r2v.router.thresholds import OperatingPoint
 
 OWN = CalibrationRecord(tau=0.25, target=0.1, llm_call_rate=0.1, success=0.75, cost=0.02)
@@ -63,7 +63,7 @@ def test_the_main_point_is_the_one_that_the_router_realised(key: str) -> None:
     assert len(found) == {"llm_call_rate": 2, "cost": 2}.get(key, 1), "what it realised is the target of main points"
 
 
-AHEAD = ComparedScore(
+AHEAD = PlacedScore(
     tau=0.5,
     outcome=OperatingPoint(llm_call_rate=0.25, success=0.875, cost=0.02),
     difference=0.125,
