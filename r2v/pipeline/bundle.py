@@ -6,6 +6,7 @@
     README.md       model card: what it is, the executed table with its intervals, how to load it
     policy/         weights or adapters, configuration and tokenizer, as transformers reads them
     verifier/       the verifier's head or adapters; none beside an imputed router
+    cases/          the index of the teacher's steps, where the router looks at it
     router/         r2v.json, the router model, and threshold.json, where it was placed and what that came to
     prices.json     the prices at which the table was counted
     settings.json   sections of the configuration that serving needs
@@ -83,6 +84,11 @@ class Bundle:
     def verifier(self) -> Path:
         """The verifier's folder; a bundle of an imputed router has none."""
         return self.folder / "verifier"
+
+    @property
+    def cases(self) -> Path:
+        """The index of the teacher's steps; there is none where the router does not look at it."""
+        return self.folder / "cases"
 
     @property
     def router(self) -> Path:
