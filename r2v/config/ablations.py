@@ -46,6 +46,11 @@ ABLATION_ROWS = {
             overrides=("router.features=[uncertainty,verifier,progress,page,tool]",),
         ),
         Ablation(
+            name="with_cases",
+            description="the router sees how the teacher's nearest recorded steps act",
+            overrides=("router.features=[uncertainty,progress,page,tool,cases]",),
+        ),
+        Ablation(
             name="no_dpo", description="the policy after behaviour cloning", overrides=("preference.enabled=false",)
         ),
         Ablation(

@@ -24,9 +24,9 @@ from r2v.constraints import (
 )
 from r2v.extensions import is_dotted, require_name, source_sha256
 
-FEATURE_GROUPS = ("uncertainty", "samples", "verifier", "progress", "page", "tool")
+FEATURE_GROUPS = ("uncertainty", "samples", "verifier", "progress", "page", "tool", "cases")
 """Everything a router can look at."""
-ROUTER_MODELS = ("logistic", "boosting", "constant")
+ROUTER_MODELS = ("logistic", "boosting", "constant", "case_support")
 """Router models that are bundled."""
 IMPUTED = "imputed"
 """Label of a router of which no outcome was executed, and the word that marks all that is made of it."""
@@ -38,7 +38,8 @@ class RouterConfig:
 
     model: Line = "boosting"
     """Classifier that predicts the gain of an LLM step: boosting, logistic (which can be read), constant (the same at
-    every step, which any model becomes where the labels hold one class), or package.module:Class of your own."""
+    every step, which any model becomes where the labels hold one class), case_support (the share of the teacher's
+    nearest recorded steps that act otherwise: nothing is fitted but its scale), or package.module:Class of your own."""
     model_sha256: SHA256 | None = field(default=None, metadata=IF_GIVEN)
     """Filled in: the content of the module of a model by dotted path, so that an edited one makes new artifacts."""
     label: Literal["counterfactual", "disagreement", "episode", "imputed"] = "counterfactual"
@@ -60,8 +61,8 @@ class RouterConfig:
     """With label=imputed: share of the recorded tasks that cloning leaves out, so that the policy is asked about states
     that it has not learnt; None: 0.25."""
     features: Names = field(default_factory=lambda: ["uncertainty", "progress", "page", "tool"])
-    """Feature groups: uncertainty, samples, verifier, progress, page, tool. The verifier, paid for what it reads at
-    each step, has not earned its place among them."""
+    """Feature groups: uncertainty, samples, verifier, progress, page, tool, cases (how the teacher's nearest recorded
+    steps act). The verifier, paid for what it reads at each step, has not earned its place among them."""
     num_tasks: Count = 150
     """Training tasks that are rolled out and branched to make features."""
     seeds: Seeds = field(default_factory=lambda: [11])
@@ -105,6 +106,11 @@ class RouterConfig:
     def imputed(self) -> bool:
         """Whether its labels are imputed and nothing is executed."""
         return self.label == IMPUTED
+
+    @property
+    def reads_cases(self) -> bool:
+        """True if a router looks at case support, so that its index is a job of the chain."""
+        return "cases" in self.features or self.model == "case_support"
 
     @property
     def routed_rounds(self) -> int:

@@ -36,7 +36,7 @@ class MethodIdentity:
     """By method: "" is the small policy, others are variants."""
     verifier: Any = None
     features: Any = None
-    """How many samples the router's features take."""
+    """How many samples the router's features take, and the content of the index of cases that they read."""
     routers: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -50,6 +50,7 @@ class MethodIdentity:
         router: Path | None = None,
         variants: Mapping[str, Path | None] | None = None,
         num_samples: int = 0,
+        cases: Path | None = None,
     ) -> MethodIdentity:
         """Of the settings and weights that a `MethodRunner` is made of."""
         prices = identity(cfg.cost)
@@ -63,7 +64,7 @@ class MethodIdentity:
                 for name, weights in {"": policy, **(variants or {})}.items()
             },
             verifier=None if verifier is None else [identity(cfg.policy), _weights_of(cfg.policy, verifier)],
-            features=num_samples,
+            features=num_samples if cases is None else [num_samples, content_of(cases)],
             routers={}
             if router is None
             else {name: [configured, content_of(router / f"{name}.json")] for name in trained},

@@ -42,6 +42,7 @@ from r2v.rollout.model_factory import Purse, engine, priced_policy, priced_teach
 from r2v.rollout.session import EpisodeSpec, RolloutWorld
 from r2v.rollout.sites import SitePool
 from r2v.router.baselines import instruments, score_function
+from r2v.router.case_support import CaseIndex
 from r2v.router.models import RouterModel, load
 from r2v.storage.artifact import Work
 from r2v.storage.artifact_manifest import json_sha256
@@ -95,6 +96,7 @@ class MethodRunner:
         the attempt's whose `work` it is."""
         sections: Sections = cfg
         configured = cfg.router.model if hasattr(cfg, "router") else None
+        cases = work.inputs["case_support"].folder if "case_support" in work.inputs else None
         benchmark = load_benchmark(sections.env.benchmark, sections.env.options)
         waves = engine(sections.rollout, benchmark, sections.teacher)
         tools = told_tools(sections.policy, benchmark)
@@ -122,6 +124,7 @@ class MethodRunner:
                 router=router,
                 variants=variants,
                 num_samples=num_samples,
+                cases=cases,
             ),
             world=RolloutWorld(
                 benchmark,
@@ -139,6 +142,7 @@ class MethodRunner:
                 slm=slm.model,
                 num_samples=num_samples,
                 untrusted=benchmark.capabilities.untrusted,
+                cases=None if cases is None else CaseIndex.load(cases),
             ),
             inference=sections.inference,
             features=tuple(cfg.router.features) if hasattr(cfg, "router") else (),

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 LEARNED_PARTS = {
     "verifier among the router's features": ("with_verifier", +1),
+    "case support among the router's features": ("with_cases", +1),
     "behaviour cloning": ("no_bc", -1),
     "preference training": ("no_dpo", -1),
     "feature group: uncertainty": ("feat_no_uncertainty", -1),
@@ -123,7 +124,9 @@ def run(cfg: AblationsSettings, work: Work) -> None:
 def _retrained(base: dict[str, Artifact], ablated: dict[str, Artifact]) -> list[str]:
     """The jobs whose artifact is not the base's."""
     return [
-        job for job, artifact in ablated.items() if job != "evaluate" and artifact.fingerprint != base[job].fingerprint
+        job
+        for job, artifact in ablated.items()
+        if job != "evaluate" and (job not in base or artifact.fingerprint != base[job].fingerprint)
     ]
 
 

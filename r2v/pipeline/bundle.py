@@ -6,6 +6,7 @@
     README.md       model card: what it is, the executed table with its intervals, how to load it
     policy/         weights or adapters, configuration and tokenizer, as transformers reads them
     verifier/       the verifier's head or adapters; none beside an imputed router
+    cases/          the index of the teacher's steps, where the router looks at it
     router/         r2v.json and disagreement_router.json, the router models, and threshold.json, where the score that
                     acts was placed and what that came to
     prices.json     the prices at which the table was counted
@@ -86,6 +87,11 @@ class Bundle:
     def verifier(self) -> Path:
         """The verifier's folder; a bundle of an imputed router has none."""
         return self.folder / "verifier"
+
+    @property
+    def cases(self) -> Path:
+        """The index of the teacher's steps; there is none where the router does not look at it."""
+        return self.folder / "cases"
 
     @property
     def routers(self) -> dict[str, Path]:

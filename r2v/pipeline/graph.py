@@ -27,13 +27,18 @@ def made_by(of: Command) -> tuple[str, ...]:
 
 
 def as_configured(config: Config, row: Job) -> Job:
-    """The row as this configuration needs it: without inputs where it then reads none; and where the router's labels
-    are imputed with the inputs of that, and nothing to play if these are others."""
+    """The row as this configuration needs it: without inputs where it then reads none, and without optional ones that
+    are not enabled; and where the router's labels are imputed with the inputs of that, and nothing to play if these are
+    others."""
     if not row.uses_inputs(config):
         return replace(row, needs=(), also_reads=())
+    absent = {other.name for other in JOBS if other.optional and not other.enabled(config)}
+    needs, also_reads, imputed = (
+        tuple(name for name in names if name not in absent) for names in (row.needs, row.also_reads, row.imputed or ())
+    )
     if config.router.imputed and row.imputed not in (None, row.inputs):
-        return replace(row, needs=row.imputed or (), also_reads=(), task_counts=(), parts="")
-    return row
+        return replace(row, needs=imputed, also_reads=(), task_counts=(), parts="")
+    return replace(row, needs=needs, also_reads=also_reads)
 
 
 def in_chain(config: Config, row: Job) -> bool:

@@ -106,6 +106,11 @@ GENERATE_CANDIDATES = Command(
     positionals=("--K", CONDITION),
     flags=(Flag(name="--K", key="candidates.num_samples", metavar="K", help="actions sampled per state (default: 5)"),),
 )
+FIT_CASE_SUPPORT = Command(
+    name="fit_case_support",
+    help="index the teacher's steps, for routers that look at the nearest ones",
+    script="05a_fit_case_support.sh",
+)
 GENERATE_ROUTER_FEATURES = Command(
     name="generate_router_features",
     help="play the small policy and execute what an LLM step would have gained",
@@ -240,6 +245,19 @@ JOBS = (
         also_reads=("bc", "perturb"),
     ),
     Job(
+        name="case_support",
+        number="5a",
+        command=FIT_CASE_SUPPORT,
+        stage="r2v.stages.fit_case_support:STAGE",
+        place="outputs/{prefix}case_support/{pipeline}",
+        outputs=("cases.npz", "cases.json"),
+        needs=("bc",),
+        also_reads=("perturb",),
+        enabled=lambda config: config.router.reads_cases,
+        optional=True,
+        imputed=("bc", "perturb"),
+    ),
+    Job(
         name="router_features",
         number="6",
         command=GENERATE_ROUTER_FEATURES,
@@ -247,10 +265,10 @@ JOBS = (
         parts="r2v.pipeline.plan.stage_parts:router_features",
         place="data/{prefix}router_features/{pipeline}",
         outputs=("router_features.jsonl",),
-        needs=("preference",),
+        needs=("preference", "case_support"),
         also_reads=("verifier",),
         task_counts=(("router.num_tasks", "train"), ("router.num_calibration_tasks", "calibration")),
-        imputed=("bc", "perturb"),
+        imputed=("bc", "perturb", "case_support"),
     ),
     Job(
         name="router",
@@ -261,7 +279,7 @@ JOBS = (
         place="outputs/{prefix}router/{pipeline}",
         outputs=("r2v.json", "threshold.json", "router_report.json"),
         needs=("router_features",),
-        also_reads=("preference", "verifier"),
+        also_reads=("preference", "verifier", "case_support"),
         task_counts=(("router.num_calibration_tasks", "calibration"),),
         imputed=("router_features",),
     ),
@@ -274,7 +292,7 @@ JOBS = (
         place="results/{prefix}{pipeline}",
         outputs=("episodes", "setup.json", "structured_results"),
         needs=("router",),
-        also_reads=("bc", "preference", "verifier", "router_features"),
+        also_reads=("bc", "preference", "verifier", "router_features", "case_support"),
         uses_inputs=lambda config: config.evaluation.of_trained,
         task_counts=(("evaluation.num_tasks", "evaluation"),),
     ),

@@ -37,6 +37,7 @@ from r2v.rollout.actors import PricedVerifier, Routed
 from r2v.rollout.gates import FeatureExtractor, ScoreGate
 from r2v.rollout.model_factory import Purse, priced_policy, priced_teacher, told_tools, verifier_scorer
 from r2v.router.baselines import instruments, score_function
+from r2v.router.case_support import CaseIndex
 from r2v.router.models import load
 
 T = TypeVar("T")
@@ -71,7 +72,10 @@ def routed_actor(
         verifier = PricedVerifier(scorer, cost.slm)
     samples = inference.num_candidates if "samples" in router.features else 0
     mark = benchmark.capabilities.untrusted
-    extractor = FeatureExtractor(inference, verifier=verifier, slm=slm, num_samples=samples, untrusted=mark)
+    cases = CaseIndex.load(bundle.cases) if bundle.cases.is_dir() else None
+    extractor = FeatureExtractor(
+        inference, verifier=verifier, slm=slm, num_samples=samples, untrusted=mark, cases=cases
+    )
     models = {name: load(path, router.model) for name, path in bundle.routers.items()}
     score = bundle.manifest.score
     gate = ScoreGate(score_function(score, models), extractor, instruments(score, router.features))

@@ -93,6 +93,8 @@ class Job:
     """Inputs that are done whenever `needs` are, so that no waiting is owed to them."""
     enabled: Callable[[Config], bool] = lambda config: True
     """Whether it is part of a configuration's chain."""
+    optional: bool = False
+    """Whether those that read it do without where it is not enabled."""
     uses_inputs: Callable[[Config], bool] = lambda config: True
     """Whether it reads anything of the chain at all."""
     task_counts: tuple[tuple[str, str], ...] = ()

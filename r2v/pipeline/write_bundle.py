@@ -34,6 +34,8 @@ from r2v.storage.weights import ADAPTERS
 
 PARTS = {"preference": ("final", "policy"), "verifier": ("final", "verifier")}
 """Job -> (folder of its artifact, folder of the bundle)."""
+_CASES = "case_support"
+"""Job whose index is copied where the router reads it."""
 ROUTER_FILES = ("r2v.json", "disagreement_router.json", "threshold.json")
 """An imputed router has no disagreement_router.json."""
 _DRAFT_MARKER = Marker(kind="draft of a bundle")
@@ -103,6 +105,7 @@ def _fill(draft: Path, config: Config, table: Artifact, inputs: dict[str, Artifa
         held_names = [name for name in inputs[job].files if name.startswith(f"{held}/")]
         _copy(inputs[job], {name: place + name.removeprefix(held) for name in held_names}, draft)
     _copy_router(inputs["router"], draft)
+    _copy_cases(inputs, draft)
     setup = read_setup(table.folder)
     _write_settings(draft, config, {"cost": identity(config.cost), "models": setup.models, "prices": setup.prices})
     manifest = _described(draft, config, table, inputs)
@@ -135,13 +138,14 @@ def _imputed_inputs(config: Config, root: Path) -> dict[str, Artifact]:
     _, behind = attempt_of(attempt_of(router.folder)[1]["router_features"].folder)
     if published(config, "bc", root).data_sha256 != behind["bc"].data_sha256:
         logger.warning("  the published bc is not the one that the router was made for; the bundle holds the other")
-    return {"bc": behind["bc"], "router": router}
+    return {"router": router} | {name: behind[name] for name in ("bc", _CASES) if name in behind}
 
 
 def _fill_imputed(draft: Path, config: Config, inputs: dict[str, Artifact]) -> BundleManifest:
     names = [name for name in inputs["bc"].files if name.startswith("final/")]
     _copy(inputs["bc"], {name: f"policy{name.removeprefix('final')}" for name in names}, draft)
     _copy_router(inputs["router"], draft)
+    _copy_cases(inputs, draft)
     models = {"slm": config.policy.model_name, "llm": config.teacher.model_name}
     _write_settings(draft, config, {"cost": identity(config.cost), "models": models})
     threshold: dict[str, Any] = json.loads((draft / "router" / "threshold.json").read_text())
@@ -161,6 +165,11 @@ def _fill_imputed(draft: Path, config: Config, inputs: dict[str, Artifact]) -> B
 
 def _copy_router(artifact: Artifact, draft: Path) -> None:
     _copy(artifact, {name: f"router/{name}" for name in ROUTER_FILES if name in artifact.files}, draft)
+
+
+def _copy_cases(inputs: dict[str, Artifact], draft: Path) -> None:
+    if _CASES in inputs:
+        _copy(inputs[_CASES], {name: f"cases/{name}" for name in inputs[_CASES].files}, draft)
 
 
 def _copy(artifact: Artifact, names: dict[str, str], draft: Path) -> None:

@@ -15,6 +15,7 @@ from r2v.llm.types import Reply, Sample
 from r2v.rollout.actors import PricedModel, PricedVerifier, StepView
 from r2v.rollout.bill import StepBill
 from r2v.router.baselines import ALL, Instruments, Score
+from r2v.router.case_support import CaseIndex, Nearest
 from r2v.router.features import Signals, extract
 
 
@@ -37,6 +38,8 @@ class FeatureExtractor:
     num_samples: int = 0
     untrusted: str = ""
     """The benchmark's mark of lines that outsiders wrote."""
+    cases: CaseIndex | None = None
+    """The teacher's recorded steps, where the features need them."""
     remembered: Memo = field(default_factory=Memo)
 
     async def features(self, view: StepView, proposal: Reply) -> dict[str, float]:
@@ -86,9 +89,15 @@ class FeatureExtractor:
                 scores=scores,
                 previous_score=previous,
                 untrusted=self.untrusted,
+                nearest=self._nearest(view),
             )
         )
         return Measurement(features=features, bill=bill)
+
+    def _nearest(self, view: StepView) -> Nearest:
+        if self.cases is None:
+            return ()
+        return self.cases.nearest(view.goal, view.observations[-1], view.actions, view.tools, view.task_id)
 
     async def _previous(self, verifier: PricedVerifier, view: StepView) -> tuple[float, StepBill]:
         """The verifier's opinion of the action played one step before. It is on the bill where the LLM chose that

@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from r2v.data.action import canonical, parse_action
 from r2v.llm.types import Reply, Sample, ToolSpec
 from r2v.router import page_signals
+from r2v.router.action_roles import signature
+from r2v.router.case_support import Nearest, support
 from r2v.router.spans import free_arguments, free_tokens
 
 FEATURE_VERSION = "1"
@@ -46,6 +48,8 @@ class Signals:
     """The verifier's score of the action played one step before."""
     untrusted: str = ""
     """The mark of lines that outsiders wrote, as the benchmark declares it (`Capabilities.untrusted`)."""
+    nearest: Nearest = ()
+    """The teacher's recorded steps that are nearest to this state; empty without an index of them."""
 
     @property
     def action(self) -> Sample:
@@ -169,6 +173,14 @@ def _tool(signals: Signals) -> dict[str, float]:
     return {name: name == kind for name in (*(f"is_{tool}" for tool in known), "unknown", "unparseable")}
 
 
+def _cases(signals: Signals) -> Mapping[str, float]:
+    """How the teacher acted at the nearest recorded steps, beside the proposal."""
+    if not signals.nearest:
+        return {}
+    proposed = signature(signals.action.text, signals.goal, signals.observations, signals.tools)
+    return support(signals.nearest, proposed)
+
+
 _GROUPS: Mapping[str, Callable[[Signals], Mapping[str, float]]] = {
     "uncertainty": _uncertainty,
     "samples": _samples,
@@ -176,4 +188,5 @@ _GROUPS: Mapping[str, Callable[[Signals], Mapping[str, float]]] = {
     "progress": _progress,
     "page": _page,
     "tool": _tool,
+    "cases": _cases,
 }

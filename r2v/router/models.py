@@ -133,11 +133,26 @@ class BlendedModel:
         return (1 - self.weight) * self.gain.log_odds(x) + self.weight * self.disagreement.log_odds(x)
 
 
+@dataclass(frozen=True, kw_only=True)
+class CaseSupportModel:
+    """The share of the teacher's nearest recorded steps that act otherwise than is proposed, as log-odds."""
+
+    steps: int
+    """The nearest steps that are looked at."""
+
+    def predict(self, x: Sequence[float]) -> float:
+        """Log-odds of the share by Laplace's rule of succession; `x` is the share that acts as proposed."""
+        alike = x[0] * self.steps
+        return math.log((self.steps - alike + 1) / (alike + 1))
+
+
 CONSTANT = "constant"
+CASE_SUPPORT = "case_support"
 BUNDLED_MODELS: dict[str, type[ScoreModel]] = {
     "logistic": LinearModel,
     "boosting": BoostedModel,
     CONSTANT: ConstantModel,
+    CASE_SUPPORT: CaseSupportModel,
 }
 """What the names of `router.model` become; anything else is a dotted path."""
 
@@ -147,7 +162,7 @@ class RouterModel:
     """A trained router. `names` are the features it reads, in order; `label` is what it learned to tell."""
 
     kind: str
-    """As `router.model`: logistic, boosting, constant, or a dotted path."""
+    """As `router.model`: logistic, boosting, constant, case_support, or a dotted path."""
     label: str
     names: tuple[str, ...]
     part: ScoreModel

@@ -76,5 +76,9 @@ def grounding(values: Sequence[str], goal: str, observations: Sequence[str], mar
 
 
 def _count(values: Sequence[str], text: str) -> int:
-    """How many of the values stand in the text as words of their own."""
-    return sum(value in text and re.search(rf"(?<!\w){re.escape(value)}(?!\w)", text) is not None for value in values)
+    return sum(shows(value, text) for value in values)
+
+
+def shows(value: str, text: str) -> bool:
+    """True if the value occurs in the text as words of its own."""
+    return value in text and re.search(rf"(?<!\w){re.escape(value)}(?!\w)", text) is not None

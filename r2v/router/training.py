@@ -22,13 +22,16 @@ from r2v.errors import InputError, UsageError
 from r2v.extensions import load_attribute, require_function
 from r2v.log import logger
 from r2v.randomness import generator, seed_of
+from r2v.router.case_support import CASE_SHARE, NEIGHBOURS
 from r2v.router.features import select
 from r2v.router.labels import FeatureRow, check_rows, labelled, one_class
 from r2v.router.models import (
+    CASE_SUPPORT,
     CONSTANT,
     BlendedModel,
     BoostedModel,
     CalibratedPart,
+    CaseSupportModel,
     ConstantModel,
     LinearModel,
     Platt,
@@ -52,7 +55,9 @@ def fit(rows: Sequence[FeatureRow], cfg: RouterConfig, seed: int, max_examples: 
     """
     rows = _drawn(sorted(rows, key=lambda row: row.state_id), max_examples, seed)
     check_rows(rows)
-    names = select({name for row in rows for name in row.features}, cfg.features)
+    names = (
+        (CASE_SHARE,) if cfg.model == CASE_SUPPORT else select({n for row in rows for n in row.features}, cfg.features)
+    )
     if not names:
         raise InputError(f"router.features={list(cfg.features)}: the rows have no such features")
     train, held = ([row for row in rows if row.split == split] for split in ("train", "calibration"))
@@ -222,6 +227,7 @@ _FITS: dict[str, Callable[[FeatureArray, FeatureArray, FeatureArray, RouterConfi
     "logistic": _fit_linear,
     "boosting": _fit_boosted,
     CONSTANT: _fit_constant,
+    CASE_SUPPORT: lambda x, y, weights, cfg, seed: CaseSupportModel(steps=NEIGHBOURS),
 }
 
 

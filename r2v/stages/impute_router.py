@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from r2v.data.episode import Episode
     from r2v.rollout.actors import StepView
     from r2v.router.labels import FeatureRow
+    from r2v.router.models import RouterModel
     from r2v.stages.generate_router_features import RouterFeaturesSettings
     from r2v.stages.train_router import RouterSettings
 
@@ -44,6 +46,7 @@ def impute_features(cfg: RouterFeaturesSettings, work: Work) -> None:
     from r2v.rollout.gates import FeatureExtractor
     from r2v.rollout.model_factory import engine, priced_policy
     from r2v.rollout.teacher_states import agreement_cell
+    from r2v.router.case_support import CaseIndex
     from r2v.router.labels import write_rows
 
     episodes, splits = _recorded(cfg, work)
@@ -52,7 +55,8 @@ def impute_features(cfg: RouterFeaturesSettings, work: Work) -> None:
     waves = engine(cfg.rollout, load_benchmark(cfg.env.benchmark, cfg.env.options))
     slm = priced_policy(cfg.policy, weights, cfg.cost, cfg.inference, cfg.rollout, waves, told_of)
     samples = cfg.inference.num_candidates if cfg.samples else 0
-    extractor = FeatureExtractor(cfg.inference, slm=slm, num_samples=samples)
+    cases = CaseIndex.load(work.inputs["case_support"].folder) if "case_support" in work.inputs else None
+    extractor = FeatureExtractor(cfg.inference, slm=slm, num_samples=samples, cases=cases)
     inputs = {name: artifact.data_sha256 for name, artifact in work.inputs.items()}
     about = [c.identity(cfg.policy), c.identity(cfg.inference), c.identity(cfg.cost)]
     cell = agreement_cell(
@@ -131,7 +135,9 @@ def _fits(cfg: RouterFeaturesSettings, work: Work) -> Any:
 
 def impute_router(cfg: RouterSettings, rows: Sequence[FeatureRow], work: Work) -> None:
     """Fit a router on imputed labels, and place its threshold on the recorded calibration steps."""
+    from r2v.router.case_support import CASE_SHARE
     from r2v.router.labels import labelled
+    from r2v.router.models import CASE_SUPPORT
     from r2v.router.training import fit, report
 
     if "verifier" in cfg.router.features:
@@ -141,8 +147,11 @@ def impute_router(cfg: RouterSettings, rows: Sequence[FeatureRow], work: Work) -
     model.save(work.folder / "r2v.json")
     figures = {"labels": IMPUTED, **report(model, own)}
     write_json(work.folder / "router_report.json", figures)
-    held = [(model.predict(row.features), not row.disagrees) for row in own if row.split == "calibration"]
-    placed = placed_on_records(held, cfg.router.budget)
+    placed = _placed(model, own, cfg.router.budget)
+    if all(CASE_SHARE in row.features for row in own):
+        other = "boosting" if cfg.router.model == CASE_SUPPORT else CASE_SUPPORT
+        beside = fit(own, replace(cfg.router, model=other), cfg.seed, cfg.max_examples)
+        work.summary["beside"] = {"model": other, **_placed(beside, own, cfg.router.budget)}
     tasks = len({row.task_id for row in own if row.split == "calibration"})
     threshold = {"tau": placed.pop("tau"), "budget": cfg.router.budget, "n_tasks": tasks, IMPUTED: placed}
     write_json(work.folder / "threshold.json", threshold)
@@ -152,6 +161,11 @@ def impute_router(cfg: RouterSettings, rows: Sequence[FeatureRow], work: Work) -
         "  an imputed router: it tells where the policy acts otherwise than its teacher was recorded to, not where the "
         "LLM gains; nothing of it was executed, and it enters no table"
     )
+
+
+def _placed(model: RouterModel, rows: Sequence[FeatureRow], budget: float) -> dict[str, float | None]:
+    held = [(model.predict(row.features), not row.disagrees) for row in rows if row.split == "calibration"]
+    return placed_on_records(held, budget)
 
 
 def placed_on_records(steps: Sequence[tuple[float, bool]], budget: float) -> dict[str, float | None]:

@@ -134,11 +134,12 @@ def imputed_features_line(figures: Mapping[str, Any]) -> str:
 
 def imputed_router_line(figures: Mapping[str, Any]) -> str:
     """An imputed router's threshold on recorded steps, and how well it is fitted."""
-    placed = figures["imputed"]
+    placed, beside = figures["imputed"], figures.get("beside")
     return _listed(
         f"threshold {figures['tau']:.4g}: {placed['llm_call_rate']:.1%} of the recorded steps to the LLM",
         _known("agreement with the teacher", placed["agreement"], ".1%"),
         _known("agreement at steps kept", placed["agreement_of_kept_steps"], ".1%"),
+        _known(f"by {beside['model']} in its place", beside["agreement_of_kept_steps"], ".1%") if beside else "",
         *_fits(figures["report"]),
     )
 

@@ -36,8 +36,10 @@ SEED_TABLE = {
 
 
 def test_the_table_is_the_seeds() -> None:
-    assert {item.name: item.needs for item in JOBS} == SEED_TABLE | {"hierarchical": ("bc",)}
+    assert {item.name: item.needs for item in selection(Config())[0]} == SEED_TABLE
     assert list(SEED_TABLE) == NAMES
+    optional = {"case_support": ("bc",), "router_features": ("preference", "case_support"), "hierarchical": ("bc",)}
+    assert {item.name: item.needs for item in JOBS} == SEED_TABLE | optional
 
 
 def test_jobs_stand_after_what_they_read_and_wait_for_all_of_it() -> None:
@@ -126,8 +128,8 @@ TOUCHED = {
     "data.perturbation_seeds.eval=[5]": {"evaluate"},
     "inference.num_candidates=9": {"evaluate"},
     "verifier.num_tasks=3": {"verifier"},
-    "inference.max_steps=3": ALL - {"bc", "hierarchical"},
-    "env.options.num_tasks=7": ALL - {"bc", "hierarchical"},
+    "inference.max_steps=3": ALL - {"bc", "case_support", "hierarchical"},
+    "env.options.num_tasks=7": ALL - {"bc", "case_support", "hierarchical"},
     "preference.accept=always": {"preference"},
     "preference.method=rft": {"preference"},
     "preference.rehearsal=.5": {"preference"},
@@ -135,7 +137,7 @@ TOUCHED = {
     "hierarchical.gamma=.5": {"hierarchical"},
     "hierarchical.micro_batch=3": set(),
     "hierarchical.enabled=true": set(),
-    "policy.lora_r=4": ALL - {"collect", "perturb"},
+    "policy.lora_r=4": ALL - {"collect", "perturb", "case_support"},
     "rollout.workers=7": set(),
     "rollout.batch_size=3": set(),
     "prefix=x": set(),

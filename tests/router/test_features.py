@@ -49,6 +49,13 @@ def test_what_was_not_measured_is_absent() -> None:
     assert groups == {"progress", "page", "tool"}
 
 
+def test_case_support_is_of_the_proposals_signature() -> None:
+    nearest = (("assign id=goal tech=free", 0.9), ("get id=page name=goal", 0.5))
+    names = ("rank", "share", "similarity_max", "similarity_mean", "top_share")
+    assert [extract(signals(nearest=nearest))[f"cases.{name}"] for name in names] == [0.0, 0.5, 0.9, 0.7, 0.5]
+    assert extract(signals(text="nonsense", nearest=nearest))["cases.share"] == 0.0
+
+
 def test_samples_and_verifier_known_answers() -> None:
     texts = [
         '{"tool":"assign","id":"r7","tech":"t2"}',
@@ -166,4 +173,5 @@ def test_nothing_a_deployed_agent_cannot_know_is_an_input() -> None:
         "scores",
         "previous_score",
         "untrusted",
+        "nearest",
     }

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.numerical
 
 LABEL = ["env.benchmark=logs", "router.label=imputed", "router.held_out_tasks=0.5"]
 SMALL = ["training.num_epochs=1", "training.bc.max_examples=8", "inference.max_new_tokens=64", "router.num_tasks=4"]
-OVERRIDES = [*LABEL, *SMALL, "router.num_calibration_tasks=2", "router.features=[page,tool,verifier]"]
+OVERRIDES = [*LABEL, *SMALL, "router.num_calibration_tasks=2", "router.features=[page,tool,verifier,cases]"]
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def router_of(folder: Path) -> Path:
 
 def test_logs_alone_become_a_router_that_says_what_it_is(logs: Path) -> None:
     said = (logs / "said.txt").read_text()
-    assert "4 of 4 jobs were run" in said and "has no verifier; that group is left out" in said
+    assert "5 of 5 jobs were run" in said and "has no verifier; that group is left out" in said
     assert "an imputed router: it tells where the policy acts otherwise than its teacher was recorded to" in said
     cloned = set(json.loads((logs / "outputs/policy/logs_noisy/bc/tasks.json").read_text()))
     rows = read_rows(logs / "data/router_features/logs_noisy/router_features.jsonl")

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator, Mapping
 
 from r2v.evaluation.settings import EvaluateSettings
+from r2v.router.case_support import NEIGHBOURS
 from r2v.router.labels import FeatureRow
 
 UNCERTAINTY = tuple(
@@ -27,11 +28,17 @@ UNCERTAINTY = tuple(
 VERIFIER = tuple(
     f"verifier.{name}" for name in ("v_best", "v_gap12", "v_mean", "v_prev", "v_proposal", "v_spread", "v_std")
 )
+CASES = tuple(f"cases.{name}" for name in ("rank", "share", "similarity_max", "similarity_mean", "top_share"))
 SAMPLES = ("samples.agreement", "samples.n_unique", "samples.support")
-MODELS = ("uncertainty", "verifier", "samples")
-"""The groups that only models can give."""
+MODELS = ("uncertainty", "verifier", "samples", "cases")
+"""The groups that only models, or an index of the teacher's steps, can give."""
 
-_RANGES = {"uncertainty.entropy": (0.0, 20.0), "uncertainty.logprob": (-1e6, 0.0), "verifier.v_prev": (-1.0, 1.0)}
+_RANGES = {
+    "uncertainty.entropy": (0.0, 20.0),
+    "uncertainty.logprob": (-1e6, 0.0),
+    "verifier.v_prev": (-1.0, 1.0),
+    "cases.rank": (0.0, NEIGHBOURS),
+}
 """By how a name begins: entropies of at most 4e8 words, in nats. All others are in [0, 1] but for the count of unique
 samples."""
 _NOT_ABOVE = (
@@ -45,6 +52,8 @@ _NOT_ABOVE = (
     ("verifier.v_proposal", "verifier.v_best"),
     ("verifier.v_gap12", "verifier.v_spread"),
     ("verifier.v_std", "verifier.v_spread"),
+    ("cases.share", "cases.top_share"),
+    ("cases.similarity_mean", "cases.similarity_max"),
 )
 _ROUNDING = 2e-6
 """What two figures of 6 digits may differ by."""
@@ -55,6 +64,8 @@ def feature_problems(row: FeatureRow, settings: EvaluateSettings) -> Iterator[st
     known = {name: value for name, value in row.features.items() if name.partition(".")[0] in MODELS}
     sampled = settings.inference.num_candidates if "samples" in settings.router.features else 0
     expected = {*(VERIFIER if settings.asks_verifier else ()), *(SAMPLES if sampled else ())}
+    if settings.router.reads_cases:
+        expected |= set(CASES)
     if known.keys() & set(UNCERTAINTY):  # a reply without log-probabilities has none of them
         expected |= set(UNCERTAINTY)
     if odd := sorted(known.keys() ^ expected):

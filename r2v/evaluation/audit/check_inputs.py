@@ -155,6 +155,17 @@ class VerifierSummary:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CaseSupportSummary:
+    """What the index of the teacher's steps says of itself."""
+
+    job: ClassVar = "case_support"
+    stage: ClassVar = "r2v.stages.fit_case_support:STAGE"
+    n_steps: Count
+    n_tasks: Count
+    n_terms: Count
+
+
+@dataclass(frozen=True, kw_only=True)
 class FeaturesSummary:
     """What the router's features say of themselves."""
 
@@ -209,7 +220,8 @@ class RouterSummary:
 
 
 INPUTS: Mapping[str, type[Any]] = {
-    kind.job: kind for kind in (RouterSummary, CloneSummary, PreferenceSummary, VerifierSummary, FeaturesSummary)
+    kind.job: kind
+    for kind in (RouterSummary, CloneSummary, PreferenceSummary, VerifierSummary, FeaturesSummary, CaseSupportSummary)
 }
 """What an evaluation of trained models reads: job -> what its stage says of itself."""
 
@@ -261,7 +273,9 @@ def input_artifacts(
     """The inputs as attempt.meta.json lists them."""
     if attempt.job != "evaluate":
         findings.add(ATTEMPT, f"job is {attempt.job}, of an evaluation it is evaluate")
-    expected = INPUTS.keys() if settings.evaluation.of_trained else set()
+    expected = set(INPUTS if settings.evaluation.of_trained else ())
+    if not settings.router.reads_cases:
+        expected.discard(CaseSupportSummary.job)
     for name in sorted(expected ^ attempt.inputs.keys()):
         findings.add(ATTEMPT, f"inputs.{name} is {'missing' if name in expected else 'none of these methods'}")
     for name, one in attempt.inputs.items():

@@ -37,11 +37,12 @@ def makes_of(name: str, config: Config) -> list[Make]:
 
 def _keys(config: Config, last: str) -> Iterator[tuple[str, str, Config]]:
     """(job, what names its artifact, configuration) of a chain up to this job."""
-    wanted, keys = upstream([last]), dict[str, str]()
-    for row in JOBS:
+    rows, keys = [as_configured(config, row) for row in JOBS], dict[str, str]()
+    wanted = upstream([last], rows)
+    for row in rows:
         if row.name not in wanted:
             continue
-        inputs = [keys[name] for name in as_configured(config, row).inputs]
+        inputs = [keys[name] for name in row.inputs]
         sections = identity(row.load().sections(config))
         content = json.dumps([row.name, sections, inputs], sort_keys=True)
         keys[row.name] = hashlib.sha256(content.encode()).hexdigest()

@@ -9,6 +9,7 @@ import pytest
 
 from r2v.config import load
 from r2v.errors import InputError, UsageError
+from r2v.pipeline.graph import selection
 from r2v.pipeline.inputs import bases_of, published
 from r2v.pipeline.jobs import JOBS, job
 from r2v.pipeline.plan.jobs_to_do import plan, require_worlds, touched, waiting
@@ -133,8 +134,20 @@ def test_a_stage_alone_takes_the_run_that_its_own_pipeline_collected(tmp_path: P
 def test_what_is_left_out_owes_no_waiting_but_for_what_is_read(
     without: list[str], expected: dict[str, tuple[str, ...]]
 ) -> None:
-    found = waiting([item for item in JOBS if item.name not in without])
+    found = waiting(selection(load(None), without=without)[0])
     assert {name: found[name] for name in expected} == expected
+
+
+def test_router_stages_wait_for_case_support_where_they_read_it() -> None:
+    chain = waiting(selection(load(None, ["router.features=[page,cases]"]))[0])
+    usual = waiting(selection(load(None))[0])
+    assert chain == {**usual, "case_support": ("bc",), "router_features": ("preference", "case_support")}
+    for reader in ("router_features", "router", "evaluate"):
+        rows = {row.name: row for row in selection(load(None, ["router.model=case_support"]))[0]}
+        assert "case_support" in rows[reader].inputs
+        assert "case_support" not in {row.name: row for row in selection(load(None))[0]}[reader].inputs
+    imputed = selection(load(None, ["router.model=case_support", "router.label=imputed"]))[0]
+    assert waiting(imputed)["router_features"] == ("bc", "perturb", "case_support")
 
 
 def test_unknown_jobs_and_missing_inputs_are_refused(tmp_path: Path) -> None:

@@ -1,0 +1,272 @@
+"""Case support: the teacher's recorded steps that resemble a state, and how many of them act as is proposed there.
+
+    index = CaseIndex.of(recorded_steps(episodes), tools, seed=0)
+    index.save(folder)
+    nearest = CaseIndex.load(folder).nearest(goal, page, actions, tools, task_id)
+    support(nearest, signature(proposal, goal, observations, tools))      # {"share": 0.85, "rank": 0, ...}
+
+A state is three short texts: its newest page, its goal, and its last two tools with the step. Words that few goals
+share are values: on the page they are replaced by a mark, in the goal they are left out. So two goals of one kind give
+equal texts. Terms are words and pairs of words, weighted by tf-idf; terms of few tasks are dropped. The similarity is
+the mean of the three cosines. No model is asked, and no benchmark is known here: an action is compared by its
+signature (`r2v.router.action_roles`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from r2v.data.episode import COPIED, Episode
+from r2v.errors import EmptyResult, InputError
+from r2v.llm.memo import Memo, digest_of
+from r2v.llm.types import ToolSpec
+from r2v.randomness import generator
+from r2v.router.action_roles import signature, tool_of
+from r2v.storage.files import replacing, write_json
+
+ARRAYS, NAMES = "cases.npz", "cases.json"
+CASE_SHARE = "cases.share"
+"""The feature that is a score by itself."""
+NEIGHBOURS = 20
+LARGEST_INDEX = 8_000
+"""Steps of an index, drawn by key from more: a look-up compares a state with each."""
+COMMON_IN_GOALS = 0.25
+"""A word in fewer of the tasks' goals is a value."""
+COMMON_ON_PAGES = 0.05
+"""A term in the steps of fewer tasks is dropped, as ids and rare names are."""
+_FORMAT = 1
+_MARK = "<goal>"
+_WORD = re.compile(r"\w+(?:[-.@']\w+)*")
+_LATE = 12
+"""Steps from this one on are alike."""
+_TEXTS = 3
+"""The texts of a state: page, goal, and the last two tools with the step."""
+
+Nearest = tuple[tuple[str, float], ...]
+"""(signature of the teacher's action, similarity) of the nearest steps, the nearest first."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RecordedStep:
+    """A state in which the teacher was recorded, and its action there."""
+
+    task_id: str
+    goal: str
+    observations: tuple[str, ...]
+    actions: tuple[str, ...]
+    action: str
+
+
+def recorded_steps(episodes: Iterable[Episode]) -> Iterator[RecordedStep]:
+    """The steps that a teacher decided: copied ones are not its own."""
+    for episode in episodes:
+        observations = tuple(step.observation.raw_text for step in episode.steps)
+        actions = tuple(step.action.raw_text for step in episode.steps)
+        for index, step in enumerate(episode.steps):
+            if step.label is None or step.label.label_source != COPIED:
+                yield RecordedStep(
+                    task_id=episode.metadata.task_id,
+                    goal=episode.metadata.goal,
+                    observations=observations[: index + 1],
+                    actions=actions[:index],
+                    action=actions[index],
+                )
+
+
+def support(nearest: Nearest, proposed: str) -> dict[str, float]:
+    """Figures of a proposal with this signature: the share of the nearest steps that act so, how many signatures are
+    more frequent among them, the most frequent one's share, and how near they are."""
+    counts = Counter(name for name, _ in nearest)
+    similarities = [similarity for _, similarity in nearest]
+    return {
+        "share": counts[proposed] / len(nearest),
+        "rank": sum(count > counts[proposed] for count in counts.values()),
+        "top_share": max(counts.values()) / len(nearest),
+        "similarity_max": max(similarities),
+        "similarity_mean": math.fsum(similarities) / len(nearest),
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaseIndex:
+    """The teacher's steps as weighted terms, step by step, with the signature of each one's action."""
+
+    goal_words: frozenset[str]
+    """The words of goals that are no values."""
+    terms: tuple[str, ...]
+    idf: NDArray[np.float32]
+    matrix: Any
+    """Terms x steps, sparse: a step's weights, of which each of its texts has length 1."""
+    signatures: tuple[str, ...]
+    tasks: tuple[str, ...]
+    signature_of: NDArray[np.int32]
+    """Per step, as an index of `signatures`."""
+    task_of: NDArray[np.int32]
+    remembered: Memo = field(default_factory=Memo, compare=False, repr=False)
+
+    @classmethod
+    def of(cls, steps: Iterable[RecordedStep], tools: Sequence[ToolSpec], seed: int) -> CaseIndex:
+        """Fit the index. Raises EmptyResult where the steps are of fewer than two tasks."""
+        from scipy import sparse
+
+        chosen = _drawn(list(steps), seed)
+        goals = {step.task_id: step.goal for step in chosen}
+        if len(goals) < 2:
+            raise EmptyResult(f"case support: {len(chosen)} steps of {len(goals)} tasks; record more tasks")
+        in_goals = Counter(word for goal in goals.values() for word in set(_words(goal)))
+        goal_words = frozenset(word for word, count in in_goals.items() if count >= COMMON_IN_GOALS * len(goals))
+        texts = [_texts(step.goal, step.observations[-1], step.actions, goal_words, tools) for step in chosen]
+        tasks_of_term: dict[str, set[str]] = {}
+        for step, text in zip(chosen, texts, strict=True):
+            for term in set().union(*text):
+                tasks_of_term.setdefault(term, set()).add(step.task_id)
+        least = min(len(goals), max(2, COMMON_ON_PAGES * len(goals)))
+        terms = tuple(sorted(term for term, tasks in tasks_of_term.items() if len(tasks) >= least))
+        steps_of_term = Counter(term for text in texts for term in set().union(*text))
+        idf = np.array([math.log((1 + len(chosen)) / (1 + steps_of_term[term])) + 1 for term in terms], np.float32)
+        numbers = {term: number for number, term in enumerate(terms)}
+        weighted = [_weighted(text, numbers, idf) for text in texts]
+        ends = np.cumsum([0, *(len(term_numbers) for term_numbers, _ in weighted)])
+        columns, values = (np.concatenate(parts) for parts in zip(*weighted, strict=True))
+        by_step = sparse.csr_matrix((values, columns, ends), shape=(len(chosen), len(terms)))
+        named = [signature(step.action, step.goal, step.observations, tools) for step in chosen]
+        signatures, tasks = tuple(sorted(set(named))), tuple(sorted(goals))
+        return cls(
+            goal_words=goal_words,
+            terms=terms,
+            idf=idf,
+            matrix=by_step.T.tocsr(),
+            signatures=signatures,
+            tasks=tasks,
+            signature_of=np.array([signatures.index(name) for name in named], np.int32),
+            task_of=np.array([tasks.index(step.task_id) for step in chosen], np.int32),
+        )
+
+    def nearest(self, goal: str, page: str, actions: Sequence[str], tools: Sequence[ToolSpec], task_id: str) -> Nearest:
+        """Return the nearest steps of other tasks than this one: a task's own record would support whatever its
+        teacher did there, and no deployed agent has that record."""
+        text = _texts(goal, page, actions, self.goal_words, tools)
+        own = self._task_numbers.get(task_id, -1)
+        key = digest_of((), text, own)
+        nearest: Nearest | None = self.remembered.get(key)
+        if nearest is None:
+            nearest = self.remembered[key] = self._nearest(*_weighted(text, self._numbers, self.idf), own)
+        return nearest
+
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        return {term: number for number, term in enumerate(self.terms)}
+
+    @cached_property
+    def _task_numbers(self) -> dict[str, int]:
+        return {task: number for number, task in enumerate(self.tasks)}
+
+    def _nearest(self, numbers: NDArray[np.int32], weights: NDArray[np.float32], own: int) -> Nearest:
+        from scipy import sparse
+
+        state = sparse.csr_matrix((weights, numbers, np.array([0, len(numbers)])), shape=(1, len(self.terms)))
+        similarities = np.round((state @ self.matrix).toarray()[0] / _TEXTS, 6)
+        similarities[self.task_of == own] = -1
+        count = min(NEIGHBOURS, int((similarities >= 0).sum()))
+        candidates = np.flatnonzero(similarities >= np.partition(similarities, -count)[-count])
+        nearest = candidates[np.argsort(-similarities[candidates], kind="stable")][:count]  # of equals, the first
+        return tuple(
+            (self.signatures[self.signature_of[step]], round(float(similarities[step]), 6)) for step in nearest.tolist()
+        )
+
+    def save(self, folder: Path) -> None:
+        """Write the index as plain arrays and JSON, the same bytes from the same steps."""
+        with replacing(folder / ARRAYS) as file:
+            np.savez(
+                file,
+                allow_pickle=False,
+                idf=self.idf,
+                values=self.matrix.data,
+                steps=self.matrix.indices,
+                ends=self.matrix.indptr,
+                signature_of=self.signature_of,
+                task_of=self.task_of,
+            )
+        names = {"format": _FORMAT, "goal_words": sorted(self.goal_words), "terms": self.terms}
+        write_json(folder / NAMES, {**names, "signatures": self.signatures, "tasks": self.tasks})
+
+    @classmethod
+    def load(cls, folder: Path) -> CaseIndex:
+        """Read a saved index. Raises InputError where it is none."""
+        from scipy import sparse
+
+        try:
+            names: Mapping[str, Any] = json.loads((folder / NAMES).read_text())
+            if names["format"] != _FORMAT:
+                raise ValueError(f"format {names['format']}, this R2V reads {_FORMAT}")
+            with np.load(folder / ARRAYS, allow_pickle=False) as arrays:
+                held = {name: arrays[name] for name in arrays.files}
+            shape = (len(names["terms"]), len(held["task_of"]))
+            matrix = sparse.csr_matrix((held["values"], held["steps"], held["ends"]), shape=shape)
+            return cls(
+                goal_words=frozenset(names["goal_words"]),
+                terms=tuple(names["terms"]),
+                idf=held["idf"],
+                matrix=matrix,
+                signatures=tuple(names["signatures"]),
+                tasks=tuple(names["tasks"]),
+                signature_of=held["signature_of"],
+                task_of=held["task_of"],
+            )
+        except (OSError, ValueError, TypeError, KeyError, EOFError) as error:
+            raise InputError(f"{folder}: not an index of case support ({error}); make it again") from error
+
+
+def _drawn(steps: list[RecordedStep], seed: int) -> list[RecordedStep]:
+    if len(steps) <= LARGEST_INDEX:
+        return steps
+    return [
+        steps[number] for number in sorted(generator(seed, "case support").sample(range(len(steps)), LARGEST_INDEX))
+    ]
+
+
+def _weighted(
+    texts: Sequence[Sequence[str]], numbers: Mapping[str, int], idf: NDArray[np.float32]
+) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    """The terms of a state's texts by number, and their weights: each text has length 1."""
+    term_numbers: list[int] = []
+    weights: list[float] = []
+    for text in texts:
+        counts = Counter(numbers[term] for term in text if term in numbers)
+        values = [(1 + math.log(count)) * float(idf[number]) for number, count in counts.items()]
+        length = math.sqrt(math.fsum(value * value for value in values))
+        term_numbers += counts
+        weights += [value / length for value in values]
+    return np.array(term_numbers, np.int32), np.array(weights, np.float32)
+
+
+def _words(text: str) -> list[str]:
+    return _WORD.findall(text.lower())
+
+
+def _texts(
+    goal: str, page: str, actions: Sequence[str], goal_words: frozenset[str], tools: Sequence[ToolSpec]
+) -> tuple[list[str], list[str], list[str]]:
+    """The terms of a state's page, of its goal, and of what was done; those of goal and past bear a letter in front."""
+    of_goal = _words(goal)
+    values = set(of_goal) - goal_words
+    of_page = [_MARK if word in values else word for word in _words(page)]
+    of_kind = [f"g:{word}" for word in of_goal if word in goal_words]
+    past = [tool_of(action, tools) for action in actions[-2:]]
+    of_past = [*(f"a{back}:{tool}" for back, tool in enumerate(reversed(past))), f"a:{' '.join(past)}"]
+    return _with_pairs(of_page), _with_pairs(of_kind), [*of_past, f"s:{min(len(actions), _LATE)}"]
+
+
+def _with_pairs(words: Sequence[str]) -> list[str]:
+    return [*words, *(f"{one} {other}" for one, other in zip(words, words[1:], strict=False))]

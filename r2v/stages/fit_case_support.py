@@ -1,0 +1,54 @@
+"""Stage 5a, case support: an index of the steps that the policy was cloned from, for the router to look up.
+
+    r2v fit_case_support --config configs/mrp.yaml
+
+Part of the chain where a router looks at it: `cases` among `router.features`, or `router.model=case_support`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from r2v import config as c
+from r2v.data.tools import TOOLS_FILE, read_tools
+from r2v.log import logger
+from r2v.stages import Stage
+from r2v.stages.train_policy import TASKS
+from r2v.storage.artifact import Work
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaseSupportSettings:
+    """What the index depends on beside its inputs."""
+
+    seed: int
+    """Of the draw of steps, where there are more than an index holds."""
+
+    @classmethod
+    def of(cls, config: c.Config) -> CaseSupportSettings:
+        """The parts of the whole configuration that are read here."""
+        return cls(seed=config.seed)
+
+
+def run(cfg: CaseSupportSettings, work: Work) -> None:
+    """Fit the index on the recorded steps of the tasks that the policy was cloned from."""
+    from r2v.data.store import StoredEpisodes
+    from r2v.policy.training_tools import told
+    from r2v.router.case_support import CaseIndex, recorded_steps
+
+    recorded, cloned = work.inputs["perturb"], set(json.loads(work.inputs["bc"].file(TASKS).read_text()))
+    episodes = StoredEpisodes(
+        recorded.file("trajectories.jsonl"), keep=lambda episode: episode.metadata.task_id in cloned
+    )
+    tools = told(read_tools(recorded.file(TOOLS_FILE))) if TOOLS_FILE in recorded.files else ()
+    index = CaseIndex.of(recorded_steps(episodes), tools, cfg.seed)
+    index.save(work.folder)
+    work.summary.update(n_steps=len(index.task_of), n_tasks=len(index.tasks), n_terms=len(index.terms))
+    logger.info(
+        "  case support: %d steps of %d tasks; %d terms, %d action signatures",
+        *(len(index.task_of), len(index.tasks), len(index.terms), len(index.signatures)),
+    )
+
+
+STAGE = Stage(version=1, settings=CaseSupportSettings, run=run)
