@@ -34,10 +34,11 @@ from r2v.config import Config, RouterConfig
 from r2v.config.methods import OURS
 from r2v.evaluation.statistics import FloatArray
 from r2v.router.baselines import FIXED_SCORES, Instruments
+from r2v.router.case_support import CASE_SHARE, NEIGHBOURS
 from r2v.router.choice import FEWEST_TASKS, PlacedScore, ScoreChoice, available
 from r2v.router.features import select
 from r2v.router.labels import FeatureRow, LabelKind, disagrees, labelled
-from r2v.router.models import BoostedModel, sigmoid
+from r2v.router.models import BoostedModel, CaseSupportModel, sigmoid
 from r2v.router.thresholds import OperatingPoint
 from r2v.router.training import exported_tree, fit, fit_routers, matrix
 
@@ -49,7 +50,8 @@ PRICE_OF_ASKING = 0.1
 """Of one LLM step, in successes."""
 WITHOUT = "without "
 """Begins the name of r2v fitted without a group of features."""
-BLEND, GAIN, CASE_SUPPORT = "r2v, blend without choice", "r2v, gain alone", "case_support alone"
+BLEND, GAIN = "r2v, blend without choice", "r2v, gain alone"
+WITH_CASES, CASE_SUPPORT = "r2v, blend with case support", "case_support alone"
 """Parts of r2v that are played on their own."""
 CALLS_SO_FAR = "progress.llm_calls_used_fraction"
 """The feature that says how much of the LLM's calls is left, which `fitted_q` reads whatever groups it is given."""
@@ -101,13 +103,23 @@ def preferred(members: Mapping[str, Mapping[str, Any]], num_tasks: int) -> str:
 
 def is_part(name: str) -> bool:
     """True for a part of r2v, or r2v without a part; these are no baselines."""
-    return name.startswith(WITHOUT) or name in (BLEND, GAIN, CASE_SUPPORT)
+    return name.startswith(WITHOUT) or name in (BLEND, GAIN, WITH_CASES, CASE_SUPPORT)
 
 
 def parts(config: Config, rows: Sequence[FeatureRow], ours: Method) -> dict[str, Method]:
-    """Parts of r2v on their own, for the ablation rows (`PARTS` of `benchmarks/students_table.py`). A new part is one
-    more score here: a fitted `RouterModel` by `_of_features`, or any `Rival`."""
-    return {BLEND: own_score(ours), GAIN: _learned(GAIN, rows, "counterfactual", config.router, config.seed)}
+    """Parts of r2v on their own, for the ablation rows (`PARTS` of `benchmarks/students_table.py`): the blend, the gain
+    alone and, where the rows have it, case support."""
+    cfg, seed = config.router, config.seed
+    made: dict[str, Method] = {
+        BLEND: own_score(ours),
+        GAIN: _learned(GAIN, rows, "counterfactual", cfg, seed),
+    }
+    if CASE_SHARE in rows[0].features:
+        with_cases = fit_routers(rows, replace(cfg, features=[*cfg.features, "cases"]), seed)[0]
+        alone = CaseSupportModel(steps=NEIGHBOURS)
+        made[WITH_CASES] = _of_features(WITH_CASES, with_cases.predict)
+        made[CASE_SUPPORT] = _of_features(CASE_SUPPORT, lambda features: sigmoid(alone.predict([features[CASE_SHARE]])))
+    return made
 
 
 def without_groups(config: Config, rows: Sequence[FeatureRow]) -> dict[str, Method]:

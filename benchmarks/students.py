@@ -23,7 +23,7 @@ import json
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,9 +32,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import zstandard
 
+from benchmarks.case_rows import case_index, rows_with_cases
 from benchmarks.looks import LEDGER, look_at, open_look
 from benchmarks.placing import POINTS, placements, walks
-from benchmarks.rivals import parts, rivals, without_groups
+from benchmarks.rivals import CASE_SUPPORT, WITH_CASES, parts, rivals, without_groups
 from benchmarks.routing_tree import Method, RoutingTree, Walked, cheapest_rescues, own_score, scores_of
 from benchmarks.swe_router import SWE_ROUTER, llm_outcomes, swe_router
 from benchmarks.switchyard_peer import switchyard
@@ -172,6 +173,9 @@ class Size:
 def contenders(config: Config, made: Student, size: Size) -> dict[str, Method]:
     """r2v and everybody that it is played beside, by name."""
     runner, rows = made.runner, made.rows
+    if size.plays(CASE_SUPPORT) or size.plays(WITH_CASES):
+        runner.extractor = replace(runner.extractor, cases=case_index(config))
+        rows = rows_with_cases(runner, config, rows, made.folder / f"rows_with_cases-{made.name}.jsonl")
     goals = {task.task_id: task.goal for task in runner.world.benchmark.tasks()}
     methods = rivals(config, rows, goals)
     methods |= parts(config, rows, methods[OURS]) | switchyard(runner.world.benchmark.name)

@@ -27,7 +27,7 @@ import numpy as np
 from benchmarks.hazards_table import hazards_table
 from benchmarks.headline_figures import Curves, headline_tables
 from benchmarks.placing import MAIN_POINT, POINTS
-from benchmarks.rivals import BLEND, CASE_SUPPORT, GAIN, WITHOUT, is_part
+from benchmarks.rivals import BLEND, CASE_SUPPORT, GAIN, WITH_CASES, WITHOUT, is_part
 from benchmarks.student_pieces import DRAWS, Piece, bounds, drawn_seeds, generator_of, joined, resamples
 from benchmarks.students import OUTCOMES
 from benchmarks.study_aims import aim_lines
@@ -44,6 +44,7 @@ PARTS = (
     ("rounds and boosting instead of round 0 and logistic", "r2v", "round 0 alone"),
     ("choice per budget instead of the blend at each", "r2v", BLEND),
     ("blend with disagreement instead of the gain alone", BLEND, GAIN),
+    ("case support among the features", WITH_CASES, BLEND),
     ("case support alone instead of entropy", CASE_SUPPORT, "entropy"),
 )
 """Learned parts: what each is called, the method with it, the method with its replacement."""

@@ -2,8 +2,8 @@
 
     headline(bundle)    # ["noisy: r2v solves .77 of the tasks for .29 of the LLM's bill, ...", ...]
 
-Every condition is put to `CASES` in their order, and the first that applies has the word: a small policy that solves
-nothing, a router that one could do without, else the result. A further case is one more function in its place.
+Every condition is put to `HEADLINES` in their order, and the first that applies has the word: a small policy that
+solves nothing, a router that one could do without, else the result. A further case is one more function in its place.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def headline(bundle: Mapping[str, Any]) -> list[str]:
     """A line for each text that a condition has, after the names of all conditions that have it; the gravest first."""
     texts: dict[tuple[int, str], list[str]] = {}
     for name, rows in rows_by_condition(bundle).items():
-        for rank, case in enumerate(CASES):
+        for rank, case in enumerate(HEADLINES):
             if text := case(rows):
                 texts.setdefault((rank, text), []).append(name)
                 break
@@ -114,7 +114,7 @@ def _standing(rows: ConditionRows) -> str:
     return text + (f", behind {', '.join(behind)}" if behind else "")
 
 
-CASES: tuple[Callable[[ConditionRows], str | None], ...] = (
+HEADLINES: tuple[Callable[[ConditionRows], str | None], ...] = (
     _unsolved,
     _nothing_to_gain,
     _never_ask,
