@@ -122,8 +122,8 @@ REFUSED = {
     ),
     "feature group in plain order": (
         "router.features=[pages]",
-        "router.features: got pages, allowed: uncertainty, samples, verifier, progress, page, tool, cases; did you mean "
-        "page?",
+        "router.features: got pages, allowed: uncertainty, samples, verifier, progress, page, tool, cases; did you "
+        "mean page?",
     ),
     "C2_unknown_key": ("policy.lorar=32", "unknown key policy.lorar; did you mean policy.lora_r?"),
     "unknown_section": ("polcy.lora_r=32", "did you mean policy.lora_r?"),

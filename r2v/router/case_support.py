@@ -39,8 +39,8 @@ ARRAYS, NAMES = "cases.npz", "cases.json"
 CASE_SHARE = "cases.share"
 """The feature that is a score by itself."""
 NEIGHBOURS = 20
-LARGEST_INDEX = 8_000
-"""Steps of an index, drawn by key from more: a look-up compares a state with each."""
+LARGEST_INDEX = 4_000
+"""Steps of an index, drawn by key from more: a look-up compares a state with each, and 8,000 tell no more on desk."""
 COMMON_IN_GOALS = 0.25
 """A word in fewer of the tasks' goals is a value."""
 COMMON_ON_PAGES = 0.05
@@ -156,11 +156,11 @@ class CaseIndex:
     def nearest(self, goal: str, page: str, actions: Sequence[str], tools: Sequence[ToolSpec], task_id: str) -> Nearest:
         """Return the nearest steps of other tasks than this one: a task's own record would support whatever its
         teacher did there, and no deployed agent has that record."""
-        text = _texts(goal, page, actions, self.goal_words, tools)
         own = self._task_numbers.get(task_id, -1)
-        key = digest_of((), text, own)
+        key = digest_of((), goal, page, actions[-2:], len(actions), own)
         nearest: Nearest | None = self.remembered.get(key)
         if nearest is None:
+            text = _texts(goal, page, actions, self.goal_words, tools)
             nearest = self.remembered[key] = self._nearest(*_weighted(text, self._numbers, self.idf), own)
         return nearest
 

@@ -42,6 +42,22 @@ def test_reaches_the_bayes_brier(kind: str) -> None:
     assert abs(ours - bayes) < 0.005
 
 
+def test_case_support_is_scaled_and_nothing_else(tmp_path: Path) -> None:
+    """Its score falls with the share of nearest steps that act as is proposed, and reads no other feature."""
+    rows = [
+        replace(row, features={**row.features, "cases.share": number * 7 % (11 if row.y_escalate else 21) / 20})
+        for number, row in enumerate(ROWS)
+    ]
+    model = fit(rows, replace(CONFIG, model="case_support"), seed=0)
+    assert (model.kind, model.names) == ("case_support", ("cases.share",))
+    scores = [model.predict({"cases.share": share / 20}) for share in range(21)]
+    assert scores == sorted(scores, reverse=True) and len(set(scores)) == 21
+    model.save(tmp_path / "r2v.json")
+    assert load(tmp_path / "r2v.json") == model
+    with pytest.raises(InputError, match=r"cases\.share"):
+        fit(ROWS, replace(CONFIG, model="case_support"), seed=0)
+
+
 def test_platt_recovers_the_temperature() -> None:
     draw = generator("platt")
     logits = np.array([draw.gauss(0, 3) for _ in range(20_000)])
