@@ -34,7 +34,7 @@ from r2v.config import Config, RouterConfig
 from r2v.config.methods import OURS
 from r2v.evaluation.statistics import FloatArray
 from r2v.router.baselines import FIXED_SCORES, Instruments
-from r2v.router.case_support import CASE_SHARE, NEIGHBOURS
+from r2v.router.case_support import CASE_SCORE, NEIGHBOURS
 from r2v.router.choice import FEWEST_TASKS, PlacedScore, ScoreChoice, available
 from r2v.router.features import select
 from r2v.router.labels import FeatureRow, LabelKind, disagrees, labelled
@@ -114,11 +114,13 @@ def parts(config: Config, rows: Sequence[FeatureRow], ours: Method) -> dict[str,
         BLEND: own_score(ours),
         GAIN: _learned(GAIN, rows, "counterfactual", cfg, seed),
     }
-    if CASE_SHARE in rows[0].features:
+    if CASE_SCORE[0] in rows[0].features:
         with_cases = fit_routers(rows, replace(cfg, features=[*cfg.features, "cases"]), seed)[0]
         alone = CaseSupportModel(steps=NEIGHBOURS)
         made[WITH_CASES] = _of_features(WITH_CASES, with_cases.predict)
-        made[CASE_SUPPORT] = _of_features(CASE_SUPPORT, lambda features: sigmoid(alone.predict([features[CASE_SHARE]])))
+        made[CASE_SUPPORT] = _of_features(
+            CASE_SUPPORT, lambda features: sigmoid(alone.predict([features[name] for name in CASE_SCORE]))
+        )
     return made
 
 

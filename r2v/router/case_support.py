@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,16 +37,18 @@ from r2v.router.action_roles import signature, tool_of
 from r2v.storage.files import replacing, write_json
 
 ARRAYS, NAMES = "cases.npz", "cases.json"
-CASE_SHARE = "cases.share"
-"""The feature that is a score by itself."""
+CASE_SCORE = ("cases.share", "cases.similarity_mean")
+"""The features that are a score by themselves."""
 NEIGHBOURS = 20
-LARGEST_INDEX = 8_000
-"""Steps of an index, drawn by key from more: a look-up compares a state with each."""
+LARGEST_INDEX = 4_000
+"""Steps of an index, drawn by key from more: a look-up compares a state with each, and 8,000 tell no more on desk."""
 COMMON_IN_GOALS = 0.25
 """A word in fewer of the tasks' goals is a value."""
 COMMON_ON_PAGES = 0.05
 """A term in the steps of fewer tasks is dropped, as ids and rare names are."""
 _FORMAT = 1
+_IN_NAMES = ("goal_words", "terms", "signatures", "tasks")
+_IN_ARRAYS = ("idf", "values", "steps", "ends", "signature_of", "task_of")
 _MARK = "<goal>"
 _WORD = re.compile(r"\w+(?:[-.@']\w+)*")
 _LATE = 12
@@ -102,14 +105,16 @@ def support(nearest: Nearest, proposed: str) -> dict[str, float]:
 class CaseIndex:
     """The teacher's steps as weighted terms, step by step, with the signature of each one's action."""
 
-    goal_words: frozenset[str]
+    goal_words: tuple[str, ...]
     """The words of goals that are no values."""
     terms: tuple[str, ...]
-    idf: NDArray[np.float32]
-    matrix: Any
-    """Terms x steps, sparse: a step's weights, of which each of its texts has length 1."""
     signatures: tuple[str, ...]
     tasks: tuple[str, ...]
+    idf: NDArray[np.float32]
+    values: NDArray[np.float32]
+    """With `steps` and `ends` the weights as a sparse matrix, terms x steps; each text of a step has length 1."""
+    steps: NDArray[np.int32]
+    ends: NDArray[np.int32]
     signature_of: NDArray[np.int32]
     """Per step, as an index of `signatures`."""
     task_of: NDArray[np.int32]
@@ -125,7 +130,7 @@ class CaseIndex:
         if len(goals) < 2:
             raise EmptyResult(f"case support: {len(chosen)} steps of {len(goals)} tasks; record more tasks")
         in_goals = Counter(word for goal in goals.values() for word in set(_words(goal)))
-        goal_words = frozenset(word for word, count in in_goals.items() if count >= COMMON_IN_GOALS * len(goals))
+        goal_words = tuple(sorted(w for w, count in in_goals.items() if count >= COMMON_IN_GOALS * len(goals)))
         texts = [_texts(step.goal, step.observations[-1], step.actions, goal_words, tools) for step in chosen]
         tasks_of_term: dict[str, set[str]] = {}
         for step, text in zip(chosen, texts, strict=True):
@@ -139,16 +144,18 @@ class CaseIndex:
         weighted = [_weighted(text, numbers, idf) for text in texts]
         ends = np.cumsum([0, *(len(term_numbers) for term_numbers, _ in weighted)])
         columns, values = (np.concatenate(parts) for parts in zip(*weighted, strict=True))
-        by_step = sparse.csr_matrix((values, columns, ends), shape=(len(chosen), len(terms)))
+        by_term = sparse.csr_matrix((values, columns, ends), shape=(len(chosen), len(terms))).T.tocsr()
         named = [signature(step.action, step.goal, step.observations, tools) for step in chosen]
         signatures, tasks = tuple(sorted(set(named))), tuple(sorted(goals))
         return cls(
             goal_words=goal_words,
             terms=terms,
-            idf=idf,
-            matrix=by_step.T.tocsr(),
             signatures=signatures,
             tasks=tasks,
+            idf=idf,
+            values=by_term.data,
+            steps=by_term.indices,
+            ends=by_term.indptr,
             signature_of=np.array([signatures.index(name) for name in named], np.int32),
             task_of=np.array([tasks.index(step.task_id) for step in chosen], np.int32),
         )
@@ -156,13 +163,19 @@ class CaseIndex:
     def nearest(self, goal: str, page: str, actions: Sequence[str], tools: Sequence[ToolSpec], task_id: str) -> Nearest:
         """Return the nearest steps of other tasks than this one: a task's own record would support whatever its
         teacher did there, and no deployed agent has that record."""
-        text = _texts(goal, page, actions, self.goal_words, tools)
         own = self._task_numbers.get(task_id, -1)
-        key = digest_of((), text, own)
+        key = digest_of((), goal, page, actions[-2:], len(actions), own)
         nearest: Nearest | None = self.remembered.get(key)
         if nearest is None:
+            text = _texts(goal, page, actions, self.goal_words, tools)
             nearest = self.remembered[key] = self._nearest(*_weighted(text, self._numbers, self.idf), own)
         return nearest
+
+    @cached_property
+    def _matrix(self) -> Any:
+        from scipy import sparse
+
+        return sparse.csr_matrix((self.values, self.steps, self.ends), shape=(len(self.terms), len(self.task_of)))
 
     @cached_property
     def _numbers(self) -> dict[str, int]:
@@ -176,7 +189,7 @@ class CaseIndex:
         from scipy import sparse
 
         state = sparse.csr_matrix((weights, numbers, np.array([0, len(numbers)])), shape=(1, len(self.terms)))
-        similarities = np.round((state @ self.matrix).toarray()[0] / _TEXTS, 6)
+        similarities = np.round((state @ self._matrix).toarray()[0] / _TEXTS, 6)
         similarities[self.task_of == own] = -1
         count = min(NEIGHBOURS, int((similarities >= 0).sum()))
         candidates = np.flatnonzero(similarities >= np.partition(similarities, -count)[-count])
@@ -188,44 +201,24 @@ class CaseIndex:
     def save(self, folder: Path) -> None:
         """Write the index as plain arrays and JSON, the same bytes from the same steps."""
         with replacing(folder / ARRAYS) as file:
-            np.savez(
-                file,
-                allow_pickle=False,
-                idf=self.idf,
-                values=self.matrix.data,
-                steps=self.matrix.indices,
-                ends=self.matrix.indptr,
-                signature_of=self.signature_of,
-                task_of=self.task_of,
-            )
-        names = {"format": _FORMAT, "goal_words": sorted(self.goal_words), "terms": self.terms}
-        write_json(folder / NAMES, {**names, "signatures": self.signatures, "tasks": self.tasks})
+            np.savez(file, allow_pickle=False, **{name: getattr(self, name) for name in _IN_ARRAYS})
+        write_json(folder / NAMES, {"format": _FORMAT, **{name: getattr(self, name) for name in _IN_NAMES}})
 
     @classmethod
     def load(cls, folder: Path) -> CaseIndex:
         """Read a saved index. Raises InputError where it is none."""
-        from scipy import sparse
-
         try:
             names: Mapping[str, Any] = json.loads((folder / NAMES).read_text())
             if names["format"] != _FORMAT:
                 raise ValueError(f"format {names['format']}, this R2V reads {_FORMAT}")
             with np.load(folder / ARRAYS, allow_pickle=False) as arrays:
-                held = {name: arrays[name] for name in arrays.files}
-            shape = (len(names["terms"]), len(held["task_of"]))
-            matrix = sparse.csr_matrix((held["values"], held["steps"], held["ends"]), shape=shape)
-            return cls(
-                goal_words=frozenset(names["goal_words"]),
-                terms=tuple(names["terms"]),
-                idf=held["idf"],
-                matrix=matrix,
-                signatures=tuple(names["signatures"]),
-                tasks=tuple(names["tasks"]),
-                signature_of=held["signature_of"],
-                task_of=held["task_of"],
-            )
-        except (OSError, ValueError, TypeError, KeyError, EOFError) as error:
+                held: dict[str, Any] = {name: arrays[name] for name in _IN_ARRAYS}
+            held |= {name: tuple(names[name]) for name in _IN_NAMES}
+            index = cls(**held)
+            index._matrix.check_format()
+        except (OSError, ValueError, TypeError, KeyError, EOFError, BadZipFile) as error:
             raise InputError(f"{folder}: not an index of case support ({error}); make it again") from error
+        return index
 
 
 def _drawn(steps: list[RecordedStep], seed: int) -> list[RecordedStep]:
@@ -256,11 +249,11 @@ def _words(text: str) -> list[str]:
 
 
 def _texts(
-    goal: str, page: str, actions: Sequence[str], goal_words: frozenset[str], tools: Sequence[ToolSpec]
+    goal: str, page: str, actions: Sequence[str], goal_words: Sequence[str], tools: Sequence[ToolSpec]
 ) -> tuple[list[str], list[str], list[str]]:
     """The terms of a state's page, of its goal, and of what was done; those of goal and past bear a letter in front."""
     of_goal = _words(goal)
-    values = set(of_goal) - goal_words
+    values = set(of_goal).difference(goal_words)
     of_page = [_MARK if word in values else word for word in _words(page)]
     of_kind = [f"g:{word}" for word in of_goal if word in goal_words]
     past = [tool_of(action, tools) for action in actions[-2:]]

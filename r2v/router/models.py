@@ -135,15 +135,16 @@ class BlendedModel:
 
 @dataclass(frozen=True, kw_only=True)
 class CaseSupportModel:
-    """The share of the teacher's nearest recorded steps that act otherwise than is proposed, as log-odds."""
+    """Log-odds that the teacher's nearest recorded steps act otherwise than is proposed, each step counting by its
+    similarity: those of a state that resembles none say little."""
 
     steps: int
     """The nearest steps that are looked at."""
 
     def predict(self, x: Sequence[float]) -> float:
-        """Log-odds of the share by Laplace's rule of succession; `x` is the share that acts as proposed."""
-        alike = x[0] * self.steps
-        return math.log((self.steps - alike + 1) / (alike + 1))
+        """Log-odds by Laplace's rule of succession; `x` is the share that acts as proposed and the mean similarity."""
+        alike, total = self.steps * x[0] * x[1], self.steps * x[1]
+        return math.log((total - alike + 1) / (alike + 1))
 
 
 CONSTANT = "constant"

@@ -22,7 +22,7 @@ from r2v.errors import InputError, UsageError
 from r2v.extensions import load_attribute, require_function
 from r2v.log import logger
 from r2v.randomness import generator, seed_of
-from r2v.router.case_support import CASE_SHARE, NEIGHBOURS
+from r2v.router.case_support import CASE_SCORE, NEIGHBOURS
 from r2v.router.features import select
 from r2v.router.labels import FeatureRow, check_rows, labelled, one_class
 from r2v.router.models import (
@@ -55,9 +55,8 @@ def fit(rows: Sequence[FeatureRow], cfg: RouterConfig, seed: int, max_examples: 
     """
     rows = _drawn(sorted(rows, key=lambda row: row.state_id), max_examples, seed)
     check_rows(rows)
-    names = (
-        (CASE_SHARE,) if cfg.model == CASE_SUPPORT else select({n for row in rows for n in row.features}, cfg.features)
-    )
+    there = {name for row in rows for name in row.features}
+    names = CASE_SCORE if cfg.model == CASE_SUPPORT else select(there, cfg.features)
     if not names:
         raise InputError(f"router.features={list(cfg.features)}: the rows have no such features")
     train, held = ([row for row in rows if row.split == split] for split in ("train", "calibration"))

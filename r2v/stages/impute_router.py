@@ -135,7 +135,7 @@ def _fits(cfg: RouterFeaturesSettings, work: Work) -> Any:
 
 def impute_router(cfg: RouterSettings, rows: Sequence[FeatureRow], work: Work) -> None:
     """Fit a router on imputed labels, and place its threshold on the recorded calibration steps."""
-    from r2v.router.case_support import CASE_SHARE
+    from r2v.router.case_support import CASE_SCORE
     from r2v.router.labels import labelled
     from r2v.router.models import CASE_SUPPORT
     from r2v.router.training import fit, report
@@ -148,7 +148,7 @@ def impute_router(cfg: RouterSettings, rows: Sequence[FeatureRow], work: Work) -
     figures = {"labels": IMPUTED, **report(model, own)}
     write_json(work.folder / "router_report.json", figures)
     placed = _placed(model, own, cfg.router.budget)
-    if all(CASE_SHARE in row.features for row in own):
+    if all(name in row.features for row in own for name in CASE_SCORE):
         other = "boosting" if cfg.router.model == CASE_SUPPORT else CASE_SUPPORT
         beside = fit(own, replace(cfg.router, model=other), cfg.seed, cfg.max_examples)
         work.summary["beside"] = {"model": other, **_placed(beside, own, cfg.router.budget)}

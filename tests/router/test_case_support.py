@@ -103,3 +103,11 @@ def test_steps_are_those_that_the_teacher_decided() -> None:
     first, last = recorded_steps([Episode(episode_id="e", success=True, metadata=about, steps=steps)])
     assert (first.action, last.action) == ("act 0", "act 2")
     assert last.observations == ("page 0", "page 1", "page 2") and last.actions == ("act 0", "act 1")
+
+
+@pytest.mark.parametrize("damage", [b"", b"PK\x03\x04 cut", b"no archive"])
+def test_damaged_arrays_are_refused_in_one_line(damage: bytes, tmp_path: Path) -> None:
+    CaseIndex.of(corpus(), (), 0).save(tmp_path)
+    (tmp_path / ARRAYS).write_bytes(damage)
+    with pytest.raises(InputError, match="not an index of case support"):
+        CaseIndex.load(tmp_path)

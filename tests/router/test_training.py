@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ import pytest
 from r2v.config import RouterConfig
 from r2v.errors import InputError, UsageError
 from r2v.randomness import generator, uniform
+from r2v.router.case_support import CASE_SCORE
 from r2v.router.escalation import escalates
 from r2v.router.labels import FeatureRow, labelled
 from r2v.router.models import Platt, load
@@ -40,6 +42,36 @@ def test_reaches_the_bayes_brier(kind: str) -> None:
     )
     ours = np.mean([(model.predict(row.features) - label) ** 2 for row, label in zip(fresh, y, strict=True)])
     assert abs(ours - bayes) < 0.005
+
+
+def test_case_support_is_scaled_and_nothing_else(tmp_path: Path) -> None:
+    """Its score falls with the share of nearest steps that act as is proposed; of equal shares it is the surer the
+    nearer they are. It reads nothing else."""
+    rows = [
+        replace(
+            row,
+            features={
+                **row.features,
+                "cases.share": number * 7 % (11 if row.y_escalate else 21) / 20,
+                "cases.similarity_mean": 0.5,
+            },
+        )
+        for number, row in enumerate(ROWS)
+    ]
+    model = fit(rows, replace(CONFIG, model="case_support"), seed=0)
+    assert (model.kind, model.names) == ("case_support", CASE_SCORE)
+
+    def score(share: float, similarity: float) -> float:
+        return model.predict(dict(zip(CASE_SCORE, (share, similarity), strict=True)))
+
+    scores = [score(share / 20, 0.5) for share in range(21)]
+    assert scores == sorted(scores, reverse=True) and len(set(scores)) == 21
+    assert score(0.0, 0.9) > score(0.0, 0.3) and score(1.0, 0.9) < score(1.0, 0.3)
+    assert model.logit(dict(zip(CASE_SCORE, (0.25, 0.5), strict=True))) == pytest.approx(math.log(8.5 / 3.5))
+    model.save(tmp_path / "r2v.json")
+    assert load(tmp_path / "r2v.json") == model
+    with pytest.raises(InputError, match=r"cases\.share"):
+        fit(ROWS, replace(CONFIG, model="case_support"), seed=0)
 
 
 def test_platt_recovers_the_temperature() -> None:

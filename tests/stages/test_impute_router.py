@@ -20,6 +20,7 @@ from r2v.evaluation.methods import _routers
 from r2v.evaluation.settings import EvaluateSettings
 from r2v.pipeline.bundle import read_bundle
 from r2v.pipeline.inputs import published
+from r2v.router.case_support import CASE_SCORE
 from r2v.router.labels import read_rows
 from r2v.router.models import load as load_router
 from r2v.stages.generate_router_features import RouterFeaturesSettings
@@ -64,6 +65,8 @@ def test_logs_alone_become_a_router_that_says_what_it_is(logs: Path) -> None:
     rows = read_rows(logs / "data/router_features/logs_noisy/router_features.jsonl")
     assert len(cloned) == 6 and len({row.task_id for row in rows}) == 6
     assert not cloned & {row.task_id for row in rows}, "a policy agrees more with what it was cloned from"
+    index = json.loads((logs / "outputs/case_support/logs_noisy/cases.json").read_text())
+    assert set(index["tasks"]) == cloned and all("cases.share" in row.features for row in rows)
     assert {row.actor for row in rows} == {"teacher"}
     model = load_router(router_of(logs) / "r2v.json")
     assert model.label == "imputed" and not [name for name in model.names if name.startswith("verifier")]
@@ -84,12 +87,27 @@ def test_the_same_command_again_does_nothing_and_the_rows_survive_a_new_attempt(
     assert (logs / "data/router_features/logs_noisy/router_features.jsonl").read_bytes() == rows
 
 
+def test_case_support_alone_is_a_router_of_the_records(
+    logs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whichever of the two is made, the agreement at the steps that the other keeps stands beside it."""
+    monkeypatch.chdir(logs)
+    assert main(["train_router", "--overrides", *overrides(logs), "router.model=case_support"]) == 0
+    assert "; by boosting in its place " in capsys.readouterr().err
+    assert load_router(router_of(logs) / "r2v.json").names == CASE_SCORE
+    assert "; by case_support in its place " in (logs / "said.txt").read_text()
+    assert main(["train_router", "--overrides", *overrides(logs)]) == 0
+
+
 def test_a_bundle_of_it_has_a_card_without_a_table(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(logs)
     assert main(["export", "bundle", "--overrides", *overrides(logs)]) == 0
     made = read_bundle(logs / "bundle").manifest
     assert (made.labels, made.results_sha256, made.benchmark) == ("imputed", None, "logs")
     assert not (logs / "bundle" / "verifier").exists() and (logs / "bundle" / "policy").is_dir()
+    index = logs / "outputs" / "case_support" / "logs_noisy"
+    for name in ("cases.npz", "cases.json"):
+        assert (read_bundle(logs / "bundle").cases / name).read_bytes() == (index / name).read_bytes()
     card = (logs / "bundle" / "README.md").read_text()
     assert "## Nothing was executed" in card and "Imputed figures" in card and "Executed results" not in card
     with pytest.raises(InputError, match="cannot tell whether the policy succeeds"):

@@ -13,14 +13,14 @@ from r2v.llm.types import Reply, Sample, Usage
 from r2v.router.features import Signals, extract
 from r2v.router.labels import FeatureRow
 
-GROUPS = "router.features=[uncertainty,verifier,samples]"
+GROUPS = "router.features=[uncertainty,verifier,samples,cases]"
 
 
 def settings(*overrides: str) -> EvaluateSettings:
     return EvaluateSettings.of(load(None, ["inference.num_candidates=3", *overrides]))
 
 
-def row(*, sampled: bool = True, step: int = 0, previous: float | None = None) -> FeatureRow:
+def row(*, sampled: bool = True, cases: bool = True, step: int = 0, previous: float | None = None) -> FeatureRow:
     """What the features of a step are, as the extractor makes them."""
     samples = tuple(Sample(text=f'{{"tool":"{tool}"}}') for tool in ("get", "get", "more")) if sampled else ()
     scores = (0.5, 0.25, 0.75, 0.6) if sampled else (0.5,)
@@ -35,6 +35,7 @@ def row(*, sampled: bool = True, step: int = 0, previous: float | None = None) -
         samples=samples,
         scores=scores,
         previous_score=previous,
+        nearest=(("get", 0.75), ("more", 0.5), ("more", 0.5)) if cases else (),
     )
     return FeatureRow(
         state_id=f"t/s1#{step}",
@@ -54,7 +55,7 @@ def altered(base: FeatureRow, name: str, value: float) -> FeatureRow:
 
 def test_what_the_extractor_makes_has_no_problem() -> None:
     assert list(feature_problems(row(), settings(GROUPS))) == []
-    assert list(feature_problems(row(sampled=False), settings())) == []
+    assert list(feature_problems(row(sampled=False, cases=False), settings())) == []
 
 
 @pytest.mark.parametrize(
@@ -76,6 +77,11 @@ def test_what_the_extractor_makes_has_no_problem() -> None:
         ("uncertainty.entropy_nonfree_mean", 1.5),
         ("uncertainty.logprob_min", -0.1),
         ("uncertainty.logprob_mean", 0.1),
+        ("cases.share", 0.9),
+        ("cases.rank", 21.0),
+        ("cases.rank", -1.0),
+        ("cases.top_share", 1.1),
+        ("cases.similarity_mean", 0.8),
     ],
 )
 def test_what_no_models_can_have_said_is_named(name: str, value: float) -> None:
@@ -85,11 +91,12 @@ def test_what_no_models_can_have_said_is_named(name: str, value: float) -> None:
 
 def test_a_group_that_the_settings_ask_for_is_there_and_no_other() -> None:
     assert any("missing" in problem for problem in feature_problems(row(sampled=False), settings(GROUPS)))
+    assert any("missing" in problem for problem in feature_problems(row(cases=False), settings(GROUPS)))
     assert any("no feature here" in problem for problem in feature_problems(row(), settings()))
 
 
 def test_without_samples_all_follows_from_one_score() -> None:
-    assert list(feature_problems(altered(row(sampled=False), "verifier.v_best", 0.6), settings()))
+    assert list(feature_problems(altered(row(sampled=False, cases=False), "verifier.v_best", 0.6), settings()))
 
 
 def test_an_action_has_one_score_before_and_after_it_was_played() -> None:
