@@ -105,14 +105,14 @@ def test_every_run_is_listed_and_an_empty_folder_is_none(runs: list[Run], tmp_pa
         tables(tmp_path / "none")
 
 
-def test_what_is_kept_of_a_run_gives_the_areas_of_its_own_table(micro_run: Path, tmp_path: Path) -> None:
+def test_what_is_kept_of_a_run_gives_the_figures_of_its_own_table(micro_run: Path, tmp_path: Path) -> None:
     keep(micro_run / "results" / "micro", tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {*TABLES, "outcomes.jsonl.zst"}
     (tmp_path / "run.json").write_text("{}")
-    run = Run.read(tmp_path)
-    with (tmp_path / "main_table.csv").open() as lines:
-        areas = [row for row in csv.DictReader(lines) if row["apgr"]]
-    assert areas
-    for row in areas:
-        counts = np.ones((1, len(run.outcomes[0]["tasks"])))
-        assert run.areas(row["condition"], row["method"], counts)[0] == pytest.approx(float(row["apgr"]), abs=1e-5)
+    kept = {(one["condition"], one["method"], one["point"]): one for one in Run.read(tmp_path).outcomes}
+    with (tmp_path / "frontier.csv").open() as lines:
+        rows = {(row["condition"], row["method"], row["operating_point"]): row for row in csv.DictReader(lines)}
+    assert rows.keys() == kept.keys() and rows
+    for cell, row in rows.items():
+        assert np.mean(kept[cell]["success"]) == pytest.approx(float(row["success_rate"]), abs=1e-5)
+        assert np.mean(kept[cell]["usd"]) == pytest.approx(float(row["avg_cost_cached"]), abs=1e-5)

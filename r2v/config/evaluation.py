@@ -108,6 +108,11 @@ class RouterConfig:
         return self.label == IMPUTED
 
     @property
+    def reads_verifier(self) -> bool:
+        """True if the trained routers look at the verifier's scores."""
+        return "verifier" in self.features
+
+    @property
     def reads_cases(self) -> bool:
         """True if a router looks at case support, so that its index is a job of the chain."""
         return "cases" in self.features or self.model == "case_support"

@@ -80,7 +80,7 @@ class EvaluateSettings:
     def asks_verifier(self) -> bool:
         """True if a method that is played reads the verifier's scores, of which gains then keep rows."""
         reads = "best_of_k" in self.evaluation.played or "verifier_router" in self.routed
-        return reads or (bool(self.routed) and "verifier" in self.router.features)
+        return reads or (bool(self.routed) and self.router.reads_verifier)
 
     @property
     def points(self) -> list[str]:

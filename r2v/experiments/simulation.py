@@ -81,7 +81,7 @@ def simulate(config_path: Path, folder: Path, flags: SimulationFlags) -> None:
 
     config = load(config_path)
     rows, routers = recorded(config)
-    methods = [replayed(name, rows, routers) for name in _methods(config, routers)]
+    methods = [replayed(name, rows, routers) for name in _methods(config, routers, rows)]
     write_json(
         folder / METRICS, {key: value for one in methods for key, value in _figures(one, config.router.budget).items()}
     )
@@ -133,10 +133,12 @@ def replayed(method: str, rows: Sequence[FeatureRow], routers: dict[str, RouterM
     )
 
 
-def _methods(config: Config, routers: dict[str, RouterModel]) -> list[str]:
-    from r2v.router.baselines import FIXED_SCORES
+def _methods(config: Config, routers: dict[str, RouterModel], rows: Sequence[FeatureRow]) -> list[str]:
+    """The methods that are evaluated and whose scores the recorded features allow."""
+    from r2v.router.baselines import FIXED_SCORES, SIGNALS
 
-    known = [*FIXED_SCORES, *routers]
+    scored = [name for name in FIXED_SCORES if SIGNALS.get(name) in (None, *rows[0].features)]
+    known = [*scored, *routers]
     return [name for name in config.evaluation.methods if name in known] or [*routers, "random_router"]
 
 

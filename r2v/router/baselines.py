@@ -102,7 +102,7 @@ def _entropy(name: str) -> Score:
 
 
 def _doubt(features: Mapping[str, float], seed: int, task_id: str, step: int) -> float:
-    return round(1 - _value(features, "verifier.v_proposal"), 6)
+    return round(1 - _value(features, SIGNALS["verifier_router"]), 6)
 
 
 def _value(features: Mapping[str, float], name: str) -> float:
@@ -111,15 +111,24 @@ def _value(features: Mapping[str, float], name: str) -> float:
     return features[name]
 
 
+SIGNALS = {
+    "entropy_router": "uncertainty.entropy_max",
+    "entropy_nonfree_router": "uncertainty.entropy_nonfree_max",
+    "verifier_router": "verifier.v_proposal",
+    "logprob_router": "uncertainty.logprob_mean",
+    "sequence_logprob_router": "uncertainty.logprob_sum",
+    "mean_entropy_router": "uncertainty.entropy_mean",
+}
+"""Methods whose score is a function of one feature."""
 FIXED_SCORES: dict[str, Score] = {
     "random_router": _random,
     "task_router": _random_task,
-    "entropy_router": _entropy("uncertainty.entropy_max"),
-    "entropy_nonfree_router": _entropy("uncertainty.entropy_nonfree_max"),
+    "entropy_router": _entropy(SIGNALS["entropy_router"]),
+    "entropy_nonfree_router": _entropy(SIGNALS["entropy_nonfree_router"]),
     "verifier_router": _doubt,
-    "logprob_router": _unlikely("uncertainty.logprob_mean"),
-    "sequence_logprob_router": _unlikely("uncertainty.logprob_sum"),
-    "mean_entropy_router": _entropy("uncertainty.entropy_mean"),
+    "logprob_router": _unlikely(SIGNALS["logprob_router"]),
+    "sequence_logprob_router": _unlikely(SIGNALS["sequence_logprob_router"]),
+    "mean_entropy_router": _entropy(SIGNALS["mean_entropy_router"]),
     "periodic_router": _periodic,
     "first_steps_router": _first_steps,
 }

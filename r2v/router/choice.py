@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 
 from r2v.config.methods import OURS
+from r2v.router.baselines import SIGNALS
 from r2v.router.thresholds import OperatingPoint
 
 ALTERNATIVES = ("disagreement_router", "entropy_router", "sequence_logprob_router")
 """Methods whose scores r2v may decide by, beside its own."""
-SIGNALS = {"entropy_router": "uncertainty.entropy_max", "sequence_logprob_router": "uncertainty.logprob_sum"}
-"""Features without which a score does not exist, as of models that give no log-probabilities."""
 MARGIN = 0.03
 """Success by which another score has to be ahead."""
 FEWEST_TASKS = 60
@@ -78,7 +77,7 @@ class ScoreChoice:
 def available(features: Iterable[str]) -> tuple[str, ...]:
     """The alternatives whose signals are among these features of a step."""
     there = set(features)
-    return tuple(name for name in ALTERNATIVES if SIGNALS.get(name) is None or SIGNALS[name] in there)
+    return tuple(name for name in ALTERNATIVES if SIGNALS.get(name) in (None, *there))
 
 
 def paired(own: Mapping[str, float], other: Mapping[str, float]) -> tuple[float, float]:

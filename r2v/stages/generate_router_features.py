@@ -97,7 +97,7 @@ def _played(cfg: RouterFeaturesSettings, work: Work, faults: list[str]) -> tuple
         cfg,
         work,
         policy=work.inputs["preference"].file("final"),
-        verifier=work.inputs["verifier"].file("final") if "verifier" in cfg.router.features else None,
+        verifier=work.inputs["verifier"].file("final") if cfg.router.reads_verifier else None,
         num_samples=cfg.inference.num_candidates if cfg.samples else 0,
     )
     benchmark, counts = (

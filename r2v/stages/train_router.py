@@ -147,7 +147,7 @@ def _place(cfg: RouterSettings, work: Work, folder: Path) -> PlacedRouter:
         work,
         policy=work.inputs["preference"].file("final"),
         router=folder,
-        verifier=work.inputs["verifier"].file("final") if "verifier" in cfg.router.features else None,
+        verifier=work.inputs["verifier"].file("final") if cfg.router.reads_verifier else None,
         num_samples=cfg.num_samples,
     )
     specs = episode_specs(

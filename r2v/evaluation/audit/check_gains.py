@@ -24,7 +24,7 @@ from r2v.evaluation.setup import RouterScores, Setup
 from r2v.llm.types import Reply, Sample, ToolSpec, Usage
 from r2v.rollout.actors import StepView
 from r2v.rollout.session import EpisodeSpec
-from r2v.router.baselines import score_function
+from r2v.router.baselines import SIGNALS, score_function
 from r2v.router.escalation import recorded_score
 from r2v.router.features import Signals, extract
 from r2v.router.labels import FeatureRow, disagrees
@@ -32,15 +32,6 @@ from r2v.router.spans import free_arguments
 
 _TEXTS = ("page", "progress", "tool")
 _LENGTH = "progress.log_context_tokens"
-_SIGNAL = {
-    "entropy_router": "uncertainty.entropy_max",
-    "entropy_nonfree_router": "uncertainty.entropy_nonfree_max",
-    "verifier_router": "verifier.v_proposal",
-    "logprob_router": "uncertainty.logprob_mean",
-    "sequence_logprob_router": "uncertainty.logprob_sum",
-    "mean_entropy_router": "uncertainty.entropy_mean",
-}
-"""Routers whose score is a function of one feature: an episode of theirs that meets the state must have that score."""
 
 
 @dataclass
@@ -191,8 +182,8 @@ class GainsCheck:
             yield from between_steps(sound[before], row)
 
     def _scored(self, row: FeatureRow, view: StepView, states: KnownStates) -> Iterator[str]:
-        """Scores that episodes recorded in the row's state and that its features contradict."""
-        for method, signal in _SIGNAL.items():
+        """Scores of one feature that episodes recorded in the row's state and that its features contradict."""
+        for method, signal in SIGNALS.items():
             met = states.score_at(method, view.actions, view.llm_calls)
             if met is not None and signal in row.features:
                 score = recorded_score(score_function(method, {})(row.features, 0, row.task_id, row.step_idx))

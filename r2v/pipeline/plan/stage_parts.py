@@ -211,7 +211,7 @@ def routed_features_of_episode(case: Case, futures: int = 1, *, verifier: bool |
     played = branches(steps, each=each, copies=case.known.copies, student=1, llm=1)
     groups = config.router.features
     samples = config.inference.num_candidates if "samples" in groups else 0
-    scored = 1 + samples if "verifier" in groups else 0
+    scored = 1 + samples if config.router.reads_verifier else 0
     played = replace(played, verifier=played.student * scored, drawn=played.student * (1 + samples))
     return case.with_tokens(observed(case, steps, llm=2, verifier=verifier) + played, steps)
 
@@ -221,7 +221,7 @@ def observed(case: Case, steps: float, *, llm: float = 0, verifier: bool | None 
     is proposed (None: if they are of the router's groups). The score of the step before is remembered."""
     groups = case.config.router.features
     samples = case.config.inference.num_candidates if "samples" in groups else 0
-    scored = 1 + samples if ("verifier" in groups if verifier is None else verifier) else 0
+    scored = 1 + samples if (case.config.router.reads_verifier if verifier is None else verifier) else 0
     return episode(steps, student=1, samples=samples, llm=llm, verifier=scored)
 
 
