@@ -44,7 +44,7 @@ class HeldOut:
 
 def held_out(rows: Sequence[FeatureRow], cfg: RouterConfig, seed: int = 0) -> HeldOut:
     """Scores of every calibration task by a router that has not seen it."""
-    known = labelled(rows, "counterfactual", cfg.gain_per_usd, cfg.canary_price)
+    known = labelled(rows, "counterfactual", cfg.canary_price)
     train = [row for row in known if row.split == "train"]
     tasks = sorted({row.task_id for row in known if row.split == "calibration"})
     scored: list[tuple[FeatureRow, float]] = []

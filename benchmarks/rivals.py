@@ -136,7 +136,7 @@ def without_groups(config: Config, rows: Sequence[FeatureRow]) -> dict[str, Meth
 
 
 def _learned(name: str, rows: Sequence[FeatureRow], label: LabelKind, cfg: RouterConfig, seed: int) -> Rival:
-    fitted = fit(labelled(rows, label, cfg.gain_per_usd, cfg.canary_price), replace(cfg, label=label), seed)
+    fitted = fit(labelled(rows, label, cfg.canary_price), replace(cfg, label=label), seed)
     return _of_features(name, fitted.predict)
 
 

@@ -306,11 +306,6 @@ ABLATION_ROWS = {
             condition="shift",
         ),
         Ablation(
-            name="futures_3",
-            description="disputed states are labelled by three futures for one",
-            overrides=("router.num_futures=3",),
-        ),
-        Ablation(
             name="router_constant",
             description="a router that sees nothing: all steps or none",
             overrides=("router.model=constant",),

@@ -46,9 +46,6 @@ class RouterConfig:
     """Label it is fitted on. counterfactual: the executed gain of an LLM step; disagreement: the LLM would act
     differently; episode: the episode fails. imputed, for logs without a world: the policy acts otherwise than its
     teacher did at a recorded state; nothing is executed, so such a router is in no table."""
-    gain_per_usd: Positive | None = field(default=None, metadata=IF_GIVEN)
-    """With label=counterfactual: the gain in success that each USD, as billed, has to buy for an LLM step to count;
-    where asking makes the episode cheaper, no gain is needed. None: any gain counts."""
     canary_price: NotNegative = 1.0
     """With label=counterfactual: what an injected instruction that is carried out costs, in successes."""
     disagreement_weight: Share = 0.25
@@ -74,9 +71,6 @@ class RouterConfig:
     """Training tasks that the router so far plays in each round; they are dealt over round_budgets."""
     round_budgets: Annotated[list[Budget], Distinct()] = field(default_factory=lambda: [0.07, 0.23])
     """Shares of LLM steps that the router so far plays at in a round, as realised on calibration tasks."""
-    num_futures: Count = 1
-    """Futures that each disputed state is played into, by asking and by not asking alike: the recorded one, and others
-    under further perturbation seeds where worlds can be copied and something is perturbed."""
     budget: Share = 0.2
     """Share of steps that may go to the LLM, as realised on calibration tasks."""
     num_calibration_tasks: Count = 100
@@ -136,7 +130,6 @@ class RouterConfig:
             num_tasks=self.num_tasks,
             seeds=self.seeds,
             rounds=0,
-            num_futures=self.num_futures,
             budget=0.5,
             num_calibration_tasks=self.num_calibration_tasks,
         )

@@ -178,11 +178,10 @@ class MethodRunner:
         tau: float | None = None,
         score: str = OURS,
         number: int = 0,
-        futures: int = 1,
     ) -> Cell:
         """Feature rollouts of these specs: by the small policy, or by r2v at threshold `tau`, strictly between 0 and 1,
         of the score of this method, in a round of this number."""
-        rollout = replace(self.feature_rollout(), number=number, num_futures=futures)
+        rollout = replace(self.feature_rollout(), number=number)
         identity = self.identity.rollouts()
         if tau is not None:
             rollout = replace(rollout, routed=self.actor(score, tau), threshold=tau)

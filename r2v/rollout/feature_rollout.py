@@ -9,13 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean
 from typing import Any
 
 from r2v.data.episode import Episode
 from r2v.data.injections import obeyed_injection
 from r2v.llm.waves import Waves
-from r2v.randomness import seed_of
 from r2v.rollout.actors import Act, Actor, GreedyActor
 from r2v.rollout.bill import StepBill
 from r2v.rollout.cells import Cell
@@ -27,8 +25,6 @@ from r2v.router.labels import FeatureRow, disagrees
 
 ROWS_VERSION = 3
 """Part of the key that played rows are kept under. A new version plays them again."""
-_SEEDS = 2**31
-"""Perturbation seeds of further futures lie below."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +42,6 @@ class FeatureRollout:
     """Of `routed`."""
     number: int = 0
     """Of the round that `routed` plays in; 0: the small policy plays."""
-    num_futures: int = 1
-    """Futures that a disputed state is played into."""
 
     def cell(self, specs: Sequence[EpisodeSpec], *, what: str = "", identity: Mapping[str, Any] | None = None) -> Cell:
         """Rows for a router: features are taken before every action, and where the LLM would act otherwise than the
@@ -59,7 +53,6 @@ class FeatureRollout:
                 "play": "features",
                 "rows": ROWS_VERSION,
                 "round": self.number,
-                "futures": self.num_futures,
                 **(identity or {}),
             },
             specs=specs,
@@ -88,10 +81,10 @@ class FeatureRollout:
         is_asked = step.act.source == asked.source
         other = self._kept(step, asked) if is_asked else replace(asked, bill=step.act.bill + asked.bill)
         differs = disagrees(step.act.proposal.text, asked.text, step.view.tools)
-        pairs = await self._futures(spec, episode, step, other) if differs else [(episode, episode)]
-        if any(one.env_fault is not None for pair in pairs for one in pair):
+        branch = await play_counterfactual(step.before, other, self._actor, self.waves) if differs else episode
+        if branch.env_fault is not None:
             return None
-        slm, llm = zip(*((after, own) if is_asked else (own, after) for own, after in pairs), strict=True)
+        slm, llm = (branch, episode) if is_asked else (episode, branch)
         alike = 0.0 if differs else asked.bill.cached_cost  # what the LLM's same action costs besides
         return FeatureRow(
             state_id=f"{episode.episode_id}#{step.view.step}" + (f"@{self.number}" if self.number else ""),
@@ -102,18 +95,18 @@ class FeatureRollout:
             actor=step.act.source,
             proposal=step.act.proposal.text,
             features=await self.extractor.features(step.view, step.act.proposal),
-            q_slm=fmean(one.success for one in slm),
-            q_llm=fmean(one.success for one in llm),
-            n_rollouts=len(pairs),
+            q_slm=float(slm.success),
+            q_llm=float(llm.success),
+            n_rollouts=1,
             disagrees=differs,
             slm_episode_success=episode.success if self.routed is None else None,
             condition=spec.condition,
             perturbation_seed=episode.perturbation_seed,
-            cost_slm=_usd(slm, -alike if is_asked else 0.0),
-            cost_llm=_usd(llm, 0.0 if is_asked else alike),
-            obeyed_slm=fmean(obeyed_injection(one.steps) for one in slm),
-            obeyed_llm=fmean(obeyed_injection(one.steps) for one in llm),
-            spent=_spent(step, other, pairs if differs else [], 0.0 if is_asked else asked.bill.cached_cost),
+            cost_slm=round(slm.billed_cost - (alike if is_asked else 0.0), 10),
+            cost_llm=round(llm.billed_cost + (0.0 if is_asked else alike), 10),
+            obeyed_slm=float(obeyed_injection(slm.steps)),
+            obeyed_llm=float(obeyed_injection(llm.steps)),
+            spent=_spent(step, other, branch if differs else None, 0.0 if is_asked else asked.bill.cached_cost),
             round=self.number,
             threshold=self.threshold,
         )
@@ -126,35 +119,12 @@ class FeatureRollout:
         )
         return Act(text=step.act.proposal.text, source=self.slm.source, bill=bill)
 
-    async def _futures(
-        self, spec: EpisodeSpec, episode: Episode, step: StepSnapshot, other: Act
-    ) -> list[tuple[Episode, Episode]]:
-        """Of each future, the episodes with the action that was played and with the other one, under equal luck."""
-        pairs = [(episode, await play_counterfactual(step.before, other, self._actor, self.waves))]
-        benchmark, perturbed = self.world.benchmark, self.world.perturbations.active(spec.condition)
-        for number in range(1, self.num_futures if benchmark.capabilities.snapshot and perturbed else 1):
-            seed = seed_of(spec.perturbation_seed or 0, spec.task.task_id, step.view.step, "future", number) % _SEEDS
-            point = replace(step.before, spec=replace(step.before.spec, perturbation_seed=seed))
-            own = replace(step.act, proposal=None)
-            pairs.append(
-                (
-                    await play_counterfactual(point, own, self._actor, self.waves),
-                    await play_counterfactual(point, other, self._actor, self.waves),
-                )
-            )
-        return pairs
 
-
-def _usd(episodes: Sequence[Episode], further: float) -> float:
-    """USD as billed of an episode in which this was played, over its futures."""
-    return round(fmean(one.billed_cost for one in episodes) + further, 10)
-
-
-def _spent(step: StepSnapshot, other: Act, pairs: Sequence[tuple[Episode, Episode]], proposal: float) -> float:
-    """USD as billed of a row: the step that was played, the LLM's `proposal` where that was not, and what every
-    episode that was played for the row alone spent behind this step; the first of `pairs` begins with the recorded one.
-    """
-    own, before = step.act.bill.cached_cost, sum(act.bill.cached_cost for act in step.before.acts)
-    tails = [after.billed_cost - before - other.bill.cached_cost for _, after in pairs]
-    tails += [again.billed_cost - before - own for again, _ in pairs[1:]]
-    return round(own + proposal + sum(tails), 10)
+def _spent(step: StepSnapshot, other: Act, branch: Episode | None, proposal: float) -> float:
+    """USD as billed of a row: the step that was played, the LLM's `proposal` where that was not, and what the branch,
+    which begins with the recorded steps and the other action, spent behind this step."""
+    tail = 0.0
+    if branch is not None:
+        before = sum(act.bill.cached_cost for act in step.before.acts)
+        tail = branch.billed_cost - before - other.bill.cached_cost
+    return round(step.act.bill.cached_cost + proposal + tail, 10)

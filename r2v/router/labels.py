@@ -2,9 +2,9 @@
 
 The default label is the executed gain of asking the LLM at this step: both continuations are played from the same state
 under the same draws, by whoever played so far. An outcome is worth its success less a price for each injected
-instruction that was carried out (`router.canary_price`), and y = 1 where asking is worth more by above what the dollars
-that it adds are worth (`router.gain_per_usd`; by default nothing, and the threshold alone says what is worth it). A row
-keeps all that any label needs, so another label is a relabelling, not another roll-out.
+instruction that was carried out (`router.canary_price`), and y = 1 where asking is worth more; how much more it has to
+be for its dollars, the threshold says. A row keeps all that any label needs, so another label is a relabelling, not
+another roll-out.
 
 Rows of round 0 are states of the small policy alone, which plays on; those of later rounds are states of the pair
 routed so far, which plays on (policy iteration). Whoever acted there, the proposal is the small policy's and both
@@ -106,26 +106,21 @@ def _calls(turn: str, tools: Sequence[ToolSpec]) -> list[str]:
     return [masked(line, tools) for line in turn.splitlines() if parse_action(line).action_type]
 
 
-def labelled(
-    rows: Iterable[FeatureRow], kind: LabelKind, gain_per_usd: float | None = None, canary_price: float = 0.0
-) -> list[FeatureRow]:
-    """The rows with `y_escalate` of this kind: what asking is worth (`FeatureRow.worth`) exceeds `gain_per_usd` times
-    the dollars, as billed, by which it makes the episode dearer (or cheaper: then no gain is needed); the expert would
-    act differently; (a baseline: it blames every step) the SLM's episode failed; or, imputed, the SLM acts otherwise
-    than its recorded teacher. An episode of a later round is nobody's alone: it has no label of kind episode.
+def labelled(rows: Iterable[FeatureRow], kind: LabelKind, canary_price: float = 0.0) -> list[FeatureRow]:
+    """The rows with `y_escalate` of this kind: asking is worth something (`FeatureRow.worth`); the expert would act
+    differently; (a baseline: it blames every step) the SLM's episode failed; or, imputed, the SLM acts otherwise than
+    its recorded teacher. An episode of a later round is nobody's alone: it has no label of kind episode.
 
     Raises InputError where a row lacks what the label is made of.
     """
     kept = [row for row in rows if row.round == 0] if kind == "episode" else rows
-    return [
-        replace(row, y_escalate=_label(row, kind, gain_per_usd or 0.0, canary_price), y_source=kind) for row in kept
-    ]
+    return [replace(row, y_escalate=_label(row, kind, canary_price), y_source=kind) for row in kept]
 
 
-def _label(row: FeatureRow, kind: LabelKind, gain_per_usd: float, canary_price: float) -> int:
+def _label(row: FeatureRow, kind: LabelKind, canary_price: float) -> int:
     match kind:
         case "counterfactual" if (worth := row.worth(canary_price)) is not None:
-            return int(worth > gain_per_usd * (row.cost_llm - row.cost_slm))
+            return int(worth > 0)
         case "disagreement" if row.disagrees is not None:
             return int(row.disagrees)
         case "episode" if row.slm_episode_success is not None:

@@ -84,7 +84,7 @@ def fit_routers(
 ) -> tuple[RouterModel, RouterModel]:
     """r2v's router and the disagreement router, from rows without labels. With `router.label=counterfactual` r2v's is
     the blend of both (`BlendedModel`), calibrated on the labels of the gain. Raises as `fit` does."""
-    own = labelled(rows, cfg.label, cfg.gain_per_usd, cfg.canary_price)
+    own = labelled(rows, cfg.label, cfg.canary_price)
     gain = fit(own, cfg, seed, max_examples)
     disagreement = fit(labelled(rows, "disagreement"), replace(cfg, label="disagreement"), seed, max_examples)
     if cfg.label != "counterfactual" or not cfg.disagreement_weight:

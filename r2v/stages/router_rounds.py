@@ -38,7 +38,7 @@ def play_rounds(
     from r2v.router.models import CONSTANT
     from r2v.router.rounds import RoundFigures
 
-    cells = [runner.feature_cell(first, "roll out, with counterfactuals", futures=cfg.router.num_futures)]
+    cells = [runner.feature_cell(first, "roll out, with counterfactuals")]
     thresholds: dict[str, float] = {}
     rows: list[FeatureRow] = []
     figures: list[RoundFigures] = []
@@ -80,9 +80,7 @@ def _routed(cfg: RouterFeaturesSettings, runner: MethodRunner, number: int) -> t
     specs = branchable(benchmark, [*train, *calibration], "router features")
     dealt = {name: specs[place :: len(budgets)] for place, name in enumerate(budgets)}
     cells = [
-        runner.feature_cell(
-            dealt[name], f"round {number}, asking {name}", tau=tau, number=number, futures=router.num_futures
-        )
+        runner.feature_cell(dealt[name], f"round {number}, asking {name}", tau=tau, number=number)
         for name, tau in thresholds.items()
         if dealt[name]
     ]

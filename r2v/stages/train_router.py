@@ -158,7 +158,7 @@ def _place(cfg: RouterSettings, work: Work, folder: Path) -> PlacedRouter:
         method=OURS,
         limit=cfg.router.num_calibration_tasks,
     )
-    own = labelled(rows, cfg.router.label, cfg.router.gain_per_usd, cfg.router.canary_price)
+    own = labelled(rows, cfg.router.label, cfg.router.canary_price)
     scores = [model.predict(row.features) for row in own if row.split == "calibration"]
     placed = match_rate(lambda tau: played_at(runner, OURS, specs, tau), scores, cfg.router.budget)
     point = PlacedScore(tau=placed.tau, outcome=placed.outcome)

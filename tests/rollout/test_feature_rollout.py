@@ -9,16 +9,15 @@ from typing import Any
 
 import pytest
 
-from r2v.config import InferenceConfig, PerturbationsConfig
+from r2v.config import InferenceConfig
 from r2v.envs.chain import ChainBenchmark, right_action
-from r2v.envs.desk import Desk
 from r2v.rollout.cells import MemoryPlayer, measured
 from r2v.rollout.feature_rollout import FeatureRollout
 from r2v.rollout.gates import FeatureExtractor
 from r2v.rollout.session import EpisodeSpec
 from r2v.router.labels import FeatureRow, check_rows, labelled
 
-from ..chains import Stage, chain_stage, clumsy, random_gate, specs, stage
+from ..chains import Stage, chain_stage, random_gate, specs
 
 THRESHOLD = 0.6
 
@@ -79,12 +78,6 @@ def test_a_row_says_what_was_spent_for_it() -> None:
         assert sum(row.spent for row in rows) == pytest.approx(rows[0].cost_slm + proposals), (
             "the episode, and opinions"
         )
-    desk = Desk(slips=0.0, weakness=0.0)
-    on = stage(desk, clumsy(desk.expert, 0.4), desk.expert, perturbations=PerturbationsConfig())
-    some = specs(desk, 5, condition="noisy", perturbation_seed=101)
-    one, two = (routed_rows(on, some, num_futures=count) for count in (1, 2))
-    for single, both in zip(one, two, strict=True):
-        assert (both.spent > single.spent) == bool(single.disagrees), "a second future is played for differing actions"
 
 
 def test_where_no_call_is_left_there_is_nothing_to_decide() -> None:
@@ -98,27 +91,6 @@ def test_where_no_call_is_left_there_is_nothing_to_decide() -> None:
         decided = sources.index("llm_fallback") + 1 if "llm_fallback" in sources else 5
         assert rows[episode.episode_id] == decided
     assert min(rows.values()) < 5
-
-
-def test_further_futures_are_other_luck_and_the_first_is_the_recorded_one() -> None:
-    desk = Desk(slips=0.0, weakness=0.0)
-    on = stage(desk, clumsy(desk.expert, 0.4), desk.expert, perturbations=PerturbationsConfig())
-    some = specs(desk, 5, condition="noisy", perturbation_seed=101)
-    one, four = (routed_rows(on, some, num_futures=count) for count in (1, 4))
-    assert [row.state_id for row in one] == [row.state_id for row in four]
-    assert {row.n_rollouts for row in one} == {1}
-    assert {(row.disagrees, row.n_rollouts) for row in four} == {(True, 4), (False, 1)}
-    for single, several in zip(one, four, strict=True):
-        assert single.features == several.features and single.q_slm in (0, 1)
-        assert abs(4 * (several.q_slm or 0) - (single.q_slm or 0)) <= 3 or not several.disagrees
-    assert four == routed_rows(on, some, num_futures=4), "futures are keyed"
-    assert any(a.cost_llm != b.cost_llm for a, b in zip(one, four, strict=True)), "other luck makes other episodes"
-
-
-def test_without_perturbation_or_copies_there_is_one_future() -> None:
-    desk = Desk(slips=0.0, weakness=0.0)
-    on = stage(desk, clumsy(desk.expert, 0.4), desk.expert)
-    assert {row.n_rollouts for row in rows_of(on, specs(desk, 2), num_futures=3)} == {1}
 
 
 def test_a_router_takes_rows_of_both_kinds_and_refuses_what_was_not_executed() -> None:

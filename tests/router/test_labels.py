@@ -35,19 +35,15 @@ def test_label_kinds() -> None:
     )
     label = {kind: labelled([row], kind)[0].y_escalate for kind in ("counterfactual", "disagreement", "episode")}
     assert label == {"counterfactual": 1, "disagreement": 0, "episode": 1}
-    assert labelled([row], "counterfactual", gain_per_usd=0.024)[0].y_escalate == 1
-    assert labelled([row], "counterfactual", gain_per_usd=0.025)[0].y_escalate == 0, "the gain must exceed the cost"
-    cheaper = replace(row, q_llm=0.5, cost_slm=11, cost_llm=1)
-    assert [labelled([cheaper], "counterfactual", w)[0].y_escalate for w in (None, 0.01)] == [0, 1], "it saves dollars"
     harmful = replace(row, q_slm=1.0, q_llm=0.0)
     assert harmful.gain == -1 and labelled([harmful], "counterfactual")[0].y_escalate == 0
 
 
 def test_an_injected_instruction_that_is_carried_out_has_a_price() -> None:
     row = replace(make_row(0), q_slm=1.0, q_llm=1.0, obeyed_slm=1.0, obeyed_llm=0.0)
-    assert [labelled([row], "counterfactual", None, price)[0].y_escalate for price in (0.0, 0.5)] == [0, 1]
+    assert [labelled([row], "counterfactual", price)[0].y_escalate for price in (0.0, 0.5)] == [0, 1]
     torn = replace(row, q_llm=0.0)  # asking avoids the harm and loses the task
-    assert [labelled([torn], "counterfactual", None, price)[0].y_escalate for price in (1.0, 1.5)] == [0, 1]
+    assert [labelled([torn], "counterfactual", price)[0].y_escalate for price in (1.0, 1.5)] == [0, 1]
     assert (row.worth(2.0), torn.worth(2.0), row.gain) == (2.0, 1.0, 0.0)
 
 

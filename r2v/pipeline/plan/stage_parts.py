@@ -197,18 +197,17 @@ def _acceptance(case: Case) -> Sequence[Part]:
     ]
 
 
-def features_of_episode(case: Case, futures: int = 1, *, verifier: bool | None = None) -> Workload:
-    """A roll-out of the small policy with a branch wherever the LLM acts otherwise, and two in each further future;
-    `verifier` as `observed` has it."""
-    steps, each = case.student_steps, case.known.pace.differing * (2 * futures - 1)
-    played = branches(steps, each=each, copies=case.known.copies, student=1)
+def features_of_episode(case: Case, *, verifier: bool | None = None) -> Workload:
+    """A roll-out of the small policy with a branch wherever the LLM acts otherwise; `verifier` as `observed` has it."""
+    steps = case.student_steps
+    played = branches(steps, each=case.known.pace.differing, copies=case.known.copies, student=1)
     return case.with_tokens(observed(case, steps, llm=1, verifier=verifier) + played, steps)
 
 
-def routed_features_of_episode(case: Case, futures: int = 1, *, verifier: bool | None = None) -> Workload:
+def routed_features_of_episode(case: Case, *, verifier: bool | None = None) -> Workload:
     """The same of the routed pair, whose router is asked at every step of a branch too, and may ask the LLM."""
-    config, steps, each = case.config, case.student_steps, case.known.pace.differing * (2 * futures - 1)
-    played = branches(steps, each=each, copies=case.known.copies, student=1, llm=1)
+    config, steps = case.config, case.student_steps
+    played = branches(steps, each=case.known.pace.differing, copies=case.known.copies, student=1, llm=1)
     groups = config.router.features
     samples = config.inference.num_candidates if "samples" in groups else 0
     scored = 1 + samples if config.router.reads_verifier else 0
@@ -225,12 +224,6 @@ def observed(case: Case, steps: float, *, llm: float = 0, verifier: bool | None 
     return episode(steps, student=1, samples=samples, llm=llm, verifier=scored)
 
 
-def _futures(case: Case) -> int:
-    """Futures that a disputed state is played into: one where worlds are not copied or nothing is perturbed."""
-    active = case.config.perturbations.active(case.config.data.condition)
-    return case.config.router.num_futures if case.known.copies and active else 1
-
-
 def _rounds(case: Case) -> Sequence[Part]:
     """Placing a round's thresholds, and its roll-outs, after whose branches the router goes on."""
     settings, known = case.config.router, case.known
@@ -239,7 +232,7 @@ def _rounds(case: Case) -> Sequence[Part]:
     seeds, calibration = len(settings.seeds), settings.num_calibration_tasks
     plays = 1 + len(settings.round_budgets) * (PLACING_PLAYS + 1)
     placing, placed = routed(case, 1.0), known.of_split("calibration", calibration)
-    one = routed_features_of_episode(case, _futures(case))
+    one = routed_features_of_episode(case)
     tasks = known.branched_of_split("train", settings.round_tasks)
     tasks += known.branched_of_split("calibration", calibration)
     why = "the LLM's share is what thresholds are placed for, and bisections may end early"
@@ -267,7 +260,7 @@ def _rounds(case: Case) -> Sequence[Part]:
 
 def router_features(case: Case) -> Sequence[Part]:
     """Roll-outs with executed counterfactuals."""
-    settings, one = case.config.router, features_of_episode(case, _futures(case))
+    settings, one = case.config.router, features_of_episode(case)
     tasks = sum(
         case.known.branched_of_split(split, limit)
         for split, limit in (("train", settings.num_tasks), ("calibration", settings.num_calibration_tasks))
