@@ -15,6 +15,7 @@ from r2v.cli.main import main
 from r2v.cli.plan import add_commands
 from r2v.errors import InputError, UsageError
 from r2v.memory.planner.stage_names import STAGES
+from r2v.config import Config
 from r2v.memory.profile_of_model import configured
 from r2v.pipeline.graph import selection
 from r2v.pipeline.jobs import JOBS
@@ -125,14 +126,14 @@ REAL = ("--overrides", "policy.model_name=meta-llama/Llama-3.2-1B-Instruct", "po
 def test_a_configuration_alone_is_all_its_stages_in_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     typed(*REAL, "--gpu", "80GiB", "--gpu-type", "h100")
     lines = capsys.readouterr().out.splitlines()
-    chain = [row.name for row in JOBS if row.name != "hierarchical"]
+    chain = [row.name for row in JOBS if row.enabled(Config())]
     assert [line.split()[0] for line in lines[3 : 3 + len(chain)]] == chain
     evaluate = next(line for line in lines if line.startswith("evaluate"))
     assert "one base: policy, slm_bc_only, verifier" in evaluate and "fits" in evaluate
     assert [line.split()[0] for line in lines if "h100" in line and not line.startswith(" ")] == [
         *(name for name in chain if name != "perturb")
     ]
-    typed(*REAL, "hierarchical.enabled=true", "--json")
+    typed(*REAL, "hierarchical.enabled=true", "router.features=[page,cases]", "--json")
     found = json.loads(capsys.readouterr().out)
     assert [stage["stage"] for stage in found["stages"]] == [row.name for row in JOBS] == list(STAGES)
     assert [one["job"] for one in found["jobs"]] == list(STAGES)

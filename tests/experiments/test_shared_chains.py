@@ -12,12 +12,12 @@ from r2v.config import Config, load
 from r2v.errors import LeaseConflict
 from r2v.experiments import shared_chains
 from r2v.experiments.shared_chains import LONGEST, SHORTEST, make_chains
-from r2v.pipeline.graph import upstream
+from r2v.pipeline.graph import selection, upstream
 from r2v.pipeline.rows import Job
 from r2v.pipeline.run import StageResult
 from r2v.storage.integrity import Artifact
 
-ALL = upstream(["evaluate"])
+ALL = upstream(["evaluate"], selection(Config())[0])
 
 
 @dataclass

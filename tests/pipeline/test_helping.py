@@ -16,6 +16,7 @@ from r2v.cli.main import main
 from r2v.config import Config, TeacherConfig, load
 from r2v.errors import UsageError
 from r2v.pipeline.helping import help_job, helpers, require_helpable
+from r2v.pipeline.graph import as_configured
 from r2v.pipeline.inputs import fingerprint_of, published
 from r2v.pipeline.jobs import COMMANDS, JOBS, job
 from r2v.randomness import generator
@@ -73,7 +74,7 @@ def project(micro_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def inputs_of(config: Config, name: str) -> dict[str, Artifact]:
-    return {needed: published(config, needed) for needed in job(name).inputs}
+    return {needed: published(config, needed) for needed in as_configured(config, job(name)).inputs}
 
 
 def test_the_commands_that_can_be_helped_are_those_whose_stage_has_a_play() -> None:

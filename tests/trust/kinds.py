@@ -892,6 +892,14 @@ OTHER_FILES = (
         readers=("dry run",),
     ),
     FileKind(
+        name="case index",
+        paths=("outputs/micro/case_support/cases.npz", "outputs/micro/case_support/cases.json"),
+        form="text",
+        writers=("router.case_support:CaseIndex.save",),
+        damage="remade",
+        content=True,
+    ),
+    FileKind(
         name="counts of a benchmark",
         paths=("outputs/.benchmarks/*.json",),
         form="json",
@@ -959,6 +967,7 @@ ELSEWHERE = {
     "game labels",
     "bundle manifest",
     "bundle content",
+    "case index",
     "counts of a benchmark",
     "recorded traffic",
     "changed sites",
