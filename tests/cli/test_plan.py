@@ -13,9 +13,9 @@ import pytest
 
 from r2v.cli.main import main
 from r2v.cli.plan import add_commands
+from r2v.config import Config
 from r2v.errors import InputError, UsageError
 from r2v.memory.planner.stage_names import STAGES
-from r2v.config import Config
 from r2v.memory.profile_of_model import configured
 from r2v.pipeline.graph import selection
 from r2v.pipeline.jobs import JOBS

@@ -15,8 +15,8 @@ import pytest
 from r2v.cli.main import main
 from r2v.config import Config, TeacherConfig, load
 from r2v.errors import UsageError
-from r2v.pipeline.helping import help_job, helpers, require_helpable
 from r2v.pipeline.graph import as_configured
+from r2v.pipeline.helping import help_job, helpers, require_helpable
 from r2v.pipeline.inputs import fingerprint_of, published
 from r2v.pipeline.jobs import COMMANDS, JOBS, job
 from r2v.randomness import generator
