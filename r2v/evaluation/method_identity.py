@@ -36,7 +36,7 @@ class MethodIdentity:
     """By method: "" is the small policy, others are variants."""
     verifier: Any = None
     features: Any = None
-    """How many samples the router's features take, and the content of the index of cases that they read."""
+    """Number of samples of the router's features, and the hash of the case index that they read."""
     routers: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod

@@ -162,7 +162,7 @@ def robustness_gap(measured: Measured, condition: str, method: str) -> Figure:
 
 
 def router_figures(setup: Setup, condition: str, method: str) -> dict[str, float | None]:
-    """How well the router's scores order the steps by their gain from the LLM (AUROC). ECE and Brier score, beside a
+    """AUROC of the router's scores for executed gains. ECE and Brier score, beside a
     constant base rate's, are r2v's alone: no other score is a probability of a gain, and of an entropy, a coin or a
     disagreement they would measure the scale."""
     figures: dict[str, float | None] = dict.fromkeys(("ece", "brier", "router_auroc", "brier_base_rate"))

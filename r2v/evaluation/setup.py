@@ -73,12 +73,12 @@ class CalibrationRecord:
 
     @property
     def outcome(self) -> OperatingPoint:
-        """What was realised."""
+        """Realised share of LLM steps, success and cost."""
         return OperatingPoint(llm_call_rate=self.llm_call_rate, success=self.success, cost=self.cost)
 
     @property
     def spent(self) -> float:
-        """What was realised of it."""
+        """Realised amount of the target: share of LLM steps, or USD per episode."""
         return self.llm_call_rate if self.by == "llm_call_rate" else self.cost
 
 

@@ -94,7 +94,7 @@ class Job:
     enabled: Callable[[Config], bool] = lambda config: True
     """Whether it is part of a configuration's chain."""
     optional: bool = False
-    """Whether those that read it do without where it is not enabled."""
+    """True if jobs that read it run without it where it is not enabled."""
     uses_inputs: Callable[[Config], bool] = lambda config: True
     """Whether it reads anything of the chain at all."""
     task_counts: tuple[tuple[str, str], ...] = ()

@@ -105,7 +105,7 @@ def _choice_lines(bundle: Mapping[str, Any]) -> list[str]:
 
 
 def _ends(rows: ConditionRows, num_seeds: int) -> str:
-    """How many tasks, and what the two models alone and r2v came to on them."""
+    """Number of tasks, then success and cost of both models alone and of r2v."""
     parts = []
     for method, name in ((WEAK, "small policy"), (STRONG, "LLM"), (OURS, OURS)):
         success, usd = rows.value(method, "success_rate"), rows.value(method, "avg_cost_cached")

@@ -174,7 +174,7 @@ def _tool(signals: Signals) -> dict[str, float]:
 
 
 def _cases(signals: Signals) -> Mapping[str, float]:
-    """How the teacher acted at the nearest recorded steps, beside the proposal."""
+    """Support of the proposal by the teacher's nearest recorded steps."""
     if not signals.nearest:
         return {}
     proposed = signature(signals.action.text, signals.goal, signals.observations, signals.tools)

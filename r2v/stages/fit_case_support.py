@@ -20,7 +20,7 @@ from r2v.storage.artifact import Work
 
 @dataclass(frozen=True, kw_only=True)
 class CaseSupportSettings:
-    """What the index depends on beside its inputs."""
+    """Settings of the case index, beside its inputs."""
 
     seed: int
     """Of the draw of steps, where there are more than an index holds."""

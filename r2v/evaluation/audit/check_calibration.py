@@ -93,7 +93,7 @@ def calibration_problems(
 
 
 def _choice_problems(method: str, record: CalibrationRecord, settings: EvaluateSettings) -> Iterator[str]:
-    """What in a choice of a score does not follow from its own figures and the settings."""
+    """Yield each point of a choice of a score that contradicts its own figures or the settings."""
     choice = record.choice
     if choice is None:
         return

@@ -156,7 +156,7 @@ class VerifierSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class CaseSupportSummary:
-    """What the index of the teacher's steps says of itself."""
+    """Summary recorded by the case_support stage."""
 
     job: ClassVar = "case_support"
     stage: ClassVar = "r2v.stages.fit_case_support:STAGE"
