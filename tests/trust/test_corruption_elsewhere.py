@@ -505,6 +505,7 @@ TRIED_ELSEWHERE = {
     "code snapshot": "tests/slurm/test_snapshot.py",
     "bundle manifest": "tests/pipeline/test_bundle.py",
     "bundle content": "tests/pipeline/test_bundle.py",
+    "case index": "content of an artifact, and tests/router/test_case_support.py",
     "log": "text for people",
 }
 
