@@ -1,6 +1,6 @@
 """The ledger of looks: which tasks a study has read, so that no second look goes unnoticed.
 
-    looks.open_look(LEDGER, look_at("desk", 30866, 100, "benchmarks/outcomes/students"))
+    looks.open_look(LEDGER, look_at("desk", 30866, 100, "benchmarks/outcomes/training_seeds"))
 
 A table is evidence while nobody chose anything by the tasks it is played on. So a study writes down what it will play
 before it plays, in a file that is committed; it may go on with its own range, and another's is refused unless the

@@ -1,6 +1,6 @@
 """Robustness gap: what each method loses from clean to noisy and to shift, from the pieces of `benchmarks.students`.
 
-    python -m benchmarks.robustness_table [--pieces benchmarks/outcomes/students] [--point 0.2]
+    python -m benchmarks.robustness_table [--pieces benchmarks/outcomes/training_seeds] [--point 0.2]
 
 The same tasks, worlds and thresholds under all three conditions, so the gap is paired: success clean less success
 under the other, the mean over students and tasks with a 95 % bootstrap over both. Beside it how much less r2v loses.

@@ -11,7 +11,7 @@ fixes (`FROZEN`): nobody has looked at these tasks, and a second look is refused
 walks over trees of executed steps (`benchmarks/routing_tree.py`). Under another world's `--config` the tasks are those
 of its evaluation split, from `--first-task` on.
 
-A piece is benchmarks/outcomes/students/student-<n>-<condition>.jsonl.zst: the commit, the seed, and of every method and
+A piece is benchmarks/outcomes/training_seeds/student-<n>-<condition>.jsonl.zst: the commit, the seed, and of every method and
 operating point the outcome, the bill and the calls of each task's episode, what hit it, and whether it obeyed an
 injected instruction. `--groups` plays r2v without each group of its features too.
 """
@@ -56,7 +56,7 @@ from r2v.router.labels import FeatureRow, read_rows
 from r2v.storage.artifact import Work
 from r2v.storage.code_identity import git_commit
 
-OUTCOMES = Path("benchmarks/outcomes/students")
+OUTCOMES = Path("benchmarks/outcomes/training_seeds")
 DESK = Path("configs/desk-full.yaml")
 FROZEN = "4b055612f83bb9a7cb2c585811d3b99e2ede6d67"
 """The commit that froze the method: no task of the final table was made before."""

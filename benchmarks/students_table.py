@@ -1,6 +1,6 @@
 """The tables of benchmarks.students, from the pieces that are there.
 
-    python -m benchmarks.students_table [--condition noisy] [--pieces benchmarks/outcomes/students]
+    python -m benchmarks.students_table [--condition noisy] [--pieces benchmarks/outcomes/training_seeds]
     python -m benchmarks.students_table --condition noisy --pieces FOLDER FURTHER    # the same students on more tasks
 
 Of each condition: APGR over USD as billed (the interquartile mean over students, with a 95 % bootstrap over students
