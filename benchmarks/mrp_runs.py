@@ -189,7 +189,7 @@ def _lead(lead: FloatArray, shares: FloatArray) -> str:
 
 
 def _draws(runs: Sequence[Run], condition: str) -> tuple[FloatArray, FloatArray]:
-    """How often each task counts, (1 + draws, tasks), and the share of each run, (runs, 1 + draws): first in the
+    """Counts of each task, (1 + draws, tasks), and the share of each run, (runs, 1 + draws): first in the
     estimate, then in every draw of tasks and of training seeds."""
     tasks = len(next(one for one in runs[0].outcomes if one["condition"] == condition)["tasks"])
     by_task = generator_of(tasks).multinomial(tasks, [1 / tasks] * tasks, size=DRAWS)

@@ -237,6 +237,11 @@ class EvaluationConfig:
         """Whether an LLM acts by any of the methods."""
         return any(METHODS[name].asks_llm for name in self.played)
 
+    def asks_verifier(self, router: RouterConfig) -> bool:
+        """True if a method that is played reads the verifier's scores; trained routers do as `router` says."""
+        methods = [METHODS[name] for name in self.played]
+        return any(method.asks_verifier or (method.routed and router.reads_verifier) for method in methods)
+
     @property
     def of_trained(self) -> bool:
         """Whether any of the methods needs what earlier jobs have trained."""

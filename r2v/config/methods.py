@@ -21,6 +21,8 @@ class Method:
     """Decides step by step, by a threshold on a router score, whether the LLM acts."""
     trained_router: bool = False
     """Its score is a model that the router stage fits and stores as <name>.json."""
+    asks_verifier: bool = False
+    """Reads the verifier's scores, whatever `router.features` says."""
     asks_llm: bool = True
     """The LLM acts in at least some steps, so the provider's key is needed."""
     pretrained_only: bool = False
@@ -58,6 +60,7 @@ METHODS: dict[str, Method] = {
         Method(
             name="verifier_router",
             description="the verifier's doubt in the proposed action",
+            asks_verifier=True,
             routed=True,
             in_family=True,
         ),
@@ -101,6 +104,7 @@ METHODS: dict[str, Method] = {
         Method(
             name="best_of_k",
             description="the verifier's favourite among K samples of the small policy",
+            asks_verifier=True,
             asks_llm=False,
             by_default=False,
         ),

@@ -79,8 +79,7 @@ class EvaluateSettings:
     @property
     def asks_verifier(self) -> bool:
         """True if a method that is played reads the verifier's scores, of which gains then keep rows."""
-        reads = "best_of_k" in self.evaluation.played or "verifier_router" in self.routed
-        return reads or (bool(self.routed) and self.router.reads_verifier)
+        return self.evaluation.asks_verifier(self.router)
 
     @property
     def points(self) -> list[str]:

@@ -100,12 +100,14 @@ def _cast(config: Config, stage: ActingStage) -> tuple[tuple[str, ...], tuple[st
     """Policies and verifiers that the stage holds in memory."""
     if stage == "candidates":
         return ("policy",), tuple(f"verifier fold {fold}" for fold in range(config.candidates.num_folds))
+    if stage == "ablations":
+        return ("policy",), ("verifier",)
     if stage != "evaluate":
-        return ("policy",), () if config.router.imputed else ("verifier",)
+        return ("policy",), ("verifier",) if config.router.reads_verifier else ()
     if not config.evaluation.of_trained:
         return ("slm_base",), ()
     variants = [name for name in ("slm_bc_only", "slm_base") if name in config.evaluation.methods]
-    return ("policy", *variants), ("verifier",)
+    return ("policy", *variants), ("verifier",) if config.evaluation.asks_verifier(config.router) else ()
 
 
 def _samples(config: Config, stage: ActingStage) -> tuple[int, Sampling]:

@@ -152,7 +152,12 @@ def test_the_cast_of_a_stage_is_that_of_its_configuration() -> None:
     assert cast("evaluate") == (("policy", "slm_bc_only"), ("verifier",))
     assert cast("evaluate", "evaluation.methods=[slm_base,llm_only]") == (("slm_base",), ())
     assert cast("candidates", "candidates.num_folds=3")[1] == ("verifier fold 0", "verifier fold 1", "verifier fold 2")
-    assert cast("router") == cast("router_features") == (("policy",), ("verifier",))
+    assert cast("evaluate", "evaluation.methods=[slm_only,r2v]") == (("policy",), ())
+    assert cast("router") == cast("router_features") == (("policy",), ())
+    reads = "router.features=[verifier]"
+    assert cast("router", reads) == cast("router_features", reads) == (("policy",), ("verifier",))
+    assert cast("evaluate", "evaluation.methods=[slm_only,r2v]", reads)[1] == ("verifier",)
+    assert cast("ablations") == (("policy",), ("verifier",)), "rows of it read the verifier"
 
 
 def test_a_serving_engine_leaves_the_rest_of_the_card() -> None:
