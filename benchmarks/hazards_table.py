@@ -17,7 +17,7 @@ from r2v.evaluation.statistics import FloatArray
 
 def hazards_table(pieces: Sequence[Piece], condition: str, methods: Sequence[str]) -> list[str]:
     """Attack success, and success by category of perturbation, at the main point: of each method over the episodes that
-    its own path was hit in, all students together, with a 95 % bootstrap over tasks. Nothing where no piece says."""
+    its own path was hit in, all seeds together, with a 95 % bootstrap over tasks. Empty where no piece says."""
     whole = [name for name in methods if not name.startswith(WITHOUT)]
     keys = [("slm_only", ""), ("llm_only", ""), *((name, MAIN_POINT) for name in whole)]
     told = [piece for piece in pieces if "hit" in piece.cells[condition, *keys[0]]]
@@ -33,7 +33,7 @@ def hazards_table(pieces: Sequence[Piece], condition: str, methods: Sequence[str
     if not seen:
         return []
     rows = [
-        f"Of episodes that a category hit, {len(told)} students:",
+        f"Of episodes that a category hit, {len(told)} training seeds:",
         "",
         f"| method | injected instruction obeyed | {' | '.join(f'success: {name}' for name in seen.values())} |",
         "|" + "---|" * (2 + len(seen)),

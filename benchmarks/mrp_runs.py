@@ -11,10 +11,10 @@ students of one seed. Kept in benchmarks/outcomes/mrp/seed-<N>-<kernels>: the ta
 (`TABLES`), run.json (commit, processor, CPU-seconds), and outcomes.jsonl.zst, success and USD as billed of each task at
 each operating point.
 
-The table, per condition: r2v's lead in APGR over each baseline, the mean over runs, with a 95 % bootstrap over
-training seeds and tasks (both runs of a seed are drawn together, and all runs play the same tasks); its least and
-largest lead; and in how many runs a comparison that counts dollars shows r2v above or below (verdicts of
-comparisons.csv, after Holm's correction). The last row takes, in each run, the baseline that is best there.
+The table, per condition: r2v's lead in APGR over each baseline, the mean over runs, with a 95 % bootstrap over training
+seeds and tasks (both runs of a seed are drawn together, and all runs play the same tasks); the mean of each kind of
+kernels; the least and the largest lead; and in how many runs a comparison that counts dollars shows r2v above or below
+(verdicts of comparisons.csv, after Holm's correction). The last row takes in each run the baseline that is best there.
 """
 
 from __future__ import annotations
@@ -170,22 +170,27 @@ def table(runs: Sequence[Run], condition: str) -> list[str]:
         f"{condition}: {len(runs)} runs, training seeds {', '.join(map(str, seeds))}; r2v's APGR "
         f"{float((ours * shares).sum(axis=0)[0]):.3f}",
         "",
-        "| baseline | r2v leads by | least | largest | runs in which r2v is shown above | below |",
-        "|---|---|---|---|---|---|",
+        f"| baseline | r2v leads by | {' | '.join(KERNELS)} | least | largest | runs that show r2v above | below |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for label, (lead, name) in sorted(names.items(), key=lambda pair: pair[1][0][:, 0].mean()):
         shown = [run.verdicts(condition, name) for run in runs]
         counted = " | ".join(
             f"{sum(verdict in one for one in shown)} of {len(runs)}" for verdict in ("higher", "lower")
         )
-        rows.append(f"| {label} | {_lead(lead, shares)} | {counted} |")
-    rows.append(f"| the best of each run | {_lead(np.stack(of_each), shares)} | | |")
+        rows.append(f"| {label} | {_lead(runs, lead, shares)} | {counted} |")
+    rows.append(f"| the best of each run | {_lead(runs, np.stack(of_each), shares)} | | |")
     return [*rows, ""]
 
 
-def _lead(lead: FloatArray, shares: FloatArray) -> str:
+def _lead(runs: Sequence[Run], lead: FloatArray, shares: FloatArray) -> str:
+    """The mean lead with its interval, the mean of each kind of kernels, the least and the largest."""
     mean = (lead * shares).sum(axis=0)
-    return f"{mean[0]:+.3f} {bounds(mean[1:])} | {lead[:, 0].min():+.3f} | {lead[:, 0].max():+.3f}"
+    cells = [f"{mean[0]:+.3f} {bounds(mean[1:])}"]
+    for kernels in KERNELS:
+        of_kind = [one[0] for run, one in zip(runs, lead, strict=True) if run.facts["kernels"] == kernels]
+        cells.append(f"{np.mean(of_kind):+.3f}" if of_kind else "")
+    return " | ".join([*cells, f"{lead[:, 0].min():+.3f}", f"{lead[:, 0].max():+.3f}"])
 
 
 def _draws(runs: Sequence[Run], condition: str) -> tuple[FloatArray, FloatArray]:
@@ -202,19 +207,28 @@ def _draws(runs: Sequence[Run], condition: str) -> tuple[FloatArray, FloatArray]
     return counts, weights / weights.sum(axis=0)
 
 
+def leads(folder: Path = OUTCOMES) -> list[str]:
+    """The tables of the runs that are there. Raises FileNotFoundError where there is none."""
+    runs = _stored(folder)
+    conditions = dict.fromkeys(one["condition"] for one in runs[0].outcomes)
+    return [line for condition in conditions for line in table(runs, condition)][:-1]
+
+
 def tables(folder: Path = OUTCOMES) -> list[str]:
     """The tables of the runs that are there, and what made each run. Raises FileNotFoundError where there is none."""
+    lines = ["", "| run | kernels | processor | commit | date | CPU-seconds |", "|---|---|---|---|---|---|"]
+    for run in _stored(folder):
+        facts = run.facts
+        cells = [facts["cpu_capability"], facts["processor"], facts["commit"][:7], facts["date"], facts["cpu_seconds"]]
+        lines.append(f"| seed {facts['seed']}, {facts['kernels']} | {' | '.join(map(str, cells))} |")
+    return leads(folder) + lines
+
+
+def _stored(folder: Path) -> list[Run]:
     runs = [Run.read(path.parent) for path in sorted(folder.glob("*/run.json"))]
     if not runs:
         raise FileNotFoundError(f"{folder}: no run (python -m benchmarks.mrp_runs)")
-    conditions = dict.fromkeys(one["condition"] for one in runs[0].outcomes)
-    lines = [line for condition in conditions for line in table(runs, condition)]
-    lines += ["| run | kernels | processor | commit | date | CPU-seconds |", "|---|---|---|---|---|---|"]
-    for run in runs:
-        told = run.facts
-        cells = [told["cpu_capability"], told["processor"], told["commit"][:7], told["date"], told["cpu_seconds"]]
-        lines.append(f"| seed {told['seed']}, {told['kernels']} | {' | '.join(map(str, cells))} |")
-    return lines
+    return runs
 
 
 def main() -> None:

@@ -11,9 +11,9 @@ fixes (`FROZEN`): nobody has looked at these tasks, and a second look is refused
 walks over trees of executed steps (`benchmarks/routing_tree.py`). Under another world's `--config` the tasks are those
 of its evaluation split, from `--first-task` on.
 
-A piece is benchmarks/outcomes/training_seeds/student-<n>-<condition>.jsonl.zst: the commit, the seed, and of every method and
-operating point the outcome, the bill and the calls of each task's episode, what hit it, and whether it obeyed an
-injected instruction. `--groups` plays r2v without each group of its features too.
+A piece is benchmarks/outcomes/training_seeds/student-<n>-<condition>.jsonl.zst: the commit, the seed, and of every
+method and operating point the outcome, the bill and the calls of each task's episode, what hit it, and whether it
+obeyed an injected instruction. `--groups` plays r2v without each group of its features too.
 """
 
 from __future__ import annotations

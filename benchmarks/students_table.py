@@ -3,9 +3,9 @@
     python -m benchmarks.students_table [--condition noisy] [--pieces benchmarks/outcomes/training_seeds]
     python -m benchmarks.students_table --condition noisy --pieces FOLDER FURTHER    # the same students on more tasks
 
-Of each condition: APGR over USD as billed (the interquartile mean over students, with a 95 % bootstrap over students
-and tasks, arXiv 2108.13264), r2v's lead with its interval, Holm's p over all rivals, the least lead that these students
-and tasks show with 80 % power, and in how many students the lead's interval over tasks is off 0. Then success at each
+Of each condition: APGR over USD as billed (the interquartile mean over training seeds, with a 95 % bootstrap over seeds
+and tasks, arXiv 2108.13264), r2v's lead with its interval, Holm's p over all baselines, the least lead that these seeds
+and tasks show with 80 % power, and in how many seeds the lead's interval over tasks is off 0. Then success at each
 of r2v's points for the very dollars that r2v costs there, on the line between the two points of a method's curve beside
 them; the least and the most of a method's dollars over r2v's on calibration tasks, where it was placed; and the share
 of episodes whose actions are r2v's, over all points and the main one. Of pieces that say what hit an episode, attack
@@ -85,12 +85,12 @@ def table(pieces: Sequence[Piece], condition: str, planned: int = PLANNED, sized
     adjusted = dict(zip(compared, p, strict=True))
     numbers = ", ".join(str(piece.head["student"]) for piece in pieces)
     rows = [
-        f"{condition}: {len(pieces)} of {planned} students ({numbers}), {counts.shape[1]} tasks; slm_only "
+        f"{condition}: {len(pieces)} of {planned} training seeds ({numbers}), {counts.shape[1]} tasks; slm_only "
         + _ends(pieces, condition, "slm_only", counts)
         + ", llm_only "
         + _ends(pieces, condition, "llm_only", counts),
         "",
-        "| method | APGR | r2v leads by | Holm's p | detectable | students ahead | "
+        "| method | APGR | r2v leads by | Holm's p | detectable | seeds ahead | "
         + " | ".join(f"at r2v's {point}" for point in POINTS)
         + f" | placed at | same episodes | at {MAIN_POINT} |",
         "|" + "---|" * (9 + len(POINTS)),
@@ -102,7 +102,7 @@ def table(pieces: Sequence[Piece], condition: str, planned: int = PLANNED, sized
             lead = leads[method]
             cells[1:] = [
                 f"{lead[0]:+.3f} {bounds(lead[1:])}",
-                f"{adjusted[method]:.3f}" if method in adjusted else "",
+                _p_value(adjusted[method]) if method in adjusted else "",
                 f"{minimum_detectable_difference(float(lead[1:].std())):.3f}",
                 _counted(*ahead(each[method]), len(pieces)),
             ]
@@ -127,7 +127,7 @@ class Part:
 
     name: str
     lead: FloatArray
-    students_ahead: str
+    seeds_ahead: str
 
     @property
     def earns_its_place(self) -> bool:
@@ -153,7 +153,7 @@ def parts_of(pieces: Sequence[Piece], condition: str) -> list[Part]:
 def _part_lines(parts: Sequence[Part]) -> list[str]:
     lines = [
         f"- {part.name}: earns its place: {'yes' if part.earns_its_place else 'no'}, {part.lead[0]:+.3f} "
-        f"{bounds(part.lead[1:])} APGR, students: {part.students_ahead}"
+        f"{bounds(part.lead[1:])} APGR, seeds: {part.seeds_ahead}"
         for part in parts
     ]
     return ["Parts:", "", *lines, ""] if lines else []
@@ -161,12 +161,12 @@ def _part_lines(parts: Sequence[Part]) -> list[str]:
 
 def groups_table(pieces: Sequence[Piece], condition: str) -> list[str]:
     """A row for each group of features that r2v was fitted without."""
-    rows = ["| group | r2v leads by | students ahead | earns its place |", "|---|---|---|---|"]
+    rows = ["| group | r2v leads by | seeds ahead | earns its place |", "|---|---|---|---|"]
     groups = [part for part in parts_of(pieces, condition) if part.name.startswith(GROUP)]
     for part in sorted(groups, key=lambda part: -part.lead[0]):
         verdict = "yes" if part.earns_its_place else "no"
         name, lead = part.name.removeprefix(GROUP), f"{part.lead[0]:+.3f} {bounds(part.lead[1:])}"
-        rows.append(f"| {name} | {lead} | {part.students_ahead} | {verdict} |")
+        rows.append(f"| {name} | {lead} | {part.seeds_ahead} | {verdict} |")
     return rows
 
 
@@ -178,6 +178,11 @@ def ahead(leads: FloatArray) -> tuple[int, int]:
 
 def _counted(above: int, below: int, students: int) -> str:
     return f"{above} of {students}" + (f", {below} behind" if below else "")
+
+
+def _p_value(p: float) -> str:
+    """Holm's p; the smallest that these draws can give is just below .01."""
+    return "< .01" if p < 0.01 else f"{p:.2f}"
 
 
 def _ends(pieces: Sequence[Piece], condition: str, method: str, counts: FloatArray) -> str:

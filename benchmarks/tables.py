@@ -11,31 +11,43 @@ from __future__ import annotations
 
 import argparse
 import re
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
+
+import numpy as np
 
 from benchmarks import categories, guarantee, held_out_scores, mrp_runs, preference, results_table, robustness_table
 from benchmarks.headline_figures import Curves
 from benchmarks.placing import MAIN_POINT
 from benchmarks.rivals import is_part
-from benchmarks.student_pieces import Piece, bounds
+from benchmarks.student_pieces import Piece, bounds, resamples
 from benchmarks.students import OUTCOMES
 from benchmarks.students_table import PLANNED, areas_of, groups_table, over_students, pieces_in, table
-from r2v.config.methods import OURS
+from r2v.config.methods import OURS, STRONG
 from r2v.errors import InputError, UsageError, nearest
 
-PAGES = (Path("README.md"), Path("docs/results.md"))
+PAGES = (Path("README.md"), Path("docs/results.md"), Path("docs/all-baselines.md"))
 FOLDER = OUTCOMES.parent
 CONDITIONS = ("noisy", "shift", "clean")
 HEADLINE_ROWS = 5
 """Baselines of the headline table, the best under noise."""
-HEADLINE_LEVEL = 0.8
+HEADLINE_LEVELS = (0.7, 0.8)
+SENTENCE = (
+    "{seeds} training seeds, {tasks} unread desk tasks, a student of 0.2 M parameters, a scripted expert in place of "
+    "the LLM, list prices. Where tools fail and pages carry injected instructions, {levels}; the LLM alone "
+    "succeeds in {llm_success:.2f} for ${llm:.4f}."
+)
+AT_LEVEL = (
+    "success {level:.2f} costs r2v ${r2v:.4f} an episode, routing by entropy ${entropy:.4f}, by disagreement "
+    "${disagreement:.4f}"
+)
 _INCLUDED = re.compile(r"(?<=<!-- table: )(.+?)( -->\n)(.*?)(?=<!-- end of table -->)", re.DOTALL)
 
 
 def headline() -> list[str]:
-    """r2v beside the best baselines under all conditions, and what success .80 costs under noise."""
+    """r2v beside the best baselines under all conditions, and dollars at equal success under noise."""
     pieces = {condition: _pieces(OUTCOMES, condition) for condition in CONDITIONS}
     noisy = pieces["noisy"]
     methods = [
@@ -45,19 +57,46 @@ def headline() -> list[str]:
     curves = Curves.of(noisy, "noisy", methods)
     order = sorted(methods, key=lambda name: -over_students(areas["noisy"][0][name])[0])
     best = [name for name in order if name != OURS][:HEADLINE_ROWS]
-    heads = " | ".join(f"{condition}: APGR | r2v leads by" for condition in CONDITIONS)
-    rows = [f"| method | {heads} | noisy: mUSD at {HEADLINE_LEVEL:.2f} | r2v pays, of these |", "|" + "---|" * 9]
-    ours = curves.dollars(OURS, HEADLINE_LEVEL)
+    heads = [f"{condition}: APGR, r2v's lead" for condition in CONDITIONS]
+    heads += [f"noisy: mUSD at success {level:.2f}, r2v pays of these" for level in HEADLINE_LEVELS]
+    rows = [f"| method | {' | '.join(heads)} |", "|" + "---|" * (1 + len(heads))]
     for method in [name for name in order if name in (OURS, *best)]:
         cells = []
         for own, leads in areas.values():
             lead = over_students(leads[method]) if method in leads else None
-            cells.append(f"{over_students(own[method])[0]:.3f}")
-            cells.append("" if lead is None else f"{lead[0]:+.3f} {bounds(lead[1:])}")
-        usd = curves.dollars(method, HEADLINE_LEVEL)
-        ratio = "" if method == OURS else f"{ours[0] / usd[0]:.2f} {bounds((ours / usd)[1:])}"
-        rows.append(f"| {method} | {' | '.join(cells)} | {1e3 * usd[0]:.2f} | {ratio} |")
+            beside = "" if lead is None else f", {lead[0]:+.3f} {bounds(lead[1:])}"
+            cells.append(f"{over_students(own[method])[0]:.3f}{beside}")
+        for level in HEADLINE_LEVELS:
+            usd, ours = curves.dollars(method, level), curves.dollars(OURS, level)
+            beside = "" if method == OURS else f", {ours[0] / usd[0]:.2f} {bounds((ours / usd)[1:])}"
+            cells.append(f"{1e3 * usd[0]:.2f}{beside}")
+        rows.append(f"| {method} | {' | '.join(cells)} |")
     return rows
+
+
+def sentence() -> list[str]:
+    """Dollars at equal success under noise, and the conditions they were measured under."""
+    pieces = _pieces(OUTCOMES, "noisy")
+    curves = Curves.of(pieces, "noisy", [OURS, "entropy", "disagreement"])
+    levels = [
+        AT_LEVEL.format(level=level, **{name: curves.dollars(name, level)[0] for name in curves.cost})
+        for level in HEADLINE_LEVELS
+    ]
+    counts = resamples(pieces, "noisy")
+    ends = [[draw[0] for draw in piece.means("noisy", STRONG, "", counts)] for piece in pieces]
+    usd, success = np.mean(ends, axis=0)
+    study = {"seeds": len(pieces), "tasks": counts.shape[1], "levels": "; ".join(levels)}
+    return textwrap.wrap(SENTENCE.format(**study, llm=usd, llm_success=success), 120)
+
+
+def listed(heading: str) -> list[str]:
+    """The lines that stand below a heading of the main study's tables, condition by condition."""
+    lines = []
+    for condition in CONDITIONS:
+        table_lines = lines_of(f"students, {condition}")
+        start = table_lines.index(heading) + 2
+        lines += [f"{condition}:", "", *table_lines[start : table_lines.index("", start)], ""]
+    return lines[:-1]
 
 
 def _pieces(folder: Path, condition: str) -> list[Piece]:
@@ -72,8 +111,8 @@ def _students(folder: Path, condition: str) -> list[str]:
     pieces = _pieces(folder, condition)
     main_study = folder == OUTCOMES
     lines = table(pieces, condition, PLANNED if main_study else len(pieces), sized=main_study)
-    made = ", ".join(f"{piece.head['student']} at {piece.head['commit'][:7]}" for piece in pieces)
-    return [*lines, f"Training seeds and commits of the pieces: {made}."]
+    commits = dict.fromkeys(piece.head["commit"][:7] for piece in pieces)
+    return [*lines, f"Made at commit {', '.join(commits)}."]
 
 
 def _robustness() -> list[str]:
@@ -107,7 +146,11 @@ def _studies() -> dict[str, Callable[[], list[str]]]:
     """Every table by its name."""
     tables: dict[str, Callable[[], list[str]]] = {
         "headline": headline,
+        "headline in words": sentence,
+        "aims": partial(listed, "Aims:"),
+        "parts": partial(listed, "Parts:"),
         "make mrp": lambda: results_table.table(mrp_runs.OUTCOMES / "seed-0-default"),
+        "make mrp, leads": mrp_runs.leads,
         "make mrp, all runs": mrp_runs.tables,
         "feature groups": lambda: groups_table(_pieces(FOLDER / "students_parts", "noisy"), "noisy"),
         "robustness": _robustness,
@@ -118,7 +161,7 @@ def _studies() -> dict[str, Callable[[], list[str]]]:
         "preference step": _preference,
     }
     tables |= {f"students, {condition}": partial(_students, OUTCOMES, condition) for condition in CONDITIONS}
-    for folder in ("clean_trained", "babyai", "textworld", "smollm2"):
+    for folder in ("clean_trained", "babyai_seeds", "textworld_seeds", "smollm2"):
         tables[folder] = partial(_students, FOLDER / folder, "noisy")
     return tables
 

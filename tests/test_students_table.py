@@ -35,7 +35,7 @@ def _row(lines: list[str], method: str) -> list[str]:
 
 def test_the_table_prints_areas_leads_and_detectable_leads_as_they_are_in_closed_form(three: list[Piece]) -> None:
     lines = table(three, "noisy")
-    assert lines[0].startswith("noisy: 3 of 5 students (0, 1, 4), 40 tasks; slm_only 0.000 for 0.00 mUSD")
+    assert lines[0].startswith("noisy: 3 of 5 training seeds (0, 1, 4), 40 tasks; slm_only 0.000 for 0.00 mUSD")
     assert _row(lines, "r2v")[1].startswith(f"{_area(0.75):.3f} [")
     entropy = _row(lines, "entropy")
     assert entropy[2].startswith(f"+{_area(0.75) - _area(0.5):.3f} [")
@@ -51,7 +51,7 @@ def test_a_part_earns_its_place_where_the_interval_over_its_replacement_is_above
     line = next(line for line in table(three, "noisy") if line.startswith("- verifier, as a threshold"))
     lead, error = _area(0.75) - _area(0.5), 0.7 * math.sqrt(0.25 * 0.75 / TASKS)
     assert lead - 1.96 * error > 0 and f"earns its place: yes, +{lead:.3f} [" in line
-    assert line.endswith("students: 3 of 3")
+    assert line.endswith("seeds: 3 of 3")
 
 
 def test_the_table_ends_with_the_verdict_on_each_aim(three: list[Piece]) -> None:
