@@ -93,7 +93,7 @@ def listed(heading: str) -> list[str]:
     """The lines that stand below a heading of the main study's tables, condition by condition."""
     lines = []
     for condition in CONDITIONS:
-        table_lines = lines_of(f"students, {condition}")
+        table_lines = made(f"students, {condition}")
         start = table_lines.index(heading) + 2
         lines += [f"{condition}:", "", *table_lines[start : table_lines.index("", start)], ""]
     return lines[:-1]
@@ -170,13 +170,18 @@ TABLES: Mapping[str, Callable[[], list[str]]] = _studies()
 
 
 @cache
+def made(name: str) -> Sequence[str]:
+    """The lines of a table. Raises FileNotFoundError where its outcomes are missing."""
+    return TABLES[name]()
+
+
 def lines_of(name: str) -> Sequence[str]:
     """The lines of a table. Raises UsageError for a name that there is no table of, InputError where its outcomes are
     missing."""
     if name not in TABLES:
         raise UsageError(f"table {name}: no such table; {nearest(name, TABLES)}")
     try:
-        return TABLES[name]()
+        return made(name)
     except FileNotFoundError as error:
         raise InputError(f"table {name}: its outcomes are not in {FOLDER} ({error}); make them first") from error
 

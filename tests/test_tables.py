@@ -11,7 +11,7 @@ import pytest
 from benchmarks import categories, guarantee, held_out_scores, tables
 from benchmarks.guarantee import Held
 from benchmarks.held_out_scores import HeldOut
-from benchmarks.tables import PAGES, TABLES, filled, included, lines_of
+from benchmarks.tables import PAGES, TABLES, filled, included, lines_of, made
 from r2v.errors import InputError, UsageError
 
 REPOSITORY = Path(__file__).parents[1]
@@ -38,7 +38,7 @@ def test_a_table_without_outcomes_and_an_unknown_one_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    lines_of.cache_clear()
+    made.cache_clear()
     for name in TABLES:
         with pytest.raises(InputError, match=f"table {name}: its outcomes are not in {tables.FOLDER}"):
             lines_of(name)
