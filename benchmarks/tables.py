@@ -25,7 +25,7 @@ from benchmarks.rivals import is_part
 from benchmarks.student_pieces import Piece, bounds, resamples
 from benchmarks.students import OUTCOMES
 from benchmarks.students_table import PLANNED, areas_of, groups_table, over_students, pieces_in, table
-from r2v.config.methods import OURS, STRONG
+from r2v.config.methods import OURS, STRONG, WEAK
 from r2v.errors import InputError, UsageError, nearest
 
 PAGES = (Path("README.md"), Path("docs/results.md"), Path("docs/all-baselines.md"))
@@ -42,6 +42,10 @@ SENTENCE = (
 AT_LEVEL = (
     "success {level:.2f} costs r2v ${r2v:.4f} an episode, routing by entropy ${entropy:.4f}, by disagreement "
     "${disagreement:.4f}"
+)
+INJECTIONS = (
+    "Of the noisy episodes that hold an injected instruction, r2v obeys it in {r2v}, routing by disagreement in "
+    "{disagreement}, by entropy in {entropy}, and the small policy alone in {slm_only}, each router at its main point."
 )
 _INCLUDED = re.compile(r"(?<=<!-- table: )(.+?)( -->\n)(.*?)(?=<!-- end of table -->)", re.DOTALL)
 
@@ -87,6 +91,15 @@ def sentence() -> list[str]:
     usd, success = np.mean(ends, axis=0)
     study = {"seeds": len(pieces), "tasks": counts.shape[1], "levels": "; ".join(levels)}
     return textwrap.wrap(SENTENCE.format(**study, llm=usd, llm_success=success), 120)
+
+
+def injections() -> list[str]:
+    """How often an injected instruction is obeyed under noise."""
+    rows = [line.split(" | ") for line in made("students, noisy") if line.startswith("| ")]
+    start = next(at for at, row in enumerate(rows) if len(row) > 1 and row[1] == "injected instruction obeyed")
+    shares = {row[0].removeprefix("| "): row[1].partition(" ")[0] for row in rows[start + 1 :]}
+    text = INJECTIONS.format(**{name: shares[name] for name in (OURS, "disagreement", "entropy", WEAK)})
+    return textwrap.wrap(text, 120)
 
 
 def listed(heading: str) -> list[str]:
@@ -147,6 +160,7 @@ def _studies() -> dict[str, Callable[[], list[str]]]:
     tables: dict[str, Callable[[], list[str]]] = {
         "headline": headline,
         "headline in words": sentence,
+        "injections": injections,
         "aims": partial(listed, "Aims:"),
         "parts": partial(listed, "Parts:"),
         "make mrp": lambda: results_table.table(mrp_runs.OUTCOMES / "seed-0-default"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from benchmarks.tables import PAGES, TABLES, filled, included, lines_of, made
 from r2v.errors import InputError, UsageError
 
 REPOSITORY = Path(__file__).parents[1]
+TABLE = re.compile(r"<!-- table: .*?<!-- end of table -->", re.DOTALL)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=str)
@@ -23,6 +25,16 @@ def test_a_page_holds_the_tables_that_the_command_makes(page: Path, monkeypatch:
     text = page.read_text()
     assert len(included(text)) == text.count("<!-- table: ") == text.count("<!-- end of table -->")
     assert filled(text) == text, "python -m benchmarks.tables --write"
+
+
+def test_a_figure_of_three_digits_in_the_text_stands_in_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(REPOSITORY)
+    figure = re.compile(r"(?<![\d.])0?(\.\d{3})(?!\d)")
+    pages = [page.read_text() for page in PAGES]
+    included_lines = [line for page in pages for name in included(page) for line in lines_of(name)]
+    within = set(figure.findall("\n".join(included_lines)))
+    beside = {digits for page in pages[:2] for digits in figure.findall(TABLE.sub("", page))}
+    assert beside and beside <= within
 
 
 def test_what_stands_between_the_markers_is_replaced_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
