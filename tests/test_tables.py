@@ -27,14 +27,21 @@ def test_a_page_holds_the_tables_that_the_command_makes(page: Path, monkeypatch:
     assert filled(text) == text, "python -m benchmarks.tables --write"
 
 
-def test_a_figure_of_three_digits_in_the_text_stands_in_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_figure_with_an_interval_in_the_text_stands_in_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it is, or the other way round: ahead by .07 [.01, .13] where the table has -.07 [-.13, -.01]."""
     monkeypatch.chdir(REPOSITORY)
-    figure = re.compile(r"(?<![\d.])0?(\.\d{3})(?!\d)")
     pages = [page.read_text() for page in PAGES]
-    included_lines = [line for page in pages for name in included(page) for line in lines_of(name)]
-    within = set(figure.findall("\n".join(included_lines)))
-    beside = {digits for page in pages[:2] for digits in figure.findall(TABLE.sub("", page))}
-    assert beside and beside <= within
+    in_tables = {one for page in pages for name in included(page) for one in intervals("\n".join(lines_of(name)))}
+    in_tables |= {(-mean, -high, -low) for mean, low, high in in_tables}
+    in_text = {one for page in pages for one in intervals(TABLE.sub("", page))}
+    assert in_text and in_text <= in_tables
+
+
+def intervals(text: str) -> set[tuple[float, ...]]:
+    """Each mean with its interval, three digits."""
+    number = r"([+-]?\d?\.\d{3})"
+    matches = re.findall(rf"{number}\s\[{number},\s{number}\]", text)
+    return {tuple(float(part) for part in match) for match in matches}
 
 
 def test_what_stands_between_the_markers_is_replaced_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
