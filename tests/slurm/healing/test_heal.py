@@ -34,23 +34,24 @@ def test_what_slurm_killed_with_its_parent_comes_back_and_what_a_person_cancelle
     made.r2v("run_all", "desk", *CHANGE)
     made.cluster.wait(lambda: "began" in made.log("preference"))
     before = made.ids()
-    dead = made.cluster.sbatch("-o", "/dev/null", "--mem=1G", "--wrap=sleep 3; exit 1")
-    other = made.cluster.sbatch(
-        "--kill-on-invalid-dep=yes",
-        f"--dependency=afterok:{dead}",
-        "-o",
-        "/dev/null",
-        "--mem=1G",
-        f"--comment=r2v:{NAME}/{KILLED}/{made.chain()['config_sha']}",
-        f"--chdir={made.folder}",
-        "--wrap=exit 7",
-    )
-    made.cluster.wait(lambda: made.cluster.states().get(other, "").startswith("CANCELLED"))
-    path = made.folder / "outputs/.chains" / NAME / "chain.json"
-    chain = json.loads(path.read_text())
-    chain["jobs"][KILLED]["attempts"][-1]["id"] = other
-    del chain["sha256"]
-    path.write_text(json.dumps(chain))
+    with chains.lock(made.folder, NAME, wait=30.0):  # a job's look at its start ends what is not written down yet
+        dead = made.cluster.sbatch("-o", "/dev/null", "--mem=1G", "--wrap=sleep 3; exit 1")
+        other = made.cluster.sbatch(
+            "--kill-on-invalid-dep=yes",
+            f"--dependency=afterok:{dead}",
+            "-o",
+            "/dev/null",
+            "--mem=1G",
+            f"--comment=r2v:{NAME}/{KILLED}/{made.chain()['config_sha']}",
+            f"--chdir={made.folder}",
+            "--wrap=exit 7",
+        )
+        made.cluster.wait(lambda: made.cluster.states().get(other, "").startswith("CANCELLED"))
+        path = made.folder / "outputs/.chains" / NAME / "chain.json"
+        chain = json.loads(path.read_text())
+        chain["jobs"][KILLED]["attempts"][-1]["id"] = other
+        del chain["sha256"]
+        path.write_text(json.dumps(chain))
     made.cluster.run("scancel", before[KILLED], before[COUSIN])
     (made.folder / "go").touch()
     made.cluster.wait(lambda: made.ids()[KILLED] not in (other, before[KILLED]))
