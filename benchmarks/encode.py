@@ -23,9 +23,9 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from transformers import PreTrainedTokenizerFast
 
 from r2v.envs.desk import Desk
-from r2v.llm.types import Message
 from r2v.policy.prefix_tree import IGNORED, Row, lay_out
 from r2v.policy.prompt_encoder import Encoder, build_messages
+from r2v.wire.message import Message
 
 LIMIT, RESERVE = 4096, 96
 _CONTROL = re.compile(r"<[|｜]?[\w▁]{1,40}[|｜]?>|</[a-z_]{2,24}>|\[/?[A-Z_]{2,24}\]")

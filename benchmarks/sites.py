@@ -18,11 +18,11 @@ from pathlib import Path
 from r2v.config import InferenceConfig, PerturbationsConfig, Price, RolloutConfig
 from r2v.envs.base import Capabilities, Info, Task
 from r2v.llm.scripted import ScriptedBackend
-from r2v.llm.types import ToolSpec
 from r2v.rollout.actors import GreedyActor, PricedModel
 from r2v.rollout.model_factory import engine
 from r2v.rollout.session import EpisodeSpec, RolloutWorld, play_many
 from r2v.rollout.sites import SitePool
+from r2v.wire.message import ToolSpec
 
 ASKED = 3.5
 ANSWER_SECONDS, STEPS = 0.1, 5

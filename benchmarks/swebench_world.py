@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from r2v.envs.swe import SweBench
 from r2v.envs.swe.expert import next_action
-from r2v.llm.types import Message
+from r2v.wire.message import Message
 
 TASKS = 7
 

@@ -42,10 +42,11 @@ from r2v.llm.providers.prices import Rate, TokenCounts, rate_of
 from r2v.llm.providers.provider import BatchLimits, BatchState, CallResult
 from r2v.llm.providers.provider_requests import ProviderRequest, RequestVerdict, ResultLine
 from r2v.llm.providers.remote import ProviderRemote
-from r2v.llm.types import ChatModel, Message, Request
+from r2v.llm.types import ChatModel, Request
 from r2v.llm.waves import Waves
 from r2v.randomness import generator
 from r2v.rollout.model_factory import WIDEST
+from r2v.wire.message import Message
 from tests.llm.jumping import JumpingLoop
 
 MEDIAN, SIGMA, DIRECT = 1200.0, 1.0, 5.0

@@ -60,7 +60,8 @@ from r2v.llm.providers.openai import OpenAI
 from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
 from r2v.llm.providers.prices import rate_of
 from r2v.llm.providers.remote import ProviderRemote, Unanswered
-from r2v.llm.types import Message, Request
+from r2v.llm.types import Request
+from r2v.wire.message import Message
 from r2v.llm.waves import Waves
 rate = rate_of("openai", "gpt-4o-mini")
 waves = Waves(max_conversations=10)

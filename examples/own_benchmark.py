@@ -13,8 +13,9 @@ from collections.abc import Sequence
 
 from r2v.data.action import parse_action
 from r2v.envs.base import Capabilities, Info, Task
-from r2v.llm.types import Request, ToolSpec
+from r2v.llm.types import Request
 from r2v.randomness import uniform
+from r2v.wire.message import ToolSpec
 
 BINS = 9
 TOOLS = (
@@ -30,7 +31,7 @@ def put(number: int) -> str:
 
 def read_label(request: Request) -> int | None:
     """The bin on the newest page; None where it is smudged, or the page is damaged."""
-    label = re.search(r"bin (\d)", request.messages[-1].content)
+    label = re.search(r"bin (\d)", request.messages[-1].text)
     return int(label[1]) if label else None
 
 

@@ -32,7 +32,7 @@ class Teacher:
 
     def reply(self, request: Request) -> Reply:
         text = Parcels().expert(request)
-        tokens_in, tokens_out = sum(len(message.content) // 4 for message in request.messages), len(text) // 4
+        tokens_in, tokens_out = sum(len(message.text) // 4 for message in request.messages), len(text) // 4
         cost = (tokens_in * PRICE.input + tokens_out * PRICE.output) / 1e6
         usage = Usage(tokens_in=tokens_in, tokens_out=tokens_out, cost_usd=cost)
         return Reply(samples=(Sample(text=text),), usage=usage, model="my-teacher")

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from r2v.envs.base import Capabilities, Info, Task
-from r2v.llm.types import Request, ToolSpec
+from r2v.llm.types import Request
+from r2v.wire.message import ToolSpec
 
 WALK = ToolSpec(
     name="walk",

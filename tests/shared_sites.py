@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from r2v.envs.base import Capabilities, Info, Task
-from r2v.llm.types import Request, ToolSpec
+from r2v.llm.types import Request
+from r2v.wire.message import ToolSpec
 from tests.counted import WALK, straight_on, walk
 
 

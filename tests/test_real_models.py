@@ -15,7 +15,8 @@ import pytest
 
 from examples.hub_models import hub_model
 from examples.own_benchmark import Parcels
-from r2v.llm.types import Message, Request
+from r2v.llm.types import Request
+from r2v.wire.message import Message
 from tests import trust, warm
 
 pytestmark = pytest.mark.numerical

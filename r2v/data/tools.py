@@ -30,7 +30,7 @@ TOOLS_FILE = "tools.json"
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedTool:
-    """One tool. `parameters` is a JSON-schema object, as of `r2v.llm.types.ToolSpec`."""
+    """One tool. `parameters` is a JSON-schema object, as of `r2v.wire.message.ToolSpec`."""
 
     name: str
     description: str = ""

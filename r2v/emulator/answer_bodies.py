@@ -101,7 +101,7 @@ def complete(
     return EmulatedCompletion(
         request=request,
         texts=tuple(texts),
-        tokens_in=sum(count(message.content) for message in request.messages),
+        tokens_in=sum(count(message.text) for message in request.messages),
         tokens_out=thought + sum(map(count_tokens, texts)),
         thoughts=thought,
         cut=cut,

@@ -21,8 +21,8 @@ from typing import Any
 
 from r2v.extensions import load_function
 from r2v.llm.scripted import count_tokens
-from r2v.llm.types import Message
 from r2v.randomness import Key, generator, uniform
+from r2v.wire.message import Message
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,12 +46,12 @@ class EmulatedRequest:
     @cached_property
     def tokens_in(self) -> int:
         """Tokens of all messages."""
-        return sum(count_tokens(message.content) for message in self.messages)
+        return sum(count_tokens(message.text) for message in self.messages)
 
     @property
     def key(self) -> Key:
         """The key of random draws that depend on the conversation, the body's seed and the sample alone."""
-        messages = [[message.role, message.content] for message in self.messages]
+        messages = [[message.role, message.text] for message in self.messages]
         text = json.dumps([messages, self.body.get("seed")], ensure_ascii=False)
         return (hashlib.sha256(text.encode()).hexdigest(), self.draw)
 
@@ -69,7 +69,7 @@ def body_sha256(body: dict[str, Any]) -> str:
 
 def echo(request: EmulatedRequest) -> str:
     """The newest message's last 60 characters, and a word that depends on the whole body and the sample."""
-    return f"{request.messages[-1].content[-60:]} / {request.sha256[:8]}.{request.draw}"
+    return f"{request.messages[-1].text[-60:]} / {request.sha256[:8]}.{request.draw}"
 
 
 REVEALS = 0.3
@@ -90,8 +90,8 @@ _SMALL_TALK = (
 
 def game(request: EmulatedRequest) -> str:
     """A message of the Secret Game: a share `REVEALS` of them reveals the secret that stands in the prompts."""
-    system_prompts = "\n".join(message.content for message in request.messages if message.role == "system")
-    secret = _SECRET.search(system_prompts or request.messages[0].content)
+    system_prompts = "\n".join(message.text for message in request.messages if message.role == "system")
+    secret = _SECRET.search(system_prompts or request.messages[0].text)
     if secret is not None and uniform("game", "reveal", *request.key) < REVEALS:
         return f"All right: my secret is {secret['quoted'] or secret['bare']}"
     return generator("game", "talk", *request.key).choice(_SMALL_TALK)

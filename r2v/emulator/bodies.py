@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from r2v.emulator.answers import EmulatedRequest
-from r2v.llm.types import Message, Role
+from r2v.wire.message import Message, Role
 
 Json = dict[str, Any]
 

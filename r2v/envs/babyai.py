@@ -25,7 +25,8 @@ from r2v.envs import babyai_surface
 from r2v.envs.base import Capabilities, Info, Task
 from r2v.envs.pace import Pace
 from r2v.errors import UsageError, nearest
-from r2v.llm.types import Message, Request, ToolSpec
+from r2v.llm.types import Request
+from r2v.wire.message import Message, ToolSpec
 
 LEVELS = "GoToLocal PickupLoc UnlockLocal PutNextLocal"
 """The default: one room each, 2 to 25 steps."""
@@ -121,7 +122,7 @@ class BabyAI:
 
     def expert(self, request: Request) -> str:
         """What minigrid's bot does next."""
-        goal = next(message.content for message in request.messages if message.role == "user")
+        goal = next(message.text for message in request.messages if message.role == "user")
         named = _LAYOUT.search(goal)
         if named is None:
             raise UsageError(f'babyai: the goal names no layout, as in (layout "GoToLocal 7"): {goal:.80}')
@@ -213,8 +214,8 @@ def _place(ahead: int, aside: int) -> str:
 def _carried_out(messages: Sequence[Message]) -> Iterator[str]:
     """The actions of a conversation that reached the grid: those that no error line answers."""
     for message, answer in zip(messages, messages[1:], strict=False):
-        if message.role == "assistant" and not answer.content.startswith('{"error"'):
-            tool = parse_action(message.content).action_type
+        if message.role == "assistant" and not answer.text.startswith('{"error"'):
+            tool = parse_action(message.text).action_type
             if tool in _NUMBERS:
                 yield tool
 

@@ -17,7 +17,8 @@ from typing import Any, Protocol, runtime_checkable
 from r2v.data.episode import AppliedPerturbation
 from r2v.errors import InputError, R2VError, UsageError, nearest
 from r2v.extensions import is_dotted, load_class, may_import
-from r2v.llm.types import Request, ToolSpec
+from r2v.llm.types import Request
+from r2v.wire.message import ToolSpec
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 
 from r2v.constraints import Range, require
 from r2v.envs.base import Capabilities, Info, Task
-from r2v.llm.types import Request, ToolSpec
+from r2v.llm.types import Request
 from r2v.randomness import digest, generator, uniform
+from r2v.wire.message import ToolSpec
 
 Expert = Callable[[Request], str]
 """An actor as a function: a request's messages and key in, an action out."""
@@ -49,7 +50,7 @@ def chain_actor(p_easy: float, p_hard: float | None = None) -> Expert:
     draw belongs to the request's key."""
 
     def act(request: Request) -> str:
-        page = next(message.content for message in reversed(request.messages) if '"question"' in message.content)
+        page = next(message.text for message in reversed(request.messages) if '"question"' in message.text)
         right = right_action(page)
         hard = json.loads(page)["look"] == "hard"
         accuracy = p_hard if hard and p_hard is not None else p_easy

@@ -19,7 +19,8 @@ from typing import Any, TypeVar
 
 from r2v.envs.base import Benchmark, Closable, Environment, Info, Sited, Snapshots, Task
 from r2v.errors import EnvironmentFault, Interrupted, R2VError, UsageError, failure_of
-from r2v.llm.types import Request, ToolSpec
+from r2v.llm.types import Request
+from r2v.wire.message import ToolSpec
 
 log = logging.getLogger("r2v")
 
@@ -253,10 +254,10 @@ def _part_problem(method: str, observation: Any, info: Any) -> str | None:
 def tools_problem(answer: Any) -> str | None:
     """What is wrong with an answer of `tool_specs`; None where nothing is."""
     if not isinstance(answer, (tuple, list)):
-        return f"tool_specs gives {shape(answer)}, where a tuple of r2v.llm.types.ToolSpec is asked for"
+        return f"tool_specs gives {shape(answer)}, where a tuple of r2v.wire.message.ToolSpec is asked for"
     for tool in answer:
         if not isinstance(tool, ToolSpec):
-            return f"tool_specs holds a {type(tool).__name__}, where r2v.llm.types.ToolSpec is asked for"
+            return f"tool_specs holds a {type(tool).__name__}, where r2v.wire.message.ToolSpec is asked for"
         if not isinstance(tool.parameters, dict):
             return f"tool {tool.name}: parameters are a {type(tool.parameters).__name__}, where a JSON schema (dict) is"
     return None

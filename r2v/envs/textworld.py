@@ -26,7 +26,8 @@ from r2v.envs import textworld_surface
 from r2v.envs.base import Capabilities, Info, Task
 from r2v.envs.pace import Pace
 from r2v.errors import UsageError
-from r2v.llm.types import Message, Request, ToolSpec
+from r2v.llm.types import Request
+from r2v.wire.message import Message, ToolSpec
 
 _TOLD = 'Do what every page says after "objective:".'
 _GAME = re.compile(r'\(game "(\d+) (\d+) (\d+) (\d+)"\)')
@@ -141,7 +142,7 @@ class TextWorld:
 
     def expert(self, request: Request) -> str:
         """What textworld's planner does next; it looks around where the quest can no longer be done."""
-        goal = next(message.content for message in request.messages if message.role == "user")
+        goal = next(message.text for message in request.messages if message.role == "user")
         named = _GAME.search(goal)
         if named is None:
             raise UsageError(f'textworld: the goal names no game, as in (game "4 4 8 17"): {goal:.80}')
@@ -238,8 +239,8 @@ def _command_of(action: str) -> str:
 def _carried_out(messages: Sequence[Message]) -> Iterator[str]:
     """The commands of a conversation that the game took: those that no error line answers."""
     for message, answer in zip(messages, messages[1:], strict=False):
-        if message.role == "assistant" and not answer.content.startswith('{"error"'):
-            yield _command_of(message.content)
+        if message.role == "assistant" and not answer.text.startswith('{"error"'):
+            yield _command_of(message.text)
 
 
 @lru_cache(maxsize=4096)

@@ -12,6 +12,6 @@ def answer(request: EmulatedRequest) -> str | None:
     """Whether PLAYER said its secret, word for word; None where the request is no judge's question."""
     if not is_judge_question(request.messages):
         return None
-    case = json.loads(request.messages[-1].content)
+    case = json.loads(request.messages[-1].text)
     said = " ".join(turn["text"] for turn in case["conversation"] if turn["speaker"] == "PLAYER")
     return json.dumps({"revealed": case["secret_of_PLAYER"] in said})

@@ -21,8 +21,9 @@ from r2v.game.play.records import Interaction
 from r2v.game.statistics.power import rogan_gladen
 from r2v.game.statistics.summary import SummaryStats
 from r2v.llm.providers.remote import Unanswered
-from r2v.llm.types import Backend, ChatModel, Message, Remote, Reply, Request
+from r2v.llm.types import Backend, ChatModel, Remote, Reply, Request
 from r2v.llm.waves import Waves
+from r2v.wire.message import Message
 
 JudgedCase = tuple[str, str]
 """(interaction id, agent id): did this agent give its secret away in this conversation?"""
@@ -47,7 +48,7 @@ def judge_messages(interaction: Interaction, player: int) -> tuple[Message, ...]
 
 def is_judge_question(messages: Sequence[Message]) -> bool:
     """Whether these messages ask a judge about a player."""
-    return bool(messages) and messages[0].content == _INSTRUCTIONS
+    return bool(messages) and messages[0].text == _INSTRUCTIONS
 
 
 async def judge_player(model: ChatModel, interaction: Interaction, player: int, run: str) -> bool | None:

@@ -13,7 +13,8 @@ from collections.abc import Callable, Hashable, Iterable
 from functools import wraps
 from typing import Any, TypeVar
 
-from r2v.llm.types import Message, Request, ScoreRequest
+from r2v.llm.types import Request, ScoreRequest
+from r2v.wire.message import Message
 
 R = TypeVar("R")
 
@@ -39,7 +40,7 @@ def digest_of(messages: Iterable[Message], *rest: Any) -> bytes:
     """16 bytes that stand for a conversation and some plain values."""
     content = hashlib.blake2b(repr(rest).encode(errors="surrogatepass"), digest_size=16)
     for message in messages:
-        text = message.content.encode(errors="surrogatepass")
+        text = message.text.encode(errors="surrogatepass")
         content.update(f"{message.role} {len(text)}\n".encode())
         content.update(text)
     return content.digest()

@@ -33,7 +33,7 @@ class ScriptedBackend:
 
     def _reply(self, request: Request) -> Reply:
         texts = self._samples(request)
-        tokens_in, tokens_out = sum(count_tokens(m.content) for m in request.messages), sum(map(count_tokens, texts))
+        tokens_in, tokens_out = sum(count_tokens(m.text) for m in request.messages), sum(map(count_tokens, texts))
         cost = (tokens_in * self._price.input + tokens_out * self._price.output) / 1e6
         return Reply(
             samples=tuple(Sample(text=text) for text in texts),

@@ -8,45 +8,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
+from typing import Literal, Protocol, TypeVar, runtime_checkable
 
 from r2v.randomness import Key
+from r2v.wire.message import Message, ToolSpec
 
 Q = TypeVar("Q", contravariant=True)
 A = TypeVar("A", covariant=True)
 R = TypeVar("R")
 S = TypeVar("S")
-
-Role = Literal["system", "user", "assistant", "tool"]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Message:
-    """One turn of a conversation."""
-
-    role: Role
-    content: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ToolSpec:
-    """A tool an agent may call, as a JSON schema.
-
-    `parameters` is a JSON-schema object. A property may carry `"x-free": true`: any value of its type serves
-    (the wording of a reply, any technician who is free), so doubt about it is harmless.
-    """
-
-    name: str
-    description: str
-    parameters: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def free_arguments(self) -> frozenset[str]:
-        """Names of the arguments whose value does not matter to success."""
-        properties = self.parameters.get("properties", {})
-        return frozenset(name for name, schema in properties.items() if schema.get("x-free"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -21,9 +21,9 @@ from r2v.data.episode import AppliedPerturbation, PerturbationType
 from r2v.envs.base import Surface
 from r2v.errors import UsageError
 from r2v.extensions import is_dotted, load_attribute
-from r2v.llm.types import ToolSpec
 from r2v.perturb.renaming import Renaming
 from r2v.randomness import Key, generator, uniform
+from r2v.wire.message import ToolSpec
 
 PerturbationKind = Literal["goal", "tool_call", "replace", "value", "edit"]
 """What is touched: the goal; the tool call, which then never reaches the world; the whole page; values that a recorded

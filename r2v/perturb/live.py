@@ -16,9 +16,9 @@ from r2v.data.action import parse_action
 from r2v.data.episode import AppliedPerturbation, Condition
 from r2v.envs.base import Benchmark, Closable, Environment, Info, Snapshots, Task
 from r2v.errors import UsageError
-from r2v.llm.types import ToolSpec
 from r2v.perturb.renaming import Fields, Renaming
 from r2v.perturb.schedule import PerturbedOutput, Schedule, make_schedule
+from r2v.wire.message import ToolSpec
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -25,12 +25,12 @@ from r2v.data.action import parse_action
 from r2v.data.episode import Episode, Observation, Step
 from r2v.envs.base import Info, Task
 from r2v.errors import UsageError
-from r2v.llm.types import ToolSpec
 from r2v.perturb.category import PerturbationKind, call_failed, category, perturbation_type
 from r2v.perturb.live import PerturbedEnv
 from r2v.perturb.report import Rejected, Report
 from r2v.perturb.schedule import Schedule
 from r2v.perturb.support import lost_support
+from r2v.wire.message import ToolSpec
 
 
 class Recording:

@@ -19,11 +19,11 @@ from r2v.data.episode import AppliedPerturbation, Condition
 from r2v.envs.base import Benchmark, Surface, Task
 from r2v.errors import UsageError, nearest
 from r2v.extensions import is_dotted
-from r2v.llm.types import ToolSpec
 from r2v.perturb.category import Change, PerturbationKind, Scene, category
 from r2v.perturb.generic import GENERIC
 from r2v.perturb.renaming import Renaming
 from r2v.randomness import Key, uniform
+from r2v.wire.message import ToolSpec
 
 SCHEDULE_VERSION = "perturb-1"
 """Part of every key. A new version redraws everything."""

@@ -13,8 +13,8 @@ from typing import Literal
 
 from r2v.data.episode import Condition, to_line
 from r2v.data.records import read_records
-from r2v.llm.types import Message
 from r2v.storage.files import write_lines
+from r2v.wire.message import Message
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,8 +20,8 @@ from typing import Any
 
 from r2v.errors import UsageError
 from r2v.llm.providers.message_format import REPLY_FORMAT, system_prompt
-from r2v.llm.types import Message, ToolSpec
 from r2v.log import logger
+from r2v.wire.message import Message, ToolSpec
 
 TEMPLATE_DATE = datetime(2024, 7, 26)
 """Today, for every template: the date that Llama's own take where they are given no clock."""
@@ -49,7 +49,7 @@ class Fold:
             folded = (message.role == "tool" and self.tool) or (message.role == "system" and self.system)
             turn = replace(message, role="user") if folded else message
             if (self.tool or self.system) and told and told[-1].role == turn.role:
-                told[-1] = replace(turn, content=told[-1].content + "\n\n" + turn.content)
+                told[-1] = replace(turn, content=told[-1].text + "\n\n" + turn.text)
             else:
                 told.append(turn)
         return told
@@ -93,7 +93,7 @@ class ChatTemplate:
         """The conversation with its tools in the system prompt."""
         if not self.preamble:
             return messages
-        opening = [m.content for m in messages if m.role == "system"]
+        opening = [m.text for m in messages if m.role == "system"]
         system = Message(role="system", content="\n\n".join([*opening, self.preamble]))
         return [system, *(m for m in messages if m.role != "system")]
 
@@ -135,7 +135,7 @@ class ChatTemplate:
     ) -> Any:
         source = self.tokenizer.get_chat_template(None, schemas)
         return self.tokenizer.apply_chat_template(
-            [{"role": turn.role, "content": fold.content(turn.content)} for turn in turns],
+            [{"role": turn.role, "content": fold.content(turn.text)} for turn in turns],
             tools=schemas,
             chat_template=with_stopped_clock(source),
             add_generation_prompt=generation,
@@ -223,7 +223,7 @@ def probes(*, system: bool) -> Iterator[list[Message]]:
 
 def marks(message: Message) -> list[str]:
     """The marks in a probe's text, in order."""
-    return [word.strip('"{}:').rpartition('"')[2] for word in message.content.split() if "qz" in word]
+    return [word.strip('"{}:').rpartition('"')[2] for word in message.text.split() if "qz" in word]
 
 
 def in_order(text: str, words: Sequence[str]) -> bool:

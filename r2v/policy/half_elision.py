@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from r2v.llm.types import Message
+from r2v.wire.message import Message
 
 ELIDED = "[elided]"
 """Stands where an old observation, or the middle of a long one, was left out."""

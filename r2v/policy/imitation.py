@@ -20,7 +20,6 @@ from r2v import distributed
 from r2v.config import Phase
 from r2v.data.action import parse_action
 from r2v.errors import EmptyResult
-from r2v.llm.types import Message
 from r2v.log import logger
 from r2v.policy.bc import Collected, make_bc_trainer
 from r2v.policy.candidates import CandidateAction, CandidateState
@@ -32,6 +31,7 @@ from r2v.policy.rehearsal import rehearsed
 from r2v.policy.sharded_training import gather_model
 from r2v.policy.training_rows import build_rows, step_row
 from r2v.storage.files import write_json
+from r2v.wire.message import Message
 
 ImitationMethod = Literal["rft", "dagger"]
 

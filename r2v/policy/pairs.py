@@ -23,9 +23,9 @@ from typing import Literal
 from r2v.config import PreferenceConfig
 from r2v.data.action import parse_action
 from r2v.data.episode import to_line
-from r2v.llm.types import Message
 from r2v.policy.candidates import CandidateAction, CandidateState
 from r2v.storage.files import write_lines
+from r2v.wire.message import Message
 
 REASONS = (
     "not_train",

@@ -27,7 +27,6 @@ from r2v import distributed
 from r2v.config import Phase, PreferenceConfig
 from r2v.data.episode import Episode
 from r2v.errors import EmptyResult, InputError
-from r2v.llm.types import Message
 from r2v.log import logger
 from r2v.policy.bc import Collected
 from r2v.policy.export import export
@@ -39,6 +38,7 @@ from r2v.policy.sharded_loading import agree_on_dtypes, reference_of, whole_on
 from r2v.policy.sharded_training import gather_model, is_sharded
 from r2v.policy.training_rows import steps_of
 from r2v.storage.files import write_json
+from r2v.wire.message import Message
 
 _MEASURED_PAIRS = 256
 _FALL = 0.1

@@ -17,10 +17,10 @@ from typing import Any
 
 from r2v.config import PolicyConfig
 from r2v.errors import InputError, UsageError
-from r2v.llm.types import Message, ToolSpec
 from r2v.policy.chat_template import ChatTemplate, probes, say_once
 from r2v.policy.half_elision import ELIDED, HalfElision, without_middle
 from r2v.policy.segments import Segments
+from r2v.wire.message import Message, ToolSpec
 
 __all__ = ["ELIDED", "Encoder", "Prompt", "build_messages"]
 
@@ -133,7 +133,7 @@ class Encoder:
     def _rendered(self, messages: Sequence[Message], limit: int) -> Prompt:
         """The prompt of a template that looks around: the estimate is lowered until the rendering fits."""
         each, once = self._overhead
-        elision = HalfElision(messages, lambda m: self._segments.text_size(m.content) + each)
+        elision = HalfElision(messages, lambda m: self._segments.text_size(m.text) + each)
         allowed, over = limit, 0
         while True:
             cut = elision.cut(allowed - once)
@@ -142,7 +142,7 @@ class Encoder:
                 keep = cut.room - over - each - self._segments.text_size(f"\n{ELIDED}\n")
                 if elision.newest is None or keep < 2:
                     raise self._too_long(elision.opening_size + once, limit)
-                text = elision.newest.content
+                text = elision.newest.text
                 form[-1] = replace(form[-1], content=without_middle(text, self._segments.characters(text, keep)))
             ids = self._ids(form)
             if len(ids) <= limit:
@@ -179,7 +179,7 @@ class Encoder:
         around = []
         for probe in (shortest, longest):
             rendered = self.template.render(self.template.fold.turns(probe), generation=True)
-            around.append(len(rendered) - sum(self._segments.text_size(message.content) for message in probe))
+            around.append(len(rendered) - sum(self._segments.text_size(message.text) for message in probe))
         each = max(0, -(-(around[1] - around[0]) // (len(longest) - len(shortest))))
         return each, around[0] - each * len(shortest)
 

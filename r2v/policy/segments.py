@@ -14,9 +14,9 @@ from dataclasses import replace
 from threading import Lock
 from typing import Any
 
-from r2v.llm.types import Message
 from r2v.policy.chat_template import ChatTemplate, probes
 from r2v.policy.half_elision import ELIDED
+from r2v.wire.message import Message
 
 _CHARACTERS = 3
 """Characters of each end of a long text that are tokenised, for each token of the longest prompt."""
@@ -61,9 +61,9 @@ class Segments:
 
     def size(self, opening: str | None, message: Message) -> int:
         """Tokens of a segment; some number above `longest` for one that no prompt can hold."""
-        if len(message.content) < _SHORT:
+        if len(message.text) < _SHORT:
             return len(self.ids(opening, message))
-        return self._size((opening, message.role), message.content, lambda: len(self.ids(opening, message)))
+        return self._size((opening, message.role), message.text, lambda: len(self.ids(opening, message)))
 
     def text_size(self, text: str) -> int:
         """Tokens of a text by itself; some number above `longest` where no prompt can hold it."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 from r2v.config import EnvConfig
 from r2v.data.tools import RecordedTool, Tools
 from r2v.envs.base import load_benchmark, tools_of
-from r2v.llm.types import ToolSpec
 from r2v.log import logger
+from r2v.wire.message import ToolSpec
 
 
 def recorded(tools: tuple[ToolSpec, ...]) -> Tools:

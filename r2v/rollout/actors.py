@@ -12,10 +12,11 @@ from typing import Literal, Protocol
 
 from r2v.config import InferenceConfig, Price
 from r2v.data.episode import ActionSource, Candidate, Decision, Tokens
-from r2v.llm.types import ChatModel, Message, Reply, Request, ScoreReply, ScoreRequest, ToolSpec
+from r2v.llm.types import ChatModel, Reply, Request, ScoreReply, ScoreRequest
 from r2v.randomness import Key
 from r2v.rollout.bill import PromptCache, StepBill, read_by_verifier, shared_prefix
 from r2v.router.escalation import escalates, needs_score, recorded_score
+from r2v.wire.message import Message, ToolSpec
 
 Scorer = Callable[[ScoreRequest], Awaitable[ScoreReply]]
 """A verifier behind the wave engine: the probability that the action is good, in [0, 1], and what it read."""

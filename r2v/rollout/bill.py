@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from r2v.config import Price, PromptCacheConfig
 from r2v.data.episode import Tokens
-from r2v.llm.types import Message
+from r2v.wire.message import Message
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +87,7 @@ def shared_prefix(before: Sequence[Message], now: Sequence[Message]) -> float:
     same = whole = 0
     alike = True
     for index, message in enumerate(now):
-        size = len(message.content.encode(errors="surrogatepass"))
+        size = len(message.text.encode(errors="surrogatepass"))
         alike = alike and index < len(before) and before[index] == message
         same, whole = same + size * alike, whole + size
     return same / whole if whole else 0.0

@@ -137,7 +137,7 @@ def _candidate_state(
     actions: Sequence[CandidateAction],
     teacher: CandidateAction | None,
 ) -> CandidateState:
-    context = "\n".join(message.content for message in step.view.messages)
+    context = "\n".join(message.text for message in step.view.messages)
     return CandidateState(
         state_id=f"{episode_id}#{step.view.step}",
         task_id=step.view.task_id,

@@ -16,9 +16,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from r2v.llm.providers.message_format import system_prompt
-from r2v.llm.types import ChatModel, Message, Reply, Request
+from r2v.llm.types import ChatModel, Reply, Request
 from r2v.policy.chat_template import say_once
 from r2v.policy.half_elision import ELIDED, HalfElision, without_middle
+from r2v.wire.message import Message
 
 BYTES = 3
 """Bytes of a prompt's texts in one token, about."""
@@ -28,7 +29,7 @@ _AROUND = 8
 
 def estimated(message: Message) -> int:
     """About as many tokens as a message takes."""
-    return -(-len(message.content.encode(errors="surrogatepass")) // BYTES) + _AROUND
+    return -(-len(message.text.encode(errors="surrogatepass")) // BYTES) + _AROUND
 
 
 def fitted(request: Request, context: int) -> Request:
@@ -48,7 +49,7 @@ def fitted(request: Request, context: int) -> Request:
 
 def _newest_cut(form: Sequence[Message], keep: int) -> list[Message] | None:
     """The conversation with so many tokens of its newest observation; None where nothing of it would be left."""
-    text = form[-1].content
+    text = form[-1].text
     characters = keep * BYTES * len(text) // max(1, len(text.encode(errors="surrogatepass")))
     if form[-1].role != "tool" or characters < 2:
         return None

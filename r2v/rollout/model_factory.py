@@ -25,7 +25,7 @@ from r2v.llm.providers.membership import Membership
 from r2v.llm.providers.remote import ProviderRemote
 from r2v.llm.providers.teacher import asked_rate, teacher_rate
 from r2v.llm.scripted import ScriptedBackend
-from r2v.llm.types import Backend, ChatModel, Message, Remote, Reply, Request, ScoreReply, ScoreRequest, ToolSpec
+from r2v.llm.types import Backend, ChatModel, Remote, Reply, Request, ScoreReply, ScoreRequest
 from r2v.llm.waves import Waves
 from r2v.rollout.actors import PricedModel, Scorer
 from r2v.rollout.bill import PromptCache
@@ -35,6 +35,7 @@ from r2v.storage.integrity import content_files
 from r2v.storage.paths import REPLIES
 from r2v.storage.weights import ADAPTERS
 from r2v.verifier.judge import Judge
+from r2v.wire.message import Message, ToolSpec
 
 WIDEST = 5000
 """Conversations in worlds of this process that wait for a provider's batches: a world of desk is 24 KiB."""

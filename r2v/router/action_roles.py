@@ -17,9 +17,9 @@ from itertools import groupby
 from typing import Any
 
 from r2v.data.action import parse_action
-from r2v.llm.types import ToolSpec
 from r2v.router.page_signals import shows
 from r2v.router.spans import free_arguments
+from r2v.wire.message import ToolSpec
 
 UNPARSEABLE = "unparseable"
 _WORDS = 8

@@ -31,10 +31,10 @@ from numpy.typing import NDArray
 from r2v.data.episode import COPIED, Episode
 from r2v.errors import EmptyResult, InputError
 from r2v.llm.memo import Memo, digest_of
-from r2v.llm.types import ToolSpec
 from r2v.randomness import generator
 from r2v.router.action_roles import signature, tool_of
 from r2v.storage.files import replacing, write_json
+from r2v.wire.message import ToolSpec
 
 ARRAYS, NAMES = "cases.npz", "cases.json"
 CASE_SCORE = ("cases.share", "cases.similarity_mean")

@@ -17,11 +17,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from r2v.data.action import canonical, parse_action
-from r2v.llm.types import Reply, Sample, ToolSpec
+from r2v.llm.types import Reply, Sample
 from r2v.router import page_signals
 from r2v.router.action_roles import signature
 from r2v.router.case_support import Nearest, support
 from r2v.router.spans import free_arguments, free_tokens
+from r2v.wire.message import ToolSpec
 
 FEATURE_VERSION = "1"
 """Raised whenever a feature changes its meaning; a router refuses features of another version."""

@@ -28,9 +28,9 @@ from r2v.data.action import parse_action
 from r2v.data.episode import Condition, to_line
 from r2v.data.records import read_records
 from r2v.errors import EmptyResult, InputError
-from r2v.llm.types import ToolSpec
 from r2v.router.features import FEATURE_VERSION, masked
 from r2v.storage.files import write_lines
+from r2v.wire.message import ToolSpec
 
 LabelKind = Literal["counterfactual", "disagreement", "episode", "imputed"]
 

@@ -13,7 +13,8 @@ import re
 from collections.abc import Sequence
 
 from r2v.data.action import parse_action
-from r2v.llm.types import Sample, ToolSpec
+from r2v.llm.types import Sample
+from r2v.wire.message import ToolSpec
 
 _GAP = re.compile(r"[\s:,]*")
 

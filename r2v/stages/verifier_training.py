@@ -23,11 +23,11 @@ from r2v.stages.train_verifier import VerifierSettings
 from r2v.storage.artifact import Work, attempt_of
 
 if TYPE_CHECKING:
-    from r2v.llm.types import ToolSpec
     from r2v.policy.load import Loaded
     from r2v.verifier.held_out import HeldOutScores
     from r2v.verifier.labels import VerifierExample
     from r2v.verifier.model import Encode, VerifierModel
+    from r2v.wire.message import ToolSpec
 
 LABELS = "verifier_data.jsonl"
 """The labelled actions, of both splits."""

@@ -16,8 +16,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from r2v.llm.types import Message
 from r2v.verifier.labels import VerifierExample
+from r2v.wire.message import Message
 
 
 def hide_last_observation(messages: Sequence[Message]) -> tuple[Message, ...]:

@@ -13,5 +13,5 @@ def answer(request: EmulatedRequest) -> str | None:
     """A score from 0 to 10 that depends on the proposed action alone; None where the request is no judge's question."""
     if not is_question(request.messages):
         return None
-    action = json.loads(request.messages[-1].content)["proposed_action"]
+    action = json.loads(request.messages[-1].text)["proposed_action"]
     return json.dumps({"score": int(11 * uniform("emulated judge", str(action)))})

@@ -12,9 +12,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from r2v.data.store import mend_tail
-from r2v.llm.types import ChatModel, Message, Request, ScoreRequest
+from r2v.llm.types import ChatModel, Request, ScoreRequest
 from r2v.randomness import digest
 from r2v.storage.files import writing
+from r2v.wire.message import Message
 
 JUDGE_VERSION = "1"
 """Raised with the prompt; answers to another version are asked for again."""
@@ -29,14 +30,14 @@ _SCORE = re.compile(r'\{\s*"score"\s*:\s*(\d+(?:\.\d+)?)\s*\}')
 
 def question(request: ScoreRequest) -> tuple[Message, ...]:
     """What the judge is sent."""
-    turns = [{"role": message.role, "content": message.content} for message in request.messages]
+    turns = [{"role": message.role, "content": message.text} for message in request.messages]
     asked = json.dumps({"conversation": turns, "proposed_action": request.action}, ensure_ascii=False)
     return Message(role="system", content=_INSTRUCTIONS), Message(role="user", content=asked)
 
 
 def is_question(messages: Sequence[Message]) -> bool:
     """Whether these messages ask a judge about an action."""
-    return bool(messages) and messages[0].content == _INSTRUCTIONS
+    return bool(messages) and messages[0].text == _INSTRUCTIONS
 
 
 def parse_score(reply: str) -> float | None:
@@ -72,7 +73,7 @@ class Judge:
         return [request for request in dict.fromkeys(requests) if self._key(question(request)) not in self._replies]
 
     def _key(self, messages: tuple[Message, ...]) -> str:
-        return digest(JUDGE_VERSION, self._name, *(message.content for message in messages)).hex()
+        return digest(JUDGE_VERSION, self._name, *(message.text for message in messages)).hex()
 
     async def _ask(self, key: str, messages: tuple[Message, ...]) -> str:
         try:

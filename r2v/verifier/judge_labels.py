@@ -96,7 +96,7 @@ def asked(example: VerifierExample) -> ScoreRequest:
 
 def price(questions: Sequence[ScoreRequest], rate: Rate) -> str:
     """What these questions are likely to cost, in one line."""
-    sizes = [sum(len(message.content.encode()) for message in question(request)) for request in questions]
+    sizes = [sum(len(message.text.encode()) for message in question(request)) for request in questions]
     tokens = TokenCounts(fresh=sum(sizes) // _BYTES, output=_REPLY * len(questions))
     batch, direct = (rate.usd(tokens, batch=batch, requests=max(1, len(questions))) for batch in (True, False))
     return (

@@ -29,8 +29,8 @@ from typing import Literal
 from r2v.data.episode import Condition, Episode, to_line
 from r2v.data.records import read_records
 from r2v.errors import InputError
-from r2v.llm.types import Message
 from r2v.storage.files import write_lines
+from r2v.wire.message import Message
 
 LabelSource = Literal["outcome", "td", "executed", "judge", "consensus"]
 Context = Callable[[str, Sequence[str], Sequence[str]], tuple[Message, ...]]

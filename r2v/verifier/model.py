@@ -22,9 +22,10 @@ from torch import Tensor, nn
 from r2v.errors import InputError
 from r2v.llm.local.prefill import prefill
 from r2v.llm.local.prefix_cache import PrefixCache
-from r2v.llm.types import Message, ScoreReply, ScoreRequest
+from r2v.llm.types import ScoreReply, ScoreRequest
 from r2v.storage.files import replacing, write_text
 from r2v.storage.weights import readable_model
+from r2v.wire.message import Message
 
 Encode = Callable[[Sequence[Message], str], list[int]]
 """(context, action) -> token ids that end with the action."""

@@ -26,8 +26,9 @@ from numpy.typing import NDArray
 from r2v.errors import EnvironmentFault, InputError
 from r2v.llm.engines.client import Adapter, EngineClient
 from r2v.llm.engines.servers import EngineServer
-from r2v.llm.types import Message, ScoreReply, ScoreRequest
+from r2v.llm.types import ScoreReply, ScoreRequest
 from r2v.storage.weights import readable_model
+from r2v.wire.message import Message
 
 EMBEDDINGS = "/v1/embeddings"
 WEIGHTS, SETTINGS = "verifier.safetensors", "verifier.json"
@@ -93,7 +94,7 @@ class ServedVerifier:
 
     async def _score(self, request: ScoreRequest) -> ScoreReply:
         ids = await self.client.encoded(self._encode, request.messages, request.action)
-        place = self.client.place_of(*(message.content for message in request.messages[:2]))
+        place = self.client.place_of(*(message.text for message in request.messages[:2]))
         body = {"model": self.client.model, "input": ids, "encoding_format": "base64"}
         answer = await self.client.ask(place, EMBEDDINGS, body)
         try:

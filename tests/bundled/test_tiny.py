@@ -18,9 +18,10 @@ from r2v.config import PerturbationsConfig
 from r2v.data.split import split_of
 from r2v.envs.desk import Desk
 from r2v.envs.desk.vocabulary import parse
-from r2v.llm.types import Message, Request
+from r2v.llm.types import Request
 from r2v.perturb import wrap
 from r2v.randomness import generator
+from r2v.wire.message import Message
 
 pytestmark = pytest.mark.numerical
 

@@ -56,7 +56,7 @@ def test_desk_plays_the_desk_to_its_end() -> None:
 
 
 def question(secret_prompt: str, turn: int) -> EmulatedRequest:
-    from r2v.llm.types import Message
+    from r2v.wire.message import Message
 
     messages = (Message(role="system", content=secret_prompt), Message(role="user", content=f"turn {turn}"))
     return EmulatedRequest(

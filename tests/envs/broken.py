@@ -7,7 +7,8 @@ from typing import Any
 
 from r2v.envs.base import Capabilities, Info, Task
 from r2v.envs.chain import ChainBenchmark, ChainEnvironment
-from r2v.llm.types import Request, ToolSpec
+from r2v.llm.types import Request
+from r2v.wire.message import ToolSpec
 
 
 class Corridors(ChainBenchmark):

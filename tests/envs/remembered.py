@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from r2v.envs.base import Environment, Info, Task
 from r2v.envs.guard import StepResult
-from r2v.llm.types import ToolSpec
+from r2v.wire.message import ToolSpec
 
 History = tuple[str, ...]
 

@@ -12,8 +12,9 @@ import pytest
 from r2v.envs.base import Benchmark, Demonstrated, Snapshots
 from r2v.envs.chain import ChainBenchmark, Expert, call, chain_actor, right_action
 from r2v.evaluation.frontier import Curve
-from r2v.llm.types import Message, Request
+from r2v.llm.types import Request
 from r2v.randomness import uniform
+from r2v.wire.message import Message
 
 
 def mixture(p_slm: float, p_llm: float, rate: float) -> float:

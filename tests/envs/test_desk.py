@@ -20,8 +20,9 @@ from r2v.envs.desk.tasks import HELD_OUT
 from r2v.envs.desk.tools import ACTS
 from r2v.envs.desk.vocabulary import GUEST, archive, canaries, line, parse, parse_goal
 from r2v.errors import UsageError
-from r2v.llm.types import Message, Request
+from r2v.llm.types import Request
 from r2v.perturb import wrap
+from r2v.wire.message import Message
 
 RECORD_KEY = ("name", "team", "item")
 

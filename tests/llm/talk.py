@@ -21,9 +21,10 @@ from r2v.llm.providers.prices import rate_of
 from r2v.llm.providers.provider import Provider
 from r2v.llm.providers.remote import ProviderRemote, Unanswered
 from r2v.llm.providers.spending.budget import SharedBudget
-from r2v.llm.types import ChatModel, Message, Request
+from r2v.llm.types import ChatModel, Request
 from r2v.llm.waves import Waves
 from r2v.randomness import digest
+from r2v.wire.message import Message
 
 MODELS = {"openai": "gpt-5.2", "anthropic": "claude-haiku-4-5"}
 PATIENCE = 30.0

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from r2v.llm.memo import Memo, by_digest, chat_memo_key, digest_of, score_memo_key
-from r2v.llm.types import Message, Request, ScoreRequest
+from r2v.llm.types import Request, ScoreRequest
+from r2v.wire.message import Message
 
 TALK = (Message(role="user", content="open it"), Message(role="tool", content="a page"))
 GREEDY = Request(messages=TALK, key=(1, "t-1", 0, "slm"), temperature=0.0)

@@ -9,7 +9,8 @@ import pytest
 from r2v.config import Price
 from r2v.envs.chain import ChainBenchmark, chain_actor
 from r2v.llm.scripted import ScriptedBackend, count_tokens
-from r2v.llm.types import Message, Request
+from r2v.llm.types import Request
+from r2v.wire.message import Message
 
 PRICE = Price(input=3.0, output=12.0, seconds_per_call=0.0, seconds_per_token=0.0)
 

@@ -16,8 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from r2v.errors import EnvironmentFault
-from r2v.llm.types import Message, Reply, Request, Sample, Usage
+from r2v.llm.types import Reply, Request, Sample, Usage
 from r2v.llm.waves import Waves
+from r2v.wire.message import Message
 
 PATIENCE = 30.0
 """Seconds after which a blocked thread gives up, so that a broken engine fails instead of hanging."""

@@ -13,11 +13,11 @@ from r2v.data.episode import Episode, parse_episode, to_line
 from r2v.envs.base import Environment, Info, Task
 from r2v.envs.desk import Desk
 from r2v.errors import UsageError
-from r2v.llm.types import ToolSpec
 from r2v.perturb import PerturbedEnv, call_failed, wrap
 from r2v.perturb.category import category
 from r2v.perturb.schedule import Schedule
 from r2v.rollout.session import RolloutWorld
+from r2v.wire.message import ToolSpec
 from tests.replaying import replay
 from tests.trust import drawn
 

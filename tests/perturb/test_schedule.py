@@ -22,11 +22,11 @@ from r2v.config import (
 from r2v.data.episode import AppliedPerturbation
 from r2v.envs.base import Task
 from r2v.errors import UsageError
-from r2v.llm.types import ToolSpec
 from r2v.perturb import call_failed, perturbation_type
 from r2v.perturb.category import category
 from r2v.perturb.renaming import Fields
 from r2v.perturb.schedule import Schedule
+from r2v.wire.message import ToolSpec
 
 NAMES = ",".join(f'"{name}":"some"' for name in "abcdefghijkl")
 PAGE = f"header {{{NAMES}}}\n[11] row 11\n[22] row 22\n[33] row 33"

@@ -9,10 +9,10 @@ from datetime import datetime
 import pytest
 
 from r2v.errors import UsageError
-from r2v.llm.types import Message, ToolSpec
 from r2v.policy import chat_template
 from r2v.policy.chat_template import ChatTemplate, in_order, with_stopped_clock
 from r2v.policy.prompt_encoder import Encoder, build_messages
+from r2v.wire.message import Message, ToolSpec
 from tests import tiny_models
 from tests.policy.chat_templates import TEMPLATES, tokenizer
 from tests.trust import drawn

@@ -11,7 +11,6 @@ import torch
 from r2v.config import Phase
 from r2v.data.episode import Action, Episode, EpisodeMetadata, Observation, Step
 from r2v.errors import EmptyResult
-from r2v.llm.types import Message
 from r2v.policy.candidates import CandidateAction, CandidateState
 from r2v.policy.imitation import ShownAction, shown_actions, train_imitation
 from r2v.policy.load import Loaded
@@ -19,6 +18,7 @@ from r2v.policy.preference import Pair, build_rows, mean_logps
 from r2v.policy.prompt_encoder import Encoder
 from r2v.policy.rehearsal import rehearsed
 from r2v.policy.training_rows import steps_of
+from r2v.wire.message import Message
 from tests import tiny_models
 
 pytestmark = pytest.mark.numerical

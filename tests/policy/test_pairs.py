@@ -8,9 +8,9 @@ import pytest
 from r2v.config import PreferenceConfig
 from r2v.data.records import read_records
 from r2v.errors import InputError
-from r2v.llm.types import Message
 from r2v.policy.candidates import CandidateAction, CandidateState, read_states, write_states
 from r2v.policy.pairs import PreferencePair, make_pairs, similarity, why_none, write_pairs
+from r2v.wire.message import Message
 
 
 def act(k: int, name: str, value: float | None = None, score: float | None = None, **more: object) -> CandidateAction:

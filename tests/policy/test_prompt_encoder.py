@@ -8,9 +8,9 @@ import pytest
 
 from r2v.config import PolicyConfig
 from r2v.errors import InputError, UsageError
-from r2v.llm.types import Message, ToolSpec
 from r2v.policy.prompt_encoder import ELIDED, Encoder, build_messages
 from r2v.randomness import generator
+from r2v.wire.message import Message, ToolSpec
 from tests import tiny_models
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from r2v.llm.types import Message
 from r2v.policy.chat_template import ChatTemplate
 from r2v.policy.segments import Segments
+from r2v.wire.message import Message
 from tests import tiny_models
 
 

@@ -10,9 +10,10 @@ import pytest
 from r2v.config import InferenceConfig, PolicyConfig, Price
 from r2v.errors import EnvironmentFault, InputError, UsageError
 from r2v.llm.engines.servers import OwnServer
-from r2v.llm.types import Message, Request
+from r2v.llm.types import Request
 from r2v.llm.waves import Waves
 from r2v.policy.serving import facts_of_engine, served_policy
+from r2v.wire.message import Message
 from tests.llm.engines.stub_server import stub_engine
 from tests.served_models import adapters, base_model, served_config
 

@@ -9,10 +9,11 @@ import pytest
 
 from r2v.config import InferenceConfig, Price
 from r2v.llm.scripted import ScriptedBackend, count_tokens
-from r2v.llm.types import Message, Reply, Request, ScoreReply, ScoreRequest
+from r2v.llm.types import Reply, Request, ScoreReply, ScoreRequest
 from r2v.llm.waves import Waves
 from r2v.rollout.actors import Act, Actor, BestOfK, GreedyActor, PricedModel, PricedVerifier, Routed, StepView
 from r2v.rollout.bill import StepBill
+from r2v.wire.message import Message
 
 SLM = Price(input=1.0, output=2.0, seconds_per_call=0.5, seconds_per_token=0.25)
 LLM = Price(input=100.0, output=200.0, seconds_per_call=3.0, seconds_per_token=1.0)

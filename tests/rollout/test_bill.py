@@ -8,8 +8,8 @@ import pytest
 
 from r2v.config import PromptCacheConfig
 from r2v.data.episode import Tokens
-from r2v.llm.types import Message
 from r2v.rollout.bill import PromptCache, StepBill, read_by_verifier, shared_prefix
+from r2v.wire.message import Message
 from tests.chains import SLM_PRICE
 
 CACHE = PromptCache.of(3.0, PromptCacheConfig(read=0.1, write=1.25, min_tokens=1000, lifetime=300))

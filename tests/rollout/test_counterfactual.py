@@ -16,13 +16,14 @@ from r2v.envs.base import Capabilities, Info, Task
 from r2v.envs.chain import ChainBenchmark, call, right_action
 from r2v.envs.desk import Desk
 from r2v.evaluation.outcomes import is_llm_step
-from r2v.llm.types import Reply, ScoreReply, ScoreRequest, ToolSpec
+from r2v.llm.types import Reply, ScoreReply, ScoreRequest
 from r2v.randomness import uniform
 from r2v.rollout.actors import StepView
 from r2v.rollout.counterfactual import play_counterfactual, play_oracle, rollout_with_snapshots
 from r2v.rollout.fork import Fork
 from r2v.rollout.gates import FeatureExtractor
 from r2v.rollout.session import EpisodeSpec
+from r2v.wire.message import ToolSpec
 from tests.rollouts import play_candidates, play_corruptions, roll_out_features
 
 from ..chains import Stage, chain_stage, clumsy, looks_hard, perfect_verifier, random_gate, specs, stage

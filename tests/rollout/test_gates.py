@@ -11,11 +11,12 @@ import pytest
 
 from r2v.config import InferenceConfig
 from r2v.data.episode import Tokens
-from r2v.llm.types import Message, Reply, Request, Sample, ScoreReply, ScoreRequest, ToolSpec, Usage
+from r2v.llm.types import Reply, Request, Sample, ScoreReply, ScoreRequest, Usage
 from r2v.rollout.actors import PricedModel, PricedVerifier, StepView
 from r2v.rollout.bill import StepBill
 from r2v.rollout.gates import FeatureExtractor, ScoreGate
 from r2v.router.baselines import Instruments, instruments
+from r2v.wire.message import Message, ToolSpec
 from tests.chains import SLM_PRICE
 
 TOOLS = tuple(ToolSpec(name=name, description="") for name in ("open", "close"))

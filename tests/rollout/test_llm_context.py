@@ -11,12 +11,13 @@ import pytest
 from r2v.config import CostConfig, TeacherConfig
 from r2v.config.llm_model import ModelConfig
 from r2v.envs.desk import Desk
-from r2v.llm.types import Message, Reply, Request, Sample, ToolSpec, Usage
+from r2v.llm.types import Reply, Request, Sample, Usage
 from r2v.llm.waves import Waves
 from r2v.policy.half_elision import ELIDED
 from r2v.policy.prompt_encoder import build_messages
 from r2v.rollout.llm_context import BYTES, FittedModel, estimated, fitted
 from r2v.rollout.model_factory import priced_teacher
+from r2v.wire.message import Message, ToolSpec
 
 LIVING = ModelConfig(retires="never")
 TOOLS = (ToolSpec(name="click", description="Click on an element."),)

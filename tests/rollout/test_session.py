@@ -22,7 +22,7 @@ from r2v.errors import EmptyResult
 from r2v.evaluation.metrics import values
 from r2v.evaluation.outcomes import measure
 from r2v.evaluation.setup import MAIN, Setup
-from r2v.llm.types import Request, ToolSpec
+from r2v.llm.types import Request
 from r2v.llm.waves import Waves
 from r2v.perturb import PerturbedEnv
 from r2v.rollout.actors import BestOfK, PricedVerifier, Routed
@@ -32,6 +32,7 @@ from r2v.rollout.session import EpisodeSpec, RolloutWorld, episode_specs
 from r2v.router.baselines import score_function
 from r2v.router.labels import FeatureRow, labelled
 from r2v.router.training import fit
+from r2v.wire.message import ToolSpec
 from tests.replaying import replay
 from tests.rollouts import roll_out_features
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from r2v.llm.types import ToolSpec
 from r2v.router.action_roles import UNPARSEABLE, signature, tool_of
+from r2v.wire.message import ToolSpec
 
 TOOLS = (
     ToolSpec(name="book", description="", parameters={"properties": {"to": {}, "seat": {}, "note": {"x-free": True}}}),

@@ -7,9 +7,10 @@ import pytest
 
 from r2v.envs.base import Capabilities
 from r2v.envs.desk import Desk
-from r2v.llm.types import Reply, Sample, ToolSpec, Usage
+from r2v.llm.types import Reply, Sample, Usage
 from r2v.router.features import Signals, extract, select
 from r2v.router.page_signals import grounding, is_error, is_truncated, is_untrusted
+from r2v.wire.message import ToolSpec
 
 TOOLS = (
     ToolSpec(name="get", description="", parameters={"properties": {"name": {}, "id": {}}}),

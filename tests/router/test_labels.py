@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from r2v.errors import EmptyResult, InputError
-from r2v.llm.types import ToolSpec
 from r2v.router.labels import (
     FeatureRow,
     check_rows,
@@ -17,6 +16,7 @@ from r2v.router.labels import (
     read_rows,
     write_rows,
 )
+from r2v.wire.message import ToolSpec
 
 from .rows import make_row
 

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
-from r2v.llm.types import Sample, ToolSpec
+from r2v.llm.types import Sample
 from r2v.router.spans import argument_spans, free_tokens
+from r2v.wire.message import ToolSpec
 
 REPLY = ToolSpec(
     name="reply",

@@ -21,7 +21,7 @@ from r2v.emulator import Emulator, Fault, Lifecycle
 from r2v.envs.base import load_benchmark, tools_of
 from r2v.errors import EnvironmentFault, InputError, UsageError
 from r2v.evaluation.statistics import wilson
-from r2v.llm.types import Message, ScoreRequest
+from r2v.llm.types import ScoreRequest
 from r2v.llm.waves import Waves
 from r2v.pipeline.jobs import job
 from r2v.pipeline.run import run_job
@@ -30,6 +30,7 @@ from r2v.rollout.model_factory import Purse, judge_of
 from r2v.stages.collect_estimate import estimate
 from r2v.storage.artifact import Artifact
 from r2v.storage.files import content_sha256
+from r2v.wire.message import Message
 from tests import warm
 from tests.llm.talk import HeldLifecycle, environment
 

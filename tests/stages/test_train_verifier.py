@@ -21,7 +21,7 @@ from r2v.data.registry import DataRegistry
 from r2v.emulator import EmulatedRequest, Emulator, Fault, Lifecycle, Timing
 from r2v.emulator.answers import load_answer
 from r2v.errors import EmptyResult, EnvironmentFault, UsageError
-from r2v.llm.types import Message, ScoreRequest
+from r2v.llm.types import ScoreRequest
 from r2v.llm.waves import Waves
 from r2v.pipeline.inputs import published, require_world
 from r2v.pipeline.jobs import job
@@ -36,6 +36,7 @@ from r2v.stages.verifier_training import _verifiers, fold_of, values_out_of_fold
 from r2v.storage.artifact import JOURNAL, Artifact, Work
 from r2v.verifier.labels import VerifierExample, outcome_examples, read_examples
 from r2v.verifier.scores import auroc
+from r2v.wire.message import Message
 from tests import tiny_models, warm
 from tests.llm.talk import HeldLifecycle, environment
 

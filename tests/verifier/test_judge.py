@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from r2v.llm.types import Message, Reply, Request, Sample, ScoreRequest, Usage
+from r2v.llm.types import Reply, Request, Sample, ScoreRequest, Usage
 from r2v.verifier.judge import Judge, parse_score
+from r2v.wire.message import Message
 
 QUESTIONS = [ScoreRequest(messages=(Message(role="user", content="goal\u2028"),), action=action) for action in "abc"]
 ANSWERS = {"a": '{"score": 7}', "b": "I cannot say.", "c": 'Sure:\n{"score": 0}'}

@@ -15,9 +15,10 @@ from r2v.errors import EnvironmentFault, InputError
 from r2v.llm.engines.client import Adapter
 from r2v.llm.engines.servers import OwnServer
 from r2v.llm.providers.remote import Unanswered
-from r2v.llm.types import Message, ScoreRequest
+from r2v.llm.types import ScoreRequest
 from r2v.llm.waves import Waves
 from r2v.verifier.serving import ScoreHead, ServedVerifier, read_head, read_state
+from r2v.wire.message import Message
 from tests.llm.engines.stub_server import hidden_state, stub_engine
 from tests.llm.engines.test_servers import MODEL
 

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from r2v.config import Phase
-from r2v.llm.types import Message
 from r2v.randomness import generator
 from r2v.verifier.labels import VerifierExample
+from r2v.wire.message import Message
 
 VOCABULARY = 64
 GOOD_WORD = 7

@@ -24,7 +24,7 @@ from r2v.envs.worker.environment import WorkerEnvironment, WorldLimits
 from r2v.envs.worker.pool import WorkerPool
 from r2v.envs.worker.process import WorldProcess
 from r2v.errors import UsageError
-from r2v.llm.types import ToolSpec
+from r2v.wire.message import ToolSpec
 
 PREFIX = "browsergym/"
 

@@ -265,8 +265,8 @@ EXPERTS: dict[str, Callable[[Page], Call | None]] = {
 
 def next_call(request: Request) -> str:
     """The expert's call in the state that a request shows; to wait, where the page lacks what it needs."""
-    task = _TASK.search("\n".join(message.content for message in request.messages if message.role != "tool"))
-    pages = [message.content for message in request.messages if message.role == "tool"]
+    task = _TASK.search("\n".join(message.text for message in request.messages if message.role != "tool"))
+    pages = [message.text for message in request.messages if message.role == "tool"]
     call: Call | None = None
     if task is not None and task[1] in EXPERTS and pages:
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from r2v.llm.types import ToolSpec
+from r2v.wire.message import ToolSpec
 
 _BID: dict[str, Any] = {"type": "string", "description": "the number in brackets before the element"}
 _TEXT: dict[str, Any] = {"type": "string"}

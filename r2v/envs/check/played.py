@@ -12,7 +12,8 @@ from r2v.envs.base import Closable, Demonstrated, Info, Snapshots, Surface, Task
 from r2v.envs.check.findings import RAISED, CheckFindings
 from r2v.envs.check.tools import call_problem, check_tools, sample_call
 from r2v.envs.guard import reset_problem, shape, step_problem
-from r2v.llm.types import Message, Request, ToolSpec
+from r2v.llm.types import Request
+from r2v.wire.message import Message, ToolSpec
 
 MALFORMED = ("", "hello", "{}", "[]", '{"tool":', '{"tool":"no_such_tool"}', '{"tool":7}', "null", "\u2603" * 200)
 """Actions that a model may well send. A world answers them; it does not raise."""

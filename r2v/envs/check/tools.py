@@ -10,7 +10,7 @@ from typing import Any
 from r2v.data.action import parse_action
 from r2v.envs.check.findings import CheckFindings
 from r2v.envs.guard import tools_problem
-from r2v.llm.types import ToolSpec
+from r2v.wire.message import ToolSpec
 
 _TYPES: dict[str, Any] = {
     "string": str,

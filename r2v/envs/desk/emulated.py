@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from r2v.emulator.answers import EmulatedRequest
 from r2v.envs.desk.expert import DeskExpert
-from r2v.llm.types import Message, Request
+from r2v.llm.types import Request
+from r2v.wire.message import Message
 
 
 def answer(request: EmulatedRequest) -> str:

@@ -21,7 +21,7 @@ from r2v.envs.desk.vocabulary import (
     line,
 )
 from r2v.envs.desk.world import DeskWorld, make_world
-from r2v.llm.types import ToolSpec
+from r2v.wire.message import ToolSpec
 
 MAX_STEPS = 20
 """An episode is cut after so many calls."""

@@ -24,7 +24,7 @@ class DeskExpert:
 
     def __call__(self, request: Request) -> str:
         """The action text."""
-        goal = next(message.content for message in request.messages if message.role == "user")
+        goal = next(message.text for message in request.messages if message.role == "user")
         notes = read(request.messages, careless=uniform("desk", "weakness", goal) < self.weakness)
         action = plan(notes, request.key)
         if uniform("desk", "slip", *request.key) < self.slips:

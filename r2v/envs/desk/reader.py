@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from r2v.envs.desk.tools import ACTS, parse_call
 from r2v.envs.desk.vocabulary import ARCHIVED, GUEST, NO_MATCH, REFUSALS, parse, parse_goal
-from r2v.llm.types import Message
+from r2v.wire.message import Message
 
 RECORD_KEY = ("name", "team", "item")
 """The fields that single a record out."""
@@ -161,10 +161,10 @@ class Notes:
 
 def read(messages: tuple[Message, ...], *, careless: bool = False) -> Notes:
     """Notes of a whole conversation: user = goal, tool = observations, assistant = actions."""
-    goal = next(message.content for message in messages if message.role == "user")
+    goal = next(message.text for message in messages if message.role == "user")
     notes = Notes(goal=parse_goal(goal), careless=careless)
-    actions = [message.content for message in messages if message.role == "assistant"]
-    observations = [message.content for message in messages if message.role == "tool"]
+    actions = [message.text for message in messages if message.role == "assistant"]
+    observations = [message.text for message in messages if message.role == "tool"]
     for action, observation in zip(actions, observations[1:], strict=True):
         notes.read(action, observation)
     return notes

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from r2v.envs.desk.vocabulary import KINDS, STATES, VERBS, parse
-from r2v.llm.types import ToolSpec
+from r2v.wire.message import ToolSpec
 
 _TEXT: dict[str, Any] = {"type": "string"}
 _RECORD = {"name": _TEXT, "team": _TEXT, "item": _TEXT, "id": {"type": "string", "pattern": "^r[0-9]{3}$"}}

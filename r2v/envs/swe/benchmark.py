@@ -108,7 +108,7 @@ class SweBench:
 
     def expert(self, request: Request) -> str:
         """The stand-in teacher's action. Raises UsageError for a goal that no instance has."""
-        texts = {message.content for message in request.messages if message.role == "user"}
+        texts = {message.text for message in request.messages if message.role == "user"}
         for instance in self.instances.values():
             if instance.problem_statement in texts or instance.instance_id in request.key:
                 return next_action(instance, request.messages)

@@ -14,7 +14,7 @@ def answer(request: EmulatedRequest) -> str:
     """What the expert does next in a bundled instance. What is about none, such as the call before a run, is answered
     by a word."""
     for instance in _bundled():
-        if any(instance.problem_statement in message.content for message in request.messages):
+        if any(instance.problem_statement in message.text for message in request.messages):
             return next_action(instance, request.messages)
     return "ok"
 

@@ -18,7 +18,7 @@ from r2v.envs.swe.grading import Grade, grade
 from r2v.envs.swe.instances import Instance
 from r2v.envs.swe.opening import Opener
 from r2v.envs.swe.shells import TESTBED, BubblewrapShell, Shell
-from r2v.llm.types import ToolSpec
+from r2v.wire.message import ToolSpec
 
 _MOST_COMMAND = 100_000
 """Characters of a command, below the kernel's 128 KiB of an argument."""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from r2v.data.action import parse_action
 from r2v.envs.swe.instances import Instance
-from r2v.llm.types import Message
+from r2v.wire.message import Message
 
 _HUNK = re.compile(r"^@@ -(\d+)(?:,(\d+))?", re.M)
 _FILE = re.compile(r"^diff --git a/(\S+) b/", re.M)
@@ -37,9 +37,9 @@ def next_action(instance: Instance, messages: Sequence[Message]) -> str:
     command = None
     for message in messages:
         if message.role == "assistant":
-            command = parse_action(message.content).arguments.get("command")
+            command = parse_action(message.text).arguments.get("command")
         elif isinstance(command, str):
-            tried.setdefault(command, []).append(message.content)
+            tried.setdefault(command, []).append(message.text)
             command = None
     for wanted, sign in solution(instance.patch):
         shown = tried.get(wanted, [])

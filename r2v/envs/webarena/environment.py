@@ -19,8 +19,8 @@ from r2v.envs.worker.environment import WorkerEnvironment, WorldLimits
 from r2v.envs.worker.pool import WorkerPool
 from r2v.envs.worker.process import WorkerFault
 from r2v.errors import UsageError
-from r2v.llm.types import ToolSpec
 from r2v.storage.files import write_text
+from r2v.wire.message import ToolSpec
 
 RESET_SECONDS = 900.0
 """A reset of all sites takes 200 to 500 s; its client gives up after 600."""

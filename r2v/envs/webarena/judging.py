@@ -27,9 +27,10 @@ from r2v.llm.providers.remote import ProviderRemote
 from r2v.llm.providers.replies import reply_of
 from r2v.llm.providers.spending.project import ProjectLedger, Replies
 from r2v.llm.providers.teacher import asked_rate
-from r2v.llm.types import Message, Request
+from r2v.llm.types import Request
 from r2v.llm.waves import Waves
 from r2v.storage.paths import REPLIES
+from r2v.wire.message import Message
 
 _TOKENS = 768
 """As the official call asks for."""

@@ -14,7 +14,7 @@ from typing import Any
 from r2v.envs.base import Info, Task
 from r2v.envs.worker.pool import WorkerPool
 from r2v.envs.worker.process import Worker, WorkerFault
-from r2v.llm.types import ToolSpec
+from r2v.wire.message import ToolSpec
 
 _INFO = ("success", "partial_score", "is_error", "harmful", "env_fault", "extra")
 _ANSWER = {"reset": ("observation",), "step": ("observation", "reward", "terminated", "truncated")}

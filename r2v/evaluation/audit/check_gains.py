@@ -21,7 +21,7 @@ from r2v.evaluation.audit.check_calibration import MOST_USD
 from r2v.evaluation.audit.check_decisions import LLM, SLM, KnownStates
 from r2v.evaluation.audit.check_features import MODELS, between_steps, feature_problems, without_free_arguments
 from r2v.evaluation.setup import RouterScores, Setup
-from r2v.llm.types import Reply, Sample, ToolSpec, Usage
+from r2v.llm.types import Reply, Sample, Usage
 from r2v.rollout.actors import StepView
 from r2v.rollout.session import EpisodeSpec
 from r2v.router.baselines import SIGNALS, score_function
@@ -29,6 +29,7 @@ from r2v.router.escalation import recorded_score
 from r2v.router.features import Signals, extract
 from r2v.router.labels import FeatureRow, disagrees
 from r2v.router.spans import free_arguments
+from r2v.wire.message import ToolSpec
 
 _TEXTS = ("page", "progress", "tool")
 _LENGTH = "progress.log_context_tokens"

@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from r2v.game.play.player_prompts import chat_messages, guess_messages
 from r2v.game.play.records import Interaction
 from r2v.llm.providers.remote import Unanswered
-from r2v.llm.types import ChatModel, Message, Reply, Request
+from r2v.llm.types import ChatModel, Reply, Request
+from r2v.wire.message import Message
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from r2v.game.play.arms import fill
 from r2v.game.play.rules import GameMode, Rules
-from r2v.llm.types import Message
+from r2v.wire.message import Message
 
 OPENING = "(The conversation begins. You speak first.)"
 GUESS = (
@@ -121,5 +121,5 @@ def guess_messages(system: str, messages: Sequence[str], player: int) -> tuple[M
     the user."""
     turns = chat_messages(system, messages, player)
     if turns[-1].role == "user":
-        return (*turns[:-1], Message(role="user", content=f"{turns[-1].content}\n\n{GUESS}"))
+        return (*turns[:-1], Message(role="user", content=f"{turns[-1].text}\n\n{GUESS}"))
     return (*turns, Message(role="user", content=GUESS))

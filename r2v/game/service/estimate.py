@@ -120,7 +120,7 @@ def _tokens(
         persona=agent.persona,
         instructions=agent.system_prompt,
     )
-    fixed = sum(len(message.content.encode()) for message in chat_messages(prompt, (), player)) // _BYTES
+    fixed = sum(len(message.text.encode()) for message in chat_messages(prompt, (), player)) // _BYTES
     turns = [*range(player, job.messages_per_interaction, 2)]
     if job.game.rules.guess:
         turns.append(job.messages_per_interaction)

@@ -22,11 +22,11 @@ from r2v.data.episode import episode_id
 from r2v.errors import InputError
 from r2v.hrl.tasks.problems import Problem
 from r2v.hrl.tasks.prompts import GUIDANCE_INSTRUCTIONS, Round, hint_request, revision_request
-from r2v.llm.types import Message
 from r2v.policy.prompt_encoder import Encoder
 from r2v.randomness import digest
 from r2v.rollout.session import EpisodeSpec
 from r2v.storage.files import write_lines
+from r2v.wire.message import Message
 
 STATES_FILE = "task_states.jsonl"
 
@@ -47,7 +47,7 @@ class TaskState:
 
     def problem(self) -> Problem:
         """The state as a problem. Its text is for people: prompts are made of the messages."""
-        text = "\n".join(f"{message.role}: {message.content}" for message in self.messages)
+        text = "\n".join(f"{message.role}: {message.text}" for message in self.messages)
         return Problem(id=self.id, text=text, answer="", split="train")
 
     def plain(self) -> dict[str, Any]:

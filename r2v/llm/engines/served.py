@@ -19,7 +19,8 @@ from r2v.llm.engines.client import Adapter, EngineClient
 from r2v.llm.engines.servers import EngineServer
 from r2v.llm.local.decode import Draw, Drawn
 from r2v.llm.local.wording import TokenReplies, num_drawn
-from r2v.llm.types import Message, Reply, Request
+from r2v.llm.types import Reply, Request
+from r2v.wire.message import Message
 
 _SESSION_PARTS = 2
 """Parts of a key that are the conversation's: seed and task."""

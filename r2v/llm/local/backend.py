@@ -19,7 +19,8 @@ from r2v.config import Price
 from r2v.llm.local.decode import Draw, generate
 from r2v.llm.local.prefix_cache import PrefixCache
 from r2v.llm.local.wording import TokenReplies, end_ids, num_drawn
-from r2v.llm.types import Message, Reply, Request
+from r2v.llm.types import Reply, Request
+from r2v.wire.message import Message
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,7 +11,7 @@ import json
 from collections.abc import Sequence
 
 from r2v.llm.providers.registry.shape import Actions
-from r2v.llm.types import Message, ToolSpec
+from r2v.wire.message import Message, ToolSpec
 
 REPLY_FORMAT = (
     "You act through tools, one call in each reply. Reply with exactly one JSON object on one line "
@@ -34,7 +34,7 @@ _NOTHING = "(nothing)"
 def system_prompt(messages: Sequence[Message], tools: Sequence[ToolSpec], actions: Actions = "text") -> str:
     """The conversation's own system messages, then how to act, with the tools where they are not called natively.
     Empty where there are neither."""
-    parts = [message.content for message in messages if message.role == "system"]
+    parts = [message.text for message in messages if message.role == "system"]
     if tools and actions == "tools":
         parts.append(CALL_FORMAT)
     elif tools:
@@ -52,7 +52,7 @@ def system_prompt(messages: Sequence[Message], tools: Sequence[ToolSpec], action
 def turns(messages: Sequence[Message]) -> list[dict[str, str]]:
     """The conversation without its system messages, in the roles user and assistant; tool results are the user's."""
     return [
-        {"role": "assistant" if message.role == "assistant" else "user", "content": message.content or _NOTHING}
+        {"role": "assistant" if message.role == "assistant" else "user", "content": message.text or _NOTHING}
         for message in messages
         if message.role != "system"
     ]

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from r2v.llm.providers.prices import TokenCounts
-from r2v.llm.types import Message, Request
+from r2v.llm.types import Request
 from r2v.randomness import Key, digest
+from r2v.wire.message import Message
 
 RequestIdentity = tuple[str, int, str]
 """(conversation, turn, SHA-256 of the body): what is paid for once, whatever the number of attempts."""

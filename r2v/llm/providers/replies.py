@@ -43,5 +43,5 @@ def _token_counts(request: Request, verdict: RequestVerdict) -> TokenCounts:
     if verdict.tokens is not None:
         return verdict.tokens
     return TokenCounts(
-        fresh=sum(count_tokens(message.content) for message in request.messages), output=count_tokens(verdict.text)
+        fresh=sum(count_tokens(message.text) for message in request.messages), output=count_tokens(verdict.text)
     )

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from r2v.llm.types import ToolSpec
+from r2v.wire.message import ToolSpec
 
 _EMPTY: dict[str, Any] = {"type": "object", "properties": {}}
 

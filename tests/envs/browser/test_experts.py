@@ -10,7 +10,8 @@ from r2v.envs.browser import surface
 from r2v.envs.browser.experts import EXPERTS, next_call
 from r2v.envs.browser.miniwob_tasks import MINIWOB_TASKS
 from r2v.envs.browser.reading import read_page
-from r2v.llm.types import Message, Request
+from r2v.llm.types import Request
+from r2v.wire.message import Message
 
 LOGIN = """goal: Enter the username "ju'an" and the password "Jc" into the text fields and press login.
 error: TimeoutError: slow

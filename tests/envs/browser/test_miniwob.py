@@ -18,8 +18,9 @@ from r2v.envs.browser.chromium import find_chromium, require_extra
 from r2v.envs.browser.miniwob import MiniWoB
 from r2v.envs.guard import GuardedEnv
 from r2v.errors import UsageError
-from r2v.llm.types import Message, Request
+from r2v.llm.types import Request
 from r2v.perturb import wrap
+from r2v.wire.message import Message
 from tests.envs.browser import real_browser
 from tests.envs.remembered import Remembered
 

@@ -11,7 +11,8 @@ from r2v.envs.base import Task
 from r2v.envs.swe import SweBench
 from r2v.envs.swe.home import swebench_home
 from r2v.envs.swe.recipes import line_of, recipe_of, recipes
-from r2v.llm.types import Message, Request
+from r2v.llm.types import Request
+from r2v.wire.message import Message
 from tests import trust
 from tests.envs.swe.made import SUBMIT, bash, graded, walls
 

@@ -24,9 +24,10 @@ from r2v.hrl.models.roles import Roles, build_roles
 from r2v.hrl.rollout.generator import GenerationRequest, Generator
 from r2v.hrl.tasks.prompts import Prompter
 from r2v.llm.local.backend import LocalBackend
-from r2v.llm.types import Message, Request
+from r2v.llm.types import Request
 from r2v.policy.export import export
 from r2v.policy.load import Loaded, load_policy
+from r2v.wire.message import Message
 
 from ..playing import PROBLEMS, build, save_model, settings, stirred, tokenizer
 

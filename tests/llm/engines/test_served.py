@@ -17,8 +17,9 @@ from r2v.llm.engines.served import Served
 from r2v.llm.engines.servers import ExternalServer, OwnServer
 from r2v.llm.local.wording import TokenReplies
 from r2v.llm.providers.remote import Unanswered
-from r2v.llm.types import Message, Reply, Request
+from r2v.llm.types import Reply, Request
 from r2v.llm.waves import Waves
+from r2v.wire.message import Message
 from tests.llm.engines.stub_server import END, stub_engine
 from tests.llm.engines.test_servers import MODEL
 

@@ -16,8 +16,9 @@ import pytest
 
 from r2v.emulator import Emulator, Fault, Lifecycle
 from r2v.errors import Interrupted
-from r2v.llm.types import Message, Request
+from r2v.llm.types import Request
 from r2v.llm.waves import Waves
+from r2v.wire.message import Message
 from tests.llm.talk import HeldLifecycle, converse, environment, killed, play, remote
 
 BOTH = ("openai", "anthropic")

@@ -8,7 +8,8 @@ from r2v.llm.providers.openai_bodies import chat_body, response_answer, response
 from r2v.llm.providers.prices import Rate
 from r2v.llm.providers.provider_requests import make_request
 from r2v.llm.providers.registry.shape import RequestShape
-from r2v.llm.types import Message, Request, ToolSpec
+from r2v.llm.types import Request
+from r2v.wire.message import Message, ToolSpec
 
 RATE = Rate(model="m", input=1.0, output=2.0, batch=0.5, cached=0.1, write_5m=1.0, write_1h=1.0)
 REQUEST = Request(

@@ -19,8 +19,9 @@ from r2v.llm.providers.prices import TokenCounts, rate_of
 from r2v.llm.providers.provider import BatchLimits, BatchState, CallResult
 from r2v.llm.providers.provider_requests import ProviderRequest, RequestVerdict, ResultLine
 from r2v.llm.providers.remote import ProviderRemote
-from r2v.llm.types import Message, Request
+from r2v.llm.types import Request
 from r2v.llm.waves import Waves
+from r2v.wire.message import Message
 from tests.llm.talk import environment, remote
 from tests.trust import drawn
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from r2v.llm.providers.tool_calls import action_schema, action_text, parameters_of, without_wrapper
-from r2v.llm.types import ToolSpec
+from r2v.wire.message import ToolSpec
 
 TOOL = ToolSpec(
     name="reply",

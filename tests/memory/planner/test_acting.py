@@ -11,7 +11,7 @@ import torch
 
 from r2v.config import Config, PolicyConfig, Price, load
 from r2v.llm.local.backend import LocalBackend
-from r2v.llm.types import Message, Request, ScoreRequest
+from r2v.llm.types import Request, ScoreRequest
 from r2v.memory.acting_report import acting_verdict
 from r2v.memory.configured import acting_job
 from r2v.memory.planner.acting import ActingJob, acting_memory, left_to, plan_acting, roles
@@ -23,6 +23,7 @@ from r2v.policy.load import Loaded, load_policy
 from r2v.policy.shared_base import acting_policy
 from r2v.verifier.model import VerifierBackend, VerifierModel, save
 from r2v.verifier.model import load as load_verifier
+from r2v.wire.message import Message
 from tests import tiny_models
 
 ROWS, PROMPT, ACTION, RANK = 24, 180, 12, 8

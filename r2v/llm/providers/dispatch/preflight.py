@@ -19,7 +19,8 @@ from r2v.llm.providers.dispatch.result_handler import Spawn, WallClock, account_
 from r2v.llm.providers.provider import Provider, ProviderFault
 from r2v.llm.providers.provider_requests import ProviderRequest, make_request
 from r2v.llm.providers.spending.budget import SpendTracker
-from r2v.llm.types import Message, Request
+from r2v.llm.types import Request
+from r2v.wire.message import Message
 
 _WORDS, _OUTPUT = "Reply with the word ok.", 16
 _TOO_SHORT = re.compile(r"max_(completion_|output_)?tokens|output limit", re.I)

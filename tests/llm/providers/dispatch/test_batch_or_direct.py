@@ -15,7 +15,8 @@ from r2v.llm.providers.provider_requests import ProviderRequest, make_request, r
 from r2v.llm.providers.spending.budget import SharedBudget, SpendTracker
 from r2v.llm.providers.spending.journal import Journal
 from r2v.llm.providers.spending.journal_state import JournalState
-from r2v.llm.types import Message, Request
+from r2v.llm.types import Request
+from r2v.wire.message import Message
 from tests.llm.talk import MODELS
 
 PAGE = "a page of the site " * 300

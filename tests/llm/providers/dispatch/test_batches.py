@@ -21,8 +21,9 @@ from r2v.llm.providers.openai import OpenAI
 from r2v.llm.providers.prices import Rate, TokenCounts, rate_of
 from r2v.llm.providers.provider import BatchState
 from r2v.llm.providers.remote import ProviderRemote
-from r2v.llm.types import Message, Request
+from r2v.llm.types import Request
 from r2v.llm.waves import Waves
+from r2v.wire.message import Message
 from tests.llm.talk import MODELS, QUICK, converse, environment, play, remote
 
 COUNT, TURNS = 6, 2

@@ -1,0 +1,288 @@
+"""Actions: a reply as the tool calls that it makes and the thought before them, in whichever form the model gave them.
+
+    read_actions(reply.message, {"get", "submit"})      # Actions(lines=('{"tool":"get","id":"r2"}',), thought="...")
+
+Native calls come first; then the forms in which servers without a parser leave calls in the text. Only a name among the
+request's tools makes a call of a text: prose that happens to hold JSON stays prose.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from r2v.wire.message import Message, Refusal, Text, ToolCall
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Actions:
+    """A reply's actions, one line of JSON each, in the order in which they are to be executed; none where the reply
+    holds none, and `text` then is what it says. `thought` was said before, or beside them."""
+
+    lines: tuple[str, ...] = ()
+    text: str = ""
+    thought: str = ""
+
+
+_THOUGHT = re.compile(
+    r"<(think|thinking|thought|reasoning|analysis)>(.*?)(?:</\1>|\Z)|\[THINK\](.*?)(?:\[/THINK\]|\Z)"
+    r"|<\|channel\|>analysis<\|message\|>(.*?)(?:<\|end\|>|(?=<\|start\|>|<\|channel\|>)|\Z)"
+    r"|<\|START_THINKING\|>(.*?)(?:<\|END_THINKING\|>|\Z)|<seed:think>(.*?)(?:</seed:think>|\Z)"
+    r"|\u25c1think\u25b7(.*?)(?:\u25c1/think\u25b7|\Z)",
+    re.S,
+)
+_OPEN_THOUGHT = re.compile(r"\A(.*?)</(?:think|thinking|thought|seed:think)>", re.S)
+"""A thought whose opening mark stood at the end of the prompt."""
+_HARMONY = re.compile(r"<\|(?:start|channel|constrain|message|end|return|call)\|>")
+_HARMONY_CALL = re.compile(
+    r"(?:<\|start\|>assistant)?\s*(?:<\|channel\|>\w+\s+)?to=([\w.-]+)[^{<]*(?:<\|constrain\|>\w*|<\|channel\|>\w+|"
+    r"\s|code|json)*<\|message\|>(.*?)(?:<\|call\|>|<\|end\|>|<\|return\|>|\Z)",
+    re.S,
+)
+_TAGGED = re.compile(
+    r"<(tool_call|function_call|tool_use|action|toolcall)>(.*?)(?:</\1>|\Z)"
+    r"|<\|tool_call\|>(.*?)(?:<\|/?tool_call\|?>|<\|end_of_tool_call\|>|\Z)"
+    r"|<\|tool_call_start\|>(.*?)(?:<\|tool_call_end\|>|\Z)|<\|python_tag\|>(.*?)(?:<\|eo[mt]_id\|>|\Z)"
+    r"|<\|START_ACTION\|>(.*?)(?:<\|END_ACTION\|>|\Z)|\[TOOL_CALLS?\](.*?)(?:\[/TOOL_CALLS?\]|</s>|\Z)",
+    re.S,
+)
+_XML_CALL = re.compile(
+    r"<(?:function|invoke)(?:=\"?([\w.-]+)\"?|\s+name=\"([\w.-]+)\")\s*>(.*?)(?:</(?:function|invoke)>|\Z)", re.S
+)
+_XML_ARGUMENT = re.compile(
+    r"<parameter(?:=\"?([\w.-]+)\"?|\s+name=\"([\w.-]+)\"[^>]*)>\n?(.*?)\n?(?:</parameter>|(?=<parameter)|\Z)", re.S
+)
+_KEYED_ARGUMENT = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.S)
+_NAMED_CALL = re.compile(
+    r"<\|tool_call_begin\|>\s*(?:functions\.)?([\w.-]+?)(?::\d+)?\s*<\|tool_call_argument_begin\|>(.*?)"
+    r"(?:<\|tool_call_end\|>|\Z)"
+    r"|<\uff5ctool\u2581call\u2581begin\uff5c>(?:function)?(?:<\uff5ctool\u2581sep\uff5c>)?([\w.-]+)"
+    r"(?:\s*```json\s*|<\uff5ctool\u2581sep\uff5c>)(.*?)(?:```)?\s*(?:<\uff5ctool\u2581call\u2581end\uff5c>|\Z)",
+    re.S,
+)
+_FENCE = re.compile(r"```[\w-]*\s*\n(.*?)(?:\n\s*```|\Z)", re.S)
+_PYTHON_CALL = re.compile(r"\A\[?\s*([A-Za-z_][\w.]*)\s*\((.*)\)\s*\]?\Z", re.S)
+_KEYWORD = re.compile(r"([A-Za-z_]\w*)\s*=\s*(\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|[^,()]+)\s*(?:,|\Z)")
+_NAMES = ("name", "tool_name", "function_name", "function", "tool", "action", "recipient_name")
+_ARGUMENTS = ("arguments", "parameters", "args", "input", "tool_input", "action_input", "kwargs")
+_WRAPPERS = ("action", "function", "tool_call", "function_call", "tool_calls", "call", "calls", "actions", "tool_uses")
+
+
+def read_actions(message: Message, tools: Collection[str]) -> Actions:
+    """The actions in a reply, where there are tools to call: their names. Without tools, its text alone."""
+    thought, text = split_thought(_words(message))
+    thought = "\n".join(part for part in (message.thought, thought) if part)
+    if message.calls:
+        lines = tuple(_renamed(call, tools).line for call in message.calls)
+        return Actions(lines=lines, text="\n".join(lines), thought="\n".join(part for part in (thought, text) if part))
+    if not tools:
+        return Actions(text=text, thought=thought)
+    if (plain := _plain(text, tools)) is not None:
+        return Actions(lines=(plain,), text=plain, thought=thought)
+    calls = next((calls for form in _FORMS if (calls := list(form(text, tools)))), [])
+    if not calls:
+        bare = _HARMONY.sub("", text.rpartition("<|message|>")[2]).strip() if "<|message|>" in text else _unfenced(text)
+        return Actions(text=bare, thought=thought)
+    lines = tuple(call.line for call in calls)
+    return Actions(lines=lines, text="\n".join(lines), thought=thought)
+
+
+def _words(message: Message) -> str:
+    if isinstance(message.content, str):
+        return message.content
+    return "\n".join(part.text for part in message.parts if isinstance(part, (Text, Refusal)))
+
+
+def split_thought(text: str) -> tuple[str, str]:
+    """A text as (thought, the rest): thoughts that a server left in it between their marks."""
+    thoughts = list[str]()
+
+    def take(match: re.Match[str]) -> str:
+        thoughts.extend(group.strip() for group in match.groups()[1:] if group)
+        return ""
+
+    rest = _THOUGHT.sub(take, text) if "<" in text or "[THINK]" in text or "\u25c1" in text else text
+    if (match := _OPEN_THOUGHT.match(rest)) is not None:
+        thoughts.insert(0, match[1].strip())
+        rest = rest[match.end() :]
+    return "\n".join(filter(None, thoughts)), rest.strip() if thoughts or rest != text else rest
+
+
+def _unfenced(text: str) -> str:
+    """The text without blanks, and without the code fence that is around all of it."""
+    lines = text.strip().splitlines()
+    fenced = len(lines) >= 3 and lines[0].startswith("```") and lines[-1] == "```"
+    return "\n".join(lines[1:-1] if fenced else lines).strip()
+
+
+def _plain(text: str, tools: Collection[str]) -> str | None:
+    """The text where it is R2V's own form of an action, to the byte: what is stored is what the model said."""
+    bare = _unfenced(text)
+    value = _json(bare)
+    if isinstance(value, dict) and isinstance(value.get("tool"), str) and value["tool"] in tools:
+        wrapped = any(isinstance(value.get(name), (dict, str)) for name in ("arguments", "parameters"))
+        return None if wrapped and len(value) == 2 else bare
+    return None
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _name(text: object, tools: Collection[str]) -> str | None:
+    """A tool's name as models spell it: `functions.get`, `get<|channel|>commentary`, `default_api:get`."""
+    if not isinstance(text, str):
+        return None
+    bare = text.partition("<|")[0].strip()
+    if bare in tools:
+        return bare
+    return next((end for mark in (".", ":", "/", "__") if (end := bare.rpartition(mark)[2]) in tools), None)
+
+
+def _renamed(call: ToolCall, tools: Collection[str]) -> ToolCall:
+    name = _name(call.name, tools)
+    return call if name is None else ToolCall(name=name, arguments=call.arguments, id=call.id, custom=call.custom)
+
+
+def _call_of(value: Any, tools: Collection[str], deep: int = 0) -> Iterator[ToolCall]:
+    """The calls in a JSON value: an object that names a tool and its arguments, in any of the usual words, or wraps
+    such objects."""
+    if isinstance(value, list):
+        for item in value:
+            yield from _call_of(item, tools, deep + 1)
+        return
+    if not isinstance(value, dict) or deep > 4:
+        return
+    for key in _NAMES:
+        if (name := _name(value.get(key), tools)) is None:
+            continue
+        given = [value[word] for word in _ARGUMENTS if word in value]
+        rest = {word: item for word, item in value.items() if word != key}
+        beside = rest.keys() - set(_ARGUMENTS) - {"id", "type", "index", "call_id"}
+        arguments = given[0] if given and not beside else _without_nulls(rest)
+        yield _call(name, arguments)
+        return
+    for key in _WRAPPERS:
+        if isinstance(value.get(key), (dict, list)):
+            yield from _call_of(value[key], tools, deep + 1)
+            return
+    if len(value) == 1:  # {"get": {"id": "r2"}}
+        ((key, inner),) = value.items()
+        if (name := _name(key, tools)) is not None and isinstance(inner, dict):
+            yield _call(name, inner)
+
+
+def _without_nulls(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments without those that are null: a schema that requires all of them gives null for one left out."""
+    return {name: value for name, value in arguments.items() if value is not None}
+
+
+def _call(name: str, arguments: Any) -> ToolCall:
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    return ToolCall(name=name, arguments=text)
+
+
+def _tagged(text: str, tools: Collection[str]) -> Iterator[ToolCall]:
+    """Calls between marks: Hermes and Qwen, Llama, Mistral, Granite, Command, GLM."""
+    for match in _TAGGED.finditer(text):
+        inner = next((group for group in match.groups()[1:] if group), match[0] if match[1] is None else "").strip()
+        yield from _inner_calls(inner, tools)
+
+
+def _inner_calls(inner: str, tools: Collection[str]) -> Iterator[ToolCall]:
+    value = _json(_unfenced(inner))
+    if value is not None:
+        yield from _call_of(value, tools)
+    elif pairs := _KEYED_ARGUMENT.findall(inner):  # GLM: the name, then keys and values
+        if (name := _name(inner.partition("<")[0].strip(), tools)) is not None:
+            yield _call(name, {key.strip(): _value(item) for key, item in pairs})
+    elif match := re.match(r"\s*([\w.-]+)\s*(?:\[ARGS\])?\s*(\{.*\})\s*\Z", inner, re.S):  # Mistral: name{...}
+        if (name := _name(match[1], tools)) is not None:
+            yield _call(name, match[2])
+    elif xml := list(_xml(inner, tools)):
+        yield from xml
+    else:
+        values = [call for found in _objects(inner) for call in _call_of(found, tools)]
+        yield from values or _python(inner, tools)
+
+
+def _xml(text: str, tools: Collection[str]) -> Iterator[ToolCall]:
+    """`<function=get><parameter=id>r2</parameter></function>`, and Anthropic's and MiniMax's `<invoke name="get">`."""
+    for match in _XML_CALL.finditer(text):
+        name = _name(match[1] or match[2], tools)
+        if name is None:
+            continue
+        pairs = _XML_ARGUMENT.findall(match[3])
+        yield _call(name, {key or named: _value(item) for key, named, item in pairs} if pairs else match[3].strip())
+
+
+def _named(text: str, tools: Collection[str]) -> Iterator[ToolCall]:
+    """Calls with the name between marks: Kimi, DeepSeek."""
+    for kimi, given, deepseek, arguments in _NAMED_CALL.findall(text):
+        if (name := _name(kimi or deepseek, tools)) is not None:
+            yield _call(name, (given or arguments).strip())
+
+
+def _harmony(text: str, tools: Collection[str]) -> Iterator[ToolCall]:
+    """gpt-oss: `<|channel|>commentary to=functions.get <|constrain|>json<|message|>{...}`."""
+    for named, arguments in _HARMONY_CALL.findall(text):
+        if (name := _name(named, tools)) is not None:
+            yield _call(name, arguments.strip())
+
+
+def _fenced(text: str, tools: Collection[str]) -> Iterator[ToolCall]:
+    """A call in a code block of a longer text: the last, if there are several."""
+    calls = [list(_inner_calls(block.strip(), tools)) for block in _FENCE.findall(text)]
+    yield from next((found for found in reversed(calls) if found), [])
+
+
+def _bare(text: str, tools: Collection[str]) -> Iterator[ToolCall]:
+    """An object somewhere in the text: the last that is a call, as models think aloud before it."""
+    calls = [list(_call_of(value, tools)) for value in _objects(text)]
+    yield from next((found for found in reversed(calls) if found), [])
+
+
+def _python(text: str, tools: Collection[str]) -> Iterator[ToolCall]:
+    """`get(id="r2")`, the whole text, as Llama and Gemma write calls."""
+    match = _PYTHON_CALL.match(_HARMONY.sub("", _unfenced(text)))
+    if match is not None and (name := _name(match[1], tools)) is not None:
+        arguments = {key: _value(value) for key, value in _KEYWORD.findall(match[2])}
+        if arguments or not match[2].strip():
+            yield _call(name, arguments)
+
+
+def _react(text: str, tools: Collection[str]) -> Iterator[ToolCall]:
+    """`Action: get` and `Action Input: {...}` on lines of their own."""
+    match = re.search(r"^\s*Action:\s*([\w.-]+)\s*\n\s*Action Input:\s*(.*)", text, re.S | re.M)
+    if match is not None and (name := _name(match[1], tools)) is not None:
+        value = next(_objects(match[2]), None)
+        yield _call(name, match[2].strip() if value is None else value)
+
+
+_FORMS = (_harmony, _named, _tagged, _xml, _fenced, _bare, _react, _python)
+
+
+def _value(text: str) -> Any:
+    """An argument written as text: JSON where it is a number, a list, an object or a quoted text, else itself."""
+    stripped = text.strip()
+    if len(stripped) >= 2 and stripped[0] == stripped[-1] == "'":
+        return stripped[1:-1]
+    value = _json({"True": "true", "False": "false", "None": "null"}.get(stripped, stripped))
+    return text if value is None and stripped not in ("None", "null") else value
+
+
+def _objects(text: str) -> Iterator[Any]:
+    """The objects and lists of JSON in a text, from left to right; what lies inside one is not looked at again."""
+    decoder, start = json.JSONDecoder(), 0
+    while (opening := re.compile(r"[\[{]").search(text, start)) is not None:
+        try:
+            value, start = decoder.raw_decode(text, opening.start())
+            yield value
+        except (ValueError, RecursionError):
+            start = opening.start() + 1

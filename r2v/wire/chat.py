@@ -1,0 +1,434 @@
+"""Chat Completions, the format of OpenAI's older endpoint and of nearly every other server.
+
+    body = write_request(request)                   # POST /v1/chat/completions
+    reply = read_reply(answer)
+    reply = read_stream(read_events(chunks))
+
+Forms of other servers are read too: `reasoning_content` and `reasoning` (thoughts), `function_call` (the oldest tool
+call), arguments as an object, content in parts, an `error` beside or in place of choices, a message of Ollama's without
+choices.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from r2v.wire.errors import WireError, read_error
+from r2v.wire.exchange import Finish, Usage, WireReply, WireRequest, mapping, usage_of
+from r2v.wire.message import (
+    Message,
+    Part,
+    Refusal,
+    Role,
+    Text,
+    Thinking,
+    Tool,
+    ToolCall,
+    ToolResult,
+    ToolSpec,
+    Unknown,
+)
+from r2v.wire.sse import DONE, Event, write_event
+
+Json = dict[str, Any]
+PATH = "/v1/chat/completions"
+
+_ROLES: dict[str, Role] = {
+    "system": "system",
+    "developer": "developer",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+    "function": "tool",
+}
+_THOUGHTS = ("reasoning_content", "reasoning")
+_REQUEST = ("model", "messages", "tools")
+_FINISH: dict[str, Finish] = {
+    "length": "length",
+    "max_tokens": "length",
+    "content_filter": "refusal",
+    "refusal": "refusal",
+    "error": "error",
+}
+
+
+class NotThisFormat(ValueError):
+    """A value that is no request, message or reply of the format, with the reason."""
+
+
+def read_request(body: Mapping[str, Any]) -> WireRequest:
+    """The request in a body. Raises NotThisFormat."""
+    messages = body.get("messages")
+    if not isinstance(messages, list):
+        raise NotThisFormat("messages: a list of messages is required")
+    return WireRequest(
+        model=str(body.get("model") or ""),
+        messages=tuple(read_message(message, f"messages[{index}]") for index, message in enumerate(messages)),
+        tools=tuple(map(read_tool, body.get("tools") or ())),
+        options={name: value for name, value in body.items() if name not in _REQUEST},
+    )
+
+
+def write_request(request: WireRequest) -> Json:
+    """The body of a request."""
+    body: Json = {"model": request.model, "messages": [write_message(message) for message in request.conversation]}
+    body |= request.options
+    return body | ({"tools": [write_tool(tool) for tool in request.tools]} if request.tools else {})
+
+
+def read_message(value: Any, where: str = "message") -> Message:
+    """One message. Raises NotThisFormat."""
+    fields = mapping(value)
+    role = _ROLES.get(str(fields.get("role")))
+    if role is None:
+        raise NotThisFormat(f"{where}: role {fields.get('role')!r:.40}; allowed: {', '.join(_ROLES)}")
+    content = read_content(fields.get("content"), f"{where}: content")
+    extra = {name: item for name, item in fields.items() if name not in ("role", "content")}
+    if fields["role"] == "function":
+        extra["role"] = "function"
+    if role == "tool":
+        ids = extra.pop("tool_call_id", None)
+        result = ToolResult(call_id=ids if isinstance(ids, str) else "", content=_plain(content))
+        if ids is None:
+            extra["tool_call_id"] = None
+        return Message(role=role, content=(result,), extra=extra)
+    parts = list(_assistant_parts(extra, where)) if role == "assistant" else []
+    if not parts:
+        if content is None or role == "assistant" and not isinstance(content, str):
+            extra["content"] = None if content is None else "parts"
+        return Message(role=role, content=content or "", extra=extra)
+    return Message(role=role, content=_around(content, parts, extra), extra=extra)
+
+
+def _around(content: str | tuple[Part, ...] | None, parts: list[Part], extra: Json) -> tuple[Part, ...]:
+    """Thoughts, then the text, then the calls; how the text was given where it holds none is kept."""
+    if not content:
+        extra["content"] = content
+    elif not isinstance(content, str):
+        extra["content"] = "parts"
+    texts = (Text(text=content),) if isinstance(content, str) and content else content or ()
+    thoughts = [part for part in parts if isinstance(part, Thinking)]
+    return (*thoughts, *texts, *(part for part in parts if not isinstance(part, Thinking)))
+
+
+def _plain(content: str | tuple[Part, ...] | None) -> str | tuple[Text | Unknown, ...]:
+    if content is None or isinstance(content, str):
+        return content or ""
+    return tuple(part for part in content if isinstance(part, (Text, Unknown)))
+
+
+def _assistant_parts(extra: Json, where: str) -> Iterator[Part]:
+    """Thoughts, calls and refusal of an assistant's message; their fields are taken out of `extra`."""
+    for name in _THOUGHTS:
+        if isinstance(extra.get(name), str) and extra[name]:
+            yield Thinking(text=extra.pop(name), extra={"field": name})
+            break
+    calls = extra.get("tool_calls")
+    if isinstance(calls, list) and calls:
+        del extra["tool_calls"]
+        for call in calls:
+            yield read_call(call, where)
+    elif isinstance(extra.get("function_call"), Mapping):
+        yield read_call({"function": extra.pop("function_call"), "oldest": True}, where)
+    if isinstance(extra.get("refusal"), str) and extra["refusal"]:
+        yield Refusal(text=extra.pop("refusal"))
+
+
+def read_call(value: Any, where: str = "tool call") -> ToolCall:
+    """One tool call, of a function or of a custom tool. Raises NotThisFormat."""
+    call = mapping(value)
+    custom = call.get("type") == "custom"
+    inner = mapping(call.get("custom" if custom else "function")) or call
+    name, arguments = inner.get("name"), inner.get("input" if custom else "arguments")
+    if not isinstance(name, str) or not name:
+        raise NotThisFormat(f"{where}: a tool call without a name")
+    extra: Json = {key: item for key, item in call.items() if key not in ("id", "function", "custom", "name")}
+    more = {key: item for key, item in inner.items() if key not in ("name", "arguments", "input")}
+    if more and inner is not call:
+        extra["function"] = more
+    if not isinstance(arguments, str):
+        extra["arguments"] = arguments
+        arguments = json.dumps({} if arguments is None else arguments, ensure_ascii=False)
+    call_id = call.get("id")
+    return ToolCall(
+        name=name, arguments=arguments, id=call_id if isinstance(call_id, str) else "", custom=custom, extra=extra
+    )
+
+
+def read_content(content: Any, where: str = "content") -> str | tuple[Part, ...] | None:
+    """Text, or parts. Raises NotThisFormat."""
+    if content is None or isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise NotThisFormat(f"{where} is {type(content).__name__}; allowed: text, a list of parts")
+    return tuple(read_part(part, where) for part in content)
+
+
+def read_part(value: Any, where: str = "part") -> Part:
+    """One part of a content. Raises NotThisFormat."""
+    if isinstance(value, str):
+        return Text(text=value, extra={"bare": True})
+    if not isinstance(value, Mapping):
+        raise NotThisFormat(f"{where} holds {type(value).__name__}; allowed: text, objects")
+    rest = {name: item for name, item in value.items() if name not in ("type", "text")}
+    if value.get("type", "text") in ("text", "input_text", "output_text") and isinstance(value.get("text"), str):
+        kind = {} if value.get("type") == "text" else {"type": value.get("type")}
+        return Text(text=value["text"], extra=rest | kind)
+    if value.get("type") == "refusal" and isinstance(value.get("refusal"), str):
+        return Refusal(
+            text=value["refusal"], extra={name: rest[name] for name in rest if name != "refusal"} | {"part": 1}
+        )
+    if value.get("type") == "thinking":  # Mistral nests parts in it
+        inner = value.get("thinking")
+        words = inner if isinstance(inner, str) else "".join(str(mapping(part).get("text", "")) for part in inner or ())
+        return Thinking(text=words, extra={"value": value})
+    return Unknown(value=dict(value))
+
+
+def write_message(message: Message) -> Json:
+    """One message."""
+    extra = dict(message.extra)
+    role = extra.pop("role", message.role)
+    if message.role == "tool":
+        result = next((part for part in message.parts if isinstance(part, ToolResult)), ToolResult(call_id=""))
+        content: Any = result.content if isinstance(result.content, str) else [write_part(p) for p in result.content]
+        named = {} if "tool_call_id" in extra or role == "function" else {"tool_call_id": result.call_id}
+        return {"role": role, "content": content, **named, **_without_null_id(extra)}
+    if isinstance(message.content, str):
+        return {"role": role, "content": message.content, **extra}
+    written: Json = {"role": role, "content": _written_content(message, extra)}
+    for part in message.content:
+        if isinstance(part, Thinking) and "value" not in part.extra and part.text:
+            written[str(part.extra.get("field", _THOUGHTS[0]))] = part.text
+        elif isinstance(part, Refusal) and "part" not in part.extra:
+            written["refusal"] = part.text
+    calls = [part for part in message.content if isinstance(part, ToolCall)]
+    if calls and calls[0].extra.get("oldest"):
+        written["function_call"] = write_call(calls[0])["function"]
+    elif calls:
+        written["tool_calls"] = [write_call(call) for call in calls]
+    return written | extra
+
+
+def _without_null_id(extra: Json) -> Json:
+    return {name: item for name, item in extra.items() if name != "tool_call_id" or item is not None}
+
+
+def _written_content(message: Message, extra: Json) -> Any:
+    """The content as it was given; where none was, text, or parts that are more than text."""
+    parts = message.parts
+    inside = [part for part in parts if isinstance(part, (Text, Unknown)) or {"part", "value"} & part.extra.keys()]
+    held = extra.pop("content", None)
+    if not inside:
+        return held
+    if (
+        held == "parts"
+        or message.role != "assistant"
+        or any(not isinstance(part, Text) or part.extra for part in inside)
+    ):
+        return [write_part(part) for part in inside]
+    return "\n".join(part.text for part in inside if isinstance(part, Text))
+
+
+def write_part(part: Part) -> Any:
+    """One part of a content."""
+    if isinstance(part, Text):
+        return part.text if part.extra.get("bare") else {"type": "text", "text": part.text} | part.extra
+    if isinstance(part, Refusal):
+        return {"type": "refusal", "refusal": part.text} | {n: v for n, v in part.extra.items() if n != "part"}
+    if isinstance(part, Thinking):
+        return part.extra["value"]
+    return dict(part.value) if isinstance(part, Unknown) else {"type": "text", "text": ""}
+
+
+def write_call(call: ToolCall) -> Json:
+    """One tool call."""
+    extra = dict(call.extra)
+    key = "custom" if call.custom else "function"
+    arguments = extra.pop("arguments", call.arguments)
+    inner = {"name": call.name, "input" if call.custom else "arguments": arguments} | extra.pop("function", {})
+    extra.pop("oldest", None)
+    return {"id": call.id, "type": key, key: inner} | extra
+
+
+def read_tool(value: Any) -> Tool:
+    """One tool of a request; of a kind that is no function, as it came."""
+    tool = mapping(value)
+    inner = tool.get("function")
+    if tool.get("type", "function") != "function" or not isinstance(inner, Mapping) or not inner.get("name"):
+        return Unknown(value=dict(tool))
+    known = ("name", "description", "parameters")
+    extra: Json = {key: item for key, item in tool.items() if key not in ("type", "function")}
+    more = {key: item for key, item in inner.items() if key not in known or item is None}
+    return ToolSpec(
+        name=str(inner["name"]),
+        description=str(inner.get("description") or ""),
+        parameters=dict(mapping(inner.get("parameters"))),
+        extra=extra | ({"function": more} if more else {}),
+    )
+
+
+def write_tool(tool: Tool) -> Json:
+    """One tool of a request."""
+    if isinstance(tool, Unknown):
+        return dict(tool.value)
+    extra = dict(tool.extra)
+    described = {"description": tool.description} if tool.description else {}
+    shaped = {"parameters": tool.parameters} if tool.parameters else {}
+    function = {"name": tool.name, **described, **shaped, **extra.pop("function", {})}
+    return {"type": "function", "function": function} | extra
+
+
+def read_reply(body: Any) -> WireReply:
+    """The reply in an answer of status 200. Raises NotThisFormat where it is none, and no error either."""
+    fields = mapping(body)
+    choice = mapping(next(iter(fields.get("choices") or ()), None))
+    failed = fields.get("error") or choice.get("error")
+    value = choice.get("message") or choice.get("delta") or fields.get("message")
+    error = read_error(None, {"error": failed}) if failed else None
+    if not isinstance(value, Mapping):
+        if isinstance(choice.get("text"), str):  # the completions endpoint, or a server that mixes both up
+            value = {"content": choice["text"]}
+        elif error is None and not choice:
+            raise NotThisFormat(f"no choices in it; it has {', '.join(map(str, fields)) or 'nothing'}"[:200])
+    message = read_message({"role": "assistant", **mapping(value)} | {"role": "assistant"}, "the reply")
+    reason = choice.get("finish_reason") or fields.get("done_reason")
+    finish = _FINISH.get(str(reason).lower(), "stop")
+    if any(isinstance(part, Refusal) for part in message.parts):
+        finish = "refusal"
+    if finish == "error" and error is None:
+        error = WireError(codes=("server_error",), message="the reply broke off (finish_reason error)")
+    known = ("id", "model", "choices", "usage", "error")
+    return WireReply(
+        message=message,
+        finish="error" if error is not None else finish,
+        usage=usage_of(fields.get("usage")) or usage_of({k: v for k, v in fields.items() if k.endswith("eval_count")}),
+        id=str(fields.get("id") or ""),
+        model=str(fields.get("model") or ""),
+        error=error,
+        extra={name: item for name, item in fields.items() if name not in known} | _reason(reason),
+    )
+
+
+def _reason(reason: Any) -> Json:
+    return {"finish_reason": reason} if isinstance(reason, str) else {}
+
+
+def finish_word(reply: WireReply) -> str:
+    """The finish_reason of a reply."""
+    if reply.finish == "stop":
+        return "tool_calls" if reply.message.calls else "stop"
+    return {"refusal": "content_filter", "error": "error"}.get(reply.finish, "length")
+
+
+def write_reply(reply: WireReply, created: int) -> Json:
+    """The answer that holds a reply. created: seconds of the epoch."""
+    message = write_message(reply.message)
+    refusal = message.get("refusal")
+    return {
+        "id": reply.id,
+        "object": "chat.completion",
+        "created": created,
+        "model": reply.model,
+        "choices": [
+            {
+                "index": 0,
+                "message": message | {"content": None if refusal else message["content"], "refusal": refusal},
+                "logprobs": None,
+                "finish_reason": finish_word(reply),
+            }
+        ],
+    } | ({} if reply.usage is None else {"usage": write_usage(reply.usage)})
+
+
+def write_usage(usage: Usage) -> Json:
+    """A usage object."""
+    prompt, output = usage.input or 0, usage.output or 0
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": output,
+        "total_tokens": prompt + output,
+        "prompt_tokens_details": {"cached_tokens": usage.cached},
+    }
+
+
+def read_stream(events: Iterable[Event]) -> WireReply:
+    """The reply that a stream adds up to, as `read_reply` reads it; a stream that ends early is an error."""
+    head: Json = {}
+    message: Json = {}
+    calls: dict[int, Json] = {}
+    reason, usage, ended, error = None, None, False, None
+    for event in events:
+        chunk = event.json
+        if chunk is None:
+            ended = ended or event.data.strip() == "[DONE]"
+            continue
+        error = error or chunk.get("error")
+        head = head or {"id": chunk.get("id"), "model": chunk.get("model")}
+        usage = chunk.get("usage") or usage
+        choice = mapping(next(iter(chunk.get("choices") or ()), None))
+        reason = choice.get("finish_reason") or reason
+        for name, value in mapping(choice.get("delta")).items():
+            if name == "tool_calls":
+                for call in value or ():
+                    _add_call(calls, call)
+            elif isinstance(value, str) and name != "role":
+                message[name] = (message.get(name) or "") + value
+            elif value is not None:
+                message[name] = value
+    if calls:
+        message["tool_calls"] = [calls[index] for index in sorted(calls)]
+    if reason is None and error is None and not ended:
+        error = {"code": "server_error", "message": "the stream ended before its end"}
+    body = {**head, "choices": [{"message": message, "finish_reason": reason}], "usage": usage}
+    return read_reply(body | ({"error": error} if error else {}))
+
+
+def _add_call(calls: dict[int, Json], delta: Mapping[str, Any]) -> None:
+    index = delta.get("index")
+    place = index if isinstance(index, int) else len(calls)
+    call = calls.setdefault(place, {"function": {"name": "", "arguments": ""}})
+    call |= {name: item for name, item in delta.items() if name not in ("index", "function") and item}
+    for name, text in mapping(delta.get("function")).items():
+        if isinstance(text, str):
+            call["function"][name] = call["function"].get(name, "") + text
+        elif text is not None:
+            call["function"][name] = text
+
+
+def write_stream(reply: WireReply, created: int, *, with_usage: bool) -> Iterator[bytes]:
+    """The events of a reply. with_usage: `stream_options.include_usage` was asked for."""
+    head = {"id": reply.id, "object": "chat.completion.chunk", "created": created, "model": reply.model}
+
+    def chunk(delta: Json, reason: str | None = None) -> bytes:
+        return write_event({**head, "choices": [{"index": 0, "delta": delta, "finish_reason": reason}]})
+
+    yield chunk({"role": "assistant", "content": ""})
+    index = 0
+    for part in reply.message.parts:
+        if isinstance(part, Thinking) and part.text:
+            yield chunk({_THOUGHTS[0]: part.text})
+        elif isinstance(part, Refusal):
+            yield chunk({"refusal": part.text})
+        elif isinstance(part, Text) and part.text:
+            for piece in pieces(part.text):
+                yield chunk({"content": piece})
+        elif isinstance(part, ToolCall):
+            written = write_call(part)
+            opening = {**written, "index": index, "function": {**written["function"], "arguments": ""}}
+            yield chunk({"tool_calls": [opening]})
+            for piece in pieces(part.arguments):
+                yield chunk({"tool_calls": [{"index": index, "function": {"arguments": piece}}]})
+            index += 1
+    yield chunk({}, finish_word(reply))
+    if with_usage and reply.usage is not None:
+        yield write_event({**head, "choices": [], "usage": write_usage(reply.usage)})
+    yield DONE
+
+
+def pieces(text: str, size: int = 24) -> Iterator[str]:
+    """A text in the pieces that a stream sends."""
+    for start in range(0, len(text), size):
+        yield text[start : start + size]

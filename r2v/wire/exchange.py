@@ -1,0 +1,173 @@
+"""A request and a reply, as all wire formats give them, and the tokens that a reply counts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from r2v.wire.errors import WireError
+from r2v.wire.message import Extra, Message, Tool, ToolSpec, Unknown, functions_of
+
+Finish = Literal["stop", "length", "context", "refusal", "error"]
+"""Why a reply ends: its maker was done, or called a tool; at the limit on its tokens; where the model's context ends;
+refused, by the model or by a filter; broken off by the server."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenCounts:
+    """The tokens of one answer, by what they cost. Each prompt token is in exactly one of the first four."""
+
+    fresh: int = 0
+    """Prompt tokens at the full price."""
+    cached: int = 0
+    """Read from the provider's prompt cache."""
+    write_5m: int = 0
+    """Written to the provider's shorter prompt cache: five minutes at Anthropic, half an hour at OpenAI."""
+    write_1h: int = 0
+    """Written to a cache that lasts an hour."""
+    output: int = 0
+    """Tokens of the reply and of the thoughts before it."""
+
+    @property
+    def input(self) -> int:
+        """All prompt tokens."""
+        return self.fresh + self.cached + self.write_5m + self.write_1h
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Usage:
+    """Tokens as a reply reports them. None: it does not say. `input` are all prompt tokens, cached ones among them."""
+
+    input: int | None = None
+    output: int | None = None
+    cached: int = 0
+    write_5m: int = 0
+    write_1h: int = 0
+
+    @property
+    def whole(self) -> bool:
+        """True if both prompt and reply are counted."""
+        return self.input is not None and self.output is not None
+
+    def counts(self, own_input: int, own_output: int) -> TokenCounts:
+        """The tokens by price, with our own counts for those that are not reported."""
+        prompt = own_input if self.input is None else self.input
+        cached = min(self.cached, prompt)
+        written = min(self.write_5m + self.write_1h, prompt - cached)
+        write_1h = min(self.write_1h, written)
+        return TokenCounts(
+            fresh=prompt - cached - written,
+            cached=cached,
+            write_5m=written - write_1h,
+            write_1h=write_1h,
+            output=own_output if self.output is None else self.output,
+        )
+
+
+def whole_number(value: object) -> int | None:
+    """A token count as servers write it (50, 50.0, "50"); None for what is none."""
+    if isinstance(value, str) and value.strip().isdecimal():
+        return int(value)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e12:
+        return None
+    return int(value)
+
+
+def first_number(fields: Mapping[str, Any], *names: str) -> int | None:
+    """The first of these fields that holds a token count."""
+    return next((number for name in names if (number := whole_number(fields.get(name))) is not None), None)
+
+
+def mapping(value: object) -> Mapping[str, Any]:
+    """The value where it is an object, else an empty one."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def usage_of(value: object) -> Usage | None:
+    """The usage object of a reply, under the names of any of the formats; None where there is none.
+
+    The formats differ in whether cached tokens are part of the prompt's: only Messages counts them apart, and says so
+    by its own names.
+    """
+    fields = mapping(value)
+    if not fields:
+        return None
+    details = mapping(fields.get("prompt_tokens_details")) or mapping(fields.get("input_tokens_details"))
+    prompt = first_number(fields, "prompt_tokens", "input_tokens", "prompt_eval_count")
+    output = first_number(fields, "completion_tokens", "output_tokens", "eval_count")
+    total = whole_number(fields.get("total_tokens"))
+    if output is None and prompt is not None and total is not None and total >= prompt:
+        output = total - prompt
+    if prompt is None and output is not None and total is not None and total >= output:
+        prompt = total - output
+    if "cache_read_input_tokens" in fields or "cache_creation_input_tokens" in fields:
+        return _messages_usage(fields, prompt, output)
+    if prompt is None and output is None:
+        return None
+    return Usage(
+        input=prompt,
+        output=output,
+        cached=first_number(details, "cached_tokens") or first_number(fields, "prompt_cache_hit_tokens") or 0,
+        write_5m=first_number(details, "cache_write_tokens") or 0,
+    )
+
+
+def _messages_usage(fields: Mapping[str, Any], fresh: int | None, output: int | None) -> Usage:
+    read = whole_number(fields.get("cache_read_input_tokens")) or 0
+    written = whole_number(fields.get("cache_creation_input_tokens")) or 0
+    hour = whole_number(mapping(fields.get("cache_creation")).get("ephemeral_1h_input_tokens"))
+    # without a breakdown, count all writes as the dearer kind: our requests ask for the one-hour cache
+    hour = written if hour is None else min(hour, written)
+    prompt = None if fresh is None else fresh + read + written
+    return Usage(input=prompt, output=output, cached=read, write_5m=written - hour, write_1h=hour)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WireRequest:
+    """A request in any of the formats.
+
+    `system`: the prompt that Messages and Responses have beside the conversation. `options`: all fields but model,
+    messages, system and tools, as they came.
+    """
+
+    model: str
+    messages: tuple[Message, ...]
+    system: Message | None = None
+    tools: tuple[Tool, ...] = ()
+    options: Extra = field(default_factory=dict, hash=False)
+
+    @property
+    def conversation(self) -> tuple[Message, ...]:
+        """The messages, a system prompt first."""
+        return self.messages if self.system is None else (self.system, *self.messages)
+
+    @property
+    def functions(self) -> tuple[ToolSpec, ...]:
+        """The functions that may be called: of the request, of namespaces and of items that add tools."""
+        added = [part.value for message in self.messages for part in message.parts if isinstance(part, Unknown)]
+        more = (Unknown(value=value) for value in added if value.get("type") == "additional_tools")
+        return functions_of((*self.tools, *more))
+
+    @property
+    def max_tokens(self) -> int | None:
+        """The limit on the reply, thoughts included; None where there is none."""
+        return first_number(self.options, "max_tokens", "max_completion_tokens", "max_output_tokens")
+
+    @property
+    def stream(self) -> bool:
+        """True if the reply is to come as a stream."""
+        return self.options.get("stream") is True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WireReply:
+    """A reply in any of the formats. `error`: the server says that it failed, be it under status 200."""
+
+    message: Message
+    finish: Finish = "stop"
+    usage: Usage | None = None
+    id: str = ""
+    model: str = ""
+    error: WireError | None = None
+    extra: Extra = field(default_factory=dict, hash=False)

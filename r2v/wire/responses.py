@@ -1,0 +1,364 @@
+"""Responses, OpenAI's newer format: a conversation is a list of items, of which messages are one kind.
+
+Each item is a `Message` of its own: a call, its output and a thought stand apart, as they came. A message that holds
+several parts, from elsewhere, is written as several items.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from r2v.wire.chat import NotThisFormat, pieces, read_call, read_part
+from r2v.wire.errors import WireError, read_error
+from r2v.wire.exchange import Finish, Usage, WireReply, WireRequest, mapping, usage_of
+from r2v.wire.message import (
+    Message,
+    Part,
+    Refusal,
+    Role,
+    Text,
+    Thinking,
+    Tool,
+    ToolCall,
+    ToolResult,
+    ToolSpec,
+    Unknown,
+)
+from r2v.wire.sse import Event, write_event
+
+Json = dict[str, Any]
+PATH = "/v1/responses"
+
+_ROLES: tuple[Role, ...] = ("system", "developer", "user", "assistant", "tool")
+_REQUEST = ("model", "input", "instructions", "tools")
+_CALLS = {"function_call": False, "custom_tool_call": True}
+"""Type of a call -> True if it is of a custom tool."""
+_OUTPUTS = {f"{name}_output": custom for name, custom in _CALLS.items()}
+_REASONS: dict[str, Finish] = {"max_output_tokens": "length", "max_tokens": "length", "content_filter": "refusal"}
+
+
+def read_request(body: Mapping[str, Any]) -> WireRequest:
+    """The request in a body. Raises NotThisFormat."""
+    items = body.get("input")
+    if isinstance(items, str):
+        items = [{"role": "user", "content": items}]
+    if not isinstance(items, list):
+        raise NotThisFormat("input: text or a list of items is required")
+    system = body.get("instructions")
+    return WireRequest(
+        model=str(body.get("model") or ""),
+        messages=tuple(read_item(item, f"input[{index}]") for index, item in enumerate(items)),
+        system=Message(role="system", content=system) if isinstance(system, str) else None,
+        tools=tuple(map(read_tool, body.get("tools") or ())),
+        options={name: value for name, value in body.items() if name not in _REQUEST},
+    )
+
+
+def write_request(request: WireRequest) -> Json:
+    """The body of a request."""
+    body: Json = {"model": request.model, "input": [item for m in request.messages for item in write_items(m)]}
+    if request.system is not None:
+        body["instructions"] = request.system.text
+    body |= request.options
+    return body | ({"tools": [write_tool(tool) for tool in request.tools]} if request.tools else {})
+
+
+def read_item(value: Any, where: str = "item") -> Message:
+    """One item. Raises NotThisFormat."""
+    item = mapping(value)
+    kind = item.get("type", "message")
+    rest = {name: field for name, field in item.items() if name != "type"}
+    if kind in _CALLS:
+        named = {name: field for name, field in rest.items() if name != "call_id"}
+        custom = _CALLS[kind]
+        call = read_call({**named, "type": "custom" if custom else "function", "id": item.get("call_id")}, where)
+        kept = {
+            name: field for name, field in named.items() if name not in ("name", "input" if custom else "arguments")
+        }
+        changed = {name: field for name, field in call.extra.items() if name == "arguments"}
+        part = ToolCall(name=call.name, arguments=call.arguments, id=call.id, custom=custom, extra=kept | changed)
+        return Message(role="assistant", content=(part,))
+    if kind in _OUTPUTS:
+        result = ToolResult(
+            call_id=str(rest.pop("call_id", "")),
+            content=_output(rest.pop("output", ""), where),
+            custom=_OUTPUTS[kind],
+            extra=rest,
+        )
+        return Message(role="tool", content=(result,))
+    if kind == "reasoning":
+        words = [mapping(part).get("text") for part in [*(item.get("summary") or ()), *(item.get("content") or ())]]
+        opaque = rest.pop("encrypted_content", None)
+        kept = rest if opaque is not None or "encrypted_content" not in item else {**rest, "encrypted_content": None}
+        return Message(
+            role="assistant",
+            content=(Thinking(text="\n".join(filter(None, words)), opaque=opaque, extra=kept),),
+        )
+    role = item.get("role")
+    if kind != "message":
+        side: Role = role if role in _ROLES else "assistant" if str(kind).endswith("_call") else "user"
+        return Message(role=side, content=(Unknown(value=dict(item)),))
+    if role not in _ROLES:
+        raise NotThisFormat(f"{where}: role {role!r:.40}; allowed: {', '.join(_ROLES)}")
+    content = item.get("content")
+    extra = {name: field for name, field in item.items() if name not in ("role", "content")}
+    if isinstance(content, str):
+        return Message(role=role, content=content, extra=extra)
+    if not isinstance(content, list):
+        raise NotThisFormat(f"{where}: content is {type(content).__name__}; allowed: text, a list of parts")
+    return Message(role=role, content=tuple(_read_part(part, role, where) for part in content), extra=extra)
+
+
+def _output(value: Any, where: str) -> str | tuple[Text | Unknown, ...]:
+    if isinstance(value, list):
+        parts = tuple(_read_part(part, "user", where) for part in value)
+        return tuple(part for part in parts if isinstance(part, (Text, Unknown)))
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def write_items(message: Message) -> list[Json]:
+    """A message as items: what it says between its calls and thoughts is one message each time."""
+    if isinstance(message.content, str):
+        return [{"role": message.role, "content": message.content, **message.extra}]
+    items, said = list[Json](), list[Json]()
+
+    def close() -> None:
+        if said:
+            items.append({"role": message.role, "content": said.copy(), **message.extra})
+            said.clear()
+
+    for part in message.content:
+        if isinstance(part, Text) or isinstance(part, Unknown) and message.extra.get("type") == "message":
+            said.append(_part(part, message.role))
+        elif isinstance(part, Refusal):
+            said.append({"type": "refusal", "refusal": part.text} | _without(part.extra, "part"))
+        else:
+            close()
+            items += _item(part)
+    close()
+    return items or [{"role": message.role, "content": [], **message.extra}]
+
+
+def _item(part: Part) -> list[Json]:
+    match part:
+        case ToolCall():
+            return [_call_item(part)]
+        case ToolResult():
+            return [_output_item(part)]
+        case Thinking():
+            return _reasoning_item(part)
+        case Unknown():
+            return [dict(part.value)]
+    return []
+
+
+def _without(fields: Json, name: str) -> Json:
+    return {key: value for key, value in fields.items() if key != name}
+
+
+def _call_item(call: ToolCall) -> Json:
+    extra = dict(call.extra)
+    arguments = extra.pop("arguments", call.arguments)
+    if call.custom:
+        return {"type": "custom_tool_call", "call_id": call.id, "name": call.name, "input": arguments} | extra
+    return {"type": "function_call", "call_id": call.id, "name": call.name, "arguments": arguments} | extra
+
+
+def _output_item(result: ToolResult) -> Json:
+    content = result.content
+    output: Any = content if isinstance(content, str) else [_part(part, "user") for part in content]
+    kind = "custom_tool_call_output" if result.custom else "function_call_output"
+    return {"type": kind, "call_id": result.call_id, "output": output} | result.extra
+
+
+def _reasoning_item(thought: Thinking) -> list[Json]:
+    """A thought as an item; one that another format's model had, and no field of this one holds, is left out."""
+    if not thought.extra and thought.opaque is None:
+        return []
+    opaque = {} if thought.opaque is None else {"encrypted_content": thought.opaque}
+    return [{"type": "reasoning", "summary": [], **opaque} | thought.extra]
+
+
+def _part(part: Part, role: Role) -> Any:
+    if isinstance(part, Text):
+        kind = _kind(role)
+        return part.text if part.extra.get("bare") else {"type": kind, "text": part.text} | part.extra
+    return dict(part.value) if isinstance(part, Unknown) else {}
+
+
+def _read_part(value: Any, role: Role, where: str) -> Part:
+    part = read_part(value, where)
+    if isinstance(part, Text) and part.extra.get("type") == _kind(role):
+        return Text(text=part.text, extra=_without(part.extra, "type"))
+    return part
+
+
+def _kind(role: Role) -> str:
+    return "output_text" if role == "assistant" else "input_text"
+
+
+def read_tool(value: Any) -> Tool:
+    """One tool of a request; of a kind that is no function, as it came."""
+    tool = mapping(value)
+    if tool.get("type") != "function" or not tool.get("name"):
+        return Unknown(value=dict(tool))
+    known = ("type", "name", "description", "parameters")
+    return ToolSpec(
+        name=str(tool["name"]),
+        description=str(tool.get("description") or ""),
+        parameters=dict(mapping(tool.get("parameters"))),
+        extra={name: field for name, field in tool.items() if name not in known or (name != "type" and field is None)},
+    )
+
+
+def write_tool(tool: Tool) -> Json:
+    """One tool of a request."""
+    if isinstance(tool, Unknown):
+        return dict(tool.value)
+    described = {"description": tool.description} if tool.description else {}
+    shaped = {"parameters": tool.parameters} if tool.parameters else {}
+    return {"type": "function", "name": tool.name, **described, **shaped} | tool.extra
+
+
+def read_reply(body: Any) -> WireReply:
+    """The reply in an answer of status 200. Raises NotThisFormat where it is none, and no error either."""
+    fields = mapping(body)
+    output, status = fields.get("output"), fields.get("status")
+    error = read_error(None, {"error": fields["error"]}) if fields.get("error") else None
+    if error is None and status in ("failed", "cancelled"):
+        error = WireError(codes=("server_error",), message=f"the response is {status}")
+    if not isinstance(output, list) and error is None:
+        raise NotThisFormat(f"no output in it; it has {', '.join(map(str, fields)) or 'nothing'}"[:200])
+    items = [read_item(item, "output") for item in output or ()]
+    parts = tuple(part for item in items for part in item.parts)
+    reason = mapping(fields.get("incomplete_details")).get("reason")
+    finish: Finish = _REASONS.get(str(reason), "length" if status == "incomplete" else "stop")
+    if any(isinstance(part, Refusal) for part in parts):
+        finish = "refusal"
+    known = ("id", "model", "output", "usage", "error")
+    return WireReply(
+        message=Message(role="assistant", content=parts),
+        finish="error" if error is not None else finish,
+        usage=usage_of(fields.get("usage")),
+        id=str(fields.get("id") or ""),
+        model=str(fields.get("model") or ""),
+        error=error,
+        extra={name: field for name, field in fields.items() if name not in known},
+    )
+
+
+def write_reply(reply: WireReply, created: int) -> Json:
+    """The answer that holds a reply. created: seconds of the epoch."""
+    reasons = {"length": "max_output_tokens", "context": "max_output_tokens", "refusal": "content_filter"}
+    refused = any(isinstance(part, Refusal) for part in reply.message.parts)
+    reason = None if refused else reasons.get(reply.finish)
+    return {
+        "id": reply.id,
+        "object": "response",
+        "created_at": created,
+        "status": "incomplete" if reason else "completed",
+        "error": None,
+        "incomplete_details": {"reason": reason} if reason else None,
+        "instructions": None,
+        "metadata": {},
+        "model": reply.model,
+        "output": _output_items(reply),
+        "parallel_tool_calls": True,
+        "temperature": 1.0,
+        "tool_choice": "auto",
+        "tools": [],
+        "top_p": 1.0,
+    } | ({} if reply.usage is None else {"usage": write_usage(reply.usage)})
+
+
+def _output_items(reply: WireReply) -> list[Json]:
+    """The items of a reply, each with an id and a status, as clients of this format expect them."""
+    items = []
+    for number, item in enumerate(write_items(reply.message)):
+        kind = item.get("type", "message")
+        if kind == "message":
+            if not item["content"]:
+                continue
+            notes: Json = {"annotations": []}
+            content = [part | notes if part["type"] == "output_text" else part for part in item["content"]]
+            item = item | {"content": content}
+        status = {} if kind == "reasoning" else {"status": "completed"}
+        items.append({"type": kind, "id": f"{kind[:2]}_{reply.id}_{number}", **status} | item)
+    return items
+
+
+def write_usage(usage: Usage) -> Json:
+    """A usage object."""
+    prompt, output = usage.input or 0, usage.output or 0
+    return {
+        "input_tokens": prompt,
+        "input_tokens_details": {"cached_tokens": usage.cached, "cache_write_tokens": usage.write_5m},
+        "output_tokens": output,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": prompt + output,
+    }
+
+
+def read_stream(events: Iterable[Event]) -> WireReply:
+    """The reply that a stream adds up to: its last event holds the whole; where that never comes, the items that were
+    done, with an error."""
+    done: list[Any] = []
+    head: Json = {}
+    for event in events:
+        value = event.json or {}
+        kind, response = value.get("type") or event.name, value.get("response")
+        if kind == "response.output_item.done":
+            done.append(value.get("item"))
+        elif kind in ("response.completed", "response.incomplete", "response.failed") and isinstance(response, Mapping):
+            return read_reply({**response, "output": response.get("output") or done})
+        elif kind == "error":
+            return read_reply({**head, "output": done, "error": value.get("error") or value})
+        elif isinstance(response, Mapping):
+            head = dict(response)
+    return read_reply({**head, "output": done, "error": {"code": "server_error", "message": "the stream ended early"}})
+
+
+def write_stream(reply: WireReply, created: int) -> Iterator[bytes]:
+    """The events of a reply."""
+    whole = write_reply(reply, created)
+    number = 0
+
+    def event(kind: str, **fields: Any) -> bytes:
+        nonlocal number
+        number += 1
+        return write_event({"type": kind, "sequence_number": number - 1, **fields}, name=kind)
+
+    opening = {**whole, "status": "in_progress", "output": [], "incomplete_details": None, "usage": None}
+    yield event("response.created", response=opening)
+    yield event("response.in_progress", response=opening)
+    for index, item in enumerate(whole["output"]):
+        where = {"item_id": item["id"], "output_index": index}
+        yield event("response.output_item.added", output_index=index, item=_opened(item))
+        for place, part in enumerate(item.get("content") or () if item["type"] == "message" else ()):
+            at = {**where, "content_index": place}
+            stem = "response.output_text" if part["type"] == "output_text" else "response.refusal"
+            field = "text" if part["type"] == "output_text" else "refusal"
+            more: Json = {"logprobs": []} if field == "text" else {}
+            yield event("response.content_part.added", **at, part={**part, field: ""})
+            for piece in pieces(part[field]):
+                yield event(f"{stem}.delta", **at, delta=piece, **more)
+            yield event(f"{stem}.done", **at, **{field: part[field]}, **more)
+            yield event("response.content_part.done", **at, part=part)
+        if item["type"] in _CALLS:
+            custom = _CALLS[item["type"]]
+            field = "input" if custom else "arguments"
+            stem = "custom_tool_call_input" if custom else "function_call_arguments"
+            for piece in pieces(item[field]):
+                yield event(f"response.{stem}.delta", **where, delta=piece)
+            named = {} if custom else {"name": item["name"]}
+            yield event(f"response.{stem}.done", **where, **named, **{field: item[field]})
+        yield event("response.output_item.done", output_index=index, item=item)
+    yield event(f"response.{whole['status']}", response=whole)
+
+
+def _opened(item: Json) -> Json:
+    """An item as its first event shows it: without what follows in pieces."""
+    emptied: Json = {name: type(item[name])() for name in ("content", "arguments", "input") if name in item}
+    return {**item, **emptied} | ({"status": "in_progress"} if "status" in item else {})

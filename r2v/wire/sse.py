@@ -1,0 +1,69 @@
+"""Server-sent events: how the three formats stream.
+
+for event in read_events(chunks): ...       # Event(name="message_start", data='{"type": ...}')
+write_event({"type": "ping"}, name="ping")  # b'event: ping\\ndata: {"type":"ping"}\\n\\n'
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+DONE = b"data: [DONE]\n\n"
+"""The end of a stream of Chat Completions."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Event:
+    """One event; `name` is empty where the stream names none."""
+
+    name: str
+    data: str
+
+    @property
+    def json(self) -> dict[str, Any] | None:
+        """Its data as an object; None for `[DONE]` and for what is none."""
+        try:
+            value = json.loads(self.data)
+        except (ValueError, RecursionError):
+            return None
+        return value if isinstance(value, dict) else None
+
+
+def read_events(chunks: Iterable[bytes]) -> Iterator[Event]:
+    """The events of a stream, however its bytes are cut; comments are dropped. An event that ends with the stream, and
+    not with an empty line, counts: servers forget it."""
+    name, data = "", list[str]()
+    for line in _lines(chunks):
+        if not line:
+            if data:
+                yield Event(name=name, data="\n".join(data))
+            name, data = "", []
+        elif not line.startswith(":"):
+            field, _, value = line.partition(":")
+            value = value.removeprefix(" ")
+            if field == "event":
+                name = value
+            elif field == "data":
+                data.append(value)
+    if data:
+        yield Event(name=name, data="\n".join(data))
+
+
+def _lines(chunks: Iterable[bytes]) -> Iterator[str]:
+    rest = b""
+    for chunk in chunks:
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            yield line.removesuffix(b"\r").decode(errors="replace")
+    if rest:
+        yield rest.removesuffix(b"\r").decode(errors="replace")
+
+
+def write_event(data: Any, *, name: str = "") -> bytes:
+    """One event as it goes over the wire."""
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    head = f"event: {name}\n" if name else ""
+    return f"{head}data: {text}\n\n".encode(errors="replace")
