@@ -38,7 +38,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from r2v.llm.providers.dispatch.batch_polling import pause_of
 from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
-from r2v.llm.providers.prices import Rate, TokenCounts, rate_of
+from r2v.llm.providers.prices import Rate, rate_of
 from r2v.llm.providers.provider import BatchLimits, BatchState, CallResult
 from r2v.llm.providers.provider_requests import ProviderRequest, RequestVerdict, ResultLine
 from r2v.llm.providers.remote import ProviderRemote
@@ -46,6 +46,7 @@ from r2v.llm.types import ChatModel, Request
 from r2v.llm.waves import Waves
 from r2v.randomness import generator
 from r2v.rollout.model_factory import WIDEST
+from r2v.wire.exchange import TokenCounts
 from r2v.wire.message import Message
 from tests.llm.jumping import JumpingLoop
 

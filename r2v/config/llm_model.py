@@ -46,6 +46,8 @@ class ModelConfig:
     """Whether prompts bear Anthropic's cache marks."""
     batch: bool | None = _unset()
     """Whether it can be asked by provider batches."""
+    in_turn: bool | None = _unset()
+    """Whether it takes only conversations of user and assistant in turn; null: learned from its refusals."""
     batch_price: NotNegative | None = _unset()
     """Factor on the price in a batch; 0.5: half the price."""
     cached_price: NotNegative | None = _unset()

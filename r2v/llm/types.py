@@ -54,6 +54,11 @@ class ScoreReply:
     tokens_in: int = 0
 
 
+ModelOutcome = Literal["refused", "truncated", "overflowed", "silent"]
+"""Why a model gave no action: it or a filter refused; its tokens were spent on thoughts; the prompt was longer than its
+context; its answers were empty."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sample:
     """One completion. `logprobs`, `entropies` (nats) and `margins` (the likeliest token's probability less the
@@ -66,6 +71,10 @@ class Sample:
     entropies: tuple[float, ...] = ()
     margins: tuple[float, ...] = ()
     finish_reason: Literal["stop", "length", "error"] = "stop"
+    more: tuple[str, ...] = ()
+    """Actions that were called together with `text`, to be executed after it."""
+    message: Message | None = None
+    """The completion as its model gave it, with native calls and thoughts; None where it is text."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

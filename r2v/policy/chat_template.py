@@ -19,7 +19,7 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from r2v.errors import UsageError
-from r2v.llm.providers.message_format import REPLY_FORMAT, system_prompt
+from r2v.llm.providers.bodies import REPLY_FORMAT, system_prompt
 from r2v.log import logger
 from r2v.wire.message import Message, ToolSpec
 

@@ -15,7 +15,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from r2v.llm.providers.message_format import system_prompt
+from r2v.llm.providers.bodies import system_prompt
 from r2v.llm.types import ChatModel, Reply, Request
 from r2v.policy.chat_template import say_once
 from r2v.policy.half_elision import ELIDED, HalfElision, without_middle

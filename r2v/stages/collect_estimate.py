@@ -21,10 +21,11 @@ from r2v.data.store import TrajectoryStore
 from r2v.envs.base import Benchmark, Demonstrated, load_benchmark
 from r2v.envs.guard import guarded_expert
 from r2v.errors import UsageError
+from r2v.llm.providers.bodies import system_prompt, turns
 from r2v.llm.providers.dispatch.batch_polling import USUAL_WAIT
-from r2v.llm.providers.message_format import system_prompt, turns
-from r2v.llm.providers.prices import Rate, TokenCounts, prices_version
+from r2v.llm.providers.prices import Rate, prices_version
 from r2v.llm.providers.provider_requests import turn_of
+from r2v.llm.providers.registry.shape import RequestShape
 from r2v.llm.providers.teacher import asked_rate
 from r2v.llm.scripted import ScriptedBackend
 from r2v.llm.types import Reply, Request
@@ -32,6 +33,7 @@ from r2v.rollout.actors import GreedyActor, PricedModel
 from r2v.rollout.model_factory import conversations_of, engine, teacher_name
 from r2v.rollout.session import EpisodeSpec, RolloutWorld, play_many
 from r2v.stages import collect
+from r2v.wire.exchange import TokenCounts
 
 SAMPLE = 24
 """Episodes that are played to see how long they are."""
@@ -64,7 +66,7 @@ class _Counting:
 
 
 def _tokens(request: Request) -> int:
-    num_bytes = sum(len(turn["content"].encode()) for turn in turns(request.messages))
+    num_bytes = sum(len(turn.text.encode()) for turn in turns(request, RequestShape()))
     return (num_bytes + len(system_prompt(request.messages, request.tools).encode())) // _BYTES
 
 

@@ -20,7 +20,7 @@ from statistics import fmean
 
 from r2v.data.episode import Episode
 from r2v.errors import EnvironmentFault
-from r2v.llm.providers.prices import Rate, TokenCounts, prices_version
+from r2v.llm.providers.prices import Rate, prices_version
 from r2v.llm.providers.remote import Unanswered
 from r2v.llm.types import ScoreRequest
 from r2v.llm.waves import Waves
@@ -29,6 +29,7 @@ from r2v.randomness import generator
 from r2v.verifier.corruptions import corrupt
 from r2v.verifier.judge import Judge, question
 from r2v.verifier.labels import Context, VerifierExample, blamed, outcome_examples
+from r2v.wire.exchange import TokenCounts
 
 _BYTES, _REPLY = 3, 8
 """Bytes in a token, and tokens in a judge's reply, about."""

@@ -220,7 +220,7 @@ def _written_content(message: Message, extra: Json) -> Any:
     """The content as it was given; where none was, text, or parts that are more than text."""
     parts = message.parts
     inside = [part for part in parts if isinstance(part, (Text, Unknown)) or {"part", "value"} & part.extra.keys()]
-    held = extra.pop("content", None)
+    held = extra.pop("content", "")
     if not inside:
         return held
     if (
@@ -335,7 +335,11 @@ def write_reply(reply: WireReply, created: int) -> Json:
         "choices": [
             {
                 "index": 0,
-                "message": message | {"content": None if refusal else message["content"], "refusal": refusal},
+                "message": message
+                | {
+                    "content": None if refusal else message["content"] or (None if reply.message.calls else ""),
+                    "refusal": refusal,
+                },
                 "logprobs": None,
                 "finish_reason": finish_word(reply),
             }

@@ -69,7 +69,7 @@ class WireError:
             return "overflow"
         if codes & _ACCOUNT or self.status in (401, 402, 403):
             return "retry" if self.status == 429 and codes & _RETRY else "account"
-        if self.status is not None and 400 <= self.status < 500:
+        if self.status is not None and 300 <= self.status < 500:
             return "retry" if self.status in (408, 409, 425, 429) else "refused"
         if codes & _RETRY or self.status is None or self.status >= 500:
             return "retry" if codes & _RETRY or not self._says_invalid else "refused"

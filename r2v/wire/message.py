@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]
@@ -48,7 +48,7 @@ class ToolCall:
     of a custom tool (`custom`), which takes free text."""
 
     name: str
-    arguments: str = "{}"
+    arguments: str = ""
     id: str = ""
     custom: bool = False
     extra: Extra = field(default_factory=dict, hash=False)
@@ -110,8 +110,8 @@ class Message:
 
     @property
     def text(self) -> str:
-        """Its words and its calls, as lines, without thoughts."""
-        return self.content if isinstance(self.content, str) else _joined(self.content)
+        """Its calls as lines, where it has any, else its words; thoughts are neither."""
+        return self.content if isinstance(self.content, str) else _joined(self.calls or self.content)
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:
@@ -134,6 +134,53 @@ def _joined(content: str | tuple[Part, ...]) -> str:
         elif isinstance(part, (Text, Refusal, ToolResult)) and part.text:
             lines.append(part.text)
     return "\n".join(lines)
+
+
+_KINDS: dict[str, type[Part]] = {
+    "text": Text,
+    "thinking": Thinking,
+    "refusal": Refusal,
+    "call": ToolCall,
+    "result": ToolResult,
+    "unknown": Unknown,
+}
+"""Word in a file -> part."""
+
+
+def to_json(message: Message) -> dict[str, Any]:
+    """A message as R2V's files hold it, whichever format it came in: `{"role": ..., "content": text or parts}`, each
+    part with its kind under `part` and the fields that are not empty."""
+    more = {"extra": dict(message.extra)} if message.extra else {}
+    content = message.content
+    return {
+        "role": message.role,
+        "content": content if isinstance(content, str) else list(map(_part_json, content)),
+    } | more
+
+
+def _part_json(part: Part) -> dict[str, Any]:
+    kind = next(word for word, cls in _KINDS.items() if isinstance(part, cls))
+    values = {item.name: getattr(part, item.name) for item in fields(part)}
+    if isinstance(values.get("content"), tuple):
+        values["content"] = [_part_json(inner) for inner in values["content"]]
+    return {"part": kind} | {name: value for name, value in values.items() if value or name in ("text", "name")}
+
+
+def from_json(value: dict[str, Any]) -> Message:
+    """Inverse of `to_json`. Raises KeyError, TypeError or ValueError for what it never wrote."""
+    content = value["content"]
+    return Message(
+        role=value["role"],
+        content=content if isinstance(content, str) else tuple(map(_part_of, content)),
+        extra=value.get("extra", {}),
+    )
+
+
+def _part_of(value: dict[str, Any]) -> Any:
+    given = {name: item for name, item in value.items() if name != "part"}
+    if isinstance(given.get("content"), list):
+        given["content"] = tuple(map(_part_of, given["content"]))
+    return _KINDS[value["part"]](**given)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

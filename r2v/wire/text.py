@@ -36,5 +36,5 @@ def sendable_json(value: Any) -> Any:
 
 
 def visible(text: str) -> str:
-    """The text; `BLANK` for one without a visible character."""
-    return text if text.strip() else BLANK
+    """The text as it can be sent; `BLANK` for one without a visible character."""
+    return sendable(text) if text.strip() else BLANK

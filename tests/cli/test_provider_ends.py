@@ -17,9 +17,10 @@ from r2v.cli.main import main
 from r2v.data.registry import DataRegistry
 from r2v.emulator import Emulator, Fault, Lifecycle
 from r2v.emulator.ledger import Bill
-from r2v.llm.providers.prices import TokenCounts, rate_of
+from r2v.llm.providers.prices import rate_of
 from r2v.llm.providers.spending.project import ProjectLedger
 from r2v.randomness import digest
+from r2v.wire.exchange import TokenCounts
 from tests import trust
 from tests.llm.talk import MODELS, environment, paid_turns
 

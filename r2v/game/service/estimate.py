@@ -15,7 +15,7 @@ from r2v.game.play.players import Agent, ModelAgent
 from r2v.game.play.records import Interaction
 from r2v.game.service.jobs import BatchJob
 from r2v.game.service.provider_setup import rate_of_agent
-from r2v.llm.providers.prices import TokenCounts
+from r2v.wire.exchange import TokenCounts
 
 MESSAGE_TOKENS = 60
 """Tokens of a message, where nothing else is said: three or four sentences."""

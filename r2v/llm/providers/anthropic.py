@@ -6,32 +6,36 @@ another host is refused, since the request would carry the key there.
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from r2v.errors import EnvironmentFault, UsageError
-from r2v.llm.providers.classify import anthropic_answer, anthropic_line, read_line
+from r2v.llm.providers.bodies import message_body
 from r2v.llm.providers.keys import announce, read_key
-from r2v.llm.providers.message_format import system_prompt, turns
 from r2v.llm.providers.prices import Rate
 from r2v.llm.providers.provider import (
     BatchLimits,
     BatchState,
     CallResult,
     LineSplitter,
-    ProviderFault,
     fault_of,
+    require_answer,
     seconds_of,
+    server_time,
+    unreadable,
 )
-from r2v.llm.providers.provider_requests import ProviderRequest, ResultLine, with_mark
+from r2v.llm.providers.provider_requests import ProviderRequest, RequestVerdict, ResultLine, with_mark
 from r2v.llm.providers.registry.table import own_keys
-from r2v.llm.providers.tool_calls import action_schema, parameters_of
+from r2v.llm.providers.verdicts import anthropic_line, read_line
 from r2v.llm.types import Request
+from r2v.wire import anthropic as messages
+from r2v.wire.exchange import whole_number
+from r2v.wire.text import sendable_json
 
 if TYPE_CHECKING:
     from anthropic import AsyncAnthropic
@@ -49,7 +53,7 @@ class Anthropic:
     """
 
     name = "anthropic"
-    limits = BatchLimits(requests=100_000, bytes=256_000_000, endpoint="/v1/messages", uploads=False)
+    limits = BatchLimits(requests=100_000, bytes=256_000_000, endpoint=messages.PATH, uploads=False)
 
     def __init__(
         self,
@@ -65,36 +69,16 @@ class Anthropic:
         if not self._key and not keyless:
             raise UsageError(f"teacher.provider=anthropic: {variable} is not set in the environment")
         self._rate, self._base_url, self._timeout, self._variable = rate, base_url, timeout, variable
+        self.in_turn = rate.shape.in_turn
         self._client: AsyncAnthropic | None = None
 
     def request_body(self, request: Request) -> Mapping[str, Any]:
-        """The params of a message. The system prompt, which all conversations share, is cached for an hour."""
-        shape = self._rate.shape
-        body: dict[str, Any] = {
-            "model": self._rate.model,
-            "messages": turns(request.messages),
-            "max_tokens": shape.limit_of(request.max_tokens),
-        }
-        if system := system_prompt(request.messages, request.tools, shape.actions):
-            mark = {"cache_control": {"type": "ephemeral", "ttl": "1h"}} if shape.cache else {}
-            body["system"] = [{"type": "text", "text": system, **mark}]
-        if shape.temperature:
-            body |= {"top_p": request.top_p} if request.top_p < 1 else {"temperature": request.temperature}
-        if shape.thinking == "budget":
-            body["thinking"] = {"type": "enabled", "budget_tokens": shape.thinking_tokens}
-        elif shape.thinking is not None:
-            body["thinking"] = {"type": shape.thinking}
-        output: dict[str, Any] = {} if shape.effort is None else {"effort": shape.effort}
-        if request.tools and shape.actions == "json":
-            output["format"] = {"type": "json_schema", "schema": action_schema(request.tools)}
-        if request.tools and shape.actions == "tools":
-            body["tools"] = [
-                {"name": tool.name, "description": tool.description, "input_schema": parameters_of(tool)}
-                for tool in request.tools
-            ]
-            choice = "any" if shape.forced_tool else "auto"
-            body["tool_choice"] = {"type": choice, "disable_parallel_tool_use": True}
-        return body | ({"output_config": output} if output else {})
+        """The params of a message."""
+        return message_body(self._asked, request)
+
+    @property
+    def _asked(self) -> Rate:
+        return replace(self._rate, shape=replace(self._rate.shape, in_turn=self.in_turn))
 
     def input_line(self, request: ProviderRequest) -> dict[str, Any]:
         """A line of an input file: one element of the create call's list."""
@@ -110,7 +94,7 @@ class Anthropic:
 
         async with self._faults() as client:
             answer = await client.post(
-                "/v1/messages",
+                messages.PATH,
                 # the next turn comes within seconds, and reads it at a tenth of the price; a first may be the only one
                 body=with_mark(request.body) if self._rate.shape.cache and request.turn else dict(request.body),
                 cast_to=httpx2.Response,
@@ -119,9 +103,9 @@ class Anthropic:
             remaining = answer.headers.get("anthropic-ratelimit-requests-remaining")
             reset = answer.headers.get("anthropic-ratelimit-requests-reset")
             return CallResult(
-                verdict=anthropic_answer(answer.json()),
-                remaining=int(remaining) if remaining else None,
-                reset=_until(reset, seconds_of(answer.headers)),
+                verdict=require_answer(messages.read_reply(sendable_json(answer.json())), self._key),
+                remaining=whole_number(remaining),
+                reset=_until(reset, answer.headers),
             )
 
     async def ping(self) -> None:
@@ -178,11 +162,14 @@ class Anthropic:
                 try:
                     async for data in answer.aiter_bytes(_CHUNK):
                         for raw in splitter.feed(data):
-                            yield read_line(raw, anthropic_line)
+                            yield read_line(raw, self._line)
                 finally:
                     await answer.aclose()
                 if rest := splitter.end():
-                    yield read_line(rest, anthropic_line)
+                    yield read_line(rest, self._line)
+
+    def _line(self, row: Mapping[str, Any]) -> RequestVerdict:
+        return anthropic_line(row, messages.read_reply)
 
     async def cancel_batch(self, batch_id: str) -> None:
         """Ask for a batch's end."""
@@ -215,7 +202,7 @@ class Anthropic:
         except (anthropic.APIError, httpx2.HTTPError) as error:
             raise fault_of(error, self._key) from None
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ProviderFault(f"an unreadable answer: {type(error).__name__}", kind="retry") from None
+            raise unreadable(error, self._key) from None
 
 
 async def _payload(path: Path) -> AsyncIterator[bytes]:
@@ -243,12 +230,16 @@ def _state(batch: Mapping[str, Any]) -> BatchState:
         completed=counts.get("succeeded") or 0,
         errored=(counts.get("errored") or 0) + (counts.get("expired") or 0),
         files=(url,) if url else (),
+        expires=None if not batch.get("expires_at") else datetime.fromisoformat(batch["expires_at"]).timestamp(),
         lagging=done and not url and not batch.get("archived_at"),
     )
 
 
-def _until(reset: str | None, retry_after: float | None) -> float | None:
-    """Seconds until an RFC 3339 moment."""
+def _until(reset: str | None, headers: Mapping[str, str]) -> float | None:
+    """Seconds until an RFC 3339 moment, by the server's clock: ours may differ by more than the wait."""
     if not reset:
-        return retry_after
-    return max(0.0, datetime.fromisoformat(reset).timestamp() - time.time())
+        return seconds_of(headers)
+    try:
+        return max(0.0, datetime.fromisoformat(reset).timestamp() - server_time(headers))
+    except ValueError:
+        return seconds_of(headers)

@@ -17,14 +17,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from r2v.errors import UsageError
-from r2v.llm.providers.classify import openai_answer, openai_line, read_line
+from r2v.llm.providers.bodies import chat_body, response_body
 from r2v.llm.providers.keys import announce, read_key
-from r2v.llm.providers.openai_bodies import CHAT, RESPONSES, chat_body, response_answer, response_body
 from r2v.llm.providers.prices import Rate
-from r2v.llm.providers.provider import BatchLimits, BatchState, CallResult, LineSplitter, ProviderFault, fault_of
+from r2v.llm.providers.provider import (
+    BatchLimits,
+    BatchState,
+    CallResult,
+    LineSplitter,
+    fault_of,
+    require_answer,
+    unreadable,
+)
 from r2v.llm.providers.provider_requests import ProviderRequest, RequestVerdict, ResultLine
 from r2v.llm.providers.registry.table import own_keys
+from r2v.llm.providers.verdicts import openai_line, read_line
 from r2v.llm.types import Request
+from r2v.wire import chat, responses
+from r2v.wire.exchange import WireReply, whole_number
+from r2v.wire.text import sendable_json
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -47,7 +58,7 @@ class OpenAI:
     """
 
     name = "openai"
-    limits = BatchLimits(requests=50_000, bytes=200_000_000, endpoint=CHAT, uploads=True)
+    limits = BatchLimits(requests=50_000, bytes=200_000_000, endpoint=chat.PATH, uploads=True)
 
     def __init__(
         self,
@@ -64,13 +75,19 @@ class OpenAI:
             anyhow = " (any text, if the endpoint asks for no key)" if base_url else ""
             raise UsageError(f"teacher.provider=openai: {variable} is not set in the environment{anyhow}")
         self._rate, self._base_url, self._timeout, self._variable = rate, base_url, timeout, variable
+        self.in_turn = rate.shape.in_turn
         if rate.shape.responses:
-            self.limits = replace(self.limits, endpoint=RESPONSES)
+            self.limits = replace(self.limits, endpoint=responses.PATH)
         self._client: AsyncOpenAI | None = None
 
     def request_body(self, request: Request) -> Mapping[str, Any]:
         """The body of a chat completion, or of a response where the model is asked by that API."""
-        return response_body(self._rate, request) if self._rate.shape.responses else chat_body(self._rate, request)
+        body = response_body if self._rate.shape.responses else chat_body
+        return body(self._asked, request)
+
+    @property
+    def _asked(self) -> Rate:
+        return replace(self._rate, shape=replace(self._rate.shape, in_turn=self.in_turn))
 
     def input_line(self, request: ProviderRequest) -> dict[str, Any]:
         """A line of an input file."""
@@ -90,8 +107,8 @@ class OpenAI:
             remaining = answer.headers.get("x-ratelimit-remaining-requests")
             reset = answer.headers.get("x-ratelimit-reset-requests")
             return CallResult(
-                verdict=self._answer(answer.json()),
-                remaining=int(remaining) if remaining else None,
+                verdict=require_answer(self._read(sendable_json(answer.json())), self._key),
+                remaining=whole_number(remaining),
                 reset=duration(reset) if reset else None,
             )
 
@@ -117,7 +134,7 @@ class OpenAI:
         async with self._faults() as client:
             created = await client.batches.create(
                 input_file_id=file_id,
-                endpoint=RESPONSES if self._rate.shape.responses else CHAT,
+                endpoint="/v1/responses" if self._rate.shape.responses else "/v1/chat/completions",
                 completion_window="24h",
                 metadata={BATCH_KEY_METADATA: key},
             )
@@ -145,11 +162,11 @@ class OpenAI:
             if rest := splitter.end():
                 yield read_line(rest, self._line)
 
-    def _answer(self, body: Mapping[str, Any]) -> RequestVerdict:
-        return response_answer(body) if self._rate.shape.responses else openai_answer(body)
+    def _read(self, body: Any) -> WireReply:
+        return responses.read_reply(body) if self._rate.shape.responses else chat.read_reply(body)
 
     def _line(self, row: Mapping[str, Any]) -> RequestVerdict:
-        return openai_line(row, self._answer)
+        return openai_line(row, self._read)
 
     async def cancel_batch(self, batch_id: str) -> None:
         """Ask for a batch's end."""
@@ -182,7 +199,7 @@ class OpenAI:
         except (openai.APIError, httpx2.HTTPError) as error:
             raise fault_of(error, self._key) from None
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ProviderFault(f"an unreadable answer: {type(error).__name__}", kind="retry") from None
+            raise unreadable(error, self._key) from None
 
 
 def _state(batch: Mapping[str, Any]) -> BatchState:
@@ -203,6 +220,7 @@ def _state(batch: Mapping[str, Any]) -> BatchState:
         input_file=batch.get("input_file_id"),
         files=tuple(file for file in (output, errors) if file is not None),
         errors=tuple((str(e.get("code")), e.get("line"), str(e.get("message"))) for e in data),
+        expires=batch.get("expires_at"),
         lagging=status == "completed" and bool((completed and not output) or (failed and not errors)),
     )
 

@@ -19,29 +19,9 @@ from r2v.llm.providers.registry.lifecycle import today
 from r2v.llm.providers.registry.listed import ListedPrice, listed_names, listed_price, prices_version
 from r2v.llm.providers.registry.shape import RequestShape, shape_of
 from r2v.llm.providers.registry.table import api_name, overlay, own_names
+from r2v.wire.exchange import TokenCounts
 
-__all__ = ["PriceFactors", "Rate", "TokenCounts", "prices_version", "rate_of"]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TokenCounts:
-    """The tokens of one answer, by what they cost. Each prompt token is in exactly one of the first four."""
-
-    fresh: int = 0
-    """Prompt tokens at the full price."""
-    cached: int = 0
-    """Read from the provider's prompt cache."""
-    write_5m: int = 0
-    """Written to the provider's shorter prompt cache: five minutes at Anthropic, half an hour at OpenAI."""
-    write_1h: int = 0
-    """Written to a cache that lasts an hour."""
-    output: int = 0
-    """Tokens of the reply and of the thoughts before it."""
-
-    @property
-    def input(self) -> int:
-        """All prompt tokens."""
-        return self.fresh + self.cached + self.write_5m + self.write_1h
+__all__ = ["PriceFactors", "Rate", "prices_version", "rate_of"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -17,15 +17,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from r2v.llm.providers.classify import failure, one_line
 from r2v.llm.providers.provider_requests import ProviderRequest, RequestVerdict, ResultLine, VerdictKind
+from r2v.llm.providers.verdicts import one_line, verdict_of_error, verdict_of_reply
 from r2v.llm.types import Request
+from r2v.wire.chat import NotThisFormat
+from r2v.wire.errors import read_error
+from r2v.wire.exchange import WireReply
+
+_DATE = len("Sun, 06 Nov 1994 08:49:37 GMT")
 
 
 class ProviderFault(Exception):
     """A call that brought no answer.
 
-    status: the HTTP status; None where no response came (reset, timeout). sent: False where no connection was made, so
+    status: the HTTP status; None where no response came (reset, timeout). answered: the answer came, and says that it
+    failed. verdict: what it means for the request. sent: False where no connection was made, so
     that nothing can have been carried out or billed. retry_after: seconds that the provider asks for.
     """
 
@@ -38,15 +44,24 @@ class ProviderFault(Exception):
         code: str = "",
         retry_after: float | None = None,
         sent: bool = True,
+        verdict: RequestVerdict | None = None,
+        answered: bool = False,
     ) -> None:
         super().__init__(reason)
+        self.answered = answered
+        self.verdict = verdict or RequestVerdict(kind=kind, reason=reason, billed=False)
         self.reason, self.kind, self.status, self.code, self.retry_after = reason, kind, status, code, retry_after
         self.sent = sent
 
     @property
     def ambiguous(self) -> bool:
-        """Whether the call may have been carried out."""
-        return self.sent and (self.status is None or self.status in (408, 409) or self.status >= 500)
+        """Whether the call may have been carried out, and its answer be lost."""
+        return (
+            self.sent
+            and not self.answered
+            and self.kind == "retry"
+            and (self.status is None or self.status in (408, 409) or self.status >= 500)
+        )
 
     @property
     def slow_down(self) -> bool:
@@ -74,6 +89,8 @@ class BatchState:
     """Where its results are: file ids, or one URL."""
     errors: tuple[tuple[str, int | None, str], ...] = ()
     """(code, line counted from 1, message) of a refusal."""
+    expires: float | None = None
+    """When its window ends, seconds of the epoch."""
     lagging: bool = False
     """It is done, but the files of its results are not listed yet."""
 
@@ -125,6 +142,14 @@ class Pingable(Protocol):
     async def ping(self) -> None:
         """A call that is never billed. Raises ProviderFault; one with a status below 500 is an answer too."""
         ...
+
+
+@runtime_checkable
+class JoinsNeighbours(Protocol):
+    """A provider whose bodies can join messages of one side that follow each other, as some servers ask for.
+    `in_turn`: they do."""
+
+    in_turn: bool
 
 
 @runtime_checkable
@@ -184,17 +209,49 @@ def fault_of(error: Any, secret: str) -> ProviderFault:
     status = getattr(error, "status_code", None)
     if status is None:
         return _no_response(error, secret)
-    body = getattr(error, "body", None)
-    inner = body.get("error", body) if isinstance(body, Mapping) else (body or str(error))
-    verdict = failure(status, inner)
-    code = str(inner.get("code") or inner.get("type") or "") if isinstance(inner, Mapping) else ""
+    response = error.response
+    found = read_error(
+        status, response.content or getattr(error, "body", None), retry_after=seconds_of(response.headers)
+    )
+    verdict = verdict_of_error(found)
     return ProviderFault(
-        one_line(verdict.reason, secret),
+        one_line(found.line + _hint(status, response), secret),
         kind=verdict.kind,
         status=status,
-        code=code,
-        retry_after=seconds_of(error.response.headers),
+        code=next(iter(found.codes), ""),
+        retry_after=found.retry_after,
+        verdict=verdict,
     )
+
+
+def _hint(status: int, response: Any) -> str:
+    """A guess at what is wrong with an address."""
+    if 300 <= status < 400:
+        return f"; it redirects to {response.headers.get('location', 'nowhere')}: name that address as base_url"
+    if status == 404 and "/v1/" not in str(response.request.url):
+        return f" ({response.request.url.path}: base_url ends in /v1 at most servers)"
+    return ""
+
+
+def require_answer(reply: WireReply, secret: str) -> RequestVerdict:
+    """The verdict of a direct call's reply. Raises ProviderFault where it says that it failed, under status 200."""
+    verdict = verdict_of_reply(reply)
+    if reply.error is not None:
+        raise ProviderFault(
+            one_line(verdict.reason, secret),
+            kind=verdict.kind,
+            status=reply.error.status,
+            retry_after=reply.error.retry_after,
+            verdict=verdict,
+            answered=True,
+        )
+    return verdict
+
+
+def unreadable(error: Exception, secret: str) -> ProviderFault:
+    """The fault of an answer of status 200 that is none of the format's."""
+    why = f"{type(error).__name__}: {error}" if isinstance(error, NotThisFormat) else type(error).__name__
+    return ProviderFault(one_line(f"an unreadable answer: {why}", secret), kind="retry")
 
 
 def _no_response(error: Any, secret: str) -> ProviderFault:
@@ -228,13 +285,19 @@ def seconds_of(headers: Mapping[str, str], now: float | None = None) -> float | 
     except ValueError:
         pass
     try:
-        until = email.utils.parsedate_to_datetime(retry_after).timestamp()
-        date = headers.get("date")
-        # the server's Date, not our clock: the two may differ by more than the wait
-        server_now = email.utils.parsedate_to_datetime(date).timestamp() if date else (now or time.time())
+        return max(0.0, email.utils.parsedate_to_datetime(retry_after).timestamp() - server_time(headers, now))
     except (TypeError, ValueError):
         return None
-    return max(0.0, until - server_now)
+
+
+def server_time(headers: Mapping[str, str], now: float | None = None) -> float:
+    """Seconds of the epoch by the server's clock (its Date), which may differ from ours by more than a wait; ours where
+    it does not say."""
+    try:
+        date = (headers.get("date") or "")[-_DATE:]  # the last, where a proxy has put its own before it
+        return email.utils.parsedate_to_datetime(date).timestamp()
+    except (TypeError, ValueError):
+        return now or time.time()
 
 
 @dataclass(kw_only=True)

@@ -15,18 +15,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from r2v.llm.providers.prices import TokenCounts
-from r2v.llm.types import Request
+from r2v.llm.types import ModelOutcome, Request
 from r2v.randomness import Key, digest
+from r2v.wire.exchange import TokenCounts
 from r2v.wire.message import Message
 
 RequestIdentity = tuple[str, int, str]
 """(conversation, turn, SHA-256 of the body): what is paid for once, whatever the number of attempts."""
 
-VerdictKind = Literal["ok", "retry", "silent", "fatal", "account"]
+VerdictKind = Literal["ok", "retry", "silent", "fatal", "account", "neighbours"]
 """ok: a completion. retry: none yet, send it again. silent: an answer without text, billed; asked again a few times.
 fatal: refused for good. account: the account or its key is refused, so no request can be answered until its owner
-acts."""
+acts. neighbours: refused, and one side speaks twice in a row in it; it is asked again with the two joined."""
 
 _CANONICAL = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False).encode
 
@@ -49,6 +49,12 @@ class RequestVerdict:
     reason: str = ""
     billed: bool = True
     """Whether the provider charges for it, as far as one can tell."""
+    outcome: ModelOutcome | None = None
+    """What became of a request that is fatal, or silent."""
+    own: bool = False
+    """It is refused for its own content or length: no other request need be."""
+    message: Message | None = None
+    """The completion with its native calls and thoughts, where it has calls."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,6 +80,8 @@ class ProviderRequest:
     """Bytes of the body."""
     tokens_in: int
     max_tokens: int
+    neighbours: bool = False
+    """One side speaks twice in a row, and the messages could be joined."""
     counted_in: int | None = None
     """The same bound by what the provider has counted of its text; None: it has counted none of it."""
 
@@ -160,10 +168,10 @@ def with_mark(body: Mapping[str, Any], **lifetime: str) -> dict[str, Any]:
     """The body, told to keep the conversation up to its end in the provider's cache. The mark is no part of a
     request's identity: how it travels decides whether it is worth it."""
     *earlier, last = body["messages"]
-    if not isinstance(last["content"], str):
-        return dict(body)
-    block = {"type": "text", "text": last["content"], "cache_control": {"type": "ephemeral", **lifetime}}
-    return {**body, "messages": [*earlier, {**last, "content": [block]}]}
+    content = last["content"]
+    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
+    blocks[-1] = {**blocks[-1], "cache_control": {"type": "ephemeral", **lifetime}}
+    return {**body, "messages": [*earlier, {**last, "content": blocks}]}
 
 
 def without_mark(body: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -172,6 +180,8 @@ def without_mark(body: Mapping[str, Any]) -> Mapping[str, Any]:
     match last.get("content"):
         case [{"type": "text", "text": str(text), "cache_control": _}]:
             return {**body, "messages": [*earlier, {**last, "content": text}]}
+        case [*blocks, {"cache_control": _, **block}]:
+            return {**body, "messages": [*earlier, {**last, "content": [*blocks, block]}]}
     return body
 
 
@@ -185,12 +195,13 @@ def read_requests(path: Path) -> Iterator[ProviderRequest]:
 def max_prompt_tokens(body: Mapping[str, Any]) -> int:
     """An upper bound of a body's prompt tokens: a token of a byte-level vocabulary is at least one byte.
 
-    A body without `messages` (a provider of one's own may use any JSON) is bounded by all of its bytes.
+    A body without `messages` (a provider of one's own may use any JSON) is bounded by all of its bytes, and so is
+    content that is more than text.
     """
     if "messages" not in body:
         return len(canonical_json(body).encode()) + _OVERHEAD + (_TOOL_PROMPT if "tools" in body else 0)
-    texts = [text for message in body["messages"] for text in _texts(message["content"])]
-    texts += _texts(body.get("system", ""))
+    texts = [text for message in body["messages"] for text in _texts(message)]
+    texts += _texts({"role": "system", "content": body.get("system", "")})
     tools = canonical_json({"tools": body["tools"]}) if "tools" in body else ""
     hidden = _TOOL_PROMPT + len(tools.encode()) if tools else 0
     return sum(len(text.encode()) + _OVERHEAD for text in texts) + _OVERHEAD + hidden
@@ -201,5 +212,10 @@ def likely_prompt_tokens(request: ProviderRequest) -> int:
     return request.tokens_in // 3
 
 
-def _texts(content: Any) -> list[str]:
-    return [content] if isinstance(content, str) else [block["text"] for block in content]
+def _texts(message: Mapping[str, Any]) -> list[str]:
+    content = message.get("content")
+    if isinstance(content, str) and message.keys() <= {"role", "content"}:
+        return [content]
+    if isinstance(content, list) and all(block.keys() <= {"type", "text", "cache_control"} for block in content):
+        return [block["text"] for block in content]
+    return [canonical_json(message)]

@@ -25,6 +25,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from r2v.errors import EnvironmentFault, Interrupted, UsageError
+from r2v.llm.providers.bodies import has_neighbours
 from r2v.llm.providers.claims import Claims
 from r2v.llm.providers.dispatch.batch_caching import BatchCaching
 from r2v.llm.providers.dispatch.batch_or_direct import BatchOrDirect
@@ -39,14 +40,14 @@ from r2v.llm.providers.dispatch.verdicts import VerdictRecorder
 from r2v.llm.providers.in_flight import InFlightRequests, OnVerdict
 from r2v.llm.providers.membership import Alone, Membership
 from r2v.llm.providers.prices import Rate
-from r2v.llm.providers.provider import BatchProvider, Provider
+from r2v.llm.providers.provider import BatchProvider, JoinsNeighbours, Provider
 from r2v.llm.providers.provider_requests import ProviderRequest, RequestVerdict, make_request
 from r2v.llm.providers.replies import reply_of
 from r2v.llm.providers.spending.budget import SharedBudget
 from r2v.llm.providers.spending.journal import Journal
 from r2v.llm.providers.spending.journal_state import verdict_of
 from r2v.llm.providers.spending.open_journal import open_journal
-from r2v.llm.types import Reply, Request
+from r2v.llm.types import ModelOutcome, Reply, Request
 from r2v.log import logger
 
 _DIRECT_WAVE = 10_000
@@ -54,11 +55,11 @@ _DIRECT_WAVE = 10_000
 
 
 class Unanswered(EnvironmentFault):
-    """A request that has no answer. `final`: the provider refused it, and sending it again would change nothing."""
+    """A request that has no answer. final: sending it again would change nothing; outcome: what became of it then."""
 
-    def __init__(self, reason: str, *, final: bool) -> None:
+    def __init__(self, reason: str, *, final: bool, outcome: ModelOutcome = "refused") -> None:
         super().__init__(reason)
-        self.final = final
+        self.final, self.outcome = final, outcome
 
 
 class ProviderRemote:
@@ -121,12 +122,20 @@ class ProviderRemote:
         self.tracker = await open_journal(journal, self._scope, self.rate, budget)
         self._progress = ProviderProgress(self.folder, self._provider.name, self.tracker, self._clock)
         caching = BatchCaching(self._batch_provider, self.rate)
-        self._verdicts = VerdictRecorder(
-            self._provider.name, self.tracker, self._in_flight, self.policy, self._end, caching
-        )
         self._choice = BatchOrDirect(self.policy, self.tracker, caching, batches=self._batch_provider is not None)
         outage = Outage(self._provider, self.policy, self._clock, self._spawn)
         self._preflight = Preflight(self._provider, self.tracker, self.policy, self._clock, self._spawn, outage)
+        self._verdicts = VerdictRecorder(
+            self._provider.name,
+            self.tracker,
+            self._in_flight,
+            self.policy,
+            self._end,
+            caching,
+            self._preflight.probe,
+            self._spawn,
+            self.requeue,
+        )
         self.calls = CallDispatcher(self._provider, self.tracker, self.policy, self, self._clock, self._spawn, outage)
         self.batches: BatchDispatcher | None = None
         if self._batch_provider is not None:
@@ -188,7 +197,9 @@ class ProviderRemote:
             if future.done():
                 return
             if verdict.kind != "ok":
-                future.set_exception(Unanswered(verdict.reason, final=verdict.kind == "fatal"))
+                future.set_exception(
+                    Unanswered(verdict.reason, final=verdict.kind == "fatal", outcome=verdict.outcome or "refused")
+                )
             elif len(verdicts) == request.num_samples:
                 future.set_result(reply_of(request, [verdicts[k] for k in range(request.num_samples)], self.rate))
 
@@ -196,21 +207,40 @@ class ProviderRemote:
             one_sample = (
                 request if request.num_samples == 1 else replace(request, key=(*request.key, sample), num_samples=1)
             )
-            self._answer_or_queue(one_sample, partial(on_verdict, sample), unsent)
+            self._answer_or_queue(one_sample, partial(self._in_turn, one_sample, partial(on_verdict, sample)), unsent)
         return future
+
+    def _in_turn(self, request: Request, on_verdict: OnVerdict, verdict: RequestVerdict) -> None:
+        """Hand on a verdict; where the server may want user and assistant in turn, ask again with neighbours joined."""
+        if verdict.kind != "neighbours":
+            on_verdict(verdict)
+            return
+        assert isinstance(self._provider, JoinsNeighbours)
+        if not self._provider.in_turn:
+            self._provider.in_turn = True
+            logger.warning(
+                "  %s: refused (%s); asked again with messages of one side in a row joined",
+                self._provider.name,
+                verdict.reason,
+            )
+        unsent: list[ProviderRequest] = []
+        self._answer_or_queue(request, on_verdict, unsent)
+        (self.dispatch if self._claims is None else self._claims.submit)(unsent)
 
     def _answer_or_queue(self, request: Request, on_verdict: OnVerdict, unsent: list[ProviderRequest]) -> None:
         """From the journal, with the same request in flight, or as a new one."""
         state = self.tracker.state
         body = self._provider.request_body(request)
         provider_request = make_request(state.run, request, body, reuse=self.policy.reuse)
+        if isinstance(self._provider, JoinsNeighbours) and not self._provider.in_turn:
+            provider_request = replace(provider_request, neighbours=has_neighbours(request, self.rate.shape))
         identity = provider_request.identity
         if identity in state.answers:
             answer = verdict_of(self.tracker.journal.read(state.answers[identity]))
             self.tracker.learn(provider_request, answer)
             on_verdict(answer)
         elif identity in state.refused:
-            on_verdict(RequestVerdict(kind="fatal", reason=state.refused[identity]))
+            on_verdict(state.refused[identity])
         elif self._claims is not None and (verdict := self._claims.answer(provider_request)) is not None:
             on_verdict(verdict)
         elif not self._in_flight.join(provider_request, on_verdict):
@@ -226,6 +256,7 @@ class ProviderRemote:
         """Send these, in a batch or by direct calls."""
         if not requests or self._preflight.hold(requests, self.dispatch):
             return
+        self._verdicts.refusals.sent(requests)
         if self.batches and self._choice.use_batch(requests, len(self._in_flight), self.batches.waits.typical):
             self.batches.submit(requests)
         else:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from r2v.llm.providers.message_format import action_of
-from r2v.llm.providers.prices import Rate, TokenCounts
+from r2v.llm.providers.prices import Rate
 from r2v.llm.providers.provider_requests import RequestVerdict
-from r2v.llm.providers.tool_calls import without_wrapper
 from r2v.llm.scripted import count_tokens
 from r2v.llm.types import Reply, Request, Sample, Usage
+from r2v.wire.actions import read_actions
+from r2v.wire.exchange import TokenCounts
+from r2v.wire.message import Message
 
 
 def reply_of(request: Request, verdicts: Sequence[RequestVerdict], rate: Rate) -> Reply:
@@ -20,10 +21,7 @@ def reply_of(request: Request, verdicts: Sequence[RequestVerdict], rate: Rate) -
     """
     counts = [_token_counts(request, verdict) for verdict in verdicts]
     return Reply(
-        samples=tuple(
-            Sample(text=_text(request, verdict, rate), finish_reason="length" if verdict.cut else "stop")
-            for verdict in verdicts
-        ),
+        samples=tuple(_sample(request, verdict) for verdict in verdicts),
         usage=Usage(
             tokens_in=counts[0].input,
             tokens_out=sum(tokens.output for tokens in counts),
@@ -33,9 +31,11 @@ def reply_of(request: Request, verdicts: Sequence[RequestVerdict], rate: Rate) -
     )
 
 
-def _text(request: Request, verdict: RequestVerdict, rate: Rate) -> str:
-    text = action_of(verdict.text, request.tools)
-    return without_wrapper(text) if request.tools and rate.shape.actions == "json" else text
+def _sample(request: Request, verdict: RequestVerdict) -> Sample:
+    said = verdict.message or Message(role="assistant", content=verdict.text)
+    actions = read_actions(said, {tool.name for tool in request.tools})
+    first, more = (actions.lines[0], actions.lines[1:]) if actions.lines else (actions.text, ())
+    return Sample(text=first, more=more, finish_reason="length" if verdict.cut else "stop", message=verdict.message)
 
 
 def _token_counts(request: Request, verdict: RequestVerdict) -> TokenCounts:

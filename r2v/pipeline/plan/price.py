@@ -6,9 +6,10 @@ import math
 
 from r2v.config import Config, TeacherConfig
 from r2v.errors import UsageError
-from r2v.llm.providers.prices import Rate, TokenCounts, prices_version
+from r2v.llm.providers.prices import Rate, prices_version
 from r2v.llm.providers.teacher import teacher_rate
 from r2v.pipeline.plan.workload import Workload
+from r2v.wire.exchange import TokenCounts
 
 
 def dollars(work: Workload, config: Config) -> float | None:

@@ -19,9 +19,10 @@ from r2v.cli.main import main
 from r2v.config import load
 from r2v.data.store import read_episodes
 from r2v.emulator import Emulator, Fault, Lifecycle
-from r2v.llm.providers.prices import TokenCounts, rate_of
+from r2v.llm.providers.prices import rate_of
 from r2v.pipeline.jobs import job
 from r2v.pipeline.run import run_here, run_job
+from r2v.wire.exchange import TokenCounts
 from tests import trust, warm
 from tests.llm.talk import HeldLifecycle, environment
 

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from r2v.errors import UsageError
-from r2v.llm.providers.prices import PriceFactors, TokenCounts, rate_of
+from r2v.llm.providers.prices import PriceFactors, rate_of
 from r2v.llm.providers.registry.listed import listed_names, listed_price
+from r2v.wire.exchange import TokenCounts
 
 DAY = date(2026, 11, 23)
 CURRENT = [

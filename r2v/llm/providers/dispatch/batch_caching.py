@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
-from r2v.llm.providers.prices import Rate, TokenCounts
+from r2v.llm.providers.prices import Rate
 from r2v.llm.providers.provider import BatchProvider
 from r2v.llm.providers.provider_requests import (
     ProviderRequest,
@@ -18,6 +18,7 @@ from r2v.llm.providers.provider_requests import (
     likely_prompt_tokens,
     max_prompt_tokens,
 )
+from r2v.wire.exchange import TokenCounts
 
 LEAST_KEPT = 1024
 """Tokens below which nothing is kept."""

@@ -16,10 +16,10 @@ from collections.abc import Sequence
 
 from r2v.llm.providers.dispatch.batch_caching import BatchCaching, kept_tokens
 from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
-from r2v.llm.providers.prices import TokenCounts
 from r2v.llm.providers.provider_requests import ProviderRequest, likely_prompt_tokens
 from r2v.llm.providers.spending.budget import SpendTracker
 from r2v.log import logger
+from r2v.wire.exchange import TokenCounts
 
 _USUAL_OUTPUT = 200
 """Tokens of a completion, about."""

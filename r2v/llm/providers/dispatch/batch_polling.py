@@ -7,7 +7,7 @@ from collections import deque
 
 from r2v.errors import EnvironmentFault
 from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
-from r2v.llm.providers.dispatch.outage import Outage
+from r2v.llm.providers.dispatch.outage import Outage, span
 from r2v.llm.providers.dispatch.result_handler import WallClock, account_error
 from r2v.llm.providers.provider import BatchProvider, BatchState, ProviderFault
 from r2v.llm.providers.spending.budget import SpendTracker
@@ -72,13 +72,25 @@ async def wait_until_done(
                 if not batch.ended:
                     await tracker.write({"row": "ended", "batch": batch.key, "state": state.state})
                 return state
-        elif state is not None and state.state != last_state:
-            last_state = state.state
-            logger.debug("  batch %s: %s", batch.id, last_state)
+        elif state is not None:
+            if state.state != last_state:
+                last_state = state.state
+                logger.debug("  batch %s: %s", batch.id, last_state)
+            _require_window(state, clock.now(), policy)
         polls += 1
         tracker.notify()
         pause = pause_of(clock.now() - began, policy)
         await clock.sleep(pause * (0.8 + 0.4 * uniform("poll", batch.key, polls)))
+
+
+def _require_window(state: BatchState, now: float, policy: DispatchPolicy) -> None:
+    """Raise EnvironmentFault for a batch that goes on long after its window."""
+    late = 0.0 if state.expires is None else now - state.expires
+    if late > policy.outage_seconds:
+        raise EnvironmentFault(
+            f"batch {state.id}: is {state.state} still, {span(late)} after its window has ended; run the same command "
+            f"later, or give it up alone by `r2v providers forget {state.id}`, which pays for its requests anew"
+        )
 
 
 def pause_of(waited: float, policy: DispatchPolicy) -> float:

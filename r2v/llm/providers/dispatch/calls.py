@@ -10,19 +10,24 @@ because their answers are paid.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 
+from r2v.errors import EnvironmentFault
 from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
-from r2v.llm.providers.dispatch.outage import Outage
-from r2v.llm.providers.dispatch.result_handler import ResultHandler, Spawn, WallClock, account_error
+from r2v.llm.providers.dispatch.outage import Outage, span
+from r2v.llm.providers.dispatch.result_handler import ResultHandler, Spawn, WallClock
 from r2v.llm.providers.provider import Provider, ProviderFault
-from r2v.llm.providers.provider_requests import ProviderRequest, RequestVerdict
+from r2v.llm.providers.provider_requests import ProviderRequest
 from r2v.llm.providers.spending.budget import SpendTracker
 from r2v.log import logger
 
 _FIRST_WINDOW = 8
 _BACKOFF, _LONGEST_BACKOFF = 0.5, 60.0
 """Seconds."""
+_TOLD_FROM, _TOLD_EVERY = 60.0, 600.0
+"""Seconds without an answer from which a wait is told, and between two lines."""
 GRACE = 20.0
 """Seconds that a run which stops waits for direct calls: less than a cluster waits between SIGTERM and SIGKILL."""
 
@@ -67,7 +72,9 @@ class CallDispatcher:
         """Calls that have begun, until their results are journaled."""
         self._num_started = 0
         self._slow_downs = 0
-        """In a row, without an answer in between."""
+        self._slow_since: float | None = None
+        """In a row, without an answer in between, and since when."""
+        self._tell_next, self._patience = 0.0, policy.outage_seconds
 
     def submit(self, requests: Sequence[ProviderRequest]) -> None:
         """Call these, each as soon as the limiter and the budget allow."""
@@ -92,8 +99,6 @@ class CallDispatcher:
         self._num_started += 1
         try:
             fault = await self._call(request, worst_case)
-            if fault is not None and fault.kind == "account":
-                raise account_error(self._provider.name, fault.reason)
             if fault is not None and fault.kind == "retry":
                 is_outage = self._outage.failed(fault)
                 if not (fault.slow_down or is_outage):
@@ -115,7 +120,7 @@ class CallDispatcher:
             result = await self._provider.call(request)
             self.limiter.on_success()
             self._outage.answered()
-            self._slow_downs = 0
+            self._slow_downs, self._slow_since = 0, None
             if result.remaining == 0 and result.reset:
                 self.limiter.pause_until = max(self.limiter.pause_until, self._clock.now() + result.reset)
             again = await self._handler.record_results([(request, result.verdict)], None)
@@ -150,15 +155,33 @@ class CallDispatcher:
                 await self._tracker.wait_for_change()
 
     async def _record_fault(self, request: ProviderRequest, fault: ProviderFault, worst_case: float) -> None:
-        now = self._clock.now()
         if fault.slow_down:
-            self._slow_downs += now >= self.limiter.pause_until
-            backoff = min(_LONGEST_BACKOFF, _BACKOFF * 2.0**self._slow_downs)
-            self.limiter.on_slow_down(now + (backoff if fault.retry_after is None else fault.retry_after))
+            self._slow_down(fault)
         # 503 and 529 are refusals for load, before anything is run; other 5xx may come after the answer was made
         if fault.ambiguous and fault.status not in (503, 529):
             await self._tracker.write({"row": "lost", "id": request.custom_id, "usd": worst_case, "why": fault.reason})
         else:
-            kind = "retry" if fault.kind == "account" else fault.kind
-            verdict = RequestVerdict(kind=kind, reason=fault.reason, billed=False)
-            await self._handler.record_results([(request, verdict)], None)
+            await self._handler.record_results([(request, replace(fault.verdict, reason=fault.reason))], None)
+
+    def _slow_down(self, fault: ProviderFault) -> None:
+        """Pause all calls. Raises EnvironmentFault where the pause is longer than an outage may be, or they go on for
+        so long without an answer."""
+        now = self._clock.now()
+        self._slow_downs += now >= self.limiter.pause_until
+        self._slow_since = now if self._slow_since is None else self._slow_since
+        backoff = min(_LONGEST_BACKOFF, _BACKOFF * 2.0**self._slow_downs)
+        pause = backoff if fault.retry_after is None else fault.retry_after
+        waited = now - self._slow_since
+        if max(pause, waited) > self._patience:
+            raise EnvironmentFault(
+                f"{self._provider.name}: {fault.reason}; asks to wait for {span(pause)}, after {span(waited)} without "
+                f"an answer, and {span(self._patience)} are waited at most: run the same command again later, "
+                "everything answered is kept"
+            )
+        if waited + pause >= _TOLD_FROM and now >= self._tell_next:
+            self._tell_next = now + _TOLD_EVERY
+            ends = time.strftime("%H:%M:%S", time.localtime(now + pause))
+            logger.warning(
+                "  %s: %s; no answer for %s, asked again at %s", self._provider.name, fault.reason, span(waited), ends
+            )
+        self.limiter.on_slow_down(now + pause)

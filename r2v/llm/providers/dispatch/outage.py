@@ -39,7 +39,7 @@ class Outage:
         """The provider was heard of, whatever it said."""
         self._has_answered, self._failures = True, 0
         if self._since is not None:
-            logger.warning("  %s: answers again after %s", self._provider.name, _span(self._clock.now() - self._since))
+            logger.warning("  %s: answers again after %s", self._provider.name, span(self._clock.now() - self._since))
             self._since = None
 
     def failed(self, fault: ProviderFault) -> bool:
@@ -70,7 +70,7 @@ class Outage:
                 "  %s: %s; nothing is sent until it answers, for %s at most",
                 self._provider.name,
                 self._reason,
-                _span(self._patience),
+                span(self._patience),
             )
         while True:
             await self._clock.sleep(self._pause)
@@ -95,13 +95,13 @@ class Outage:
         if now - self._since >= self._patience:
             advice = "" if self._has_answered else "; see to the network and to the endpoint's address"
             raise EnvironmentFault(
-                f"{self._provider.name}: {self._reason}, for {_span(now - self._since)}{advice}; everything answered "
+                f"{self._provider.name}: {self._reason}, for {span(now - self._since)}{advice}; everything answered "
                 "is kept: run the same command again"
             )
         if now - self._told >= _TOLD_EVERY:
             self._told = now
             logger.warning(
-                "  %s: still not there after %s (%s)", self._provider.name, _span(now - self._since), self._reason
+                "  %s: still not there after %s (%s)", self._provider.name, span(now - self._since), self._reason
             )
 
     async def _is_there(self) -> bool:
@@ -115,10 +115,10 @@ class Outage:
         return True
 
 
-def _span(seconds: float) -> str:
+def span(seconds: float) -> str:
     """A duration for a person.
 
-    >>> _span(45.2), _span(480), _span(14400)
+    >>> span(45.2), span(480), span(14400)
     ('45 s', '8 min', '4.0 h')
     """
     if seconds < 90:

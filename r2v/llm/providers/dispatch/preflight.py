@@ -23,8 +23,7 @@ from r2v.llm.types import Request
 from r2v.wire.message import Message
 
 _WORDS, _OUTPUT = "Reply with the word ok.", 16
-_TOO_SHORT = re.compile(r"max_(completion_|output_)?tokens|output limit", re.I)
-"""A model that thinks may refuse so short a reply; it has looked at everything else by then."""
+_LIMIT = re.compile(r"max_(completion_|output_)?tokens")
 _BACKOFF = 1.0
 """Seconds."""
 
@@ -73,37 +72,42 @@ class Preflight:
 
     async def _release(self, send: Callable[[Sequence[ProviderRequest]], None]) -> None:
         """Call, and send what waits. Raises EnvironmentFault where the call is refused."""
-        assert self._example is not None
-        question = replace(
-            self._example,
-            messages=(Message(role="user", content=_WORDS),),
-            key=("preflight",),
-            num_samples=1,
-            max_tokens=min(_OUTPUT, self._example.max_tokens),
-        )
         async with self._turn() as is_due:
-            if is_due:
-                await self._call_until_it_passes(question)
+            if is_due and (fault := await self.probe()) is not None and fault.kind != "retry":
+                if fault.kind == "account":
+                    raise account_error(self._provider.name, fault.reason)
+                limit = "; teacher.model.limit names that parameter" if _LIMIT.search(fault.reason) else ""
+                raise EnvironmentFault(
+                    f"{self._provider.name}: a call before the run was refused: {fault.reason}{limit}; nothing else "
+                    "was sent: see to the model and its parameters, then run the same command again"
+                )
         self._is_due = False
         held, self._held = self._held, []
         send(held)
 
-    async def _call_until_it_passes(self, question: Request) -> None:
+    async def probe(self) -> ProviderFault | None:
+        """Ask a plain question until it is answered or refused; the refusal, or the last fault of `attempts`."""
+        assert self._example is not None
+        full, fault = self._example.max_tokens, None
+        limit = min(_OUTPUT, full)
         for attempt in range(self._policy.attempts):
-            fault = await self._call(question)
-            if fault is None or _TOO_SHORT.search(fault.reason):
+            fault = await self._call(self._question(limit))
+            if fault is None:
                 break
-            if fault.kind == "account":
-                raise account_error(self._provider.name, fault.reason)
-            if fault.kind == "fatal":
-                raise EnvironmentFault(
-                    f"{self._provider.name}: a call before the run was refused: {fault.reason}; nothing else was sent: "
-                    "see to the model and its parameters, then run the same command again"
-                )
-            if self._outage.failed(fault):
+            if fault.kind != "retry":
+                if fault.kind == "account" or limit == full:
+                    break
+                limit = full  # a model that thinks may refuse so short a reply
+            elif self._outage.failed(fault):
                 await self._outage.over()
             else:
                 await self._clock.sleep(fault.retry_after or _BACKOFF * 2.0**attempt)
+        return fault
+
+    def _question(self, limit: int) -> Request:
+        assert self._example is not None
+        asked = (Message(role="user", content=_WORDS),)
+        return replace(self._example, messages=asked, key=("preflight",), num_samples=1, max_tokens=limit)
 
     async def _call(self, question: Request) -> ProviderFault | None:
         """Call once, within the budget, and journal what it cost."""

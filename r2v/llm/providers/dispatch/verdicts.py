@@ -1,32 +1,35 @@
 """Verdicts: each is journaled first, and then handed to who waits for it.
 
 In this order: a conversation may only go on with an answer that would survive a crash. What concerns all requests ends
-the run here: an account that is refused, and requests that were all refused before one was answered, since then it is
-the model, a parameter or the endpoint that is wrong, and not a request.
+the run here: an account that is refused (`refusals`), and requests that were all refused before one was answered, since
+then it is the model, a parameter or the endpoint that is wrong, and not a request.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from r2v.errors import EnvironmentFault
 from r2v.llm.providers.dispatch.batch_caching import BatchCaching
 from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
-from r2v.llm.providers.dispatch.result_handler import account_error
+from r2v.llm.providers.dispatch.refusals import IN_A_ROW, Held, Probe, Refusals
+from r2v.llm.providers.dispatch.result_handler import Spawn, account_error
 from r2v.llm.providers.in_flight import InFlightRequests
 from r2v.llm.providers.provider_requests import ProviderRequest, RequestVerdict
 from r2v.llm.providers.spending.budget import SpendTracker
 from r2v.llm.providers.spending.journal_state import result_row
+from r2v.log import logger
 
-_ALL_REFUSED = 10
-"""Requests that are refused, with no answer among them, before that counts as everybody's matter."""
+_CUT_FROM, _CUT_RATIO = 256, 1.25
+"""Tokens of a prompt, and how much longer another one is, from which the same count means that both were cut."""
 
 Results = Sequence[tuple[ProviderRequest, RequestVerdict]]
 
 
 class VerdictRecorder:
-    """The verdicts of one run. end: ends the run with an error."""
+    """The verdicts of one run. end: ends the run with an error; probe: asks a plain question; requeue: sends requests
+    once more."""
 
     def __init__(
         self,
@@ -36,54 +39,138 @@ class VerdictRecorder:
         policy: DispatchPolicy,
         end: Callable[[BaseException], None],
         caching: BatchCaching,
+        probe: Probe,
+        spawn: Spawn,
+        requeue: Callable[[Sequence[ProviderRequest], str], None],
     ) -> None:
         self._provider, self._tracker, self._in_flight, self._caching = provider, tracker, in_flight, caching
-        self._policy, self._end = policy, end
-        # counted at once: the journal's own counts follow when the rows are on disk
-        self._answered, self._refused = tracker.state.counts["answered"], tracker.state.counts["fatal"]
+        self._policy, self._end, self._probe, self._spawn, self._requeue = policy, end, probe, spawn, requeue
+        self.refusals = Refusals()
+        self.neighbours_taken = False
+        """The server has answered a conversation in which one side speaks twice in a row."""
+        self._answered = tracker.state.counts["answered"]
+        self._probing = self._uncounted = self._cut = False
+        self._sizes: dict[int, int] = {}
 
     async def record(self, results: Results, batch: str | None) -> list[ProviderRequest]:
         """Journal these results, and resolve the requests that have an answer or a refusal; those to be sent again."""
         results = [(request, self._final(request, verdict)) for request, verdict in results]
+        settled: list[Held] = []
+        held = list[Held]()
         for request, verdict in results:
             self._tracker.learn(request, verdict)
             if batch is not None:
                 self._caching.learn(request, verdict)
-        if reason := self._all_refused(results):
+            if verdict.kind == "ok":
+                self._answered += 1
+                self.neighbours_taken |= request.neighbours
+                settled += self.refusals.answered(request)
+                self._tell_uncounted(verdict)
+                self._tell_cut(request, verdict)
+            elif _may_be_all(verdict):
+                held.append((request, verdict, batch))
+        await self._write(
+            (request, replace(verdict, kind="retry") if _may_be_all(verdict) else verdict, batch)
+            for request, verdict in results
+        )
+        await self._settle(settled)
+        again = list[ProviderRequest]()
+        for request, verdict in results:
+            if verdict.kind == "ok" or (verdict.kind == "fatal" and verdict.own):
+                self._in_flight.resolve(request, verdict)
+            elif not _may_be_all(verdict):
+                again.append(request)
+        for request, verdict, _ in held:
+            if request.neighbours and not self.neighbours_taken:
+                self._in_flight.resolve(request, replace(verdict, kind="neighbours"))
+            else:
+                self.refusals.hold(request, verdict, batch)
+        self.look()
+        return again
+
+    def look(self) -> None:
+        """Find out whether the account is at fault, where that is due."""
+        if self._probing or not self.refusals.suspects_account(len(self._in_flight)):
+            return
+        if not self._answered and self.refusals.conversations >= IN_A_ROW:
             # not remembered as refused: once the cause is mended, the same requests may be answered
-            results = [(request, replace(verdict, kind="retry")) for request, verdict in results]
             self._end(
                 EnvironmentFault(
                     f"{self._provider} {self._tracker.rate.model}: no request was answered, and all were refused, "
-                    f"first: {reason}; see to the model and its parameters, then run the same command again"
+                    f"first: {self.refusals.first_reason}; see to the model and its parameters, then run the same "
+                    "command again"
                 )
             )
-        await self._tracker.write(
+            return
+        self._probing = True
+        self._spawn(self._find_cause())
+
+    async def _find_cause(self) -> None:
+        try:
+            fault = await self._probe()
+            if fault is not None and fault.kind == "retry":
+                self._requeue([request for request, _, _ in self.refusals.take()], fault.reason)
+            elif fault is not None:
+                raise account_error(self._provider, fault.reason)
+            else:
+                await self._settle(self.refusals.take())
+        finally:
+            self._probing = False
+        self.look()
+
+    async def _settle(self, held: Sequence[Held]) -> None:
+        """Refusals that are their requests' own."""
+        final = [(request, replace(verdict, kind="fatal"), batch) for request, verdict, batch in held]
+        await self._write(final)
+        for request, verdict, _ in final:
+            self._in_flight.resolve(request, verdict)
+
+    async def _write(self, results: Iterable[Held]) -> None:
+        tracker = self._tracker
+        await tracker.write(
             *(
-                result_row(request, verdict, self._tracker.billed(request, verdict, batch=batch is not None), batch)
-                for request, verdict in results
+                result_row(request, verdict, tracker.billed(request, verdict, batch=batch is not None), batch)
+                for request, verdict, batch in results
             )
         )
-        again = list[ProviderRequest]()
-        for request, verdict in results:
-            if verdict.kind in ("ok", "fatal"):
-                self._in_flight.resolve(request, verdict)
-            elif verdict.kind == "account":
-                self._end(account_error(self._provider, verdict.reason))
-            else:
-                again.append(request)
-        return again
 
     def _final(self, request: ProviderRequest, verdict: RequestVerdict) -> RequestVerdict:
         """The verdict; an answer without text is final when it is the last that the policy allows, of any process."""
         silent = self._tracker.state.silent[request.identity] + 1
         if verdict.kind != "silent" or silent < self._policy.silent_answers:
             return verdict
-        return replace(verdict, kind="fatal", reason=f"{silent} answers without text")
+        return replace(verdict, kind="fatal", own=True, reason=f"{silent} answers without text")
 
-    def _all_refused(self, results: Results) -> str:
-        """Why, where nothing was answered yet and these make too many refusals; else nothing."""
-        reasons = [verdict.reason for _, verdict in results if verdict.kind == "fatal"]
-        self._refused += len(reasons)
-        self._answered += sum(verdict.kind == "ok" for _, verdict in results)
-        return reasons[0] if reasons and not self._answered and self._refused >= _ALL_REFUSED else ""
+    def _tell_cut(self, request: ProviderRequest, verdict: RequestVerdict) -> None:
+        """Warn of a server that cuts long prompts: it counts the same tokens in prompts of other lengths."""
+        tokens = 0 if verdict.tokens is None else verdict.tokens.input
+        if tokens < _CUT_FROM or self._cut:
+            return
+        least = self._sizes.setdefault(tokens, request.size)
+        if max(least, request.size) > _CUT_RATIO * min(least, request.size):
+            self._cut = True
+            logger.warning(
+                "  %s %s: %d prompt tokens are counted in prompts of %d and of %d bytes: the server cuts them; "
+                "teacher.context=%d shortens them where it does no harm",
+                self._provider,
+                self._tracker.rate.model,
+                tokens,
+                least,
+                request.size,
+                tokens,
+            )
+
+    def _tell_uncounted(self, verdict: RequestVerdict) -> None:
+        if verdict.tokens is None and not self._uncounted:
+            self._uncounted = True
+            logger.warning(
+                "  %s %s: answers without whole token counts; R2V's own counts stand for them, and each is booked at "
+                "the most that it can cost",
+                self._provider,
+                self._tracker.rate.model,
+            )
+
+
+def _may_be_all(verdict: RequestVerdict) -> bool:
+    """True if other requests may be refused as this one is."""
+    return verdict.kind == "account" or (verdict.kind == "fatal" and not verdict.own)

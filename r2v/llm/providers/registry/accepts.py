@@ -50,6 +50,8 @@ class Accepts:
     """Marks in the prompt up to which it is cached (Anthropic's cache_control)."""
     batch: bool = True
     """Provider batches."""
+    in_turn: bool = False
+    """Only conversations of user and assistant in turn; where it is not known, a refusal shows it."""
 
 
 COMPATIBLE = Accepts(cache=False, json_schema=False)

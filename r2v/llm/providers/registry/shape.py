@@ -63,6 +63,8 @@ class RequestShape:
     """The system prompt bears a cache mark."""
     batch: bool = True
     """The model can be asked by provider batches."""
+    in_turn: bool = False
+    """Messages of one side that follow each other are joined."""
 
     def limit_of(self, max_tokens: int) -> int:
         """The limit of a request for a reply of at most `max_tokens`: thoughts count against it too."""
@@ -99,6 +101,7 @@ def shape_of(accepts: Accepts, asked: Asked | None = None, *, model: str = "") -
         min_tokens=max(accepts.min_tokens, _LEAST_RESPONSE if responses else 1),
         cache=accepts.cache,
         batch=accepts.batch,
+        in_turn=accepts.in_turn,
     )
 
 

@@ -15,9 +15,10 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from r2v.errors import InputError
-from r2v.llm.providers.prices import TokenCounts
 from r2v.llm.providers.provider_requests import ProviderRequest, RequestIdentity, RequestVerdict, reply_key
 from r2v.llm.providers.spending.journal import JournalRow
+from r2v.wire.exchange import TokenCounts
+from r2v.wire.message import from_json, to_json
 
 
 @dataclass(kw_only=True)
@@ -61,8 +62,8 @@ class JournalState:
     """Byte offset in the journal at which an answer stands."""
     claims: set[str] = field(default_factory=set)
     """Reply keys of requests that no other process is to ask."""
-    refused: dict[RequestIdentity, str] = field(default_factory=dict)
-    """Requests that were refused for good, and why."""
+    refused: dict[RequestIdentity, RequestVerdict] = field(default_factory=dict)
+    """Requests that were refused for good, and how."""
     silent: Counter[RequestIdentity] = field(default_factory=Counter)
     """How often a request has been answered without text."""
     batches: dict[str, JournalBatch] = field(default_factory=dict)
@@ -143,7 +144,7 @@ class JournalState:
             if row["kind"] == "silent":
                 self.silent[identity] += 1
             if row["kind"] == "fatal":
-                self.refused[identity] = row["reason"]
+                self.refused[identity] = verdict_of(row)
 
     def new_attempt(self, request: ProviderRequest) -> ProviderRequest:
         """The request under a custom_id that was never used. Raises InputError as `register` does."""
@@ -201,11 +202,16 @@ def result_row(request: ProviderRequest, verdict: RequestVerdict, usd: float, ba
     if verdict.kind == "ok":
         counts = verdict.tokens
         tokens = None if counts is None else {name: v for name in _COUNTS if (v := getattr(counts, name))}
-        return {"row": "answer"} | common | {"text": verdict.text, "cut": verdict.cut, "tokens": tokens}
-    return {"row": "failed"} | common | {"kind": verdict.kind, "reason": verdict.reason}
+        said = {} if verdict.message is None else {"message": to_json(verdict.message)}
+        return {"row": "answer"} | common | {"text": verdict.text, "cut": verdict.cut, "tokens": tokens} | said
+    outcome = {} if verdict.outcome is None else {"outcome": verdict.outcome}
+    return {"row": "failed"} | common | {"kind": verdict.kind, "reason": verdict.reason} | outcome
 
 
 def verdict_of(row: JournalRow) -> RequestVerdict:
-    """The verdict that an answer's row keeps."""
+    """The verdict that the row of an answer or a refusal keeps."""
+    if row["row"] == "failed":
+        return RequestVerdict(kind=row["kind"], reason=row["reason"], outcome=row.get("outcome", "refused"))
     tokens = None if row["tokens"] is None else TokenCounts(**row["tokens"])
-    return RequestVerdict(kind="ok", text=row["text"], cut=row["cut"], tokens=tokens)
+    message = from_json(row["message"]) if "message" in row else None
+    return RequestVerdict(kind="ok", text=row["text"], cut=row["cut"], tokens=tokens, message=message)

@@ -10,10 +10,11 @@ import pytest
 from r2v.emulator import Emulator, Lifecycle
 from r2v.llm.providers.anthropic import Anthropic
 from r2v.llm.providers.dispatch.batch_caching import BatchCaching, kept_tokens
-from r2v.llm.providers.prices import TokenCounts, rate_of
+from r2v.llm.providers.prices import rate_of
 from r2v.llm.providers.provider_requests import ProviderRequest, RequestVerdict, make_request
 from r2v.llm.types import ChatModel, Request
 from r2v.llm.waves import Waves
+from r2v.wire.exchange import TokenCounts
 from r2v.wire.message import Message
 from tests.llm.talk import MODELS, environment, remote
 

@@ -18,11 +18,12 @@ from r2v.errors import EnvironmentFault, InputError, Interrupted
 from r2v.llm.providers.anthropic import Anthropic
 from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
 from r2v.llm.providers.openai import OpenAI
-from r2v.llm.providers.prices import Rate, TokenCounts, rate_of
+from r2v.llm.providers.prices import Rate, rate_of
 from r2v.llm.providers.provider import BatchState
 from r2v.llm.providers.remote import ProviderRemote
 from r2v.llm.types import Request
 from r2v.llm.waves import Waves
+from r2v.wire.exchange import TokenCounts
 from r2v.wire.message import Message
 from tests.llm.talk import MODELS, QUICK, converse, environment, play, remote
 

@@ -11,12 +11,13 @@ from typing import Any
 
 from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
 from r2v.llm.providers.dispatch.gathering import Crowd, Gathering
-from r2v.llm.providers.prices import TokenCounts, rate_of
+from r2v.llm.providers.prices import rate_of
 from r2v.llm.providers.provider import BatchLimits, BatchState, CallResult
 from r2v.llm.providers.provider_requests import ProviderRequest, RequestVerdict, ResultLine, make_request
 from r2v.llm.providers.remote import ProviderRemote
 from r2v.llm.types import ChatModel, Request
 from r2v.llm.waves import Waves
+from r2v.wire.exchange import TokenCounts
 from r2v.wire.message import Message
 from tests.llm.jumping import JumpingLoop
 

@@ -16,12 +16,13 @@ import pytest
 from r2v.emulator import Emulator
 from r2v.errors import EnvironmentFault
 from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
-from r2v.llm.providers.prices import TokenCounts, rate_of
+from r2v.llm.providers.prices import rate_of
 from r2v.llm.providers.provider import CallResult, ProviderFault
 from r2v.llm.providers.provider_requests import ProviderRequest, RequestVerdict
 from r2v.llm.providers.remote import ProviderRemote
 from r2v.llm.types import Request
 from r2v.llm.waves import Waves
+from r2v.wire.exchange import TokenCounts
 from tests.llm.jumping import JumpingLoop
 from tests.llm.talk import MODELS, environment, guarded, play
 

@@ -10,10 +10,11 @@ import pytest
 
 from r2v.emulator import Emulator, Fault, Lifecycle
 from r2v.errors import EnvironmentFault, LeaseConflict, UsageError
-from r2v.llm.providers.prices import TokenCounts, rate_of
+from r2v.llm.providers.prices import rate_of
 from r2v.llm.providers.spending.budget import SharedBudget
 from r2v.llm.providers.spending.project import ProjectLedger
 from r2v.llm.waves import Waves
+from r2v.wire.exchange import TokenCounts
 from tests.llm.talk import MODELS, converse, environment, killed, play, remote
 
 RATE = rate_of("openai", MODELS["openai"])

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from r2v.llm.providers.classify import anthropic_line, kind_of, one_line, openai_line, read_line
 
 from r2v.errors import EnvironmentFault, InputError
-from r2v.llm.providers.classify import anthropic_line, kind_of, one_line, openai_line, read_line
 from r2v.llm.providers.dispatch.batch_caching import BatchCaching
 from r2v.llm.providers.dispatch.batch_or_direct import BatchOrDirect
 from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
-from r2v.llm.providers.prices import Rate, TokenCounts
+from r2v.llm.providers.prices import Rate
 from r2v.llm.providers.provider import LineSplitter, seconds_of
 from r2v.llm.providers.provider_requests import (
     ProviderRequest,
@@ -30,6 +30,7 @@ from r2v.llm.providers.spending.budget import SharedBudget, SpendTracker
 from r2v.llm.providers.spending.journal import Journal
 from r2v.llm.providers.spending.journal_state import JournalState, result_row
 from r2v.llm.types import Request
+from r2v.wire.exchange import TokenCounts
 from r2v.wire.message import Message
 
 CONFIGS = Path(__file__).parents[4] / "configs"

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from r2v.errors import InputError
-from r2v.llm.providers.prices import TokenCounts
 from r2v.llm.providers.provider_requests import ProviderRequest, RequestVerdict, make_request
 from r2v.llm.providers.spending.journal_state import JournalState, result_row, verdict_of
 from r2v.llm.types import Request
+from r2v.wire.exchange import TokenCounts
 from r2v.wire.message import Message
 
 BATCH = "0123abcd-b0"

@@ -1,11 +1,7 @@
-"""Native tool calls and structured output: a request's tools in the providers' own words, and their calls as actions.
-
-An action is one line of JSON in every episode, whichever way it came: `{"tool": "<name>", "<argument>": <value>}`.
-"""
+"""Action schemas: a request's tools as the JSON schemas that native calls and strict structured output take."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,18 +20,6 @@ def _plain(schema: Any) -> Any:
     if isinstance(schema, Mapping):
         return {key: _plain(value) for key, value in schema.items() if not str(key).startswith("x-")}
     return [_plain(item) for item in schema] if isinstance(schema, list) else schema
-
-
-def action_text(name: str, arguments: Any) -> str:
-    """A call as an action. Arguments come as an object, or as the JSON of one, which may be broken: then as it is."""
-    if isinstance(arguments, str):
-        try:
-            arguments = json.loads(arguments or "{}")
-        except ValueError:
-            return f"{name} {arguments}"
-    if not isinstance(arguments, Mapping):
-        return f"{name} {json.dumps(arguments, ensure_ascii=False)}"
-    return json.dumps({"tool": name} | dict(arguments), ensure_ascii=False)
 
 
 def action_schema(tools: Sequence[ToolSpec]) -> dict[str, Any]:
@@ -75,13 +59,3 @@ def _object(properties: Mapping[str, Any]) -> dict[str, Any]:
         "required": list(properties),
         "additionalProperties": False,
     }
-
-
-def without_wrapper(text: str) -> str:
-    """The action in a reply that `action_schema` held to; a reply that is none, as it is."""
-    try:
-        action = json.loads(text)["action"]
-        given = {name: value for name, value in action.items() if value is not None}
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return text
-    return json.dumps(given, ensure_ascii=False)

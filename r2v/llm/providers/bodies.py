@@ -1,0 +1,218 @@
+"""Request bodies: a request in a wire format, with the tools as the shape of its model's requests has them.
+
+Actions are text in R2V, one JSON object on a line, for teacher and student alike, so a small policy can be distilled
+from them. A model may give them as text that the prompt asks for, as JSON that a schema holds to, or as native tool
+calls: then it is shown its own calls, thoughts and their results as it gave them, and steps that others acted as calls.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from r2v.data.action import parse_action
+from r2v.llm.providers.action_schema import action_schema, parameters_of
+from r2v.llm.providers.prices import Rate
+from r2v.llm.providers.registry.shape import Actions, RequestShape
+from r2v.llm.types import Request
+from r2v.wire import anthropic, chat, responses
+from r2v.wire.exchange import WireRequest
+from r2v.wire.message import Message, Text, ToolCall, ToolResult, ToolSpec
+from r2v.wire.text import sendable, visible
+
+REPLY_FORMAT = (
+    "You act through tools, one call in each reply. Reply with exactly one JSON object on one line "
+    'and nothing else: {"tool": "<name>", "<argument>": <value>, ...}'
+)
+"""Tells a model how to act."""
+
+JSON_FORMAT = (
+    "You act through tools, one call in each reply. Reply with exactly one JSON object "
+    'and nothing else: {"action": {"tool": "<name>", "<argument>": <value>, ...}}'
+)
+"""The same where a schema holds the reply to it, which needs one object around all actions."""
+CALL_FORMAT = "You act through tools. Call exactly one tool in each reply."
+"""The same where tools are called natively, and described by the request itself."""
+
+Json = dict[str, Any]
+
+
+def system_prompt(messages: Sequence[Message], tools: Sequence[ToolSpec], actions: Actions = "text") -> str:
+    """The conversation's own system messages, then how to act, with the tools where they are not called natively.
+    Empty where there are neither."""
+    parts = [message.text for message in messages if message.role == "system"]
+    if tools and actions == "tools":
+        parts.append(CALL_FORMAT)
+    elif tools:
+        schemas = [
+            json.dumps(
+                {"tool": tool.name, "description": tool.description, "arguments": tool.parameters}, ensure_ascii=False
+            )
+            for tool in tools
+        ]
+        reply_format = JSON_FORMAT if actions == "json" else REPLY_FORMAT
+        parts.append(f"{reply_format}\nTools:\n" + "\n".join(schemas))
+    return "\n\n".join(parts)
+
+
+def turns(request: Request, shape: RequestShape) -> tuple[Message, ...]:
+    """The conversation without its system messages. Where actions are text, all of it is text of user and assistant,
+    tool results the user's."""
+    said = [message for message in request.messages if message.role != "system"]
+    if request.tools and shape.actions == "tools":
+        return tuple(_native(said))
+    plain = [
+        Message(role="assistant" if message.role == "assistant" else "user", content=visible(message.text))
+        for message in said
+    ]
+    return tuple(_joined(plain)) if shape.in_turn else tuple(plain)
+
+
+def _is_native(request: Request, shape: RequestShape) -> bool:
+    return bool(request.tools) and shape.actions == "tools"
+
+
+def has_neighbours(request: Request, shape: RequestShape) -> bool:
+    """True if a request's body holds two messages of one side in a row, which some servers refuse."""
+    sides = [message.role == "assistant" for message in request.messages if message.role != "system"]
+    return not _is_native(request, shape) and any(one == other for one, other in itertools.pairwise(sides))
+
+
+def _joined(messages: Sequence[Message]) -> Iterator[Message]:
+    held: Message | None = None
+    for message in messages:
+        if held is not None and held.role == message.role:
+            held = replace(held, content=f"{held.text}\n\n{message.text}")
+            continue
+        if held is not None:
+            yield held
+        held = message
+    if held is not None:
+        yield held
+
+
+def _native(messages: Sequence[Message]) -> list[Message]:
+    """A conversation of native calls. The first page of a world, which no call has asked for, stands with the goal.
+
+    Calls that were made in one reply are executed one after the other, each a turn of its own (`CONTINUES`): they are
+    written as they were made, with their results behind them.
+    """
+    written: list[Message] = []
+    waiting: list[str] = []
+    opening = 0
+    for number, message in enumerate(messages):
+        if message.role == "assistant":
+            message = _as_call(message, f"call{number:05d}")  # nine letters and digits, as Mistral asks for
+            waiting += [call.id for call in message.calls]
+            if message.extra.get(CONTINUES) and written:
+                before = written[opening]
+                written[opening] = replace(before, content=(*before.parts, *message.parts))
+            else:
+                opening = len(written)
+                written.append(replace(message, extra={}))
+        elif waiting:
+            result = ToolResult(call_id=waiting.pop(0), content=visible(message.text))
+            written.append(Message(role="tool", content=(result,)))
+        elif written and written[-1].role == "user":
+            written[-1] = replace(written[-1], content=f"{written[-1].text}\n\n{message.text}")
+        else:
+            written.append(Message(role="user", content=visible(message.text)))
+    return written
+
+
+CONTINUES = "continues"
+"""Field of a turn whose call was made in the same reply as that of the turn before."""
+
+
+def _as_call(message: Message, call_id: str) -> Message:
+    """A turn with its call as a native one; one that is no call, as its words."""
+    if message.calls:
+        named = tuple(
+            replace(part, id=part.id or call_id) if isinstance(part, ToolCall) else part for part in message.parts
+        )
+        return replace(message, content=named)
+    action = parse_action(message.text)
+    if not action.action_type:
+        return replace(message, content=visible(message.text))
+    arguments = json.dumps(action.arguments, ensure_ascii=False)
+    return replace(message, content=(ToolCall(name=action.action_type, arguments=arguments, id=call_id),))
+
+
+def chat_body(rate: Rate, request: Request) -> Json:
+    """The body of a chat completion."""
+    shape = rate.shape
+    options: Json = {shape.limit: shape.limit_of(request.max_tokens)}
+    if shape.effort is not None:
+        options["reasoning_effort"] = shape.effort
+    if request.tools and shape.actions == "json":
+        schema = {"name": "action", "strict": True, "schema": action_schema(request.tools)}
+        options["response_format"] = {"type": "json_schema", "json_schema": schema}
+    options |= _one_call(request, shape) | _sampling(rate, request)
+    return chat.write_request(_wire(rate, request, options))
+
+
+def response_body(rate: Rate, request: Request) -> Json:
+    """The body of a response. Nothing is stored at the provider: a conversation is sent whole each time."""
+    shape = rate.shape
+    options: Json = {"max_output_tokens": shape.limit_of(request.max_tokens), "store": False}
+    if shape.effort is not None:
+        options["reasoning"] = {"effort": shape.effort}
+    if request.tools and shape.actions == "json":
+        schema = {"type": "json_schema", "name": "action", "strict": True, "schema": action_schema(request.tools)}
+        options["text"] = {"format": schema}
+    if request.tools and shape.actions == "tools" and shape.thinking_tokens:
+        options["include"] = ["reasoning.encrypted_content"]  # its thoughts go back to it, and nothing is stored there
+    options |= _one_call(request, shape) | _sampling(rate, request)
+    return responses.write_request(_wire(rate, request, options, strict=False))
+
+
+def message_body(rate: Rate, request: Request) -> Json:
+    """The params of a message. The system prompt, which all conversations share, is cached for an hour."""
+    shape = rate.shape
+    options: Json = {"max_tokens": shape.limit_of(request.max_tokens)}
+    if shape.temperature:
+        options |= {"top_p": request.top_p} if request.top_p < 1 else {"temperature": request.temperature}
+    if shape.thinking == "budget":
+        options["thinking"] = {"type": "enabled", "budget_tokens": shape.thinking_tokens}
+    elif shape.thinking is not None:
+        options["thinking"] = {"type": shape.thinking}
+    output: Json = {} if shape.effort is None else {"effort": shape.effort}
+    if request.tools and shape.actions == "json":
+        output["format"] = {"type": "json_schema", "schema": action_schema(request.tools)}
+    if request.tools and shape.actions == "tools":
+        choice = "any" if shape.forced_tool else "auto"
+        options["tool_choice"] = {"type": choice, "disable_parallel_tool_use": True}
+    options |= {"output_config": output} if output else {}
+    wire = _wire(rate, request, options)
+    if wire.system is not None:
+        mark: Json = {"cache_control": {"type": "ephemeral", "ttl": "1h"}} if shape.cache else {}
+        wire = replace(wire, system=Message(role="system", content=(Text(text=wire.system.text, extra=mark),)))
+    return anthropic.write_request(wire)
+
+
+def _wire(rate: Rate, request: Request, options: Json, **function: bool) -> WireRequest:
+    shape = rate.shape
+    system = system_prompt(request.messages, request.tools, shape.actions)
+    native = request.tools if shape.actions == "tools" else ()
+    return WireRequest(
+        model=rate.model,
+        messages=turns(request, shape),
+        system=Message(role="system", content=sendable(system)) if system else None,
+        tools=tuple(replace(tool, parameters=parameters_of(tool), extra=function) for tool in native),
+        options=options,
+    )
+
+
+def _one_call(request: Request, shape: RequestShape) -> Json:
+    if not request.tools or shape.actions != "tools":
+        return {}
+    return {"tool_choice": "required" if shape.forced_tool else "auto", "parallel_tool_calls": False}
+
+
+def _sampling(rate: Rate, request: Request) -> Json:
+    if not rate.shape.temperature:
+        return {}
+    return {"temperature": request.temperature} | ({"top_p": request.top_p} if request.top_p < 1 else {})

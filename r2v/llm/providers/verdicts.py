@@ -1,0 +1,109 @@
+"""Verdicts: every answer and error of a provider becomes one of five kinds.
+
+`RequestVerdict.kind` is ok, retry, silent, fatal or account. How the formats say a thing is the business of
+`r2v.wire`; here it is decided what it means for the request. An error that matches nothing known is retried, because
+giving up would lose a request that may be answered, and attempts are counted.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from r2v.llm.providers.provider_requests import RequestVerdict, ResultLine, VerdictKind
+from r2v.wire.actions import split_thought
+from r2v.wire.errors import ErrorKind, WireError, read_error
+from r2v.wire.exchange import WireReply
+from r2v.wire.message import Refusal, Text
+from r2v.wire.text import sendable_json
+
+ReadReply = Callable[[Any], WireReply]
+
+_KEY = re.compile(r"\b(sk|key)-[A-Za-z0-9_*-]{6,}")
+_CUSTOM_ID = re.compile(rb'"custom_id"\s*:\s*"([A-Za-z0-9_-]{1,64})"')
+_LONGEST = 300
+_KINDS: dict[ErrorKind, VerdictKind] = {"retry": "retry", "account": "account"}
+
+
+def one_line(text: object, secret: str = "") -> str:
+    """A provider's message as one short line without any key: error messages may quote the key that was sent."""
+    line = " ".join(str(text).split())
+    if secret:
+        line = line.replace(secret, "[key]")
+    return _KEY.sub("[key]", line)[:_LONGEST]
+
+
+def verdict_of_error(error: WireError) -> RequestVerdict:
+    """The verdict of an error."""
+    outcome = {"overflow": "overflowed", "refused": "refused", "filtered": "refused"}.get(error.kind)
+    return RequestVerdict(
+        kind=_KINDS.get(error.kind, "fatal"),
+        reason=one_line(error.line) + ("; teacher.context shortens what is sent" if outcome == "overflowed" else ""),
+        outcome=outcome,  # type: ignore[arg-type]
+        own=error.kind in ("filtered", "overflow"),
+        billed=False,
+    )
+
+
+def verdict_of_reply(reply: WireReply) -> RequestVerdict:
+    """The verdict of a reply, which a provider may leave empty, cut, refuse, or end by an error under status 200."""
+    usage = reply.usage
+    tokens = usage.counts(0, 0) if usage is not None and usage.whole else None
+    if reply.error is not None:
+        verdict = verdict_of_error(reply.error)
+        return RequestVerdict(
+            kind=verdict.kind, reason=verdict.reason, outcome=verdict.outcome, own=verdict.own,
+            tokens=tokens, billed=tokens is not None,
+        )  # fmt: skip
+    said = "\n".join(part.text for part in reply.message.parts if isinstance(part, (Text, Refusal)) and part.text)
+    if reply.finish == "refusal":
+        reason = one_line(f"refused: {said or reply.extra.get('stop_reason') or 'by a content filter'}")
+        return RequestVerdict(kind="fatal", reason=reason, outcome="refused", own=True, tokens=tokens)
+    if reply.message.calls:
+        return RequestVerdict(
+            kind="ok", text=reply.message.text, message=reply.message, cut=reply.finish != "stop", tokens=tokens
+        )
+    if split_thought(said)[1].strip():
+        return RequestVerdict(kind="ok", text=said, cut=reply.finish != "stop", tokens=tokens)
+    # who thought until the tokens were spent would do so again; after an empty answer often comes a whole one
+    if reply.finish == "length":
+        reason = "max_tokens were used up before any text"
+        return RequestVerdict(kind="fatal", reason=reason, outcome="truncated", own=True, tokens=tokens)
+    if reply.finish == "context":
+        reason = "the model's context was used up before any text"
+        return RequestVerdict(kind="fatal", reason=reason, outcome="overflowed", own=True, tokens=tokens)
+    return RequestVerdict(kind="silent", reason="a completion without text", outcome="silent", tokens=tokens)
+
+
+def openai_line(row: Mapping[str, Any], read_reply: ReadReply) -> RequestVerdict:
+    """The verdict of one line of an OpenAI output or error file; `read_reply` reads the format of its endpoint."""
+    response, error = row.get("response"), row.get("error")
+    if response is None:
+        return verdict_of_error(read_error(None, {"error": error}))
+    status, body = response["status_code"], response["body"]
+    if 200 <= status < 300 and not error:
+        return verdict_of_reply(read_reply(body))
+    return verdict_of_error(read_error(status, body or {"error": error}))
+
+
+def anthropic_line(row: Mapping[str, Any], read_reply: ReadReply) -> RequestVerdict:
+    """The verdict of one line of a Message Batch's results."""
+    result = row["result"]
+    if result["type"] == "succeeded":
+        return verdict_of_reply(read_reply(result["message"]))
+    if result["type"] == "errored":
+        return verdict_of_error(read_error(None, result.get("error")))
+    return verdict_of_error(WireError(codes=(result["type"],), message=f"the request was {result['type']}"))
+
+
+def read_line(raw: bytes, read: Callable[[Mapping[str, Any]], RequestVerdict]) -> ResultLine:
+    """A raw line of results. A malformed one has no verdict, and its custom_id where that can be made out: the request
+    was run and billed, so it must not count as missing."""
+    try:
+        row = sendable_json(json.loads(raw))
+        return ResultLine(custom_id=str(row["custom_id"]), verdict=read(row))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        match = _CUSTOM_ID.search(raw)
+        return ResultLine(custom_id=match[1].decode() if match else None, verdict=None)
