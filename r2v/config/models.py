@@ -198,6 +198,10 @@ class PolicyConfig:
     tools: Literal["auto", "none"] | None = field(default=None, metadata=IF_GIVEN)
     """Whether the model is told the benchmark's tools in every prompt, by its chat template or in a system prompt: auto
     or none; None: auto, and for a bundled model, which was made without, none."""
+    enable_thinking: bool | None = field(default=None, metadata=IF_GIVEN)
+    """Value of `enable_thinking` for chat templates that read it (Qwen 3.x, GLM, Nemotron), in training and acting. R2V
+    teaches actions without thoughts, so a thought that the template opens is closed empty under either value. None:
+    false; a bundled model's template reads none."""
     device: Annotated[str, _Device] = field(default="auto", metadata=RUNTIME)
     """Torch device, such as cpu or cuda:1; auto: a GPU where there is one."""
     engine: Annotated[str, Text(longest=500)] = LOCAL
@@ -217,8 +221,9 @@ class PolicyConfig:
         # One name in every fingerprint, adapter and table: two names of the same weights would be two artifacts.
         object.__setattr__(self, "model_name", FORMER_MODELS.get(self.model_name, self.model_name))
         # One form in every fingerprint, and none in those of the bundled models, whose artifacts know no such key.
-        tools = None if self.model_name in BUNDLED_NAMES else self.tools or "auto"
-        object.__setattr__(self, "tools", tools)
+        is_bundled = self.model_name in BUNDLED_NAMES
+        object.__setattr__(self, "tools", None if is_bundled else self.tools or "auto")
+        object.__setattr__(self, "enable_thinking", None if is_bundled else self.enable_thinking or False)
         check_fields("policy", self)
         hub = self.revision is None or self.model_name not in BUNDLED_NAMES
         check(

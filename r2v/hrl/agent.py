@@ -32,7 +32,7 @@ class ArcherAgent:
     def __init__(self, config: Config, weights: Path | None = None, devices: Devices | None = None) -> None:
         self.config = config
         self.roles = build_roles(config.policy, config.hierarchical, config.seed, weights, devices)
-        self.prompter = Prompter(self.roles.tokenizer)
+        self.prompter = Prompter(self.roles.tokenizer, enable_thinking=config.policy.enable_thinking or False)
 
     @property
     def critic(self) -> DoubleCritic:

@@ -2,6 +2,8 @@
 
     loss = -(1/|A|) sum over action tokens (end token included) of log pi(a_i | context, a_<i)
 
+Where the chat template opens a reply (`ChatTemplate.opening`), the tokens of the opening count as action tokens.
+
 What one training sequence is: `r2v.policy.training_rows`.
 """
 

@@ -6,16 +6,21 @@
 A template may drop what it has no place for (a tool's results, the system prompt) without a word. So it is given
 conversations of marked texts, and what does not arrive in them is told as the user's words from then on. Its clock is
 stopped: a prompt must be the same on every day.
+
+Many templates show more before an earlier reply than their generation prompt has: an empty thought, the name of a
+channel. Prompts end in this opening, so that a reply is learned, given and shown later after the same text.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property, lru_cache
+from os.path import commonprefix
 from typing import Any
 
 from r2v.errors import UsageError
@@ -29,6 +34,8 @@ TEMPLATE_DATE = datetime(2024, 7, 26)
 _DIRECTIVES = "aAbBcdHIjmMpSUwWxXyYzZ"
 _STEPS = (0, 1, 3)
 """Lengths of the conversations that a template is tried on."""
+_TAG = re.compile(r"([<\[])([\w:]+)([>\]])\s*$")
+"""A tag at the end of a prompt, which may open a thought."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,17 +68,19 @@ class Fold:
 
 class ChatTemplate:
     """A tokenizer's template, tried out. `tools` are told in every conversation: by the template where they arrive in
-    what it renders, else in a system prompt.
+    what it renders, else in a system prompt. `enable_thinking` is passed to the template, which may read it.
 
-    Raises UsageError where texts are lost even as the user's words, or differ from one rendering to the next.
+    Raises UsageError where texts are lost even as the user's words, or differ from one rendering to the next, and where
+    a prompt opens a thought that nothing closes.
     """
 
-    def __init__(self, tokenizer: Any, tools: Sequence[ToolSpec] = ()) -> None:
-        self.tokenizer, self.tools = tokenizer, tuple(tools)
+    def __init__(self, tokenizer: Any, tools: Sequence[ToolSpec] = (), *, enable_thinking: bool = False) -> None:
+        self.tokenizer, self.tools, self.enable_thinking = tokenizer, tuple(tools), enable_thinking
         self._schemas: list[dict[str, Any]] | None = None
         self.fold = self._sought_fold()
         if self._renders_tools():
             self._schemas = _schemas(self.tools)
+        self._openings = self._sought_openings()
 
     @property
     def native_tools(self) -> bool:
@@ -99,12 +108,17 @@ class ChatTemplate:
 
     def render(self, turns: Sequence[Message], *, generation: bool) -> list[int]:
         """Token ids of `turns`; with `generation`, up to where the next action begins."""
-        encoded = self._applied(turns, self.fold, self._schemas, generation=generation, tokenize=True)
+        encoded = self.tokenizer(self.text(turns, generation=generation), add_special_tokens=False)["input_ids"]
         return [int(token) for token in encoded]
 
     def text(self, turns: Sequence[Message], *, generation: bool) -> str:
         """What `render` tokenises."""
-        return str(self._applied(turns, self.fold, self._schemas, generation=generation))
+        text = self._applied(turns, self.fold, self._schemas, generation=generation)
+        return text + self.opening(turns) if generation else text
+
+    def opening(self, turns: Sequence[Message]) -> str:
+        """Text between the template's own generation prompt and a reply to these turns; empty for most templates."""
+        return self._openings.get(turns[-1].role, self._openings.get("tool", ""))
 
     def try_text(self, turns: Sequence[Message], *, generation: bool) -> str | None:
         """`text`, or None where the template refuses."""
@@ -120,6 +134,8 @@ class ChatTemplate:
             say_once(
                 logging.INFO, f"  {self._name}: its chat template has no place for them: told are {' and '.join(said)}"
             )
+        if any(self._openings.values()):
+            say_once(logging.INFO, f"  {self._name}: prompts end in {next(filter(None, self._openings.values()))!r}")
         if self.tools:
             by = "by the chat template" if self.native_tools else "in the system prompt, the chat template tells none"
             say_once(logging.INFO, f"  {self._name}: told of {len(self.tools)} tools {by}")
@@ -131,17 +147,17 @@ class ChatTemplate:
         schemas: list[dict[str, Any]] | None,
         *,
         generation: bool = True,
-        tokenize: bool = False,
-    ) -> Any:
+    ) -> str:
         source = self.tokenizer.get_chat_template(None, schemas)
-        return self.tokenizer.apply_chat_template(
+        rendered = self.tokenizer.apply_chat_template(
             [{"role": turn.role, "content": fold.content(turn.text)} for turn in turns],
             tools=schemas,
             chat_template=with_stopped_clock(source),
             add_generation_prompt=generation,
-            tokenize=tokenize,
-            return_dict=False,
+            tokenize=False,
+            enable_thinking=self.enable_thinking,
         )
+        return str(rendered)
 
     def _sought_fold(self) -> Fold:
         """The mildest fold under which all texts arrive."""
@@ -174,7 +190,7 @@ class ChatTemplate:
         self, turns: Sequence[Message], fold: Fold, schemas: list[dict[str, Any]] | None, *, generation: bool = True
     ) -> str | None:
         try:
-            return str(self._applied(turns, fold, schemas, generation=generation))
+            return self._applied(turns, fold, schemas, generation=generation)
         except Exception:  # a template may raise anything
             return None
 
@@ -192,6 +208,50 @@ class ChatTemplate:
             if not self._arrives(self.fold, probe, schemas):
                 return False
         return True
+
+    def _sought_openings(self) -> dict[str, str]:
+        """Role of the newest turn -> opening of a reply to it. An opening that differs with the length of a
+        conversation is none: such a template counts."""
+        openings: dict[str, set[str]] = {}
+        longer = list(probes(system=False))
+        for messages in (longer[0][:1], *longer):
+            opening = self._opening_after(messages)
+            if opening is not None:
+                openings.setdefault(self.turns(messages)[-1].role, set()).add(opening)
+        return {role: texts.pop() if len(texts) == 1 else "" for role, texts in openings.items()}
+
+    def _opening_after(self, messages: Sequence[Message]) -> str | None:
+        """Opening of a reply to a probe, by what the next prompt shows before that reply; None where the template
+        refuses one of the two prompts, or shows the reply in another form."""
+        reply = Message(role="assistant", content=f'{{"tool":"look","id":"{_mark("r", 0, 0)}"}}')
+        later = [*messages, reply, Message(role="tool", content=_marked("n", 0))]
+        prompt, next_prompt = (self._tried(self.turns(m), self.fold, self._schemas) for m in (messages, later))
+        if prompt is None or next_prompt is None or reply.content not in next_prompt:
+            return None
+        newest = marks(messages[-1])[-1]
+        prompt_end = prompt.rpartition(newest)[2]
+        before_reply = next_prompt.partition(reply.content)[0].rpartition(newest)[2]
+        common = len(commonprefix((prompt_end, before_reply)))
+        opening, source = before_reply[common:], self.tokenizer.get_chat_template(None, self._schemas)
+        if prompt_end[common:].strip():
+            return self._closing(prompt_end, source)
+        if not opening.strip():  # spaces may belong to a reply's first token, as in templates without thoughts
+            return opening if "enable_thinking" in source else ""
+        asks = prompt != self._tried(self.turns(messages), self.fold, self._schemas, generation=False)
+        return opening if asks else ""  # without a generation prompt it is the name of a role
+
+    def _closing(self, prompt_end: str, source: str) -> str:
+        """End of a thought that a prompt opens and that history drops; nothing where the prompt closes it itself."""
+        tag = _TAG.search(prompt_end)
+        if tag is None:
+            return ""
+        end = f"{tag[1]}/{tag[2]}{tag[3]}"
+        if end not in source:
+            raise UsageError(
+                f"{self._name}: its chat template opens {tag[0].strip()} before a reply and never closes it; set "
+                "policy.enable_thinking=false if it reads that, else another chat_template in its tokenizer_config.json"
+            )
+        return f"\n{end}\n\n"
 
     @property
     def _name(self) -> str:

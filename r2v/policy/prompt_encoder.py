@@ -70,6 +70,7 @@ class Encoder:
         reserve: int,
         tools: Sequence[ToolSpec] = (),
         remember: int = _REMEMBERED,
+        enable_thinking: bool = False,
     ) -> None:
         if not tokenizer.chat_template or tokenizer.eos_token_id is None:
             raise UsageError(
@@ -82,7 +83,7 @@ class Encoder:
                 "action (inference.max_new_tokens)"
             )
         self.tokenizer, self.max_seq_len, self.reserve = tokenizer, max_seq_len, reserve
-        self.template = self._affordable(tools)
+        self.template = self._affordable(tools, enable_thinking)
         self.template.say_how()
         self._segments = Segments(self.template, max_seq_len, remember)
         self.concatenative = self._segments.string_together()
@@ -98,7 +99,14 @@ class Encoder:
     ) -> Encoder:
         """The encoder of a configured policy in a world of these tools. A bundled model was made without tools."""
         told = tools if policy.tools == "auto" else ()
-        return cls(tokenizer, max_seq_len=policy.max_seq_len, reserve=reserve, tools=told, remember=remember)
+        return cls(
+            tokenizer,
+            max_seq_len=policy.max_seq_len,
+            reserve=reserve,
+            tools=told,
+            remember=remember,
+            enable_thinking=policy.enable_thinking or False,
+        )
 
     def __call__(self, messages: Sequence[Message]) -> list[int]:
         """The ids a model is given for this conversation."""
@@ -163,6 +171,10 @@ class Encoder:
         """The ids of an action and its end token: what a policy is trained to generate."""
         return [*self.tokenizer(action, add_special_tokens=False)["input_ids"], self.tokenizer.eos_token_id]
 
+    def opening_size(self, messages: Sequence[Message]) -> int:
+        """Tokens at the end of a prompt that the template shows before a reply and does not ask for one with."""
+        return self._segments.text_size(self.template.opening(self.template.fold.turns(messages[-1:])))
+
     def _ids(self, messages: Sequence[Message]) -> list[int]:
         turns = self.template.fold.turns(messages)
         if not self.concatenative:
@@ -183,13 +195,13 @@ class Encoder:
         each = max(0, -(-(around[1] - around[0]) // (len(longest) - len(shortest))))
         return each, around[0] - each * len(shortest)
 
-    def _affordable(self, tools: Sequence[ToolSpec]) -> ChatTemplate:
+    def _affordable(self, tools: Sequence[ToolSpec], enable_thinking: bool) -> ChatTemplate:
         """The template with the tools, or without where they would leave too little room."""
-        bare = ChatTemplate(self.tokenizer)
+        bare = ChatTemplate(self.tokenizer, enable_thinking=enable_thinking)
         if not tools:
             return bare
         template, probe, room = (
-            ChatTemplate(self.tokenizer, tools),
+            ChatTemplate(self.tokenizer, tools, enable_thinking=enable_thinking),
             next(probes(system=False)),
             self.max_seq_len - self.reserve,
         )

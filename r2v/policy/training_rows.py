@@ -94,13 +94,15 @@ def steps_of(episode: Episode) -> Iterator[tuple[Any, str]]:
 
 
 def step_row(context: Any, action: str, encoder: Encoder) -> TrainingRow | None:
-    """One action after what was seen before it; None where it is too long even elided."""
+    """One action after what was seen before it; None where it is too long even elided. The template's opening of a
+    reply is learned too: R2V's prompts end in it, those of a chat server do not."""
     target = encoder.action_ids(action)
     try:
         prompt = encoder.prompt(context, reserve=max(len(target), encoder.reserve))
     except InputError:
         return None
-    return TrainingRow([*prompt.ids, *target], [IGNORED] * len(prompt.ids) + target, 1, int(prompt.elided))
+    ids, begun = [*prompt.ids, *target], len(prompt.ids) - encoder.opening_size(context)
+    return TrainingRow(ids, [IGNORED] * begun + ids[begun:], 1, int(prompt.elided))
 
 
 def _episode_row(steps: Sequence[TrainingRow]) -> TrainingRow | None:

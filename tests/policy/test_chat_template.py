@@ -5,13 +5,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from datetime import datetime
+from functools import cache
 
 import pytest
 
+from r2v.data.episode import Action, Episode, EpisodeMetadata, Observation, Step
 from r2v.errors import UsageError
 from r2v.policy import chat_template
 from r2v.policy.chat_template import ChatTemplate, in_order, with_stopped_clock
+from r2v.policy.prefix_tree import IGNORED
 from r2v.policy.prompt_encoder import Encoder, build_messages
+from r2v.policy.training_rows import build_rows
 from r2v.wire.message import Message, ToolSpec
 from tests import tiny_models
 from tests.policy.chat_templates import TEMPLATES, tokenizer
@@ -38,11 +42,20 @@ FOLDED |= {"gptoss", "llava_next", "phi3", "phi3_5"}
 """Templates that have no place for observations beside plain actions, their training variants left out."""
 
 
-REWRITING = {"glm4moe", "gptoss", "idefics3", "llava_next", "smolvlm", "muse_glimmer", "nemotron"}
-REWRITING |= {"qwen3_5_think", "qwen3_6", "qwen3_8", "qwen3_training"}
-"""Beginnings of the names of templates after which a prompt need not go on where the step before ended."""
+EMPTY_THOUGHT = "<think>\n\n</think>\n\n"
+DROPPED = {"qwen3": EMPTY_THOUGHT}
+"""Template -> end of its prompts that it leaves out of the history."""
+SPACED = {"idefics3", "llava_next", "smolvlm"}
+"""Templates that write a space before earlier replies, which may be part of a reply's first token."""
+ENDLESS = {"glm4moe"}
+"""Templates that write no end token after a reply."""
 ORIGINALS = [name for name in TEMPLATES if not name.endswith("_training")]
 PLAYED = [*ORIGINALS, *drawn([name for name in TEMPLATES if name.endswith("_training")], 2, "training templates")]
+
+
+@cache
+def _encoder(name: str, *, enable_thinking: bool = False) -> Encoder:
+    return Encoder(tokenizer(TEMPLATES[name]), max_seq_len=100_000, reserve=60, enable_thinking=enable_thinking)
 
 
 def _texts(encoder: Encoder, steps: int) -> str:
@@ -70,12 +83,12 @@ def test_trl_ships_forty_templates_and_more() -> None:
 
 @pytest.mark.parametrize("name", PLAYED)
 def test_every_text_of_every_template_arrives_on_every_day(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    encoder = Encoder(tokenizer(TEMPLATES[name]), max_seq_len=100_000, reserve=60)
+    encoder, base = _encoder(name), name.removesuffix("_training")
     told = Encoder(encoder.tokenizer, max_seq_len=100_000, reserve=60, tools=TOOLS)
     prompts, ids = [], [told(build_messages(GOAL, OBSERVATIONS[: t + 1], ACTIONS[:t])) for t in range(4)]
     steps_ids = [prompt + told.action_ids(action) for prompt, action in zip(ids, ACTIONS, strict=False)]
     continues = all(after[: len(step)] == step for step, after in zip(steps_ids, ids[1:], strict=True))
-    assert continues or any(name.startswith(stem) for stem in REWRITING)
+    assert continues == (base not in SPACED and name not in {*DROPPED, *ENDLESS})
     for steps in range(4):
         text = _texts(encoder, steps)
         assert in_order(_read(text), [_read(line) for line in _lines(steps)]), text
@@ -84,7 +97,7 @@ def test_every_text_of_every_template_arrives_on_every_day(name: str, monkeypatc
         assert all(spec.name in with_tools and spec.description in with_tools for spec in TOOLS)
         assert "one JSON object on one line" in with_tools and "the number" in with_tools
         prompts += [text, with_tools]
-    assert encoder.template.fold.tool == (name.removesuffix("_training") in FOLDED)
+    assert encoder.template.fold.tool == (base in FOLDED)
 
     class Christmas(datetime):
         @classmethod
@@ -98,6 +111,66 @@ def test_every_text_of_every_template_arrives_on_every_day(name: str, monkeypatc
         for tools in ((), TOOLS)
     ]
     assert later == prompts and "2031" not in "".join(later)
+
+
+def _learned(encoder: Encoder) -> list[str]:
+    """The texts that an episode teaches, after every step has been found where it is prompted at play."""
+    steps = [
+        Step(step_idx=i, observation=Observation(raw_text=page), action=Action(raw_text=action))
+        for i, (page, action) in enumerate(zip(OBSERVATIONS, ACTIONS, strict=False))
+    ]
+    about = EpisodeMetadata(task_id="t", goal=GOAL, benchmark="toy", split="train")
+    rows = build_rows([Episode(episode_id="t/s1", success=True, metadata=about, steps=tuple(steps))], encoder).rows
+    for t, action in enumerate(ACTIONS):
+        prompt = encoder(build_messages(GOAL, OBSERVATIONS[: t + 1], ACTIONS[:t]))
+        reply, end = encoder.action_ids(action), len(prompt) + len(encoder.action_ids(action))
+        assert any(row.ids[:end] == prompt + reply and row.labels[len(prompt) : end] == reply for row in rows)
+    taught = [token for row in rows for token in row.labels if token != IGNORED]
+    return str(encoder.tokenizer.decode(taught)).split(encoder.tokenizer.eos_token)[:-1]
+
+
+@pytest.mark.parametrize("name", PLAYED)
+def test_a_reply_is_learned_after_the_prompt_at_play_and_shown_after_the_same_text(name: str) -> None:
+    encoder = _encoder(name)
+    openings = [text.removesuffix(action) for text, action in zip(_learned(encoder), ACTIONS, strict=True)]
+    for t, action in enumerate(ACTIONS):
+        prompt, next_prompt = _texts(encoder, t), _texts(encoder, t + 1)
+        space = " " if name.removesuffix("_training") in SPACED else ""
+        assert next_prompt.startswith(prompt.removesuffix(DROPPED.get(name, "")) + space + action)
+        assert prompt.endswith(DROPPED.get(name, "")) and prompt.endswith(openings[t])
+    expected = {"gptoss": "<|channel|>final<|message|>", "glm4moe": "\n", "muse_glimmer": " to=user<|message|>"}
+    assert set(openings) == {expected.get(name.removesuffix("_training"), "")}
+
+
+@pytest.mark.parametrize("name", ["glm4moe", "nemotron_3_nano", "qwen3_5_nothink", "qwen3_5_think", "qwen3_6"])
+def test_a_thought_that_the_template_opens_is_closed_in_the_prompt_and_the_end_is_learned(name: str) -> None:
+    thinking, plain = _encoder(name, enable_thinking=True), _encoder(name)
+    assert {text.partition("{")[0].strip() for text in _learned(thinking)} <= {"</think>", "<think></think>"}
+    tails = {_texts(encoder, 2).rpartition("assistant")[2].replace("\n", "") for encoder in (thinking, plain)}
+    assert len(tails) == 1 and tails.pop().endswith("<think></think>")
+
+
+OPENING = (
+    "{% for m in messages %}<|{{ m.role }}|>{{ m.content.split('[/THINK]')[-1] }}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>[THINK]\n{% endif %}"
+)
+"""A template that opens a thought whatever it is told, and drops thoughts from the history."""
+
+
+def test_a_thought_that_history_drops_is_closed_by_the_tag_that_the_template_looks_for() -> None:
+    encoder = Encoder(tokenizer(OPENING), max_seq_len=1000, reserve=8)
+    assert _texts(encoder, 1).endswith("<|assistant|>[THINK]\n\n[/THINK]\n\n")
+    assert f"<|assistant|>{ACTIONS[0]}<|tool|>" in _texts(encoder, 1)
+    assert [text.removesuffix(action) for text, action in zip(_learned(encoder), ACTIONS, strict=True)] == [
+        "\n[/THINK]\n\n"
+    ] * 3
+
+
+def test_a_thought_that_nothing_closes_is_refused() -> None:
+    with pytest.raises(
+        UsageError, match=r"tokenizer: its chat template opens \[THINK\] .* never closes it; set policy"
+    ):
+        Encoder(tokenizer(OPENING.replace(".split('[/THINK]')[-1]", "")), max_seq_len=1000, reserve=8)
 
 
 def test_without_the_stopped_clock_a_prompt_would_change() -> None:

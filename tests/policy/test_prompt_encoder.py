@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from r2v.config import PolicyConfig
+from r2v.config import PolicyConfig, identity
 from r2v.errors import InputError, UsageError
 from r2v.policy.prompt_encoder import ELIDED, Encoder, build_messages
 from r2v.randomness import generator
@@ -154,6 +154,16 @@ def test_a_bundled_model_is_not_told_its_tools_and_any_other_is() -> None:
     other = Encoder.of(tokenizer, PolicyConfig(model_name="some/model"), 24, tools)
     asked_not = Encoder.of(tokenizer, PolicyConfig(model_name="some/model", tools="none"), 24, tools)
     assert [len(encoder.template.tools) for encoder in (bundled, other, asked_not)] == [0, 1, 0]
+
+
+@pytest.mark.parametrize("thinking", [None, False, True])
+def test_enable_thinking_reaches_the_template_of_any_model_but_a_bundled_one(thinking: bool | None) -> None:
+    tokenizer = tiny_models.tokenizer(tiny_models.TEMPLATE + "{% if enable_thinking %}w1{% else %}w2{% endif %}")
+    for name, word in (("tiny", "w2"), ("some/model", "w1" if thinking else "w2")):
+        policy = PolicyConfig(model_name=name, enable_thinking=thinking)
+        ids = Encoder.of(tokenizer, policy, 24)(build_messages("open", ["door"], []))
+        assert tokenizer.decode(ids).split()[-1] == word
+        assert identity(policy).get("enable_thinking") == (None if name == "tiny" else bool(thinking))
 
 
 def test_a_goal_that_cannot_fit_is_refused() -> None:

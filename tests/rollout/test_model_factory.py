@@ -73,7 +73,7 @@ def test_the_bundled_student_is_told_none_and_keeps_its_fingerprint() -> None:
     config = c.load(None, [])
     for settings in (BCSettings.of(config), PreferenceSettings.of(config)):
         assert settings.env is None
-        assert {"env", "tools"}.isdisjoint({*c.identity(settings), *c.identity(settings.policy)})
+        assert {"env", "tools", "enable_thinking"}.isdisjoint({*c.identity(settings), *c.identity(settings.policy)})
     assert told_tools(config.policy, Desk()) == ()
 
 
@@ -82,6 +82,15 @@ def test_another_model_has_its_tools_in_the_fingerprint() -> None:
     untold = BCSettings.of(c.load(None, ["policy.model_name=some/model", "policy.tools=none"]))
     assert c.identity(told)["env"]["benchmark"] == "chain" and c.identity(told)["policy"]["tools"] == "auto"
     assert "env" not in c.identity(untold) and c.identity(untold)["policy"]["tools"] == "none"
+
+
+def test_cloning_under_another_form_of_thoughts_is_another_clone() -> None:
+    for kind in (BCSettings, PreferenceSettings):
+        forms = [
+            c.identity(kind.of(c.load(None, ["policy.model_name=some/model", *override])))
+            for override in ([], ["policy.enable_thinking=false"], ["policy.enable_thinking=true"])
+        ]
+        assert forms[0] == forms[1] != forms[2]
 
 
 def test_a_world_that_cannot_say_its_tools_is_one_sentence() -> None:

@@ -49,16 +49,17 @@ def hint_request(score: float | None) -> str:
 
 
 class Prompter:
-    """Makes prompts with a tokenizer; `instructions` are the actor's. Raises UsageError where the tokenizer has no chat
-    template or no end token."""
+    """Makes prompts with a tokenizer; `instructions` are the actor's, `enable_thinking` is passed to the chat template.
+    Raises UsageError where the tokenizer has no chat template or no end token."""
 
-    def __init__(self, tokenizer: Any, instructions: str | None = None) -> None:
+    def __init__(self, tokenizer: Any, instructions: str | None = None, *, enable_thinking: bool = False) -> None:
         if not tokenizer.chat_template or tokenizer.eos_token_id is None:
             raise UsageError(
                 f"{tokenizer.name_or_path or 'tokenizer'}: has no chat template or no end token; "
                 "set them in its tokenizer_config.json, or name a model that was made for conversations"
             )
         self.tokenizer, self.instructions = tokenizer, instructions or instructions_for("numeric")
+        self._enable_thinking = enable_thinking
         self._has_system = self._takes_system()
 
     def answer(self, problem: Problem, rounds: Sequence[Round] = ()) -> tuple[int, ...]:
@@ -94,7 +95,12 @@ class Prompter:
     def _rendered(self, turns: list[dict[str, str]]) -> list[int]:
         template = with_stopped_clock(self.tokenizer.get_chat_template())
         encoded = self.tokenizer.apply_chat_template(
-            turns, chat_template=template, add_generation_prompt=True, tokenize=True, return_dict=False
+            turns,
+            chat_template=template,
+            add_generation_prompt=True,
+            tokenize=True,
+            return_dict=False,
+            enable_thinking=self._enable_thinking,
         )
         return [int(token) for token in encoded]
 

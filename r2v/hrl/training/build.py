@@ -62,7 +62,11 @@ def build_trainer(
             h.hint_tokens,
         )
     rows = best.sizes.rollout_rows(config.rollout.batch_size)
-    given = texts.asked_with(roles.tokenizer) if texts else task_problems(config, h, roles, rows, folder, root)
+    given = (
+        texts.asked_with(roles.tokenizer, config.policy)
+        if texts
+        else task_problems(config, h, roles, rows, folder, root)
+    )
     provenance = {"policy": identity(config.policy), "weights": "" if weights is None else weights_sha256(weights)}
     return Trainer(
         roles=roles,

@@ -8,7 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from r2v import distributed
-from r2v.config import BUNDLED_PROBLEMS, Config, HierarchicalConfig, InferenceConfig, ProblemsConfig, TaskSelection
+from r2v.config import (
+    BUNDLED_PROBLEMS,
+    Config,
+    HierarchicalConfig,
+    InferenceConfig,
+    PolicyConfig,
+    ProblemsConfig,
+    TaskSelection,
+)
 from r2v.envs.base import load_benchmark
 from r2v.errors import InputError
 from r2v.hrl.models.roles import Roles
@@ -58,12 +66,16 @@ class TextProblems:
         checker = checker_of(kind, [*problems, *held_out], unsafe=settings.unsafe)
         return cls(problems=problems, held_out=held_out, kind=kind, checker=checker, instructions=settings.instructions)
 
-    def asked_with(self, tokenizer: Any) -> ProblemSet:
-        """The set whose prompts this tokenizer makes."""
+    def asked_with(self, tokenizer: Any, policy: PolicyConfig) -> ProblemSet:
+        """The set whose prompts this tokenizer of a policy makes."""
         return ProblemSet(
             problems=self.problems,
             held_out=self.held_out,
-            prompter=Prompter(tokenizer, self.instructions or instructions_for(self.kind)),
+            prompter=Prompter(
+                tokenizer,
+                self.instructions or instructions_for(self.kind),
+                enable_thinking=policy.enable_thinking or False,
+            ),
             checker=self.checker,
         )
 

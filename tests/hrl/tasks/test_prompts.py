@@ -57,6 +57,13 @@ def test_a_first_answer_is_asked_for_with_the_problem_alone() -> None:
     )
 
 
+def test_the_template_is_told_whether_to_think() -> None:
+    heeding = MARKED + "{% if enable_thinking %}w3{% else %}w4{% endif %}"
+    for thinking, word in ((True, "w3"), (False, "w4")):
+        prompter = Prompter(tokenizer(heeding), enable_thinking=thinking)
+        assert shown(heeding, prompter.answer(PROBLEM)).endswith(f"<assistant>{word}")
+
+
 def test_later_answers_see_all_answers_and_hints_before_them() -> None:
     rounds = [("w3", "w4 key"), ("w5", None)]
     assert shown(MARKED, Prompter(tokenizer(MARKED)).answer(PROBLEM, rounds)) == (
