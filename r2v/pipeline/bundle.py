@@ -66,6 +66,8 @@ class BundleManifest:
     """Relative name -> hash of its content, of every file but this one."""
     labels: Literal["executed", "imputed"] = "executed"
     """What the router was fitted on."""
+    enable_thinking: bool | None = None
+    """`policy.enable_thinking`: the value under which the chat template rendered prompts. None: it reads none."""
     score: str = "r2v"
     """The method whose score decides: r2v, or another one that calibration tasks preferred."""
     extra: dict[str, Any] = field(default_factory=dict)

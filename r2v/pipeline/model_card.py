@@ -24,6 +24,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 policy = AutoModelForCausalLM.from_pretrained("policy")     # a folder of this bundle{note}
 tokenizer = AutoTokenizer.from_pretrained("policy")
 ```"""
+_THINKING = """
+Prompts were rendered with `enable_thinking={value}`. Pass it to `tokenizer.apply_chat_template`, and
+`{{"chat_template_kwargs": {{"enable_thinking": {json}}}}}` in requests to a chat server such as vLLM's."""
 
 
 def model_card(manifest: BundleManifest, table: Path, settings: dict[str, Any]) -> str:
@@ -31,7 +34,6 @@ def model_card(manifest: BundleManifest, table: Path, settings: dict[str, Any]) 
     rows = read_table(table)
     counts = {f"{row['n_tasks']} tasks x {row['n_seeds']} seeds" for row in rows}
     faults = sum(int(row["n_env_faults"] or 0) for row in rows)
-    note = "" if manifest.weights == "full" else ": adapters, so peft has to be installed"
     parts = [
         _head(manifest),
         f"# R2V: {_plain(manifest.benchmark)}\n",
@@ -49,7 +51,7 @@ def model_card(manifest: BundleManifest, table: Path, settings: dict[str, Any]) 
         f"{manifest.llm_call_rate:.1%} of the steps. The router reads features of version {manifest.feature_version}; "
         "prices are in `prices.json`.\n",
         "## Use\n",
-        _LOADING.format(note=note),
+        _loading(manifest),
         f"\n`{BUNDLE_MANIFEST}` has the hash of every file: `r2v export DIR --check`, or "
         "`r2v.pipeline.bundle.read_bundle`, reads a bundle only where all hold.\n",
     ]
@@ -58,7 +60,7 @@ def model_card(manifest: BundleManifest, table: Path, settings: dict[str, Any]) 
 
 def imputed_card(manifest: BundleManifest, placed: dict[str, Any], report: dict[str, Any]) -> str:
     """The text of a card of a policy and an imputed router: its figures are of records, and named so."""
-    held, note = report["calibration"], "" if manifest.weights == "full" else ": adapters, so peft has to be installed"
+    held = report["calibration"]
     kept = placed["agreement_of_kept_steps"]
     parts = [
         _head(manifest),
@@ -81,7 +83,7 @@ def imputed_card(manifest: BundleManifest, placed: dict[str, Any], report: dict[
         f"{manifest.llm_call_rate:.1%} of the recorded steps; of episodes that are played it may be another share. The "
         f"router reads features of version {manifest.feature_version}.\n",
         "## Use\n",
-        _LOADING.format(note=note),
+        _loading(manifest),
         f"\n`{BUNDLE_MANIFEST}` has the hash of every file: `r2v export DIR --check`, or "
         "`r2v.pipeline.bundle.read_bundle`, reads a bundle only where all hold.\n",
     ]
@@ -101,6 +103,14 @@ def read_table(path: Path) -> list[dict[str, str]]:
     if not rows:
         raise InputError(f"{path}: has no row over all seeds; evaluate again")
     return rows
+
+
+def _loading(manifest: BundleManifest) -> str:
+    """How to load the policy and how to render its prompts."""
+    note = "" if manifest.weights == "full" else ": adapters, so peft has to be installed"
+    value = manifest.enable_thinking
+    thinking = "" if value is None else "\n" + _THINKING.format(value=value, json=json.dumps(value))
+    return _LOADING.format(note=note) + thinking
 
 
 def _head(manifest: BundleManifest) -> str:

@@ -92,6 +92,16 @@ def test_a_card_of_adapters_names_their_base_and_peft(bundle: Path, micro_run: P
     assert "<script>" not in text and "a|b" not in text
 
 
+def test_a_card_tells_chat_servers_the_form_of_thoughts_in_which_the_policy_was_trained(
+    bundle: Path, micro_run: Path
+) -> None:
+    table = micro_run / "results" / "micro" / "structured_results" / "main_table.csv"
+    made = read_bundle(bundle).manifest
+    assert made.enable_thinking is None and "enable_thinking" not in (bundle / "README.md").read_text()
+    text = model_card(dataclasses.replace(made, enable_thinking=False), table, {})
+    assert "`enable_thinking=False`" in text and '{"chat_template_kwargs": {"enable_thinking": false}}' in text
+
+
 def test_two_exports_are_the_same_bytes(bundle: Path, micro_run: Path, tmp_path: Path) -> None:
     write_bundle(load(str(MICRO)), tmp_path / "again", micro_run)
     for name in names(bundle):
