@@ -226,11 +226,11 @@ class ChatTemplate:
         reply = Message(role="assistant", content=f'{{"tool":"look","id":"{_mark("r", 0, 0)}"}}')
         later = [*messages, reply, Message(role="tool", content=_marked("n", 0))]
         prompt, next_prompt = (self._tried(self.turns(m), self.fold, self._schemas) for m in (messages, later))
-        if prompt is None or next_prompt is None or reply.content not in next_prompt:
+        if prompt is None or next_prompt is None or reply.text not in next_prompt:
             return None
         newest = marks(messages[-1])[-1]
         prompt_end = prompt.rpartition(newest)[2]
-        before_reply = next_prompt.partition(reply.content)[0].rpartition(newest)[2]
+        before_reply = next_prompt.partition(reply.text)[0].rpartition(newest)[2]
         common = len(commonprefix((prompt_end, before_reply)))
         opening, source = before_reply[common:], self.tokenizer.get_chat_template(None, self._schemas)
         if prompt_end[common:].strip():
