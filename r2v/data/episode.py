@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from r2v.data.schema import from_dict, parse_json
 
-EPISODE_SCHEMA = "1"
+EPISODE_SCHEMA = "2"
 IMPORTED = "imported"
 """Key of `Episode.extra` under which an episode that was not executed here keeps how it was logged elsewhere."""
 COPIED = "copied context"
@@ -25,7 +25,11 @@ COPIED = "copied context"
 Condition = Literal["clean", "noisy", "shift", "heldout"]
 Construction = Literal["native", "annotate", "insert", "reroll", "replace"]
 ActionSource = Literal["teacher", "slm", "llm_fallback", "self_corrected", "scripted"]
-Termination = Literal["stop", "max_steps", "env_error", "budget", "parse_error"]
+Termination = Literal["stop", "max_steps", "env_error", "budget", "parse_error", "no_answer"]
+EpisodeOutcome = Literal["played", "refused", "truncated", "overflowed", "silent", "unparsed"]
+"""played: to its end. The others are failures of a model: it or a filter refused to answer; its tokens were spent on
+thoughts; the conversation was longer than its context; its answers were empty; most of its replies held no action."""
+MODEL_FAILURES: tuple[EpisodeOutcome, ...] = ("refused", "truncated", "overflowed", "silent", "unparsed")
 PerturbationType = Literal[
     "none", "tool_flakiness", "partial_observability", "prompt_injection", "distractor", "composite"
 ]
@@ -172,6 +176,9 @@ class Episode:
     parent_episode_id: str | None = None
     method: str = "teacher"
     env_fault: str | None = None
+    outcome: EpisodeOutcome = "played"
+    outcome_reason: str | None = None
+    """Why a model gave no answer, as its provider says it."""
     schema_version: str = EPISODE_SCHEMA
     extra: dict[str, Any] = field(default_factory=dict)
 

@@ -48,6 +48,8 @@ class RunManifest:
     n_episodes: int = 0
     n_success: int = 0
     n_env_faults: int = 0
+    outcomes: dict[str, int] = field(default_factory=dict)
+    """Episodes in which the model failed to act, by outcome."""
     total_cost_usd: float = 0.0
     wall_time_seconds: float = 0.0
     data_sha256: str | None = None

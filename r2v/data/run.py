@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -122,13 +123,15 @@ def set_damage_aside(run: RunManifest) -> None:
 
 def figures(episodes: Iterable[Episode]) -> dict[str, Any]:
     """The counts and the cost of a run's episodes, as fields of its manifest."""
-    total = {"n_episodes": 0, "n_success": 0, "n_env_faults": 0, "total_cost_usd": 0.0}
+    total: dict[str, Any] = {"n_episodes": 0, "n_success": 0, "n_env_faults": 0, "total_cost_usd": 0.0}
+    outcomes: Counter[str] = Counter()
     for episode in episodes:
         total["n_episodes"] += 1
         total["n_env_faults"] += episode.env_fault is not None
         total["n_success"] += episode.success and episode.env_fault is None
         total["total_cost_usd"] += episode.total_cost
-    return total
+        outcomes[episode.outcome] += episode.outcome != "played"
+    return total | {"outcomes": dict(+outcomes)}
 
 
 def _iso(time: datetime) -> str:

@@ -21,6 +21,7 @@ from r2v.envs.base import Benchmark, Closable, Environment, Info, Sited, Snapsho
 from r2v.errors import EnvironmentFault, Interrupted, R2VError, UsageError, failure_of
 from r2v.llm.types import Request
 from r2v.wire.message import ToolSpec
+from r2v.wire.text import sendable
 
 log = logging.getLogger("r2v")
 
@@ -194,19 +195,19 @@ def spec_of(benchmark: object) -> str:
 
 
 def require_reset(answer: Any, benchmark: object) -> tuple[str, Info]:
-    """Raises ContractError unless `reset` gave (text, Info)."""
+    """The answer, its text fit for files and models. Raises ContractError unless `reset` gave (text, Info)."""
     if problem := reset_problem(answer):
         raise ContractError(broken(benchmark, problem))
     observation, info = answer
-    return observation, info
+    return sendable(observation), info
 
 
 def require_step(answer: Any, benchmark: object) -> StepResult:
-    """Raises ContractError unless `step` gave (text, number, bool, bool, Info)."""
+    """The same of `step`: (text, number, bool, bool, Info)."""
     if problem := step_problem(answer):
         raise ContractError(broken(benchmark, problem))
     observation, reward, terminated, truncated, info = answer
-    return observation, reward, terminated, truncated, info
+    return sendable(observation), reward, terminated, truncated, info
 
 
 def require_tools(answer: Any, benchmark: object) -> tuple[ToolSpec, ...]:

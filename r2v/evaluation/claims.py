@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from r2v.config.methods import CLONE, FAMILY, METHODS, ORACLE, OURS, ROUTERS, STRONG, WEAK
+from r2v.data.episode import MODEL_FAILURES
 from r2v.evaluation.comparisons import AT_COST
 from r2v.evaluation.setup import FRONTIER, GAINS, RouterScores
 from r2v.evaluation.table_rows import TableRow
@@ -116,6 +117,14 @@ def _weaknesses(main: list[TableRow], comparisons: list[TableRow]) -> Iterator[t
     yield (
         "episodes that ended in a fault of the environment are counted in n_env_faults and in no mean",
         where(main, lambda row: row["n_env_faults"] > 0),
+    )
+    yield (
+        "more than 5 % of a row's episodes were not measured: read success_rate_with_faults beside success_rate",
+        where(main, lambda row: row["many_faults"]),
+    )
+    yield (
+        "episodes in which a model gave no action (refused, truncated, overflowed, silent, unparsed) count as failures",
+        where(main, lambda row: any(row[f"n_{kind}"] for kind in MODEL_FAILURES)),
     )
     yield (
         "no failure, or no success, was seen: read the interval, not the rate",

@@ -50,6 +50,7 @@ def normalised_cost(grid: Grid, cost_ratio: float) -> FloatArray:
 
 RATIOS: dict[str, Callable[[Grid, float], Ratio]] = {
     "success_rate": lambda g, _: mean_over_seeds(g["success"]),
+    "success_rate_with_faults": lambda g, _: mean_over_seeds(np.nan_to_num(g["success"])),
     "avg_cost": lambda g, _: mean_over_seeds(g["cost"]),
     "avg_cost_cached": lambda g, _: mean_over_seeds(g["cached_cost"]),
     "avg_latency": lambda g, _: mean_over_seeds(g["latency"]),
@@ -64,7 +65,7 @@ RATIOS: dict[str, Callable[[Grid, float], Ratio]] = {
 }
 """Figures that carry an interval, by name: grid and cost ratio -> numerator and denominator per task."""
 
-PROPORTIONS = ("success_rate", "safety_failure_rate")
+PROPORTIONS = ("success_rate", "success_rate_with_faults", "safety_failure_rate")
 """Ratios that are shares of tasks or episodes: Wilson where the bootstrap has nothing to resample."""
 
 

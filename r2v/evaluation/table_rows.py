@@ -13,12 +13,16 @@ from typing import Any
 import numpy as np
 
 from r2v.config.methods import OURS, STRONG, WEAK
+from r2v.data.episode import MODEL_FAILURES
 from r2v.evaluation.frontier import LISTED, area, cost_fraction
 from r2v.evaluation.metrics import Figure, figures, robustness_gap, router_figures, tail_figures, values
 from r2v.evaluation.outcomes import Grid, Measured
 from r2v.evaluation.setup import FRONTIER, MAIN, Setup
 
 TableRow = dict[str, Any]
+
+MANY_FAULTS = 0.05
+"""Share of episodes that were not measured above which a row is flagged."""
 
 
 def _spread(found: Mapping[str, Figure]) -> TableRow:
@@ -41,7 +45,13 @@ def _head(measured: Measured, kind: str, condition: str, method: str, *rest: str
 
 def _size(grid: Grid) -> TableRow:
     measured = ~np.isnan(grid["success"])
-    return {"n_tasks": int(measured.any(axis=1).sum()), "n_seeds": len(grid.seeds), "n_env_faults": grid.num_faults}
+    return {
+        "n_tasks": int(measured.any(axis=1).sum()),
+        "n_seeds": len(grid.seeds),
+        "n_env_faults": grid.num_faults,
+        "many_faults": grid.num_faults > MANY_FAULTS * measured.size,
+        **{f"n_{kind}": int(np.nansum(grid[kind])) for kind in MODEL_FAILURES},
+    }
 
 
 def summary_row(measured: Measured, condition: str, method: str) -> TableRow:

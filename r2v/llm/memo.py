@@ -40,7 +40,8 @@ def digest_of(messages: Iterable[Message], *rest: Any) -> bytes:
     """16 bytes that stand for a conversation and some plain values."""
     content = hashlib.blake2b(repr(rest).encode(errors="surrogatepass"), digest_size=16)
     for message in messages:
-        text = message.text.encode(errors="surrogatepass")
+        plain = isinstance(message.content, str)
+        text = (message.text if plain else repr(message.content)).encode(errors="surrogatepass")
         content.update(f"{message.role} {len(text)}\n".encode())
         content.update(text)
     return content.digest()

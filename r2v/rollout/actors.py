@@ -12,11 +12,12 @@ from typing import Literal, Protocol
 
 from r2v.config import InferenceConfig, Price
 from r2v.data.episode import ActionSource, Candidate, Decision, Tokens
+from r2v.llm.providers.bodies import CONTINUES
 from r2v.llm.types import ChatModel, Reply, Request, ScoreReply, ScoreRequest
 from r2v.randomness import Key
 from r2v.rollout.bill import PromptCache, StepBill, read_by_verifier, shared_prefix
 from r2v.router.escalation import escalates, needs_score, recorded_score
-from r2v.wire.message import Message, ToolSpec
+from r2v.wire.message import Message, ToolCall, ToolSpec
 
 Scorer = Callable[[ScoreRequest], Awaitable[ScoreReply]]
 """A verifier behind the wave engine: the probability that the action is good, in [0, 1], and what it read."""
@@ -60,6 +61,10 @@ class Act:
     decision: Decision | None = None
     proposal: Reply | None = None
     """The small policy's reply, for whoever computes features; never stored."""
+    said: Message | None = None
+    """The action as its model gave it, with native calls and thoughts; None where it is text."""
+    rest: tuple[Act, ...] = ()
+    """Actions of the same reply, which are executed next."""
 
 
 class Actor(Protocol):
@@ -154,12 +159,29 @@ class GreedyActor:
 
     async def act(self, view: StepView) -> Act:
         reply = await self.model.ask(view)
+        sample = reply.samples[0]
+        first, *others = _calls_apart(sample.message, len(sample.more))
         return Act(
-            text=reply.text,
+            text=sample.text,
             source=self.source,
             bill=self.model.bill(view, reply),
             proposal=reply,
+            said=first,
+            rest=tuple(
+                Act(text=text, source=self.source, said=said) for text, said in zip(sample.more, others, strict=True)
+            ),
         )
+
+
+def _calls_apart(message: Message | None, more: int) -> tuple[Message | None, ...]:
+    """A reply's message for each of its actions: the first has all but the later calls, which have one each."""
+    if message is None or len(message.calls) != 1 + more:
+        return (message,) + (None,) * more
+    first, *later = message.calls
+    kept = tuple(part for part in message.parts if not isinstance(part, ToolCall) or part is first)
+    return replace(message, content=kept), *(
+        Message(role="assistant", content=(call,), extra={CONTINUES: True}) for call in later
+    )
 
 
 @dataclass(frozen=True)
@@ -234,6 +256,8 @@ class Routed:
     async def _escalate(self, view: StepView, proposed: Act | None, score: float | None) -> Act:
         act = await GreedyActor(self.llm, "llm_fallback").act(view)
         decision = Decision(p_escalate=score, threshold=self.threshold, escalated=True)
+        forced = Decision(threshold=self.threshold, escalated=True, reason="forced")
+        act = replace(act, rest=tuple(replace(later, decision=forced) for later in act.rest))
         if proposed is None:
             return replace(act, decision=decision, proposal=None)
         return replace(act, bill=act.bill + proposed.bill, decision=decision, proposal=proposed.proposal)

@@ -32,8 +32,7 @@ _LINE = re.compile(
 
 
 REFUSED = "no answer: "
-"""How an `env_fault` begins that is a question which a provider refused for good (too long, filtered): models are asked
-by R2V, so a replay of the world shows none of it."""
+"""How the reason of a play begins that a provider refused for good, in a question asked beside an episode."""
 
 
 @dataclass(frozen=True, kw_only=True)

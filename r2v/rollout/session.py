@@ -23,6 +23,7 @@ from r2v.data.episode import (
     Condition,
     Episode,
     EpisodeMetadata,
+    EpisodeOutcome,
     Observation,
     Step,
     StepLabel,
@@ -40,8 +41,8 @@ from r2v.perturb import PerturbedEnv, perturbation_type, wrap
 from r2v.policy.prompt_encoder import build_messages
 from r2v.rollout.actors import Act, Actor, StepView
 from r2v.rollout.bill import StepBill
-from r2v.rollout.play_lines import REFUSED
 from r2v.rollout.sites import SitePool, placed
+from r2v.wire.message import Message
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,8 +108,11 @@ class Session:
         self.acts: list[Act] = []
         self.rewards: list[float] = []
         self.termination: Termination | None = None
+        self.outcome: EpisodeOutcome = "played"
+        self.outcome_reason: str | None = None
         self._env = world.environment(spec)
         self._catch_up = catch_up
+        self._tool_names: set[str] = set()
         self._opened = self._closed = False
 
     def open(self) -> None:
@@ -159,7 +163,7 @@ class Session:
     @asynccontextmanager
     async def live(self, waves: Waves) -> AsyncIterator[None]:
         """The session with its world, opened here unless it is open already, and closed however this ends. A question
-        that a provider refuses for good (too long, filtered) ends the episode as not measured."""
+        that a model does not answer (it refuses, it is too long for it) ends the episode as its failure."""
         async with placed(self.world.sites, self.spec.task, waves) as site:
             if site is not None and not self._opened:
                 self._env = self.world.environment(self.spec, site)
@@ -170,7 +174,7 @@ class Session:
             except Unanswered as error:
                 if not error.final:
                     raise
-                self.fault(f"{REFUSED}{error}")
+                self.termination, self.outcome, self.outcome_reason = "no_answer", error.outcome, str(error)
             finally:
                 if not self._closed:
                     await waves.close(self.close)
@@ -178,6 +182,8 @@ class Session:
     def view(self) -> StepView:
         """What an actor may see now."""
         actions = tuple(act.text for act in self.acts)
+        tools = self._env.tool_specs()
+        self._tool_names = {tool.name for tool in tools}
         llm_steps = tuple(step for step, act in enumerate(self.acts) if act.source in ("llm_fallback", "teacher"))
         return StepView(
             task_id=self.spec.task.task_id,
@@ -187,12 +193,18 @@ class Session:
             goal=self.goal,
             observations=tuple(self.observations),
             actions=actions,
-            messages=build_messages(self.goal, self.observations, actions),
-            tools=self._env.tool_specs(),
+            messages=self._messages(actions),
+            tools=tools,
             llm_calls=sum(act.source == "llm_fallback" for act in self.acts),
             llm_steps=llm_steps,
             idle=sum(info.sim_seconds for info in self.infos[llm_steps[-1] + 1 :]) if llm_steps else 0.0,
         )
+
+    def _messages(self, actions: tuple[str, ...]) -> tuple[Message, ...]:
+        """The conversation; a turn of a model that calls tools natively is as it gave it."""
+        plain = build_messages(self.goal, self.observations, actions)
+        said = iter(self.acts)
+        return tuple((next(said).said or message) if message.role == "assistant" else message for message in plain)
 
     @property
     def identity(self) -> str:
@@ -209,8 +221,10 @@ class Session:
     ) -> Episode:
         """Play on to the end. `before_action(session, act)` is awaited before each action is executed."""
         async with self.live(waves):
+            waiting: list[Act] = []
             while self.termination is None:
-                act = await actor.act(self.view())
+                act = waiting.pop(0) if waiting else await actor.act(self.view())
+                waiting += act.rest
                 if before_action is not None:
                     await before_action(self, act)
                 await waves.world(self.apply, act)
@@ -219,6 +233,7 @@ class Session:
     def episode(self) -> Episode:
         """The record of what was played."""
         spec, last, bill = self.spec, self.infos[-1], sum((act.bill for act in self.acts), StepBill())
+        steps = tuple(self._step(index) for index in range(len(self.acts)))
         applied = [p for info in self.infos[: len(self.acts)] for p in info.perturbations]
         return Episode(
             episode_id=self.identity,
@@ -231,7 +246,7 @@ class Session:
                 seed=spec.seed,
                 **spec.run,
             ),
-            steps=tuple(self._step(index) for index in range(len(self.acts))),
+            steps=steps,
             success=self.success,
             partial_score=last.partial_score,
             termination=self.termination or "max_steps",
@@ -245,8 +260,16 @@ class Session:
             perturbation_seed=spec.perturbation_seed,
             method=spec.method,
             env_fault=last.env_fault,
+            outcome=self._outcome(steps),
+            outcome_reason=self.outcome_reason,
             extra=dict(spec.extra),
         )
+
+    def _outcome(self, steps: Sequence[Step]) -> EpisodeOutcome:
+        """`unparsed` where the episode has failed, and most replies were no calls of its tools."""
+        prose = sum(step.action.action_type not in self._tool_names for step in steps)
+        failed = self.outcome == "played" and not self.success and self.infos[-1].env_fault is None
+        return "unparsed" if failed and self._tool_names and 2 * prose > len(steps) else self.outcome
 
     def _step(self, index: int) -> Step:
         act, info, after = self.acts[index], self.infos[index], self.infos[index + 1]

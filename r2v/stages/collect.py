@@ -101,6 +101,11 @@ def run(cfg: CollectSettings, work: Work) -> None:
             f"{_first_fault(handle)}; mend it (`r2v check-env` tells what is wrong with a benchmark) and run the same "
             "command again, which begins a new run"
         )
+    if not manifest.n_success and (reason := _no_answer_at_all(handle)):
+        raise EnvironmentFault(
+            f"run {manifest.run_id}: {cfg.teacher.model_name} gave no answer in any of {manifest.n_episodes} episodes, "
+            f"first: {reason}; mend that and run the same command again, which begins a new run"
+        )
     if not manifest.n_success:
         raise EmptyResult(
             f"run {manifest.run_id}: none of {manifest.n_episodes} episodes succeeded; nothing to learn "
@@ -127,7 +132,8 @@ def run(cfg: CollectSettings, work: Work) -> None:
         manifest.n_episodes,
         100 * manifest.success_rate,
         manifest.total_cost_usd,
-        f"; {manifest.n_env_faults} could not be measured" if manifest.n_env_faults else "",
+        "".join(f"; {count} {outcome}" for outcome, count in manifest.outcomes.items())
+        + (f"; {manifest.n_env_faults} could not be measured" if manifest.n_env_faults else ""),
     )
 
 
@@ -163,6 +169,12 @@ def _announce(handle: RunHandle) -> None:
 def _first_fault(handle: RunHandle) -> str:
     """Why the first episode of a run was not measured."""
     return next(str(e.env_fault) for e in handle.store.iter_episodes() if e.env_fault is not None)
+
+
+def _no_answer_at_all(handle: RunHandle) -> str:
+    """Why the first episode of a run got no answer, where none got one; else nothing."""
+    reasons = [episode.outcome_reason for episode in handle.store.iter_episodes()]
+    return str(reasons[0]) if reasons and all(reasons) else ""
 
 
 def _unanswered(cfg: CollectSettings, run_id: str, open_still: list[str], specs: list[EpisodeSpec]) -> EnvironmentFault:

@@ -11,14 +11,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from r2v.data.episode import Episode, to_dict
+from r2v.data.episode import MODEL_FAILURES, Episode, to_dict
 from r2v.envs.base import Unjudged
 from r2v.rollout.actors import Act, StepView
 from r2v.rollout.session import EpisodeSpec, RolloutWorld, Session
 
 _NOT_THE_WORLDS = ("tokens", "total_cost", "cached_cost", "sim_time_seconds", "wall_time_seconds")
 _SHOWN = 60
-FAULT = "claimed fault"
+FAULT, UNANSWERED = "claimed fault", "claimed refusal"
+NO_ANSWER = tuple(kind for kind in MODEL_FAILURES if kind != "unparsed")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +73,9 @@ def _differences(session: Session, episode: Episode) -> Iterator[tuple[str, str]
     executed = session.episode()
     if episode.env_fault is not None and executed.env_fault is None:
         yield FAULT, f"says {episode.env_fault!r}, and the world gives none"
-    if session.termination is None and episode.env_fault is None:
+    if episode.outcome in NO_ANSWER and session.termination is None:
+        yield UNANSWERED, f"says that a model gave no answer ({episode.outcome}), which no replay shows"
+    elif session.termination is None and episode.env_fault is None:
         yield "termination", f"recorded termination {episode.termination}, executed not over yet"
     if episode.success != executed.success:
         words = [str(value).lower() for value in (episode.success, executed.success)]
@@ -82,7 +85,9 @@ def _differences(session: Session, episode: Episode) -> Iterator[tuple[str, str]
         recorded.pop(name), played.pop(name)
     if episode.wall_time_seconds is not None:
         yield "wall_time_seconds", "is not recorded in an evaluation"
-    skipped = {"success", "env_fault"} | ({"termination"} if session.termination is None else set())
+    skipped = {"success", "env_fault", "outcome_reason"} | (
+        {"termination", "outcome"} if session.termination is None else set()
+    )
     for path, ours, theirs in _unequal(recorded, played, ""):
         name = path.split("[")[0].split(".")[1]
         if name not in skipped:

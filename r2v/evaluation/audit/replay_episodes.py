@@ -22,11 +22,10 @@ from r2v.evaluation.audit.check_decisions import KnownStates, decision_problems
 from r2v.evaluation.audit.check_gains import GainsCheck
 from r2v.evaluation.audit.findings import Findings
 from r2v.evaluation.audit.json_lines import records_of
-from r2v.evaluation.audit.replay_episode import FAULT, Replay, replay_episode
+from r2v.evaluation.audit.replay_episode import FAULT, UNANSWERED, Replay, replay_episode
 from r2v.evaluation.setup import GAINS, MAIN, OPERATING_POINT, RouterScores, Setup, episodes_path
 from r2v.log import Progress
 from r2v.rollout.actors import StepView
-from r2v.rollout.play_lines import REFUSED
 from r2v.rollout.session import EpisodeSpec, RolloutWorld
 from r2v.router.labels import FeatureRow
 
@@ -77,7 +76,7 @@ class EpisodesAudit:
         settings = self.biller.settings
         tasks = {cell: set(self.setup.tasks_of(*cell)) for cell in cells}
         gained = set(self.setup.tasks_of(condition, GAINS)) if settings.scored else set()
-        may_fail = self._may_fail() or self._may_be_refused(REFUSED)
+        may_fail = self._may_fail() or self._may_be_refused()
         placed = self.thresholds.get((OURS, MAIN))
         along = settings.gains_along(placed)
         routed = settings.routed if settings.scored else []
@@ -145,7 +144,7 @@ class EpisodesAudit:
         played = replay_episode(self.world, replace(spec, extra=extra), episode)
         self._count(cell, episode, played)
         for kind, text in played.problems:
-            if not (kind == FAULT and (self._may_fail() or self._may_be_refused(str(episode.env_fault)))):
+            if not ((kind == FAULT and self._may_fail()) or (kind == UNANSWERED and self._may_be_refused())):
                 self._add(kind, cell, episode, text)
         threshold = self.thresholds.get((method, point))
         for text in decision_problems(episode, threshold, self.world.inference):
@@ -163,9 +162,9 @@ class EpisodesAudit:
         able = self.world.benchmark.capabilities
         return able.needs_network or not able.deterministic
 
-    def _may_be_refused(self, fault: str) -> bool:
-        """Whether it is a question that a provider may have refused; a scripted LLM refuses none."""
-        return fault.startswith(REFUSED) and self.biller.settings.teacher.provider != "scripted"
+    def _may_be_refused(self) -> bool:
+        """True if a provider is asked, which may refuse; a scripted LLM refuses nothing."""
+        return self.biller.settings.teacher.provider != "scripted"
 
     def _count(self, cell: Cell, episode: Episode, played: Replay) -> None:
         counts = self.counts.setdefault(cell, CellCounts())

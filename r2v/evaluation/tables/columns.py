@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from r2v.data.episode import MODEL_FAILURES
+
 RenderedRow = Mapping[str, Any]
 """A row as files are rendered from it: settled values by column name."""
 
@@ -30,6 +32,8 @@ SEED_COLUMNS = (
     "tokens_llm",
     "p95_latency",
     "n_env_faults",
+    "many_faults",
+    *(f"n_{kind}" for kind in MODEL_FAILURES),
 )
 
 COLUMNS: dict[str, tuple[str, ...]] = {
@@ -67,6 +71,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "tokens_verifier_ci",
         "robustness_gap_ci",
         "apgr_ci",
+        "success_rate_with_faults",
+        "success_rate_with_faults_ci",
     ),
     "per_seed.csv": SEED_COLUMNS,
     "per_category.csv": (
@@ -168,7 +174,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 }
 
 GLOSSARY = {
-    "success_rate": "mean over tasks of the mean over seeds of executed success",
+    "success_rate": "mean over tasks of the mean over seeds of executed success, measured episodes alone",
+    "success_rate_with_faults": "the same, episodes that were not measured counted as failures",
     "worst_seed_sr": "lowest success rate of a seed",
     "cvar_failure": "mean failure rate of the worst share of seeds, fractional",
     "bottom_10_sr": "mean success of the worst tenth of tasks, fractional",

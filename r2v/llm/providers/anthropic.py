@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from r2v.errors import EnvironmentFault, UsageError
 from r2v.llm.providers.bodies import message_body
-from r2v.llm.providers.keys import announce, read_key
+from r2v.llm.providers.keys import announce, made_client, read_key
 from r2v.llm.providers.prices import Rate
 from r2v.llm.providers.provider import (
     BatchLimits,
@@ -189,12 +189,14 @@ class Anthropic:
         import httpx2
 
         if self._client is None:
-            self._client = anthropic.AsyncAnthropic(
-                api_key=self._key,
-                base_url=self._base_url,
-                max_retries=0,
-                timeout=httpx2.Timeout(self._timeout, connect=10.0),
-                http_client=anthropic.DefaultAsyncHttpxClient(follow_redirects=False),
+            self._client = made_client(
+                lambda: anthropic.AsyncAnthropic(
+                    api_key=self._key,
+                    base_url=self._base_url,
+                    max_retries=0,
+                    timeout=httpx2.Timeout(self._timeout, connect=10.0),
+                    http_client=anthropic.DefaultAsyncHttpxClient(follow_redirects=False),
+                )
             )
             announce(self._variable, str(self._client.base_url), "anthropic")
         try:

@@ -6,17 +6,19 @@
 
 A configuration names the variable of a key and the host that it goes to, so a stranger's file could send any secret of
 the environment anywhere. A variable is read here where the model registry knows it, its name ends in _API_KEY, or the
-command line allows it; and before a key goes to a host that is not its provider's own, one line names both.
+command line allows it; and before a key goes to a host that is not its provider's own, one line names both. A client
+reads proxies and certificates of the environment too: one that it cannot use is named.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeVar
 from urllib.parse import urlsplit
 
-from r2v.errors import UsageError
+from r2v.errors import EnvironmentFault, UsageError
 from r2v.llm.providers.registry.table import OwnKey, own_keys
 from r2v.log import logger
 
@@ -24,6 +26,7 @@ OPTION = "--allow-env"
 ENGINE_KEY_ENV = "R2V_ENGINE_KEY"
 """The variable with the key of a serving engine that somebody else started (`policy.engine`)."""
 _SUFFIX = "_API_KEY"
+Client = TypeVar("Client")
 _allowed: tuple[str, ...] = ()
 _announced: set[tuple[str, str]] = set()
 
@@ -70,6 +73,32 @@ def read_key(variable: str) -> str:
     """The key in a variable; empty where it is not set. Raises UsageError as `require_sendable` does."""
     require_sendable(variable)
     return os.environ.get(variable, "")
+
+
+_PROXIES = ("ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY")
+_CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
+
+
+def made_client(make: Callable[[], Client]) -> Client:
+    """A client of a provider's SDK, which reads proxies and certificates from the shell. Raises EnvironmentFault that
+    names the variable which it cannot use."""
+    try:
+        return make()
+    except ImportError as error:
+        named = next((f"{name}={value}" for name, value in _set(_PROXIES) if value.startswith("socks")), str(error))
+        raise EnvironmentFault(
+            f"{named}: a SOCKS proxy needs the package socksio, which is not installed: pip install socksio, or unset "
+            "the variable"
+        ) from None
+    except OSError as error:
+        named = ", ".join(f"{name}={value}" for name, value in _set(_CERTIFICATES)) or "the certificates"
+        raise EnvironmentFault(f"{named}: cannot be read ({error}); name a file that is there, or unset it") from None
+
+
+def _set(names: Sequence[str]) -> Iterator[tuple[str, str]]:
+    for name in (spelled for upper in names for spelled in (upper, upper.lower())):
+        if value := os.environ.get(name):
+            yield name, value
 
 
 def announce(variable: str, url: str, provider: str | None = None) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from r2v.errors import UsageError
 from r2v.llm.providers.bodies import chat_body, response_body
-from r2v.llm.providers.keys import announce, read_key
+from r2v.llm.providers.keys import announce, made_client, read_key
 from r2v.llm.providers.prices import Rate
 from r2v.llm.providers.provider import (
     BatchLimits,
@@ -186,12 +186,14 @@ class OpenAI:
         import openai
 
         if self._client is None:
-            self._client = openai.AsyncOpenAI(
-                api_key=self._key,
-                base_url=self._base_url,
-                max_retries=0,
-                timeout=httpx2.Timeout(self._timeout, connect=10.0),
-                http_client=openai.DefaultAsyncHttpxClient(follow_redirects=False),
+            self._client = made_client(
+                lambda: openai.AsyncOpenAI(
+                    api_key=self._key,
+                    base_url=self._base_url,
+                    max_retries=0,
+                    timeout=httpx2.Timeout(self._timeout, connect=10.0),
+                    http_client=openai.DefaultAsyncHttpxClient(follow_redirects=False),
+                )
             )
             announce(self._variable, str(self._client.base_url), "openai")
         try:

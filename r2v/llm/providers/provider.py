@@ -215,7 +215,7 @@ def fault_of(error: Any, secret: str) -> ProviderFault:
     )
     verdict = verdict_of_error(found)
     return ProviderFault(
-        one_line(found.line + _hint(status, response), secret),
+        one_line(verdict.reason + _hint(status, response), secret),
         kind=verdict.kind,
         status=status,
         code=next(iter(found.codes), ""),

@@ -24,6 +24,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from r2v.data.action import parse_action
 from r2v.errors import EnvironmentFault, Interrupted, UsageError
 from r2v.llm.providers.bodies import has_neighbours
 from r2v.llm.providers.claims import Claims
@@ -50,6 +51,8 @@ from r2v.llm.providers.spending.open_journal import open_journal
 from r2v.llm.types import ModelOutcome, Reply, Request
 from r2v.log import logger
 
+_FIRST_REPLIES = 20
+"""Replies after which it is told that most hold no action."""
 _DIRECT_WAVE = 10_000
 """Requests in one wave of a provider that takes no batches."""
 
@@ -101,6 +104,7 @@ class ProviderRemote:
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting: set[asyncio.Future[Reply]] = set()
         self._error: BaseException | None = None
+        self._num_replies, self._prose = 0, list[str]()
         self._stopping = False
 
     async def __aenter__(self) -> Self:
@@ -201,7 +205,9 @@ class ProviderRemote:
                     Unanswered(verdict.reason, final=verdict.kind == "fatal", outcome=verdict.outcome or "refused")
                 )
             elif len(verdicts) == request.num_samples:
-                future.set_result(reply_of(request, [verdicts[k] for k in range(request.num_samples)], self.rate))
+                reply = reply_of(request, [verdicts[k] for k in range(request.num_samples)], self.rate)
+                self._look_for_actions(request, reply)
+                future.set_result(reply)
 
         for sample in range(request.num_samples):
             one_sample = (
@@ -247,6 +253,25 @@ class ProviderRemote:
             attempt = state.new_attempt(self.tracker.bounded(provider_request))
             self._in_flight.add(attempt, on_verdict)
             unsent.append(attempt)
+
+    def _look_for_actions(self, request: Request, reply: Reply) -> None:
+        """Say once, with an example, that most of the first replies hold no action."""
+        if not request.tools or self._num_replies >= _FIRST_REPLIES:
+            return
+        names = {tool.name for tool in request.tools}
+        prose = [sample.text for sample in reply.samples if parse_action(sample.text).action_type not in names]
+        self._num_replies += 1
+        self._prose += prose[:1]
+        if self._num_replies == _FIRST_REPLIES and 2 * len(self._prose) > _FIRST_REPLIES:
+            logger.warning(
+                "  %s %s: %d of the first %d replies hold no call of a tool, such as: %.200r; see to teacher.actions and "
+                "inference.max_new_tokens",
+                self._provider.name,
+                self.rate.model,
+                len(self._prose),
+                _FIRST_REPLIES,
+                self._prose[0],
+            )
 
     def settle(self, request: ProviderRequest, verdict: RequestVerdict) -> None:
         """Hand on the answer that another process was given."""

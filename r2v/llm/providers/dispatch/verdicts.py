@@ -21,8 +21,9 @@ from r2v.llm.providers.spending.budget import SpendTracker
 from r2v.llm.providers.spending.journal_state import result_row
 from r2v.log import logger
 
-_CUT_FROM, _CUT_RATIO = 256, 1.25
-"""Tokens of a prompt, and how much longer another one is, from which the same count means that both were cut."""
+_CUT_FROM, _CUT_RATIO, _MOST_BYTES = 256, 1.25, 8
+"""Tokens of a prompt, and how much longer another one is, from which the same count means that both were cut; bytes
+that a token has on average, at most."""
 
 Results = Sequence[tuple[ProviderRequest, RequestVerdict]]
 
@@ -142,16 +143,18 @@ class VerdictRecorder:
         return replace(verdict, kind="fatal", own=True, reason=f"{silent} answers without text")
 
     def _tell_cut(self, request: ProviderRequest, verdict: RequestVerdict) -> None:
-        """Warn of a server that cuts long prompts: it counts the same tokens in prompts of other lengths."""
+        """Warn of a server that cuts long prompts: it counts the same tokens in prompts of other lengths, or fewer than
+        any text has."""
         tokens = 0 if verdict.tokens is None else verdict.tokens.input
         if tokens < _CUT_FROM or self._cut:
             return
         least = self._sizes.setdefault(tokens, request.size)
-        if max(least, request.size) > _CUT_RATIO * min(least, request.size):
+        other = max(least, request.size) > _CUT_RATIO * min(least, request.size)
+        if other or request.tokens_in > _MOST_BYTES * tokens:
             self._cut = True
             logger.warning(
-                "  %s %s: %d prompt tokens are counted in prompts of %d and of %d bytes: the server cuts them; "
-                "teacher.context=%d shortens them where it does no harm",
+                "  %s %s: %d tokens are counted in prompts of %d and of %d bytes: the server may cut them; "
+                "teacher.context=%d shortens them where it does the least harm",
                 self._provider,
                 self._tracker.rate.model,
                 tokens,
