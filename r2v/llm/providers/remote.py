@@ -264,8 +264,8 @@ class ProviderRemote:
         self._prose += prose[:1]
         if self._num_replies == _FIRST_REPLIES and 2 * len(self._prose) > _FIRST_REPLIES:
             logger.warning(
-                "  %s %s: %d of the first %d replies hold no call of a tool, such as: %.200r; see to teacher.actions and "
-                "inference.max_new_tokens",
+                "  %s %s: %d of the first %d replies hold no call of a tool, such as: %.200r; see to teacher.actions, "
+                "teacher.max_tokens",
                 self._provider.name,
                 self.rate.model,
                 len(self._prose),
