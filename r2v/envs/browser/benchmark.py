@@ -73,7 +73,7 @@ class BrowserBenchmark:
     """`ids` of BrowserGym, separated by spaces, and `instances` of each."""
 
     name = "browser"
-    version = "1"
+    version = "2"
     more_tasks = "raise env.options.instances, or name more in env.options.ids"
     capabilities = Capabilities(waits=True)
     pace = Pace(reset_seconds=1.0, step_seconds=0.4, cpu_share=0.5, prompt_tokens=900, page_tokens=1000)

@@ -27,7 +27,7 @@ class MiniWoB:
     """
 
     name = "miniwob"
-    version = "1"
+    version = "2"
     more_tasks = "raise env.options.instances, or name more in env.options.names"
     capabilities = Capabilities(waits=True, expert=True)
     pace = Pace(

@@ -1,4 +1,4 @@
-"""The names of MiniWoB++'s tasks, as browsergym-miniwob 0.14.3 registers them."""
+"""The tasks of MiniWoB++, as browsergym-miniwob 0.14.3 registers them, and the rule by which their rewards are read."""
 
 from __future__ import annotations
 
@@ -130,3 +130,21 @@ MINIWOB_TASKS = (
     "visual-addition",
 )
 """All of them."""
+
+CONTINUOUS = (
+    "bisect-angle",
+    "circle-center",
+    "find-midpoint",
+    "right-angle",
+    "use-colorwheel",
+    "use-colorwheel-2",
+)
+"""Tasks whose reward is a distance from the right point, angle or colour. Their authors advise a threshold."""
+_CLOSE = 0.9
+"""Its value: within a tenth of the distance at which the authors still give a reward."""
+
+
+def is_solved(name: str, raw_reward: float) -> bool:
+    """True if the authors' raw reward is full, as in their `get_binary_reward`. A reward below it is partial credit
+    (a wrong card of find-greatest has .1), which BrowserGym takes for success."""
+    return raw_reward >= (_CLOSE if name in CONTINUOUS else 1.0 - 1e-9)

@@ -31,7 +31,9 @@ def environment_class(coordinates: bool) -> Any:
                     core._pre_extract(self.page, tags_to_mark=self.tags_to_mark, lenient=left == 0)
                     properties = None
                     if coordinates:
-                        properties = core.extract_dom_extra_properties(core.extract_dom_snapshot(self.page))
+                        scale = getattr(self.page, "_bgym_scale_factor", 1.0)  # by which pointing tools divide
+                        snapshot = core.extract_dom_snapshot(self.page)
+                        properties = core.extract_dom_extra_properties(snapshot, scale_factor=scale)
                     tree = core.extract_merged_axtree(self.page)
                     break
                 except (playwright.Error, core.MarkingError):

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from r2v.envs.browser.launching import CHROMIUM, start_playwright, wait_longer
+from r2v.envs.browser.miniwob_tasks import is_solved
 from r2v.envs.browser.observing import environment_class, page_text, still
 from r2v.envs.browser.trouble import Navigations, mistake_of
 
@@ -101,13 +102,16 @@ class BrowserWorld:
 
     def conclude(self) -> dict[str, Any]:
         """Grade the step that was carried out, and look at the page."""
-        observation, reward, terminated, truncated, _ = self._environment.post_step(self._begun)
+        observation, reward, terminated, truncated, info = self._environment.post_step(self._begun)
+        score = reward
+        if (raw := info["task_info"].get("RAW_REWARD_GLOBAL")) is not None:
+            score, reward = max(0.0, raw), is_solved(self._environment.task.subdomain, raw)
         answer: dict[str, Any] = {"observation": self.text(observation), "reward": float(reward)}
         answer |= {"terminated": bool(terminated), "truncated": bool(truncated)}
         answer |= {"is_error": bool(observation["last_action_error"])}
         if fault := self._navigations.fault():
             return answer | {"terminated": False, "truncated": True, "env_fault": fault}
-        return answer | ({"success": reward > 0, "partial_score": float(reward)} if terminated or truncated else {})
+        return answer | ({"success": reward > 0, "partial_score": float(score)} if terminated or truncated else {})
 
     def close(self) -> None:
         """Close the task's context; the browser stays. Raises where it died."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from r2v.config.tasks import CategoryConfig
 from r2v.envs.base import Task, load_benchmark
 from r2v.envs.browser.chromium import find_chromium, require_extra
 from r2v.envs.browser.miniwob import MiniWoB
+from r2v.envs.browser.miniwob_tasks import CONTINUOUS, MINIWOB_TASKS, is_solved
 from r2v.envs.guard import GuardedEnv
 from r2v.errors import UsageError
 from r2v.llm.types import Request
@@ -75,6 +77,32 @@ def test_a_wrong_click_ends_without_success_and_a_bad_call_is_told_on_the_page(m
     observation, reward, terminated, _, info = world.step('{"tool":"click","bid":"15"}')
     assert (reward, terminated, info.success, info.env_fault) == (0.0, True, False, None)
     world.close()
+
+
+@real_browser
+def test_partial_credit_of_the_authors_is_no_success_and_coordinates_can_be_clicked() -> None:
+    benchmark = MiniWoB(names="click-checkboxes click-test find-greatest", instances=3, coordinates=True)
+    world, outcomes = benchmark.make(), []
+    for task in benchmark.tasks():
+        page, _ = world.reset(seed=1, task=task)
+        cards = {int(number): bid for bid, number in re.findall(r"\[(\d+)\] StaticText '(\d+)'", page)}
+        if task.template_id == "miniwob.find-greatest":
+            world.step(json.dumps({"tool": "click", "bid": str(int(cards[min(cards)]) - 1)}))
+        x, y = re.search(r"button '.*', .*center=\"\((\d+),(\d+)\)\"", page).groups()  # type: ignore[union-attr]
+        *_, info = world.step(json.dumps({"tool": "mouse_click", "x": int(x), "y": int(y)}))
+        outcomes.append((str(task.template_id).removeprefix("miniwob."), info.success, info.partial_score))
+    benchmark.worlds.close()
+    assert [success for name, success, _ in outcomes if name == "click-test"] == [True] * 3
+    assert [outcome for outcome in outcomes if outcome[0] == "find-greatest"] == [("find-greatest", False, 0.1)] * 3
+    boxes = [(success, score) for name, success, score in outcomes if name == "click-checkboxes"]
+    assert all(not success for success, _ in boxes) and any(score > 0 for _, score in boxes)
+
+
+def test_a_full_reward_is_success_and_distances_have_a_threshold() -> None:
+    assert is_solved("odd-or-even", 3 * (1 / 3)) and is_solved("hot-cold", 1) and not is_solved("hot-cold", 0.5)
+    assert is_solved("circle-center", 0.93) and not is_solved("circle-center", 0.6)
+    assert not is_solved("find-greatest", 0.93) and not is_solved("use-colorwheel", -1)
+    assert set(CONTINUOUS) < set(MINIWOB_TASKS)
 
 
 def browser_of(process: int) -> int:
