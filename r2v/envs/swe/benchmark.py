@@ -29,7 +29,7 @@ class SweBench:
     """
 
     name = "swebench"
-    version = "1"
+    version = "2"
     more_tasks = "take a larger env.options.dataset, or name more in env.options.instances"
     pace = PACES["swebench"]
 

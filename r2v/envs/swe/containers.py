@@ -16,11 +16,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from r2v.envs.swe.shells import OUTPUT_BYTES
 from r2v.errors import EnvironmentFault
 from r2v.storage.removal import TEMPORARY, make_own_temporary, remove_own
 
 CONTAINER_VARIABLES = ("PAGER=cat", "GIT_PAGER=cat", "TERM=dumb", "PYTEST_ADDOPTS=-p no:cacheprovider")
-_START_SECONDS, _OUTPUT_BYTES = 600, 4 << 20
+_START_SECONDS = 600
 
 
 class DockerShell:
@@ -135,11 +136,11 @@ def run_command(words: Sequence[str], seconds: int) -> dict[str, Any]:
         except OSError as error:
             raise EnvironmentFault(f"{words[0]} cannot be started ({error})") from error
         said.seek(0)
-        content = said.read(_OUTPUT_BYTES + 1)
+        content = said.read(OUTPUT_BYTES + 1)
     if status in (124, 137):
         why = f"it did not end within {seconds} s"
-    elif len(content) > _OUTPUT_BYTES:
-        why = f"it printed more than {_OUTPUT_BYTES >> 20} MiB"
+    elif len(content) > OUTPUT_BYTES:
+        why = f"it printed more than {OUTPUT_BYTES >> 20} MiB"
     else:
         return {"output": content.decode(errors="replace"), "returncode": status, "exception_info": ""}
     return {"output": "", "returncode": -1, "exception_info": f"stopped: {why}; files that it wrote are kept"}

@@ -17,6 +17,7 @@ from r2v.envs.base import Info, Task
 from r2v.envs.swe.grading import Grade, grade
 from r2v.envs.swe.instances import Instance
 from r2v.envs.swe.opening import Opener
+from r2v.envs.swe.patches import take_patch
 from r2v.envs.swe.shells import TESTBED, BubblewrapShell, Shell
 from r2v.wire.message import ToolSpec
 
@@ -115,22 +116,19 @@ class SweEnvironment:
 
     def _submit(self, shell: Shell) -> tuple[str, float, bool, bool, Info]:
         assert self._instance is not None  # reset has set both
-        base = self._instance.base_commit
-        plain = "git -c core.fsmonitor= -c core.hooksPath=/dev/null"
-        command = f"{plain} add -A && {plain} diff --cached --binary --no-ext-diff --no-textconv --no-color {base}"
-        done = shell.execute({"command": command}, TESTBED)
+        patch = take_patch(shell, self._instance.base_commit)
         self._over = True
         verdict = (
-            self._graded(self._instance, str(done["output"]))
-            if done["returncode"] == 0
-            else Grade(resolved=False, reason="no difference to the base commit could be taken")
+            Grade(resolved=False, reason="no difference to the base commit could be taken")
+            if patch is None
+            else self._graded(self._instance, patch)
         )
         if verdict.fault is not None:
             return "", 0.0, False, True, Info(env_fault=verdict.fault)
         info = Info(success=verdict.resolved, partial_score=verdict.score, extra={"grading": verdict.reason})
         return f"submitted: {verdict.reason}", float(verdict.resolved), True, False, info
 
-    def _graded(self, instance: Instance, patch: str) -> Grade:
+    def _graded(self, instance: Instance, patch: bytes) -> Grade:
         fresh = self._opener.open(instance)
         try:
             return grade(fresh, instance, patch, timeout=self._test_seconds)

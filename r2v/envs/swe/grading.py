@@ -37,14 +37,14 @@ class Grade:
     """What broke in the world, so that nothing was measured."""
 
 
-def grade(shell: Shell, instance: Instance, patch: str, *, timeout: int) -> Grade:
+def grade(shell: Shell, instance: Instance, patch: bytes, *, timeout: int) -> Grade:
     """Judge a patch in a shell where the repository is fresh. Raises UsageError where swebench is not to be had."""
     official = official_grading()
     if not patch.strip():
         return Grade(resolved=False, reason="no change was submitted")
     script = with_exit_code(instance.eval_script)
-    for path, text in ((MODEL_PATCH, patch), (EVAL_SCRIPT, script)):
-        if (problem := write_file(shell, path, text)) is not None:
+    for path, data in ((MODEL_PATCH, patch), (EVAL_SCRIPT, script.encode())):
+        if (problem := write_file(shell, path, data)) is not None:
             return Grade(resolved=False, reason="not graded", fault=f"{path} could not be written: {problem}")
     applied = shell.execute({"command": f"git apply --verbose {MODEL_PATCH}"}, TESTBED)
     if applied["returncode"] != 0:
@@ -52,7 +52,7 @@ def grade(shell: Shell, instance: Instance, patch: str, *, timeout: int) -> Grad
     done = shell.execute({"command": f"bash {EVAL_SCRIPT}"}, TESTBED, timeout=timeout)
     if done["returncode"] == -1:
         return Grade(resolved=False, reason=f"the tests were {done['exception_info']}")
-    return _judged(official, instance, patch, done["output"])
+    return _judged(official, instance, patch.decode(errors="replace"), done["output"])
 
 
 def _judged(official: ModuleType, instance: Instance, patch: str, text: str) -> Grade:
@@ -70,7 +70,7 @@ def _judged(official: ModuleType, instance: Instance, patch: str, text: str) -> 
     prediction = {"instance_id": instance.instance_id, "model_name_or_path": "r2v", "model_patch": patch}
     with tempfile.TemporaryDirectory(prefix="r2v-") as folder:
         log = Path(folder, "run.log")
-        log.write_text(text)
+        log.write_text(text, "utf-8")
         report: dict[str, Any] = official.get_eval_report(spec, prediction, str(log), True)[instance.instance_id]
     if report.get("infra_failure"):
         why = f"the tests could not run: {report.get('infra_failure_reason')}"

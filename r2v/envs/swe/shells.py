@@ -19,6 +19,8 @@ from r2v.sandbox.limits import MIB
 
 TESTBED = "/testbed"
 """Where the repository is, in a sandbox as in SWE-bench's images."""
+OUTPUT_BYTES = 16 * MIB
+"""Bytes that a command may print, in every kind of shell: logs of tests and patches travel as output."""
 _SITE, _BIN = "/opt/site", "/opt/bin"
 
 _PIECE = 90_000
@@ -54,7 +56,7 @@ class BubblewrapShell:
             disk_bytes=64 * MIB,
             files=20_000,
             open_files=256,
-            output_bytes=4 * MIB,
+            output_bytes=OUTPUT_BYTES,
         )
         script = 'cd "$1" && exec bash -c "$2" 2>&1 </dev/null'
         done = run(
@@ -96,9 +98,9 @@ SHELL_VARIABLES = (
 """What a command finds in its environment, beside HOME and LANG: all of it."""
 
 
-def write_file(shell: Shell, path: str, text: str) -> str | None:
+def write_file(shell: Shell, path: str, data: bytes) -> str | None:
     """Write a file by commands, in pieces that fit into an argument; why that failed, or None."""
-    content = base64.b64encode(text.encode()).decode()
+    content = base64.b64encode(data).decode()
     pieces = [content[at : at + _PIECE] for at in range(0, len(content), _PIECE)] or [""]
     for index, piece in enumerate(pieces):
         sign = ">" if index == 0 else ">>"

@@ -15,6 +15,7 @@ from r2v.envs.base import Info, load_benchmark, require_playable
 from r2v.envs.guard import GuardedEnv
 from r2v.envs.swe.environment import even, shortened
 from r2v.envs.swe.grading import official_grading
+from r2v.envs.swe.patches import take_patch
 from r2v.envs.swe.shells import SHELL_VARIABLES
 from r2v.errors import UsageError
 from r2v.sandbox.process import lacking
@@ -65,6 +66,29 @@ def test_the_right_change_is_resolved_and_nothing_else(tmp_path: Path, played: P
         other.do(change)
         info = other.submit()
         assert info.success is resolved and info.extra["grading"].startswith(reason), change
+
+
+LITTER = (
+    "head -c 4500000 /dev/urandom | base64 > run.log; echo secret > closed; chmod 000 closed; mkfifo pipe",
+    "git init -q empty; echo x > empty/a.py; git init -q full; cd full; echo x > a; git add a; git commit -qm x",
+    "git add full; git config diff.noprefix true; git config core.autocrlf input; touch .git/index.lock",
+    "printf 'a\\r\\nb\\n' > 'two words'; printf x > $(printf 'caf\\351'); ln -s total.py link; chmod +x total.py",
+    "git init -q src",
+)
+"""Files, settings and repositories that an agent may leave behind, beside a right fix."""
+
+
+def test_a_fix_in_any_encoding_is_resolved_whatever_is_left_beside_it(tmp_path: Path, played: Played) -> None:
+    # The byte 0xe9 is no UTF-8: three characters stand for it where a patch goes through text.
+    played.do("printf '# coding: latin-1\\r\\nONE = len(\"\\351\")\\r\\n' > one.py; mkdir src; cp one.py src/two.py")
+    played.do("echo 'from one import ONE\nfrom src.two import ONE as TWO' > total.py")
+    played.do("echo 'def total(numbers): return sum(numbers) + ONE - TWO if ONE == 1 else 0' >> total.py")
+    for command in LITTER:
+        assert played.do(command).startswith("<returncode>0"), command
+    info = played.submit()
+    assert info.success, info.extra
+    patch = take_patch(played.world._shell, record(tmp_path)["base_commit"])  # type: ignore[attr-defined]
+    assert patch is not None and b"run.log" not in patch and b"caf\\351" in patch and b"\n+a\r\n+b\n" in patch
 
 
 def test_an_agent_that_reads_the_environment_opens_the_network_or_writes_outside_finds_walls(

@@ -1,0 +1,44 @@
+"""Patches: the bytes of the difference between an agent's working tree and the base commit.
+
+A patch holds every change to a tracked file, and the new files that git does not ignore, of less than a megabyte each:
+a larger one is a log or a build product, not source. A repository that an agent made inside this one counts as plain
+files. Bytes travel as base64, since shells give text: a file need not be in UTF-8.
+"""
+
+from __future__ import annotations
+
+import base64
+
+from r2v.envs.swe.shells import TESTBED, Shell
+
+_MARK = ":patch:"
+"""Printed ahead of the patch. A login shell may have printed lines of its own; base64 has no colon."""
+_SCRIPT = f"""\
+exec 2>/dev/null
+export LC_ALL=C  # names of files are bytes
+set -o pipefail
+plain() {{
+    git -c core.fsmonitor= -c core.hooksPath=/dev/null -c core.autocrlf=false --literal-pathspecs "$@"
+}}
+rm -f .git/index.lock  # of a git that was stopped
+find . -mindepth 2 -name .git -prune -exec rm -rf {{}} +
+plain add --update --ignore-errors .
+plain ls-files -z --others --exclude-standard | xargs -0 -r stat --printf '%s %n\\0' -- |
+    grep -zvE '^[0-9]{{7,}} ' | sed -z 's/^[0-9]* //' |
+    plain add --ignore-errors --pathspec-from-file=- --pathspec-file-nul
+echo {_MARK}
+"""
+# The plumbing command: `git diff` also obeys the agent's settings, such as diff.noprefix. Lines of four characters,
+# because a sandbox's shell replaces the longer number of its user in all that is printed.
+_DIFFERENCE = "plain diff-index --cached -p --binary --no-ext-diff --no-textconv --no-color {base} | base64 -w 4"
+
+
+def take_patch(shell: Shell, base: str) -> bytes | None:
+    """Return the patch, or None where git cannot make one. The index and nested repositories are changed for it."""
+    done = shell.execute({"command": _SCRIPT + _DIFFERENCE.format(base=base)}, TESTBED)
+    if done["returncode"] != 0:
+        return None
+    try:
+        return base64.b64decode(str(done["output"]).rpartition(_MARK)[2])
+    except ValueError:
+        return None
