@@ -68,7 +68,9 @@ def _act(arguments: argparse.Namespace) -> int:
     if findings.faults:
         count = len(findings.faults)
         raise UsageError(f"{spec}: {count} {'fault' if count == 1 else 'faults'} of the contract, listed above")
+    players = ", ".join(f"{name} {wins} of {plays}" for name, (wins, plays) in findings.outcomes.items())
     print(f"{spec}: keeps the contract, by what it declares and by {findings.num_episodes} episodes")
+    print(f"successes: {players}" if players else "successes: no player could be tried")
     return 0
 
 

@@ -14,7 +14,7 @@ import copy
 import json
 import re
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from importlib.util import find_spec
 from typing import Any
@@ -127,6 +127,10 @@ class BabyAI:
         if named is None:
             raise UsageError(f'babyai: the goal names no layout, as in (layout "GoToLocal 7"): {goal:.80}')
         return call(_planned(named[1], int(named[2]), tuple(_carried_out(request.messages))))
+
+    def players(self) -> Mapping[str, Callable[[Request], str]]:
+        """For `r2v check-env`: a player who waits."""
+        return {"empty": lambda request: call("wait")}
 
     def decoys(self, observation: str, goal: str, count: int, u: float) -> list[str]:
         """Rows of things that the goal does not name, at places where the view has nothing."""

@@ -10,7 +10,7 @@ image missing) ends the episode as not measured, never as failed.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -143,6 +143,25 @@ class Demonstrated(Protocol):
 
     def expert(self, request: Request) -> str:
         """The action text. It sees what a model sees, the request's messages and key, and nothing else."""
+        ...
+
+
+@runtime_checkable
+class Audited(Protocol):
+    """A benchmark that lends `r2v check-env` players whose outcome is certain, by which its grader is checked."""
+
+    def players(self) -> Mapping[str, Callable[[Request], str]]:
+        """Actors by name, each of them optional: "empty" ends a task without doing anything for it, "wrong" does
+        something else and ends it, "gold" solves every task. The others are derived from tools and expert."""
+        ...
+
+
+@runtime_checkable
+class BeginsSolved(Protocol):
+    """A benchmark some of whose tasks are solved by doing nothing."""
+
+    def begins_solved(self, task: Task, observation: str) -> bool:
+        """True if the task, whose first observation this is, begins in the state that it asks for."""
         ...
 
 

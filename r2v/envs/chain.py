@@ -9,7 +9,7 @@ did, never for who took it. `hard` of the doors say that they are hard, so a rou
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from r2v.constraints import Range, require
@@ -171,3 +171,7 @@ class ChainBenchmark:
     def expert(self, request: Request) -> str:
         """The action of an actor with the benchmark's accuracies."""
         return self._expert(request)
+
+    def players(self) -> Mapping[str, Expert]:
+        """For `r2v check-env`: an actor that is always right."""
+        return {"gold": chain_actor(1.0)}

@@ -171,7 +171,54 @@ class NoSnapshot(Corridors):
     })  # fmt: skip
 
 
+class _Generous(ChainEnvironment):
+    def step(self, action: str) -> Any:
+        *rest, info = super().step(action)
+        return *rest, Info(success=info.success if info.success is None else True)
+
+
+class Generous(Corridors):
+    world = _Generous
+
+
+class BeginsSolved(Generous):
+    def begins_solved(self, task: Task, observation: str) -> bool:
+        return True
+
+
+class _CountsCalls(ChainEnvironment):
+    calls = 0
+
+    def step(self, action: str) -> Any:
+        self.calls += action.startswith("{")
+        *rest, info = super().step(action)
+        return *rest, Info(success=info.success if info.success is None else self.calls == 3)
+
+
+class CountsCalls(Corridors):
+    world = _CountsCalls
+
+
+class _Stingy(ChainEnvironment):
+    def step(self, action: str) -> Any:
+        *rest, info = super().step(action)
+        return *rest, Info(success=info.success and self.snapshot().questions[0] < "8")
+
+
+class Stingy(Corridors):
+    world = _Stingy
+
+
+class UnnamedPlayers(Corridors):
+    def players(self) -> Any:
+        return {"silver": self.expert}
+
+
 QUIET = {
+    Generous: "Info.success is True for the empty player",
+    CountsCalls: "Info.success is True for the wrong player",
+    Stingy: "Info.success is not True for the gold player",
+    UnnamedPlayers: "players() gives {'silver'",
     NeverSays: "success was never said",
     EqualGoals: "the same goal text in two splits",
     TwiceTheId: "task ids are given to more than one task",

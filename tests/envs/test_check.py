@@ -12,13 +12,28 @@ from r2v.envs.chain import ChainBenchmark
 from r2v.envs.check import check_benchmark
 from r2v.envs.desk import Desk
 from r2v.storage.paths import BENCHMARK_COUNTS
-from tests.envs.broken import CONTRACT, QUIET, Breaks, CannotBeMade, Corridors
+from tests.envs.broken import CONTRACT, QUIET, BeginsSolved, Breaks, CannotBeMade, Corridors
 
 
 @pytest.mark.parametrize("benchmark", [ChainBenchmark(num_tasks=50), Desk(), Corridors()], ids=lambda b: b.name)
 def test_a_benchmark_that_keeps_the_contract_has_no_fault(benchmark: Any) -> None:
     findings = check_benchmark(benchmark)
     assert findings.faults == [] and findings.num_episodes == 3
+    assert findings.outcomes == {"empty": (0, 3), "wrong": (0, 3), "gold": (3, 3)}
+
+
+def test_a_task_that_begins_solved_is_no_fault_of_its_grader() -> None:
+    findings = check_benchmark(BeginsSolved())
+    assert findings.faults == [] and sum("is solved by doing nothing" in note for note in findings.notes) == 3
+    assert "empty" not in findings.outcomes
+
+
+def test_players_that_end_no_task_are_noted() -> None:
+    notes = check_benchmark(ChainBenchmark(num_tasks=50, length=40), max_steps=50).notes
+    assert [note.partition(" ended none of its 3 tasks")[0] for note in notes] == [
+        "the empty player",
+        "the wrong player",
+    ]
 
 
 @pytest.mark.parametrize("made_by", [*CONTRACT, *QUIET], ids=lambda made_by: made_by.__name__)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from r2v.constraints import Range, require
 from r2v.envs.base import Capabilities, Task
 from r2v.envs.browser import surface
 from r2v.envs.browser.benchmark import PREFIX, BrowserWorlds, instance, listed_in, miniwob_url
 from r2v.envs.browser.chromium import find_chromium, require_extra
-from r2v.envs.browser.experts import EXPERTS, next_call
+from r2v.envs.browser.experts import EXPERTS, begins_solved, hand_in, next_call
 from r2v.envs.browser.miniwob_tasks import MINIWOB_TASKS
 from r2v.envs.browser.tools import ON_PAGE, POINTING
 from r2v.envs.pace import Pace
@@ -92,6 +92,14 @@ class MiniWoB:
     def expert(self, request: Request) -> str:
         """The stand-in teacher's call; see `r2v.envs.browser.experts`."""
         return next_call(request)
+
+    def players(self) -> Mapping[str, Callable[[Request], str]]:
+        """For `r2v check-env`: a player who submits each page untouched."""
+        return {"empty": hand_in}
+
+    def begins_solved(self, task: Task, observation: str) -> bool:
+        """True for a page that is solved as it stands; see `r2v.envs.browser.experts`."""
+        return begins_solved(str(task.template_id).removeprefix("miniwob."), observation)
 
     def decoys(self, observation: str, goal: str, count: int, u: float) -> list[str]:
         """Look-alike elements; see `r2v.envs.browser.surface`."""

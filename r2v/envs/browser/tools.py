@@ -10,6 +10,7 @@ from r2v.wire.message import ToolSpec
 _BID: dict[str, Any] = {"type": "string", "description": "the number in brackets before the element"}
 _TEXT: dict[str, Any] = {"type": "string"}
 _FREE: dict[str, Any] = {"type": "string", "x-free": True}
+_TEXTS: dict[str, Any] = {"anyOf": [_TEXT, {"type": "array", "items": _TEXT}]}
 _NUMBER: dict[str, Any] = {"type": "number"}
 
 
@@ -23,7 +24,7 @@ ON_PAGE = (
     _tool("dblclick", "Click an element twice.", bid=_BID),
     _tool("hover", "Move the mouse over an element.", bid=_BID),
     _tool("fill", "Put text into a field, in place of what it holds.", bid=_BID, value=_TEXT),
-    _tool("select_option", "Choose an option of a list by its label.", bid=_BID, options=_TEXT),
+    _tool("select_option", "Choose one or more options of a list by their labels.", bid=_BID, options=_TEXTS),
     _tool("press", "Press a key or a combination (Enter, Control+a) at an element.", bid=_BID, key_comb=_TEXT),
     _tool("focus", "Give the keyboard to an element.", bid=_BID),
     _tool("clear", "Empty a field.", bid=_BID),

@@ -13,6 +13,7 @@ from typing import Any
 from r2v.envs.check.declared import check_declared
 from r2v.envs.check.findings import CheckFindings
 from r2v.envs.check.played import check_played
+from r2v.envs.check.players import check_players
 
 __all__ = ["CheckFindings", "check_benchmark"]
 
@@ -22,5 +23,7 @@ def check_benchmark(benchmark: Any, *, num_tasks: int = 3, seed: int = 0, max_st
     findings = CheckFindings()
     tasks = check_declared(benchmark, findings)
     if tasks:
-        check_played(benchmark, tasks[:num_tasks], findings, seed=seed, max_steps=max_steps)
+        tasks = tasks[:num_tasks]
+        experts = check_played(benchmark, tasks, findings, seed=seed, max_steps=max_steps)
+        check_players(benchmark, tasks, experts, findings, seed=seed, steps=max_steps)
     return findings

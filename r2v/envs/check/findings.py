@@ -20,6 +20,8 @@ class CheckFindings:
     """Fault -> where it was met first."""
     notes: list[str] = field(default_factory=list)
     num_episodes: int = 0
+    outcomes: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Player -> (successes, plays) of the grader's check."""
 
     @property
     def faults(self) -> list[str]:

@@ -44,11 +44,13 @@ Choose = Callable[[Played], str | None]
 """The next action of an episode; None where there is none to be had."""
 
 
-def check_played(benchmark: Any, tasks: Sequence[Task], findings: CheckFindings, *, seed: int, max_steps: int) -> None:
-    """Play the tasks and hold every answer to the contract."""
+def check_played(
+    benchmark: Any, tasks: Sequence[Task], findings: CheckFindings, *, seed: int, max_steps: int
+) -> list[Played]:
+    """Play the tasks and hold every answer to the contract. Return the expert's episodes, if there is an expert."""
     able = getattr(benchmark, "capabilities", None)
     demonstrated = bool(getattr(able, "expert", False)) and isinstance(benchmark, Demonstrated)
-    choose = _expert(benchmark, seed, findings) if demonstrated else _made_up
+    choose = acting("expert", benchmark.expert, seed, findings) if demonstrated else _made_up
     keep = bool(getattr(able, "snapshot", False))
     episodes = [
         played
@@ -68,6 +70,7 @@ def check_played(benchmark: Any, tasks: Sequence[Task], findings: CheckFindings,
     _check_malformed(benchmark, tasks[0], seed, findings)
     if episodes and isinstance(benchmark, Surface):
         _check_surface(benchmark, episodes[0], findings)
+    return episodes if demonstrated else []
 
 
 def play(
@@ -173,21 +176,21 @@ def _made_up(played: Played) -> str | None:
     return sample_call(played.tools[len(played.turns) % len(played.tools)]) if played.tools else "hello"
 
 
-def _expert(benchmark: Any, seed: int, findings: CheckFindings) -> Choose:
-    """The benchmark's expert, which sees the messages, the tools and the key, and nothing else."""
+def acting(name: str, act: Callable[[Request], str], seed: int, findings: CheckFindings) -> Choose:
+    """An actor of the benchmark, such as its expert: it sees the messages, the tools and the key, and nothing else."""
 
     def choose(played: Played) -> str | None:
         step = len(played.turns)
         request = Request(messages=_messages(played), key=(seed, played.task.task_id, step, "llm"), tools=played.tools)
         where = f"task {played.task.task_id}, step {step}"
-        action = findings.call("expert", lambda: benchmark.expert(request), where)
+        action = findings.call(name, lambda: act(request), where)
         if action is RAISED:
             return None
         if not isinstance(action, str):
-            findings.fault(f"expert gives {shape(action)}, where the text of an action is asked for")
+            findings.fault(f"{name} gives {shape(action)}, where the text of an action is asked for")
             return None
         if problem := call_problem(action, played.tools):
-            findings.fault(f"expert {problem}", where)
+            findings.fault(f"{name} {problem}", where)
         return action
 
     return choose

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import random
+import re
+import string
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from r2v.data.action import parse_action
@@ -108,10 +111,42 @@ def _is_truth(value: Any, kinds: Any) -> bool:
 
 def sample_call(tool: ToolSpec) -> str:
     """A call of a tool with made-up arguments of the right types."""
-    properties = tool.parameters.get("properties", {})
-    names = [name for name in tool.parameters.get("required", properties) if isinstance(properties.get(name), dict)]
-    arguments = {name: _sample(properties[name]) for name in names}
+    return _call(tool, {name: _sample(schema) for name, schema in _arguments(tool).items()})
+
+
+def drawn_call(tool: ToolSpec, draw: random.Random, page: str, unlike: Mapping[str, Any]) -> str:
+    """A call of a tool with drawn arguments of the right types, none of which is the one in `unlike`."""
+    return _call(
+        tool, {name: _drawn(schema, draw, page, unlike.get(name)) for name, schema in _arguments(tool).items()}
+    )
+
+
+def drawn_text(draw: random.Random) -> str:
+    """Eight letters."""
+    return "".join(draw.choices(string.ascii_lowercase, k=8))
+
+
+def _call(tool: ToolSpec, arguments: Mapping[str, Any]) -> str:
     return json.dumps({"tool": tool.name, **arguments}, separators=(",", ":"))
+
+
+def _arguments(tool: ToolSpec) -> dict[str, dict[str, Any]]:
+    """The schemas of the arguments that a call needs; of all where the tool does not say."""
+    properties = tool.parameters.get("properties", {})
+    names = tool.parameters.get("required", properties)
+    return {name: properties[name] for name in names if isinstance(properties.get(name), dict)}
+
+
+def _drawn(schema: dict[str, Any], draw: random.Random, page: str, unlike: Any) -> Any:
+    """A value: a choice of the schema, a digit, or for a text a word or the end of a line of the page. One in place of
+    a number in a text is a number of the page, so that it may well name something that is there."""
+    kind = schema.get("type", "string")
+    choices = schema.get("enum") or {"integer": range(10), "number": range(10), "boolean": (False, True)}.get(str(kind))
+    if choices is None and kind == "string":
+        texts = [*re.findall(r"(?<=: ).+$|\w+", page, re.M), drawn_text(draw)]
+        choices = [text for text in texts if unlike is None or text.isdigit() == str(unlike).isdigit()]
+    differing = [value for value in choices or () if value != unlike]
+    return draw.choice(differing) if differing else _sample(schema)
 
 
 def _sample(schema: dict[str, Any]) -> Any:

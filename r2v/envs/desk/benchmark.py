@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from r2v.constraints import Range, require
 from r2v.envs.base import Capabilities, Task
@@ -72,6 +72,10 @@ class Desk:
     def expert(self, request: Request) -> str:
         """The stand-in teacher's action; see `r2v.envs.desk.expert`."""
         return self._expert(request)
+
+    def players(self) -> Mapping[str, Callable[[Request], str]]:
+        """For `r2v check-env`: the expert without its flaws."""
+        return {"gold": DeskExpert(slips=0.0, weakness=0.0)}
 
     def decoys(self, observation: str, goal: str, count: int, u: float) -> list[str]:
         """Look-alike lines; see `r2v.envs.desk.surface`."""

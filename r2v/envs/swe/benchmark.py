@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from r2v.constraints import Range, require
 from r2v.envs.base import Capabilities, Task
 from r2v.envs.pace import PACES
 from r2v.envs.swe.environment import SweEnvironment
-from r2v.envs.swe.expert import next_action
+from r2v.envs.swe.expert import next_action, wrong_action
 from r2v.envs.swe.grading import official_grading, require_grading
 from r2v.envs.swe.home import BUNDLED_SET, bundled_instances, swebench_home
 from r2v.envs.swe.instances import Instance, chosen, load_instances
@@ -113,3 +113,7 @@ class SweBench:
             if instance.problem_statement in texts or instance.instance_id in request.key:
                 return next_action(instance, request.messages)
         raise UsageError("the expert of swebench was asked about no instance of this data set")
+
+    def players(self) -> Mapping[str, Callable[[Request], str]]:
+        """For `r2v check-env`: a player whose patch holds one new file, so that the tests are run."""
+        return {"wrong": wrong_action}

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from r2v.data.action import parse_action
 from r2v.envs.swe.instances import Instance
+from r2v.llm.types import Request
 from r2v.wire.message import Message
 
 _HUNK = re.compile(r"^@@ -(\d+)(?:,(\d+))?", re.M)
@@ -46,3 +47,10 @@ def next_action(instance: Instance, messages: Sequence[Message]) -> str:
         if len(shown) < _TRIES and not any(sign in text for text in shown):
             return json.dumps({"tool": "bash", "command": wanted}, ensure_ascii=False, separators=(",", ":"))
     return '{"tool":"submit"}'
+
+
+def wrong_action(request: Request) -> str:
+    """The action of a player who adds a file that mends nothing, and submits."""
+    if any(message.role == "assistant" for message in request.messages):
+        return '{"tool":"submit"}'
+    return '{"tool":"bash","command":"echo nothing > r2v-wrong.txt"}'

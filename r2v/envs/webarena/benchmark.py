@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -31,6 +31,7 @@ from r2v.envs.worker.pool import WorkerPool
 from r2v.envs.worker.process import WorldProcess
 from r2v.errors import UsageError
 from r2v.llm.providers.keys import require_sendable
+from r2v.llm.types import Request
 from r2v.storage.paths import SITE_LEASES
 
 _SECONDS = Range(at_least=1, at_most=86_400)
@@ -147,6 +148,10 @@ class WebArena:
         """End the workers that wait for an episode."""
         for pool, _ in self._pools.values():
             pool.close()
+
+    def players(self) -> Mapping[str, Callable[[Request], str]]:
+        """For `r2v check-env`: a player who says at once that all is done."""
+        return {"empty": lambda request: '{"tool":"send_msg_to_user","text":"done"}'}
 
     def decoys(self, observation: str, goal: str, count: int, u: float) -> list[str]:
         """Look-alike elements; see `r2v.envs.browser.surface`."""

@@ -98,6 +98,27 @@ def test_partial_credit_of_the_authors_is_no_success_and_coordinates_can_be_clic
     assert all(not success for success, _ in boxes) and any(score > 0 for _, score in boxes)
 
 
+@pytest.mark.parametrize(
+    ("task", "goal", "element", "solved"),
+    [
+        ("click-checkboxes", "Select nothing and click Submit.", "[14] checkbox 'a'", True),
+        ("click-checkboxes", "Select b and click Submit.", "[14] checkbox 'a'", False),
+        ("click-button", 'Click on the "Submit" button.', "[14] button 'Submit'", True),
+        ("choose-list", "Select Alma from the list and click Submit.", "[14] combobox '' value='Alma'", True),
+        ("choose-list", "Select Alma from the list and click Submit.", "[14] combobox '' value='Al'", False),
+        ("drag-cube", "Move the cube.", "[14] button 'Submit'", True),
+    ],
+)
+def test_a_page_that_begins_solved_is_listed_and_can_be_submitted(
+    task: str, goal: str, element: str, solved: bool
+) -> None:
+    listed = MiniWoB(names=task, instances=1)
+    page = f"goal: {goal}\nRootWebArea 'Task'\n  {element}\n  [20] button 'Submit'"
+    assert listed.begins_solved(listed.tasks()[0], page) is solved
+    pressed = listed.players()["empty"](Request(messages=(Message(role="tool", content=page),), key=()))
+    assert json.loads(pressed)["tool"] == "click"
+
+
 def test_a_full_reward_is_success_and_distances_have_a_threshold() -> None:
     assert is_solved("odd-or-even", 3 * (1 / 3)) and is_solved("hot-cold", 1) and not is_solved("hot-cold", 0.5)
     assert is_solved("circle-center", 0.93) and not is_solved("circle-center", 0.6)

@@ -12,6 +12,7 @@ from r2v.cli.main import main
 from r2v.data.registry import DataRegistry
 from r2v.data.store import read_episodes
 from r2v.envs.base import Info, load_benchmark, require_playable
+from r2v.envs.check import check_benchmark
 from r2v.envs.guard import GuardedEnv
 from r2v.envs.swe.environment import even, shortened
 from r2v.envs.swe.grading import official_grading
@@ -184,6 +185,13 @@ def test_a_repository_that_does_not_build_is_a_fault_of_the_world(tmp_path: Path
     world = GuardedEnv(benchmark)
     info = world.reset(seed=1, task=benchmark.tasks()[0])[1]
     assert info.env_fault is not None and fault in info.env_fault
+
+
+def test_the_check_of_its_grader_runs_the_tests_on_a_wrong_patch(tmp_path: Path, played: Played) -> None:
+    findings = check_benchmark(played.benchmark, num_tasks=1)
+    assert findings.faults == [] and findings.outcomes == {"empty": (0, 1), "wrong": (0, 1), "gold": (1, 1)}
+    played.do("echo nothing > r2v-wrong.txt")
+    assert played.submit().extra["grading"] == "0 of 1 failing tests pass, 0 of 1 others broke"
 
 
 def test_a_deleted_repository_is_a_failure_not_a_fault(played: Played) -> None:
