@@ -71,7 +71,7 @@ def test_the_right_change_is_resolved_and_nothing_else(tmp_path: Path, played: P
 
 LITTER = (
     "head -c 4500000 /dev/urandom | base64 > run.log; echo secret > closed; chmod 000 closed; mkfifo pipe",
-    "git init -q empty; echo x > empty/a.py; git init -q full; cd full; echo x > a; git add a; git commit -qm x",
+    "git init -q empty; echo x > empty/a; git init -q full; cd full; echo x > a; git add a; git commit -qm x",
     "git add full; git config diff.noprefix true; git config core.autocrlf input; touch .git/index.lock",
     "printf 'a\\r\\nb\\n' > 'two words'; printf x > $(printf 'caf\\351'); ln -s total.py link; chmod +x total.py",
     "git init -q src",
@@ -81,7 +81,7 @@ LITTER = (
 
 def test_a_fix_in_any_encoding_is_resolved_whatever_is_left_beside_it(tmp_path: Path, played: Played) -> None:
     # The byte 0xe9 is no UTF-8: three characters stand for it where a patch goes through text.
-    played.do("printf '# coding: latin-1\\r\\nONE = len(\"\\351\")\\r\\n' > one.py; mkdir src; cp one.py src/two.py")
+    played.do("mkdir src; printf '# coding: latin-1\\r\\nONE = len(\"\\351\")\\r\\n' | tee {one,src/two}.py")
     played.do("echo 'from one import ONE\nfrom src.two import ONE as TWO' > total.py")
     played.do("echo 'def total(numbers): return sum(numbers) + ONE - TWO if ONE == 1 else 0' >> total.py")
     for command in LITTER:
