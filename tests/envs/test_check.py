@@ -29,7 +29,7 @@ def test_a_task_that_begins_solved_is_no_fault_of_its_grader() -> None:
 
 
 def test_players_that_end_no_task_are_noted() -> None:
-    notes = check_benchmark(ChainBenchmark(num_tasks=50, length=40), max_steps=50).notes
+    notes = check_benchmark(ChainBenchmark(num_tasks=50, length=40)).notes
     assert [note.partition(" ended none of its 3 tasks")[0] for note in notes] == [
         "the empty player",
         "the wrong player",

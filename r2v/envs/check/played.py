@@ -148,7 +148,7 @@ def _take(env: Any, played: Played, action: str, findings: CheckFindings) -> Non
         return
     observation, reward, terminated, truncated, info = answer
     _check_text("step", observation, findings)
-    _check_info(played, info, terminated, findings)
+    _check_info(played, info, terminated, truncated, findings)
     played.actions.append(action)
     played.turns.append((observation, reward, terminated, truncated, info.success))
     played.whole = info.env_fault is None
@@ -161,13 +161,13 @@ def _check_text(method: str, observation: str, findings: CheckFindings) -> None:
         findings.fault(f"{method} gives an observation with half of a surrogate pair, which cannot be written down")
 
 
-def _check_info(played: Played, info: Info, terminated: bool, findings: CheckFindings) -> None:
+def _check_info(played: Played, info: Info, terminated: bool, truncated: bool, findings: CheckFindings) -> None:
     where = f"task {played.task.task_id}, step {len(played.turns)}"
     if info.env_fault is not None:
         findings.fault(f"step says env_fault: {info.env_fault!r:.80}", where)
     elif terminated and info.success is None:
         findings.fault("an episode ended (terminated=True) and success was never said (Info.success)", where)
-    elif not terminated and info.success is not None:
+    elif not (terminated or truncated) and info.success is not None:
         findings.note(f"Info.success={info.success} was said before an episode ended")
 
 

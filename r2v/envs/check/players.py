@@ -17,8 +17,8 @@ from r2v.envs.check.played import Choose, Played, acting, play
 from r2v.envs.check.tools import drawn_call, drawn_text, sample_call
 from r2v.randomness import generator
 
-_STEPS, _WRONG_STEPS = 12, 3
-"""Steps of an empty or a wrong player, and those that a derived wrong player takes before it ends the task."""
+_SLOW_STEPS, _WRONG_STEPS = 12, 3
+"""Steps of an empty or a wrong player in a slow world, and those of a derived wrong player before it ends the task."""
 _DRAWS = 5
 """Plays of a task in all of which a derived wrong player has to succeed, since one may be lucky."""
 _FALSE = (
@@ -38,9 +38,10 @@ def check_players(
     gold = acts.get("gold") or (acting("expert", benchmark.expert, seed, findings) if experts else None)
     empty = acts.get("empty", _end)
     wrong = [acts["wrong"]] if "wrong" in acts else [_wrong(benchmark, gold, empty, seed, n) for n in range(_DRAWS)]
+    few = min(steps, _SLOW_STEPS) if getattr(getattr(benchmark, "capabilities", None), "waits", False) else steps
     episodes: dict[str, list[Played]] = {"empty": [], "wrong": [], "gold": []}
 
-    def succeeds(name: str, task: Task, choose: Choose, most: int = _STEPS) -> bool:
+    def succeeds(name: str, task: Task, choose: Choose, most: int = few) -> bool:
         played = play(benchmark, task, seed, choose, findings, max_steps=most)
         if played is None or not played.whole:  # a fault says why
             return False
@@ -72,7 +73,7 @@ def check_players(
     for name in ("empty", "wrong"):
         if episodes[name] and not any(played.over for played in episodes[name]):
             findings.note(
-                f"the {name} player ended none of its {len(episodes[name])} tasks in {_STEPS} steps, so the grader "
+                f"the {name} player ended none of its {len(episodes[name])} tasks in {few} steps, so the grader "
                 f'said nothing; if an action ends a task, let players()["{name}"] give it'
             )
     findings.outcomes = {name: (sum(map(_succeeded, plays)), len(plays)) for name, plays in episodes.items() if plays}
