@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +17,9 @@ from r2v.emulator.answers import Answer, EmulatedRequest
 from r2v.emulator.models import thoughts
 from r2v.emulator.prompt_cache import CachedTokens
 from r2v.llm.scripted import count_tokens
+from r2v.wire import anthropic, chat, responses
+from r2v.wire.exchange import Finish, Usage, WireReply
+from r2v.wire.message import Message, Part, Refusal, Text, Thinking, ToolCall
 
 Json = dict[str, Any]
 
@@ -120,105 +123,82 @@ def _first_tokens(text: str, count: int) -> str:
 
 
 def answer_body(completion: EmulatedCompletion, path: str, now: float) -> Json:
-    """The answer as this endpoint writes it."""
-    name = completion.request.sha256[:20]
+    """The answer as this endpoint writes it. Its usage is the bill's own, told in the endpoint's words."""
+    replies = [_reply(completion, path, text) for text in completion.texts]
     if path.endswith("/messages"):
-        return _message(completion, name)
+        body, usage = anthropic.write_reply(replies[0]), _message_usage(completion)
+    elif path.endswith("/responses"):
+        body, usage = responses.write_reply(replies[0], int(now)), _response_usage(completion)
+    else:
+        body, usage = chat.write_reply(replies[0], int(now)), _chat_usage(completion)
+        others = (chat.write_reply(reply, int(now))["choices"][0] for reply in replies[1:])
+        body["choices"] += [{**choice, "index": index} for index, choice in enumerate(others, start=1)]
+    return body | ({"usage": usage} if completion.shows_usage else {})
+
+
+def answer_stream(completion: EmulatedCompletion, path: str, now: float) -> Iterator[bytes]:
+    """The same as a stream of events."""
+    usage = Usage(
+        input=completion.tokens_in,
+        output=completion.tokens_out,
+        cached=completion.cached,
+        write_5m=completion.written - completion.written_1h,
+        write_1h=completion.written_1h,
+    )
+    reply = _reply(completion, path, completion.texts[0])
+    reply = replace(reply, usage=usage if completion.shows_usage else None)
+    if path.endswith("/messages"):
+        return anthropic.write_stream(reply)
     if path.endswith("/responses"):
-        return _response(completion, name, now)
-    return _completion(completion, name, now)
+        return responses.write_stream(reply, int(now))
+    asked = (completion.request.body.get("stream_options") or {}).get("include_usage")
+    return chat.write_stream(reply, int(now), with_usage=bool(asked))
 
 
-def _completion(completion: EmulatedCompletion, name: str, now: float) -> Json:
+def _reply(completion: EmulatedCompletion, path: str, text: str) -> WireReply:
+    name = completion.request.sha256[:20]
     called = completion.call
-    reason = "content_filter" if completion.refused else "length" if completion.cut else "stop"
-    usage = {
+    parts: list[Part] = [Thinking(opaque=name)] if completion.thoughts else []
+    if completion.refused:
+        parts.append(Refusal(text="I can't help with that."))
+    elif called is not None:
+        prefix = "toolu" if path.endswith("/messages") else "call"
+        arguments = json.dumps(called[1], ensure_ascii=False)
+        parts.append(ToolCall(name=called[0], arguments=arguments, id=f"{prefix}_{name}"))
+    elif text or not (completion.thoughts and completion.cut):
+        parts.append(Text(text=text))
+    finish: Finish = "refusal" if completion.refused else "context" if completion.context_full else "stop"
+    prefixes = {"/v1/messages": "msg", "/v1/responses": "resp"}
+    return WireReply(
+        message=Message(role="assistant", content=tuple(parts)),
+        finish="length" if completion.cut and finish == "stop" else finish,
+        id=f"{prefixes.get(path, 'chatcmpl')}_{name}",
+        model=completion.request.model,
+    )
+
+
+def _chat_usage(completion: EmulatedCompletion) -> Json:
+    return {
         "prompt_tokens": completion.tokens_in,
         "completion_tokens": completion.tokens_out,
         "total_tokens": completion.tokens_in + completion.tokens_out,
         "prompt_tokens_details": {"cached_tokens": completion.cached, "audio_tokens": 0},
         "completion_tokens_details": {"reasoning_tokens": completion.thoughts, "audio_tokens": 0},
     }
-    choices: list[Json] = [
-        {
-            "index": index,
-            "logprobs": None,
-            "finish_reason": "tool_calls" if called and not completion.cut else reason,
-            "message": {
-                "role": "assistant",
-                "content": None if completion.refused or called else text,
-                "annotations": [],
-                "refusal": "I can't help with that." if completion.refused else None,
-            }
-            | ({"tool_calls": [_tool_call(name, *called)]} if called else {}),
-        }
-        for index, text in enumerate(completion.texts)
-    ]
+
+
+def _response_usage(completion: EmulatedCompletion) -> Json:
     return {
-        "id": f"chatcmpl-{name}",
-        "object": "chat.completion",
-        "created": int(now),
-        "choices": choices,
-        "model": completion.request.model,
-        "system_fingerprint": None,
-    } | ({"usage": usage} if completion.shows_usage else {})
-
-
-def _tool_call(name: str, tool: str, arguments: Json) -> Json:
-    function = {"name": tool, "arguments": json.dumps(arguments, ensure_ascii=False)}
-    return {"id": f"call_{name}", "type": "function", "function": function}
-
-
-def _response(completion: EmulatedCompletion, name: str, now: float) -> Json:
-    usage = {
         "input_tokens": completion.tokens_in,
         "input_tokens_details": {"cached_tokens": completion.cached, "cache_write_tokens": 0},
         "output_tokens": completion.tokens_out,
         "output_tokens_details": {"reasoning_tokens": completion.thoughts},
         "total_tokens": completion.tokens_in + completion.tokens_out,
     }
+
+
+def _message_usage(completion: EmulatedCompletion) -> Json:
     return {
-        "id": f"resp_{name}",
-        "object": "response",
-        "created_at": int(now),
-        "model": completion.request.model,
-        "status": "incomplete" if completion.cut else "completed",
-        "error": None,
-        "parallel_tool_calls": True,
-        "incomplete_details": {"reason": "max_output_tokens"} if completion.cut else None,
-        "instructions": None,
-        "tool_choice": "auto",
-        "tools": [],
-        "temperature": 1.0,
-        "top_p": 1.0,
-        "metadata": {},
-        "output": _output_items(completion, name),
-    } | ({"usage": usage} if completion.shows_usage else {})
-
-
-def _output_items(completion: EmulatedCompletion, name: str) -> list[Json]:
-    items: list[Json] = [{"id": f"rs_{name}", "type": "reasoning", "summary": []}] if completion.thoughts else []
-    if completion.call is not None and not completion.refused:
-        tool, arguments = completion.call
-        text = json.dumps(arguments, ensure_ascii=False)
-        call = {"id": f"fc_{name}", "type": "function_call", "call_id": f"call_{name}", "status": "completed"}
-        return [*items, call | {"name": tool, "arguments": text}]
-    if completion.cut and not completion.texts[0]:
-        return items
-    part = (
-        {"type": "refusal", "refusal": "I can't help with that."}
-        if completion.refused
-        else {"type": "output_text", "text": completion.texts[0], "annotations": []}
-    )
-    message = {"id": f"msg_{name}", "type": "message", "role": "assistant", "status": "completed", "content": [part]}
-    return [*items, message]
-
-
-def _message(completion: EmulatedCompletion, name: str) -> Json:
-    called = completion.call
-    limit = "model_context_window_exceeded" if completion.context_full else "max_tokens"
-    reason = "refusal" if completion.refused else limit if completion.cut else "tool_use" if called else "end_turn"
-    usage = {
         "input_tokens": completion.tokens_in - completion.cached - completion.written,
         "output_tokens": completion.tokens_out,
         "cache_read_input_tokens": completion.cached,
@@ -228,17 +208,3 @@ def _message(completion: EmulatedCompletion, name: str) -> Json:
             "ephemeral_1h_input_tokens": completion.written_1h,
         },
     }
-    blocks: list[Json] = [{"type": "thinking", "thinking": "", "signature": name}] if completion.thoughts else []
-    if called:
-        blocks.append({"type": "tool_use", "id": f"toolu_{name}", "name": called[0], "input": called[1]})
-    elif completion.texts[0] or not completion.thoughts:
-        blocks.append({"type": "text", "text": completion.texts[0]})
-    return {
-        "id": f"msg_{name}",
-        "type": "message",
-        "role": "assistant",
-        "model": completion.request.model,
-        "content": [] if completion.refused else blocks,
-        "stop_reason": reason,
-        "stop_sequence": None,
-    } | ({"usage": usage} if completion.shows_usage else {})

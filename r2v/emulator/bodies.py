@@ -1,23 +1,15 @@
-"""Request bodies: requests parsed from each provider's JSON, and errors in its format."""
+"""Request bodies: requests as the answer functions see them, and errors in each provider's format."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from r2v.emulator.answers import EmulatedRequest
-from r2v.wire.message import Message, Role
+from r2v.wire import anthropic, chat, responses
+from r2v.wire.message import Message, Role, Text, ToolCall, ToolResult
 
 Json = dict[str, Any]
-
-_ROLES: dict[str, Role] = {
-    "developer": "system",
-    "system": "system",
-    "user": "user",
-    "assistant": "assistant",
-    "tool": "tool",
-    "function": "tool",
-}
 
 ANTHROPIC_ERRORS = {
     400: "invalid_request_error",
@@ -77,12 +69,11 @@ def parse_request(provider: str, body: Json, custom_id: str | None) -> EmulatedR
     model = body.get("model")
     if not isinstance(model, str) or not model:
         raise ValueError("you must provide a model parameter")
-    if body.get("stream"):
-        raise ValueError("stream: the emulator does not stream answers")
     if provider == "anthropic" and not _positive(body.get("max_tokens")):
         raise ValueError("max_tokens: must be an integer of at least 1")
+    wire = anthropic if provider == "anthropic" else responses if "input" in body else chat
     try:
-        messages = tuple(_messages(body))
+        messages = tuple(_apart(wire.read_request(body).conversation))
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"messages: not understood: {error!r}") from error
     if not any(message.role != "system" for message in messages):
@@ -94,27 +85,14 @@ def _positive(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
-def _messages(body: Json) -> Iterator[Message]:
-    for key in ("system", "instructions"):
-        for text in _texts(body.get(key) or []):
-            yield Message(role="system", content=text)
-    messages = body.get("messages", body.get("input"))
-    if isinstance(messages, str):
-        messages = [{"role": "user", "content": messages}]
-    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
-        raise ValueError("messages: a list of messages is required")
+def _apart(messages: Sequence[Message]) -> Iterator[Message]:
+    """Each text, call and result of a conversation as a message of its own, in the roles that answers know."""
     for message in messages:
-        if message.get("role") not in _ROLES:
-            raise ValueError(f"messages: role {message.get('role')} is not allowed")
-        for text in _texts(message.get("content") or ""):
-            yield Message(role=_ROLES[message["role"]], content=text)
-
-
-def _texts(content: str | list[Json]) -> list[str]:
-    """The texts of a content: itself, or one a block (a tool result's are nested)."""
-    if isinstance(content, str):
-        return [content]
-    texts: list[str] = []
-    for block in content:
-        texts += [block["text"]] if "text" in block else _texts(block.get("content") or [])
-    return texts
+        role: Role = "system" if message.role == "developer" else message.role
+        for part in message.parts:
+            if isinstance(part, ToolCall):
+                yield Message(role="assistant", content=part.line)
+            elif isinstance(part, ToolResult):
+                yield Message(role="tool", content=part.text)
+            elif isinstance(part, Text) and (part.text or isinstance(message.content, tuple)):
+                yield Message(role=role, content=part.text)

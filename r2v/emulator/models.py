@@ -29,7 +29,15 @@ _USUAL = 400
 """The same where no effort is named."""
 
 _COMMON = {"model", "temperature", "top_p", "tools", "tool_choice", "metadata", "stream", "service_tier"}
-_OPENAI = {"parallel_tool_calls", "store", "user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"}
+_OPENAI = {
+    "parallel_tool_calls",
+    "stream_options",
+    "store",
+    "user",
+    "safety_identifier",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+}
 PARAMETERS: Mapping[str, Collection[str]] = {
     "/v1/messages": _COMMON
     | {"messages", "max_tokens", "system", "thinking", "output_config", "top_k", "stop_sequences", "cache_control"},

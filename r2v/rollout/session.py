@@ -41,6 +41,7 @@ from r2v.perturb import PerturbedEnv, perturbation_type, wrap
 from r2v.policy.prompt_encoder import build_messages
 from r2v.rollout.actors import Act, Actor, StepView
 from r2v.rollout.bill import StepBill
+from r2v.rollout.play_lines import REFUSED
 from r2v.rollout.sites import SitePool, placed
 from r2v.wire.message import Message
 
@@ -174,6 +175,9 @@ class Session:
             except Unanswered as error:
                 if not error.final:
                     raise
+                if error.outcome is None:
+                    self.fault(f"{REFUSED}{error}")
+                    return
                 self.termination, self.outcome, self.outcome_reason = "no_answer", error.outcome, str(error)
             finally:
                 if not self._closed:

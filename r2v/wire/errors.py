@@ -29,7 +29,7 @@ _ACCOUNT = {
     "insufficient_quota", "billing_error", "billing_not_active", "billing_hard_limit_reached", "account_deactivated",
     "authentication_error", "invalid_api_key", "permission_error", "permission_denied", "unauthenticated",
     "access_terminated", "insufficient_credits", "insufficient_balance", "budget_exceeded", "model_not_found",
-    "not_found_error", "deployment_not_found", "deploymentnotfound", "invalid_authentication", "account_on_hold",
+    "deployment_not_found", "deploymentnotfound", "invalid_authentication", "account_on_hold",
     "unsupported_country_region_territory", "organization_disabled",
 }  # fmt: skip
 _FILTERED = {

@@ -6,8 +6,9 @@ import math
 from datetime import UTC, datetime
 from typing import Any
 
+from r2v.emulator.answer_bodies import answer_body, answer_stream
 from r2v.emulator.api.calls import ApiError, Call, Response, as_json
-from r2v.emulator.batches.lifecycle import answer
+from r2v.emulator.batches.lifecycle import complete_and_bill
 from r2v.emulator.bodies import parse_request
 from r2v.emulator.server_state import ServerState
 
@@ -25,9 +26,12 @@ def ask(state: ServerState, call: Call) -> Response:
     if (refusal := state.refusal(call.provider, call.path, body)) is not None:
         raise ApiError(refusal.status, refusal.message, code=refusal.code, param=refusal.param, headers=headers)
     state.pause(state.timing.latency)
-    body_out, bill = answer(state, request, path=call.path, batch=None)
+    completion, bill = complete_and_bill(state, request, batch=None)
     state.ledger.bill([bill])
-    return call.commit(state, as_json(body_out, headers=headers))
+    if body.get("stream"):
+        events = answer_stream(completion, call.path, state.now())
+        return call.commit(state, Response(chunks=events, content_type="text/event-stream", headers=headers))
+    return call.commit(state, as_json(answer_body(completion, call.path, state.now()), headers=headers))
 
 
 def _custom_id(call: Call, body: dict[str, Any]) -> str | None:

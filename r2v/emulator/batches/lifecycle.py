@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from r2v.emulator.answer_bodies import answer_body, complete
+from r2v.emulator.answer_bodies import EmulatedCompletion, answer_body, complete
 from r2v.emulator.answers import EmulatedRequest
 from r2v.emulator.batches.request_results import (
     LINE_FAULTS,
@@ -96,6 +96,14 @@ def answer(
     state: ServerState, request: EmulatedRequest, *, path: str, batch: str | None
 ) -> tuple[dict[str, Any], Bill]:
     """One request's answer and its bill, not booked yet."""
+    completion, bill = complete_and_bill(state, request, batch=batch)
+    return answer_body(completion, path, state.now()), bill
+
+
+def complete_and_bill(
+    state: ServerState, request: EmulatedRequest, *, batch: str | None
+) -> tuple[EmulatedCompletion, Bill]:
+    """One request's completion and its bill, not booked yet."""
     faults = state.injector.draw("answer", request.provider, "create" if batch else "sync")
     completion = complete(request, state.answer, faults, state.cached(request), state.count)
     bill = Bill(
@@ -110,7 +118,7 @@ def answer(
         cached_in=completion.cached,
         written_in=completion.written,
     )
-    return answer_body(completion, path, state.now()), bill
+    return completion, bill
 
 
 def _line_fault(provider: str, name: str, faults: frozenset[str]) -> ResultRow | None:

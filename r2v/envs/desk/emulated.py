@@ -20,8 +20,12 @@ def answer(request: EmulatedRequest) -> str:
 
 
 def _as_history(messages: tuple[Message, ...]) -> tuple[Message, ...]:
-    """Goal, then pages and actions in their roles: a provider knows only user and assistant."""
+    """Goal, then pages and actions in their roles: a provider knows only user and assistant. A first page may stand
+    behind the goal."""
     dialogue = [message for message in messages if message.role != "system"]
+    goal, _, page = dialogue[0].text.partition("\n\n")
+    if page:
+        dialogue[:1] = [Message(role="user", content=goal), Message(role="tool", content=page)]
     return tuple(
         replace(message, role="user" if i == 0 else "assistant" if message.role == "assistant" else "tool")
         for i, message in enumerate(dialogue)

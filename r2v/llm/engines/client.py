@@ -108,7 +108,9 @@ class EngineClient:
         try:
             return read_completion(answer, draw.max_tokens, end_ids)
         except Shortened as error:
-            raise Unanswered(f"policy.engine: {error}: prompt and reply do not fit", final=True) from None
+            raise Unanswered(
+                f"policy.engine: {error}: prompt and reply do not fit", final=True, outcome="overflowed"
+            ) from None
         except NotKeyed as error:
             raise EnvironmentFault(f"policy.engine={url}: {error}; start it with `r2v engine serve`") from None
         except (KeyError, IndexError, TypeError, ValueError) as error:
@@ -133,7 +135,9 @@ class EngineClient:
             if answer.status_code == 404 and self.adapter is not None:
                 await self._load(server, self.adapter)
             elif answer.status_code in (400, 413, 422):
-                raise Unanswered(f"policy.engine: {reason_of(answer.status_code, answer.text)}", final=True)
+                raise Unanswered(
+                    f"policy.engine: {reason_of(answer.status_code, answer.text)}", final=True, outcome="overflowed"
+                )
             elif answer.status_code < 500 and answer.status_code != 429:
                 raise EnvironmentFault(f"policy.engine={server.url}: {reason_of(answer.status_code, answer.text)}")
             else:

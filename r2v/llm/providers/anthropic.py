@@ -232,16 +232,20 @@ def _state(batch: Mapping[str, Any]) -> BatchState:
         completed=counts.get("succeeded") or 0,
         errored=(counts.get("errored") or 0) + (counts.get("expired") or 0),
         files=(url,) if url else (),
-        expires=None if not batch.get("expires_at") else datetime.fromisoformat(batch["expires_at"]).timestamp(),
+        expires=_moment(batch.get("expires_at")),
         lagging=done and not url and not batch.get("archived_at"),
     )
 
 
+def _moment(value: Any) -> float | None:
+    """Seconds of the epoch of an RFC 3339 text or a datetime; None for what is neither."""
+    try:
+        return (value if isinstance(value, datetime) else datetime.fromisoformat(value)).timestamp()
+    except (TypeError, ValueError):
+        return None
+
+
 def _until(reset: str | None, headers: Mapping[str, str]) -> float | None:
     """Seconds until an RFC 3339 moment, by the server's clock: ours may differ by more than the wait."""
-    if not reset:
-        return seconds_of(headers)
-    try:
-        return max(0.0, datetime.fromisoformat(reset).timestamp() - server_time(headers))
-    except ValueError:
-        return seconds_of(headers)
+    moment = _moment(reset)
+    return seconds_of(headers) if moment is None else max(0.0, moment - server_time(headers))

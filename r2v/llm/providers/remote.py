@@ -58,9 +58,10 @@ _DIRECT_WAVE = 10_000
 
 
 class Unanswered(EnvironmentFault):
-    """A request that has no answer. final: sending it again would change nothing; outcome: what became of it then."""
+    """A request that has no answer. final: sending it again would change nothing; outcome: the model's failure then;
+    None: the answer was lost on its way."""
 
-    def __init__(self, reason: str, *, final: bool, outcome: ModelOutcome = "refused") -> None:
+    def __init__(self, reason: str, *, final: bool, outcome: ModelOutcome | None = None) -> None:
         super().__init__(reason)
         self.final, self.outcome = final, outcome
 
@@ -201,9 +202,7 @@ class ProviderRemote:
             if future.done():
                 return
             if verdict.kind != "ok":
-                future.set_exception(
-                    Unanswered(verdict.reason, final=verdict.kind == "fatal", outcome=verdict.outcome or "refused")
-                )
+                future.set_exception(Unanswered(verdict.reason, final=verdict.kind == "fatal", outcome=verdict.outcome))
             elif len(verdicts) == request.num_samples:
                 reply = reply_of(request, [verdicts[k] for k in range(request.num_samples)], self.rate)
                 self._look_for_actions(request, reply)

@@ -106,11 +106,11 @@ async def _poll(provider: BatchProvider, batch_id: str, outage: Outage) -> Batch
         return state
     except ProviderFault as fault:
         outage.failed(fault)
-        if fault.kind == "account":
-            raise account_error(provider.name, fault.reason) from None
         if fault.status == 404:
             raise EnvironmentFault(
                 f"batch {batch_id}: the provider does not know it any more: {fault.reason}; its answers can't be had: "
                 f"give it up alone by `r2v providers forget {batch_id}`, then run the same command again"
             ) from None
+        if fault.kind == "account":
+            raise account_error(provider.name, fault.reason) from None
         return None

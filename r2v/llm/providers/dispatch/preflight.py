@@ -23,7 +23,7 @@ from r2v.llm.types import Request
 from r2v.wire.message import Message
 
 _WORDS, _OUTPUT = "Reply with the word ok.", 16
-_LIMIT = re.compile(r"max_(completion_|output_)?tokens")
+_LIMIT = re.compile(r"max_(completion_|output_)?tokens|output limit", re.I)
 _BACKOFF = 1.0
 """Seconds."""
 
@@ -95,7 +95,7 @@ class Preflight:
             if fault is None:
                 break
             if fault.kind != "retry":
-                if fault.kind == "account" or limit == full:
+                if limit == full or not _LIMIT.search(fault.reason):
                     break
                 limit = full  # a model that thinks may refuse so short a reply
             elif self._outage.failed(fault):

@@ -104,14 +104,14 @@ class BatchResults:
         except ProviderFault as fault:
             self._last_error = fault.reason
             self.outage.failed(fault)
-            if fault.kind == "account":
-                raise account_error(self.provider.name, fault.reason) from None
             if fault.status == 404:
                 raise EnvironmentFault(
                     f"batch {self.batch.id}: its results are gone at {self.provider.name} "
                     f"({fault.reason}); they were paid: give this batch up alone by `r2v providers forget "
                     f"{self.batch.id}`, then run the same command again, which pays for it anew"
                 ) from None
+            if fault.kind == "account":
+                raise account_error(self.provider.name, fault.reason) from None
             return False
         finally:
             await self._record(results)
@@ -137,7 +137,9 @@ class BatchResults:
         for request in self._open.values():
             if any_nameless or request.custom_id in self._unreadable:
                 self.counts["unreadable"] += 1
-                verdict = RequestVerdict(kind="fatal", reason="its line of results can't be read; it was paid")
+                verdict = RequestVerdict(
+                    kind="fatal", own=True, reason="its line of results can't be read; it was paid"
+                )
             else:
                 self.counts["missing"] += 1
                 verdict = RequestVerdict(kind="retry", reason=f"no line in the results ({state.state})", billed=False)

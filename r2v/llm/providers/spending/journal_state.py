@@ -204,7 +204,7 @@ def result_row(request: ProviderRequest, verdict: RequestVerdict, usd: float, ba
         tokens = None if counts is None else {name: v for name in _COUNTS if (v := getattr(counts, name))}
         said = {} if verdict.message is None else {"message": to_json(verdict.message)}
         return {"row": "answer"} | common | {"text": verdict.text, "cut": verdict.cut, "tokens": tokens} | said
-    outcome = {} if verdict.outcome is None else {"outcome": verdict.outcome}
+    outcome = {"outcome": verdict.outcome} if verdict.kind == "fatal" else {}
     return {"row": "failed"} | common | {"kind": verdict.kind, "reason": verdict.reason} | outcome
 
 
