@@ -122,6 +122,9 @@ def _plain(text: str, tools: Collection[str]) -> str | None:
     """The text where it is R2V's own form of an action, to the byte: what is stored is what the model said."""
     bare = _unfenced(text)
     value = _json(bare)
+    if isinstance(value, dict) and value.keys() == {"action"} and isinstance(value["action"], dict):
+        inner = value["action"]  # a schema that asks for one object around all actions
+        return json.dumps(_without_nulls(inner), ensure_ascii=False) if inner.get("tool") in tools else None
     if isinstance(value, dict) and isinstance(value.get("tool"), str) and value["tool"] in tools:
         wrapped = any(isinstance(value.get(name), (dict, str)) for name in ("arguments", "parameters"))
         return None if wrapped and len(value) == 2 else bare

@@ -231,7 +231,7 @@ def read_reply(body: Any) -> WireReply:
         error = WireError(codes=("server_error",), message=f"the response is {status}")
     if not isinstance(output, list) and error is None:
         raise NotThisFormat(f"no output in it; it has {', '.join(map(str, fields)) or 'nothing'}"[:200])
-    items = [read_item(item, "output") for item in output or ()]
+    items = [read_item(_as_said(item), "output") for item in output or ()]
     parts = tuple(part for item in items for part in item.parts)
     reason = mapping(fields.get("incomplete_details")).get("reason")
     finish: Finish = _REASONS.get(str(reason), "length" if status == "incomplete" else "stop")
@@ -247,6 +247,11 @@ def read_reply(body: Any) -> WireReply:
         error=error,
         extra={name: field for name, field in fields.items() if name not in known},
     )
+
+
+def _as_said(item: Any) -> Any:
+    """An item of a reply: a message without a role is the model's."""
+    return {"role": "assistant", **item} if mapping(item).get("type", "message") == "message" else item
 
 
 def write_reply(reply: WireReply, created: int) -> Json:

@@ -6,12 +6,10 @@ import asyncio
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from r2v.llm.providers.classify import anthropic_line, kind_of, one_line, openai_line, read_line
 
 from r2v.errors import EnvironmentFault, InputError
 from r2v.llm.providers.dispatch.batch_caching import BatchCaching
@@ -29,6 +27,7 @@ from r2v.llm.providers.provider_requests import (
 from r2v.llm.providers.spending.budget import SharedBudget, SpendTracker
 from r2v.llm.providers.spending.journal import Journal
 from r2v.llm.providers.spending.journal_state import JournalState, result_row
+from r2v.llm.providers.verdicts import one_line
 from r2v.llm.types import Request
 from r2v.wire.exchange import TokenCounts
 from r2v.wire.message import Message
@@ -152,57 +151,6 @@ def test_auto_batches_many_and_calls_the_tail_and_the_cheap(tmp_path: Path) -> N
     assert choice.use_batch(requests[:10], 10, 1200.0), "the budget holds the batch only"
 
 
-@pytest.mark.parametrize(
-    ("row", "kind"),
-    [
-        (
-            {"response": {"status_code": 400, "body": {"error": {"message": "bad", "code": None}}}, "error": None},
-            "fatal",
-        ),
-        ({"response": {"status_code": 429, "body": {"error": {"message": "slow", "code": "rate_limit"}}}}, "retry"),
-        ({"response": {"status_code": 500, "body": {}}, "error": None}, "retry"),
-        ({"response": None, "error": {"code": "batch_expired", "message": "late"}}, "retry"),
-        ({"response": None, "error": {"code": "batch_cancelled"}}, "retry"),
-        ({"response": None, "error": "nobody_knows_this"}, "retry"),
-        ({"response": {"status_code": 429, "body": {"error": {"code": "insufficient_quota"}}}}, "account"),
-    ],
-)
-def test_kinds_of_openai_lines(row: dict[str, Any], kind: str) -> None:
-    assert openai_line(row).kind == kind
-
-
-@pytest.mark.parametrize(
-    ("result", "kind"),
-    [
-        ({"type": "expired"}, "retry"),
-        ({"type": "canceled"}, "retry"),
-        (
-            {"type": "errored", "error": {"type": "error", "error": {"type": "overloaded_error", "message": "x"}}},
-            "retry",
-        ),
-        ({"type": "errored", "error": {"error": {"type": "invalid_request_error", "message": "x"}}}, "fatal"),
-        (
-            {
-                "type": "errored",
-                "error": {
-                    "type": "error",
-                    "error": {"type": "invalid_request_error", "message": "Your credit balance is too low"},
-                },
-            },
-            "account",
-        ),
-        ({"type": "succeeded", "message": {"content": [], "stop_reason": "refusal"}}, "fatal"),
-    ],
-)
-def test_kinds_of_anthropic_lines(result: dict[str, Any], kind: str) -> None:
-    assert anthropic_line({"custom_id": "a", "result": result}).kind == kind
-
-
-def test_an_unreadable_line_tells_its_name_where_it_can() -> None:
-    assert read_line(b'{"custom_id": "r-c-0-0", "respo', openai_line).custom_id == "r-c-0-0"
-    assert read_line(b"\xff\xfe", openai_line).custom_id is None
-
-
 @given(
     st.lists(st.text(max_size=20).map(lambda t: json.dumps(t, ensure_ascii=False).encode()), max_size=8),
     st.integers(1, 7),
@@ -215,9 +163,8 @@ def test_lines_are_cut_at_newlines_alone(lines: list[bytes], step: int, end: byt
     assert found == lines and splitter.end() == b'{"cut'
 
 
-def test_no_key_is_told_and_an_account_is_known_by_its_words() -> None:
+def test_no_key_is_told() -> None:
     assert one_line("bad key sk-abcdef0123456789 and secret-x", "secret-x") == "bad key [key] and [key]"
-    assert kind_of(404, "model_not_found") == "account" and kind_of(404, None, "no such file") == "fatal"
     assert seconds_of({"retry-after": "300"}) == 300.0
     assert seconds_of({"retry-after": "Fri, 20 Nov 2026 10:00:05 GMT", "date": "Fri, 20 Nov 2026 10:00:00 GMT"}) == 5.0
 
