@@ -10,6 +10,8 @@ from r2v.constraints import Range
 from r2v.errors import InputError, UsageError
 from r2v.log import logger
 
+FORMATS = "claude-code codex atif inspect litellm tau-bench completion sharegpt responses sweagent messages".split()
+"""Names of `r2v.data.interchange.formats`, whose table would take its readers into every start of r2v."""
 _CLAIMS = {True: "say that they succeeded", False: "say that they failed", None: "say neither"}
 
 
@@ -24,18 +26,19 @@ def _add_import(commands: argparse._SubParsersAction[Parser]) -> None:
     parser = commands.add_parser(
         "import",
         help=about,
-        description=f"{about[0].upper()}{about[1:]}: chat messages, ATIF, SWE-agent. What is imported was not executed "
-        "here: it may be cloned, and enters no table.",
+        description=f"{about[0].upper()}{about[1:]}: chat messages of OpenAI or Claude, session logs of Claude Code "
+        "and Codex, Responses items, ShareGPT, TRL, results of inspect, verifiers, tau-bench and SWE-agent, ATIF, "
+        "LiteLLM's request logs. What is imported was not executed here: it may be cloned, and enters no table.",
     )
     parser.add_argument(
         "sources",
         nargs="+",
         metavar="FILE",
-        help="files (.jsonl, .json, .traj, .parquet), folders of them, or hub data sets (owner/name)",
+        help="files (.jsonl, .json, .traj, .eval, .parquet), folders of them, or hub data sets (owner/name)",
     )
     parser.add_argument(
         "--format",
-        choices=["auto", "messages", "atif", "sweagent"],
+        choices=["auto", *FORMATS],
         default="auto",
         help="format of the records (default: auto, recognised from each record's content)",
     )
@@ -122,6 +125,7 @@ def _add_export(commands: argparse._SubParsersAction[Parser]) -> None:
 
 def _export(arguments: argparse.Namespace) -> int:
     from r2v.data.interchange.exporting import export_trajectories
+    from r2v.data.registry import DataRegistry
     from r2v.data.store import TrajectoryStore
 
     if arguments.trajectories is None:
@@ -133,7 +137,7 @@ def _export(arguments: argparse.Namespace) -> int:
     path = _trajectories(arguments.trajectories)
     episodes = TrajectoryStore(path).iter_episodes()
     chosen = (episode for episode in episodes if episode.demonstrates or not arguments.successes)
-    count = export_trajectories(chosen, arguments.output, arguments.format or "messages")
+    count = export_trajectories(chosen, arguments.output, arguments.format or "messages", DataRegistry())
     logger.info("  %d episodes of %s written to %s", count, path, arguments.output)
     return 0
 

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 from r2v.data.schema import from_dict, parse_json
 from r2v.errors import InputError
 from r2v.storage.files import content_sha256, write_json
+from r2v.wire import chat
+from r2v.wire.message import ToolSpec, Unknown, functions_of
 
 if TYPE_CHECKING:
     from r2v.data.manifest import RunManifest
@@ -52,6 +54,24 @@ def tool_of_log(schema: Mapping[str, Any]) -> RecordedTool | None:
         description=described if isinstance(described, str) else "",
         parameters=parameters if isinstance(parameters, dict) else {},
     )
+
+
+def chat_tools(listed: Iterable[dict[str, Any]]) -> tuple[dict[str, Any], ...]:
+    """Return tools of logs in the form of Chat Completions, those of namespaces too; what is no function as it came."""
+    tools: list[dict[str, Any]] = []
+    for schema in listed:
+        tool = tool_of_log(schema)
+        if tool is not None and "function" not in schema:
+            tools.append(chat_tool(tool))
+        else:
+            functions = functions_of([Unknown(value=schema)]) if tool is None else ()
+            tools += map(chat.write_tool, functions) if functions else [schema]
+    return tuple(tools)
+
+
+def chat_tool(tool: RecordedTool) -> dict[str, Any]:
+    """Return a recorded tool in the form of Chat Completions."""
+    return chat.write_tool(ToolSpec(**vars(tool)))
 
 
 def united(listed: Iterable[RecordedTool]) -> tuple[Tools, tuple[str, ...]]:

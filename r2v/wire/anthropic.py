@@ -125,7 +125,7 @@ def write_messages(messages: Sequence[Message]) -> list[Json]:
     after_result = False
     for message in messages:
         if message.role == "tool":
-            blocks = [_block(part) for part in message.parts]
+            blocks = [write_block(part) for part in message.parts]
             if after_result:
                 written[-1]["content"] += blocks
             else:
@@ -140,10 +140,11 @@ def _written(content: str | tuple[Part, ...]) -> Any:
     if isinstance(content, str):
         return content
     kept = (part for part in content if not isinstance(part, Thinking) or part.opaque is not None or part.extra)
-    return [_block(part) for part in kept]
+    return [write_block(part) for part in kept]
 
 
-def _block(part: Part) -> Json:
+def write_block(part: Part) -> Json:
+    """One block."""
     match part:
         case Text():
             return {"type": "text", "text": part.text} | part.extra
@@ -153,7 +154,7 @@ def _block(part: Part) -> Json:
             return {"type": "tool_use", "id": part.id, "name": part.name, "input": _input(part)} | part.extra
         case ToolResult():
             content: Any = part.content
-            content = content if isinstance(content, str) else [_block(inner) for inner in content]
+            content = content if isinstance(content, str) else [write_block(inner) for inner in content]
             failed = {"is_error": True} if part.is_error else {}
             block = {"type": "tool_result", "tool_use_id": part.call_id, "content": content} | failed | part.extra
             if part.extra.get("content") == "absent":
@@ -235,7 +236,7 @@ def write_reply(reply: WireReply) -> Json:
         "type": "message",
         "role": "assistant",
         "model": reply.model,
-        "content": [_block(part) for part in parts],
+        "content": [write_block(part) for part in parts],
         "stop_reason": stop_reason(reply),
         "stop_sequence": None,
     } | ({} if reply.usage is None else {"usage": write_usage(reply.usage)})

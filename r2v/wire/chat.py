@@ -34,6 +34,8 @@ from r2v.wire.sse import DONE, Event, write_event
 
 Json = dict[str, Any]
 PATH = "/v1/chat/completions"
+CALLS, OLDEST_CALL = "tool_calls", "function_call"
+"""Fields of an assistant's message that hold its calls, or, in the oldest form, its one call."""
 
 _ROLES: dict[str, Role] = {
     "system": "system",

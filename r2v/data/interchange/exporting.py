@@ -1,30 +1,48 @@
 """Export: episodes as chat messages in a JSON-lines file, or as ATIF documents in a folder.
 
-What was executed here says so (`executed`), with its success; what was imported goes back as it was logged.
+What was executed here says so (`executed`), with its success and the tools that its run recorded; what was imported
+goes back as it was logged.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Iterable
+from dataclasses import replace
+from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
 from r2v.data.episode import Episode
 from r2v.data.interchange.atif import to_atif
-from r2v.data.interchange.conversation import of_episode
+from r2v.data.interchange.conversation import Conversation, of_episode
 from r2v.data.interchange.messages import to_messages
+from r2v.data.registry import DataRegistry
+from r2v.data.tools import Tools, chat_tool
 from r2v.errors import EmptyResult, InputError
 from r2v.storage.files import write_json, write_lines
+
+log = logging.getLogger("r2v")
 
 ExportFormat = Literal["messages", "atif"]
 
 
-def export_trajectories(episodes: Iterable[Episode], output: Path, format: ExportFormat) -> int:
-    """Write the episodes; returns how many. `messages` makes the file `output`, `atif` a folder with a document for
-    each episode. Raises InputError where something else stands there, EmptyResult where there is no episode."""
+def export_trajectories(episodes: Iterable[Episode], output: Path, format: ExportFormat, registry: DataRegistry) -> int:
+    """Write the episodes, with the tools of their runs in `registry`; returns how many. `messages` makes the file
+    `output`, `atif` a folder with a document for each episode. Raises InputError where something else stands there,
+    EmptyResult where there is no episode."""
+
+    @cache
+    def tools_of(run_id: str | None) -> Tools:
+        try:
+            return () if run_id is None else registry.get(run_id).tools or ()
+        except InputError:  # made in another project
+            log.warning("  run %s is not in %s; its episodes go out without tools", run_id, registry.root)
+            return ()
+
     if output.exists() or output.is_symlink():
         raise InputError(f"{output}: is there already; name another")
     following = iter(episodes)
@@ -33,22 +51,28 @@ def export_trajectories(episodes: Iterable[Episode], output: Path, format: Expor
     whole = chain([first], following)
     if format == "messages":
         output.parent.mkdir(parents=True, exist_ok=True)
-        return write_lines(output, (_line(message_record(episode)) for episode in whole))
+        return write_lines(output, (_line(message_record(e, tools_of(e.metadata.run_id))) for e in whole))
     output.mkdir(parents=True)
     number = 0
     for number, episode in enumerate(whole, start=1):
-        write_json(output / f"{number:06d}-{_file_name(episode.episode_id)}.json", atif_record(episode))
+        document = atif_record(episode, tools_of(episode.metadata.run_id))
+        write_json(output / f"{number:06d}-{_file_name(episode.episode_id)}.json", document)
     return number
 
 
-def message_record(episode: Episode) -> dict[str, Any]:
-    """The episode as a record of chat messages."""
-    return to_messages(of_episode(episode), _about(episode), joined=episode.executed)
+def message_record(episode: Episode, tools: Tools = ()) -> dict[str, Any]:
+    """Return the episode as a record of chat messages. `tools`: of its run."""
+    return to_messages(_conversation(episode, tools), _about(episode), joined=episode.executed)
 
 
-def atif_record(episode: Episode) -> dict[str, Any]:
-    """The episode as an ATIF document."""
-    return to_atif(of_episode(episode), _about(episode))
+def atif_record(episode: Episode, tools: Tools = ()) -> dict[str, Any]:
+    """Return the episode as an ATIF document. `tools`: of its run."""
+    return to_atif(_conversation(episode, tools), _about(episode))
+
+
+def _conversation(episode: Episode, tools: Tools) -> Conversation:
+    talk = of_episode(episode)  # an imported run records the tools of all its logs, an episode those of its own
+    return replace(talk, tools=tuple(map(chat_tool, tools))) if episode.executed and not talk.tools else talk
 
 
 def _about(episode: Episode) -> dict[str, Any]:

@@ -17,8 +17,10 @@ from itertools import islice
 from typing import Any
 
 from r2v.data.episode import IMPORTED, Episode, to_line
-from r2v.data.interchange.conversation import BadRecord, Conversation, to_episode
-from r2v.data.interchange.sources import FORMATS, read_source, recognise
+from r2v.data.interchange.conversation import Conversation, to_episode
+from r2v.data.interchange.fields import BadRecord
+from r2v.data.interchange.formats import FORMATS, recognise
+from r2v.data.interchange.sources import read_source
 from r2v.data.manifest import RunManifest
 from r2v.data.registry import DataRegistry
 from r2v.data.tools import RecordedTool, Tools, tool_of_log, united
@@ -29,7 +31,7 @@ log = logging.getLogger("r2v")
 
 LOGS_BENCHMARK = "logs"
 """The benchmark of trajectories that belong to no environment: it has no task to play."""
-_CONVERTER = 1
+_CONVERTER = 2
 """Changes with what the same records become."""
 _SHOWN = 8
 """Bad records that are told one by one."""

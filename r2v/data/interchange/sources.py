@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import re
 from codecs import BOM_UTF8
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile, ZipFile
 
-from r2v.constraints import shown
-from r2v.data.interchange.atif import from_atif, is_atif
-from r2v.data.interchange.conversation import BadRecord, Conversation
-from r2v.data.interchange.messages import from_messages, is_messages, rows_of
-from r2v.data.interchange.sweagent import from_sweagent, is_sweagent
+from r2v.data.interchange.fields import BadRecord
+from r2v.data.interchange.harnesses import is_inspect_log, samples_of
+from r2v.data.interchange.messages import is_messages
+from r2v.data.interchange.responses import is_items
+from r2v.data.interchange.sessions import grouped
 from r2v.data.schema import parse_json
 from r2v.errors import InputError
 from r2v.storage.compression import lines_of
@@ -25,23 +26,8 @@ from r2v.storage.compression import lines_of
 Record = tuple[str, Any]
 """(place, record), or (place, BadRecord)."""
 
-FORMATS: dict[str, tuple[Callable[[Any], bool], Callable[[Any], Conversation]]] = {
-    "atif": (is_atif, from_atif),
-    "sweagent": (is_sweagent, from_sweagent),
-    "messages": (is_messages, from_messages),
-}
-"""Name -> (does a record look like it, read a record), in the order in which they are tried."""
-SUFFIXES = (".jsonl", ".ndjson", ".json", ".traj", ".parquet", ".zst")
+SUFFIXES = (".jsonl", ".ndjson", ".json", ".traj", ".eval", ".parquet", ".zst")
 _DATASET = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
-
-
-def recognise(record: Any) -> str:
-    """The name of a record's format. Raises BadRecord where it looks like none."""
-    for name, (looks_like, _) in FORMATS.items():
-        if looks_like(record):
-            return name
-    fields = ", ".join(map(shown, list(record)[:8])) if isinstance(record, dict) else type(record).__name__
-    raise BadRecord(f"no trajectory of a known format ({', '.join(FORMATS)}): it has {fields}")
 
 
 def read_source(source: str, *, split: str = "train") -> Iterator[Record]:
@@ -70,10 +56,12 @@ def read_file(path: Path) -> Iterator[Record]:
     """The records of a file, by its suffix; without a known one it is read as lines of JSON."""
     if path.suffix == ".parquet":
         yield from _parquet(path)
+    elif path.suffix == ".eval":
+        yield from _inspect_archive(path)
     elif path.suffix in (".json", ".traj"):
         yield from _whole(path)
     else:
-        yield from _lines(path)
+        yield from grouped(_lines(path))
 
 
 def _lines(path: Path) -> Iterator[Record]:
@@ -87,6 +75,33 @@ def _whole(path: Path) -> Iterator[Record]:
     records = [value] if isinstance(value, BadRecord) else list(rows_of(value))
     for number, record in enumerate(records):
         yield (str(path) if len(records) == 1 else f"{path}[{number}]"), record
+
+
+def rows_of(value: Any) -> Iterator[Any]:
+    """Yield the records of a JSON file: of a list of them, or of a log of inspect; anything else is one."""
+    if is_inspect_log(value):
+        yield from samples_of(value)
+    elif isinstance(value, list) and value and not is_messages(value) and not is_items(value):
+        yield from value
+    else:
+        yield value
+
+
+def _inspect_archive(path: Path) -> Iterator[Record]:
+    """The samples of an inspect log in its own form, an archive of JSON files."""
+    try:
+        with ZipFile(path) as archive:
+            head = _json(archive.read("header.json"))
+            for name in sorted(archive.namelist()):
+                if name.startswith("samples/"):
+                    sample = _json(archive.read(name))
+                    known = {"eval": head.get("eval")} if isinstance(head, dict) else {}
+                    yield f"{path}!{name}", {**sample, **known} if isinstance(sample, dict) else sample
+    except (BadZipFile, KeyError, NotImplementedError, OSError) as error:
+        reason = " ".join(str(error).split())[:160]
+        raise InputError(
+            f"{path}: no log of inspect that this Python unpacks ({reason}); convert it to .json"
+        ) from error
 
 
 def _json(text: bytes) -> Any:

@@ -10,20 +10,13 @@ from __future__ import annotations
 from typing import Any
 
 from r2v.data.episode import Tokens
-from r2v.data.interchange.conversation import (
-    BadRecord,
-    Conversation,
-    Result,
-    Turn,
-    claimed_outcome,
-    first_text,
-    require,
-)
-from r2v.data.interchange.messages import conversation_of
+from r2v.data.interchange.content import read_messages
+from r2v.data.interchange.conversation import Conversation
+from r2v.data.interchange.fields import BadRecord, amount, claimed_outcome, first_text, object_of, require
 
 
 def is_sweagent(record: Any) -> bool:
-    """Whether a record looks like a trajectory of SWE-agent."""
+    """True if a record looks like a trajectory of SWE-agent."""
     if not isinstance(record, dict) or "messages" in record:
         return False
     history = record.get("history")
@@ -31,26 +24,23 @@ def is_sweagent(record: Any) -> bool:
 
 
 def from_sweagent(record: Any) -> Conversation:
-    """A record as a conversation. Raises BadRecord with the reason where it is none."""
-    found = require(record, dict, "the record")
-    info = _object(found.get("info"))
-    stats = _object(info.get("model_stats"))
-    about: dict[str, Any] = {
-        "task_id": first_text(found, ("instance_id",)),
-        "model": first_text(found, ("model", "model_name")),
-        "outcome": claimed_outcome({**info, **found}),
-        "cost": _number(stats.get("instance_cost")),
-        "tokens": Tokens(
-            llm_in=int(_number(stats.get("tokens_sent"))), llm_out=int(_number(stats.get("tokens_received")))
-        ),
-    }
-    history = [message for message in found.get("history") or [] if not _is_demonstration(message)]
+    """Return a record as a conversation. Raises BadRecord."""
+    fields = require(record, dict, "the record")
+    info = object_of(fields.get("info"))
+    stats = object_of(info.get("model_stats"))
+    history = [message for message in fields.get("history") or [] if not _is_demonstration(message)]
     acting = next((m.get("agent") for m in history if isinstance(m, dict) and m.get("role") == "assistant"), None)
     told = [message for message in history if not isinstance(message, dict) or message.get("agent", acting) == acting]
-    if any(isinstance(message, dict) and message.get("role") == "assistant" for message in told):
-        return conversation_of(told, **about)
-    return _of_steps(
-        require(found.get("trajectory"), list, "trajectory"), first_text(found, ("problem_statement",)), about
+    if not any(isinstance(message, dict) and message.get("role") == "assistant" for message in told):
+        problem = first_text(fields, ("problem_statement",)) or ""
+        told = _of_steps(require(fields.get("trajectory"), list, "trajectory"), problem)
+    return Conversation(
+        messages=read_messages(list(map(_named, told))),
+        task_id=first_text(fields, ("instance_id",)),
+        model=first_text(fields, ("model", "model_name")),
+        outcome=claimed_outcome({**info, **fields}),
+        cost=amount(stats.get("instance_cost")),
+        tokens=Tokens(llm_in=int(amount(stats.get("tokens_sent"))), llm_out=int(amount(stats.get("tokens_received")))),
     )
 
 
@@ -58,20 +48,15 @@ def _is_demonstration(message: Any) -> bool:
     return isinstance(message, dict) and bool(message.get("is_demo") or message.get("message_type") == "demonstration")
 
 
-def _object(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
+def _named(message: Any) -> Any:
+    """A message whose result names its call; SWE-agent lists the ids."""
+    ids = message.get("tool_call_ids") if isinstance(message, dict) else None
+    return {"tool_call_id": ids[0]} | message if isinstance(ids, list) and ids else message
 
 
-def _number(value: Any) -> float:
-    return (
-        float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e15 else 0.0
-    )
-
-
-def _of_steps(steps: list[Any], goal: str | None, about: dict[str, Any]) -> Conversation:
+def _of_steps(steps: list[Any], goal: str) -> list[dict[str, Any]]:
     """Commands and their output alone: what the model said is its response, or its thought and its action."""
-    turns: list[Turn] = []
-    seen: tuple[Result, ...] = ()
+    messages = [{"role": "user", "content": goal}]
     for number, step in enumerate(steps):
         where = f"trajectory[{number}]"
         said = require(step, dict, where).get("response") or "\n".join(
@@ -79,6 +64,6 @@ def _of_steps(steps: list[Any], goal: str | None, about: dict[str, Any]) -> Conv
         )
         if not require(said, str, f"{where}: response").strip():
             raise BadRecord(f"{where}: neither response nor action")
-        turns.append(Turn(results=seen, text=said))
-        seen = (Result(text=require(step.get("observation") or "", str, f"{where}: observation"), role="user"),)
-    return Conversation(goal=goal or "", turns=tuple(turns), after=seen, **about)
+        seen = require(step.get("observation") or "", str, f"{where}: observation")
+        messages += [{"role": "assistant", "content": said}, {"role": "user", "content": seen}]
+    return messages

@@ -10,10 +10,11 @@ import pytest
 
 from r2v.data.episode import Episode, parse_episode, to_line
 from r2v.data.interchange.atif import from_atif
-from r2v.data.interchange.conversation import BadRecord, Conversation, of_episode, to_episode
+from r2v.data.interchange.conversation import Conversation, of_episode, to_episode
 from r2v.data.interchange.exporting import atif_record, message_record
+from r2v.data.interchange.fields import BadRecord
+from r2v.data.interchange.formats import FORMATS, recognise
 from r2v.data.interchange.messages import from_messages
-from r2v.data.interchange.sources import recognise
 from r2v.data.interchange.sweagent import from_sweagent
 from r2v.data.store import read_episodes
 from tests.data.interchange.logs import atif, called, chat, trajectory
@@ -95,8 +96,8 @@ def test_a_sweagent_trajectory_is_its_history_without_demonstrations_and_other_a
 def test_a_sweagent_file_without_history_is_its_commands() -> None:
     record = trajectory() | {"history": [], "problem_statement": "Mend it."}
     talk = from_sweagent(record)
-    assert talk.goal == "Mend it." and [turn.text for turn in talk.turns] == ["I list.\n```\nls\n```"]
-    assert [result.text for result in talk.after] == ["one.txt"]
+    assert talk.goal == "Mend it." and [turn.said.text for turn in talk.turns] == ["I list.\n```\nls\n```"]
+    assert talk.messages[-1].text == "one.txt"
 
 
 def test_a_format_is_recognised_by_content() -> None:
@@ -122,7 +123,7 @@ def test_columns_that_are_json_in_a_string_are_read() -> None:
         ({"messages": [{"role": "user", "content": {"a": 1}}]}, "message 0: content"),
         ({"messages": [{"role": "user", "content": "x"}]}, "no turn of the assistant"),
         ({"messages": [{"role": "assistant", "content": "x"}]}, "no words of the user"),
-        ({"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": [{}]}]}, "function"),
+        ({"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": [{}]}]}, "without a name"),
         (
             {"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "\ud800"}]},
             "text that cannot",
@@ -135,9 +136,8 @@ def test_columns_that_are_json_in_a_string_are_read() -> None:
     ],
 )
 def test_a_bad_record_says_what_is_wrong_with_it(record: Any, words: str) -> None:
-    readers = {"messages": from_messages, "atif": from_atif, "sweagent": from_sweagent}
     with pytest.raises(BadRecord, match=words):
-        episode_of(readers[recognise(record)](record))
+        episode_of(FORMATS[recognise(record)][1](record))
 
 
 def test_what_was_executed_here_goes_out_and_comes_back_as_the_same_steps(micro_run: Any) -> None:
@@ -157,7 +157,7 @@ def test_an_episode_whose_steps_were_altered_goes_out_as_it_is_now() -> None:
     episode = episode_of(from_messages(chat()))
     line = to_line(episode).replace('"raw_text":"done"', '"raw_text":"half done"')
     talk = of_episode(parse_episode(line))
-    assert talk.turns[-1].observation == "half done" and talk.turns[0].calls == ()
+    assert talk.turns[-1].observation == "half done" and talk.turns[0].said.calls == ()
 
 
 def test_a_function_call_of_the_old_kind_is_a_call() -> None:
@@ -167,4 +167,4 @@ def test_a_function_call_of_the_old_kind_is_a_call() -> None:
         "content": None,
         "function_call": called("edit", "{}", "")["function"],
     }
-    assert from_messages(record).turns[1].calls[0].name == "edit"
+    assert from_messages(record).turns[1].said.calls[0].name == "edit"

@@ -1,0 +1,172 @@
+"""Content: wire messages reduced to the parts that an episode keeps, and their form in its files.
+
+    messages = read_messages([{"role": "user", "content": "..."}, ...])     # of Chat Completions, or Claude's blocks
+
+Texts of a message are joined, a medium leaves its type in brackets, each tool result is a message, every call has an
+id. A part of another kind is refused by name: it carries a meaning that a policy could not be told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from r2v.data.interchange.fields import BadRecord, parsed, require
+from r2v.wire import anthropic, chat
+from r2v.wire.message import Message, Part, Refusal, Text, Thinking, ToolCall, ToolResult, Unknown
+
+Placed = tuple[str, Message]
+"""(place in the record, message)."""
+_MEDIA = frozenset(
+    "image image_url input_image document file input_file audio input_audio video video_url tool_reference".split()
+)
+_THOUGHTS = "thinking_blocks"
+"""LiteLLM's field for thoughts with the signatures of their makers."""
+
+
+def read_messages(listed: Sequence[Any], name: str = "message") -> tuple[Message, ...]:
+    """Read messages of Chat Completions or of Anthropic's Messages. Raises BadRecord."""
+    return normal((f"{name} {number}", read_message(value, f"{name} {number}")) for number, value in enumerate(listed))
+
+
+def read_message(value: Any, where: str) -> Message:
+    """Read one message, calls that are JSON in a string too. Raises BadRecord."""
+    fields = require(value, dict, where)
+    if calls := parsed(fields.get(chat.CALLS), f"{where}: {chat.CALLS}"):
+        listed = require(calls, list, f"{where}: {chat.CALLS}")
+        fields = fields | {chat.CALLS: [parsed(call, f"{where}: a tool call") for call in listed]}
+    try:
+        return chat.read_message(fields, where)
+    except chat.NotThisFormat as error:
+        raise BadRecord(str(error)) from None
+
+
+def text_of(content: Any, where: str) -> str:
+    """Return the words of a content: text, or parts. Raises BadRecord."""
+    return normal([(where, read_message({"role": "user", "content": content}, where))])[0].text
+
+
+def normal(messages: Iterable[Placed]) -> tuple[Message, ...]:
+    """Return messages of any format as episodes keep them. Raises BadRecord."""
+    return tuple(_with_ids(part for where, message in messages for part in _split(message, where)))
+
+
+def joined(messages: Iterable[Placed]) -> Iterator[Placed]:
+    """Yield the messages with what an assistant said in a row as one: formats of items list its parts one by one."""
+    last: Placed | None = None
+    for where, message in messages:
+        if last is not None and last[1].role == message.role == "assistant":
+            last = (last[0], replace(last[1], content=last[1].parts + message.parts))
+            continue
+        if last is not None:
+            yield last
+        last = (where, message)
+    if last is not None:
+        yield last
+
+
+def _split(message: Message, where: str) -> Iterator[Message]:
+    """A message as one of words and one for each tool result, in their order."""
+    parts = [_part(part, where) for part in message.parts]
+    if message.role == "assistant":
+        yield Message(role="assistant", content=_ordered(parts, message.extra, where))
+        return
+    words: list[str] = []
+    role = "system" if message.role == "developer" else message.role
+    for part in parts:
+        if isinstance(part, ToolResult):
+            yield from [Message(role=role, content="\n".join(words))] if words else []
+            failed = part.is_error or message.extra.get("is_error") is True or bool(message.extra.get("error"))
+            yield Message(role="tool", content=(replace(part, is_error=failed),))
+            words = []
+        elif isinstance(part, Text):
+            words.append(part.text)
+        else:
+            raise BadRecord(f"{where}: {type(part).__name__} in a message of role {message.role}")
+    if words or not parts:
+        yield Message(role=role, content="\n".join(words))
+
+
+def _part(part: Part, where: str) -> Part:
+    """A part without the fields that R2V does not read."""
+    if isinstance(part, Unknown):
+        kind = part.value.get("type")
+        part = anthropic.read_block(part.value, where)
+        if isinstance(part, Unknown):
+            if kind not in _MEDIA:
+                raise BadRecord(f"{where}: unknown part {kind!r:.40}")
+            return Text(text=f"[{kind}]")
+    match part:
+        case Thinking():
+            signed = part.opaque or part.extra.get("value", {}).get("signature")
+            redacted = {"type": part.extra["type"]} if part.extra.get("type") == "redacted_thinking" else {}
+            return Thinking(text=part.text, opaque=signed, extra=redacted)
+        case ToolCall(name=""):
+            raise BadRecord(f"{where}: a tool call without a name")
+        case ToolCall():
+            return replace(part, extra={})
+        case ToolResult():
+            texts = (part.content,) if isinstance(part.content, str) else (_part(p, where) for p in part.content)
+            words = "\n".join(text.text if isinstance(text, Text) else str(text) for text in texts)
+            return ToolResult(call_id=part.call_id, content=words, is_error=part.is_error)
+    return replace(part, extra={})
+
+
+def _ordered(parts: Sequence[Part], extra: dict[str, Any], where: str) -> tuple[Part, ...]:
+    """An assistant's parts: thoughts, one text, calls, a refusal."""
+    for name in (chat.CALLS, chat.OLDEST_CALL):
+        if extra.get(name):
+            raise BadRecord(f"{where}: {name} is {type(extra[name]).__name__}; calls are asked for")
+    if any(isinstance(part, ToolResult) for part in parts):
+        raise BadRecord(f"{where}: a tool result in a message of role assistant")
+    thoughts = [part for part in parts if isinstance(part, Thinking)]
+    if isinstance(blocks := extra.get(_THOUGHTS), list) and blocks:
+        thoughts = [block for block in map(_block, blocks) if isinstance(block, Thinking)]
+    elif not thoughts and isinstance(extra.get("thinking"), str):
+        thoughts = [Thinking(text=extra["thinking"])]
+    words = "\n".join(part.text for part in parts if isinstance(part, Text))
+    return (
+        *(thought for thought in thoughts if thought.text or thought.opaque),
+        *([Text(text=words)] if words else []),
+        *(part for part in parts if isinstance(part, ToolCall)),
+        *(part for part in parts if isinstance(part, Refusal)),
+    )
+
+
+def _block(value: Any) -> Part:
+    return _part(anthropic.read_block(value), _THOUGHTS)
+
+
+def _with_ids(messages: Iterable[Message]) -> Iterator[Message]:
+    """Give calls that have no id one, and results that have none that of the first call without a result."""
+    waiting: list[str] = []
+    for index, message in enumerate(messages):
+        if message.role == "assistant":
+            parts: list[Part] = []
+            waiting = []
+            for part in message.parts:
+                if isinstance(part, ToolCall):
+                    part = replace(part, id=part.id or f"call_{index}_{len(waiting)}")
+                    waiting.append(part.id)
+                parts.append(part)
+            message = replace(message, content=tuple(parts))
+        elif isinstance(result := message.parts[0] if message.parts else None, ToolResult):
+            call_id = result.call_id or next(iter(waiting), "")
+            waiting = [other for other in waiting if other != call_id]
+            message = replace(message, content=(replace(result, call_id=call_id),))
+        yield message
+
+
+def write_message(message: Message) -> dict[str, Any]:
+    """Return a message that `read_messages` gave as one of Chat Completions, from which it is read the same."""
+    record = chat.write_message(message)
+    if message.role == "tool":
+        failed = any(isinstance(part, ToolResult) and part.is_error for part in message.parts)
+        return record | ({"is_error": True} if failed else {})
+    thoughts = [part for part in message.parts if isinstance(part, Thinking)]
+    if len(thoughts) > 1 or any(thought.opaque for thought in thoughts):
+        record[_THOUGHTS] = [anthropic.write_block(thought) for thought in thoughts]
+    if message.thought:
+        record["reasoning_content"] = message.thought
+    return record | {"content": record["content"] or (None if message.calls else "")}

@@ -1,0 +1,102 @@
+"""Results of evaluation harnesses: inspect's logs, sample by sample, and tau-bench's results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from r2v.data.episode import Tokens
+from r2v.data.interchange.content import read_messages
+from r2v.data.interchange.conversation import Conversation
+from r2v.data.interchange.fields import BadRecord, amount, common_outcome, first_text, object_of, outcome_of, require
+from r2v.data.interchange.messages import about_of
+from r2v.data.tools import chat_tools
+from r2v.wire import chat
+
+_ATTACHED = "attachment://"
+
+
+def is_tau_bench(record: Any) -> bool:
+    """True if a record looks like a result of tau-bench."""
+    return isinstance(record, dict) and "traj" in record
+
+
+def from_tau_bench(record: Any) -> Conversation:
+    """Return a result as a conversation: `{"task_id": 3, "reward": 1.0, "traj": [messages], ...}`. Raises BadRecord."""
+    about = require(record, dict, "the record")
+    return Conversation(messages=read_messages(require(about.get("traj"), list, "traj")), **about_of(about))
+
+
+def is_inspect_log(value: Any) -> bool:
+    """True if a value looks like a whole log of inspect, or the head of one."""
+    return isinstance(value, dict) and isinstance(value.get("eval"), dict) and "version" in value
+
+
+def samples_of(value: dict[str, Any]) -> Iterator[Any]:
+    """Yield the samples of a log, each with the head's `eval`."""
+    samples = value.get("samples")
+    if not isinstance(samples, list) or not samples:
+        yield BadRecord("a log of inspect without samples")
+        return
+    for sample in samples:
+        yield {**sample, "eval": value["eval"]} if isinstance(sample, dict) else sample
+
+
+def is_inspect(record: Any) -> bool:
+    """True if a record looks like a sample of an inspect log."""
+    return isinstance(record, dict) and {"messages", "epoch", "target"} <= record.keys()
+
+
+def from_inspect(record: Any) -> Conversation:
+    """Return a sample as a conversation. Its scores count where they agree. Raises BadRecord."""
+    about = require(record, dict, "the record")
+    held = object_of(about.get("attachments"))
+    listed = require(about.get("messages"), list, "messages")
+    calls = [event for event in about.get("events") or () if object_of(event).get("event") == "model"]
+    tools = next((event["tools"] for event in calls if event.get("tools")), [])
+    scores = object_of(about.get("scores"))
+    used = [object_of(usage) for usage in object_of(about.get("model_usage")).values()]
+    return Conversation(
+        messages=read_messages([_message(_attached(value, held), f"message {n}") for n, value in enumerate(listed)]),
+        tools=chat_tools(tool for tool in tools if isinstance(tool, dict)),
+        task_id=first_text(about, ("id",)),
+        model=first_text(object_of(about.get("eval")), ("model",)),
+        outcome=common_outcome(outcome_of(object_of(score).get("value"), name) for name, score in scores.items()),
+        tokens=Tokens(
+            llm_in=int(sum(amount(usage.get("input_tokens")) for usage in used)),
+            llm_out=int(sum(amount(usage.get("output_tokens")) for usage in used)),
+        ),
+    )
+
+
+def _attached(value: Any, held: Mapping[str, Any]) -> Any:
+    """A value with the texts that the log keeps apart, by their hash, in their places."""
+    if isinstance(value, str) and value.startswith(_ATTACHED):
+        return held.get(value.removeprefix(_ATTACHED), value)
+    if isinstance(value, dict):
+        return {name: _attached(item, held) for name, item in value.items()}
+    return [_attached(item, held) for item in value] if isinstance(value, list) else value
+
+
+def _message(value: Any, where: str) -> dict[str, Any]:
+    """A message in OpenAI's form: inspect has the tool's name as a call's `function`, and thoughts of its own kind."""
+    fields = dict(require(value, dict, where))
+    if isinstance(calls := fields.get(chat.CALLS), list):
+        fields[chat.CALLS] = [
+            {"id": call.get("id"), "function": {"name": call.get("function"), "arguments": call.get("arguments")}}
+            for call in calls
+            if isinstance(call, dict)
+        ]
+    if isinstance(parts := fields.get("content"), list):
+        fields["content"] = [_part(part, where) if isinstance(part, dict) else part for part in parts]
+    return fields
+
+
+def _part(part: dict[str, Any], where: str) -> dict[str, Any]:
+    if "tool_type" in part:
+        raise BadRecord(f"{where}: a tool that the provider ran ({part['tool_type']!r:.40})")
+    if part.get("type") != "reasoning":
+        return part
+    if part.get("redacted"):
+        return {"type": "redacted_thinking", "data": part.get("reasoning")}
+    return {"type": "thinking", "thinking": part.get("reasoning") or "", "signature": part.get("signature")}

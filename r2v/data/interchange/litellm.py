@@ -1,0 +1,93 @@
+"""LiteLLM's request logs: spend logs of the proxy, payloads of its loggers, or a request with its response.
+
+    {"request_id": ..., "model": ..., "messages": [...], "response": {...}, "proxy_server_request": {...}, "spend": .01}
+
+Each record is one request, and holds the replies before it: they are context here, as each has a record of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from r2v.data.episode import Tokens
+from r2v.data.interchange.content import joined, normal, read_messages
+from r2v.data.interchange.conversation import Conversation
+from r2v.data.interchange.fields import BadRecord, amount, object_of, parsed, require
+from r2v.data.interchange.messages import about_of, system_of
+from r2v.data.interchange.responses import is_items, read_items
+from r2v.wire import anthropic, chat, responses
+from r2v.wire.exchange import WireReply
+
+_READERS: dict[str, Callable[[Any], WireReply]] = {
+    "choices": chat.read_reply,
+    "output": responses.read_reply,
+    "content": anthropic.read_reply,
+}
+"""Field that only this format's answers have -> reader."""
+
+
+def is_litellm(record: Any) -> bool:
+    """True if a record looks like a logged request with its response."""
+    return (
+        isinstance(record, dict)
+        and "response" in record
+        and bool({"messages", "request", "proxy_server_request"} & record.keys())
+    )
+
+
+def from_litellm(record: Any) -> Conversation:
+    """Return a record as a conversation. Raises BadRecord."""
+    about = require(record, dict, "the record")
+    request = _request(about)
+    listed = parsed(about.get("messages"), "messages") or request.get("messages") or request.get("input")
+    if isinstance(listed, str):
+        listed = [{"role": "user", "content": listed}]
+    if not listed or not isinstance(listed, list):
+        raise BadRecord("no messages; a proxy logs them only with store_prompts_in_spend_logs")
+    before = (
+        read_items((f"item {number}", item) for number, item in enumerate(listed))
+        if is_items(listed)
+        else read_messages(listed)
+    )
+    reply = _reply(parsed(about.get("response"), "response"))
+    said = normal(joined([("response", reply.message)]))
+    messages = (*system_of(request.get("system") or request.get("instructions")), *before, *said)
+    asked = object_of(about.get("model_parameters")).get("tools") or request.get("tools")
+    fields = about_of({**about, "tools": about.get("tools") or asked})
+    return Conversation(
+        messages=messages,
+        copied=frozenset(range(len(messages) - len(said))),
+        cost=amount(about.get("spend") or about.get("response_cost")),
+        tokens=_tokens(reply),
+        **fields | {"model": fields["model"] or reply.model or None},
+    )
+
+
+def _request(about: dict[str, Any]) -> Mapping[str, Any]:
+    """The body of the request, as the caller or the proxy logs it."""
+    for name in ("request", "proxy_server_request"):
+        if body := object_of(parsed(about.get(name), name)):
+            return object_of(body.get("body")) or body
+    return {}
+
+
+def _reply(response: Any) -> WireReply:
+    fields = require(response, dict, "response")
+    reader = next((reader for name, reader in _READERS.items() if name in fields), None)
+    if reader is None:
+        raise BadRecord(f"response: it has {', '.join(fields) or 'nothing'}; one of {', '.join(_READERS)} is asked for")
+    try:
+        reply = reader(fields)
+    except chat.NotThisFormat as error:
+        raise BadRecord(f"response: {error}") from None
+    if reply.error is not None:
+        raise BadRecord(f"response: the request failed ({reply.error.message:.120})")
+    return reply
+
+
+def _tokens(reply: WireReply) -> Tokens:
+    if reply.usage is None:
+        return Tokens()
+    counts = reply.usage.counts(0, 0)
+    return Tokens(llm_in=counts.input, llm_out=counts.output, llm_cached=counts.cached)

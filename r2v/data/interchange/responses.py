@@ -1,0 +1,71 @@
+"""OpenAI Responses: lists of items, alone or as the input and output of a request.
+
+{"instructions": "...", "input": [{"role": "user", ...}], "output": [{"type": "reasoning", ...}, ...], "tools": [...]}
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from r2v.data.interchange.content import Placed, joined, normal
+from r2v.data.interchange.conversation import Conversation
+from r2v.data.interchange.fields import BadRecord, object_of, parsed, require
+from r2v.data.interchange.messages import about_of, system_of
+from r2v.data.tools import chat_tools
+from r2v.wire import responses
+from r2v.wire.chat import NotThisFormat
+from r2v.wire.message import Message, ToolCall
+
+_ADDED_TOOLS = "additional_tools"
+_SKIPPED = {_ADDED_TOOLS, "ghost_snapshot", "compaction", "compaction_trigger", "context_compaction"}
+"""Types of items that say nothing to a policy: tools, marks of a client, an encrypted digest of the items before it."""
+
+
+def is_items(value: Any) -> bool:
+    """True if a value is a list of items, one of which is no message."""
+    return isinstance(value, list) and any(isinstance(v, dict) and "type" in v and "role" not in v for v in value)
+
+
+def is_responses(record: Any) -> bool:
+    """True if a record looks like items, or like a request of items and its answer."""
+    if not isinstance(record, dict):
+        return is_items(record)
+    return "messages" not in record and (
+        isinstance(record.get("output"), list) or isinstance(record.get("input"), list)
+    )
+
+
+def from_responses(record: Any) -> Conversation:
+    """Return a record as a conversation. Raises BadRecord."""
+    about = record if isinstance(record, dict) else {"input": record}
+    given = about.get("input") or []
+    given = [{"role": "user", "content": given}] if isinstance(given, str) else require(given, list, "input")
+    items = [*given, *require(parsed(about.get("output"), "output") or [], list, "output")]
+    fields = about_of(about)
+    added = (tool for item in items if object_of(item).get("type") == _ADDED_TOOLS for tool in item.get("tools") or ())
+    fields["tools"] += chat_tools(tool for tool in added if isinstance(tool, dict))
+    placed = ((f"item {number}", item) for number, item in enumerate(items))
+    return Conversation(messages=(*system_of(about.get("instructions")), *read_items(placed)), **fields)
+
+
+def read_items(items: Iterable[tuple[str, Any]]) -> tuple[Message, ...]:
+    """Read items, each with its place; what an assistant thinks, says and calls in a row is one message. Raises
+    BadRecord."""
+    return normal(joined(message for where, item in items for message in _read(where, item)))
+
+
+def _read(where: str, item: Any) -> Iterable[Placed]:
+    kind = require(item, dict, where).get("type")
+    if kind in _SKIPPED:
+        return
+    if kind == "local_shell_call":  # the shell of Codex' first models, whose output is that of any call
+        action = json.dumps(item.get("action") or {}, ensure_ascii=False)
+        call = ToolCall(name="local_shell", arguments=action, id=str(item.get("call_id") or item.get("id") or ""))
+        yield where, Message(role="assistant", content=(call,))
+        return
+    try:
+        yield where, responses.read_item(item, where)
+    except NotThisFormat as error:
+        raise BadRecord(str(error)) from None

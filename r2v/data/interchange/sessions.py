@@ -1,0 +1,176 @@
+"""Session logs of coding agents: files whose lines are events of a conversation, in order.
+
+    ~/.claude/projects/*/*.jsonl               Claude Code: messages with uuid, parentUuid and sessionId
+    ~/.codex/sessions/**/rollout-*.jsonl       Codex: {"timestamp": ..., "type": ..., "payload": {...}}
+
+The lines of a session are gathered into one record. Of Claude Code's tree the branch that ends last is read; what a
+sub-agent did is a conversation of its own. Reminders that the clients write by themselves (attachments) are not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from r2v.data.episode import Tokens
+from r2v.data.interchange.content import Placed, normal, read_message
+from r2v.data.interchange.conversation import Conversation
+from r2v.data.interchange.fields import BadRecord, first_text, object_of
+from r2v.data.interchange.messages import system_of
+from r2v.data.interchange.responses import read_items
+from r2v.wire.exchange import usage_of
+from r2v.wire.message import Message
+
+Event = tuple[str, dict[str, Any]]
+"""(place of the line, its object)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Session:
+    """The events of one session, or of one sub-agent in it. `client`: claude-code or codex."""
+
+    client: str
+    events: tuple[Event, ...]
+
+
+def grouped(records: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    """Yield the records of a file, lines of sessions as one record each."""
+    sessions: dict[tuple[str, ...], list[Event]] = {}
+    roots: dict[str, str] = {}
+    for place, record in records:
+        if isinstance(record, dict) and (key := _key(record, roots)):
+            sessions.setdefault(key, []).append((place, record))
+        else:
+            yield place, record
+    for (client, *_), events in sessions.items():
+        if any("message" in event or "payload" in event for _, event in events):
+            yield events[0][0], Session(client=client, events=tuple(events))
+
+
+def _key(event: dict[str, Any], roots: dict[str, str]) -> tuple[str, ...] | None:
+    """The session that a line is of; None where it is no event. Marks of files, titles and queues are of none."""
+    if not isinstance(event.get("type"), str) or "messages" in event:
+        return None
+    if isinstance(event.get("payload"), dict) and "timestamp" in event:
+        return ("codex",)
+    if "sessionId" not in event or "uuid" not in event:
+        is_mark = "message" not in event and {"sessionId", "leafUuid", "messageId"} & event.keys()
+        return ("claude-code", "") if is_mark else None
+    session, uuid = str(event["sessionId"]), str(event["uuid"])
+    root = roots[uuid] = roots.get(str(event.get("parentUuid")), uuid)
+    agent = str(event.get("agentId") or root) if event.get("isSidechain") else ""
+    return ("claude-code", session, agent)
+
+
+def from_claude_code(record: Any) -> Conversation:
+    """Return a session of Claude Code as a conversation. Raises BadRecord."""
+    if not isinstance(record, Session):
+        raise BadRecord("no session log of Claude Code: its lines have type, uuid and sessionId")
+    read: list[Placed] = []
+    replies: dict[str, int] = {}
+    usages: dict[str, Any] = {}
+    models: list[str] = []
+    for place, event in _active(record.events):
+        value, where = object_of(event.get("message")), f"line {place.rpartition(':')[2]}"
+        if event["type"] not in ("user", "assistant"):
+            if value:
+                raise BadRecord(f"{where}: a message in a line of type {event['type']!r:.40}")
+            continue
+        own = event.get("isMeta") and not read or event.get("isApiErrorMessage") or value.get("model") == "<synthetic>"
+        if own:  # the client's own words before the goal, and its notes on failed requests
+            continue
+        message = read_message(dict(value), where)
+        reply = str(value.get("id") or "") if message.role == "assistant" else ""
+        if reply in replies:  # a line for each block of a reply, results of its first calls perhaps between them
+            first, begun = read[replies[reply]]
+            read[replies[reply]] = (first, replace(begun, content=begun.parts + message.parts))
+        else:
+            replies |= {reply: len(read)} if reply else {}
+            read.append((where, message))
+        usages |= {reply: value.get("usage")} if reply else {}
+        models += [model] if (model := first_text(value, ("model",))) else []
+    return Conversation(
+        messages=normal(read),
+        model=models[0] if models else None,
+        tokens=sum(map(_tokens, usages.values()), start=Tokens()),
+    )
+
+
+def _active(events: tuple[Event, ...]) -> Iterator[Event]:
+    """The events of the branch that ends last. Calls that ran at once lie on branches of their own: all lines of a
+    reply on the branch, and the results of its calls, are of it."""
+    parents: dict[str, Any] = {}
+    leaf = before = None
+    for _, event in events:
+        uuid, parent = str(event["uuid"]), event.get("parentUuid") or event.get("logicalParentUuid")
+        parents[uuid] = before if parent and parent not in parents else parent  # a parent that was not written
+        leaf, before = (uuid if "message" in event else leaf), uuid
+    branch: set[str] = set()
+    while leaf is not None and leaf not in branch:
+        branch.add(leaf)
+        leaf = parents.get(leaf)
+    replies = {_reply(event) for _, event in events if event["uuid"] in branch} - {None}
+    for place, event in events:
+        if _reply(event) in replies or _answers(event) and event.get("parentUuid") in branch:
+            branch.add(str(event["uuid"]))
+        if event["uuid"] in branch:
+            yield place, event
+
+
+def _reply(event: Mapping[str, Any]) -> str | None:
+    return first_text(object_of(event.get("message")), ("id",))
+
+
+def _answers(event: Mapping[str, Any]) -> bool:
+    content = object_of(event.get("message")).get("content")
+    return isinstance(content, list) and any("tool_use_id" in object_of(block) for block in content)
+
+
+def _tokens(usage: Any) -> Tokens:
+    counts = (counted := usage_of(usage)) and counted.counts(0, 0)
+    if not counts:
+        return Tokens()
+    return Tokens(llm_in=counts.input, llm_out=counts.output, llm_cached=counts.cached)
+
+
+def from_codex(record: Any) -> Conversation:
+    """Return a session of Codex as a conversation. Raises BadRecord."""
+    if not isinstance(record, Session):
+        raise BadRecord("no session log of Codex: its lines have timestamp, type and payload")
+    told = [_spoken(event) for _, event in record.events]
+    spoken = tuple(text for text in told if text)
+    system: tuple[Message, ...] = ()
+    items: list[tuple[str, Any]] = []
+    model, usage = None, None
+    for place, event in record.events:
+        kind, payload, where = event["type"], event["payload"], f"line {place.rpartition(':')[2]}"
+        if kind == "response_item":
+            items.append((where, _own(payload, spoken)))
+        elif kind == "session_meta":
+            base = payload.get("base_instructions") or payload.get("instructions")
+            system = system or system_of(object_of(base).get("text") if isinstance(base, dict) else base)
+        elif kind == "turn_context":
+            model = model or first_text(payload, ("model",))
+        elif kind == "compacted" and payload.get("message"):
+            items.append((where, {"role": "user", "content": payload["message"]}))
+        elif kind == "event_msg":
+            usage = object_of(payload.get("info")).get("total_token_usage") or usage
+        elif "role" in payload:
+            raise BadRecord(f"{where}: a message in a line of type {kind!r:.40}")
+    return Conversation(messages=(*system, *read_items(items)), model=model, tokens=_tokens(usage))
+
+
+def _spoken(event: Mapping[str, Any]) -> str | None:
+    """The words that the user typed, where an event is of them."""
+    typed = event["type"] == "event_msg" and event["payload"].get("type") == "user_message"
+    return first_text(event["payload"], ("message",)) if typed else None
+
+
+def _own(item: dict[str, Any], spoken: tuple[str, ...]) -> dict[str, Any]:
+    """An item; the environment and the rules that Codex writes as the user's are the system's: no goal."""
+    if item.get("role") != "user" or not spoken:
+        return item
+    parts = item.get("content")
+    texts = [str(object_of(part).get("text") or "") for part in parts] if isinstance(parts, list) else [str(parts)]
+    return item if any(text.startswith(spoken) for text in texts) else {**item, "role": "developer"}
