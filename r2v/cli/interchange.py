@@ -10,7 +10,10 @@ from r2v.constraints import Range
 from r2v.errors import InputError, UsageError
 from r2v.log import logger
 
-FORMATS = "claude-code codex atif inspect litellm tau-bench completion sharegpt responses sweagent messages".split()
+FORMATS = (
+    *("messages", "claude-code", "codex", "responses", "sharegpt", "completion", "inspect", "tau-bench", "litellm"),
+    *("atif", "sweagent"),
+)
 """Names of `r2v.data.interchange.formats`, whose table would take its readers into every start of r2v."""
 _CLAIMS = {True: "say that they succeeded", False: "say that they failed", None: "say neither"}
 

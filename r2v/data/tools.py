@@ -46,7 +46,7 @@ def tool_of_log(schema: Mapping[str, Any]) -> RecordedTool | None:
     """A tool as logs define it: OpenAI's function schema, bare or wrapped, or Anthropic's `input_schema`; None for
     what is none of these."""
     inner = schema.get("function", schema)
-    if not isinstance(inner, dict) or not isinstance(inner.get("name"), str):
+    if not isinstance(inner, dict) or not isinstance(inner.get("name"), str) or "tools" in schema:  # a namespace
         return None
     described, parameters = inner.get("description"), inner.get("parameters", inner.get("input_schema"))
     return RecordedTool(

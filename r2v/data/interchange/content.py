@@ -18,9 +18,8 @@ from r2v.wire.message import Message, Part, Refusal, Text, Thinking, ToolCall, T
 
 Placed = tuple[str, Message]
 """(place in the record, message)."""
-_MEDIA = frozenset(
-    "image image_url input_image document file input_file audio input_audio video video_url tool_reference".split()
-)
+_MEDIA = ("image", "image_url", "input_image", "document", "file", "input_file", "audio", "input_audio", "video")
+_MARKED = frozenset((*_MEDIA, "video_url", "tool_reference"))
 _THOUGHTS = "thinking_blocks"
 """LiteLLM's field for thoughts with the signatures of their makers."""
 
@@ -94,7 +93,7 @@ def _part(part: Part, where: str) -> Part:
         kind = part.value.get("type")
         part = anthropic.read_block(part.value, where)
         if isinstance(part, Unknown):
-            if kind not in _MEDIA:
+            if kind not in _MARKED:
                 raise BadRecord(f"{where}: unknown part {kind!r:.40}")
             return Text(text=f"[{kind}]")
     match part:

@@ -1,4 +1,4 @@
-"""Formats: the one table of trajectory formats, and the recognition of a record by what it holds."""
+"""Formats: the one table of trajectory formats, and the recognition of a record by the fields that it has."""
 
 from __future__ import annotations
 
@@ -7,31 +7,40 @@ from typing import Any
 
 from r2v.constraints import shown
 from r2v.data.interchange.atif import from_atif, is_atif
-from r2v.data.interchange.completion import from_completion, is_completion
 from r2v.data.interchange.conversation import Conversation
 from r2v.data.interchange.fields import BadRecord
-from r2v.data.interchange.harnesses import from_inspect, from_tau_bench, is_inspect, is_tau_bench
-from r2v.data.interchange.litellm import from_litellm, is_litellm
+from r2v.data.interchange.inspect_logs import from_inspect
+from r2v.data.interchange.litellm import from_litellm
 from r2v.data.interchange.messages import from_messages, is_messages
 from r2v.data.interchange.responses import from_responses, is_responses
+from r2v.data.interchange.rows import from_completion, from_sharegpt, from_tau_bench
 from r2v.data.interchange.sessions import Session, from_claude_code, from_codex
-from r2v.data.interchange.sharegpt import from_sharegpt, is_sharegpt
 from r2v.data.interchange.sweagent import from_sweagent, is_sweagent
 
+Looks = Callable[[Any], bool]
 
-def _is_session_of(client: str) -> Callable[[Any], bool]:
+
+def _has(*names: str) -> Looks:
+    return lambda record: isinstance(record, dict) and record.keys() >= set(names)
+
+
+def _session_of(client: str) -> Looks:
     return lambda record: isinstance(record, Session) and record.client == client
 
 
-FORMATS: dict[str, tuple[Callable[[Any], bool], Callable[[Any], Conversation]]] = {
-    "claude-code": (_is_session_of("claude-code"), from_claude_code),
-    "codex": (_is_session_of("codex"), from_codex),
+def _is_logged_request(record: Any) -> bool:
+    return any(_has("response", name)(record) for name in ("messages", "request", "proxy_server_request"))
+
+
+FORMATS: dict[str, tuple[Looks, Callable[[Any], Conversation]]] = {
+    "claude-code": (_session_of("claude-code"), from_claude_code),
+    "codex": (_session_of("codex"), from_codex),
     "atif": (is_atif, from_atif),
-    "inspect": (is_inspect, from_inspect),
-    "litellm": (is_litellm, from_litellm),
-    "tau-bench": (is_tau_bench, from_tau_bench),
-    "completion": (is_completion, from_completion),
-    "sharegpt": (is_sharegpt, from_sharegpt),
+    "inspect": (_has("messages", "epoch", "target"), from_inspect),
+    "litellm": (_is_logged_request, from_litellm),
+    "tau-bench": (_has("traj"), from_tau_bench),
+    "completion": (_has("prompt", "completion"), from_completion),
+    "sharegpt": (_has("conversations"), from_sharegpt),
     "responses": (is_responses, from_responses),
     "sweagent": (is_sweagent, from_sweagent),
     "messages": (is_messages, from_messages),

@@ -27,15 +27,6 @@ _READERS: dict[str, Callable[[Any], WireReply]] = {
 """Field that only this format's answers have -> reader."""
 
 
-def is_litellm(record: Any) -> bool:
-    """True if a record looks like a logged request with its response."""
-    return (
-        isinstance(record, dict)
-        and "response" in record
-        and bool({"messages", "request", "proxy_server_request"} & record.keys())
-    )
-
-
 def from_litellm(record: Any) -> Conversation:
     """Return a record as a conversation. Raises BadRecord."""
     about = require(record, dict, "the record")

@@ -15,7 +15,7 @@ from typing import Any
 from zipfile import BadZipFile, ZipFile
 
 from r2v.data.interchange.fields import BadRecord
-from r2v.data.interchange.harnesses import is_inspect_log, samples_of
+from r2v.data.interchange.inspect_logs import is_inspect_log, samples_of
 from r2v.data.interchange.messages import is_messages
 from r2v.data.interchange.responses import is_items
 from r2v.data.interchange.sessions import grouped
@@ -95,8 +95,8 @@ def _inspect_archive(path: Path) -> Iterator[Record]:
             for name in sorted(archive.namelist()):
                 if name.startswith("samples/"):
                     sample = _json(archive.read(name))
-                    known = {"eval": head.get("eval")} if isinstance(head, dict) else {}
-                    yield f"{path}!{name}", {**sample, **known} if isinstance(sample, dict) else sample
+                    about = {"eval": head.get("eval")} if isinstance(head, dict) else {}
+                    yield f"{path}!{name}", {**sample, **about} if isinstance(sample, dict) else sample
     except (BadZipFile, KeyError, NotImplementedError, OSError) as error:
         reason = " ".join(str(error).split())[:160]
         raise InputError(

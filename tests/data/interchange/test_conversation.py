@@ -7,6 +7,8 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from r2v.data.episode import Episode, parse_episode, to_line
 from r2v.data.interchange.atif import from_atif
@@ -17,7 +19,7 @@ from r2v.data.interchange.formats import FORMATS, recognise
 from r2v.data.interchange.messages import from_messages
 from r2v.data.interchange.sweagent import from_sweagent
 from r2v.data.store import read_episodes
-from tests.data.interchange.logs import atif, called, chat, trajectory
+from tests.data.interchange.logs import TOOL, atif, called, chat, trajectory
 
 
 def episode_of(talk: Conversation, **about: Any) -> Episode:
@@ -168,3 +170,48 @@ def test_a_function_call_of_the_old_kind_is_a_call() -> None:
         "function_call": called("edit", "{}", "")["function"],
     }
     assert from_messages(record).turns[1].said.calls[0].name == "edit"
+
+
+TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=6)
+NAME = st.text("abc", min_size=1, max_size=3)
+ARGUMENTS = st.sampled_from(['{"a": 1}', "{broken", "", "[]", '"{\\"a\\": 1}"'])
+CALL = st.builds(called, NAME, ARGUMENTS, st.sampled_from(["", "x", "y"]))
+
+
+def block(kind: str, optional: dict[str, Any] | None = None, **fields: Any) -> st.SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries({"type": st.just(kind), **fields}, optional=optional)
+
+
+THOUGHT = block("thinking", {"signature": NAME}, thinking=TEXT) | block("redacted_thinking", data=NAME)
+RESULT = block("tool_result", tool_use_id=NAME, content=TEXT, is_error=st.booleans())
+MESSAGE = st.one_of(
+    st.fixed_dictionaries(
+        {"role": st.just("assistant"), "content": TEXT | st.none() | st.lists(THOUGHT, max_size=3)},
+        optional={"tool_calls": st.lists(CALL, max_size=3), "reasoning_content": TEXT, "refusal": TEXT},
+    ),
+    st.just({"role": "assistant", "content": None, "function_call": {"name": "old", "arguments": "{}"}}),
+    st.fixed_dictionaries({"role": st.sampled_from(["user", "system", "developer"]), "content": TEXT}),
+    st.fixed_dictionaries(
+        {"role": st.just("tool"), "content": TEXT},
+        optional={"tool_call_id": st.sampled_from(["x", "y"]), "is_error": st.booleans()},
+    ),
+    st.fixed_dictionaries(
+        {"role": st.just("user"), "content": st.lists(block("text", text=TEXT) | RESULT, max_size=3)}
+    ),
+)
+OPENING = [{"role": "user", "content": "goal"}, {"role": "assistant", "content": "a"}]
+
+
+@settings(max_examples=30)
+@given(st.lists(MESSAGE, max_size=6), st.none() | st.booleans(), st.frozensets(st.integers(2, 7)))
+def test_whatever_is_imported_comes_back_equal_after_its_export(
+    messages: list[dict[str, Any]], outcome: bool | None, copied: frozenset[int]
+) -> None:
+    """Messages with their ids, thoughts, signatures, failed results and refusals; tools and outcome."""
+    record = {"messages": OPENING + messages, "tools": [TOOL], "success": outcome, "r2v": {"copied": [*copied]}}
+    talk = from_messages(record)
+    exported = json.loads(json.dumps(message_record(episode_of(talk))))
+    again = from_messages(exported)
+    assert (again.messages, again.tools, again.outcome, again.copied) == (talk.messages, talk.tools, outcome, copied)
+    assert (again.turns, again.goal, again.system) == (talk.turns, talk.goal, talk.system)
+    assert message_record(episode_of(again))["messages"] == exported["messages"]

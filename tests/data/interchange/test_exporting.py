@@ -8,9 +8,18 @@ from pathlib import Path
 import pytest
 
 from r2v.cli.main import main
+from r2v.data.episode import Action, Episode, EpisodeMetadata, Observation, Step
 from r2v.data.registry import DataRegistry
 from r2v.data.store import read_episodes
+from r2v.data.tools import RecordedTool
 from tests.data.interchange.logs import chat, lines
+
+TINY = Path(__file__).parents[3] / "r2v" / "bundled" / "weights" / "tiny"
+TEMPLATE = (
+    "{% for tool in tools %}{{ tool.function.parameters.properties | tojson }}{% endfor %}{% for m in messages %}"
+    "{{ m.role }}:{{ m.content or '' }}{% for c in m.tool_calls or [] %}{{ c.id }} {{ c.function.name }}"
+    "{{ c.function.arguments }}{% endfor %};{% endfor %}"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -60,3 +69,39 @@ def test_what_is_there_is_not_written_over_and_what_is_no_trajectory_not_read(
     assert main(["export", *(run_id if word == "RUN" else word for word in words)]) == code
     assert "Traceback" not in capsys.readouterr().err
     assert Path("chat.jsonl").read_bytes() == before and not Path("new").exists()
+
+
+def test_a_run_that_was_played_goes_out_with_its_tools_and_is_loaded_for_fine_tuning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What TRL's SFTTrainer does with a row: `datasets` reads the file, the template gets its messages and tools."""
+    from datasets import Dataset, load_dataset
+    from transformers import PreTrainedTokenizerFast
+    from trl.data_utils import apply_chat_template, is_conversational
+
+    tools = tuple(
+        RecordedTool(name=n, parameters={"type": "object", "properties": {n: {"type": "string"}}}) for n in "ab"
+    )
+    registry, made = (
+        DataRegistry(),
+        {"benchmark": "desk", "provider": "scripted", "model_name": "m", "fingerprint": "f"},
+    )
+    with registry.begin_run(**made, config={}, tools=tools) as run:  # type: ignore[arg-type]
+        for seed, acted in enumerate(('{"tool":"a","a":"x"}', '{"tool":"b","b":3}', "free words")):
+            about = EpisodeMetadata(task_id="t", goal="g", benchmark="desk", seed=seed, run_id=run.run_id)
+            step = Step(step_idx=0, observation=Observation(raw_text="page"), action=Action(raw_text=acted))
+            run.store.append(Episode(episode_id=f"t/s{seed}", metadata=about, steps=(step,), success=seed == 0))
+    assert main(["export", "out.jsonl", "--trajectories", run.run_id]) == 0
+    lines_out = [json.loads(line) for line in Path("out.jsonl").read_text().splitlines()]
+    assert [record["success"] for record in lines_out] == [True, False, False]
+    assert all([tool["function"]["name"] for tool in record["tools"]] == ["a", "b"] for record in lines_out)
+    table = load_dataset("json", data_files="out.jsonl", split="train", cache_dir=str(tmp_path / "cache"))
+    assert isinstance(table, Dataset) and is_conversational(table[0])
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(TINY)
+    tokenizer.chat_template = TEMPLATE
+    texts = [apply_chat_template(row, tokenizer, row["tools"])["text"] for row in table]
+    names = '{"a": {"type": "string"}}{"b": {"type": "string"}}'
+    assert texts[0] == names + 'user:g\n\npage;assistant:call_0 a{"a":"x"};'
+    assert texts[2] == names + "user:g\n\npage;assistant:free words;"
+    assert main(["import", "out.jsonl", "--model", "again"]) == 0
+    assert [tool.name for tool in DataRegistry().latest_run("logs", "again").tools or ()] == ["a", "b"]

@@ -1,4 +1,4 @@
-"""Results of evaluation harnesses: inspect's logs, sample by sample, and tau-bench's results."""
+"""Logs of inspect, sample by sample: messages of OpenAI's roles, with calls, thoughts and scores of inspect's own."""
 
 from __future__ import annotations
 
@@ -9,22 +9,10 @@ from r2v.data.episode import Tokens
 from r2v.data.interchange.content import read_messages
 from r2v.data.interchange.conversation import Conversation
 from r2v.data.interchange.fields import BadRecord, amount, common_outcome, first_text, object_of, outcome_of, require
-from r2v.data.interchange.messages import about_of
 from r2v.data.tools import chat_tools
 from r2v.wire import chat
 
 _ATTACHED = "attachment://"
-
-
-def is_tau_bench(record: Any) -> bool:
-    """True if a record looks like a result of tau-bench."""
-    return isinstance(record, dict) and "traj" in record
-
-
-def from_tau_bench(record: Any) -> Conversation:
-    """Return a result as a conversation: `{"task_id": 3, "reward": 1.0, "traj": [messages], ...}`. Raises BadRecord."""
-    about = require(record, dict, "the record")
-    return Conversation(messages=read_messages(require(about.get("traj"), list, "traj")), **about_of(about))
 
 
 def is_inspect_log(value: Any) -> bool:
@@ -42,18 +30,13 @@ def samples_of(value: dict[str, Any]) -> Iterator[Any]:
         yield {**sample, "eval": value["eval"]} if isinstance(sample, dict) else sample
 
 
-def is_inspect(record: Any) -> bool:
-    """True if a record looks like a sample of an inspect log."""
-    return isinstance(record, dict) and {"messages", "epoch", "target"} <= record.keys()
-
-
 def from_inspect(record: Any) -> Conversation:
     """Return a sample as a conversation. Its scores count where they agree. Raises BadRecord."""
     about = require(record, dict, "the record")
     held = object_of(about.get("attachments"))
     listed = require(about.get("messages"), list, "messages")
     calls = [event for event in about.get("events") or () if object_of(event).get("event") == "model"]
-    tools = next((event["tools"] for event in calls if event.get("tools")), [])
+    tools: list[Any] = next((event["tools"] for event in calls if event.get("tools")), [])
     scores = object_of(about.get("scores"))
     used = [object_of(usage) for usage in object_of(about.get("model_usage")).values()]
     return Conversation(
