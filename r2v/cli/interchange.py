@@ -10,7 +10,7 @@ from r2v.constraints import Range
 from r2v.errors import InputError, UsageError
 from r2v.log import logger
 
-FORMATS = (
+IMPORT_FORMATS = (
     *("messages", "claude-code", "codex", "responses", "sharegpt", "completion", "inspect", "tau-bench", "litellm"),
     *("atif", "sweagent"),
 )
@@ -41,7 +41,7 @@ def _add_import(commands: argparse._SubParsersAction[Parser]) -> None:
     )
     parser.add_argument(
         "--format",
-        choices=["auto", *FORMATS],
+        choices=["auto", *IMPORT_FORMATS],
         default="auto",
         help="format of the records (default: auto, recognised from each record's content)",
     )

@@ -14,7 +14,7 @@ from r2v.data.interchange.litellm import from_litellm
 from r2v.data.interchange.messages import from_messages, is_messages
 from r2v.data.interchange.responses import from_responses, is_responses
 from r2v.data.interchange.rows import from_completion, from_sharegpt, from_tau_bench
-from r2v.data.interchange.sessions import Session, from_claude_code, from_codex
+from r2v.data.interchange.sessions import SessionLog, from_claude_code, from_codex
 from r2v.data.interchange.sweagent import from_sweagent, is_sweagent
 
 Looks = Callable[[Any], bool]
@@ -25,7 +25,7 @@ def _has(*names: str) -> Looks:
 
 
 def _session_of(client: str) -> Looks:
-    return lambda record: isinstance(record, Session) and record.client == client
+    return lambda record: isinstance(record, SessionLog) and record.client == client
 
 
 def _is_logged_request(record: Any) -> bool:

@@ -27,7 +27,7 @@ Event = tuple[str, dict[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Session:
+class SessionLog:
     """The events of one session, or of one sub-agent in it. `client`: claude-code or codex."""
 
     client: str
@@ -45,7 +45,7 @@ def grouped(records: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
             yield place, record
     for (client, *_), events in sessions.items():
         if any("message" in event or "payload" in event for _, event in events):
-            yield events[0][0], Session(client=client, events=tuple(events))
+            yield events[0][0], SessionLog(client=client, events=tuple(events))
 
 
 def _key(event: dict[str, Any], roots: dict[str, str]) -> tuple[str, ...] | None:
@@ -65,7 +65,7 @@ def _key(event: dict[str, Any], roots: dict[str, str]) -> tuple[str, ...] | None
 
 def from_claude_code(record: Any) -> Conversation:
     """Return a session of Claude Code as a conversation. Raises BadRecord."""
-    if not isinstance(record, Session):
+    if not isinstance(record, SessionLog):
         raise BadRecord("no session log of Claude Code: its lines have type, uuid and sessionId")
     read: list[Placed] = []
     replies: dict[str, int] = {}
@@ -136,7 +136,7 @@ def _tokens(usage: Any) -> Tokens:
 
 def from_codex(record: Any) -> Conversation:
     """Return a session of Codex as a conversation. Raises BadRecord."""
-    if not isinstance(record, Session):
+    if not isinstance(record, SessionLog):
         raise BadRecord("no session log of Codex: its lines have timestamp, type and payload")
     told = [_spoken(event) for _, event in record.events]
     spoken = tuple(text for text in told if text)

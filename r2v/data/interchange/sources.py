@@ -97,7 +97,7 @@ def _inspect_archive(path: Path) -> Iterator[Record]:
                     sample = _json(archive.read(name))
                     about = {"eval": head.get("eval")} if isinstance(head, dict) else {}
                     yield f"{path}!{name}", {**sample, **about} if isinstance(sample, dict) else sample
-    except (BadZipFile, KeyError, NotImplementedError, OSError) as error:
+    except (BadZipFile, KeyError, RuntimeError, OSError) as error:
         reason = " ".join(str(error).split())[:160]
         raise InputError(
             f"{path}: no log of inspect that this Python unpacks ({reason}); convert it to .json"

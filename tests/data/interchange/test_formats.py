@@ -10,7 +10,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from r2v.cli.interchange import FORMATS as OFFERED
+from r2v.cli.interchange import IMPORT_FORMATS
 from r2v.data.interchange.conversation import Conversation
 from r2v.data.interchange.fields import BadRecord, outcome_of
 from r2v.data.interchange.formats import FORMATS, recognise
@@ -19,7 +19,7 @@ from tests.data.interchange.logs import called, lines
 
 USER = {"role": "user", "content": "Find the bug."}
 LS = '{"tool":"bash","cmd":"ls"}'
-READ = '{"tool":"bash","cmd":"cat a.py"}'
+READ = '{"tool":"bash","cmd":"cat a.txt"}'
 
 
 def said(talk: Conversation) -> list[str]:
@@ -56,13 +56,13 @@ CLAUDE = {
                 {"type": "redacted_thinking", "data": "xyz"},
                 {"type": "text", "text": "Listing."},
                 block("ls", "t1"),
-                block("cat a.py", "t2"),
+                block("cat a.txt", "t2"),
             ],
         },
         {
             "role": "user",
             "content": [
-                result("t1", [{"type": "text", "text": "a.py"}, {"type": "image", "source": {}}]),
+                result("t1", [{"type": "text", "text": "a.txt"}, {"type": "image", "source": {}}]),
                 result("t2", "no such file", is_error=True),
                 {"type": "text", "text": "Go on."},
             ],
@@ -76,7 +76,7 @@ CLAUDE = {
 def test_claudes_blocks_are_words_calls_thoughts_and_results() -> None:
     talk = read(CLAUDE, "messages")
     assert said(talk) == [f"Listing.\n{LS}\n{READ}", "Done."]
-    assert seen(talk) == ["", "a.py\n[image]\n\nno such file\n\nGo on."]
+    assert seen(talk) == ["", "a.txt\n[image]\n\nno such file\n\nGo on."]
     assert (talk.system, talk.goal, talk.outcome) == ("You are an agent.", "Find the bug.", True)
     assert [tool["function"]["name"] for tool in talk.tools] == ["bash"]
     assert [part.is_error for m in talk.messages if m.role == "tool" for part in m.parts] == [False, True]  # type: ignore[union-attr]
@@ -97,8 +97,8 @@ CLAUDE_CODE = [
     line("side", None, "user", "Look around.", isSidechain=True),
     line("b", "a", "assistant", [{"type": "thinking", "thinking": "hm", "signature": "s"}], "r1"),
     line("c", "b", "assistant", [block("ls", "t1")], "r1"),
-    line("d", "c", "user", [result("t1", "a.py")]),
-    line("e", "c", "assistant", [block("cat a.py", "t2")], "r1"),
+    line("d", "c", "user", [result("t1", "a.txt")]),
+    line("e", "c", "assistant", [block("cat a.txt", "t2")], "r1"),
     line("f", "e", "user", [result("t2", "x = 1")]),
     line("side2", "side", "assistant", [{"type": "text", "text": "Nothing."}], "r2", isSidechain=True),
     line("lost", "f", "assistant", [{"type": "text", "text": "A rewound answer."}], "r3"),
@@ -112,7 +112,7 @@ CLAUDE_CODE = [
 def test_a_session_of_claude_code_is_its_last_branch_and_its_sub_agents_are_apart(tmp_path: Path) -> None:
     (tmp_path / "s.jsonl").write_text(lines(*CLAUDE_CODE))
     (main, agent) = [read(record, "claude-code") for _, record in read_source(str(tmp_path / "s.jsonl"))]
-    assert said(main) == [f"{LS}\n{READ}", "None."] and seen(main) == ["", "a.py\n\nx = 1\n\nAnd the second?"]
+    assert said(main) == [f"{LS}\n{READ}", "None."] and seen(main) == ["", "a.txt\n\nx = 1\n\nAnd the second?"]
     assert (main.goal, main.model, main.tokens.llm_in) == ("Find the bug.", "claude-x", 10)
     assert main.turns[0].said.thought == "hm"
     assert (agent.goal, said(agent)) == ("Look around.", ["Nothing."])
@@ -132,7 +132,7 @@ ITEMS = [
     {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Listing."}]},
     CALL,
     {"type": "custom_tool_call", "name": "apply_patch", "input": "*** Begin", "call_id": "c2"},
-    {"type": "function_call_output", "call_id": "c1", "output": "a.py"},
+    {"type": "function_call_output", "call_id": "c1", "output": "a.txt"},
     {"type": "custom_tool_call_output", "call_id": "c2", "output": "ok"},
     {"type": "local_shell_call", "call_id": "c3", "action": {"command": ["ls"]}},
 ]
@@ -158,7 +158,7 @@ def test_a_session_of_codex_is_its_items_and_the_goal_is_what_the_user_typed(tmp
     (tmp_path / "rollout-1.jsonl").write_text(lines(*events))
     ((place, record),) = read_source(str(tmp_path / "rollout-1.jsonl"))
     talk = read(record, "codex")
-    assert place.endswith("rollout-1.jsonl:1") and said(talk) == ITEM_STEPS and seen(talk) == ["", "a.py\n\nok"]
+    assert place.endswith("rollout-1.jsonl:1") and said(talk) == ITEM_STEPS and seen(talk) == ["", "a.txt\n\nok"]
     assert (talk.goal, talk.model, talk.tokens.llm_out) == ("Find the bug.", "gpt-x", 3)
     assert talk.system == "You are Codex.\n\nPermissions.\n\n<environment_context>"
     events.append(codex("response_item", type="web_search_call", action={"query": "x"}))
@@ -178,10 +178,10 @@ def test_responses_are_items_alone_or_input_and_output() -> None:
 
 def test_sharegpt_has_calls_as_turns_or_in_the_text() -> None:
     turns = [("human", "Find the bug."), ("function_call", '{"name": "bash", "arguments": {"cmd": "ls"}}')]
-    turns += [("observation", "a.py"), ("gpt", "<tool_call>{}</tool_call>")]
+    turns += [("observation", "a.txt"), ("gpt", "<tool_call>{}</tool_call>")]
     record = {"conversations": [{"from": role, "value": text} for role, text in turns], "system": "You help."}
     talk = read(record | {"tools": '[{"name": "bash", "parameters": {}}]'}, "sharegpt")
-    assert said(talk) == [LS, "<tool_call>{}</tool_call>"] and seen(talk) == ["", "a.py"]
+    assert said(talk) == [LS, "<tool_call>{}</tool_call>"] and seen(talk) == ["", "a.txt"]
     assert talk.system == "You help." and talk.tools[0]["type"] == "function"
     record["conversations"][0]["from"] = "narrator"  # type: ignore[index]
     with pytest.raises(BadRecord, match="message 0: from 'narrator'"):
@@ -189,7 +189,7 @@ def test_sharegpt_has_calls_as_turns_or_in_the_text() -> None:
 
 
 CALLED = {"role": "assistant", "content": "", "tool_calls": [called("bash", '{"cmd": "ls"}', "c1")]}
-ANSWERED = {"role": "tool", "tool_call_id": "c1", "content": "a.py"}
+ANSWERED = {"role": "tool", "tool_call_id": "c1", "content": "a.txt"}
 
 
 def test_a_prompt_and_its_completion_are_text_or_messages() -> None:
@@ -294,4 +294,4 @@ def test_an_outcome_in_another_word_is_refused() -> None:
 
 
 def test_the_command_offers_the_formats_that_are_read() -> None:
-    assert sorted(OFFERED) == sorted(FORMATS)
+    assert sorted(IMPORT_FORMATS) == sorted(FORMATS)
