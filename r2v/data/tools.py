@@ -64,7 +64,7 @@ def chat_tools(listed: Iterable[dict[str, Any]]) -> tuple[dict[str, Any], ...]:
         if tool is not None and "function" not in schema:
             tools.append(chat_tool(tool))
         else:
-            functions = functions_of([Unknown(value=schema)]) if tool is None else ()
+            functions = functions_of([Unknown(value=schema)]) if isinstance(schema.get("tools"), list) else ()
             tools += map(chat.write_tool, functions) if functions else [schema]
     return tuple(tools)
 

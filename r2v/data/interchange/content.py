@@ -8,18 +8,19 @@ id. A part of another kind is refused by name: it carries a meaning that a polic
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from r2v.data.interchange.fields import BadRecord, parsed, require
 from r2v.wire import anthropic, chat
 from r2v.wire.message import Message, Part, Refusal, Text, Thinking, ToolCall, ToolResult, Unknown
 
+T = TypeVar("T")
 Placed = tuple[str, Message]
 """(place in the record, message)."""
 _MEDIA = ("image", "image_url", "input_image", "document", "file", "input_file", "audio", "input_audio", "video")
-_MARKED = frozenset((*_MEDIA, "video_url", "tool_reference"))
+_MARKED = (*_MEDIA, "video_url", "tool_reference")
 _THOUGHTS = "thinking_blocks"
 """LiteLLM's field for thoughts with the signatures of their makers."""
 
@@ -35,10 +36,17 @@ def read_message(value: Any, where: str) -> Message:
     if calls := parsed(fields.get(chat.CALLS), f"{where}: {chat.CALLS}"):
         listed = require(calls, list, f"{where}: {chat.CALLS}")
         fields = fields | {chat.CALLS: [parsed(call, f"{where}: a tool call") for call in listed]}
+    return as_read(chat.read_message, fields, where)
+
+
+def as_read(reader: Callable[[Any, str], T], value: Any, where: str) -> T:
+    """Return what a reader of `r2v.wire` makes of a value. Raises BadRecord where it is nothing of its format, or holds
+    a field of another type."""
     try:
-        return chat.read_message(fields, where)
-    except chat.NotThisFormat as error:
-        raise BadRecord(str(error)) from None
+        return reader(value, where)
+    except (chat.NotThisFormat, TypeError) as error:
+        reason = str(error)
+        raise BadRecord(reason if reason.startswith(where) else f"{where}: {reason}") from None
 
 
 def text_of(content: Any, where: str) -> str:
@@ -91,14 +99,14 @@ def _part(part: Part, where: str) -> Part:
     """A part without the fields that R2V does not read."""
     if isinstance(part, Unknown):
         kind = part.value.get("type")
-        part = anthropic.read_block(part.value, where)
+        part = as_read(anthropic.read_block, part.value, where)
         if isinstance(part, Unknown):
             if kind not in _MARKED:
                 raise BadRecord(f"{where}: unknown part {kind!r:.40}")
             return Text(text=f"[{kind}]")
     match part:
         case Thinking():
-            signed = part.opaque or part.extra.get("value", {}).get("signature")
+            signed = part.opaque or part.extra.get("value", {}).get("signature") or None
             redacted = {"type": part.extra["type"]} if part.extra.get("type") == "redacted_thinking" else {}
             return Thinking(text=part.text, opaque=signed, extra=redacted)
         case ToolCall(name=""):
@@ -134,7 +142,7 @@ def _ordered(parts: Sequence[Part], extra: dict[str, Any], where: str) -> tuple[
 
 
 def _block(value: Any) -> Part:
-    return _part(anthropic.read_block(value), _THOUGHTS)
+    return _part(as_read(anthropic.read_block, value, _THOUGHTS), _THOUGHTS)
 
 
 def _with_ids(messages: Iterable[Message]) -> Iterator[Message]:

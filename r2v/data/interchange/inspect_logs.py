@@ -35,13 +35,13 @@ def from_inspect(record: Any) -> Conversation:
     about = require(record, dict, "the record")
     held = object_of(about.get("attachments"))
     listed = require(about.get("messages"), list, "messages")
-    calls = [event for event in about.get("events") or () if object_of(event).get("event") == "model"]
-    tools: list[Any] = next((event["tools"] for event in calls if event.get("tools")), [])
+    events = map(object_of, require(about.get("events") or [], list, "events"))
+    tools = next((event["tools"] for event in events if event.get("event") == "model" and event.get("tools")), [])
     scores = object_of(about.get("scores"))
     used = [object_of(usage) for usage in object_of(about.get("model_usage")).values()]
     return Conversation(
         messages=read_messages([_message(_attached(value, held), f"message {n}") for n, value in enumerate(listed)]),
-        tools=chat_tools(tool for tool in tools if isinstance(tool, dict)),
+        tools=chat_tools(tool for tool in require(tools, list, "tools") if isinstance(tool, dict)),
         task_id=first_text(about, ("id",)),
         model=first_text(object_of(about.get("eval")), ("model",)),
         outcome=common_outcome(outcome_of(object_of(score).get("value"), name) for name, score in scores.items()),

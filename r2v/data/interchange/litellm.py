@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from r2v.data.episode import Tokens
-from r2v.data.interchange.content import joined, normal, read_messages
+from r2v.data.interchange.content import as_read, joined, normal, read_messages
 from r2v.data.interchange.conversation import Conversation
 from r2v.data.interchange.fields import BadRecord, amount, object_of, parsed, require
 from r2v.data.interchange.messages import about_of, system_of
@@ -68,10 +68,7 @@ def _reply(response: Any) -> WireReply:
     reader = next((reader for name, reader in _READERS.items() if name in fields), None)
     if reader is None:
         raise BadRecord(f"response: it has {', '.join(fields) or 'nothing'}; one of {', '.join(_READERS)} is asked for")
-    try:
-        reply = reader(fields)
-    except chat.NotThisFormat as error:
-        raise BadRecord(f"response: {error}") from None
+    reply = as_read(lambda value, _: reader(value), fields, "response")
     if reply.error is not None:
         raise BadRecord(f"response: the request failed ({reply.error.message:.120})")
     return reply

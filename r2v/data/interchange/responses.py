@@ -9,17 +9,16 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from r2v.data.interchange.content import Placed, joined, normal
+from r2v.data.interchange.content import Placed, as_read, joined, normal
 from r2v.data.interchange.conversation import Conversation
-from r2v.data.interchange.fields import BadRecord, object_of, parsed, require
+from r2v.data.interchange.fields import object_of, parsed, require
 from r2v.data.interchange.messages import about_of, system_of
 from r2v.data.tools import chat_tools
 from r2v.wire import responses
-from r2v.wire.chat import NotThisFormat
 from r2v.wire.message import Message, ToolCall
 
 _ADDED_TOOLS = "additional_tools"
-_SKIPPED = {_ADDED_TOOLS, "ghost_snapshot", "compaction", "compaction_trigger", "context_compaction"}
+_SKIPPED = (_ADDED_TOOLS, "ghost_snapshot", "compaction", "compaction_trigger", "context_compaction")
 """Types of items that say nothing to a policy: tools, marks of a client, an encrypted digest of the items before it."""
 
 
@@ -44,8 +43,10 @@ def from_responses(record: Any) -> Conversation:
     given = [{"role": "user", "content": given}] if isinstance(given, str) else require(given, list, "input")
     items = [*given, *require(parsed(about.get("output"), "output") or [], list, "output")]
     fields = about_of(about)
-    added = (tool for item in items if object_of(item).get("type") == _ADDED_TOOLS for tool in item.get("tools") or ())
-    fields["tools"] += chat_tools(tool for tool in added if isinstance(tool, dict))
+    for item in map(object_of, items):
+        if item.get("type") == _ADDED_TOOLS:
+            tools = require(item.get("tools") or [], list, f"{_ADDED_TOOLS}: tools")
+            fields["tools"] += chat_tools(tool for tool in tools if isinstance(tool, dict))
     placed = ((f"item {number}", item) for number, item in enumerate(items))
     return Conversation(messages=(*system_of(about.get("instructions")), *read_items(placed)), **fields)
 
@@ -65,7 +66,4 @@ def _read(where: str, item: Any) -> Iterable[Placed]:
         call = ToolCall(name="local_shell", arguments=action, id=str(item.get("call_id") or item.get("id") or ""))
         yield where, Message(role="assistant", content=(call,))
         return
-    try:
-        yield where, responses.read_item(item, where)
-    except NotThisFormat as error:
-        raise BadRecord(str(error)) from None
+    yield where, as_read(responses.read_item, item, where)

@@ -63,7 +63,7 @@ def _turn(turn: Any, where: str) -> dict[str, Any]:
     if role == chat.OLDEST_CALL:
         calls = parsed(value, f"{where}: value")
         return {"role": "assistant", chat.CALLS: calls if isinstance(calls, list) else [calls]}
-    if role not in _ROLES:
+    if not isinstance(role, str) or role not in _ROLES:
         allowed = ", ".join([*_ROLES, chat.OLDEST_CALL])
         raise BadRecord(f"{where}: from {role!r:.40}; allowed: {allowed}")
     return {"role": _ROLES[role], "content": value}

@@ -103,18 +103,18 @@ def _active(events: tuple[Event, ...]) -> Iterator[Event]:
     parents: dict[str, Any] = {}
     leaf = before = None
     for _, event in events:
-        uuid, parent = str(event["uuid"]), event.get("parentUuid") or event.get("logicalParentUuid")
+        uuid, parent = str(event["uuid"]), first_text(event, ("parentUuid", "logicalParentUuid"))
         parents[uuid] = before if parent and parent not in parents else parent  # a parent that was not written
         leaf, before = (uuid if "message" in event else leaf), uuid
     branch: set[str] = set()
     while leaf is not None and leaf not in branch:
         branch.add(leaf)
         leaf = parents.get(leaf)
-    replies = {_reply(event) for _, event in events if event["uuid"] in branch} - {None}
+    replies = {_reply(event) for _, event in events if str(event["uuid"]) in branch} - {None}
     for place, event in events:
-        if _reply(event) in replies or _answers(event) and event.get("parentUuid") in branch:
+        if _reply(event) in replies or _answers(event) and str(event.get("parentUuid")) in branch:
             branch.add(str(event["uuid"]))
-        if event["uuid"] in branch:
+        if str(event["uuid"]) in branch:
             yield place, event
 
 

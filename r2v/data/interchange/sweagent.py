@@ -28,7 +28,9 @@ def from_sweagent(record: Any) -> Conversation:
     fields = require(record, dict, "the record")
     info = object_of(fields.get("info"))
     stats = object_of(info.get("model_stats"))
-    history = [message for message in fields.get("history") or [] if not _is_demonstration(message)]
+    history = [
+        message for message in require(fields.get("history") or [], list, "history") if not _is_demonstration(message)
+    ]
     acting = next((m.get("agent") for m in history if isinstance(m, dict) and m.get("role") == "assistant"), None)
     told = [message for message in history if not isinstance(message, dict) or message.get("agent", acting) == acting]
     if not any(isinstance(message, dict) and message.get("role") == "assistant" for message in told):

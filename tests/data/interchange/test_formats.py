@@ -3,7 +3,9 @@ is not understood is refused by name."""
 
 from __future__ import annotations
 
+import copy
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
@@ -14,8 +16,9 @@ from r2v.cli.interchange import IMPORT_FORMATS
 from r2v.data.interchange.conversation import Conversation
 from r2v.data.interchange.fields import BadRecord, outcome_of
 from r2v.data.interchange.formats import FORMATS, recognise
+from r2v.data.interchange.sessions import grouped
 from r2v.data.interchange.sources import read_source, rows_of
-from tests.data.interchange.logs import called, lines
+from tests.data.interchange.logs import atif, called, chat, lines, trajectory
 
 USER = {"role": "user", "content": "Find the bug."}
 LS = '{"tool":"bash","cmd":"ls"}'
@@ -142,8 +145,8 @@ ITEM_STEPS = [
 ]
 
 
-def test_a_session_of_codex_is_its_items_and_the_goal_is_what_the_user_typed(tmp_path: Path) -> None:
-    events = [
+def codex_events() -> list[Any]:
+    return [
         codex("session_meta", id="x", base_instructions={"text": "You are Codex."}),
         codex("response_item", **spoken("developer", "Permissions.")),
         codex("response_item", **spoken("user", "<environment_context>")),
@@ -155,6 +158,10 @@ def test_a_session_of_codex_is_its_items_and_the_goal_is_what_the_user_typed(tmp
         codex("response_item", type="ghost_snapshot", ghost_commit={}),
         codex("compacted", message="So far: listed."),
     ]
+
+
+def test_a_session_of_codex_is_its_items_and_the_goal_is_what_the_user_typed(tmp_path: Path) -> None:
+    events = codex_events()
     (tmp_path / "rollout-1.jsonl").write_text(lines(*events))
     ((place, record),) = read_source(str(tmp_path / "rollout-1.jsonl"))
     talk = read(record, "codex")
@@ -295,3 +302,40 @@ def test_an_outcome_in_another_word_is_refused() -> None:
 
 def test_the_command_offers_the_formats_that_are_read() -> None:
     assert sorted(IMPORT_FORMATS) == sorted(FORMATS)
+
+
+def places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Every field and item of a value: what holds it, and its name or index there."""
+    for name in list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+        yield value, name
+        yield from places(value[name])
+
+
+def outcomes(value: Any) -> Iterator[Conversation | BadRecord]:
+    """What becomes of each record of a file's value; of a list under `lines`, of the lines of a file."""
+    lined = value.get("lines") if isinstance(value, dict) else None
+    places_and_records = grouped((f"f:{n}", line) for n, line in enumerate(lined)) if isinstance(lined, list) else ()
+    for record in [record for _, record in places_and_records] or rows_of(value):
+        try:
+            yield record if isinstance(record, BadRecord) else FORMATS[recognise(record)][1](record)
+        except BadRecord as error:
+            yield error
+
+
+WHOLE = (
+    *(CLAUDE, {"input": "Find the bug.", "output": ITEMS}, chat(success=True), atif(), trajectory(calls=True)),
+    {"conversations": [{"from": "human", "value": "x"}, {"from": "gpt", "value": "y"}], "tools": "[]"},
+    {"prompt": [USER], "completion": [CALLED, ANSWERED], "info": {"oai_tools": "[]"}},
+    {"messages": [USER], "response": {"choices": [{"message": CALLED}], "usage": {}}, "model_parameters": {}},
+    *({"traj": [USER, CALLED, ANSWERED]}, inspect_log(), {"lines": CLAUDE_CODE}, {"lines": codex_events()}),
+)
+
+
+@pytest.mark.parametrize("wrong", [3, [["x"]], {"type": "x"}], ids=["number", "list", "object"])
+def test_a_field_of_another_type_is_refused_or_ignored_wherever_it_stands(wrong: Any) -> None:
+    for value in map(copy.deepcopy, WHOLE):
+        assert all(isinstance(talk, Conversation) for talk in outcomes(value))
+        for holder, name in list(places(value)):
+            held, holder[name] = holder[name], wrong
+            assert all("\n" not in str(talk) for talk in outcomes(value) if isinstance(talk, BadRecord))
+            holder[name] = held
