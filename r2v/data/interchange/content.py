@@ -130,8 +130,6 @@ def _ordered(parts: Sequence[Part], extra: dict[str, Any], where: str) -> tuple[
     thoughts = [part for part in parts if isinstance(part, Thinking)]
     if isinstance(blocks := extra.get(_THOUGHTS), list) and blocks:
         thoughts = [block for block in map(_block, blocks) if isinstance(block, Thinking)]
-    elif not thoughts and isinstance(extra.get("thinking"), str):
-        thoughts = [Thinking(text=extra["thinking"])]
     words = "\n".join(part.text for part in parts if isinstance(part, Text))
     return (
         *(thought for thought in thoughts if thought.text or thought.opaque),

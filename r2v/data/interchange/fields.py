@@ -6,6 +6,9 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from r2v.data.episode import Tokens
+from r2v.wire.exchange import Usage
+
 _TYPES: dict[type, str] = {list: "a list", dict: "an object", str: "text"}
 _WORDS = {"true": True, "c": True, "false": False, "i": False, "p": False, "n": False}
 """Outcomes as text; inspect's scorers write C, I, P and N: correct, incorrect, partially so, no answer."""
@@ -49,6 +52,12 @@ def amount(value: Any) -> float:
     """Return the value where it is a number of dollars or tokens, else 0."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return float(value) if is_number and 0 <= value < 1e15 else 0.0
+
+
+def tokens_of(usage: Usage | None) -> Tokens:
+    """Return the tokens that a model's reply counts."""
+    counts = (usage or Usage()).counts(0, 0)
+    return Tokens(llm_in=counts.input, llm_out=counts.output, llm_cached=counts.cached)
 
 
 def claimed_outcome(record: Mapping[str, Any]) -> bool | None:

@@ -34,14 +34,15 @@ def from_inspect(record: Any) -> Conversation:
     """Return a sample as a conversation. Its scores count where they agree. Raises BadRecord."""
     about = require(record, dict, "the record")
     held = object_of(about.get("attachments"))
-    listed = require(about.get("messages"), list, "messages")
+    listed = _attached(require(about.get("messages"), list, "messages"), held)
     events = map(object_of, require(about.get("events") or [], list, "events"))
-    tools = next((event["tools"] for event in events if event.get("event") == "model" and event.get("tools")), [])
+    told = (event["tools"] for event in events if event.get("event") == "model" and event.get("tools"))
+    tools = require(_attached(next(told, []), held), list, "tools")
     scores = object_of(about.get("scores"))
     used = [object_of(usage) for usage in object_of(about.get("model_usage")).values()]
     return Conversation(
-        messages=read_messages([_message(_attached(value, held), f"message {n}") for n, value in enumerate(listed)]),
-        tools=chat_tools(tool for tool in require(tools, list, "tools") if isinstance(tool, dict)),
+        messages=read_messages([_message(value, f"message {n}") for n, value in enumerate(listed)]),
+        tools=chat_tools(tool for tool in tools if isinstance(tool, dict)),
         task_id=first_text(about, ("id",)),
         model=first_text(object_of(about.get("eval")), ("model",)),
         outcome=common_outcome(outcome_of(object_of(score).get("value"), name) for name, score in scores.items()),

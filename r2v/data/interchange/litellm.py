@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from r2v.data.episode import Tokens
 from r2v.data.interchange.content import as_read, joined, normal, read_messages
 from r2v.data.interchange.conversation import Conversation
-from r2v.data.interchange.fields import BadRecord, amount, object_of, parsed, require
+from r2v.data.interchange.fields import BadRecord, amount, object_of, parsed, require, tokens_of
 from r2v.data.interchange.messages import about_of, system_of
 from r2v.data.interchange.responses import is_items, read_items
 from r2v.wire import anthropic, chat, responses
@@ -50,7 +49,7 @@ def from_litellm(record: Any) -> Conversation:
         messages=messages,
         copied=frozenset(range(len(messages) - len(said))),
         cost=amount(about.get("spend") or about.get("response_cost")),
-        tokens=_tokens(reply),
+        tokens=tokens_of(reply.usage),
         **fields | {"model": fields["model"] or reply.model or None},
     )
 
@@ -72,10 +71,3 @@ def _reply(response: Any) -> WireReply:
     if reply.error is not None:
         raise BadRecord(f"response: the request failed ({reply.error.message:.120})")
     return reply
-
-
-def _tokens(reply: WireReply) -> Tokens:
-    if reply.usage is None:
-        return Tokens()
-    counts = reply.usage.counts(0, 0)
-    return Tokens(llm_in=counts.input, llm_out=counts.output, llm_cached=counts.cached)

@@ -4,7 +4,7 @@
     ~/.codex/sessions/**/rollout-*.jsonl       Codex: {"timestamp": ..., "type": ..., "payload": {...}}
 
 The lines of a session are gathered into one record. Of Claude Code's tree the branch that ends last is read; what a
-sub-agent did is a conversation of its own. Reminders that the clients write by themselves (attachments) are not read.
+sub-agent did is a conversation of its own. Reminders that Claude Code attaches by itself are not read.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any
 from r2v.data.episode import Tokens
 from r2v.data.interchange.content import Placed, normal, read_message
 from r2v.data.interchange.conversation import Conversation
-from r2v.data.interchange.fields import BadRecord, first_text, object_of
+from r2v.data.interchange.fields import BadRecord, first_text, object_of, tokens_of
 from r2v.data.interchange.messages import system_of
 from r2v.data.interchange.responses import read_items
-from r2v.wire.exchange import usage_of
+from r2v.wire.exchange import Usage, usage_of
 from r2v.wire.message import Message
 
 Event = tuple[str, dict[str, Any]]
@@ -69,11 +69,14 @@ def from_claude_code(record: Any) -> Conversation:
         raise BadRecord("no session log of Claude Code: its lines have type, uuid and sessionId")
     read: list[Placed] = []
     replies: dict[str, int] = {}
-    usages: dict[str, Any] = {}
+    usages: dict[str, Usage | None] = {}
     models: list[str] = []
     for place, event in _active(record.events):
         value, where = object_of(event.get("message")), f"line {place.rpartition(':')[2]}"
-        if event["type"] not in ("user", "assistant"):
+        attached = object_of(event.get("attachment"))
+        if attached.get("type") == "queued_command":  # typed while the model worked
+            value = {"role": "user", "content": attached.get("prompt")}
+        elif event["type"] not in ("user", "assistant"):
             if value:
                 raise BadRecord(f"{where}: a message in a line of type {event['type']!r:.40}")
             continue
@@ -88,12 +91,12 @@ def from_claude_code(record: Any) -> Conversation:
         else:
             replies |= {reply: len(read)} if reply else {}
             read.append((where, message))
-        usages |= {reply: value.get("usage")} if reply else {}
+        usages |= {reply: usage_of(value.get("usage"))} if reply else {}
         models += [model] if (model := first_text(value, ("model",))) else []
     return Conversation(
         messages=normal(read),
         model=models[0] if models else None,
-        tokens=sum(map(_tokens, usages.values()), start=Tokens()),
+        tokens=sum(map(tokens_of, usages.values()), start=Tokens()),
     )
 
 
@@ -127,13 +130,6 @@ def _answers(event: Mapping[str, Any]) -> bool:
     return isinstance(content, list) and any("tool_use_id" in object_of(block) for block in content)
 
 
-def _tokens(usage: Any) -> Tokens:
-    counts = (counted := usage_of(usage)) and counted.counts(0, 0)
-    if not counts:
-        return Tokens()
-    return Tokens(llm_in=counts.input, llm_out=counts.output, llm_cached=counts.cached)
-
-
 def from_codex(record: Any) -> Conversation:
     """Return a session of Codex as a conversation. Raises BadRecord."""
     if not isinstance(record, SessionLog):
@@ -158,7 +154,7 @@ def from_codex(record: Any) -> Conversation:
             usage = object_of(payload.get("info")).get("total_token_usage") or usage
         elif "role" in payload:
             raise BadRecord(f"{where}: a message in a line of type {kind!r:.40}")
-    return Conversation(messages=(*system, *read_items(items)), model=model, tokens=_tokens(usage))
+    return Conversation(messages=(*system, *read_items(items)), model=model, tokens=tokens_of(usage_of(usage)))
 
 
 def _spoken(event: Mapping[str, Any]) -> str | None:

@@ -106,7 +106,10 @@ CLAUDE_CODE = [
     line("side2", "side", "assistant", [{"type": "text", "text": "Nothing."}], "r2", isSidechain=True),
     line("lost", "f", "assistant", [{"type": "text", "text": "A rewound answer."}], "r3"),
     {"uuid": "g", "parentUuid": None, "logicalParentUuid": "f", "sessionId": "s", "type": "system"},
-    line("h", "g", "user", "And the second?"),
+    {"uuid": "q", "parentUuid": "g", "sessionId": "s", "type": "attachment", "attachment": {"type": "todo_reminder"}},
+    {"uuid": "r", "parentUuid": "q", "sessionId": "s", "type": "attachment"}
+    | {"attachment": {"type": "queued_command", "prompt": "Quick."}},
+    line("h", "r", "user", "And the second?"),
     line("i", "h", "assistant", [{"type": "text", "text": "None."}], "r4"),
     line("j", "i", "assistant", "Overloaded", isApiErrorMessage=True),
 ]
@@ -115,7 +118,10 @@ CLAUDE_CODE = [
 def test_a_session_of_claude_code_is_its_last_branch_and_its_sub_agents_are_apart(tmp_path: Path) -> None:
     (tmp_path / "s.jsonl").write_text(lines(*CLAUDE_CODE))
     (main, agent) = [read(record, "claude-code") for _, record in read_source(str(tmp_path / "s.jsonl"))]
-    assert said(main) == [f"{LS}\n{READ}", "None."] and seen(main) == ["", "a.txt\n\nx = 1\n\nAnd the second?"]
+    assert said(main) == [f"{LS}\n{READ}", "None."] and seen(main) == [
+        "",
+        "a.txt\n\nx = 1\n\nQuick.\n\nAnd the second?",
+    ]
     assert (main.goal, main.model, main.tokens.llm_in) == ("Find the bug.", "claude-x", 10)
     assert main.turns[0].said.thought == "hm"
     assert (agent.goal, said(agent)) == ("Look around.", ["Nothing."])
@@ -221,9 +227,10 @@ def inspect_log() -> dict[str, Any]:
         {"role": "assistant", "content": [reasoning, {"type": "text", "text": ""}], "tool_calls": [call]},
         {"role": "tool", "content": "no", "tool_call_id": "c1", "function": "bash", "error": {"type": "timeout"}},
     ]
-    sample = {"id": "t", "epoch": 1, "target": "x", "messages": messages, "attachments": {"1": "Find the bug."}}
+    sample = {"id": "t", "epoch": 1, "target": "x", "messages": messages}
+    sample["attachments"] = {"1": "Find the bug.", "2": "Run a command."}
     sample["scores"] = {"match": {"value": "C"}, "model": {"value": 1.0}}
-    sample["events"] = [{"event": "model", "tools": [{"name": "bash", "parameters": {"type": "object"}}]}]
+    sample["events"] = [{"event": "model", "tools": [{"name": "bash", "description": "attachment://2"}]}]
     sample["model_usage"] = {"m": {"input_tokens": 4, "output_tokens": 2}}
     return {"version": 2, "status": "success", "eval": {"task": "t", "model": "m"}, "samples": [sample, sample]}
 
@@ -238,7 +245,8 @@ def test_a_log_of_inspect_is_its_samples_in_either_form(tmp_path: Path) -> None:
     assert len(talks) == 3 and talks[0] == talks[1] == talks[2]
     talk = talks[0]
     assert (talk.goal, talk.model, talk.outcome, talk.task_id) == ("Find the bug.", "m", True, "t")
-    assert said(talk) == [LS] and talk.turns[0].said.thought == "hm" and len(talk.tools) == 1
+    assert said(talk) == [LS] and talk.turns[0].said.thought == "hm"
+    assert talk.tools[0]["function"] == {"name": "bash", "description": "Run a command."}
     assert talk.messages[-1].parts[0].is_error and talk.tokens.llm_out == 2  # type: ignore[union-attr]
     log["samples"][0]["scores"]["model"]["value"] = 0
     log["samples"][0]["messages"][1]["content"] = [{"type": "tool_use", "tool_type": "web_search", "name": "x"}]
