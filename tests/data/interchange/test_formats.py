@@ -105,7 +105,7 @@ CLAUDE_CODE = [
     line("f", "e", "user", [result("t2", "x = 1")]),
     line("side2", "side", "assistant", [{"type": "text", "text": "Nothing."}], "r2", isSidechain=True),
     line("lost", "f", "assistant", [{"type": "text", "text": "A rewound answer."}], "r3"),
-    {"uuid": "g", "parentUuid": None, "logicalParentUuid": "f", "sessionId": "s", "type": "system"},
+    {"uuid": "g", "parentUuid": None, "logicalParentUuid": "d", "sessionId": "s", "type": "system"},
     {"uuid": "q", "parentUuid": "g", "sessionId": "s", "type": "attachment", "attachment": {"type": "todo_reminder"}},
     {"uuid": "r", "parentUuid": "q", "sessionId": "s", "type": "attachment"}
     | {"attachment": {"type": "queued_command", "prompt": "Quick."}},
