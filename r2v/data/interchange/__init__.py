@@ -1,11 +1,11 @@
 """Interchange: trajectories of other tools as episodes, and episodes as trajectories of other tools.
 
     imported = import_trajectories([Path("chat.jsonl")], DataRegistry())     # a run under data/runs
-    export_trajectories(episodes, Path("out.jsonl"), "messages")
+    export_trajectories(episodes, Path("out.jsonl"), "messages", DataRegistry())
 
-Between a format and an episode stands a `Conversation` (`conversation`): each format is one file that reads a record
-into it and writes it out of it. What is imported was executed elsewhere, or not at all: `Episode.executed` is False, so
-that it may be learnt from and never enters a table.
+Between a format and an episode stands a `Conversation` (`conversation`): `formats` has the reader of each format; chat
+messages and ATIF are written too. What is imported was executed elsewhere, or not at all: `Episode.executed` is False,
+so that it may be learnt from and never enters a table.
 """
 
 from r2v.data.interchange.exporting import export_trajectories

@@ -36,8 +36,8 @@ def from_inspect(record: Any) -> Conversation:
     held = object_of(about.get("attachments"))
     listed = _attached(require(about.get("messages"), list, "messages"), held)
     events = map(object_of, require(about.get("events") or [], list, "events"))
-    told = (event["tools"] for event in events if event.get("event") == "model" and event.get("tools"))
-    tools = require(_attached(next(told, []), held), list, "tools")
+    offered = (event["tools"] for event in events if event.get("event") == "model" and event.get("tools"))
+    tools = require(_attached(next(offered, []), held), list, "tools")
     scores = object_of(about.get("scores"))
     used = [object_of(usage) for usage in object_of(about.get("model_usage")).values()]
     return Conversation(

@@ -41,13 +41,13 @@ def from_litellm(record: Any) -> Conversation:
         else read_messages(listed)
     )
     reply = _reply(parsed(about.get("response"), "response"))
-    said = normal(joined([("response", reply.message)]))
-    messages = (*system_of(request.get("system") or request.get("instructions")), *before, *said)
-    asked = object_of(about.get("model_parameters")).get("tools") or request.get("tools")
-    fields = about_of({**about, "tools": about.get("tools") or asked})
+    reply_messages = normal(joined([("response", reply.message)]))
+    messages = (*system_of(request.get("system") or request.get("instructions")), *before, *reply_messages)
+    offered = object_of(about.get("model_parameters")).get("tools") or request.get("tools")
+    fields = about_of({**about, "tools": about.get("tools") or offered})
     return Conversation(
         messages=messages,
-        copied=frozenset(range(len(messages) - len(said))),
+        copied=frozenset(range(len(messages) - len(reply_messages))),
         cost=amount(about.get("spend") or about.get("response_cost")),
         tokens=tokens_of(reply.usage),
         **fields | {"model": fields["model"] or reply.model or None},

@@ -23,7 +23,7 @@ from r2v.wire.exchange import Usage, usage_of
 from r2v.wire.message import Message
 
 Event = tuple[str, dict[str, Any]]
-"""(place of the line, its object)."""
+"""(file and line, its object)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,11 +38,11 @@ def grouped(records: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
     """Yield the records of a file, lines of sessions as one record each."""
     sessions: dict[tuple[str, ...], list[Event]] = {}
     roots: dict[str, str] = {}
-    for place, record in records:
+    for location, record in records:
         if isinstance(record, dict) and (key := _key(record, roots)):
-            sessions.setdefault(key, []).append((place, record))
+            sessions.setdefault(key, []).append((location, record))
         else:
-            yield place, record
+            yield location, record
     for (client, *_), events in sessions.items():
         if any("message" in event or "payload" in event for _, event in events):
             yield events[0][0], SessionLog(client=client, events=tuple(events))
@@ -71,8 +71,8 @@ def from_claude_code(record: Any) -> Conversation:
     replies: dict[str, int] = {}
     usages: dict[str, Usage | None] = {}
     models: list[str] = []
-    for place, event in _active(record.events):
-        value, where = object_of(event.get("message")), f"line {place.rpartition(':')[2]}"
+    for location, event in _active(record.events):
+        value, where = object_of(event.get("message")), f"line {location.rpartition(':')[2]}"
         attached = object_of(event.get("attachment"))
         if attached.get("type") == "queued_command":  # typed while the model worked
             value = {"role": "user", "content": attached.get("prompt")}
@@ -114,11 +114,11 @@ def _active(events: tuple[Event, ...]) -> Iterator[Event]:
         branch.add(leaf)
         leaf = parents.get(leaf)
     replies = {_reply(event) for _, event in events if str(event["uuid"]) in branch} - {None}
-    for place, event in events:
+    for location, event in events:
         if _reply(event) in replies or _answers(event) and str(event.get("parentUuid")) in branch:
             branch.add(str(event["uuid"]))
         if str(event["uuid"]) in branch:
-            yield place, event
+            yield location, event
 
 
 def _reply(event: Mapping[str, Any]) -> str | None:
@@ -134,13 +134,12 @@ def from_codex(record: Any) -> Conversation:
     """Return a session of Codex as a conversation. Raises BadRecord."""
     if not isinstance(record, SessionLog):
         raise BadRecord("no session log of Codex: its lines have timestamp, type and payload")
-    told = [_spoken(event) for _, event in record.events]
-    spoken = tuple(text for text in told if text)
+    spoken = tuple(filter(None, (_spoken(event) for _, event in record.events)))
     system: tuple[Message, ...] = ()
     items: list[tuple[str, Any]] = []
     model, usage = None, None
-    for place, event in record.events:
-        kind, payload, where = event["type"], event["payload"], f"line {place.rpartition(':')[2]}"
+    for location, event in record.events:
+        kind, payload, where = event["type"], event["payload"], f"line {location.rpartition(':')[2]}"
         if kind == "response_item":
             items.append((where, _own(payload, spoken)))
         elif kind == "session_meta":

@@ -1,7 +1,7 @@
 """SWE-agent's `.traj` files: one run of an agent on an issue, with its history of messages.
 
-The history is what the model was told and said, so it is read; `trajectory`, its commands and their output, stands in
-where a file has no history. Demonstrations and the messages of other agents (a summariser's) are left out. That a patch
+The history is what the model read and wrote; `trajectory`, its commands and their output, stands in where a file has
+no history. Demonstrations and the messages of other agents (a summariser's) are left out. That a patch
 was submitted says nothing of whether it is right, so no outcome is claimed.
 """
 
@@ -32,12 +32,12 @@ def from_sweagent(record: Any) -> Conversation:
         message for message in require(fields.get("history") or [], list, "history") if not _is_demonstration(message)
     ]
     acting = next((m.get("agent") for m in history if isinstance(m, dict) and m.get("role") == "assistant"), None)
-    told = [message for message in history if not isinstance(message, dict) or message.get("agent", acting) == acting]
-    if not any(isinstance(message, dict) and message.get("role") == "assistant" for message in told):
+    messages = [m for m in history if not isinstance(m, dict) or m.get("agent", acting) == acting]
+    if not any(isinstance(message, dict) and message.get("role") == "assistant" for message in messages):
         problem = first_text(fields, ("problem_statement",)) or ""
-        told = _of_steps(require(fields.get("trajectory"), list, "trajectory"), problem)
+        messages = _of_steps(require(fields.get("trajectory"), list, "trajectory"), problem)
     return Conversation(
-        messages=read_messages(list(map(_named, told))),
+        messages=read_messages(list(map(_named, messages))),
         task_id=first_text(fields, ("instance_id",)),
         model=first_text(fields, ("model", "model_name")),
         outcome=claimed_outcome({**info, **fields}),
