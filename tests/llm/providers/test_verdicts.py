@@ -49,7 +49,7 @@ def test_kinds_of_openai_lines(row: dict[str, Any], kind: str) -> None:
                     "error": {"type": "invalid_request_error", "message": "Your credit balance is too low"},
                 },
             },
-            "account",
+            "fatal",
         ),
         ({"type": "succeeded", "message": {"content": [], "stop_reason": "refusal"}}, "fatal"),
     ],

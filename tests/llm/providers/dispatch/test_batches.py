@@ -152,7 +152,7 @@ def test_a_refused_question_ends_its_conversation_alone(provider: str, name: str
 def test_a_batch_whose_every_line_failed(name: str, serve: Any, tmp_path: Path) -> None:
     with serve(Fault(name, at=1)) as emulator:
         assert play("openai", tmp_path, count=3, turns=1) == [["!final"]] * 3
-        assert not emulator.ledger().bills
+        assert [bill.mode for bill in emulator.ledger().bills] == ["sync"], "a plain question cleared the account"
 
 
 def test_validation_names_lines_and_the_others_are_sent_again(serve: Any, tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_validation_names_lines_and_the_others_are_sent_again(serve: Any, tmp_pa
         ("openai", Fault("archived"), "results are gone|can't be had"),
         ("anthropic", Fault("archived"), "results are gone|can't be had"),
         ("openai", Fault("credit_exhausted", on="create"), "see to the account"),
-        ("anthropic", Fault("credit_exhausted", on="create"), "see to the account"),
+        ("anthropic", Fault("credit_exhausted", on="create"), "credit balance is too low"),
         ("openai", Fault("401"), "see to the account or the key"),
         ("anthropic", Fault("401"), "see to the account or the key"),
     ],

@@ -16,6 +16,7 @@ from r2v.emulator import Emulator, Fault, Lifecycle, Timing
 from r2v.errors import EnvironmentFault
 from r2v.llm.providers.dispatch.preflight import Preflight
 from r2v.llm.providers.provider import ProviderFault
+from r2v.llm.types import Request
 from r2v.llm.waves import Waves
 from tests.llm.talk import converse, environment, play, remote
 
@@ -115,13 +116,18 @@ def test_a_passing_fault_is_tried_again(provider: str, served: Serve, tmp_path: 
 def test_a_model_that_refuses_so_short_a_reply_has_looked_at_everything_else(
     served: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def refused(self: Preflight, question: Any) -> ProviderFault:
-        return ProviderFault("400: max_tokens or model output limit was reached", kind="fatal", status=400)
+    asked, ask = [], Preflight._call
 
-    monkeypatch.setattr(Preflight, "_call", refused)
+    async def refuse_short(self: Preflight, question: Request) -> ProviderFault | None:
+        asked.append(question.max_tokens)
+        if len(asked) == 1:
+            return ProviderFault("400: max_tokens or model output limit was reached", kind="fatal", status=400)
+        return await ask(self, question)
+
+    monkeypatch.setattr(Preflight, "_call", refuse_short)
     with served() as emulator:
         play("openai", tmp_path, count=2, turns=1, preflight=True)
-        assert len(emulator.ledger().bills) == 2
+        assert len(emulator.ledger().bills) == 3 and asked[0] < asked[1], "asked again with the run's own limit"
 
 
 def test_a_cap_holds_for_it_too(served: Serve, tmp_path: Path) -> None:

@@ -88,7 +88,11 @@ def test_money_is_written_to_ten_decimals() -> None:
 
 def test_a_failure_is_billed_and_only_one_for_good_is_a_refusal() -> None:
     request = request_of("a")
-    for kind, refused in (("retry", {}), ("fatal", {request.identity: "too long"}), ("account", {})):
+    for kind, refused in (
+        ("retry", {}),
+        ("fatal", {request.identity: RequestVerdict(kind="fatal", reason="too long")}),
+        ("account", {}),
+    ):
         verdict = RequestVerdict(kind=kind, reason="too long")  # type: ignore[arg-type]
         row = result_row(request, verdict, 0.125, None)
         assert row["row"] == "failed"
