@@ -8,6 +8,7 @@ request's tools makes a call of a text: prose that happens to hold JSON stays pr
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping
@@ -36,36 +37,44 @@ _THOUGHT = re.compile(
 )
 _OPEN_THOUGHT = re.compile(r"\A(.*?)</(?:think|thinking|thought|seed:think)>", re.S)
 """A thought whose opening mark stood at the end of the prompt."""
+_MARKS = (
+    (re.compile(r"\Aanalysis(.*?)assistantfinal", re.S), r"<|channel|>analysis<|message|>\1<|end|>"),
+    (
+        re.compile(r"\Aanalysis(.*?)assistantcommentary (to=[\w.-]+)[ \w]*(?={)", re.S),
+        r"<|channel|>analysis<|message|>\1<|end|><|channel|>commentary \2<|message|>",
+    ),
+    (re.compile(r"<\|open\|>([^<]*)<\|sep\|>"), r"<\1>"),
+    (re.compile(r"<\|close\|>(\w+)<\|sep\|>"), r"</\1>"),
+    (re.compile(r"\]<\]minimax\[>\[|\uff5cDSML\uff5c"), ""),
+)
+"""Marks of gpt-oss that a server stripped, of Kimi K3, MiniMax M3 and DeepSeek V3.2 -> those that others use too."""
 _HARMONY = re.compile(r"<\|(?:start|channel|constrain|message|end|return|call)\|>")
 _HARMONY_CALL = re.compile(
-    r"(?:<\|start\|>assistant)?\s*(?:<\|channel\|>\w+\s+)?to=([\w.-]+)[^{<]*(?:<\|constrain\|>\w*|<\|channel\|>\w+|"
-    r"\s|code|json)*<\|message\|>(.*?)(?:<\|call\|>|<\|end\|>|<\|return\|>|\Z)",
+    r"to=([\w.-]+)[^{<]*(?:<\|(?:constrain|channel)\|>[^{<]*)*<\|message\|>"
+    r"(.*?)(?:<\|call\|>|<\|end\|>|<\|return\|>|\Z)",
     re.S,
 )
 _TAGGED = re.compile(
     r"<(tool_call|function_call|tool_use|action|toolcall)>(.*?)(?:</\1>|\Z)"
-    r"|<\|tool_call\|>(.*?)(?:<\|/?tool_call\|?>|<\|end_of_tool_call\|>|\Z)"
+    r"|<\|tool_call\|?>(.*?)(?:<\|?/?tool_call\|?>|<\|end_of_tool_call\|>|\Z)"
     r"|<\|tool_call_start\|>(.*?)(?:<\|tool_call_end\|>|\Z)|<\|python_tag\|>(.*?)(?:<\|eo[mt]_id\|>|\Z)"
-    r"|<\|START_ACTION\|>(.*?)(?:<\|END_ACTION\|>|\Z)|\[TOOL_CALLS?\](.*?)(?:\[/TOOL_CALLS?\]|</s>|\Z)",
+    r"|<\|START_ACTION\|>(.*?)(?:<\|END_ACTION\|>|\Z)|\[TOOL_CALLS?\](.*?)(?:\[/TOOL_CALLS?\]|(?=\[TOOL_CALLS?\])|</s>|\Z)",
     re.S,
 )
-_XML_CALL = re.compile(
-    r"<(?:function|invoke)(?:=\"?([\w.-]+)\"?|\s+name=\"([\w.-]+)\")\s*>(.*?)(?:</(?:function|invoke)>|\Z)", re.S
-)
+_XML_CALL = re.compile(r"<(function|invoke|call)(?:=\"?|\s+(?:name|tool)=\")([\w.-]+)[^>]*>(.*?)(?:</\1>|\Z)", re.S)
 _XML_ARGUMENT = re.compile(
-    r"<parameter(?:=\"?([\w.-]+)\"?|\s+name=\"([\w.-]+)\"[^>]*)>\n?(.*?)\n?(?:</parameter>|(?=<parameter)|\Z)", re.S
+    r"<(parameter|argument)(?:=\"?|\s+(?:name|key)=\")([\w.-]+)([^>]*)>\n?(.*?)\n?(?:</\1>|(?=<\1)|\Z)", re.S
 )
+_XML_CHILD = re.compile(r"<([\w.-]+)>(.*?)</\1>", re.S)
 _KEYED_ARGUMENT = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.S)
+_NAMED_OBJECT = re.compile(r"(?:call:)?([\w.-]+)\s*(?:\[ARGS\])?\s*(\{.*\})\Z", re.S)
 _NAMED_CALL = re.compile(
-    r"<\|tool_call_begin\|>\s*(?:functions\.)?([\w.-]+?)(?::\d+)?\s*<\|tool_call_argument_begin\|>(.*?)"
-    r"(?:<\|tool_call_end\|>|\Z)"
-    r"|<\uff5ctool\u2581call\u2581begin\uff5c>(?:function)?(?:<\uff5ctool\u2581sep\uff5c>)?([\w.-]+)"
+    r"(?<![\w.-])([\w.-]+)(?::\d+)?\s*<\|tool_call_argument_begin\|>(.*?)(?:<\|tool_call_end\|>|<\|tool_calls_section_end\|>|\Z)"
+    r"|<\uff5ctool\u2581call\u2581begin\uff5c>(?:function<\uff5ctool\u2581sep\uff5c>)?([\w.-]+)"
     r"(?:\s*```json\s*|<\uff5ctool\u2581sep\uff5c>)(.*?)(?:```)?\s*(?:<\uff5ctool\u2581call\u2581end\uff5c>|\Z)",
     re.S,
 )
 _FENCE = re.compile(r"```[\w-]*\s*\n(.*?)(?:\n\s*```|\Z)", re.S)
-_PYTHON_CALL = re.compile(r"\A\[?\s*([A-Za-z_][\w.]*)\s*\((.*)\)\s*\]?\Z", re.S)
-_KEYWORD = re.compile(r"([A-Za-z_]\w*)\s*=\s*(\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|[^,()]+)\s*(?:,|\Z)")
 _NAMES = ("name", "tool_name", "function_name", "function", "tool", "action", "recipient_name")
 _ARGUMENTS = ("arguments", "parameters", "args", "input", "tool_input", "action_input", "kwargs")
 _WRAPPERS = ("action", "function", "tool_call", "function_call", "tool_calls", "call", "calls", "actions", "tool_uses")
@@ -74,10 +83,10 @@ _WRAPPERS = ("action", "function", "tool_call", "function_call", "tool_calls", "
 def read_actions(message: Message, tools: Collection[str]) -> Actions:
     """The actions in a reply, where there are tools to call: their names. Without tools, its text alone."""
     thought, text = split_thought(_words(message))
-    thought = "\n".join(part for part in (message.thought, thought) if part)
+    thought = "\n".join(filter(None, (message.thought, thought)))
     if message.calls:
         lines = tuple(_renamed(call, tools).line for call in message.calls)
-        return Actions(lines=lines, text="\n".join(lines), thought="\n".join(part for part in (thought, text) if part))
+        return Actions(lines=lines, text="\n".join(lines), thought="\n".join(filter(None, (thought, text.strip()))))
     if not tools:
         return Actions(text=text, thought=thought)
     if (plain := _plain(text, tools)) is not None:
@@ -93,11 +102,13 @@ def read_actions(message: Message, tools: Collection[str]) -> Actions:
 def _words(message: Message) -> str:
     if isinstance(message.content, str):
         return message.content
-    return "\n".join(part.text for part in message.parts if isinstance(part, (Text, Refusal)))
+    return "".join(part.text for part in message.parts if isinstance(part, (Text, Refusal)))
 
 
 def split_thought(text: str) -> tuple[str, str]:
     """A text as (thought, the rest): thoughts that a server left in it between their marks."""
+    for mark, common in _MARKS:
+        text = mark.sub(common, text)
     thoughts = list[str]()
 
     def take(match: re.Match[str]) -> str:
@@ -145,7 +156,7 @@ def _name(text: object, tools: Collection[str]) -> str | None:
     bare = text.partition("<|")[0].strip()
     if bare in tools:
         return bare
-    return next((end for mark in (".", ":", "/", "__") if (end := bare.rpartition(mark)[2]) in tools), None)
+    return next((end for mark in (".", ":") if (end := bare.rpartition(mark)[2]) in tools), None)
 
 
 def _renamed(call: ToolCall, tools: Collection[str]) -> ToolCall:
@@ -167,18 +178,16 @@ def _call_of(value: Any, tools: Collection[str], deep: int = 0) -> Iterator[Tool
             continue
         given = [value[word] for word in _ARGUMENTS if word in value]
         rest = {word: item for word, item in value.items() if word != key}
-        beside = rest.keys() - set(_ARGUMENTS) - {"id", "type", "index", "call_id"}
-        arguments = given[0] if given and not beside else _without_nulls(rest)
-        yield _call(name, arguments)
+        flat = not given or key == "tool" and len(rest) > 1  # R2V's own form has arguments beside the name
+        yield _call(name, _without_nulls(rest) if flat else given[0])
         return
     for key in _WRAPPERS:
-        if isinstance(value.get(key), (dict, list)):
-            yield from _call_of(value[key], tools, deep + 1)
+        inner = value.get(key)
+        if isinstance(inner, dict):
+            inner = {word: value[word] for word in _ARGUMENTS if word in value} | inner
+        if isinstance(inner, (dict, list)):
+            yield from _call_of(inner, tools, deep + 1)
             return
-    if len(value) == 1:  # {"get": {"id": "r2"}}
-        ((key, inner),) = value.items()
-        if (name := _name(key, tools)) is not None and isinstance(inner, dict):
-            yield _call(name, inner)
 
 
 def _without_nulls(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -187,54 +196,62 @@ def _without_nulls(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _call(name: str, arguments: Any) -> ToolCall:
-    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False, default=str)
     return ToolCall(name=name, arguments=text)
 
 
 def _tagged(text: str, tools: Collection[str]) -> Iterator[ToolCall]:
-    """Calls between marks: Hermes and Qwen, Llama, Mistral, Granite, Command, GLM."""
+    """Calls between marks: Hermes and Qwen, Llama, Mistral, Granite, Command, GLM, Gemma, LFM."""
     for match in _TAGGED.finditer(text):
-        inner = next((group for group in match.groups()[1:] if group), match[0] if match[1] is None else "").strip()
-        yield from _inner_calls(inner, tools)
+        yield from _inner_calls(next(filter(None, match.groups()[1:]), "").strip(), tools)
 
 
 def _inner_calls(inner: str, tools: Collection[str]) -> Iterator[ToolCall]:
     value = _json(_unfenced(inner))
     if value is not None:
         yield from _call_of(value, tools)
-    elif pairs := _KEYED_ARGUMENT.findall(inner):  # GLM: the name, then keys and values
-        if (name := _name(inner.partition("<")[0].strip(), tools)) is not None:
-            yield _call(name, {key.strip(): _value(item) for key, item in pairs})
-    elif match := re.match(r"\s*([\w.-]+)\s*(?:\[ARGS\])?\s*(\{.*\})\s*\Z", inner, re.S):  # Mistral: name{...}
-        if (name := _name(match[1], tools)) is not None:
-            yield _call(name, match[2])
-    elif xml := list(_xml(inner, tools)):
-        yield from xml
+    elif (name := _name(inner.partition("<")[0], tools)) is not None:  # GLM: the name, then keys and values
+        yield _call(name, {key.strip(): _value(item) for key, item in _KEYED_ARGUMENT.findall(inner)})
+    elif (match := _NAMED_OBJECT.match(inner)) and (name := _name(match[1], tools)) is not None:  # Mistral, Gemma
+        yield _call(name, _quoted(match[2]))
+    elif calls := list(_xml(inner, tools)) or [call for found in _objects(inner) for call in _call_of(found, tools)]:
+        yield from calls
     else:
-        values = [call for found in _objects(inner) for call in _call_of(found, tools)]
-        yield from values or _python(inner, tools)
+        yield from _python(inner, tools)
+
+
+def _quoted(text: str) -> str:
+    """Gemma's objects as JSON: names get their quotes, and its mark for a quote becomes one."""
+    pieces = text.split('<|"|>')
+    if _json(text) is None:
+        pieces[::2] = [re.sub(r"([{,]\s*)([A-Za-z_]\w*)\s*:", r'\1"\2":', piece) for piece in pieces[::2]]
+        pieces[1::2] = [json.dumps(piece, ensure_ascii=False) for piece in pieces[1::2]]
+    return "".join(pieces)
 
 
 def _xml(text: str, tools: Collection[str]) -> Iterator[ToolCall]:
-    """`<function=get><parameter=id>r2</parameter></function>`, and Anthropic's and MiniMax's `<invoke name="get">`."""
-    for match in _XML_CALL.finditer(text):
-        name = _name(match[1] or match[2], tools)
-        if name is None:
+    """`<function=get><parameter=id>r2</parameter></function>`, `<invoke name="get">` and their kin."""
+    for _, named, inner in _XML_CALL.findall(text):
+        if (name := _name(named, tools)) is None:
             continue
-        pairs = _XML_ARGUMENT.findall(match[3])
-        yield _call(name, {key or named: _value(item) for key, named, item in pairs} if pairs else match[3].strip())
+        pairs = {
+            key: value if 'string="true"' in kind or 'type="string"' in kind else _value(value)
+            for _, key, kind, value in _XML_ARGUMENT.findall(inner)
+        } or {key: _value(value) for key, value in _XML_CHILD.findall(inner)}
+        yield _call(name, pairs or inner.strip())
 
 
 def _named(text: str, tools: Collection[str]) -> Iterator[ToolCall]:
     """Calls with the name between marks: Kimi, DeepSeek."""
-    for kimi, given, deepseek, arguments in _NAMED_CALL.findall(text):
-        if (name := _name(kimi or deepseek, tools)) is not None:
-            yield _call(name, (given or arguments).strip())
+    for match in _NAMED_CALL.finditer(text):
+        named, arguments = filter(None, match.groups())
+        if (name := _name(named, tools)) is not None:
+            yield _call(name, arguments.strip())
 
 
 def _harmony(text: str, tools: Collection[str]) -> Iterator[ToolCall]:
     """gpt-oss: `<|channel|>commentary to=functions.get <|constrain|>json<|message|>{...}`."""
-    for named, arguments in _HARMONY_CALL.findall(text):
+    for named, arguments in _HARMONY_CALL.findall(text) if "<|message|>" in text else ():
         if (name := _name(named, tools)) is not None:
             yield _call(name, arguments.strip())
 
@@ -252,12 +269,21 @@ def _bare(text: str, tools: Collection[str]) -> Iterator[ToolCall]:
 
 
 def _python(text: str, tools: Collection[str]) -> Iterator[ToolCall]:
-    """`get(id="r2")`, the whole text, as Llama and Gemma write calls."""
-    match = _PYTHON_CALL.match(_HARMONY.sub("", _unfenced(text)))
-    if match is not None and (name := _name(match[1], tools)) is not None:
-        arguments = {key: _value(value) for key, value in _KEYWORD.findall(match[2])}
-        if arguments or not match[2].strip():
-            yield _call(name, arguments)
+    """`get(id="r2")`, the whole text, in a list or in `print`, as Llama, Gemma and LFM write calls."""
+    try:
+        tree = ast.parse(_unfenced(text), mode="eval")
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and (name := _name(ast.unparse(node.func), tools)) and not node.args:
+            yield _call(name, {word.arg: _literal(word.value) for word in node.keywords if word.arg})
+
+
+def _literal(node: ast.expr) -> Any:
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, TypeError):
+        return _value(ast.unparse(node))
 
 
 def _react(text: str, tools: Collection[str]) -> Iterator[ToolCall]:
@@ -274,8 +300,6 @@ _FORMS = (_harmony, _named, _tagged, _xml, _fenced, _bare, _react, _python)
 def _value(text: str) -> Any:
     """An argument written as text: JSON where it is a number, a list, an object or a quoted text, else itself."""
     stripped = text.strip()
-    if len(stripped) >= 2 and stripped[0] == stripped[-1] == "'":
-        return stripped[1:-1]
     value = _json({"True": "true", "False": "false", "None": "null"}.get(stripped, stripped))
     return text if value is None and stripped not in ("None", "null") else value
 
@@ -287,5 +311,7 @@ def _objects(text: str) -> Iterator[Any]:
         try:
             value, start = decoder.raw_decode(text, opening.start())
             yield value
-        except (ValueError, RecursionError):
+        except ValueError:
             start = opening.start() + 1
+        except RecursionError:
+            return

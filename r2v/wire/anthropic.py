@@ -12,7 +12,7 @@ from typing import Any
 
 from r2v.wire.chat import NotThisFormat, pieces
 from r2v.wire.errors import read_error
-from r2v.wire.exchange import Finish, Usage, WireReply, WireRequest, mapping, usage_of
+from r2v.wire.exchange import Finish, Usage, WireReply, WireRequest, usage_of
 from r2v.wire.message import (
     Message,
     Part,
@@ -25,6 +25,7 @@ from r2v.wire.message import (
     ToolResult,
     ToolSpec,
     Unknown,
+    mapping,
 )
 from r2v.wire.sse import Event, write_event
 
@@ -188,7 +189,7 @@ def read_tool(value: Any) -> Tool:
         name=str(tool["name"]),
         description=str(tool.get("description") or ""),
         parameters=dict(tool["input_schema"]),
-        extra={name: item for name, item in tool.items() if name not in known},
+        extra={name: item for name, item in tool.items() if name not in known or not item},
     )
 
 

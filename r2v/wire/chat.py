@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from r2v.wire.errors import WireError, read_error
-from r2v.wire.exchange import Finish, Usage, WireReply, WireRequest, mapping, usage_of
+from r2v.wire.exchange import Finish, Usage, WireReply, WireRequest, usage_of
 from r2v.wire.message import (
     Message,
     Part,
@@ -29,6 +29,7 @@ from r2v.wire.message import (
     ToolResult,
     ToolSpec,
     Unknown,
+    mapping,
 )
 from r2v.wire.sse import DONE, Event, write_event
 
@@ -45,14 +46,18 @@ _ROLES: dict[str, Role] = {
     "tool": "tool",
     "function": "tool",
 }
-_THOUGHTS = ("reasoning_content", "reasoning")
+_THOUGHTS = ("reasoning_content", "reasoning", "thinking")
 _REQUEST = ("model", "messages", "tools")
 _FINISH: dict[str, Finish] = {
     "length": "length",
     "max_tokens": "length",
+    "model_length": "length",
     "content_filter": "refusal",
     "refusal": "refusal",
+    "sensitive": "refusal",
     "error": "error",
+    "network_error": "error",
+    "insufficient_system_resource": "error",
 }
 
 
@@ -91,12 +96,11 @@ def read_message(value: Any, where: str = "message") -> Message:
     if fields["role"] == "function":
         extra["role"] = "function"
     if role == "tool":
-        ids = extra.pop("tool_call_id", None)
-        result = ToolResult(call_id=ids if isinstance(ids, str) else "", content=_plain(content))
-        if ids is None:
-            extra["tool_call_id"] = None
+        call_id = extra.get("tool_call_id")
+        named = isinstance(call_id, str) and bool(call_id)
+        result = ToolResult(call_id=extra.pop("tool_call_id") if named else "", content=_plain(content))
         return Message(role=role, content=(result,), extra=extra)
-    parts = list(_assistant_parts(extra, where)) if role == "assistant" else []
+    parts = list(_assistant_parts(extra)) if role == "assistant" else []
     if not parts:
         if content is None or role == "assistant" and not isinstance(content, str):
             extra["content"] = None if content is None else "parts"
@@ -121,7 +125,7 @@ def _plain(content: str | tuple[Part, ...] | None) -> str | tuple[Text | Unknown
     return tuple(part for part in content if isinstance(part, (Text, Unknown)))
 
 
-def _assistant_parts(extra: Json, where: str) -> Iterator[Part]:
+def _assistant_parts(extra: Json) -> Iterator[Part]:
     """Thoughts, calls and refusal of an assistant's message; their fields are taken out of `extra`."""
     for name in _THOUGHTS:
         if isinstance(extra.get(name), str) and extra[name]:
@@ -131,23 +135,22 @@ def _assistant_parts(extra: Json, where: str) -> Iterator[Part]:
     if isinstance(calls, list) and calls:
         del extra["tool_calls"]
         for call in calls:
-            yield read_call(call, where)
+            yield read_call(call)
     elif isinstance(extra.get("function_call"), Mapping):
-        yield read_call({"function": extra.pop("function_call"), "oldest": True}, where)
+        yield read_call({"function": extra.pop("function_call"), "oldest": True})
     if isinstance(extra.get("refusal"), str) and extra["refusal"]:
         yield Refusal(text=extra.pop("refusal"))
 
 
-def read_call(value: Any, where: str = "tool call") -> ToolCall:
-    """One tool call, of a function or of a custom tool. Raises NotThisFormat."""
+def read_call(value: Any) -> ToolCall:
+    """One tool call, of a function or of a custom tool; one without a name stays a call, which then fails."""
     call = mapping(value)
     custom = call.get("type") == "custom"
     inner = mapping(call.get("custom" if custom else "function")) or call
     name, arguments = inner.get("name"), inner.get("input" if custom else "arguments")
-    if not isinstance(name, str) or not name:
-        raise NotThisFormat(f"{where}: a tool call without a name")
-    extra: Json = {key: item for key, item in call.items() if key not in ("id", "function", "custom", "name")}
-    more = {key: item for key, item in inner.items() if key not in ("name", "arguments", "input")}
+    own = ("name", "input" if custom else "arguments")
+    extra: Json = {key: item for key, item in call.items() if key not in ("id", "function", "custom", *own)}
+    more = {key: item for key, item in inner.items() if key not in own}
     if more and inner is not call:
         extra["function"] = more
     if not isinstance(arguments, str):
@@ -155,7 +158,11 @@ def read_call(value: Any, where: str = "tool call") -> ToolCall:
         arguments = json.dumps({} if arguments is None else arguments, ensure_ascii=False)
     call_id = call.get("id")
     return ToolCall(
-        name=name, arguments=arguments, id=call_id if isinstance(call_id, str) else "", custom=custom, extra=extra
+        name=name if isinstance(name, str) else "",
+        arguments=arguments,
+        id=call_id if isinstance(call_id, str) else "",
+        custom=custom,
+        extra=extra,
     )
 
 
@@ -182,8 +189,8 @@ def read_part(value: Any, where: str = "part") -> Part:
         return Refusal(
             text=value["refusal"], extra={name: rest[name] for name in rest if name != "refusal"} | {"part": 1}
         )
-    if value.get("type") == "thinking":  # Mistral nests parts in it
-        inner = value.get("thinking")
+    if value.get("type") in ("thinking", "reasoning"):  # Mistral and Databricks nest parts in it
+        inner = value.get("thinking", value.get("summary"))
         words = inner if isinstance(inner, str) else "".join(str(mapping(part).get("text", "")) for part in inner or ())
         return Thinking(text=words, extra={"value": value})
     return Unknown(value=dict(value))
@@ -196,8 +203,8 @@ def write_message(message: Message) -> Json:
     if message.role == "tool":
         result = next((part for part in message.parts if isinstance(part, ToolResult)), ToolResult(call_id=""))
         content: Any = result.content if isinstance(result.content, str) else [write_part(p) for p in result.content]
-        named = {} if "tool_call_id" in extra or role == "function" else {"tool_call_id": result.call_id}
-        return {"role": role, "content": content, **named, **_without_null_id(extra)}
+        named = {"tool_call_id": result.call_id} if result.call_id else {}
+        return {"role": role, "content": content, **named, **extra}
     if isinstance(message.content, str):
         return {"role": role, "content": message.content, **extra}
     written: Json = {"role": role, "content": _written_content(message, extra)}
@@ -212,10 +219,6 @@ def write_message(message: Message) -> Json:
     elif calls:
         written["tool_calls"] = [write_call(call) for call in calls]
     return written | extra
-
-
-def _without_null_id(extra: Json) -> Json:
-    return {name: item for name, item in extra.items() if name != "tool_call_id" or item is not None}
 
 
 def _written_content(message: Message, extra: Json) -> Any:
@@ -263,7 +266,7 @@ def read_tool(value: Any) -> Tool:
         return Unknown(value=dict(tool))
     known = ("name", "description", "parameters")
     extra: Json = {key: item for key, item in tool.items() if key not in ("type", "function")}
-    more = {key: item for key, item in inner.items() if key not in known or item is None}
+    more = {key: item for key, item in inner.items() if key not in known or not item}
     return ToolSpec(
         name=str(inner["name"]),
         description=str(inner.get("description") or ""),
@@ -286,22 +289,23 @@ def write_tool(tool: Tool) -> Json:
 def read_reply(body: Any) -> WireReply:
     """The reply in an answer of status 200. Raises NotThisFormat where it is none, and no error either."""
     fields = mapping(body)
-    choice = mapping(next(iter(fields.get("choices") or ()), None))
-    failed = fields.get("error") or choice.get("error")
-    value = choice.get("message") or choice.get("delta") or fields.get("message")
+    choice, *others = map(mapping, fields.get("choices") or ({},))
+    value = choice.get("message") or fields.get("message")
+    more = [call for other in others for call in mapping(other.get("message")).get("tool_calls") or ()]
+    if more:  # Copilot puts each call of Claude's into a choice of its own
+        value = {**mapping(value), "tool_calls": [*(mapping(value).get("tool_calls") or ()), *more]}
+    envelope = mapping(fields.get("base_resp"))  # MiniMax
+    failed = fields.get("error") or choice.get("error") or (envelope if envelope.get("status_code") else None)
     error = read_error(None, {"error": failed}) if failed else None
-    if not isinstance(value, Mapping):
-        if isinstance(choice.get("text"), str):  # the completions endpoint, or a server that mixes both up
-            value = {"content": choice["text"]}
-        elif error is None and not choice:
-            raise NotThisFormat(f"no choices in it; it has {', '.join(map(str, fields)) or 'nothing'}"[:200])
+    if not isinstance(value, Mapping) and error is None:
+        raise NotThisFormat(f"no choices in it; it has {', '.join(map(str, fields)) or 'nothing'}"[:200])
     message = read_message({"role": "assistant", **mapping(value)} | {"role": "assistant"}, "the reply")
     reason = choice.get("finish_reason") or fields.get("done_reason")
     finish = _FINISH.get(str(reason).lower(), "stop")
     if any(isinstance(part, Refusal) for part in message.parts):
         finish = "refusal"
     if finish == "error" and error is None:
-        error = WireError(codes=("server_error",), message="the reply broke off (finish_reason error)")
+        error = WireError(codes=("server_error",), message=f"the reply broke off (finish_reason {reason})")
     known = ("id", "model", "choices", "usage", "error")
     return WireReply(
         message=message,
@@ -364,7 +368,7 @@ def read_stream(events: Iterable[Event]) -> WireReply:
     """The reply that a stream adds up to, as `read_reply` reads it; a stream that ends early is an error."""
     head: Json = {}
     message: Json = {}
-    calls: dict[int, Json] = {}
+    calls: list[Json] = []
     reason, usage, ended, error = None, None, False, None
     for event in events:
         chunk = event.json
@@ -373,35 +377,57 @@ def read_stream(events: Iterable[Event]) -> WireReply:
             continue
         error = error or chunk.get("error")
         head = head or {"id": chunk.get("id"), "model": chunk.get("model")}
-        usage = chunk.get("usage") or usage
         choice = mapping(next(iter(chunk.get("choices") or ()), None))
+        usage = chunk.get("usage") or choice.get("usage") or usage
         reason = choice.get("finish_reason") or reason
         for name, value in mapping(choice.get("delta")).items():
             if name == "tool_calls":
                 for call in value or ():
                     _add_call(calls, call)
-            elif isinstance(value, str) and name != "role":
-                message[name] = (message.get(name) or "") + value
-            elif value is not None:
-                message[name] = value
+            elif name != "role":
+                message[name] = _added(message.get(name), value)
     if calls:
-        message["tool_calls"] = [calls[index] for index in sorted(calls)]
+        message["tool_calls"] = [{name: item for name, item in call.items() if name != "index"} for call in calls]
     if reason is None and error is None and not ended:
         error = {"code": "server_error", "message": "the stream ended before its end"}
     body = {**head, "choices": [{"message": message, "finish_reason": reason}], "usage": usage}
     return read_reply(body | ({"error": error} if error else {}))
 
 
-def _add_call(calls: dict[int, Json], delta: Mapping[str, Any]) -> None:
-    index = delta.get("index")
-    place = index if isinstance(index, int) else len(calls)
-    call = calls.setdefault(place, {"function": {"name": "", "arguments": ""}})
-    call |= {name: item for name, item in delta.items() if name not in ("index", "function") and item}
-    for name, text in mapping(delta.get("function")).items():
-        if isinstance(text, str):
-            call["function"][name] = call["function"].get(name, "") + text
-        elif text is not None:
-            call["function"][name] = text
+def _added(field: Any, piece: Any) -> Any:
+    """A field with its next piece: texts and lists grow, and parts of one type that follow each other are one."""
+    if isinstance(field, str) and isinstance(piece, str):
+        return field + piece
+    if isinstance(field, dict) and isinstance(piece, dict):
+        return field | {name: item if name == "type" else _added(field.get(name), item) for name, item in piece.items()}
+    if isinstance(field, list) or isinstance(piece, list):
+        parts = _parts_of(field)
+        for part in _parts_of(piece):
+            last = parts[-1] if parts else None
+            joined = isinstance(last, dict) and isinstance(part, dict) and last.get("type") == part.get("type")
+            parts[len(parts) - joined :] = [_added(last, part) if joined else part]
+        return parts
+    return field if piece is None else piece
+
+
+def _parts_of(content: Any) -> list[Any]:
+    return list(content) if isinstance(content, list) else [{"type": "text", "text": content}] if content else []
+
+
+def _add_call(calls: list[Json], delta: Mapping[str, Any]) -> None:
+    """Add a piece to its call. Servers give each call the index 0, or none; or each piece another id, or the name: a
+    call begins with a name that has an id, or an index, of its own."""
+    kind = "custom" if "custom" in delta else "function"
+    index, inner = delta.get("index"), mapping(delta.get(kind))
+    name = inner.get("name") or ""
+    call = next((call for call in reversed(calls) if index is None or call["index"] == index), None)
+    if call is None or name and (index is None or delta.get("id") and delta["id"] != call.get("id")):
+        call = {"index": index, kind: {"name": ""}}
+        calls.append(call)
+    for field, item in delta.items():
+        if field != kind and item and not call.get(field):
+            call[field] = item
+    call[kind] = _added(call[kind], {**inner, "name": "" if name == call[kind]["name"] else name})
 
 
 def write_stream(reply: WireReply, created: int, *, with_usage: bool) -> Iterator[bytes]:
@@ -423,10 +449,10 @@ def write_stream(reply: WireReply, created: int, *, with_usage: bool) -> Iterato
                 yield chunk({"content": piece})
         elif isinstance(part, ToolCall):
             written = write_call(part)
-            opening = {**written, "index": index, "function": {**written["function"], "arguments": ""}}
-            yield chunk({"tool_calls": [opening]})
+            kind, field = ("custom", "input") if part.custom else ("function", "arguments")
+            yield chunk({"tool_calls": [{**written, "index": index, kind: {**written[kind], field: ""}}]})
             for piece in pieces(part.arguments):
-                yield chunk({"tool_calls": [{"index": index, "function": {"arguments": piece}}]})
+                yield chunk({"tool_calls": [{"index": index, kind: {field: piece}}]})
             index += 1
     yield chunk({}, finish_word(reply))
     if with_usage and reply.usage is not None:

@@ -13,24 +13,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from r2v.wire.message import mapping
+
 ErrorKind = Literal["retry", "refused", "filtered", "overflow", "account"]
 """retry: it may pass. refused: this request is refused, or nobody's is: who else is refused decides. filtered: the
 content is refused. overflow: the request is longer than the model's context. account: the key or the account may be
 at fault."""
 
-_RETRY = {
-    "rate_limit_exceeded", "rate_limit_error", "rate_limited", "requests", "tokens", "resource_exhausted",
-    "overloaded_error", "overloaded", "server_is_overloaded", "slow_down", "api_error", "server_error",
-    "internal_error", "internal_server_error", "internalservererror", "internal", "unavailable", "service_unavailable",
-    "timeout", "timeout_error", "request_timeout", "deadline_exceeded", "aborted", "conflict", "bad_gateway",
-    "batch_expired", "batch_cancelled", "expired", "canceled", "cancelled", "vector_store_timeout",
-}  # fmt: skip
 _ACCOUNT = {
     "insufficient_quota", "billing_error", "billing_not_active", "billing_hard_limit_reached", "account_deactivated",
     "authentication_error", "invalid_api_key", "permission_error", "permission_denied", "unauthenticated",
     "access_terminated", "insufficient_credits", "insufficient_balance", "budget_exceeded", "model_not_found",
     "deployment_not_found", "deploymentnotfound", "invalid_authentication", "account_on_hold",
-    "unsupported_country_region_territory", "organization_disabled",
+    "unsupported_country_region_territory", "organization_disabled", "auth_error", "api_key_invalid", "arrearage",
+    "exceeded_current_quota_error", "insufficient_balance_error", "insufficient_g1_credits_balance",
+    "1113", "1008",  # the balance is used up: Zhipu, MiniMax
 }  # fmt: skip
 _FILTERED = {
     "content_filter", "content_policy_violation", "responsibleaipolicyviolation", "invalid_prompt", "moderation",
@@ -42,7 +39,8 @@ _OVERFLOW = {
 }  # fmt: skip
 _OVERFLOW_WORDS = (
     "exceeds the available context size", "maximum context length", "context length", "prompt is too long",
-    "input is too long", "context window", "exceed_context_size", "maximum number of tokens",
+    "input is too long", "context window", "maximum number of tokens", "`max_new_tokens` must be <=",
+    "`inputs` must have less than",
 )  # fmt: skip
 """Servers that name no code say it in a sentence: the one kind that is told by words, and no wait depends on it."""
 
@@ -50,7 +48,7 @@ _OVERFLOW_WORDS = (
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WireError:
     """An error as it came. `status`: of HTTP, or as the body says it; None where neither does. `codes`: its code and
-    type, lower case. `retry_after`: seconds that the body asks for."""
+    type, lower case, numbers last. `retry_after`: seconds that the body asks for."""
 
     status: int | None = None
     codes: tuple[str, ...] = ()
@@ -68,12 +66,10 @@ class WireError:
         if codes & _OVERFLOW or self.status == 413 or self._says_overflow:
             return "overflow"
         if codes & _ACCOUNT or self.status in (401, 402, 403):
-            return "retry" if self.status == 429 and codes & _RETRY else "account"
-        if self.status is not None and 300 <= self.status < 500:
-            return "retry" if self.status in (408, 409, 425, 429) else "refused"
-        if codes & _RETRY or self.status is None or self.status >= 500:
-            return "retry" if codes & _RETRY or not self._says_invalid else "refused"
-        return "retry"
+            return "account"
+        if self.status is None:
+            return "refused" if any("invalid" in code or "not_found" in code for code in codes) else "retry"
+        return "retry" if self.status >= 500 or self.status in (408, 409, 425, 429) else "refused"
 
     @property
     def _says_overflow(self) -> bool:
@@ -82,14 +78,10 @@ class WireError:
         return may and any(words in text for words in _OVERFLOW_WORDS)
 
     @property
-    def _says_invalid(self) -> bool:
-        return self.status is None and any("invalid" in code or "not_found" in code for code in self.codes)
-
-    @property
     def line(self) -> str:
         """It in one line: status, code, message."""
         words = [str(self.status)] if self.status is not None else []
-        words += [code for code in self.codes[:1] if code != str(self.status)]
+        words += [code for code in self.codes if code != str(self.status)][:1]
         return ": ".join([*words, *([self.message] if self.message else [])]) or "an error without a message"
 
 
@@ -101,46 +93,39 @@ def read_error(status: int | None, body: Any, *, retry_after: float | None = Non
         try:
             body = json.loads(text)
         except (ValueError, RecursionError):
-            return WireError(status=status, message=text.strip(), retry_after=retry_after)
+            body = text.strip()
     while isinstance(body, list) and body:
         body = body[0]
-    if not isinstance(body, Mapping):
-        return WireError(status=status, message="" if body is None else str(body), retry_after=retry_after)
-    inner = body.get("error") or body.get("errors") or body
-    inner = inner[0] if isinstance(inner, Sequence) and not isinstance(inner, str) and inner else inner
-    fields: Mapping[str, Any] = inner if isinstance(inner, Mapping) else {"message": inner}
-    codes = [fields.get("code"), fields.get("type"), fields.get("status"), body.get("code"), body.get("status")]
-    details = [detail for detail in fields.get("details") or () if isinstance(detail, Mapping)]
-    message = next((fields[name] for name in ("message", "msg", "detail", "reason") if fields.get(name)), "")
-    if not message and fields is not body:
-        message = next((body[name] for name in ("message", "detail") if body.get(name)), "")
-    words = [code for code in codes if isinstance(code, str) and code and not code.isdecimal()]
-    numbers = [int(code) for code in codes if isinstance(code, (int, str)) and _is_status(code)]
-    metadata = fields.get("metadata") if isinstance(fields.get("metadata"), Mapping) else {}
-    inner_error = fields.get("innererror") if isinstance(fields.get("innererror"), Mapping) else {}
-    assert isinstance(metadata, Mapping) and isinstance(inner_error, Mapping)
-    if isinstance(inner_error.get("code"), str):
-        words.append(inner_error["code"])
+    fields = body if isinstance(body, Mapping) else {"error": body or ""}
+    inner = fields.get("error") or fields
+    inner = inner if isinstance(inner, Mapping) else {"message": inner}
+    message = next((inner[name] for name in _MESSAGES if inner.get(name)), "") or fields.get("message") or ""
+    message = message if isinstance(message, str) else json.dumps(message, ensure_ascii=False, default=str)
+    if message.startswith("{"):  # gateways put the error of the server behind them in theirs, as text
+        nested = read_error(status, message, retry_after=retry_after)
+        if nested.codes or nested.message != message:
+            return nested
+    details = [detail for detail in inner.get("details") or () if isinstance(detail, Mapping)]
+    moved = mapping(inner.get("provider_specific_fields"))  # by LiteLLM
+    verdict = mapping(inner.get("innererror")) or mapping(moved.get("innererror"))
+    codes = [part.get(name) for part in (inner, fields, verdict) for name in ("code", "type", "status", "status_code")]
+    words = [str(code).lower() for code in (*codes, *(detail.get("reason") for detail in details)) if code]
+    given = next((int(word) for word in words if word.isdecimal() and 400 <= int(word) < 600), None)
     return WireError(
-        status=status if status is not None and status >= 300 else next(iter(numbers), None),
-        codes=tuple(dict.fromkeys(word.lower() for word in words if word.lower() != "error")),
-        message=message if isinstance(message, str) else json.dumps(message, ensure_ascii=False, default=str),
-        filtered=any(key in metadata for key in ("reasons", "flagged_input")) or "content_filter_result" in inner_error,
+        status=status if status is not None and status >= 300 else given,
+        codes=tuple(dict.fromkeys(word for word in sorted(words, key=str.isdecimal) if word != "error")),
+        message=message,
+        filtered="content_filter_result" in verdict or not _VERDICTS.isdisjoint(mapping(inner.get("metadata"))),
         retry_after=retry_after if retry_after is not None else _retry_info(details),
     )
 
 
-def _is_status(code: object) -> bool:
-    return not isinstance(code, bool) and str(code).isdecimal() and 400 <= int(str(code)) < 600
+_MESSAGES = ("message", "msg", "detail", "status_msg")
+_VERDICTS = frozenset({"reasons", "flagged_input"})
+"""Fields with which OpenRouter says that a request was moderated."""
 
 
 def _retry_info(details: Sequence[Mapping[str, Any]]) -> float | None:
     """Seconds of Google's RetryInfo ("retryDelay": "13.4s")."""
-    for detail in details:
-        delay = detail.get("retryDelay")
-        if isinstance(delay, str) and delay.endswith("s"):
-            try:
-                return max(0.0, float(delay[:-1]))
-            except ValueError:
-                continue
-    return None
+    delays = [str(detail.get("retryDelay") or "").removesuffix("s") for detail in details]
+    return next((float(delay) for delay in delays if delay.replace(".", "", 1).isdecimal()), None)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from r2v.wire.errors import WireError
-from r2v.wire.message import Extra, Message, Tool, ToolSpec, Unknown, functions_of
+from r2v.wire.message import Extra, Message, Tool, ToolSpec, Unknown, functions_of, mapping
 
 Finish = Literal["stop", "length", "context", "refusal", "error"]
 """Why a reply ends: its maker was done, or called a tool; at the limit on its tokens; where the model's context ends;
@@ -66,9 +66,7 @@ class Usage:
 
 
 def whole_number(value: object) -> int | None:
-    """A token count as servers write it (50, 50.0, "50"); None for what is none."""
-    if isinstance(value, str) and value.strip().isdecimal():
-        return int(value)
+    """A token count as servers write it (50, 50.0); None for any other value."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e12:
         return None
     return int(value)
@@ -77,11 +75,6 @@ def whole_number(value: object) -> int | None:
 def first_number(fields: Mapping[str, Any], *names: str) -> int | None:
     """The first of these fields that holds a token count."""
     return next((number for name in names if (number := whole_number(fields.get(name))) is not None), None)
-
-
-def mapping(value: object) -> Mapping[str, Any]:
-    """The value where it is an object, else an empty one."""
-    return value if isinstance(value, Mapping) else {}
 
 
 def usage_of(value: object) -> Usage | None:
@@ -94,13 +87,12 @@ def usage_of(value: object) -> Usage | None:
     if not fields:
         return None
     details = mapping(fields.get("prompt_tokens_details")) or mapping(fields.get("input_tokens_details"))
-    prompt = first_number(fields, "prompt_tokens", "input_tokens", "prompt_eval_count")
+    # a prompt of no tokens is one that the server did not count
+    prompt = first_number(fields, "prompt_tokens", "input_tokens", "prompt_eval_count") or None
     output = first_number(fields, "completion_tokens", "output_tokens", "eval_count")
     total = whole_number(fields.get("total_tokens"))
-    if output is None and prompt is not None and total is not None and total >= prompt:
-        output = total - prompt
-    if prompt is None and output is not None and total is not None and total >= output:
-        prompt = total - output
+    if prompt is not None and total is not None and total >= prompt + (output or 0):
+        output = total - prompt  # some count thoughts beside the reply; the total, which is paid, has them
     if "cache_read_input_tokens" in fields or "cache_creation_input_tokens" in fields:
         return _messages_usage(fields, prompt, output)
     if prompt is None and output is None:
@@ -108,18 +100,21 @@ def usage_of(value: object) -> Usage | None:
     return Usage(
         input=prompt,
         output=output,
-        cached=first_number(details, "cached_tokens") or first_number(fields, "prompt_cache_hit_tokens") or 0,
+        cached=first_number(details, "cached_tokens")
+        or first_number(fields, "prompt_cache_hit_tokens", "cached_tokens")
+        or 0,
         write_5m=first_number(details, "cache_write_tokens") or 0,
     )
 
 
-def _messages_usage(fields: Mapping[str, Any], fresh: int | None, output: int | None) -> Usage:
+def _messages_usage(fields: Mapping[str, Any], prompt: int | None, output: int | None) -> Usage:
     read = whole_number(fields.get("cache_read_input_tokens")) or 0
     written = whole_number(fields.get("cache_creation_input_tokens")) or 0
     hour = whole_number(mapping(fields.get("cache_creation")).get("ephemeral_1h_input_tokens"))
     # without a breakdown, count all writes as the dearer kind: our requests ask for the one-hour cache
     hour = written if hour is None else min(hour, written)
-    prompt = None if fresh is None else fresh + read + written
+    if "prompt_tokens" not in fields:  # LiteLLM gives both formats' names, and all prompt tokens under Chat's
+        prompt = (prompt or 0) + read + written or None
     return Usage(input=prompt, output=output, cached=read, write_5m=written - hour, write_1h=hour)
 
 

@@ -8,12 +8,17 @@ a conversation, in which actions are stored and replayed. `extra` holds the fiel
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 Extra = dict[str, Any]
+
+
+def mapping(value: object) -> Mapping[str, Any]:
+    """The value where it is an object, else an empty one."""
+    return value if isinstance(value, Mapping) else {}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -217,7 +222,7 @@ def functions_of(tools: Iterable[Tool]) -> tuple[ToolSpec, ...]:
         for inner in tool.value.get("tools") or ():
             if isinstance(inner, dict) and inner.get("tools"):
                 flat += functions_of([Unknown(value=inner)])
-            elif isinstance(inner, dict) and isinstance(inner.get("name"), str):
+            elif isinstance(inner, dict) and inner.get("type", "function") == "function" and inner.get("name"):
                 described, parameters = inner.get("description"), inner.get("parameters")
                 flat.append(
                     ToolSpec(name=inner["name"], description=str(described or ""), parameters=dict(parameters or {}))

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from r2v.wire.chat import NotThisFormat, pieces, read_call, read_part
 from r2v.wire.errors import WireError, read_error
-from r2v.wire.exchange import Finish, Usage, WireReply, WireRequest, mapping, usage_of
+from r2v.wire.exchange import Finish, Usage, WireReply, WireRequest, usage_of
 from r2v.wire.message import (
     Message,
     Part,
@@ -25,6 +26,7 @@ from r2v.wire.message import (
     ToolResult,
     ToolSpec,
     Unknown,
+    mapping,
 )
 from r2v.wire.sse import Event, write_event
 
@@ -71,15 +73,11 @@ def read_item(value: Any, where: str = "item") -> Message:
     kind = item.get("type", "message")
     rest = {name: field for name, field in item.items() if name != "type"}
     if kind in _CALLS:
-        named = {name: field for name, field in rest.items() if name != "call_id"}
-        custom = _CALLS[kind]
-        call = read_call({**named, "type": "custom" if custom else "function", "id": item.get("call_id")}, where)
-        kept = {
-            name: field for name, field in named.items() if name not in ("name", "input" if custom else "arguments")
-        }
-        changed = {name: field for name, field in call.extra.items() if name == "arguments"}
-        part = ToolCall(name=call.name, arguments=call.arguments, id=call.id, custom=custom, extra=kept | changed)
-        return Message(role="assistant", content=(part,))
+        kind = "custom" if _CALLS[kind] else "function"
+        call = read_call({**item, "type": kind, "id": item.get("call_id")})
+        extra = {name: field for name, field in call.extra.items() if name not in ("type", "call_id")}
+        own_id = {"id": item["id"]} if "id" in item else {}
+        return Message(role="assistant", content=(replace(call, extra=own_id | extra),))
     if kind in _OUTPUTS:
         result = ToolResult(
             call_id=str(rest.pop("call_id", "")),
@@ -209,7 +207,7 @@ def read_tool(value: Any) -> Tool:
         name=str(tool["name"]),
         description=str(tool.get("description") or ""),
         parameters=dict(mapping(tool.get("parameters"))),
-        extra={name: field for name, field in tool.items() if name not in known or (name != "type" and field is None)},
+        extra={name: field for name, field in tool.items() if name not in known or not field},
     )
 
 
@@ -281,7 +279,8 @@ def write_reply(reply: WireReply, created: int) -> Json:
 def _output_items(reply: WireReply) -> list[Json]:
     """The items of a reply, each with an id and a status, as clients of this format expect them."""
     items = []
-    for number, item in enumerate(write_items(reply.message)):
+    parts = (_summarized(part) if isinstance(part, Thinking) else part for part in reply.message.parts)
+    for number, item in enumerate(write_items(replace(reply.message, content=tuple(parts)))):
         kind = item.get("type", "message")
         if kind == "message":
             if not item["content"]:
@@ -292,6 +291,12 @@ def _output_items(reply: WireReply) -> list[Json]:
         status = {} if kind == "reasoning" else {"status": "completed"}
         items.append({"type": kind, "id": f"{kind[:2]}_{reply.id}_{number}", **status} | item)
     return items
+
+
+def _summarized(thought: Thinking) -> Thinking:
+    """A thought with its words in a field of this format."""
+    words = {"summary": [{"type": "summary_text", "text": thought.text}]} if thought.text else {}
+    return replace(thought, extra=words | thought.extra)
 
 
 def write_usage(usage: Usage) -> Json:

@@ -57,7 +57,7 @@ def verdict_of_reply(reply: WireReply) -> RequestVerdict:
             kind=verdict.kind, reason=verdict.reason, outcome=verdict.outcome, own=verdict.own,
             tokens=tokens, billed=tokens is not None,
         )  # fmt: skip
-    said = "\n".join(part.text for part in reply.message.parts if isinstance(part, (Text, Refusal)) and part.text)
+    said = "".join(part.text for part in reply.message.parts if isinstance(part, (Text, Refusal)))
     if reply.finish == "refusal":
         reason = one_line(f"refused: {said or reply.extra.get('stop_reason') or 'by a content filter'}")
         return RequestVerdict(kind="fatal", reason=reason, outcome="refused", own=True, tokens=tokens)
