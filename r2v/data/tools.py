@@ -19,7 +19,7 @@ from r2v.data.schema import from_dict, parse_json
 from r2v.errors import InputError
 from r2v.storage.files import content_sha256, write_json
 from r2v.wire import chat
-from r2v.wire.message import ToolSpec, Unknown, functions_of
+from r2v.wire.message import ToolSpec, UnknownPart, functions_of
 
 if TYPE_CHECKING:
     from r2v.data.manifest import RunManifest
@@ -64,7 +64,7 @@ def chat_tools(listed: Iterable[dict[str, Any]]) -> tuple[dict[str, Any], ...]:
         if tool is not None and "function" not in schema:
             tools.append(chat_tool(tool))
         else:
-            functions = functions_of([Unknown(value=schema)]) if isinstance(schema.get("tools"), list) else ()
+            functions = functions_of([UnknownPart(value=schema)]) if isinstance(schema.get("tools"), list) else ()
             tools += map(chat.write_tool, functions) if functions else [schema]
     return tuple(tools)
 

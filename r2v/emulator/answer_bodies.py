@@ -18,8 +18,8 @@ from r2v.emulator.models import thoughts
 from r2v.emulator.prompt_cache import CachedTokens
 from r2v.llm.scripted import count_tokens
 from r2v.wire import anthropic, chat, responses
-from r2v.wire.exchange import Finish, Usage, WireReply
-from r2v.wire.message import Message, Part, Refusal, Text, Thinking, ToolCall
+from r2v.wire.exchange import Finish, TokenUsage, WireReply
+from r2v.wire.message import Message, Part, RefusalPart, TextPart, ThinkingPart, ToolCall
 
 Json = dict[str, Any]
 
@@ -138,7 +138,7 @@ def answer_body(completion: EmulatedCompletion, path: str, now: float) -> Json:
 
 def answer_stream(completion: EmulatedCompletion, path: str, now: float) -> Iterator[bytes]:
     """The same as a stream of events."""
-    usage = Usage(
+    usage = TokenUsage(
         input=completion.tokens_in,
         output=completion.tokens_out,
         cached=completion.cached,
@@ -158,15 +158,15 @@ def answer_stream(completion: EmulatedCompletion, path: str, now: float) -> Iter
 def _reply(completion: EmulatedCompletion, path: str, text: str) -> WireReply:
     name = completion.request.sha256[:20]
     called = completion.call
-    parts: list[Part] = [Thinking(opaque=name)] if completion.thoughts else []
+    parts: list[Part] = [ThinkingPart(opaque=name)] if completion.thoughts else []
     if completion.refused:
-        parts.append(Refusal(text="I can't help with that."))
+        parts.append(RefusalPart(text="I can't help with that."))
     elif called is not None:
         prefix = "toolu" if path.endswith("/messages") else "call"
         arguments = json.dumps(called[1], ensure_ascii=False)
         parts.append(ToolCall(name=called[0], arguments=arguments, id=f"{prefix}_{name}"))
     elif text or not (completion.thoughts and completion.cut):
-        parts.append(Text(text=text))
+        parts.append(TextPart(text=text))
     finish: Finish = "refusal" if completion.refused else "context" if completion.context_full else "stop"
     prefixes = {"/v1/messages": "msg", "/v1/responses": "resp"}
     return WireReply(

@@ -7,7 +7,7 @@ from typing import Any
 
 from r2v.emulator.answers import EmulatedRequest
 from r2v.wire import anthropic, chat, responses
-from r2v.wire.message import Message, Role, Text, ToolCall, ToolResult
+from r2v.wire.message import Message, Role, TextPart, ToolCall, ToolResult
 
 Json = dict[str, Any]
 
@@ -94,5 +94,5 @@ def _apart(messages: Sequence[Message]) -> Iterator[Message]:
                 yield Message(role="assistant", content=part.line)
             elif isinstance(part, ToolResult):
                 yield Message(role="tool", content=part.text)
-            elif isinstance(part, Text) and (part.text or isinstance(message.content, tuple)):
+            elif isinstance(part, TextPart) and (part.text or isinstance(message.content, tuple)):
                 yield Message(role=role, content=part.text)

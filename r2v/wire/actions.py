@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from r2v.wire.message import Message, Refusal, Text, ToolCall
+from r2v.wire.message import Message, RefusalPart, TextPart, ToolCall
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,7 +102,7 @@ def read_actions(message: Message, tools: Collection[str]) -> Actions:
 def _words(message: Message) -> str:
     if isinstance(message.content, str):
         return message.content
-    return "".join(part.text for part in message.parts if isinstance(part, (Text, Refusal)))
+    return "".join(part.text for part in message.parts if isinstance(part, (TextPart, RefusalPart)))
 
 
 def split_thought(text: str) -> tuple[str, str]:

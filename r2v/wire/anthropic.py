@@ -12,25 +12,25 @@ from typing import Any
 
 from r2v.wire.chat import NotThisFormat, pieces
 from r2v.wire.errors import read_error
-from r2v.wire.exchange import Finish, Usage, WireReply, WireRequest, usage_of
+from r2v.wire.exchange import Finish, TokenUsage, WireReply, WireRequest, usage_of
 from r2v.wire.message import (
     Message,
     Part,
-    Refusal,
+    RefusalPart,
     Role,
-    Text,
-    Thinking,
+    TextPart,
+    ThinkingPart,
     Tool,
     ToolCall,
     ToolResult,
     ToolSpec,
-    Unknown,
+    UnknownPart,
     mapping,
 )
 from r2v.wire.sse import Event, write_event
 
 Json = dict[str, Any]
-PATH = "/v1/messages"
+MESSAGES_PATH = "/v1/messages"
 
 _ROLES: tuple[Role, ...] = ("system", "developer", "user", "assistant", "tool")
 _REQUEST = ("model", "messages", "system", "tools")
@@ -90,7 +90,7 @@ def read_block(value: Any, where: str = "block") -> Part:
     kind = value.get("type")
     rest = {name: item for name, item in value.items() if name != "type"}
     if kind == "text" and isinstance(value.get("text"), str):
-        return Text(text=rest.pop("text"), extra=rest)
+        return TextPart(text=rest.pop("text"), extra=rest)
     if kind == "tool_use" and isinstance(value.get("name"), str):
         call_id, given = rest.pop("id", ""), rest.pop("input", {})
         arguments = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
@@ -109,15 +109,15 @@ def read_block(value: Any, where: str = "block") -> Part:
             call_id=str(rest.pop("tool_use_id", "")), content=parts, is_error=failed is True, extra=rest | held | more
         )
     if kind == "thinking":
-        return Thinking(text=str(rest.pop("thinking", "")), opaque=rest.pop("signature", None), extra=rest)
+        return ThinkingPart(text=str(rest.pop("thinking", "")), opaque=rest.pop("signature", None), extra=rest)
     if kind == "redacted_thinking":
-        return Thinking(opaque=rest.pop("data", None), extra=rest | {"type": kind})
-    return Unknown(value=dict(value))
+        return ThinkingPart(opaque=rest.pop("data", None), extra=rest | {"type": kind})
+    return UnknownPart(value=dict(value))
 
 
-def _result_block(value: Any) -> Text | Unknown:
+def _result_block(value: Any) -> TextPart | UnknownPart:
     part = read_block(value, "tool_result")
-    return part if isinstance(part, Text) else Unknown(value=dict(value))
+    return part if isinstance(part, TextPart) else UnknownPart(value=dict(value))
 
 
 def write_messages(messages: Sequence[Message]) -> list[Json]:
@@ -140,16 +140,16 @@ def write_messages(messages: Sequence[Message]) -> list[Json]:
 def _written(content: str | tuple[Part, ...]) -> Any:
     if isinstance(content, str):
         return content
-    kept = (part for part in content if not isinstance(part, Thinking) or part.opaque is not None or part.extra)
+    kept = (part for part in content if not isinstance(part, ThinkingPart) or part.opaque is not None or part.extra)
     return [write_block(part) for part in kept]
 
 
 def write_block(part: Part) -> Json:
     """One block."""
     match part:
-        case Text():
+        case TextPart():
             return {"type": "text", "text": part.text} | part.extra
-        case Refusal():
+        case RefusalPart():
             return {"type": "text", "text": part.text}
         case ToolCall():
             return {"type": "tool_use", "id": part.id, "name": part.name, "input": _input(part)} | part.extra
@@ -161,9 +161,9 @@ def write_block(part: Part) -> Json:
             if part.extra.get("content") == "absent":
                 del block["content"]
             return block
-        case Thinking() if part.extra.get("type") == "redacted_thinking":
+        case ThinkingPart() if part.extra.get("type") == "redacted_thinking":
             return {"type": "redacted_thinking", "data": part.opaque} | part.extra
-        case Thinking():
+        case ThinkingPart():
             signed = {} if part.opaque is None else {"signature": part.opaque}
             return {"type": "thinking", "thinking": part.text} | signed | part.extra
     return dict(part.value)
@@ -183,7 +183,7 @@ def read_tool(value: Any) -> Tool:
     tool = mapping(value)
     function = tool.get("type") in (None, "custom") and isinstance(tool.get("name"), str)
     if not function or not isinstance(tool.get("input_schema"), Mapping):
-        return Unknown(value=dict(tool))
+        return UnknownPart(value=dict(tool))
     known = ("name", "description", "input_schema")
     return ToolSpec(
         name=str(tool["name"]),
@@ -195,7 +195,7 @@ def read_tool(value: Any) -> Tool:
 
 def write_tool(tool: Tool) -> Json:
     """One tool of a request."""
-    if isinstance(tool, Unknown):
+    if isinstance(tool, UnknownPart):
         return dict(tool.value)
     described = {"description": tool.description} if tool.description else {}
     return {"name": tool.name, **described, "input_schema": tool.parameters} | tool.extra
@@ -222,7 +222,7 @@ def read_reply(body: Any) -> WireReply:
     )
 
 
-def stop_reason(reply: WireReply) -> str:
+def _stop_reason(reply: WireReply) -> str:
     """The stop_reason of a reply."""
     if reply.finish == "stop":
         return "tool_use" if reply.message.calls else "end_turn"
@@ -231,19 +231,19 @@ def stop_reason(reply: WireReply) -> str:
 
 def write_reply(reply: WireReply) -> Json:
     """The answer that holds a reply."""
-    parts = [part for part in reply.message.parts if not isinstance(part, Refusal)]
+    parts = [part for part in reply.message.parts if not isinstance(part, RefusalPart)]
     return {
         "id": reply.id,
         "type": "message",
         "role": "assistant",
         "model": reply.model,
         "content": [write_block(part) for part in parts],
-        "stop_reason": stop_reason(reply),
+        "stop_reason": _stop_reason(reply),
         "stop_sequence": None,
     } | ({} if reply.usage is None else {"usage": write_usage(reply.usage)})
 
 
-def write_usage(usage: Usage) -> Json:
+def write_usage(usage: TokenUsage) -> Json:
     """A usage object."""
     written = usage.write_5m + usage.write_1h
     return {
@@ -313,7 +313,7 @@ def _closed(block: Json) -> Json:
 def write_stream(reply: WireReply) -> Iterator[bytes]:
     """The events of a reply."""
     whole = write_reply(reply)
-    usage = whole.get("usage") or write_usage(Usage())
+    usage = whole.get("usage") or write_usage(TokenUsage())
     opening = {**whole, "content": [], "stop_reason": None, "usage": {**usage, "output_tokens": 0}}
     yield write_event({"type": "message_start", "message": opening}, name="message_start")
     for index, block in enumerate(whole["content"]):

@@ -16,25 +16,25 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from r2v.wire.errors import WireError, read_error
-from r2v.wire.exchange import Finish, Usage, WireReply, WireRequest, usage_of
+from r2v.wire.exchange import Finish, TokenUsage, WireReply, WireRequest, usage_of
 from r2v.wire.message import (
     Message,
     Part,
-    Refusal,
+    RefusalPart,
     Role,
-    Text,
-    Thinking,
+    TextPart,
+    ThinkingPart,
     Tool,
     ToolCall,
     ToolResult,
     ToolSpec,
-    Unknown,
+    UnknownPart,
     mapping,
 )
 from r2v.wire.sse import DONE, Event, write_event
 
 Json = dict[str, Any]
-PATH = "/v1/chat/completions"
+CHAT_PATH = "/v1/chat/completions"
 CALLS, OLDEST_CALL = "tool_calls", "function_call"
 """Fields of an assistant's message that hold its calls, or, in the oldest form, its one call."""
 
@@ -114,22 +114,22 @@ def _around(content: str | tuple[Part, ...] | None, parts: list[Part], extra: Js
         extra["content"] = content
     elif not isinstance(content, str):
         extra["content"] = "parts"
-    texts = (Text(text=content),) if isinstance(content, str) and content else content or ()
-    thoughts = [part for part in parts if isinstance(part, Thinking)]
-    return (*thoughts, *texts, *(part for part in parts if not isinstance(part, Thinking)))
+    texts = (TextPart(text=content),) if isinstance(content, str) and content else content or ()
+    thoughts = [part for part in parts if isinstance(part, ThinkingPart)]
+    return (*thoughts, *texts, *(part for part in parts if not isinstance(part, ThinkingPart)))
 
 
-def _plain(content: str | tuple[Part, ...] | None) -> str | tuple[Text | Unknown, ...]:
+def _plain(content: str | tuple[Part, ...] | None) -> str | tuple[TextPart | UnknownPart, ...]:
     if content is None or isinstance(content, str):
         return content or ""
-    return tuple(part for part in content if isinstance(part, (Text, Unknown)))
+    return tuple(part for part in content if isinstance(part, (TextPart, UnknownPart)))
 
 
 def _assistant_parts(extra: Json) -> Iterator[Part]:
     """Thoughts, calls and refusal of an assistant's message; their fields are taken out of `extra`."""
     for name in _THOUGHTS:
         if isinstance(extra.get(name), str) and extra[name]:
-            yield Thinking(text=extra.pop(name), extra={"field": name})
+            yield ThinkingPart(text=extra.pop(name), extra={"field": name})
             break
     calls = extra.get("tool_calls")
     if isinstance(calls, list) and calls:
@@ -139,7 +139,7 @@ def _assistant_parts(extra: Json) -> Iterator[Part]:
     elif isinstance(extra.get("function_call"), Mapping):
         yield read_call({"function": extra.pop("function_call"), "oldest": True})
     if isinstance(extra.get("refusal"), str) and extra["refusal"]:
-        yield Refusal(text=extra.pop("refusal"))
+        yield RefusalPart(text=extra.pop("refusal"))
 
 
 def read_call(value: Any) -> ToolCall:
@@ -178,22 +178,22 @@ def read_content(content: Any, where: str = "content") -> str | tuple[Part, ...]
 def read_part(value: Any, where: str = "part") -> Part:
     """One part of a content. Raises NotThisFormat."""
     if isinstance(value, str):
-        return Text(text=value, extra={"bare": True})
+        return TextPart(text=value, extra={"bare": True})
     if not isinstance(value, Mapping):
         raise NotThisFormat(f"{where} holds {type(value).__name__}; allowed: text, objects")
     rest = {name: item for name, item in value.items() if name not in ("type", "text")}
     if value.get("type", "text") in ("text", "input_text", "output_text") and isinstance(value.get("text"), str):
         kind = {} if value.get("type") == "text" else {"type": value.get("type")}
-        return Text(text=value["text"], extra=rest | kind)
+        return TextPart(text=value["text"], extra=rest | kind)
     if value.get("type") == "refusal" and isinstance(value.get("refusal"), str):
-        return Refusal(
+        return RefusalPart(
             text=value["refusal"], extra={name: rest[name] for name in rest if name != "refusal"} | {"part": 1}
         )
     if value.get("type") in ("thinking", "reasoning"):  # Mistral and Databricks nest parts in it
         inner = value.get("thinking", value.get("summary"))
         words = inner if isinstance(inner, str) else "".join(str(mapping(part).get("text", "")) for part in inner or ())
-        return Thinking(text=words, extra={"value": value})
-    return Unknown(value=dict(value))
+        return ThinkingPart(text=words, extra={"value": value})
+    return UnknownPart(value=dict(value))
 
 
 def write_message(message: Message) -> Json:
@@ -209,9 +209,9 @@ def write_message(message: Message) -> Json:
         return {"role": role, "content": message.content, **extra}
     written: Json = {"role": role, "content": _written_content(message, extra)}
     for part in message.content:
-        if isinstance(part, Thinking) and "value" not in part.extra and part.text:
+        if isinstance(part, ThinkingPart) and "value" not in part.extra and part.text:
             written[str(part.extra.get("field", _THOUGHTS[0]))] = part.text
-        elif isinstance(part, Refusal) and "part" not in part.extra:
+        elif isinstance(part, RefusalPart) and "part" not in part.extra:
             written["refusal"] = part.text
     calls = [part for part in message.content if isinstance(part, ToolCall)]
     if calls and calls[0].extra.get("oldest"):
@@ -224,28 +224,30 @@ def write_message(message: Message) -> Json:
 def _written_content(message: Message, extra: Json) -> Any:
     """The content as it was given; where none was, text, or parts that are more than text."""
     parts = message.parts
-    inside = [part for part in parts if isinstance(part, (Text, Unknown)) or {"part", "value"} & part.extra.keys()]
+    inside = [
+        part for part in parts if isinstance(part, (TextPart, UnknownPart)) or {"part", "value"} & part.extra.keys()
+    ]
     held = extra.pop("content", "")
     if not inside:
         return held
     if (
         held == "parts"
         or message.role != "assistant"
-        or any(not isinstance(part, Text) or part.extra for part in inside)
+        or any(not isinstance(part, TextPart) or part.extra for part in inside)
     ):
         return [write_part(part) for part in inside]
-    return "\n".join(part.text for part in inside if isinstance(part, Text))
+    return "\n".join(part.text for part in inside if isinstance(part, TextPart))
 
 
 def write_part(part: Part) -> Any:
     """One part of a content."""
-    if isinstance(part, Text):
+    if isinstance(part, TextPart):
         return part.text if part.extra.get("bare") else {"type": "text", "text": part.text} | part.extra
-    if isinstance(part, Refusal):
+    if isinstance(part, RefusalPart):
         return {"type": "refusal", "refusal": part.text} | {n: v for n, v in part.extra.items() if n != "part"}
-    if isinstance(part, Thinking):
+    if isinstance(part, ThinkingPart):
         return part.extra["value"]
-    return dict(part.value) if isinstance(part, Unknown) else {"type": "text", "text": ""}
+    return dict(part.value) if isinstance(part, UnknownPart) else {"type": "text", "text": ""}
 
 
 def write_call(call: ToolCall) -> Json:
@@ -263,7 +265,7 @@ def read_tool(value: Any) -> Tool:
     tool = mapping(value)
     inner = tool.get("function")
     if tool.get("type", "function") != "function" or not isinstance(inner, Mapping) or not inner.get("name"):
-        return Unknown(value=dict(tool))
+        return UnknownPart(value=dict(tool))
     known = ("name", "description", "parameters")
     extra: Json = {key: item for key, item in tool.items() if key not in ("type", "function")}
     more = {key: item for key, item in inner.items() if key not in known or not item}
@@ -277,7 +279,7 @@ def read_tool(value: Any) -> Tool:
 
 def write_tool(tool: Tool) -> Json:
     """One tool of a request."""
-    if isinstance(tool, Unknown):
+    if isinstance(tool, UnknownPart):
         return dict(tool.value)
     extra = dict(tool.extra)
     described = {"description": tool.description} if tool.description else {}
@@ -302,7 +304,7 @@ def read_reply(body: Any) -> WireReply:
     message = read_message({"role": "assistant", **mapping(value)} | {"role": "assistant"}, "the reply")
     reason = choice.get("finish_reason") or fields.get("done_reason")
     finish = _FINISH.get(str(reason).lower(), "stop")
-    if any(isinstance(part, Refusal) for part in message.parts):
+    if any(isinstance(part, RefusalPart) for part in message.parts):
         finish = "refusal"
     if finish == "error" and error is None:
         error = WireError(codes=("server_error",), message=f"the reply broke off (finish_reason {reason})")
@@ -353,7 +355,7 @@ def write_reply(reply: WireReply, created: int) -> Json:
     } | ({} if reply.usage is None else {"usage": write_usage(reply.usage)})
 
 
-def write_usage(usage: Usage) -> Json:
+def write_usage(usage: TokenUsage) -> Json:
     """A usage object."""
     prompt, output = usage.input or 0, usage.output or 0
     return {
@@ -440,11 +442,11 @@ def write_stream(reply: WireReply, created: int, *, with_usage: bool) -> Iterato
     yield chunk({"role": "assistant", "content": ""})
     index = 0
     for part in reply.message.parts:
-        if isinstance(part, Thinking) and part.text:
+        if isinstance(part, ThinkingPart) and part.text:
             yield chunk({_THOUGHTS[0]: part.text})
-        elif isinstance(part, Refusal):
+        elif isinstance(part, RefusalPart):
             yield chunk({"refusal": part.text})
-        elif isinstance(part, Text) and part.text:
+        elif isinstance(part, TextPart) and part.text:
             for piece in pieces(part.text):
                 yield chunk({"content": piece})
         elif isinstance(part, ToolCall):

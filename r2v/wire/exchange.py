@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from r2v.wire.errors import WireError
-from r2v.wire.message import Extra, Message, Tool, ToolSpec, Unknown, functions_of, mapping
+from r2v.wire.message import Extra, Message, Tool, ToolSpec, UnknownPart, functions_of, mapping
 
 Finish = Literal["stop", "length", "context", "refusal", "error"]
 """Why a reply ends: its maker was done, or called a tool; at the limit on its tokens; where the model's context ends;
@@ -36,7 +36,7 @@ class TokenCounts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Usage:
+class TokenUsage:
     """Tokens as a reply reports them. None: it does not say. `input` are all prompt tokens, cached ones among them."""
 
     input: int | None = None
@@ -77,7 +77,7 @@ def first_number(fields: Mapping[str, Any], *names: str) -> int | None:
     return next((number for name in names if (number := whole_number(fields.get(name))) is not None), None)
 
 
-def usage_of(value: object) -> Usage | None:
+def usage_of(value: object) -> TokenUsage | None:
     """The usage object of a reply, under the names of any of the formats; None where there is none.
 
     The formats differ in whether cached tokens are part of the prompt's: only Messages counts them apart, and says so
@@ -97,7 +97,7 @@ def usage_of(value: object) -> Usage | None:
         return _messages_usage(fields, prompt, output)
     if prompt is None and output is None:
         return None
-    return Usage(
+    return TokenUsage(
         input=prompt,
         output=output,
         cached=first_number(details, "cached_tokens")
@@ -107,7 +107,7 @@ def usage_of(value: object) -> Usage | None:
     )
 
 
-def _messages_usage(fields: Mapping[str, Any], prompt: int | None, output: int | None) -> Usage:
+def _messages_usage(fields: Mapping[str, Any], prompt: int | None, output: int | None) -> TokenUsage:
     read = whole_number(fields.get("cache_read_input_tokens")) or 0
     written = whole_number(fields.get("cache_creation_input_tokens")) or 0
     hour = whole_number(mapping(fields.get("cache_creation")).get("ephemeral_1h_input_tokens"))
@@ -115,7 +115,7 @@ def _messages_usage(fields: Mapping[str, Any], prompt: int | None, output: int |
     hour = written if hour is None else min(hour, written)
     if "prompt_tokens" not in fields:  # LiteLLM gives both formats' names, and all prompt tokens under Chat's
         prompt = (prompt or 0) + read + written or None
-    return Usage(input=prompt, output=output, cached=read, write_5m=written - hour, write_1h=hour)
+    return TokenUsage(input=prompt, output=output, cached=read, write_5m=written - hour, write_1h=hour)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -140,8 +140,8 @@ class WireRequest:
     @property
     def functions(self) -> tuple[ToolSpec, ...]:
         """The functions that may be called: of the request, of namespaces and of items that add tools."""
-        added = [part.value for message in self.messages for part in message.parts if isinstance(part, Unknown)]
-        more = (Unknown(value=value) for value in added if value.get("type") == "additional_tools")
+        added = [part.value for message in self.messages for part in message.parts if isinstance(part, UnknownPart)]
+        more = (UnknownPart(value=value) for value in added if value.get("type") == "additional_tools")
         return functions_of((*self.tools, *more))
 
     @property
@@ -161,7 +161,7 @@ class WireReply:
 
     message: Message
     finish: Finish = "stop"
-    usage: Usage | None = None
+    usage: TokenUsage | None = None
     id: str = ""
     model: str = ""
     error: WireError | None = None

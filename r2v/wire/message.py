@@ -22,7 +22,7 @@ def mapping(value: object) -> Mapping[str, Any]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Text:
+class TextPart:
     """Words."""
 
     text: str
@@ -30,7 +30,7 @@ class Text:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Thinking:
+class ThinkingPart:
     """A model's thought. `opaque` is what only its maker can read and must get back unaltered: a signature, or the
     encrypted thought itself."""
 
@@ -40,7 +40,7 @@ class Thinking:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Refusal:
+class RefusalPart:
     """A model's words for not answering."""
 
     text: str
@@ -75,7 +75,7 @@ class ToolCall:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Unknown:
+class UnknownPart:
     """A part of a kind that R2V does not read, an image among them, as it came."""
 
     value: Extra = field(hash=False)
@@ -86,7 +86,7 @@ class ToolResult:
     """The result of a call."""
 
     call_id: str
-    content: str | tuple[Text | Unknown, ...] = ""
+    content: str | tuple[TextPart | UnknownPart, ...] = ""
     is_error: bool = False
     custom: bool = False
     extra: Extra = field(default_factory=dict, hash=False)
@@ -97,7 +97,7 @@ class ToolResult:
         return _joined(self.content)
 
 
-Part = Text | Thinking | Refusal | ToolCall | ToolResult | Unknown
+Part = TextPart | ThinkingPart | RefusalPart | ToolCall | ToolResult | UnknownPart
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,7 +111,7 @@ class Message:
     @property
     def parts(self) -> tuple[Part, ...]:
         """Its parts; of a plain text, one."""
-        return (Text(text=self.content),) if isinstance(self.content, str) else self.content
+        return (TextPart(text=self.content),) if isinstance(self.content, str) else self.content
 
     @property
     def text(self) -> str:
@@ -126,7 +126,7 @@ class Message:
     @property
     def thought(self) -> str:
         """The words of its thoughts."""
-        return "\n".join(part.text for part in self.parts if isinstance(part, Thinking) and part.text)
+        return "\n".join(part.text for part in self.parts if isinstance(part, ThinkingPart) and part.text)
 
 
 def _joined(content: str | tuple[Part, ...]) -> str:
@@ -136,18 +136,18 @@ def _joined(content: str | tuple[Part, ...]) -> str:
     for part in content:
         if isinstance(part, ToolCall):
             lines.append(part.line)
-        elif isinstance(part, (Text, Refusal, ToolResult)) and part.text:
+        elif isinstance(part, (TextPart, RefusalPart, ToolResult)) and part.text:
             lines.append(part.text)
     return "\n".join(lines)
 
 
 _KINDS: dict[str, type[Part]] = {
-    "text": Text,
-    "thinking": Thinking,
-    "refusal": Refusal,
+    "text": TextPart,
+    "thinking": ThinkingPart,
+    "refusal": RefusalPart,
     "call": ToolCall,
     "result": ToolResult,
-    "unknown": Unknown,
+    "unknown": UnknownPart,
 }
 """Word in a file -> part."""
 
@@ -208,7 +208,7 @@ class ToolSpec:
         return frozenset(name for name, schema in properties.items() if schema.get("x-free"))
 
 
-Tool = ToolSpec | Unknown
+Tool = ToolSpec | UnknownPart
 """A function, or a tool of another kind as it came: custom, web search, a namespace of functions."""
 
 
@@ -221,7 +221,7 @@ def functions_of(tools: Iterable[Tool]) -> tuple[ToolSpec, ...]:
             continue
         for inner in tool.value.get("tools") or ():
             if isinstance(inner, dict) and inner.get("tools"):
-                flat += functions_of([Unknown(value=inner)])
+                flat += functions_of([UnknownPart(value=inner)])
             elif isinstance(inner, dict) and inner.get("type", "function") == "function" and inner.get("name"):
                 described, parameters = inner.get("description"), inner.get("parameters")
                 flat.append(

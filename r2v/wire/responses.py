@@ -13,25 +13,25 @@ from typing import Any
 
 from r2v.wire.chat import NotThisFormat, pieces, read_call, read_part
 from r2v.wire.errors import WireError, read_error
-from r2v.wire.exchange import Finish, Usage, WireReply, WireRequest, usage_of
+from r2v.wire.exchange import Finish, TokenUsage, WireReply, WireRequest, usage_of
 from r2v.wire.message import (
     Message,
     Part,
-    Refusal,
+    RefusalPart,
     Role,
-    Text,
-    Thinking,
+    TextPart,
+    ThinkingPart,
     Tool,
     ToolCall,
     ToolResult,
     ToolSpec,
-    Unknown,
+    UnknownPart,
     mapping,
 )
 from r2v.wire.sse import Event, write_event
 
 Json = dict[str, Any]
-PATH = "/v1/responses"
+RESPONSES_PATH = "/v1/responses"
 
 _ROLES: tuple[Role, ...] = ("system", "developer", "user", "assistant", "tool")
 _REQUEST = ("model", "input", "instructions", "tools")
@@ -92,12 +92,12 @@ def read_item(value: Any, where: str = "item") -> Message:
         kept = rest if opaque is not None or "encrypted_content" not in item else {**rest, "encrypted_content": None}
         return Message(
             role="assistant",
-            content=(Thinking(text="\n".join(filter(None, words)), opaque=opaque, extra=kept),),
+            content=(ThinkingPart(text="\n".join(filter(None, words)), opaque=opaque, extra=kept),),
         )
     role = item.get("role")
     if kind != "message":
         side: Role = role if role in _ROLES else "assistant" if str(kind).endswith("_call") else "user"
-        return Message(role=side, content=(Unknown(value=dict(item)),))
+        return Message(role=side, content=(UnknownPart(value=dict(item)),))
     if role not in _ROLES:
         raise NotThisFormat(f"{where}: role {role!r:.40}; allowed: {', '.join(_ROLES)}")
     content = item.get("content")
@@ -109,10 +109,10 @@ def read_item(value: Any, where: str = "item") -> Message:
     return Message(role=role, content=tuple(_read_part(part, role, where) for part in content), extra=extra)
 
 
-def _output(value: Any, where: str) -> str | tuple[Text | Unknown, ...]:
+def _output(value: Any, where: str) -> str | tuple[TextPart | UnknownPart, ...]:
     if isinstance(value, list):
         parts = tuple(_read_part(part, "user", where) for part in value)
-        return tuple(part for part in parts if isinstance(part, (Text, Unknown)))
+        return tuple(part for part in parts if isinstance(part, (TextPart, UnknownPart)))
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
@@ -128,9 +128,9 @@ def write_items(message: Message) -> list[Json]:
             said.clear()
 
     for part in message.content:
-        if isinstance(part, Text) or isinstance(part, Unknown) and message.extra.get("type") == "message":
+        if isinstance(part, TextPart) or isinstance(part, UnknownPart) and message.extra.get("type") == "message":
             said.append(_part(part, message.role))
-        elif isinstance(part, Refusal):
+        elif isinstance(part, RefusalPart):
             said.append({"type": "refusal", "refusal": part.text} | _without(part.extra, "part"))
         else:
             close()
@@ -145,9 +145,9 @@ def _item(part: Part) -> list[Json]:
             return [_call_item(part)]
         case ToolResult():
             return [_output_item(part)]
-        case Thinking():
+        case ThinkingPart():
             return _reasoning_item(part)
-        case Unknown():
+        case UnknownPart():
             return [dict(part.value)]
     return []
 
@@ -171,7 +171,7 @@ def _output_item(result: ToolResult) -> Json:
     return {"type": kind, "call_id": result.call_id, "output": output} | result.extra
 
 
-def _reasoning_item(thought: Thinking) -> list[Json]:
+def _reasoning_item(thought: ThinkingPart) -> list[Json]:
     """A thought as an item; one that another format's model had, and no field of this one holds, is left out."""
     if not thought.extra and thought.opaque is None:
         return []
@@ -180,16 +180,16 @@ def _reasoning_item(thought: Thinking) -> list[Json]:
 
 
 def _part(part: Part, role: Role) -> Any:
-    if isinstance(part, Text):
+    if isinstance(part, TextPart):
         kind = _kind(role)
         return part.text if part.extra.get("bare") else {"type": kind, "text": part.text} | part.extra
-    return dict(part.value) if isinstance(part, Unknown) else {}
+    return dict(part.value) if isinstance(part, UnknownPart) else {}
 
 
 def _read_part(value: Any, role: Role, where: str) -> Part:
     part = read_part(value, where)
-    if isinstance(part, Text) and part.extra.get("type") == _kind(role):
-        return Text(text=part.text, extra=_without(part.extra, "type"))
+    if isinstance(part, TextPart) and part.extra.get("type") == _kind(role):
+        return TextPart(text=part.text, extra=_without(part.extra, "type"))
     return part
 
 
@@ -201,7 +201,7 @@ def read_tool(value: Any) -> Tool:
     """One tool of a request; of a kind that is no function, as it came."""
     tool = mapping(value)
     if tool.get("type") != "function" or not tool.get("name"):
-        return Unknown(value=dict(tool))
+        return UnknownPart(value=dict(tool))
     known = ("type", "name", "description", "parameters")
     return ToolSpec(
         name=str(tool["name"]),
@@ -213,7 +213,7 @@ def read_tool(value: Any) -> Tool:
 
 def write_tool(tool: Tool) -> Json:
     """One tool of a request."""
-    if isinstance(tool, Unknown):
+    if isinstance(tool, UnknownPart):
         return dict(tool.value)
     described = {"description": tool.description} if tool.description else {}
     shaped = {"parameters": tool.parameters} if tool.parameters else {}
@@ -233,7 +233,7 @@ def read_reply(body: Any) -> WireReply:
     parts = tuple(part for item in items for part in item.parts)
     reason = mapping(fields.get("incomplete_details")).get("reason")
     finish: Finish = _REASONS.get(str(reason), "length" if status == "incomplete" else "stop")
-    if any(isinstance(part, Refusal) for part in parts):
+    if any(isinstance(part, RefusalPart) for part in parts):
         finish = "refusal"
     known = ("id", "model", "output", "usage", "error")
     return WireReply(
@@ -255,7 +255,7 @@ def _as_said(item: Any) -> Any:
 def write_reply(reply: WireReply, created: int) -> Json:
     """The answer that holds a reply. created: seconds of the epoch."""
     reasons = {"length": "max_output_tokens", "context": "max_output_tokens", "refusal": "content_filter"}
-    refused = any(isinstance(part, Refusal) for part in reply.message.parts)
+    refused = any(isinstance(part, RefusalPart) for part in reply.message.parts)
     reason = None if refused else reasons.get(reply.finish)
     return {
         "id": reply.id,
@@ -279,7 +279,7 @@ def write_reply(reply: WireReply, created: int) -> Json:
 def _output_items(reply: WireReply) -> list[Json]:
     """The items of a reply, each with an id and a status, as clients of this format expect them."""
     items = []
-    parts = (_summarized(part) if isinstance(part, Thinking) else part for part in reply.message.parts)
+    parts = (_summarized(part) if isinstance(part, ThinkingPart) else part for part in reply.message.parts)
     for number, item in enumerate(write_items(replace(reply.message, content=tuple(parts)))):
         kind = item.get("type", "message")
         if kind == "message":
@@ -293,13 +293,13 @@ def _output_items(reply: WireReply) -> list[Json]:
     return items
 
 
-def _summarized(thought: Thinking) -> Thinking:
+def _summarized(thought: ThinkingPart) -> ThinkingPart:
     """A thought with its words in a field of this format."""
     words = {"summary": [{"type": "summary_text", "text": thought.text}]} if thought.text else {}
     return replace(thought, extra=words | thought.extra)
 
 
-def write_usage(usage: Usage) -> Json:
+def write_usage(usage: TokenUsage) -> Json:
     """A usage object."""
     prompt, output = usage.input or 0, usage.output or 0
     return {

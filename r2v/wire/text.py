@@ -11,7 +11,7 @@ from typing import Any
 _UNSENDABLE = re.compile("[\\ud800-\\udfff\\x00]")
 _PAIR = re.compile("[\\ud800-\\udbff][\\udc00-\\udfff]")
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
-BLANK = "(nothing)"
+STAND_IN = "(nothing)"
 """Stands for a message without a visible character, which providers refuse."""
 
 
@@ -36,5 +36,5 @@ def sendable_json(value: Any) -> Any:
 
 
 def visible(text: str) -> str:
-    """The text as it can be sent; `BLANK` for one without a visible character."""
-    return sendable(text) if text.strip() else BLANK
+    """The text as it can be sent; `STAND_IN` for one without a visible character."""
+    return sendable(text) if text.strip() else STAND_IN

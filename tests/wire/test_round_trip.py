@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from r2v.wire import anthropic, chat, responses
-from r2v.wire.exchange import Usage, WireReply
-from r2v.wire.message import Message, Part, Text, Thinking, ToolCall
+from r2v.wire.exchange import TokenUsage, WireReply
+from r2v.wire.message import Message, Part, TextPart, ThinkingPart, ToolCall
 from r2v.wire.sse import read_events
 
 _FORMATS = {"chat": chat, "responses": responses, "anthropic": anthropic}
@@ -48,15 +48,18 @@ _CALLS = st.builds(
     arguments=st.dictionaries(_WORDS, _VALUES, max_size=3).map(lambda value: json.dumps(value, ensure_ascii=False)),
     id=_WORDS,
 )
-_THOUGHTS = st.builds(Thinking, text=_WORDS, opaque=st.none() | _WORDS)
+_THOUGHTS = st.builds(ThinkingPart, text=_WORDS, opaque=st.none() | _WORDS)
 
 
 @st.composite
 def _replies(draw: st.DrawFn) -> WireReply:
-    thoughts, texts = draw(st.lists(_THOUGHTS, max_size=1)), draw(st.lists(st.builds(Text, text=_WORDS), max_size=1))
+    thoughts, texts = (
+        draw(st.lists(_THOUGHTS, max_size=1)),
+        draw(st.lists(st.builds(TextPart, text=_WORDS), max_size=1)),
+    )
     calls = draw(st.lists(_CALLS, max_size=2))
     prompt, cached = draw(st.integers(1, 10**6)), draw(st.integers(0, 10**6))
-    usage = Usage(input=prompt, output=draw(st.integers(0, 10**6)), cached=min(cached, prompt))
+    usage = TokenUsage(input=prompt, output=draw(st.integers(0, 10**6)), cached=min(cached, prompt))
     return WireReply(
         message=Message(role="assistant", content=(*thoughts, *texts, *calls)),
         finish=draw(st.sampled_from(["stop", "length"])),
@@ -71,9 +74,9 @@ def _kept(parts: Iterable[Part], wire: str) -> list[tuple[str, ...]]:
     kept = list[tuple[str, ...]]()
     for part in parts:
         match part:
-            case Thinking():
+            case ThinkingPart():
                 kept.append(("thought", part.text, "" if wire == "chat" else part.opaque or ""))
-            case Text() if part.text:
+            case TextPart() if part.text:
                 kept.append(("text", part.text))
             case ToolCall():
                 kept.append(("call", part.name, part.arguments, part.id))

@@ -18,7 +18,7 @@ from r2v.data.interchange.content import normal, text_of
 from r2v.data.interchange.conversation import Conversation, words_of
 from r2v.data.interchange.fields import BadRecord, amount, claimed_outcome, first_text, object_of, require
 from r2v.data.tools import chat_tools
-from r2v.wire.message import Message, Part, Text, Thinking, ToolCall, ToolResult
+from r2v.wire.message import Message, Part, TextPart, ThinkingPart, ToolCall, ToolResult
 
 ATIF_VERSION = "ATIF-v1.7"
 _READ = re.compile(r"ATIF-v1\.[0-7]")
@@ -67,8 +67,8 @@ def _said_at(step: dict[str, Any], where: str) -> list[Message]:
     if source == "agent":
         calls = require(step.get("tool_calls") or [], list, f"{where}: tool_calls")
         thought = first_text(step, ("reasoning_content",))
-        parts: list[Part] = [Thinking(text=thought)] if thought else []
-        parts += [Text(text=text)] if text else []
+        parts: list[Part] = [ThinkingPart(text=thought)] if thought else []
+        parts += [TextPart(text=text)] if text else []
         parts += [_call(require(call, dict, f"{where}: tool call"), where) for call in calls]
         return [Message(role="assistant", content=tuple(parts))] if parts else []
     if source not in ("user", "system"):

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from r2v.data.interchange.fields import BadRecord, parsed, require
 from r2v.wire import anthropic, chat
-from r2v.wire.message import Message, Part, Refusal, Text, Thinking, ToolCall, ToolResult, Unknown
+from r2v.wire.message import Message, Part, RefusalPart, TextPart, ThinkingPart, ToolCall, ToolResult, UnknownPart
 
 T = TypeVar("T")
 Placed = tuple[str, Message]
@@ -87,7 +87,7 @@ def _split(message: Message, where: str) -> Iterator[Message]:
             failed = part.is_error or message.extra.get("is_error") is True or bool(message.extra.get("error"))
             yield Message(role="tool", content=(replace(part, is_error=failed),))
             words = []
-        elif isinstance(part, Text):
+        elif isinstance(part, TextPart):
             words.append(part.text)
         else:
             raise BadRecord(f"{where}: {type(part).__name__} in a message of role {message.role}")
@@ -97,25 +97,25 @@ def _split(message: Message, where: str) -> Iterator[Message]:
 
 def _part(part: Part, where: str) -> Part:
     """A part without the fields that R2V does not read."""
-    if isinstance(part, Unknown):
+    if isinstance(part, UnknownPart):
         kind = part.value.get("type")
         part = as_read(anthropic.read_block, part.value, where)
-        if isinstance(part, Unknown):
+        if isinstance(part, UnknownPart):
             if kind not in _MARKED:
                 raise BadRecord(f"{where}: unknown part {kind!r:.40}")
-            return Text(text=f"[{kind}]")
+            return TextPart(text=f"[{kind}]")
     match part:
-        case Thinking():
+        case ThinkingPart():
             signed = part.opaque or part.extra.get("value", {}).get("signature") or None
             redacted = {"type": part.extra["type"]} if part.extra.get("type") == "redacted_thinking" else {}
-            return Thinking(text=part.text, opaque=signed, extra=redacted)
+            return ThinkingPart(text=part.text, opaque=signed, extra=redacted)
         case ToolCall(name=""):
             raise BadRecord(f"{where}: a tool call without a name")
         case ToolCall():
             return replace(part, extra={})
         case ToolResult():
             texts = (part.content,) if isinstance(part.content, str) else (_part(p, where) for p in part.content)
-            words = "\n".join(text.text if isinstance(text, Text) else str(text) for text in texts)
+            words = "\n".join(text.text if isinstance(text, TextPart) else str(text) for text in texts)
             return ToolResult(call_id=part.call_id, content=words, is_error=part.is_error)
     return replace(part, extra={})
 
@@ -127,15 +127,15 @@ def _ordered(parts: Sequence[Part], extra: dict[str, Any], where: str) -> tuple[
             raise BadRecord(f"{where}: {name} is {type(extra[name]).__name__}; calls are asked for")
     if any(isinstance(part, ToolResult) for part in parts):
         raise BadRecord(f"{where}: a tool result in a message of role assistant")
-    thoughts = [part for part in parts if isinstance(part, Thinking)]
+    thoughts = [part for part in parts if isinstance(part, ThinkingPart)]
     if isinstance(blocks := extra.get(_THOUGHTS), list) and blocks:
-        thoughts = [block for block in map(_block, blocks) if isinstance(block, Thinking)]
-    words = "\n".join(part.text for part in parts if isinstance(part, Text))
+        thoughts = [block for block in map(_block, blocks) if isinstance(block, ThinkingPart)]
+    words = "\n".join(part.text for part in parts if isinstance(part, TextPart))
     return (
         *(thought for thought in thoughts if thought.text or thought.opaque),
-        *([Text(text=words)] if words else []),
+        *([TextPart(text=words)] if words else []),
         *(part for part in parts if isinstance(part, ToolCall)),
-        *(part for part in parts if isinstance(part, Refusal)),
+        *(part for part in parts if isinstance(part, RefusalPart)),
     )
 
 
@@ -169,7 +169,7 @@ def write_message(message: Message) -> dict[str, Any]:
     if message.role == "tool":
         failed = any(isinstance(part, ToolResult) and part.is_error for part in message.parts)
         return record | ({"is_error": True} if failed else {})
-    thoughts = [part for part in message.parts if isinstance(part, Thinking)]
+    thoughts = [part for part in message.parts if isinstance(part, ThinkingPart)]
     if len(thoughts) > 1 or any(thought.opaque for thought in thoughts):
         record[_THOUGHTS] = [anthropic.write_block(thought) for thought in thoughts]
     if message.thought:

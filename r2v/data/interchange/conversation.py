@@ -30,7 +30,7 @@ from r2v.data.episode import (
 from r2v.data.interchange.content import read_messages, write_message
 from r2v.data.interchange.fields import BadRecord
 from r2v.data.schema import SchemaError, from_dict
-from r2v.wire.message import Message, Refusal, Text, ToolCall, ToolResult
+from r2v.wire.message import Message, RefusalPart, TextPart, ToolCall, ToolResult
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,7 @@ class Turn:
 
 def words_of(message: Message) -> str:
     """Return what a message says beside its calls and thoughts."""
-    return "\n".join(part.text for part in message.parts if isinstance(part, (Text, Refusal)) and part.text)
+    return "\n".join(part.text for part in message.parts if isinstance(part, (TextPart, RefusalPart)) and part.text)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,7 +227,9 @@ def _played(episode: Episode) -> tuple[Message, ...]:
         action = parse_action(step.action.raw_text)
         answered = f"call_{index}" if action.action_type else None
         call = ToolCall(name=action.action_type, arguments=_json(action.arguments), id=answered or "")
-        messages.append(Message(role="assistant", content=(call,) if answered else (Text(text=step.action.raw_text),)))
+        messages.append(
+            Message(role="assistant", content=(call,) if answered else (TextPart(text=step.action.raw_text),))
+        )
     return tuple(messages)
 
 

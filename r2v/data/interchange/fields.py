@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from r2v.data.episode import Tokens
-from r2v.wire.exchange import Usage
+from r2v.wire.exchange import TokenUsage
 
 _TYPES: dict[type, str] = {list: "a list", dict: "an object", str: "text"}
 _WORDS = {"true": True, "c": True, "false": False, "i": False, "p": False, "n": False}
@@ -54,9 +54,9 @@ def amount(value: Any) -> float:
     return float(value) if is_number and 0 <= value < 1e15 else 0.0
 
 
-def tokens_of(usage: Usage | None) -> Tokens:
+def tokens_of(usage: TokenUsage | None) -> Tokens:
     """Return the tokens that a model's reply counts."""
-    counts = (usage or Usage()).counts(0, 0)
+    counts = (usage or TokenUsage()).counts(0, 0)
     return Tokens(llm_in=counts.input, llm_out=counts.output, llm_cached=counts.cached)
 
 

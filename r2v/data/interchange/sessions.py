@@ -19,7 +19,7 @@ from r2v.data.interchange.conversation import Conversation
 from r2v.data.interchange.fields import BadRecord, first_text, object_of, tokens_of
 from r2v.data.interchange.messages import system_of
 from r2v.data.interchange.responses import read_items
-from r2v.wire.exchange import Usage, usage_of
+from r2v.wire.exchange import TokenUsage, usage_of
 from r2v.wire.message import Message
 
 Event = tuple[str, dict[str, Any]]
@@ -69,7 +69,7 @@ def from_claude_code(record: Any) -> Conversation:
         raise BadRecord("no session log of Claude Code: its lines have type, uuid and sessionId")
     read: list[Placed] = []
     replies: dict[str, int] = {}
-    usages: dict[str, Usage | None] = {}
+    usages: dict[str, TokenUsage | None] = {}
     models: list[str] = []
     for location, event in _active(record.events):
         value, where = object_of(event.get("message")), f"line {location.rpartition(':')[2]}"

@@ -53,7 +53,7 @@ class Anthropic:
     """
 
     name = "anthropic"
-    limits = BatchLimits(requests=100_000, bytes=256_000_000, endpoint=messages.PATH, uploads=False)
+    limits = BatchLimits(requests=100_000, bytes=256_000_000, endpoint=messages.MESSAGES_PATH, uploads=False)
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class Anthropic:
 
         async with self._faults() as client:
             answer = await client.post(
-                messages.PATH,
+                messages.MESSAGES_PATH,
                 # the next turn comes within seconds, and reads it at a tenth of the price; a first may be the only one
                 body=with_mark(request.body) if self._rate.shape.cache and request.turn else dict(request.body),
                 cast_to=httpx2.Response,

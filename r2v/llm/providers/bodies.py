@@ -20,7 +20,7 @@ from r2v.llm.providers.registry.shape import Actions, RequestShape
 from r2v.llm.types import Request
 from r2v.wire import anthropic, chat, responses
 from r2v.wire.exchange import WireRequest
-from r2v.wire.message import Message, Text, ToolCall, ToolResult, ToolSpec
+from r2v.wire.message import Message, TextPart, ToolCall, ToolResult, ToolSpec
 from r2v.wire.text import sendable, visible
 
 REPLY_FORMAT = (
@@ -189,7 +189,7 @@ def message_body(rate: Rate, request: Request) -> Json:
     wire = _wire(rate, request, options)
     if wire.system is not None:
         mark: Json = {"cache_control": {"type": "ephemeral", "ttl": "1h"}} if shape.cache else {}
-        wire = replace(wire, system=Message(role="system", content=(Text(text=wire.system.text, extra=mark),)))
+        wire = replace(wire, system=Message(role="system", content=(TextPart(text=wire.system.text, extra=mark),)))
     return anthropic.write_request(wire)
 
 

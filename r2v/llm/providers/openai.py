@@ -58,7 +58,7 @@ class OpenAI:
     """
 
     name = "openai"
-    limits = BatchLimits(requests=50_000, bytes=200_000_000, endpoint=chat.PATH, uploads=True)
+    limits = BatchLimits(requests=50_000, bytes=200_000_000, endpoint=chat.CHAT_PATH, uploads=True)
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class OpenAI:
         self._rate, self._base_url, self._timeout, self._variable = rate, base_url, timeout, variable
         self.in_turn = rate.shape.in_turn
         if rate.shape.responses:
-            self.limits = replace(self.limits, endpoint=responses.PATH)
+            self.limits = replace(self.limits, endpoint=responses.RESPONSES_PATH)
         self._client: AsyncOpenAI | None = None
 
     def request_body(self, request: Request) -> Mapping[str, Any]:

@@ -16,7 +16,7 @@ from r2v.llm.providers.provider_requests import RequestVerdict, ResultLine, Verd
 from r2v.wire.actions import split_thought
 from r2v.wire.errors import ErrorKind, WireError, read_error
 from r2v.wire.exchange import WireReply
-from r2v.wire.message import Refusal, Text
+from r2v.wire.message import RefusalPart, TextPart
 from r2v.wire.text import sendable_json
 
 ReadReply = Callable[[Any], WireReply]
@@ -57,7 +57,7 @@ def verdict_of_reply(reply: WireReply) -> RequestVerdict:
             kind=verdict.kind, reason=verdict.reason, outcome=verdict.outcome, own=verdict.own,
             tokens=tokens, billed=tokens is not None,
         )  # fmt: skip
-    said = "".join(part.text for part in reply.message.parts if isinstance(part, (Text, Refusal)))
+    said = "".join(part.text for part in reply.message.parts if isinstance(part, (TextPart, RefusalPart)))
     if reply.finish == "refusal":
         reason = one_line(f"refused: {said or reply.extra.get('stop_reason') or 'by a content filter'}")
         return RequestVerdict(kind="fatal", reason=reason, outcome="refused", own=True, tokens=tokens)

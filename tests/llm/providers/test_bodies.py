@@ -9,8 +9,8 @@ from r2v.llm.providers.prices import Rate
 from r2v.llm.providers.provider_requests import make_request
 from r2v.llm.providers.registry.shape import RequestShape
 from r2v.llm.types import Request
-from r2v.wire.message import Message, Thinking, ToolCall, ToolSpec
-from r2v.wire.text import BLANK
+from r2v.wire.message import Message, ThinkingPart, ToolCall, ToolSpec
+from r2v.wire.text import STAND_IN
 
 CALLS, CALL_OUTPUT = "tool_calls", "function_call_output"
 
@@ -44,7 +44,7 @@ def test_the_worst_case_counts_thoughts_and_tools() -> None:
 def test_a_native_history_holds_calls_their_results_and_the_models_own_thoughts() -> None:
     said = Message(
         role="assistant",
-        content=(Thinking(text="hm", opaque="sig"), ToolCall(name="look", arguments='{"at": 1}', id="toolu_1")),
+        content=(ThinkingPart(text="hm", opaque="sig"), ToolCall(name="look", arguments='{"at": 1}', id="toolu_1")),
     )
     later = Message(role="assistant", content=(ToolCall(name="done", id="toolu_2"),), extra={CONTINUES: True})
     history = (
@@ -64,7 +64,7 @@ def test_a_native_history_holds_calls_their_results_and_the_models_own_thoughts(
     assert [block["type"] for block in anthropic[1]["content"]] == ["thinking", "tool_use", "tool_use"]
     assert anthropic[1]["content"][0] == {"type": "thinking", "thinking": "hm", "signature": "sig"}
     results = [(block["tool_use_id"], block["content"]) for block in anthropic[2]["content"]]
-    assert results == [("toolu_1", "a page"), ("toolu_2", BLANK)], "results of one turn stand in one message"
+    assert results == [("toolu_1", "a page"), ("toolu_2", STAND_IN)], "results of one turn stand in one message"
     assert anthropic[3]["content"][0]["input"] == {"at": 2} and len(anthropic[3]["content"][0]["id"]) == 9
     chat = chat_body(rate, request)["messages"]
     assert [message["role"] for message in chat[1:]] == ["user", "assistant", "tool", "tool", "assistant", "tool"]
