@@ -42,6 +42,7 @@ ROOMS = {
     "storage",
     "utils",
     "verifier",
+    "wire",
 }
 DRAWERS = {"common", "core", "helpers", "misc", "util", "lib", "shared"}
 """Names that say nothing of what is inside."""
