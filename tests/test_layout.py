@@ -227,11 +227,7 @@ def test_no_line_of_the_package_swears_at_its_reader() -> None:
 def test_only_wire_and_atif_write_the_words_of_tool_calls() -> None:
     """One package reads and writes the three formats; a second reader in a room of its own would drift from it."""
     words = re.compile("[\"'](tool_calls|tool_use|function_call)[\"']")
-    readers = [
-        name
-        for name in NAMES
-        if not name.startswith(("wire/", "emulator/")) and words.search((PACKAGE / name).read_text())
-    ]
+    readers = [name for name in NAMES if not name.startswith("wire/") and words.search((PACKAGE / name).read_text())]
     assert readers == ["data/interchange/atif.py"]
 
 

@@ -65,7 +65,7 @@ class WireError:
             return "filtered"
         if codes & _OVERFLOW or self.status == 413 or self._says_overflow:
             return "overflow"
-        if codes & _ACCOUNT or self.status in (401, 402, 403):
+        if codes & _ACCOUNT or self.status in (401, 402):
             return "account"
         if self.status is None:
             return "refused" if any("invalid" in code or "not_found" in code for code in codes) else "retry"

@@ -119,16 +119,17 @@ def test_an_endpoint_of_ones_own_collects_under_the_key_and_prices_that_are_give
     assert b"sk-lab" not in written
 
 
-def test_refused_turns_are_faults_of_the_world_and_never_dialogue(served: Serve, tmp_path: Path) -> None:
+def test_refused_turns_are_failures_of_the_model_and_never_dialogue(served: Serve, tmp_path: Path) -> None:
     """A rival lost all ten answers to two rejected lines; here the others are kept and paid once."""
     with served(Fault("line_400", at=(2, 5))) as emulator:
         collect(tmp_path, "openai", "teacher.mode=batch")
         assert max(emulator.ledger().paid().values()) == 1
     run = newest(tmp_path)
     episodes = list(read_episodes(run.trajectories))
-    faulty = [episode for episode in episodes if episode.env_fault]
-    assert (run.status, run.n_episodes, run.n_env_faults, len(faulty)) == ("done", 8, 2, 2)
-    assert all((e.env_fault or "").startswith("no answer: 400") and not e.steps and not e.success for e in faulty)
+    refused = [episode for episode in episodes if episode.outcome == "refused"]
+    assert (run.status, run.n_episodes, run.n_env_faults, run.outcomes) == ("done", 8, 0, {"refused": 2})
+    assert all((e.outcome_reason or "").startswith("400") and not e.steps and not e.success for e in refused)
+    assert len(refused) == 2 and run.success_rate <= 0.75
     assert not any("error" in step.action.raw_text for episode in episodes for step in episode.steps)
 
 
@@ -148,10 +149,12 @@ def test_without_a_network_the_cause_is_said_and_nothing_is_booked(
 
 
 def test_no_credit_midway_keeps_everything_and_goes_on_after(served: Serve, tmp_path: Path) -> None:
-    with served(Fault("line_credit", at=(7, 8))) as emulator:
+    dry = Fault("credit_exhausted", on="sync", at=tuple(range(2, 9)))
+    with served(Fault("line_credit", at=tuple(range(7, 60))), dry) as emulator:
         with pytest.raises(EnvironmentFault, match="see to the account"):
             collect(tmp_path, "openai", "teacher.mode=batch")
         assert newest(tmp_path).status == "failed"
+    with served() as emulator:
         collect(tmp_path, "openai", "teacher.mode=batch")
         assert max(emulator.ledger().paid().values()) == 1
     assert [run.status for run in DataRegistry(tmp_path / "data").query()] == ["done"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -56,12 +57,13 @@ INPUTS = ("router_features", "bc", "verifier")
 """What an evaluation reads that something was learnt from."""
 
 
-def evaluate(root: Path, monkeypatch: pytest.MonkeyPatch, refused: tuple[int, ...]) -> Artifact:
+def evaluate(root: Path, monkeypatch: pytest.MonkeyPatch, refused: tuple[int, ...], num_tasks: int = 4) -> Artifact:
     """Evaluate where the provider refuses these of its questions, by number."""
     with Emulator(answer="desk", faults=[Fault("line_400", at=refused)], lifecycle=Lifecycle(polls=1)) as emulator:
         for name, value in environment(emulator).items():
             monkeypatch.setenv(name, value)
-        return run_job(load(None, [*SMALL]), job("evaluate"), {}, root=root).artifact
+        settings = load(None, [*SMALL, f"evaluation.num_tasks={num_tasks}"])
+        return run_job(settings, job("evaluate"), {}, root=root).artifact
 
 
 def test_refused_questions_are_counted_and_the_folder_verifies(
@@ -71,21 +73,22 @@ def test_refused_questions_are_counted_and_the_folder_verifies(
     episodes = {
         name: list(read_episodes(made.file(f"episodes/clean/{name}.jsonl.zst"))) for name in ("slm_base", "llm_only")
     }
-    refused = [episode for episode in episodes["llm_only"] if episode.env_fault is not None]
-    assert len(refused) == 2 and all((one.env_fault or "").startswith("no answer: 400") for one in refused)
-    assert all(one.termination == "env_error" and not one.success for one in refused)
-    assert not any(episode.env_fault for episode in episodes["slm_base"])
-    assert made.summary["n_env_faults"] == 2
-    assert "llm_only.jsonl.zst: 2 of 4 episodes were not measured, first: no answer: 400" in caplog.text
+    refused = [episode for episode in episodes["llm_only"] if episode.outcome == "refused"]
+    assert len(refused) == 2 and all((one.outcome_reason or "").startswith("400") for one in refused)
+    assert all(one.termination == "no_answer" and not one.success for one in refused)
+    assert made.summary["n_env_faults"] == 0 and "were not measured" not in caplog.text
+    rows = {row["method"]: row for row in csv.DictReader(made.file("structured_results/main_table.csv").open())}
+    assert (rows["llm_only"]["n_refused"], rows["slm_base"]["n_refused"]) == ("2", "0")
+    assert float(rows["llm_only"]["success_rate"]) <= 0.5 and rows["llm_only"]["n_tasks"] == "4"
     verified = verify_results(made.folder)
-    assert verified.num_faults == 2 and verified.num_episodes == 8
+    assert verified.num_faults == 0 and verified.num_episodes == 8
 
 
 def test_where_every_question_is_refused_the_stage_ends_with_exit_code_5(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(EnvironmentFault, match="all 4 episodes, first: no answer: 400") as ended:
-        evaluate(tmp_path, monkeypatch, tuple(range(1, 100)))
+    with pytest.raises(EnvironmentFault, match="no request was answered") as ended:
+        evaluate(tmp_path, monkeypatch, tuple(range(1, 100)), num_tasks=12)
     assert ended.value.exit_code == 5
 
 

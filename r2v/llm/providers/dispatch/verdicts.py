@@ -120,11 +120,14 @@ class VerdictRecorder:
         self.look()
 
     async def _settle(self, held: Sequence[Held]) -> None:
-        """Refusals that are their requests' own."""
-        final = [(request, replace(verdict, kind="fatal"), batch) for request, verdict, batch in held]
+        """Refusals while the account is in order: they are their requests' own; what said that the account is not, was
+        passing, and is asked again."""
+        final = [(request, verdict, batch) for request, verdict, batch in held if verdict.kind == "fatal"]
         await self._write(final)
         for request, verdict, _ in final:
             self._in_flight.resolve(request, verdict)
+        if passing := [(request, verdict) for request, verdict, _ in held if verdict.kind == "account"]:
+            self._requeue([request for request, _ in passing], passing[0][1].reason)
 
     async def _write(self, results: Iterable[Held]) -> None:
         tracker = self._tracker

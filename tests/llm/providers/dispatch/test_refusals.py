@@ -1,0 +1,91 @@
+"""Refusals: one that is alone is its request's own, and an account that runs dry ends the run with nothing refused."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from r2v.emulator import Emulator, Fault, Lifecycle
+from r2v.errors import EnvironmentFault
+from r2v.llm.providers.dispatch.refusals import IN_A_ROW, Refusals
+from r2v.llm.providers.provider_requests import RequestVerdict, make_request
+from r2v.llm.types import Request
+from r2v.wire.message import Message
+from tests.llm.talk import environment, play
+
+REFUSED = RequestVerdict(kind="fatal", reason="400: no", billed=False)
+
+
+def ask(number: int) -> Any:
+    messages = (Message(role="user", content=f"question {number}"),)
+    return make_request("0123abcd", Request(messages=messages, key=("k", number)), {"messages": [], "number": number})
+
+
+def test_an_answer_that_was_asked_later_settles_what_was_refused_before() -> None:
+    refusals, first, early, later = Refusals(), ask(0), ask(1), ask(2)
+    refusals.sent([first, early])
+    refusals.hold(first, REFUSED, None)
+    assert refusals.answered(early) == [], "asked before the refusal came: the account may have run dry since"
+    refusals.sent([later])
+    assert refusals.answered(later) == [(first, REFUSED, None)] and not refusals.take()
+
+
+def test_the_account_is_suspected_when_ten_are_refused_or_all_that_run() -> None:
+    refusals = Refusals()
+    for number in range(IN_A_ROW - 1):
+        refusals.hold(ask(number), REFUSED, None)
+    assert not refusals.suspects_account(in_flight=50) and refusals.suspects_account(in_flight=IN_A_ROW - 1)
+    refusals.hold(ask(0), REFUSED, None)
+    assert not refusals.suspects_account(in_flight=50), "a conversation counts once"
+    refusals.hold(ask(IN_A_ROW), REFUSED, None)
+    assert refusals.suspects_account(in_flight=50) and refusals.first_reason == "400: no"
+
+
+@pytest.fixture
+def serve(monkeypatch: pytest.MonkeyPatch) -> Any:
+    @contextmanager
+    def served(*faults: Fault) -> Iterator[Emulator]:
+        with Emulator(faults=faults, lifecycle=Lifecycle(polls=1)) as emulator:
+            for name, value in environment(emulator).items():
+                monkeypatch.setenv(name, value)
+            yield emulator
+
+    return served
+
+
+@pytest.mark.parametrize("provider", ["openai", "anthropic"])
+def test_an_account_that_runs_dry_stops_the_run_and_nothing_is_refused_for_good(
+    provider: str, serve: Any, tmp_path: Path
+) -> None:
+    dry = Fault("credit_exhausted", on="sync", at=tuple(range(9, 60)))
+    with serve(dry) as emulator:
+        with pytest.raises(EnvironmentFault, match="see to the account"):
+            play(provider, tmp_path, count=12, turns=2, mode="concurrent", max_concurrent=4)
+        paid = len(emulator.ledger().bills)
+    with serve() as emulator:
+        said = play(provider, tmp_path, count=12, turns=2, mode="concurrent")
+        assert len(emulator.ledger().bills) == 24 - paid, "what was answered is not asked again"
+    assert all(len(turns) == 2 and not turns[-1].startswith("!") for turns in said)
+
+
+@pytest.mark.parametrize("provider", ["openai", "anthropic"])
+def test_a_request_that_is_refused_alone_fails_alone(provider: str, serve: Any, tmp_path: Path) -> None:
+    with serve(Fault("call_400", on="sync", at=5)):
+        said = play(provider, tmp_path, count=6, turns=2, mode="concurrent")
+    assert [turns[-1] for turns in said].count("!final") == 1 and sum(len(turns) == 2 for turns in said) >= 5
+
+
+def test_a_limit_that_never_passes_is_told_and_ends_the_run(
+    serve: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        serve(Fault("429_retry_after_300", on="sync", at=tuple(range(3, 40)))),
+        caplog.at_level(logging.WARNING, logger="r2v"),
+        pytest.raises(EnvironmentFault, match="asks to wait for 5 min.*100 s|asks to wait for 5 min.*2 min"),
+    ):
+        play("openai", tmp_path, count=4, turns=1, mode="concurrent", outage_seconds=100.0)
