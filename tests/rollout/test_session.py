@@ -14,6 +14,7 @@ import pytest
 
 import r2v
 from r2v.config import CategoryConfig, InferenceConfig, PerturbationsConfig, RouterConfig, TaskSelection
+from r2v.data.action import parse_action
 from r2v.data.episode import Condition, Episode, parse_episode, to_line
 from r2v.envs.base import Benchmark, Capabilities, Environment, Info, Task
 from r2v.envs.chain import ChainBenchmark, call, chain_actor, right_action
@@ -22,21 +23,23 @@ from r2v.errors import EmptyResult
 from r2v.evaluation.metrics import values
 from r2v.evaluation.outcomes import measure
 from r2v.evaluation.setup import MAIN, Setup
-from r2v.llm.types import Request
+from r2v.llm.providers.remote import Unanswered
+from r2v.llm.types import ModelOutcome, Reply, Request, Sample, Usage
 from r2v.llm.waves import Waves
 from r2v.perturb import PerturbedEnv
-from r2v.rollout.actors import BestOfK, PricedVerifier, Routed
+from r2v.rollout.actors import BestOfK, GreedyActor, PricedModel, PricedVerifier, Routed
 from r2v.rollout.fork import fork
 from r2v.rollout.gates import FeatureExtractor, ScoreGate
 from r2v.rollout.session import EpisodeSpec, RolloutWorld, episode_specs
 from r2v.router.baselines import score_function
 from r2v.router.labels import FeatureRow, labelled
 from r2v.router.training import fit
-from r2v.wire.message import ToolSpec
+from r2v.wire.message import Message, ThinkingPart, ToolCall, ToolSpec
 from tests.replaying import replay
 from tests.rollouts import roll_out_features
 
 from ..chains import (
+    LLM_PRICE,
     SLM_PRICE,
     Stage,
     chain_stage,
@@ -531,3 +534,70 @@ def test_models_see_a_conversation_and_no_payload() -> None:
         assert roles == ["user", *["tool", "assistant"] * number, "tool"]
         assert request.messages[-1].content == episode.steps[number].observation.raw_text
         assert request.key == (1, "chain-00000", number, "slm")
+
+
+class Speaks:
+    """A chat model whose replies are given by the number of the request."""
+
+    def __init__(self, *replies: Sample | Unanswered) -> None:
+        self.asked: list[Request] = []
+        self._replies = replies
+
+    async def reply(self, request: Request) -> Reply:
+        self.asked.append(request)
+        said = self._replies[len(self.asked) - 1]
+        if isinstance(said, Unanswered):
+            raise said
+        return Reply(samples=(said,), usage=Usage(tokens_in=3, tokens_out=2, cost_usd=0.5), model="m")
+
+
+def played_by(model: Speaks, benchmark: Benchmark) -> Episode:
+    on = stage(benchmark, go_on, go_on)
+    actor = GreedyActor(PricedModel(model, LLM_PRICE, "llm", 24), "teacher")
+    [episode] = on.play(specs(benchmark, 1), actor)
+    return episode
+
+
+def test_calls_of_one_reply_are_executed_in_order_and_shown_as_they_were_made() -> None:
+    benchmark = ChainBenchmark(num_tasks=1, length=2)
+    right = [parse_action(action).arguments["door"] for action in replayed_right(benchmark)]
+    calls = tuple(ToolCall(name="go", arguments=f'{{"door":"{door}"}}', id=f"c{at}") for at, door in enumerate(right))
+    said = Message(role="assistant", content=(ThinkingPart(text="hm", opaque="sig"), *calls))
+    model = Speaks(Sample(text=calls[0].line, more=(calls[1].line,), message=said))
+    episode = played_by(model, benchmark)
+    assert [step.action.raw_text for step in episode.steps] == [call.line for call in calls]
+    assert episode.success and len(model.asked) == 1 and episode.total_cost == 0.5, "one reply, paid once"
+
+
+def replayed_right(benchmark: ChainBenchmark) -> list[str]:
+    world, [task] = benchmark.make(), benchmark.tasks()[:1]
+    page, _ = world.reset(seed=1, task=task)
+    actions = []
+    for _ in range(2):
+        actions.append(right_action(page))
+        page, *_ = world.step(actions[-1])
+    return actions
+
+
+@pytest.mark.parametrize("outcome", ["refused", "truncated", "overflowed", "silent"])
+def test_a_model_that_gives_no_answer_has_failed(outcome: ModelOutcome) -> None:
+    benchmark = ChainBenchmark(num_tasks=1, length=3)
+    [first, *_] = replayed_right(benchmark)
+    model = Speaks(Sample(text=first), Unanswered("400: too much", final=True, outcome=outcome))
+    episode = played_by(model, benchmark)
+    assert (episode.outcome, episode.outcome_reason, episode.termination) == (outcome, "400: too much", "no_answer")
+    assert not episode.success and episode.env_fault is None and len(episode.steps) == 1
+    assert parse_episode(to_line(episode)) == episode
+
+
+def test_an_answer_that_was_lost_on_its_way_is_not_measured() -> None:
+    episode = played_by(Speaks(Unanswered("a line that cannot be read", final=True)), ChainBenchmark(num_tasks=1))
+    assert (episode.outcome, episode.env_fault) == ("played", "no answer: a line that cannot be read")
+
+
+def test_an_episode_of_prose_is_unparsed() -> None:
+    benchmark = ChainBenchmark(num_tasks=1, length=3)
+    prose = played_by(Speaks(*[Sample(text="I would open a door.")] * 20), benchmark)
+    assert prose.outcome == "unparsed" and not prose.success and prose.env_fault is None
+    wrong = played_by(Speaks(*[Sample(text=call("nowhere"))] * 20), benchmark)
+    assert wrong.outcome == "played" and not wrong.success, "a wrong action is an action"

@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import pytest
 
+from r2v.llm.providers.bodies import chat_body
+from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
+from r2v.llm.providers.prices import Rate
+from r2v.llm.providers.provider import CallResult, ProviderFault
+from r2v.llm.providers.provider_requests import ProviderRequest, RequestVerdict
+from r2v.llm.providers.registry.shape import RequestShape
+from r2v.llm.providers.remote import ProviderRemote
+from r2v.llm.providers.verdicts import verdict_of_error
+from r2v.llm.types import Request
 from r2v.llm.waves import Waves
+from r2v.wire.errors import read_error
+from r2v.wire.exchange import TokenCounts
+from r2v.wire.message import Message, ToolSpec
 
 
 class Post:
@@ -112,3 +128,65 @@ def test_a_remote_is_left_when_a_conversation_fails() -> None:
     except RuntimeError as error:
         assert str(error) == "mine"
     assert post.events == ["entered", "left"]
+
+
+class Strict:
+    """A provider of chat bodies whose server takes user and assistant in turn alone, and says prose after that."""
+
+    name = "strict"
+
+    def __init__(self, say: str) -> None:
+        self.in_turn, self._say = False, say
+        self.refused = self.taken = 0
+
+    def request_body(self, request: Request) -> Mapping[str, Any]:
+        return chat_body(replace(RATE, shape=RequestShape(in_turn=self.in_turn)), request)
+
+    async def call(self, request: ProviderRequest) -> CallResult:
+        roles = [message["role"] for message in request.body["messages"] if message["role"] != "system"]
+        if any(one == other for one, other in itertools.pairwise(roles)):
+            self.refused += 1
+            verdict = verdict_of_error(read_error(400, b'{"message": "roles must alternate", "code": 400}'))
+            raise ProviderFault(verdict.reason, kind=verdict.kind, status=400, verdict=verdict)
+        self.taken += 1
+        counts = TokenCounts(fresh=2048, output=3)
+        return CallResult(verdict=RequestVerdict(kind="ok", text=self._say, tokens=counts))
+
+    async def close(self) -> None:
+        pass
+
+
+RATE = Rate(model="m", input=1.0, output=2.0, batch=0.5, cached=0.1, write_5m=1.0, write_1h=1.0)
+TOOLS = (ToolSpec(name="look"),)
+
+
+def ask_all(provider: Strict, folder: Path, count: int) -> list[str]:
+    """Ask as many questions as there are conversations, each of a goal, a page and tools."""
+    waves = Waves(max_conversations=count)
+    policy = DispatchPolicy(mode="concurrent", max_concurrent=4)
+    model = waves.model(ProviderRemote(provider, RATE, folder, policy, scope={"test": "strict"}))
+
+    async def ask(number: int) -> str:
+        pages = "page " * (100 + 900 * number)
+        messages = (Message(role="user", content=f"goal {number}"), Message(role="tool", content=pages))
+        return (await model.reply(Request(messages=messages, key=("k", number), tools=TOOLS))).text
+
+    return waves.run(partial(ask, number) for number in range(count))
+
+
+def test_a_server_that_wants_both_sides_in_turn_is_asked_so_from_its_first_refusal_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    provider = Strict('{"tool": "look"}')
+    said = ask_all(provider, tmp_path, 12)
+    assert said == ['{"tool": "look"}'] * 12 and provider.taken == 12 and 1 <= provider.refused <= 12
+    assert "asked again with messages of one side in a row joined" in caplog.text
+    again = Strict("never asked")
+    assert ask_all(again, tmp_path, 12) == said and again.taken == 0, "what was answered is found in either form"
+
+
+def test_prose_and_prompts_that_are_cut_are_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    ask_all(Strict("I would look around."), tmp_path, 24)
+    told = [record.getMessage() for record in caplog.records]
+    assert sum("20 of the first 20 replies hold no call of a tool" in line for line in told) == 1
+    assert sum("the server may cut them; teacher.context=2048" in line for line in told) == 1
