@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from r2v.wire.message import Message, RefusalPart, TextPart, ToolCall
+from r2v.wire.message import Message, RefusalPart, TextPart, ToolCall, mapping
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,11 +31,11 @@ class Actions:
 _THOUGHT = re.compile(
     r"<(think|thinking|thought|reasoning|analysis)>(.*?)(?:</\1>|\Z)|\[THINK\](.*?)(?:\[/THINK\]|\Z)"
     r"|<\|channel\|>analysis<\|message\|>(.*?)(?:<\|end\|>|(?=<\|start\|>|<\|channel\|>)|\Z)"
-    r"|<\|START_THINKING\|>(.*?)(?:<\|END_THINKING\|>|\Z)|<seed:think>(.*?)(?:</seed:think>|\Z)"
+    r"|<\|START_THINKING\|>(.*?)(?:<\|END_THINKING\|>|\Z)|<\|inner_prefix\|>(.*?)(?:<\|inner_suffix\|>|\Z)"
     r"|\u25c1think\u25b7(.*?)(?:\u25c1/think\u25b7|\Z)",
     re.S,
 )
-_OPEN_THOUGHT = re.compile(r"\A(.*?)</(?:think|thinking|thought|seed:think)>", re.S)
+_OPEN_THOUGHT = re.compile(r"\A(.*?)</(?:think|thinking|thought)>", re.S)
 """A thought whose opening mark stood at the end of the prompt."""
 _MARKS = (
     (re.compile(r"\Aanalysis(.*?)assistantfinal", re.S), r"<|channel|>analysis<|message|>\1<|end|>"),
@@ -46,8 +46,16 @@ _MARKS = (
     (re.compile(r"<\|open\|>([^<]*)<\|sep\|>"), r"<\1>"),
     (re.compile(r"<\|close\|>(\w+)<\|sep\|>"), r"</\1>"),
     (re.compile(r"\]<\]minimax\[>\[|\uff5cDSML\uff5c"), ""),
+    (re.compile(r"(</?)(?:longcat_|minimax:|seed:|steptml:)(?=\w)"), r"\1"),
+    (
+        re.compile(r"<invoke>\s*<tool_name>([\w.-]+)</tool_name>\s*<parameters>(.*?)</parameters>", re.S),
+        r'<invoke name="\1">\2',
+    ),
+    (re.compile(r'\A\s*="([\w.-]+)">(?=\s*<parameter)'), r'<invoke name="\1">'),
+    (re.compile(r"(?:<\|(?:eot_id|im_end|endoftext|END_RESPONSE)\|>|<end_of_turn>)\s*\Z|<\|START_RESPONSE\|>"), ""),
 )
-"""Marks of gpt-oss that a server stripped, of Kimi K3, MiniMax M3 and DeepSeek V3.2 -> those that others use too."""
+"""Marks of gpt-oss that a server stripped, of Kimi K3, MiniMax M3, DeepSeek V3.2, Seed, LongCat and Step, of LiteLLM,
+of Claude without its first -> those that others use too; ends of a turn that a server left -> nothing."""
 _HARMONY = re.compile(r"<\|(?:start|channel|constrain|message|end|return|call)\|>")
 _HARMONY_CALL = re.compile(
     r"to=([\w.-]+)[^{<]*(?:<\|(?:constrain|channel)\|>[^{<]*)*<\|message\|>"
@@ -55,7 +63,8 @@ _HARMONY_CALL = re.compile(
     re.S,
 )
 _TAGGED = re.compile(
-    r"<(tool_call|function_call|tool_use|action|toolcall)>(.*?)(?:</\1>|\Z)"
+    r"<(tool_call|function_calls?|tool_use|action|toolcall)>(.*?)(?:</\1>|\Z)"
+    r"|<\|tools_prefix\|>(.*?)(?:<\|tools_suffix\|>|\Z)"
     r"|<\|tool_call\|?>(.*?)(?:<\|?/?tool_call\|?>|<\|end_of_tool_call\|>|\Z)"
     r"|<\|tool_call_start\|>(.*?)(?:<\|tool_call_end\|>|\Z)|<\|python_tag\|>(.*?)(?:<\|eo[mt]_id\|>|\Z)"
     r"|<\|START_ACTION\|>(.*?)(?:<\|END_ACTION\|>|\Z)|\[TOOL_CALLS?\](.*?)(?:\[/TOOL_CALLS?\]|(?=\[TOOL_CALLS?\])|</s>|\Z)",
@@ -63,11 +72,11 @@ _TAGGED = re.compile(
 )
 _XML_CALL = re.compile(r"<(function|invoke|call)(?:=\"?|\s+(?:name|tool)=\")([\w.-]+)[^>]*>(.*?)(?:</\1>|\Z)", re.S)
 _XML_ARGUMENT = re.compile(
-    r"<(parameter|argument)(?:=\"?|\s+(?:name|key)=\")([\w.-]+)([^>]*)>\n?(.*?)\n?(?:</\1>|(?=<\1)|\Z)", re.S
+    r"<(param|parameter|argument)(?:=\"?|\s+(?:name|key)=\")([\w.-]+)([^>]*)>\n?(.*?)\n?(?:</\1>|(?=<\1)|\Z)", re.S
 )
 _XML_CHILD = re.compile(r"<([\w.-]+)>(.*?)</\1>", re.S)
 _KEYED_ARGUMENT = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.S)
-_NAMED_OBJECT = re.compile(r"(?:call:)?([\w.-]+)\s*(?:\[ARGS\])?\s*(\{.*\})\Z", re.S)
+_NAMED_OBJECT = re.compile(r"(?:call:)?([\w.:-]+)\s*(?:\[ARGS\])?\s*(\{.*\})\Z", re.S)
 _NAMED_CALL = re.compile(
     r"(?<![\w.-])([\w.-]+)(?::\d+)?\s*<\|tool_call_argument_begin\|>(.*?)(?:<\|tool_call_end\|>|<\|tool_calls_section_end\|>|\Z)"
     r"|<\uff5ctool\u2581call\u2581begin\uff5c>(?:function<\uff5ctool\u2581sep\uff5c>)?([\w.-]+)"
@@ -85,7 +94,7 @@ def read_actions(message: Message, tools: Collection[str]) -> Actions:
     thought, text = split_thought(_words(message))
     thought = "\n".join(filter(None, (message.thought, thought)))
     if message.calls:
-        lines = tuple(_renamed(call, tools).line for call in message.calls)
+        lines = tuple(call.line for given in message.calls for call in _offered(given, tools))
         return Actions(lines=lines, text="\n".join(lines), thought="\n".join(filter(None, (thought, text.strip()))))
     if not tools:
         return Actions(text=text, thought=thought)
@@ -159,9 +168,11 @@ def _name(text: object, tools: Collection[str]) -> str | None:
     return next((end for mark in (".", ":") if (end := bare.rpartition(mark)[2]) in tools), None)
 
 
-def _renamed(call: ToolCall, tools: Collection[str]) -> ToolCall:
-    name = _name(call.name, tools)
-    return call if name is None else ToolCall(name=name, arguments=call.arguments, id=call.id, custom=call.custom)
+def _offered(call: ToolCall, tools: Collection[str]) -> list[ToolCall]:
+    """A native call under its tool's name in the request; each of the calls in OpenAI's `multi_tool_use.parallel`."""
+    if (name := _name(call.name, tools)) is not None:
+        return [ToolCall(name=name, arguments=call.arguments, id=call.id, custom=call.custom)]
+    return list(_call_of(mapping(_json(call.arguments)).get("tool_uses"), tools)) or [call]
 
 
 def _call_of(value: Any, tools: Collection[str], deep: int = 0) -> Iterator[ToolCall]:
@@ -201,9 +212,16 @@ def _call(name: str, arguments: Any) -> ToolCall:
 
 
 def _tagged(text: str, tools: Collection[str]) -> Iterator[ToolCall]:
-    """Calls between marks: Hermes and Qwen, Llama, Mistral, Granite, Command, GLM, Gemma, LFM."""
+    """Calls between marks: Hermes and Qwen, Llama, Mistral, Granite, Command, GLM, Gemma, LFM, OLMo, Apertus."""
     for match in _TAGGED.finditer(text):
-        yield from _inner_calls(next(filter(None, match.groups()[1:]), "").strip(), tools)
+        inner = next(filter(None, match.groups()[1:]), "").strip()
+        yield from _keyed(_json(inner), tools) or _inner_calls(inner, tools)
+
+
+def _keyed(value: Any, tools: Collection[str]) -> list[ToolCall]:
+    """Apertus: `[{"get": {"id": "r2"}}]`."""
+    single = [item for item in value if isinstance(item, dict) and len(item) == 1] if isinstance(value, list) else []
+    return [_call(name, inner) for item in single for name, inner in item.items() if name in tools]
 
 
 def _inner_calls(inner: str, tools: Collection[str]) -> Iterator[ToolCall]:
@@ -221,11 +239,14 @@ def _inner_calls(inner: str, tools: Collection[str]) -> Iterator[ToolCall]:
 
 
 def _quoted(text: str) -> str:
-    """Gemma's objects as JSON: names get their quotes, and its mark for a quote becomes one."""
+    """Gemma's objects as JSON: names get their quotes, and its mark for a quote, or a single quote, becomes one."""
+    if _json(text) is not None:
+        return text
+    if '<|"|>' not in text:
+        text = re.sub(r"(?<=[:,\[])'(.*?)'(?=[,}\]])", r'<|"|>\1<|"|>', text, flags=re.S)
     pieces = text.split('<|"|>')
-    if _json(text) is None:
-        pieces[::2] = [re.sub(r"([{,]\s*)([A-Za-z_]\w*)\s*:", r'\1"\2":', piece) for piece in pieces[::2]]
-        pieces[1::2] = [json.dumps(piece, ensure_ascii=False) for piece in pieces[1::2]]
+    pieces[::2] = [re.sub(r"([{,]\s*)([A-Za-z_]\w*)\s*:", r'\1"\2":', piece) for piece in pieces[::2]]
+    pieces[1::2] = [json.dumps(piece, ensure_ascii=False) for piece in pieces[1::2]]
     return "".join(pieces)
 
 
@@ -269,11 +290,17 @@ def _bare(text: str, tools: Collection[str]) -> Iterator[ToolCall]:
 
 
 def _python(text: str, tools: Collection[str]) -> Iterator[ToolCall]:
-    """`get(id="r2")`, the whole text, in a list or in `print`, as Llama, Gemma and LFM write calls."""
+    """`get(id="r2")`, the whole text, in a list, in `print` or on a line each, as Llama, Gemma, LFM and OLMo write
+    calls; or a call's object in Python's spelling."""
     try:
-        tree = ast.parse(_unfenced(text), mode="eval")
+        tree = ast.parse(_unfenced(text))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return
+    values = [statement.value for statement in tree.body if isinstance(statement, ast.Expr)]
+    if len(values) < len(tree.body):
+        return  # a program
+    for value in values:
+        yield from _call_of(_literal(value), tools)
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and (name := _name(ast.unparse(node.func), tools)) and not node.args:
             yield _call(name, {word.arg: _literal(word.value) for word in node.keywords if word.arg})

@@ -55,6 +55,11 @@ _FINISH: dict[str, Finish] = {
     "content_filter": "refusal",
     "refusal": "refusal",
     "sensitive": "refusal",
+    "safety": "refusal",
+    "recitation": "refusal",
+    "blocklist": "refusal",
+    "prohibited_content": "refusal",
+    "spii": "refusal",
     "error": "error",
     "network_error": "error",
     "insufficient_system_resource": "error",
@@ -294,8 +299,9 @@ def read_reply(body: Any) -> WireReply:
     choice, *others = map(mapping, fields.get("choices") or ({},))
     value = choice.get("message") or fields.get("message")
     more = [call for other in others for call in mapping(other.get("message")).get("tool_calls") or ()]
-    if more:  # Copilot puts each call of Claude's into a choice of its own
-        value = {**mapping(value), "tool_calls": [*(mapping(value).get("tool_calls") or ()), *more]}
+    if more or choice.get("tool_calls"):  # Copilot: a choice for each call of Claude's; Swama: beside the message
+        own = mapping(value).get("tool_calls") or choice.get("tool_calls") or ()
+        value = {**mapping(value), "tool_calls": [*own, *more]}
     envelope = mapping(fields.get("base_resp"))  # MiniMax
     failed = fields.get("error") or choice.get("error") or (envelope if envelope.get("status_code") else None)
     error = read_error(None, {"error": failed}) if failed else None
@@ -380,7 +386,7 @@ def read_stream(events: Iterable[Event]) -> WireReply:
         error = error or chunk.get("error")
         head = head or {"id": chunk.get("id"), "model": chunk.get("model")}
         choice = mapping(next(iter(chunk.get("choices") or ()), None))
-        usage = chunk.get("usage") or choice.get("usage") or usage
+        usage = chunk.get("usage") or choice.get("usage") or mapping(chunk.get("x_groq")).get("usage") or usage
         reason = choice.get("finish_reason") or reason
         for name, value in mapping(choice.get("delta")).items():
             if name == "tool_calls":
@@ -429,6 +435,8 @@ def _add_call(calls: list[Json], delta: Mapping[str, Any]) -> None:
     for field, item in delta.items():
         if field != kind and item and not call.get(field):
             call[field] = item
+    if inner.get("arguments") and call[kind].get("arguments") == "{}":  # Bedrock begins with empty ones
+        call[kind]["arguments"] = ""
     call[kind] = _added(call[kind], {**inner, "name": "" if name == call[kind]["name"] else name})
 
 

@@ -27,11 +27,13 @@ _ACCOUNT = {
     "deployment_not_found", "deploymentnotfound", "invalid_authentication", "account_on_hold",
     "unsupported_country_region_territory", "organization_disabled", "auth_error", "api_key_invalid", "arrearage",
     "exceeded_current_quota_error", "insufficient_balance_error", "insufficient_g1_credits_balance",
-    "1113", "1008",  # the balance is used up: Zhipu, MiniMax
+    "1113", "1008", "3036", "30011",  # the balance is used up: Zhipu, MiniMax, Workers AI, SiliconFlow
+    "precondition_failed",  # the account is suspended: Fireworks
 }  # fmt: skip
 _FILTERED = {
     "content_filter", "content_policy_violation", "responsibleaipolicyviolation", "invalid_prompt", "moderation",
     "moderation_blocked", "cyber_policy", "bio_policy", "image_content_policy_violation", "data_inspection_failed",
+    "hooks_failed",  # a guardrail of Portkey
 }  # fmt: skip
 _OVERFLOW = {
     "context_length_exceeded", "exceed_context_size_error", "request_too_large", "string_above_max_length",
@@ -97,7 +99,8 @@ def read_error(status: int | None, body: Any, *, retry_after: float | None = Non
     while isinstance(body, list) and body:
         body = body[0]
     fields = body if isinstance(body, Mapping) else {"error": body or ""}
-    inner = fields.get("error") or fields
+    listed = fields.get("errors")  # Workers AI, watsonx
+    inner = fields.get("error") or (listed[0] if isinstance(listed, list) and listed else fields)
     inner = inner if isinstance(inner, Mapping) else {"message": inner}
     message = next((inner[name] for name in _MESSAGES if inner.get(name)), "") or fields.get("message") or ""
     message = message if isinstance(message, str) else json.dumps(message, ensure_ascii=False, default=str)

@@ -47,6 +47,9 @@ def read_events(chunks: Iterable[bytes]) -> Iterator[Event]:
             if field == "event":
                 name = value
             elif field == "data":
+                if data and (event := Event(name=name, data="\n".join(data))).json is not None:
+                    yield event  # the empty line behind it is missing
+                    data = []
                 data.append(value)
     if data:
         yield Event(name=name, data="\n".join(data))
