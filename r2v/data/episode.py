@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from r2v.data.schema import from_dict, parse_json
+from r2v.wire.message import Message, to_json
 
 EPISODE_SCHEMA = "2"
 IMPORTED = "imported"
@@ -233,6 +234,8 @@ def episode_id(task_id: str, seed: int, perturbation_seed: int | None = None) ->
 def to_dict(record: Any) -> Any:
     """A record as plain JSON values, keys in schema order. Optional fields that are empty are kept, so
     every line of a file has the same keys."""
+    if isinstance(record, Message):
+        return to_json(record)
     if dataclasses.is_dataclass(record):
         return {f.name: to_dict(getattr(record, f.name)) for f in dataclasses.fields(record)}
     if isinstance(record, (tuple, list)):

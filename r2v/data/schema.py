@@ -18,6 +18,8 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, TypeVar
 
+from r2v.wire.message import Message, from_json
+
 T = TypeVar("T")
 Reader = Callable[[Any], Any]
 
@@ -97,7 +99,7 @@ def _reader(hint: Any) -> Reader:
         return _items(_reader(args[0]), origin, None if args[-1] is Ellipsis or origin is list else len(args))
     if origin is dict:
         return _values(_reader(args[1]))
-    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+    if hint not in _PLAIN and isinstance(hint, type) and dataclasses.is_dataclass(hint):
         return _record(hint)
     return _PLAIN.get(hint, _anything)
 
@@ -138,7 +140,17 @@ def _mapping(value: Any) -> Any:
     return value
 
 
-_PLAIN: dict[Any, Reader] = {str: _text, bool: _truth, int: _whole, float: _number, dict: _mapping}
+def _message(value: Any) -> Any:
+    fields = _mapping(value)
+    if type(fields.get("content")) not in (str, list):
+        raise SchemaError("text or a list of parts", fields.get("content"), ".content")
+    try:
+        return from_json(fields)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise SchemaError("a message", value) from None
+
+
+_PLAIN: dict[Any, Reader] = {str: _text, bool: _truth, int: _whole, float: _number, dict: _mapping, Message: _message}
 
 
 def _either(options: tuple[Reader, ...], optional: bool) -> Reader:

@@ -120,11 +120,11 @@ def _weaknesses(main: list[TableRow], comparisons: list[TableRow]) -> Iterator[t
     )
     yield (
         "more than 5 % of a row's episodes were not measured: read success_rate_with_faults beside success_rate",
-        where(main, lambda row: row["many_faults"]),
+        where(main, lambda row: row.get("many_faults", False)),
     )
     yield (
         "episodes in which a model gave no action (refused, truncated, overflowed, silent, unparsed) count as failures",
-        where(main, lambda row: any(row[f"n_{kind}"] for kind in MODEL_FAILURES)),
+        where(main, lambda row: any(row.get(f"n_{kind}") for kind in MODEL_FAILURES)),
     )
     yield (
         "no failure, or no success, was seen: read the interval, not the rate",

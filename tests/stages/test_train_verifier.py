@@ -255,6 +255,8 @@ def test_a_create_that_nobody_confirmed_is_waited_for_and_left_with_75(served: S
 
 def test_what_the_judge_does_not_judge_is_left_out_and_counted(served: Serve, base: Path, root: Path) -> None:
     def answer(question: EmulatedRequest) -> str:
+        if len(question.messages) == 1:
+            return "ok"  # the plain question that clears the account
         return "I cannot say." if "w0 w0" in question.messages[-1].content else judge(question)
 
     config = load(None, overrides(base, "openai", "teacher.mode=batch"))
