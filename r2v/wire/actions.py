@@ -12,6 +12,7 @@ import ast
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,7 +92,10 @@ _WRAPPERS = ("action", "function", "tool_call", "function_call", "tool_calls", "
 
 def read_actions(message: Message, tools: Collection[str]) -> Actions:
     """The actions in a reply, where there are tools to call: their names. Without tools, its text alone."""
-    thought, text = split_thought(_words(message))
+    words = _words(message)
+    if not message.calls and tools and (plain := _plain(words, tools)) is not None:
+        return Actions(lines=(plain,), text=plain, thought=message.thought)  # marks of thoughts may stand in its texts
+    thought, text = split_thought(words)
     thought = "\n".join(filter(None, (message.thought, thought)))
     if message.calls:
         lines = tuple(call.line for given in message.calls for call in _offered(given, tools))
@@ -292,10 +296,13 @@ def _bare(text: str, tools: Collection[str]) -> Iterator[ToolCall]:
 def _python(text: str, tools: Collection[str]) -> Iterator[ToolCall]:
     """`get(id="r2")`, the whole text, in a list, in `print` or on a line each, as Llama, Gemma, LFM and OLMo write
     calls; or a call's object in Python's spelling."""
-    try:
-        tree = ast.parse(_unfenced(text))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    if not any(name in text for name in tools):
         return
+    with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+        yield from list(_python_calls(ast.parse(_unfenced(text)), tools))
+
+
+def _python_calls(tree: ast.Module, tools: Collection[str]) -> Iterator[ToolCall]:
     values = [statement.value for statement in tree.body if isinstance(statement, ast.Expr)]
     if len(values) < len(tree.body):
         return  # a program

@@ -241,7 +241,7 @@ def _written_content(message: Message, extra: Json) -> Any:
         or any(not isinstance(part, TextPart) or part.extra for part in inside)
     ):
         return [write_part(part) for part in inside]
-    return "\n".join(part.text for part in inside if isinstance(part, TextPart))
+    return "".join(part.text for part in inside if isinstance(part, TextPart))
 
 
 def write_part(part: Part) -> Any:

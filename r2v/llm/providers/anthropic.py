@@ -23,6 +23,7 @@ from r2v.llm.providers.provider import (
     BatchState,
     CallResult,
     LineSplitter,
+    count_of,
     fault_of,
     require_answer,
     seconds_of,
@@ -34,7 +35,6 @@ from r2v.llm.providers.registry.table import own_keys
 from r2v.llm.providers.verdicts import anthropic_line, read_line
 from r2v.llm.types import Request
 from r2v.wire import anthropic as messages
-from r2v.wire.exchange import whole_number
 from r2v.wire.text import sendable_json
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class Anthropic:
             reset = answer.headers.get("anthropic-ratelimit-requests-reset")
             return CallResult(
                 verdict=require_answer(messages.read_reply(sendable_json(answer.json())), self._key),
-                remaining=whole_number(remaining),
+                remaining=count_of(remaining),
                 reset=_until(reset, answer.headers),
             )
 
@@ -203,7 +203,7 @@ class Anthropic:
             yield self._client
         except (anthropic.APIError, httpx2.HTTPError) as error:
             raise fault_of(error, self._key) from None
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise unreadable(error, self._key) from None
 
 

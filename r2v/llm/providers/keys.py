@@ -81,14 +81,15 @@ _CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 
 def made_client(make: Callable[[], Client]) -> Client:
     """A client of a provider's SDK, which reads proxies and certificates from the shell. Raises EnvironmentFault that
-    names the variable which it cannot use."""
+    names the variable which it cannot use; a proxy's address may hold a password, and is not told."""
     try:
         return make()
     except ImportError as error:
-        named = next((f"{name}={value}" for name, value in _set(_PROXIES) if value.startswith("socks")), str(error))
+        named = next((name for name, value in _set(_PROXIES) if value.startswith("socks")), None)
+        if named is None:
+            raise EnvironmentFault(f"the provider's client cannot be made: {error}") from None
         raise EnvironmentFault(
-            f"{named}: a SOCKS proxy needs the package socksio, which is not installed: pip install socksio, or unset "
-            "the variable"
+            f"{named} names a SOCKS proxy, which needs the package socksio: pip install socksio, or unset the variable"
         ) from None
     except OSError as error:
         named = ", ".join(f"{name}={value}" for name, value in _set(_CERTIFICATES)) or "the certificates"

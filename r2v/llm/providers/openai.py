@@ -25,6 +25,7 @@ from r2v.llm.providers.provider import (
     BatchState,
     CallResult,
     LineSplitter,
+    count_of,
     fault_of,
     require_answer,
     unreadable,
@@ -34,7 +35,7 @@ from r2v.llm.providers.registry.table import own_keys
 from r2v.llm.providers.verdicts import openai_line, read_line
 from r2v.llm.types import Request
 from r2v.wire import chat, responses
-from r2v.wire.exchange import WireReply, whole_number
+from r2v.wire.exchange import WireReply
 from r2v.wire.text import sendable_json
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ class OpenAI:
             reset = answer.headers.get("x-ratelimit-reset-requests")
             return CallResult(
                 verdict=require_answer(self._read(sendable_json(answer.json())), self._key),
-                remaining=whole_number(remaining),
+                remaining=count_of(remaining),
                 reset=duration(reset) if reset else None,
             )
 
@@ -200,7 +201,7 @@ class OpenAI:
             yield self._client
         except (openai.APIError, httpx2.HTTPError) as error:
             raise fault_of(error, self._key) from None
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise unreadable(error, self._key) from None
 
 

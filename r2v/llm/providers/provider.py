@@ -55,7 +55,7 @@ class ProviderFault(Exception):
 
     @property
     def ambiguous(self) -> bool:
-        """Whether the call may have been carried out, and its answer be lost."""
+        """True if the call may have been carried out and its answer be lost."""
         return (
             self.sent
             and not self.answered
@@ -66,7 +66,7 @@ class ProviderFault(Exception):
     @property
     def slow_down(self) -> bool:
         """Whether the provider asks all callers to send less."""
-        return self.status in (429, 503, 529)
+        return self.kind == "retry" and self.status in (429, 503, 529)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -227,7 +227,8 @@ def fault_of(error: Any, secret: str) -> ProviderFault:
 def _hint(status: int, response: Any) -> str:
     """A guess at what is wrong with an address."""
     if 300 <= status < 400:
-        return f"; it redirects to {response.headers.get('location', 'nowhere')}: name that address as base_url"
+        target = response.headers.get("location", "nowhere").partition("?")[0]
+        return f"; it redirects to {target}: name that address as base_url"
     if status == 404 and "/v1/" not in str(response.request.url):
         return f" ({response.request.url.path}: base_url ends in /v1 at most servers)"
     return ""
@@ -288,6 +289,11 @@ def seconds_of(headers: Mapping[str, str], now: float | None = None) -> float | 
         return max(0.0, email.utils.parsedate_to_datetime(retry_after).timestamp() - server_time(headers, now))
     except (TypeError, ValueError):
         return None
+
+
+def count_of(header: str | None) -> int | None:
+    """The whole number in a header; None where there is none."""
+    return int(header) if header is not None and header.strip().isdecimal() else None
 
 
 def server_time(headers: Mapping[str, str], now: float | None = None) -> float:

@@ -50,7 +50,7 @@ class RequestVerdict:
     billed: bool = True
     """Whether the provider charges for it, as far as one can tell."""
     outcome: ModelOutcome | None = None
-    """What became of a request that is fatal, or silent."""
+    """The model's failure in a request that is fatal or silent; None: the answer was lost on its way."""
     own: bool = False
     """It is refused for its own content or length: no other request need be."""
     message: Message | None = None

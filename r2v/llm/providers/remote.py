@@ -137,7 +137,7 @@ class ProviderRemote:
             self.policy,
             self._end,
             caching,
-            self._preflight.probe,
+            self._preflight,
             self._spawn,
             self.requeue,
         )
@@ -184,6 +184,7 @@ class ProviderRemote:
         self._preflight.see(requests)
         futures = [self._reply(request, unsent) for request in requests]
         (self.dispatch if self._claims is None else self._claims.submit)(unsent)
+        self._verdicts.look()
         return futures
 
     def _reply(self, request: Request, unsent: list[ProviderRequest]) -> asyncio.Future[Reply]:
@@ -275,6 +276,7 @@ class ProviderRemote:
     def settle(self, request: ProviderRequest, verdict: RequestVerdict) -> None:
         """Hand on the answer that another process was given."""
         self._in_flight.resolve(request, verdict)
+        self._verdicts.look()
 
     def dispatch(self, requests: Sequence[ProviderRequest]) -> None:
         """Send these, in a batch or by direct calls."""
@@ -305,6 +307,7 @@ class ProviderRemote:
             if attempt > self.policy.attempts:
                 why = f"no answer after {self.policy.attempts} attempts" + (f": {reason}" if reason else "")
                 self._in_flight.resolve(request, RequestVerdict(kind="retry", reason=why))
+                self._verdicts.look()
                 if self._claims is not None:
                     self._spawn(self._claims.release(request))
             else:

@@ -104,6 +104,6 @@ def read_line(raw: bytes, read: Callable[[Mapping[str, Any]], RequestVerdict]) -
     try:
         row = sendable_json(json.loads(raw))
         return ResultLine(custom_id=str(row["custom_id"]), verdict=read(row))
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         match = _CUSTOM_ID.search(raw)
         return ResultLine(custom_id=match[1].decode() if match else None, verdict=None)

@@ -15,7 +15,7 @@ import pytest
 from r2v.cli.main import main
 from r2v.config.yaml_text import Document
 from r2v.emulator import Emulator
-from r2v.errors import UsageError
+from r2v.errors import EnvironmentFault, UsageError
 from r2v.experiments.records import RunRecord
 from r2v.experiments.spec import ExperimentSpec
 from r2v.experiments.words import words_of
@@ -188,3 +188,14 @@ def test_no_other_module_reads_a_key_from_the_environment() -> None:
             if found and not harmless.match(found[2]):
                 readers.add(path.relative_to(R2V).as_posix())
     assert readers == {"llm/providers/keys.py", "llm/engines/require_key.py"}
+
+
+def test_a_proxy_that_cannot_be_used_is_named_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALL_PROXY", "socks5://me:sesame@127.0.0.1:1080")
+
+    def lacks_socksio() -> None:
+        raise ImportError("Using SOCKS proxy, but the 'socksio' package is not installed")
+
+    with pytest.raises(EnvironmentFault, match="ALL_PROXY names a SOCKS proxy.*pip install socksio") as told:
+        keys.made_client(lacks_socksio)
+    assert "sesame" not in str(told.value)

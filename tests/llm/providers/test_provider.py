@@ -16,7 +16,7 @@ from r2v.emulator.limits import EmulatedLimits, ProviderLimits
 from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
 from r2v.llm.providers.openai import OpenAI
 from r2v.llm.providers.prices import rate_of
-from r2v.llm.providers.provider import BatchLimits, BatchState, CallResult
+from r2v.llm.providers.provider import BatchLimits, BatchState, CallResult, count_of
 from r2v.llm.providers.provider_requests import ProviderRequest, RequestVerdict, ResultLine
 from r2v.llm.providers.remote import ProviderRemote
 from r2v.llm.types import Request
@@ -148,3 +148,8 @@ def test_the_queue_of_the_first_tier_is_never_overfilled(
     refused = [batch for batch in batches if batch.errors]
     assert {error["code"] for batch in refused for error in batch.errors} <= {"token_limit_exceeded"}
     assert bool(refused) != told and max(batch.total for batch in batches if not batch.errors) <= 22
+
+
+@pytest.mark.parametrize(("header", "count"), [("0", 0), ("12", 12), ("", None), (None, None), ("many", None)])
+def test_a_rate_limit_is_read_from_the_text_of_its_header(header: str | None, count: int | None) -> None:
+    assert count_of(header) == count

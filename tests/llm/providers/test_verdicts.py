@@ -64,3 +64,5 @@ def test_an_unreadable_line_tells_its_name_where_it_can() -> None:
 
     assert read_line(b'{"custom_id": "r-c-0-0", "respo', read).custom_id == "r-c-0-0"
     assert read_line(b"\xff\xfe", read).custom_id is None
+    nested = b'{"custom_id": "r-c-0-0", "response": ' + b"[" * 100_000
+    assert read_line(nested, read).custom_id == "r-c-0-0" and read_line(nested, read).verdict is None

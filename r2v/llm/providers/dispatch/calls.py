@@ -120,8 +120,9 @@ class CallDispatcher:
             result = await self._provider.call(request)
             self.limiter.on_success()
             self._outage.answered()
-            self._slow_downs, self._slow_since = 0, None
+            self._slow_downs, self._slow_since, self._tell_next = 0, None, 0.0
             if result.remaining == 0 and result.reset:
+                self._tell_wait("its rate limit is used up", 0.0, result.reset)
                 self.limiter.pause_until = max(self.limiter.pause_until, self._clock.now() + result.reset)
             again = await self._handler.record_results([(request, result.verdict)], None)
             self._handler.requeue(again, result.verdict.reason, free=True)
@@ -155,33 +156,40 @@ class CallDispatcher:
                 await self._tracker.wait_for_change()
 
     async def _record_fault(self, request: ProviderRequest, fault: ProviderFault, worst_case: float) -> None:
-        if fault.slow_down:
-            self._slow_down(fault)
+        too_long = self._slow_down(fault) if fault.slow_down else None
         # 503 and 529 are refusals for load, before anything is run; other 5xx may come after the answer was made
         if fault.ambiguous and fault.status not in (503, 529):
             await self._tracker.write({"row": "lost", "id": request.custom_id, "usd": worst_case, "why": fault.reason})
         else:
             await self._handler.record_results([(request, replace(fault.verdict, reason=fault.reason))], None)
+        if too_long is not None:
+            raise too_long
 
-    def _slow_down(self, fault: ProviderFault) -> None:
-        """Pause all calls. Raises EnvironmentFault where the pause is longer than an outage may be, or they go on for
-        so long without an answer."""
+    def _slow_down(self, fault: ProviderFault) -> EnvironmentFault | None:
+        """Pause all calls; the error of a pause that is longer than an outage may be, or of pauses that go on for so
+        long without an answer."""
         now = self._clock.now()
         self._slow_downs += now >= self.limiter.pause_until
         self._slow_since = now if self._slow_since is None else self._slow_since
         backoff = min(_LONGEST_BACKOFF, _BACKOFF * 2.0**self._slow_downs)
         pause = backoff if fault.retry_after is None else fault.retry_after
         waited = now - self._slow_since
+        self.limiter.on_slow_down(now + pause)
         if max(pause, waited) > self._patience:
-            raise EnvironmentFault(
+            return EnvironmentFault(
                 f"{self._provider.name}: {fault.reason}; asks to wait for {span(pause)}, after {span(waited)} without "
                 f"an answer, and {span(self._patience)} are waited at most: run the same command again later, "
                 "everything answered is kept"
             )
+        self._tell_wait(fault.reason, waited, pause)
+        return None
+
+    def _tell_wait(self, reason: str, waited: float, pause: float) -> None:
+        """Warn of a wait that comes to a minute, and now and then while it goes on."""
+        now = self._clock.now()
         if waited + pause >= _TOLD_FROM and now >= self._tell_next:
             self._tell_next = now + _TOLD_EVERY
             ends = time.strftime("%H:%M:%S", time.localtime(now + pause))
             logger.warning(
-                "  %s: %s; no answer for %s, asked again at %s", self._provider.name, fault.reason, span(waited), ends
+                "  %s: %s; no answer for %s, asked again at %s", self._provider.name, reason, span(waited), ends
             )
-        self.limiter.on_slow_down(now + pause)

@@ -85,6 +85,11 @@ class Preflight:
         held, self._held = self._held, []
         send(held)
 
+    @property
+    def is_ready(self) -> bool:
+        """True if this process has asked something, and so knows how a plain question is asked."""
+        return self._example is not None
+
     async def probe(self) -> ProviderFault | None:
         """Ask a plain question until it is answered or refused; the refusal, or the last fault of `attempts`."""
         assert self._example is not None

@@ -9,10 +9,9 @@ and a plain question is refused as well: then the run ends, and nothing counts a
 from __future__ import annotations
 
 import itertools
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from r2v.llm.providers.provider import ProviderFault
 from r2v.llm.providers.provider_requests import ProviderRequest, RequestVerdict
 
 IN_A_ROW = 10
@@ -20,7 +19,6 @@ IN_A_ROW = 10
 
 Held = tuple[ProviderRequest, RequestVerdict, str | None]
 """A request, how it was refused, and its batch."""
-Probe = Callable[[], Awaitable[ProviderFault | None]]
 
 
 @dataclass

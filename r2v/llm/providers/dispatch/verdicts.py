@@ -13,10 +13,11 @@ from dataclasses import replace
 from r2v.errors import EnvironmentFault
 from r2v.llm.providers.dispatch.batch_caching import BatchCaching
 from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
-from r2v.llm.providers.dispatch.refusals import IN_A_ROW, Held, Probe, Refusals
+from r2v.llm.providers.dispatch.preflight import Preflight
+from r2v.llm.providers.dispatch.refusals import IN_A_ROW, Held, Refusals
 from r2v.llm.providers.dispatch.result_handler import Spawn, account_error
 from r2v.llm.providers.in_flight import InFlightRequests
-from r2v.llm.providers.provider_requests import ProviderRequest, RequestVerdict
+from r2v.llm.providers.provider_requests import ProviderRequest, RequestVerdict, reply_key
 from r2v.llm.providers.spending.budget import SpendTracker
 from r2v.llm.providers.spending.journal_state import result_row
 from r2v.log import logger
@@ -29,8 +30,8 @@ Results = Sequence[tuple[ProviderRequest, RequestVerdict]]
 
 
 class VerdictRecorder:
-    """The verdicts of one run. end: ends the run with an error; probe: asks a plain question; requeue: sends requests
-    once more."""
+    """The verdicts of one run. end: ends the run with an error; preflight: asks a plain question; requeue: sends
+    requests once more."""
 
     def __init__(
         self,
@@ -40,12 +41,12 @@ class VerdictRecorder:
         policy: DispatchPolicy,
         end: Callable[[BaseException], None],
         caching: BatchCaching,
-        probe: Probe,
+        preflight: Preflight,
         spawn: Spawn,
         requeue: Callable[[Sequence[ProviderRequest], str], None],
     ) -> None:
         self._provider, self._tracker, self._in_flight, self._caching = provider, tracker, in_flight, caching
-        self._policy, self._end, self._probe, self._spawn, self._requeue = policy, end, probe, spawn, requeue
+        self._policy, self._end, self._preflight, self._spawn, self._requeue = policy, end, preflight, spawn, requeue
         self.refusals = Refusals()
         self.neighbours_taken = False
         """The server has answered a conversation in which one side speaks twice in a row."""
@@ -83,6 +84,7 @@ class VerdictRecorder:
                 again.append(request)
         for request, verdict, _ in held:
             if request.neighbours and not self.neighbours_taken:
+                await self._tracker.write({"row": "release", "keys": [reply_key(request.identity)]})
                 self._in_flight.resolve(request, replace(verdict, kind="neighbours"))
             else:
                 self.refusals.hold(request, verdict, batch)
@@ -90,8 +92,11 @@ class VerdictRecorder:
         return again
 
     def look(self) -> None:
-        """Find out whether the account is at fault, where that is due."""
-        if self._probing or not self.refusals.suspects_account(len(self._in_flight)):
+        """Find out whether the account is at fault, where that is due. A process that only collects asks nothing: what
+        it holds is asked again by the next run."""
+        if self._probing or not self._preflight.is_ready:
+            return
+        if not self.refusals.suspects_account(len(self._in_flight)):
             return
         if not self._answered and self.refusals.conversations >= IN_A_ROW:
             # not remembered as refused: once the cause is mended, the same requests may be answered
@@ -108,7 +113,7 @@ class VerdictRecorder:
 
     async def _find_cause(self) -> None:
         try:
-            fault = await self._probe()
+            fault = await self._preflight.probe()
             if fault is not None and fault.kind == "retry":
                 self._requeue([request for request, _, _ in self.refusals.take()], fault.reason)
             elif fault is not None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +14,17 @@ import pytest
 
 from r2v.emulator import Emulator, Fault, Lifecycle
 from r2v.errors import EnvironmentFault
+from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
 from r2v.llm.providers.dispatch.refusals import IN_A_ROW, Refusals
-from r2v.llm.providers.provider_requests import RequestVerdict, make_request
+from r2v.llm.providers.prices import Rate
+from r2v.llm.providers.provider import CallResult, ProviderFault
+from r2v.llm.providers.provider_requests import ProviderRequest, RequestVerdict, make_request
+from r2v.llm.providers.remote import ProviderRemote, Unanswered
 from r2v.llm.types import Request
+from r2v.llm.waves import Waves
+from r2v.wire.exchange import TokenCounts
 from r2v.wire.message import Message
-from tests.llm.talk import environment, play
+from tests.llm.talk import HeldLifecycle, environment, play, remote
 
 REFUSED = RequestVerdict(kind="fatal", reason="400: no", billed=False)
 
@@ -49,8 +57,8 @@ def test_the_account_is_suspected_when_ten_are_refused_or_all_that_run() -> None
 @pytest.fixture
 def serve(monkeypatch: pytest.MonkeyPatch) -> Any:
     @contextmanager
-    def served(*faults: Fault) -> Iterator[Emulator]:
-        with Emulator(faults=faults, lifecycle=Lifecycle(polls=1)) as emulator:
+    def served(*faults: Fault, lifecycle: Lifecycle | None = None) -> Iterator[Emulator]:
+        with Emulator(faults=faults, lifecycle=lifecycle or Lifecycle(polls=1)) as emulator:
             for name, value in environment(emulator).items():
                 monkeypatch.setenv(name, value)
             yield emulator
@@ -89,3 +97,57 @@ def test_a_limit_that_never_passes_is_told_and_ends_the_run(
         pytest.raises(EnvironmentFault, match="asks to wait for 5 min.*100 s|asks to wait for 5 min.*2 min"),
     ):
         play("openai", tmp_path, count=4, turns=1, mode="concurrent", outage_seconds=100.0)
+
+
+class Gateway:
+    """A provider that refuses one question and never answers another."""
+
+    name = "gateway"
+
+    def request_body(self, request: Request) -> dict[str, Any]:
+        return {"messages": [{"role": "user", "content": request.messages[0].text}], "max_tokens": 9}
+
+    async def call(self, request: ProviderRequest) -> CallResult:
+        asked = request.body["messages"][0]["content"]
+        if asked == "refused":
+            raise ProviderFault("422: no", kind="fatal", status=422, verdict=REFUSED)
+        if asked == "broken":
+            raise ProviderFault("500: it broke", kind="retry", status=500)
+        return CallResult(verdict=RequestVerdict(kind="ok", text="ok", tokens=TokenCounts(fresh=1, output=1)))
+
+    async def close(self) -> None:
+        pass
+
+
+def test_a_refusal_that_is_held_ends_when_the_last_request_beside_it_is_given_up(tmp_path: Path) -> None:
+    rate = Rate(model="m", input=1.0, output=1.0, batch=1.0, cached=1.0, write_5m=1.0, write_1h=1.0)
+    policy = DispatchPolicy(mode="concurrent", attempts=2)
+    waves = Waves(max_conversations=2)
+    model = waves.model(ProviderRemote(Gateway(), rate, tmp_path, policy, scope={"test": "held"}))
+
+    async def ask(text: str) -> bool:
+        with pytest.raises(Unanswered) as told:
+            await model.reply(Request(messages=(Message(role="user", content=text),), key=(text,), max_tokens=9))
+        return told.value.final
+
+    assert waves.run([partial(ask, "refused"), partial(ask, "broken")]) == [True, False]
+
+
+@pytest.mark.parametrize("provider", ["openai", "anthropic"])
+def test_a_process_that_only_collects_asks_no_question_about_what_was_refused(
+    provider: str, serve: Any, tmp_path: Path
+) -> None:
+    lifecycle = HeldLifecycle()
+    with serve(Fault("line_400", at=1), lifecycle=lifecycle) as emulator:
+        backend = remote(provider, tmp_path, mode="batch")
+
+        async def send_and_stop() -> None:
+            async with backend:
+                backend.send([Request(messages=(Message(role="user", content="hi"),), key=("k", 1), max_tokens=9)])
+                while not backend.tracker.state.batch_ids:
+                    await asyncio.sleep(0.01)
+
+        asyncio.run(send_and_stop())
+        lifecycle.release()
+        asyncio.run(remote(provider, tmp_path, mode="batch").bring_home())
+        assert not emulator.ledger().bills, "a plain question would be billed"
