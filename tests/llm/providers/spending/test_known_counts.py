@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -88,11 +89,13 @@ def test_no_tokenizer_crosses_the_cap(
             monkeypatch.setenv(name, value)
         waves = Waves(max_conversations=8)
         model = waves.model(remote("openai", tmp_path, mode="concurrent", max_usd=cap, max_concurrent=4))
-        with pytest.raises(EnvironmentFault, match="max_usd"):
+        with pytest.raises(EnvironmentFault, match="max_usd") as stopped:
             waves.run(partial(agent, model, number) for number in range(30))
         bills = served.ledger().bills
     tokens = [
         (TokenCounts(fresh=one.tokens_in - one.cached_in, cached=one.cached_in, output=one.tokens_out)) for one in bills
     ]
     billed = sum(RATE.usd(one, batch=False) for one in tokens)
-    assert 0.75 * cap < billed <= cap, (len(bills), billed)
+    spent, next_usd = (float(usd) for usd in re.findall(r"\$(\d+\.\d{4})", str(stopped.value)))
+    assert spent - 1e-4 <= billed <= cap, "what was in flight when it stopped is paid too"
+    assert spent + next_usd > cap - 1e-4, "it does not stop while the next request fits"
