@@ -13,7 +13,7 @@ from r2v.rollout.actors import GreedyActor, Scorer
 from r2v.rollout.candidate_rollout import CandidateRollout, FoldOf
 from r2v.rollout.cells import CellPlayer, MemoryPlayer, measured
 from r2v.rollout.corruption_rollout import CorruptionRollout
-from r2v.rollout.feature_rollout import FeatureRollout
+from r2v.rollout.feature_rollout import FeatureRollout, rows_of
 from r2v.rollout.gates import FeatureExtractor
 from r2v.rollout.session import EpisodeSpec, RolloutWorld
 from r2v.router.labels import FeatureRow
@@ -68,7 +68,7 @@ def roll_out_features(
     """The rows of a feature roll-out. Why an episode has none is added to `faults`."""
     rollout = FeatureRollout(world=world, slm=slm, llm=llm, extractor=extractor, waves=waves)
     cell = rollout.cell(specs, what=what, identity=identity)
-    return [row for rows in measured(cell, player or MemoryPlayer(waves), faults) for row in rows]
+    return list(rows_of(measured(cell, player or MemoryPlayer(waves), faults)))
 
 
 def play_corruptions(

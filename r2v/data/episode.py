@@ -101,8 +101,18 @@ class Decision:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Proposal:
+    """The small policy's action at a step, whoever acted, and the tokens that it took."""
+
+    text: str
+    tokens_in: int = 0
+    tokens_out: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Step:
-    """One observation and the action taken on it. `reward` is what that action returned."""
+    """One observation and the action taken on it. `reward` is what that action returned; `said` is the action as its
+    model gave it, where that is more than text; `reply_id` is the provider's name of the reply."""
 
     step_idx: int
     observation: Observation
@@ -114,14 +124,20 @@ class Step:
     perturbations: tuple[AppliedPerturbation, ...] = ()
     perturbation_seed: int | None = None
     decision: Decision | None = None
+    proposal: Proposal | None = None
+    said: Message | None = None
+    reply_id: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tokens:
-    """Tokens spent, by side. Of `llm_in`, the endpoint's prompt cache served `llm_cached` and took in `llm_written`."""
+    """Tokens spent, by side. Of `llm_in`, the endpoint's prompt cache served `llm_cached` and took in `llm_written`; of
+    `slm_in` likewise, where the small policy is served at a price of its own."""
 
     slm_in: int = 0
     slm_out: int = 0
+    slm_cached: int = 0
+    slm_written: int = 0
     llm_in: int = 0
     llm_out: int = 0
     llm_cached: int = 0

@@ -73,6 +73,8 @@ class Sample:
     finish_reason: Literal["stop", "length", "error"] = "stop"
     more: tuple[str, ...] = ()
     """Actions that were called together with `text`, to be executed after it."""
+    reply_id: str | None = None
+    """The provider's name of the reply that it is of."""
     message: Message | None = None
     """The completion as its model gave it, with native calls and thoughts; None where it is text."""
 

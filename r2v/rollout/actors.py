@@ -63,6 +63,8 @@ class Act:
     """The small policy's reply, for whoever computes features; never stored."""
     said: Message | None = None
     """The action as its model gave it, with native calls and thoughts; None where it is text."""
+    reply_id: str | None = None
+    """The provider's name of the reply."""
     rest: tuple[Act, ...] = ()
     """Actions of the same reply, which are executed next."""
 
@@ -167,6 +169,7 @@ class GreedyActor:
             bill=self.model.bill(view, reply),
             proposal=reply,
             said=first,
+            reply_id=sample.reply_id,
             rest=tuple(
                 Act(text=text, source=self.source, said=said) for text, said in zip(sample.more, others, strict=True)
             ),

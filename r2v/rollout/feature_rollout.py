@@ -7,7 +7,7 @@ pair. A step acted by the LLM is a row too, for its proposal is the small policy
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,12 +19,19 @@ from r2v.rollout.bill import StepBill
 from r2v.rollout.cells import Cell
 from r2v.rollout.counterfactual import StepSnapshot, play_counterfactual, rollout_with_snapshots
 from r2v.rollout.gates import FeatureExtractor
-from r2v.rollout.play_lines import BrokenPlay
 from r2v.rollout.session import EpisodeSpec, RolloutWorld
 from r2v.router.labels import FeatureRow, disagrees
 
-ROWS_VERSION = 3
+ROWS_VERSION = 4
 """Part of the key that played rows are kept under. A new version plays them again."""
+ROUND = "round"
+"""Key of `Episode.extra` with the round of policy iteration that an episode was played in."""
+
+
+def rows_of(records: Iterable[Sequence[Any]]) -> Iterator[FeatureRow]:
+    """The rows of feature roll-outs, each of which begins with its episode."""
+    for _, *rows in records:
+        yield from rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,19 +64,20 @@ class FeatureRollout:
             },
             specs=specs,
             play=self._roll_out,
-            kinds=(FeatureRow,),
+            kinds=(Episode, FeatureRow),
         )
 
     @property
     def _actor(self) -> Actor:
         return self.slm if self.routed is None else self.routed
 
-    async def _roll_out(self, spec: EpisodeSpec) -> list[FeatureRow | BrokenPlay]:
+    async def _roll_out(self, spec: EpisodeSpec) -> list[Episode | FeatureRow]:
         played = await rollout_with_snapshots(self.world.start(spec), self._actor, self.waves)
-        if played.episode.env_fault is not None:
-            return [BrokenPlay(reason=played.episode.env_fault)]
-        rows = [await self._row(spec, played.episode, step) for step in played.snapshots if self._may_ask(step)]
-        return [measured for measured in rows if measured is not None]
+        episode = replace(played.episode, extra={**played.episode.extra, ROUND: self.number})
+        if episode.env_fault is not None:
+            return [episode]
+        rows = [await self._row(spec, episode, step) for step in played.snapshots if self._may_ask(step)]
+        return [episode, *(measured for measured in rows if measured is not None)]
 
     def _may_ask(self, step: StepSnapshot) -> bool:
         most = self.world.inference.max_llm_calls
@@ -94,10 +102,10 @@ class FeatureRollout:
             step_idx=step.view.step,
             actor=step.act.source,
             proposal=step.act.proposal.text,
+            llm_action=asked.text,
             features=await self.extractor.features(step.view, step.act.proposal),
             q_slm=float(slm.success),
             q_llm=float(llm.success),
-            n_rollouts=1,
             disagrees=differs,
             slm_episode_success=episode.success if self.routed is None else None,
             condition=spec.condition,

@@ -25,6 +25,7 @@ from r2v.data.episode import (
     EpisodeMetadata,
     EpisodeOutcome,
     Observation,
+    Proposal,
     Step,
     StepLabel,
     Termination,
@@ -290,7 +291,19 @@ class Session:
             perturbations=info.perturbations,
             perturbation_seed=self.spec.perturbation_seed,
             decision=act.decision,
+            proposal=_proposal(act),
+            said=act.said,
+            reply_id=act.reply_id,
         )
+
+
+def _proposal(act: Act) -> Proposal | None:
+    """The small policy's action in the record, where it was asked."""
+    by_router = act.decision is not None and act.decision.escalated
+    if act.proposal is None or not (act.source == "slm" or by_router):
+        return None
+    usage = act.proposal.usage
+    return Proposal(text=act.proposal.text, tokens_in=usage.tokens_in, tokens_out=usage.tokens_out)
 
 
 def episode_specs(

@@ -41,8 +41,8 @@ class FeatureRow:
     label, one step of a recorded teacher: `actor` is then teacher, and there are no outcomes.
 
     `state_id` is "<episode_id>#<step_idx>", of a later round "<episode_id>#<step_idx>@<round>". `q_slm` and `q_llm` are
-    success shares of `n_rollouts` executed continuations with the SLM's or the LLM's action here (None: not branched);
-    `cost_slm` and `cost_llm` the mean USD as billed, prompt cache included, of the whole episodes that they make.
+    1 where the executed continuation with the SLM's or the LLM's action here succeeds, else 0 (None: not branched);
+    `cost_slm` and `cost_llm` the USD as billed, prompt cache included, of the whole episodes that they make.
     """
 
     state_id: str
@@ -57,7 +57,6 @@ class FeatureRow:
     y_source: LabelKind | None = None
     q_slm: float | None = None
     q_llm: float | None = None
-    n_rollouts: int = 0
     disagrees: bool | None = None
     """Whether the expert's action differs from the SLM's, free arguments aside."""
     slm_episode_success: bool | None
@@ -73,6 +72,8 @@ class FeatureRow:
     """USD as billed of making this row: its step, the LLM's proposal, and the continuations played for it alone."""
     proposal: str | None = None
     """The small policy's action, which was played where it is the actor; it may be empty. None: unknown."""
+    llm_action: str | None = None
+    """The LLM's action here, whether it was played or not. None: unknown."""
     round: int = 0
     """The round of policy iteration; 0: the small policy played alone."""
     threshold: float | None = None

@@ -279,6 +279,7 @@ def _router_scores(
     computed from. Kept in gains/; no threshold or model is chosen by them."""
     from r2v.evaluation.setup import RouterScores
     from r2v.rollout.cells import measured
+    from r2v.rollout.feature_rollout import rows_of
     from r2v.router.baselines import score_function
     from r2v.router.labels import read_rows, write_rows
 
@@ -286,7 +287,7 @@ def _router_scores(
     for condition, cell in gains.items():
         path = folder / "gains" / f"{condition}.jsonl"
         # what making a row cost is a figure of rounds: here nothing says it again, and so nothing could check it
-        write_rows(path, (replace(row, spent=0.0) for rows in measured(cell, runner.player) for row in rows))
+        write_rows(path, (replace(row, spent=0.0) for row in rows_of(measured(cell, runner.player))))
         rows = read_rows(path)
         seeds = {runner.world.identity_of(spec): spec.seed for spec in cell.specs}
         for method in cfg.routed:

@@ -11,6 +11,7 @@ Training and calibration tasks are played under the training conditions (`r2v.st
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from r2v.stages.summary_lines import features_line
 from r2v.storage.artifact import Work
 
 if TYPE_CHECKING:
+    from r2v.data.episode import Episode
     from r2v.envs.base import Benchmark
     from r2v.rollout.session import EpisodeSpec
     from r2v.router.labels import FeatureRow
@@ -86,8 +88,14 @@ class RouterFeaturesSettings:
         return episode_specs(benchmark, split, self.router.seeds, self.tasks, method=method, limit=limit)
 
 
-def _played(cfg: RouterFeaturesSettings, work: Work, faults: list[str]) -> tuple[list[FeatureRow], dict[str, Any]]:
-    """The rows of all rounds, and what is told of them; what broke is added to `faults`."""
+ROLLOUTS = "rollouts.jsonl.zst"
+"""File of the artifact with the episodes that were played for rows: `FeatureRow.episode_id` and `round` name one."""
+
+
+def _played(
+    cfg: RouterFeaturesSettings, work: Work, faults: list[str]
+) -> tuple[list[FeatureRow], Iterator[Episode], dict[str, Any]]:
+    """The rows and the episodes of all rounds, and figures of them; faults of the world are added to `faults`."""
     from r2v.evaluation.methods import MethodRunner
     from r2v.rollout.fork import branchable
     from r2v.rollout.session import episode_specs
@@ -110,10 +118,12 @@ def _played(cfg: RouterFeaturesSettings, work: Work, faults: list[str]) -> tuple
         for spec in episode_specs(benchmark, split, cfg.router.seeds, cfg.tasks, method="slm_only", limit=count)
     ]
     first = branchable(benchmark, every, "router features")
-    rows, rounds = play_rounds(cfg, runner, first, faults)
+    rows, rounds, cells = play_rounds(cfg, runner, first, faults)
     if not rows:
         raise EmptyResult(f"router features: {len(first)} roll-outs gave no step; raise router.num_tasks")
-    return rows, {"n_never_branched": len(every) - len(first), "rounds": [one.plain() for one in rounds]}
+    episodes = (records[0] for cell in cells for records in runner.player.records(cell))
+    figures = {"n_never_branched": len(every) - len(first), "rounds": [one.plain() for one in rounds]}
+    return rows, episodes, figures
 
 
 def play(cfg: RouterFeaturesSettings, work: Work) -> None:
@@ -125,6 +135,7 @@ def play(cfg: RouterFeaturesSettings, work: Work) -> None:
 
 def run(cfg: RouterFeaturesSettings, work: Work) -> None:
     """Roll out, branch, round by round, and write router_features.jsonl."""
+    from r2v.data.store import write_episodes
     from r2v.router.labels import write_rows
 
     if cfg.imputed:
@@ -132,9 +143,10 @@ def run(cfg: RouterFeaturesSettings, work: Work) -> None:
 
         return impute_features(cfg, work)
     faults: list[str] = []
-    rows, told = _played(cfg, work, faults)
+    rows, episodes, figures = _played(cfg, work, faults)
     write_rows(work.folder / "router_features.jsonl", rows)
-    work.summary.update(report([row for row in rows if row.round == 0] or rows), n_env_faults=len(faults), **told)
+    write_episodes(work.folder / ROLLOUTS, episodes)
+    work.summary.update(report([row for row in rows if row.round == 0] or rows), n_env_faults=len(faults), **figures)
     logger.info("  router features: %s", features_line(work.summary))
 
 
@@ -151,4 +163,4 @@ def report(rows: list[FeatureRow]) -> dict[str, Any]:
     }
 
 
-STAGE = Stage(version=5, settings=RouterFeaturesSettings, run=run, play=play)
+STAGE = Stage(version=6, settings=RouterFeaturesSettings, run=run, play=play)

@@ -31,10 +31,11 @@ PLACING_PLAYS = 4
 
 def play_rounds(
     cfg: RouterFeaturesSettings, runner: MethodRunner, first: Sequence[EpisodeSpec], faults: list[str]
-) -> tuple[list[FeatureRow], list[RoundFigures]]:
-    """The rows and figures of round 0, which plays `first`, and of the routed rounds. What the world or a provider
-    broke is added to `faults`. Every process that calls it plays the same cells, so helpers call it too."""
+) -> tuple[list[FeatureRow], list[RoundFigures], list[Cell]]:
+    """The rows, figures and cells of round 0, which plays `first`, and of the routed rounds. Faults of the world are
+    added to `faults`. Every process that calls it plays the same cells, so helpers call it too."""
     from r2v.rollout.cells import measured
+    from r2v.rollout.feature_rollout import rows_of
     from r2v.router.models import CONSTANT
     from r2v.router.rounds import RoundFigures
 
@@ -42,6 +43,7 @@ def play_rounds(
     thresholds: dict[str, float] = {}
     rows: list[FeatureRow] = []
     figures: list[RoundFigures] = []
+    played: list[Cell] = []
     model: RouterModel | None = None
     for number in range(cfg.router.routed_rounds + 1):
         if number:
@@ -50,12 +52,13 @@ def play_rounds(
                 break
             cells, thresholds = _routed(cfg, runner.routed_by(model), number)
         runner.player.play(cells, f"round {number}" if number else cells[0].what)
-        new = [row for cell in cells for found in measured(cell, runner.player, faults) for row in found]
+        new = [row for cell in cells for row in rows_of(measured(cell, runner.player, faults))]
+        played += cells
         rows += new
         before, model = model, _fitted(cfg, rows) if cfg.router.routed_rounds and rows else None
         figures.append(RoundFigures.of(number, thresholds, new, before, model))
         logger.info("  router features: %s", round_line(asdict(figures[-1])))
-    return rows, figures
+    return rows, figures, played
 
 
 def _fitted(cfg: RouterFeaturesSettings, rows: Sequence[FeatureRow]) -> RouterModel:

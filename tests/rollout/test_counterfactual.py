@@ -303,8 +303,8 @@ def test_an_episode_that_the_world_ended_teaches_nobody() -> None:
     some = [replace(spec, perturbation_seed=901) for spec in specs(on.world.benchmark, 3)]
     rows = roll_out_features(some, on.world, on.small, on.large, FeatureExtractor(InferenceConfig()), on.waves)
     assert [row.state_id.partition("/")[0] for row in rows] == ["f-0"] * 4 + ["f-2"] * 4
-    assert {(row.disagrees, row.q_slm, row.q_llm, row.n_rollouts, row.proposal) for row in rows} == {
-        (True, 0.0, 0.0, 1, call("a"))
+    assert {(row.disagrees, row.q_slm, row.q_llm, row.llm_action, row.proposal) for row in rows} == {
+        (True, 0.0, 0.0, call("b"), call("a"))
     }
     assert {(row.split, row.condition, row.perturbation_seed) for row in rows} == {("evaluation", "clean", None)}, (
         "where no perturbation is at work no seed of one is recorded"

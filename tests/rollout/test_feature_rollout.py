@@ -12,7 +12,7 @@ import pytest
 from r2v.config import InferenceConfig
 from r2v.envs.chain import ChainBenchmark, right_action
 from r2v.rollout.cells import MemoryPlayer, measured
-from r2v.rollout.feature_rollout import FeatureRollout
+from r2v.rollout.feature_rollout import FeatureRollout, rows_of
 from r2v.rollout.gates import FeatureExtractor
 from r2v.rollout.session import EpisodeSpec
 from r2v.router.labels import FeatureRow, check_rows, labelled
@@ -22,7 +22,7 @@ from ..chains import Stage, chain_stage, random_gate, specs
 THRESHOLD = 0.6
 
 
-def rows_of(on: Stage, some: Sequence[EpisodeSpec], **fields: Any) -> list[FeatureRow]:
+def rows_played(on: Stage, some: Sequence[EpisodeSpec], **fields: Any) -> list[FeatureRow]:
     rollout = FeatureRollout(
         world=on.world,
         slm=on.small,
@@ -31,12 +31,12 @@ def rows_of(on: Stage, some: Sequence[EpisodeSpec], **fields: Any) -> list[Featu
         waves=on.waves,
         **fields,
     )
-    return [row for rows in measured(rollout.cell(some), MemoryPlayer(on.waves)) for row in rows]
+    return list(rows_of(measured(rollout.cell(some), MemoryPlayer(on.waves))))
 
 
 def routed_rows(on: Stage, some: Sequence[EpisodeSpec], most: int = 1000, **fields: Any) -> list[FeatureRow]:
     pair = on.routed(random_gate, THRESHOLD, most)
-    return rows_of(on, some, routed=pair, threshold=THRESHOLD, number=1, **fields)
+    return rows_played(on, some, routed=pair, threshold=THRESHOLD, number=1, **fields)
 
 
 def rights(episode: Any) -> list[bool]:
@@ -67,12 +67,12 @@ def test_a_routed_states_gain_is_the_truth_of_the_chain_where_the_pair_plays_on(
 
 def test_a_row_says_what_was_spent_for_it() -> None:
     chain = ChainBenchmark(num_tasks=6, length=5)
-    differing = rows_of(chain_stage(chain, (0.0, None), 1.0), specs(chain, 6))
+    differing = rows_played(chain_stage(chain, (0.0, None), 1.0), specs(chain, 6))
     assert all(row.disagrees for row in differing)
     for first, *_, last in zip(*[iter(differing)] * 5, strict=True):
         assert first.spent == pytest.approx(first.cost_llm), "all of the other path, for nothing was before"
         assert 0 < last.cost_llm - last.cost_slm < last.spent < last.cost_llm, "its step and a proposal, nothing behind"
-    alike = rows_of(chain_stage(chain, (1.0, None), 1.0), specs(chain, 6))
+    alike = rows_played(chain_stage(chain, (1.0, None), 1.0), specs(chain, 6))
     for rows in zip(*[iter(alike)] * 5, strict=True):
         proposals = sum(row.cost_llm - row.cost_slm for row in rows)
         assert sum(row.spent for row in rows) == pytest.approx(rows[0].cost_slm + proposals), (
@@ -97,6 +97,6 @@ def test_a_router_takes_rows_of_both_kinds_and_refuses_what_was_not_executed() -
     chain = ChainBenchmark(num_tasks=8, length=5)
     on = chain_stage(chain, (0.6, None), 0.95)
     some = [replace(spec, split="train" if index % 2 else "calibration") for index, spec in enumerate(specs(chain, 8))]
-    rows = [*rows_of(on, some), *routed_rows(on, some)]
+    rows = [*rows_played(on, some), *routed_rows(on, some)]
     check_rows(labelled(rows, "counterfactual"))
     assert {row.round for row in labelled(rows, "episode")} == {0}

@@ -15,11 +15,12 @@ import pytest
 import r2v
 from r2v.config import CategoryConfig, InferenceConfig, PerturbationsConfig, RouterConfig, TaskSelection
 from r2v.data.action import parse_action
-from r2v.data.episode import Condition, Episode, parse_episode, to_line
+from r2v.data.episode import Condition, Episode, Proposal, parse_episode, to_line
 from r2v.envs.base import Benchmark, Capabilities, Environment, Info, Task
 from r2v.envs.chain import ChainBenchmark, call, chain_actor, right_action
 from r2v.envs.desk import Desk
 from r2v.errors import EmptyResult
+from r2v.evaluation.audit.replay_episode import replay_episode
 from r2v.evaluation.metrics import values
 from r2v.evaluation.outcomes import measure
 from r2v.evaluation.setup import MAIN, Setup
@@ -601,3 +602,22 @@ def test_an_episode_of_prose_is_unparsed() -> None:
     assert prose.outcome == "unparsed" and not prose.success and prose.env_fault is None
     wrong = played_by(Speaks(*[Sample(text=call("nowhere"))] * 20), benchmark)
     assert wrong.outcome == "played" and not wrong.success, "a wrong action is an action"
+
+
+def test_a_step_keeps_the_proposal_whoever_acted_and_the_reply_as_its_model_gave_it() -> None:
+    benchmark = ChainBenchmark(num_tasks=1, length=2)
+    call_of = ToolCall(name="go", arguments='{"door":"nowhere"}', id="c1")
+    said = Message(role="assistant", content=(ThinkingPart(text="hm", opaque="sig"), call_of))
+    llm = Speaks(*[Sample(text=call_of.line, message=said, reply_id="msg_1")] * 20)
+    small = Speaks(*[Sample(text=call("a"))] * 20)
+    on = stage(benchmark, go_on, go_on)
+    models = PricedModel(small, SLM_PRICE, "slm", 24), PricedModel(llm, LLM_PRICE, "llm", 24)
+    routed = on.routed(random_gate, 0.3)
+    pair = replace(routed, slm=models[0], llm=models[1])
+    [episode] = on.play(specs(benchmark, 1), pair)
+    by_llm = [step for step in episode.steps if step.action_source == "llm_fallback"]
+    assert by_llm and all((step.said, step.reply_id) == (said, "msg_1") for step in by_llm)
+    proposal = Proposal(text=call("a"), tokens_in=3, tokens_out=2)
+    assert all(step.proposal == proposal for step in episode.steps)
+    assert parse_episode(to_line(episode)) == episode
+    assert replay_episode(on.world, specs(benchmark, 1)[0], episode).problems == ()

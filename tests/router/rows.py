@@ -43,7 +43,6 @@ def make_row(
         features={"page.noise": other, "progress.constant": 3.0, "uncertainty.x": x},
         q_slm=0.0,
         q_llm=float(gain),
-        n_rollouts=1,
         disagrees=bool(draw.random() < 0.5),
         slm_episode_success=draw.random() < 0.5,
         condition="noisy",

@@ -65,7 +65,7 @@ def test_a_step_that_was_not_branched_has_no_gain_and_cost_nothing() -> None:
         features={},
         slm_episode_success=True,
     )
-    assert (row.gain, row.n_rollouts, row.cost_slm, row.cost_llm) == (None, 0, 0.0, 0.0)
+    assert (row.gain, row.cost_slm, row.cost_llm) == (None, 0.0, 0.0)
     assert (row.y_escalate, row.y_source, row.disagrees, row.condition) == (None, None, None, "clean")
     assert replace(row, q_slm=1.0).gain is None and replace(row, q_llm=1.0).gain is None
     assert replace(row, q_slm=0.25, q_llm=1.0).gain == 0.75

@@ -441,6 +441,16 @@ ARTIFACT_FILES = (
         content=True,
     ),
     FileKind(
+        name="roll-outs",
+        paths=("{router_features}/rollouts.jsonl.zst",),
+        form="jsonl",
+        writers=("data.store:write_episodes",),
+        schema="data.episode:Episode",
+        damage="remade",
+        readers=("run", "job router"),
+        content=True,
+    ),
+    FileKind(
         name="evaluation episodes",
         paths=("{evaluate}/episodes/*/*.jsonl.zst", "{evaluate}/episodes/*/frontier/*.jsonl.zst"),
         form="jsonl",

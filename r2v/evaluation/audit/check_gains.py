@@ -105,7 +105,6 @@ class GainsCheck:
             features=row.features,
             q_slm=other if by_llm else float(own),
             q_llm=float(own) if by_llm else other,
-            n_rollouts=1,
             disagrees=bool(row.disagrees),
             slm_episode_success=None if routed else own,
             condition=spec.condition,
@@ -115,6 +114,7 @@ class GainsCheck:
             obeyed_slm=_share(row.obeyed_slm),
             obeyed_llm=_share(row.obeyed_llm),
             proposal=row.proposal if row.proposal is not None else "",
+            llm_action=row.llm_action if row.llm_action is not None else "",
             round=number,
             threshold=self.threshold,
         )

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from r2v.data.episode import MODEL_FAILURES, Episode, to_dict
+from r2v.data.episode import MODEL_FAILURES, Episode, Step, to_dict
 from r2v.envs.base import Unjudged
+from r2v.llm.types import Reply, Sample, Usage
 from r2v.rollout.actors import Act, StepView
 from r2v.rollout.session import EpisodeSpec, RolloutWorld, Session
 
@@ -48,7 +49,7 @@ def replay_episode(world: RolloutWorld, spec: EpisodeSpec, episode: Episode) -> 
                 text = f"the world ended the episode at step {step.step_idx}, the record goes on"
                 return _outcome(session, views, [("replay", text)])
             views.append(session.view())
-            session.apply(Act(text=step.action.raw_text, source=step.action_source, decision=step.decision))
+            session.apply(_acted(step))
     except Unjudged as error:
         return Replay(views=(), seconds=0.0, problems=(("unjudged", str(error)),), fault_given=False)
     except Exception as error:  # an action is a stranger's text, and a world may raise anything at it
@@ -58,6 +59,22 @@ def replay_episode(world: RolloutWorld, spec: EpisodeSpec, episode: Episode) -> 
     finally:
         session.close()
     return _outcome(session, views, list(_differences(session, episode)))
+
+
+def _acted(step: Step) -> Act:
+    """What the models gave at a step, as it is recorded."""
+    proposal = None
+    if step.proposal is not None:
+        usage = Usage(tokens_in=step.proposal.tokens_in, tokens_out=step.proposal.tokens_out)
+        proposal = Reply(samples=(Sample(text=step.proposal.text),), usage=usage, model="")
+    return Act(
+        text=step.action.raw_text,
+        source=step.action_source,
+        decision=step.decision,
+        proposal=proposal,
+        said=step.said,
+        reply_id=step.reply_id,
+    )
 
 
 def _outcome(session: Session, views: list[StepView], problems: list[tuple[str, str]]) -> Replay:

@@ -53,6 +53,8 @@ class RequestVerdict:
     """The model's failure in a request that is fatal or silent; None: the answer was lost on its way."""
     own: bool = False
     """It is refused for its own content or length: no other request need be."""
+    reply_id: str | None = None
+    """The provider's name of the reply."""
     message: Message | None = None
     """The completion with its native calls and thoughts, where it has calls."""
 

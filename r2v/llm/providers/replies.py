@@ -35,7 +35,13 @@ def _sample(request: Request, verdict: RequestVerdict) -> Sample:
     said = verdict.message or Message(role="assistant", content=verdict.text)
     actions = read_actions(said, {tool.name for tool in request.tools})
     first, more = (actions.lines[0], actions.lines[1:]) if actions.lines else (actions.text, ())
-    return Sample(text=first, more=more, finish_reason="length" if verdict.cut else "stop", message=verdict.message)
+    return Sample(
+        text=first,
+        more=more,
+        finish_reason="length" if verdict.cut else "stop",
+        message=verdict.message,
+        reply_id=verdict.reply_id,
+    )
 
 
 def _token_counts(request: Request, verdict: RequestVerdict) -> TokenCounts:

@@ -63,10 +63,16 @@ def verdict_of_reply(reply: WireReply) -> RequestVerdict:
         return RequestVerdict(kind="fatal", reason=reason, outcome="refused", own=True, tokens=tokens)
     if reply.message.calls:
         return RequestVerdict(
-            kind="ok", text=reply.message.text, message=reply.message, cut=reply.finish != "stop", tokens=tokens
+            kind="ok",
+            text=reply.message.text,
+            message=reply.message,
+            cut=reply.finish != "stop",
+            tokens=tokens,
+            reply_id=reply.id or None,
         )
     if split_thought(said)[1].strip():
-        return RequestVerdict(kind="ok", text=said, cut=reply.finish != "stop", tokens=tokens)
+        cut = reply.finish != "stop"
+        return RequestVerdict(kind="ok", text=said, cut=cut, tokens=tokens, reply_id=reply.id or None)
     # who thought until the tokens were spent would do so again; after an empty answer often comes a whole one
     if reply.finish == "length":
         reason = "max_tokens were used up before any text"

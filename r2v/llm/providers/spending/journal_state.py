@@ -202,7 +202,8 @@ def result_row(request: ProviderRequest, verdict: RequestVerdict, usd: float, ba
     if verdict.kind == "ok":
         counts = verdict.tokens
         tokens = None if counts is None else {name: v for name in _COUNTS if (v := getattr(counts, name))}
-        said = {} if verdict.message is None else {"message": to_json(verdict.message)}
+        said: dict[str, Any] = {} if verdict.message is None else {"message": to_json(verdict.message)}
+        said |= {} if verdict.reply_id is None else {"reply": verdict.reply_id}
         return {"row": "answer"} | common | {"text": verdict.text, "cut": verdict.cut, "tokens": tokens} | said
     outcome = {"outcome": verdict.outcome} if verdict.kind == "fatal" else {}
     return {"row": "failed"} | common | {"kind": verdict.kind, "reason": verdict.reason} | outcome
@@ -214,4 +215,6 @@ def verdict_of(row: JournalRow) -> RequestVerdict:
         return RequestVerdict(kind=row["kind"], reason=row["reason"], outcome=row.get("outcome", "refused"))
     tokens = None if row["tokens"] is None else TokenCounts(**row["tokens"])
     message = from_json(row["message"]) if "message" in row else None
-    return RequestVerdict(kind="ok", text=row["text"], cut=row["cut"], tokens=tokens, message=message)
+    return RequestVerdict(
+        kind="ok", text=row["text"], cut=row["cut"], tokens=tokens, message=message, reply_id=row.get("reply")
+    )
