@@ -29,9 +29,9 @@ ROUND = "round"
 
 
 def rows_of(records: Iterable[Sequence[Any]]) -> Iterator[FeatureRow]:
-    """The rows of feature roll-outs, each of which begins with its episode."""
-    for _, *rows in records:
-        yield from rows
+    """The rows of feature roll-outs, without their episodes."""
+    for played in records:
+        yield from (record for record in played if isinstance(record, FeatureRow))
 
 
 @dataclass(frozen=True, kw_only=True)
