@@ -115,8 +115,9 @@ def _add_export(commands: argparse._SubParsersAction[Parser]) -> None:
     )
     parser.add_argument(
         "--format",
-        choices=["messages", "atif"],
-        help="messages: one file of JSON lines; atif: a folder with a document an episode (default: messages)",
+        choices=["messages", "atif", "episodes"],
+        help="messages: one file of JSON lines; atif: a folder with a document an episode; episodes: R2V's own lines, "
+        "converted where an earlier R2V wrote them (default: messages)",
     )
     parser.add_argument(
         "--successes",

@@ -265,9 +265,12 @@ def to_line(record: Any) -> str:
 
 
 def parse_episode(line: str) -> Episode:
-    """An episode from one line of a trajectories file. Raises ValueError where it is not one."""
+    """An episode from one line of a trajectories file. One of schema 1 becomes one of this schema, in which what it
+    lacks is empty. Raises ValueError where the line is no episode."""
     try:
         episode = from_dict(Episode, parse_json(line))
+        if episode.schema_version == "1":
+            episode = dataclasses.replace(episode, schema_version=EPISODE_SCHEMA)
         if "\\u" in line:
             to_line(episode).encode()  # half of a surrogate pair is no text, and could not be written again
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Export: episodes as chat messages in a JSON-lines file, or as ATIF documents in a folder.
+"""Export: episodes as chat messages or in R2V's own schema in a JSON-lines file, or as ATIF documents in a folder.
 
 What was executed here says so (`executed`), with its success and the tools that its run recorded; what was imported
 goes back as it was logged.
@@ -21,19 +21,21 @@ from r2v.data.interchange.atif import to_atif
 from r2v.data.interchange.conversation import Conversation, of_episode
 from r2v.data.interchange.messages import to_messages
 from r2v.data.registry import DataRegistry
+from r2v.data.store import write_episodes
 from r2v.data.tools import Tools, chat_tool
 from r2v.errors import EmptyResult, InputError
 from r2v.storage.files import write_json, write_lines
 
 log = logging.getLogger("r2v")
 
-ExportFormat = Literal["messages", "atif"]
+ExportFormat = Literal["messages", "atif", "episodes"]
 
 
 def export_trajectories(episodes: Iterable[Episode], output: Path, format: ExportFormat, registry: DataRegistry) -> int:
     """Write the episodes, with the tools of their runs in `registry`; returns how many. `messages` makes the file
-    `output`, `atif` a folder with a document for each episode. Raises InputError where something else stands there,
-    EmptyResult where there is no episode."""
+    `output`, and so does `episodes`, in the schema of this R2V, whatever schema they were written in; `atif` makes a
+    folder with a document for each episode. Raises InputError where something else stands there, EmptyResult where
+    there is no episode."""
 
     @cache
     def tools_of(run_id: str | None) -> Tools:
@@ -49,8 +51,10 @@ def export_trajectories(episodes: Iterable[Episode], output: Path, format: Expor
     if (first := next(following, None)) is None:
         raise EmptyResult(f"{output}: there is no episode to export")
     whole = chain([first], following)
-    if format == "messages":
+    if format != "atif":
         output.parent.mkdir(parents=True, exist_ok=True)
+        if format == "episodes":
+            return write_episodes(output, whole)
         return write_lines(output, (_line(message_record(e, tools_of(e.metadata.run_id))) for e in whole))
     output.mkdir(parents=True)
     number = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,6 +51,26 @@ def test_a_file_goes_out_as_a_folder_of_atif_documents(run_id: str) -> None:
     assert main(["import", "out", "--model", "again"]) == 0
     back = read_episodes(DataRegistry().latest_run("logs", "again").trajectories)
     assert back[0].metadata.goal == "Mend issue 0." and len(back[0].steps) == 4
+
+
+def test_episodes_of_schema_1_are_read_and_go_out_in_the_schema_of_today() -> None:
+    old = Path(__file__).parents[1] / "episodes_schema1.jsonl"  # written at commit 480883e
+    assert main(["export", "new.jsonl", "--trajectories", str(old), "--format", "episodes"]) == 0
+    assert read_episodes(Path("new.jsonl")) == read_episodes(old)
+    lines = zip(old.read_text().splitlines(), Path("new.jsonl").read_text().splitlines(), strict=True)
+    for before, after in ((json.loads(one), json.loads(other)) for one, other in lines):
+        assert before["schema_version"] == "1" and after["schema_version"] == "2"
+        assert before == {name: _kept(after[name], before[name]) for name in before} | {"schema_version": "1"}
+        assert (after["outcome"], after["steps"][0]["proposal"], after["tokens"]["slm_cached"]) == ("played", None, 0)
+
+
+def _kept(after: Any, before: Any) -> Any:
+    """What of a value was there before."""
+    if isinstance(before, dict):
+        return {name: _kept(after[name], before[name]) for name in before}
+    if isinstance(before, list):
+        return [_kept(*both) for both in zip(after, before, strict=True)]
+    return after
 
 
 @pytest.mark.parametrize(
