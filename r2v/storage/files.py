@@ -22,11 +22,17 @@ from typing import Any, BinaryIO
 from r2v.errors import EnvironmentFault, InputError
 from r2v.storage.compression import LINES, lines_of, packed
 
-VOLATILE = ("run_id", "wall_time_seconds", "created_at")
-"""Keys of a JSON line, or of its `metadata`, that say when or where it was made: not content."""
+VOLATILE = ("run_id", "wall_time_seconds", "created_at", "reply_id")
+"""Keys of a JSON line, of its `metadata` or of its `steps` that say when, where or in which answer of a provider it was
+made: not content."""
 
 _DRAFT = re.compile(r"\..+\.[0-9a-f]{8}\.tmp")
-_TYPES: dict[str, type | tuple[type, ...]] = {"run_id": str, "wall_time_seconds": (int, float), "created_at": str}
+_TYPES: dict[str, type | tuple[type, ...]] = {
+    "run_id": str,
+    "wall_time_seconds": (int, float),
+    "created_at": str,
+    "reply_id": str,
+}
 _KEYS = tuple(f'"{name}":'.encode() for name in VOLATILE)
 
 
@@ -51,7 +57,9 @@ def _without_volatile(line: bytes) -> bytes:
         record = json.loads(line)
     except ValueError:
         return line
-    for owner in (record, record.get("metadata")) if isinstance(record, dict) else ():
+    steps = record.get("steps") if isinstance(record, dict) else None
+    parts = (record, record.get("metadata"), *(steps if isinstance(steps, list) else ()))
+    for owner in parts if isinstance(record, dict) else ():
         if isinstance(owner, dict):
             owner.update(dict.fromkeys(name for name in owner.keys() & set(VOLATILE) if _honest(name, owner[name])))
     return json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"

@@ -118,9 +118,11 @@ def test_asked_to_do_it_again_the_journal_is_set_aside_and_not_removed(tmp_path:
 
 
 def test_a_volatile_value_of_another_type_is_content(tmp_path: Path) -> None:
-    line = '{"metadata":{"run_id":%s},"wall_time_seconds":%s}\n'
+    line = '{"metadata":{"run_id":%s},"steps":[{"reply_id":%s}],"wall_time_seconds":%s}\n'
+    honest = (('"a"', '"r1"', "1.5"), ('"b"', "null", "null"))
+    damaged = (("7", "null", "1.5"), ('"a"', "null", '"1"'), ('"a"', "null", "NaN"), ('"a"', "3", "1.5"))
     hashes = []
-    for values in (('"a"', "1.5"), ('"b"', "null"), ("7", "1.5"), ('"a"', '"1"'), ('"a"', "NaN"), ('"a"', "true")):
+    for values in honest + damaged:
         (tmp_path / "data.jsonl").write_text(line % values)
         hashes.append(content_files(tmp_path)["data.jsonl"])
     assert hashes[0] == hashes[1] and len(set(hashes)) == 5

@@ -22,6 +22,7 @@ from r2v.pipeline.jobs import job
 from r2v.randomness import generator
 from r2v.storage.artifact import ARTIFACT_MANIFEST, attempt_of, look
 from r2v.storage.artifact_manifest import Damaged
+from r2v.storage.files import VOLATILE
 from tests.trust import MICRO, drawn
 from tests.trust.alter import (
     LEAVES,
@@ -83,7 +84,7 @@ def of_kind(project: Path, row: FileKind) -> list[Path]:
 
 def volatile(leaf: LeafPath) -> bool:
     """Whether a leaf says when or where: no content, as long as its type is right."""
-    return leaf[-1] in ("run_id", "wall_time_seconds", "created_at")
+    return leaf[-1] in VOLATILE
 
 
 @pytest.mark.parametrize(("name", "how"), drawn(CASES, 12, "schemas"))
