@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,8 @@ class JobRecord:
     error: dict[str, Any] | None = None
     exit: dict[str, Any] | None = None
     events: list[dict[str, Any]] = field(default_factory=list)
+    waits: list[dict[str, Any]] = field(default_factory=list)
+    """What was waited for, the newest last: at, restart, wait, why (None: it is over), until."""
     helpers: tuple[str, ...] = ()
     """Ids of the arrays of helpers that it submitted."""
 
@@ -46,12 +49,14 @@ def record(root: Path, name: str, job_id: str) -> JobRecord:
 
 def record_at(files: Path) -> JobRecord:
     """What the job wrote whose records lie in this folder."""
+    lines = list(_lines(files / "events.jsonl"))
     return JobRecord(
         folder=files,
         start=read_object(files / "start.json"),
         error=read_object(files / "error.json"),
         exit=read_object(files / "exit.json"),
-        events=list(_events(files / "events.jsonl")),
+        events=[line for line in lines if "wait" not in line],
+        waits=[line for line in lines if "wait" in line],
         helpers=tuple(map(str, (read_object(files / HELPERS_FILE) or {}).get("arrays", ()))),
     )
 
@@ -67,8 +72,8 @@ def read_object(path: Path) -> dict[str, Any] | None:
         return None
 
 
-def _events(path: Path) -> Iterator[dict[str, Any]]:
-    """The events, a last line cut by a kill left out."""
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The lines on progress and on waits, a last one cut by a kill left out."""
     try:
         lines = path.read_text(errors="replace").splitlines()
     except OSError:
@@ -85,6 +90,19 @@ def _events(path: Path) -> Iterator[dict[str, Any]]:
 def progress(record: JobRecord) -> dict[str, Any] | None:
     """The newest event of a job: what it does, how much is done of how much, its figures."""
     return record.events[-1] if record.events else None
+
+
+def waiting(record: JobRecord, restart: int, now: datetime) -> list[dict[str, Any]]:
+    """What a start of a job waits for now, by name; `at` says since when."""
+    open_waits: dict[str, dict[str, Any]] = {}
+    for line in record.waits:
+        if line.get("restart", 0) == restart:
+            name = str(line["wait"])
+            since = open_waits.get(name, line)["at"]
+            open_waits[name] = {**line, "at": since}
+            if line.get("why") is None:
+                del open_waits[name]
+    return [wait for _, wait in sorted(open_waits.items()) if datetime.fromisoformat(wait["until"]) >= now]
 
 
 def progressed(record: JobRecord, restart: int, earlier: list[JobRecord]) -> bool:

@@ -132,8 +132,9 @@ class StageProcess:
             os.kill(self.pid, signal.SIGKILL)
             return
         with suppress(OSError, ValueError, LookupError, TypeError):  # no record is worth the job
-            events = job_record.record_at(folder).events
-            job_start.stalled = stalled(events, job_start.restart, datetime.now(UTC)) or ""
+            record, now = job_record.record_at(folder), datetime.now(UTC)
+            if not job_record.waiting(record, job_start.restart, now):
+                job_start.stalled = stalled(record.events, job_start.restart, now) or ""
         if job_start.stalled:
             logger.warning("r2v job %s: %s", job_start.id, job_start.stalled)
             os.kill(self.pid, signal.SIGTERM)

@@ -5,6 +5,7 @@ is written. Slurm alone cannot tell a bug from a GPU that was too small; the kin
 (r2v.errors.FailureKind), and healing goes by it.
 
     {"at": "2026-11-20T03:00:00+00:00", "restart": 0, "what": "bc", "done": 40, "total": 113, "loss": 0.7}
+    {"at": "2026-11-20T03:00:00+00:00", "restart": 0, "wait": "openai", "why": "503 overloaded", "until": "2026-..."}
     {"type": "torch.OutOfMemoryError", "kind": "cuda_oom", "exit_code": 1, "message": ..., "where": ...}
 """
 
@@ -55,25 +56,25 @@ def part(name: str) -> Iterator[None]:
 
 def event(what: str, done: int, total: int, figures: Mapping[str, float]) -> None:
     """Append one line on how far something is. A disk that refuses it does not stop the work it tells of."""
+    name = f"{_part.get()}: {what}" if _part.get() else what
+    _append({"what": name, "done": done, "total": total, **figures})
+
+
+def wait(what: str, why: str | None, until: float = 0.0) -> None:
+    """Append one line on a wait: for what, why, and until when at most (seconds of the epoch). why None: it is over."""
+    _append({"wait": what, "why": why, "until": _iso(datetime.fromtimestamp(until, UTC))})
+
+
+def _append(line: Mapping[str, Any]) -> None:
     folder = os.environ.get(FOLDER)
     if not folder:
         return
-    line = json.dumps(
-        {
-            "at": _now(),
-            "restart": int(os.environ.get("SLURM_RESTART_COUNT", "0")),
-            "what": f"{_part.get()}: {what}" if _part.get() else what,
-            "done": done,
-            "total": total,
-            **figures,
-        },
-        ensure_ascii=False,
-        separators=(",", ":"),
-    )
+    start = {"at": _iso(datetime.now(UTC)), "restart": int(os.environ.get("SLURM_RESTART_COUNT", "0"))}
+    text = json.dumps({**start, **line}, ensure_ascii=False, separators=(",", ":"))
     with suppress(OSError):
         Path(folder).mkdir(parents=True, exist_ok=True)
         with (Path(folder) / EVENTS).open("a") as file:
-            file.write(line + "\n")
+            file.write(text + "\n")
 
 
 @contextmanager
@@ -127,5 +128,5 @@ def _where(error: BaseException) -> str | None:
     return f"{file.relative_to(_PACKAGE.parent) if ours else file}:{innermost.lineno}"
 
 
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
+def _iso(time: datetime) -> str:
+    return time.isoformat(timespec="seconds")

@@ -106,7 +106,7 @@ def _alive(queued: Queued, record: JobRecord) -> dict[str, Any]:
             "state": "running",
             "progress": event,
             "seconds_left": left,
-            "words": ", ".join(part for part in (_activity(event, left), where) if part),
+            "words": ", ".join(part for part in (_activity(event, left), *_waits(record), where) if part),
         }
     return {"state": "queued", "words": reason_text(queued.reason or queued.state, queued.id)}
 
@@ -145,7 +145,7 @@ def final(record: JobRecord) -> JobRecord:
     started again has not ended by the end of its first start."""
     restart = int((record.start or {}).get("restart", 0))
     if record.exit is not None and int(record.exit.get("restart", restart)) < restart:
-        return JobRecord(folder=record.folder, start=record.start, events=record.events)
+        return JobRecord(folder=record.folder, start=record.start, events=record.events, waits=record.waits)
     return record
 
 
@@ -183,6 +183,15 @@ def _activity(event: Mapping[str, Any] | None, left: float | None) -> str:
     if isinstance(event.get("loss"), (int, float)):
         parts.append(f"loss {event['loss']:.4g}")
     return ", ".join([*parts, *([f"{duration(left)} left"] if left else [])])
+
+
+def _waits(record: JobRecord) -> list[str]:
+    """What the job waits for, with reason, start and end."""
+    restart = int((record.start or {}).get("restart", 0))
+    return [
+        f"waits for {wait['wait']} since {clock(wait['at'])}, until {clock(wait['until'])} at most ({wait['why']})"
+        for wait in job_record.waiting(record, restart, datetime.now(UTC))
+    ]
 
 
 def _peak(record: JobRecord, rows: Sequence[SacctRow]) -> int | None:

@@ -116,6 +116,26 @@ def test_a_stage_that_plays_tells_episodes_blocks_and_helpers(faked: Faked) -> N
     assert status.helpers == {"PENDING": 8, "RUNNING": 7}
 
 
+def test_a_running_job_tells_what_it_waits_for_since_when_why_and_until_when(faked: Faked) -> None:
+    faked.chain()
+    faked.queued("100", "RUNNING", "None", TimeUsed="1:10:00", NodeList="g1")
+    waiting(faked, after="collect")
+    over, since, until = ago(600), ago(300), ago(-3600)
+    events = [
+        {"at": ago(900), "restart": 0, "wait": "openai", "why": "503: overloaded", "until": until},
+        {"at": ago(700), "restart": 0, "what": "collect", "done": 3, "total": 50},
+        {"at": over, "restart": 1, "wait": "batch b1", "why": "7 requests", "until": until},
+        {"at": over, "restart": 1, "wait": "batch b1", "why": None, "until": over},
+        {"at": since, "restart": 1, "wait": "openai", "why": "429: slow down", "until": ago(200)},
+        {"at": ago(200), "restart": 1, "wait": "openai", "why": "429: slow down", "until": until},
+    ]
+    faked.record("100", start={"job": "collect", "restart": 1, "at": ago(650)}, events=events)
+    status = one(seen(faked), "collect")
+    clocks = [text.replace("T", " ")[:16] for text in (since, until)]
+    waits = f"waits for openai since {clocks[0]}, until {clocks[1]} at most (429: slow down)"
+    assert status.words == f"collect 3/50, {waits}, 1:10:00 of 2-00:00:00 on g1"
+
+
 def test_a_job_without_a_second_event_has_no_time_left(faked: Faked) -> None:
     faked.chain()
     faked.queued("100", "RUNNING", "None")

@@ -14,7 +14,10 @@ from r2v.llm.providers.spending.budget import SpendTracker
 from r2v.llm.providers.spending.journal_state import JournalBatch
 from r2v.log import logger
 from r2v.randomness import uniform
+from r2v.storage.record import wait
 
+_TOLD_FROM, _WINDOW = 60.0, 86_400.0
+"""Seconds after which a wait is recorded, and within which a provider answers a batch where it does not say."""
 _SHARE, _LONGEST_POLL = 0.05, 20
 """Polls are as far apart as this share of the time waited, at least `poll_seconds` and at most so many times that:
 about a fortieth of a wait is lost."""
@@ -60,7 +63,7 @@ async def wait_until_done(
     """Poll, at growing and jittered intervals, until the batch has ended; for the first time `soonest` seconds after it
     was created. Raises EnvironmentFault where the provider no longer knows it."""
     assert batch.id is not None
-    polls, lagging, last_state, began = 0, 0, "", clock.now()
+    polls, lagging, last_state, began, told = 0, 0, "", clock.now(), False
     if not batch.ended:
         await clock.sleep(max(0.0, min(soonest, batch.began + soonest - began)))
     while True:
@@ -71,12 +74,17 @@ async def wait_until_done(
             if not state.lagging or lagging > _LAGGING_POLLS:
                 if not batch.ended:
                     await tracker.write({"row": "ended", "batch": batch.key, "state": state.state})
+                if told:
+                    wait(f"batch {batch.id}", None)
                 return state
         elif state is not None:
             if state.state != last_state:
                 last_state = state.state
                 logger.debug("  batch %s: %s", batch.id, last_state)
             _require_window(state, clock.now(), policy)
+            if not told and clock.now() - began >= _TOLD_FROM:
+                told, ends = True, state.expires or batch.began + _WINDOW
+                wait(f"batch {batch.id}", f"{len(batch.requests)} requests", ends + policy.outage_seconds)
         polls += 1
         tracker.notify()
         pause = pause_of(clock.now() - began, policy)

@@ -22,6 +22,7 @@ from r2v.llm.providers.provider import Provider, ProviderFault
 from r2v.llm.providers.provider_requests import ProviderRequest
 from r2v.llm.providers.spending.budget import SpendTracker
 from r2v.log import logger
+from r2v.storage.record import wait
 
 _FIRST_WINDOW = 8
 _BACKOFF, _LONGEST_BACKOFF = 0.5, 60.0
@@ -120,6 +121,8 @@ class CallDispatcher:
             result = await self._provider.call(request)
             self.limiter.on_success()
             self._outage.answered()
+            if self._tell_next:
+                wait(self._provider.name, None)
             self._slow_downs, self._slow_since, self._tell_next = 0, None, 0.0
             if result.remaining == 0 and result.reset:
                 self._tell_wait("its rate limit is used up", 0.0, result.reset)
@@ -187,7 +190,10 @@ class CallDispatcher:
     def _tell_wait(self, reason: str, waited: float, pause: float) -> None:
         """Warn of a wait that comes to a minute, and now and then while it goes on."""
         now = self._clock.now()
-        if waited + pause >= _TOLD_FROM and now >= self._tell_next:
+        if waited + pause < _TOLD_FROM:
+            return
+        wait(self._provider.name, reason, now + pause)
+        if now >= self._tell_next:
             self._tell_next = now + _TOLD_EVERY
             ends = time.strftime("%H:%M:%S", time.localtime(now + pause))
             logger.warning(

@@ -15,6 +15,7 @@ from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
 from r2v.llm.providers.dispatch.result_handler import Spawn, WallClock
 from r2v.llm.providers.provider import Pingable, Provider, ProviderFault
 from r2v.log import logger
+from r2v.storage.record import wait
 
 _IN_A_ROW = 4
 """Failures without an answer in between that are nobody's own."""
@@ -40,6 +41,7 @@ class Outage:
         self._has_answered, self._failures = True, 0
         if self._since is not None:
             logger.warning("  %s: answers again after %s", self._provider.name, span(self._clock.now() - self._since))
+            wait(self._provider.name, None)
             self._since = None
 
     def failed(self, fault: ProviderFault) -> bool:
@@ -72,6 +74,7 @@ class Outage:
                 self._reason,
                 span(self._patience),
             )
+            wait(self._provider.name, self._reason, self._since + self._patience)
         while True:
             await self._clock.sleep(self._pause)
             self._pause = min(2 * self._pause, _LONGEST_PAUSE)

@@ -22,6 +22,7 @@ from r2v.llm.providers.provider_requests import ProviderRequest, RequestVerdict
 from r2v.llm.providers.remote import ProviderRemote
 from r2v.llm.types import Request
 from r2v.llm.waves import Waves
+from r2v.storage import record
 from r2v.wire.exchange import TokenCounts
 from tests.llm.jumping import JumpingLoop
 from tests.llm.talk import MODELS, environment, guarded, play
@@ -106,6 +107,22 @@ def test_an_outage_of_hours_is_told_every_ten_minutes(tmp_path: Path, caplog: py
     said = through(Absent(loop, 15.0, 3 * 60 * MINUTE, unsent()), loop, tmp_path)
     assert [len(turns) for turns in said] == [3] * 20
     assert 15 <= len([r for r in caplog.records if "still not there after" in r.message]) <= 18
+
+
+SLOW = ProviderFault("429: slow down", kind="retry", status=429, retry_after=90.0)
+
+
+@pytest.mark.parametrize("down", [ProviderFault("503: overloaded", kind="retry", status=503), SLOW])
+def test_a_wait_of_minutes_enters_the_record_of_its_job_until_it_is_over(
+    down: ProviderFault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(record.FOLDER, str(tmp_path / "record"))
+    loop = JumpingLoop()
+    through(Absent(loop, 15.0, 15.0 + 8 * MINUTE, down), loop, tmp_path)
+    waits = [json.loads(line) for line in (tmp_path / "record" / record.EVENTS).read_text().splitlines()]
+    assert {one["wait"] for one in waits} == {"openai"}
+    assert waits[0]["why"].startswith(down.reason) and waits[0]["until"] > "1970-01-01T00:01"
+    assert [one["why"] for one in waits].index(None) == len(waits) - 1
 
 
 def test_servers_that_answer_500_for_minutes_are_an_outage_and_no_request_is_given_up(tmp_path: Path) -> None:
