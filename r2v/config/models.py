@@ -172,6 +172,10 @@ def endpoint_identity(base_url: str) -> str:
     return SELF_HOSTED if is_own else base_url.rstrip("/")
 
 
+PROMPT_VERSION = 2
+"""2: actions are calls in the chat template's own form, where it has one. A new version trains again."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class PolicyConfig:
     """The policy: the small model that is distilled."""
@@ -272,6 +276,11 @@ class PolicyConfig:
                 "policy.load_in_4bit=true: 4-bit weights cannot be trained themselves, policy.lora_r is 0; set "
                 "policy.lora_r (16 is a start), or policy.load_in_4bit=false"
             )
+
+    @property
+    def prompt_version(self) -> int | None:
+        """Version of the form in which the model is told tools, for fingerprints; None where it is told none."""
+        return PROMPT_VERSION if self.tools == "auto" else None
 
     @property
     def in_4bit(self) -> bool:

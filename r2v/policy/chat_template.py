@@ -19,13 +19,15 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import cached_property, lru_cache
+from functools import lru_cache, partial
 from os.path import commonprefix
 from typing import Any
 
 from r2v.errors import UsageError
-from r2v.llm.providers.bodies import REPLY_FORMAT, system_prompt
+from r2v.llm.providers.bodies import CALL_FORMAT, REPLY_FORMAT, system_prompt
 from r2v.log import logger
+from r2v.policy.tool_form import ToolForm
+from r2v.wire.chat import template_message
 from r2v.wire.message import Message, ToolSpec
 
 TEMPLATE_DATE = datetime(2024, 7, 26)
@@ -77,31 +79,39 @@ class ChatTemplate:
     def __init__(self, tokenizer: Any, tools: Sequence[ToolSpec] = (), *, enable_thinking: bool = False) -> None:
         self.tokenizer, self.tools, self.enable_thinking = tokenizer, tuple(tools), enable_thinking
         self._schemas: list[dict[str, Any]] | None = None
+        self.form: ToolForm | None = None
+        """How actions are written, where the template writes calls of its own."""
         self.fold = self._sought_fold()
         if self._renders_tools():
             self._schemas = _schemas(self.tools)
         self._openings = self._sought_openings()
+        if self.native_tools:
+            self.form = ToolForm.of(partial(self.try_text, generation=False), self.tools)
 
     @property
     def native_tools(self) -> bool:
         """Whether the template itself tells the tools."""
         return self._schemas is not None
 
-    @cached_property
+    @property
     def preamble(self) -> str:
         """What the system prompt says of the tools; empty without tools."""
         if not self.tools:
             return ""
-        return REPLY_FORMAT if self.native_tools else system_prompt((), self.tools)
+        if not self.native_tools:
+            return system_prompt((), self.tools)
+        return REPLY_FORMAT if self.form is None else CALL_FORMAT
 
     def turns(self, messages: Sequence[Message]) -> list[Message]:
         """The conversation as the template gets it."""
         return self.fold.turns(self.told(messages))
 
     def told(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """The conversation with its tools in the system prompt."""
+        """The conversation with its tools in the system prompt, and its actions in the template's form."""
         if not self.preamble:
             return messages
+        if self.form is not None:
+            messages = [replace(m, content=self.form.text(m.text)) if m.role == "assistant" else m for m in messages]
         opening = [m.text for m in messages if m.role == "system"]
         system = Message(role="system", content="\n\n".join([*opening, self.preamble]))
         return [system, *(m for m in messages if m.role != "system")]
@@ -138,7 +148,8 @@ class ChatTemplate:
             say_once(logging.INFO, f"  {self._name}: prompts end in {next(filter(None, self._openings.values()))!r}")
         if self.tools:
             by = "by the chat template" if self.native_tools else "in the system prompt, the chat template tells none"
-            say_once(logging.INFO, f"  {self._name}: told of {len(self.tools)} tools {by}")
+            form = "lines of JSON" if self.form is None else "calls in the template's own form"
+            say_once(logging.INFO, f"  {self._name}: told of {len(self.tools)} tools {by}; actions are {form}")
 
     def _applied(
         self,
@@ -150,7 +161,7 @@ class ChatTemplate:
     ) -> str:
         source = self.tokenizer.get_chat_template(None, schemas)
         rendered = self.tokenizer.apply_chat_template(
-            [{"role": turn.role, "content": fold.content(turn.text)} for turn in turns],
+            [{**turn, "content": fold.content(turn["content"])} for turn in map(template_message, turns)],
             tools=schemas,
             chat_template=with_stopped_clock(source),
             add_generation_prompt=generation,

@@ -169,7 +169,12 @@ class Encoder:
 
     def action_ids(self, action: str) -> list[int]:
         """The ids of an action and its end token: what a policy is trained to generate."""
-        return [*self.tokenizer(action, add_special_tokens=False)["input_ids"], self.tokenizer.eos_token_id]
+        text = action if self.template.form is None else self.template.form.text(action)
+        return [*self.tokenizer(text, add_special_tokens=False)["input_ids"], self.tokenizer.eos_token_id]
+
+    def actions(self, text: str) -> tuple[str, ...]:
+        """The actions in what the policy generated, in the order in which they are to be executed."""
+        return (text,) if self.template.form is None else self.template.form.actions(text)
 
     def opening_size(self, messages: Sequence[Message]) -> int:
         """Tokens at the end of a prompt that the template shows before a reply and does not ask for one with."""

@@ -43,12 +43,13 @@ def served_policy(
     adapter = None if weights is None else _adapter(policy, weights)
     tokenizer = load_tokenizer(policy, weights)
     model, described = described_model(policy)
+    encode = Encoder.of(tokenizer, policy, inference.max_new_tokens, tools)
     return Served(
         _servers(policy, model),
         adapter,
-        encode=Encoder.of(tokenizer, policy, inference.max_new_tokens, tools),
+        encode=encode,
         end_ids=end_ids(described, tokenizer),
-        replies=TokenReplies(tokenizer, "slm", price),
+        replies=TokenReplies(tokenizer, "slm", price, encode.actions),
     )
 
 

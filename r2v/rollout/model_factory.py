@@ -238,7 +238,13 @@ def _policy_backend(
     loaded = acting_policy(policy, weights)
     encode = Encoder.of(loaded.tokenizer, policy, inference.max_new_tokens, tools)
     return LocalBackend(
-        loaded.model, loaded.tokenizer, encode, name="slm", price=cost.slm, max_batch=rollout.batch_size
+        loaded.model,
+        loaded.tokenizer,
+        encode,
+        name="slm",
+        price=cost.slm,
+        max_batch=rollout.batch_size,
+        actions=encode.actions,
     )
 
 

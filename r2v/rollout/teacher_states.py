@@ -106,7 +106,7 @@ def agreement_cell(
             step_idx=view.step,
             actor="teacher",
             features=await extractor.features(view, act.proposal),
-            disagrees=differs_from_record(act.text, recorded, tools),
+            disagrees=differs_from_record("\n".join(one.text for one in (act, *act.rest)), recorded, tools),
             slm_episode_success=None,
             condition=episode.condition,
             perturbation_seed=episode.perturbation_seed,

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 from r2v.data.action import parse_action
 from r2v.llm.types import Sample
 from r2v.wire.message import ToolSpec
 
-_GAP = re.compile(r"[\s:,]*")
+_DECODER = json.JSONDecoder()
 
 
 def free_arguments(text: str, tools: Sequence[ToolSpec]) -> frozenset[str]:
@@ -25,41 +26,41 @@ def free_arguments(text: str, tools: Sequence[ToolSpec]) -> frozenset[str]:
     return next((spec.free_arguments for spec in tools if spec.name == tool), frozenset())
 
 
-def argument_spans(text: str) -> dict[str, tuple[int, int]]:
-    """Half-open character spans of the values in a tool call, `tool` included; empty where it is none.
+def argument_spans(text: str, action: str) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Names and half-open character spans of the action's arguments in the text that makes it, in whichever form.
 
-    >>> argument_spans('{"tool":"get","id":"r2"}')["id"]
-    (19, 23)
+    >>> dict(argument_spans('{"name": "get", "arguments": {"id": "r2"}}', '{"tool":"get","id":"r2"}'))
+    {'id': (35, 39)}
     """
-    if not parse_action(text).action_type:
-        return {}
-    decoder, spans = json.JSONDecoder(), {}
-    at = _skip(text, text.index("{") + 1)
-    while text[at] != "}":
-        name, at = decoder.raw_decode(text, at)
-        start = _skip(text, at)
-        _, at = decoder.raw_decode(text, start)
-        spans[str(name)] = (start, at)
-        at = _skip(text, at)
-    return spans
+    for name, value in parse_action(action).arguments.items():
+        for start in _values_of(name, text):
+            with suppress(ValueError):
+                found, end = _DECODER.raw_decode(text, start)
+                if found == value:
+                    yield name, (start, end)
+                    continue
+            if isinstance(value, str) and value and text.startswith(value, start):
+                yield name, (start, start + len(value))
 
 
-def _skip(text: str, at: int) -> int:
-    gap = _GAP.match(text, at)
-    return gap.end() if gap else at
+def _values_of(name: str, text: str) -> Iterator[int]:
+    """Where values of an argument begin: of JSON, `<parameter=id>` and `<arg_key>id</arg_key>`."""
+    word = re.escape(name)
+    key = rf"{re.escape(json.dumps(name, ensure_ascii=False))}\s*:\s*|<parameter={word}>\s*"
+    for match in re.finditer(rf"{key}|<arg_key>{word}</arg_key>\s*<arg_value>", text):
+        yield match.end()
 
 
 def free_tokens(sample: Sample, tools: Sequence[ToolSpec]) -> tuple[bool, ...]:
     """Per token: does it overlap the value of a free argument?
 
-    Where the tokens do not spell the text (a character cut between tokens), none can be told to be free.
+    Where the tokens do not spell a value (a character cut between tokens), none of it can be told to be free.
     """
-    start = "".join(sample.tokens).find(sample.text)
     free = free_arguments(sample.text, tools)
-    if start < 0 or not free:
+    if not free:
         return (False,) * len(sample.tokens)
-    spans = [span for name, span in argument_spans(sample.text).items() if name in free]
-    marks, at = [], -start
+    spans = [span for name, span in argument_spans("".join(sample.tokens), sample.text) if name in free]
+    marks, at = [], 0
     for token in sample.tokens:
         marks.append(any(at < stop and begin < at + len(token) for begin, stop in spans))
         at += len(token)

@@ -1,8 +1,8 @@
 """The watchdog: whether a stage whose own pace has stopped should be ended; it asks nothing but the stage's events.
 
 A rank that hangs in a collective, or a disk that answers no more, holds its GPUs to the time limit otherwise. What a
-stage does takes as long as it takes: the measure is its own longest step so far, and nothing below half an hour counts. Who
-waits for a provider, and has recorded until when, does not hang.
+stage does takes as long as it takes: the measure is its own longest step so far, and nothing below half an hour counts.
+Who waits for a provider, and has recorded until when, does not hang.
 """
 
 from __future__ import annotations

@@ -56,6 +56,8 @@ class BCSettings:
     """Whose tools the policy is told; None: it is told none."""
     held_out_tasks: float | None = field(default=None, metadata=c.IF_GIVEN)
     """The share of tasks that are left to an imputed router, and measured on; None: every task is cloned."""
+    prompt: int | None = field(default=None, metadata=c.IF_GIVEN)
+    """`PolicyConfig.prompt_version`."""
     replaced: bool | None = field(default=None, metadata=c.IF_GIVEN)
     """Whether episodes whose observations were replaced are cloned too; None: they are refused."""
     needs_world: ClassVar = False
@@ -75,6 +77,7 @@ class BCSettings:
             seed=config.seed,
             max_new_tokens=config.inference.max_new_tokens,
             env=_env_told(config),
+            prompt=config.policy.prompt_version,
             held_out_tasks=config.router.left_out_of_cloning,
             replaced=True if "replace" in config.perturb.constructions else None,
         )

@@ -19,7 +19,7 @@ fold.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from r2v import config as c
@@ -55,6 +55,8 @@ class VerifierSettings:
     tasks: c.TaskSelection
     num_folds: int
     seed: int
+    prompt: int | None = field(default=None, metadata=c.IF_GIVEN)
+    """`PolicyConfig.prompt_version`."""
 
     def require_possible(self) -> None:
         """Raises UsageError for weights that cannot be trained, or not by this optimizer."""
@@ -82,6 +84,7 @@ class VerifierSettings:
             tasks=c.TaskSelection.training(config),
             num_folds=config.candidates.num_folds,
             seed=config.seed,
+            prompt=config.policy.prompt_version,
         )
 
     @property

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from r2v.wire.errors import WireError, read_error
@@ -224,6 +225,15 @@ def write_message(message: Message) -> Json:
     elif calls:
         written["tool_calls"] = [write_call(call) for call in calls]
     return written | extra
+
+
+def template_message(message: Message) -> Json:
+    """One message as chat templates take it: its content is text, and arguments of calls are objects."""
+    written = write_message(message)
+    for call in written.get("tool_calls") or ():
+        call["function"]["arguments"] = json.loads(call["function"]["arguments"])
+    words = replace(message, content=tuple(part for part in message.parts if not isinstance(part, ToolCall)))
+    return {**written, "content": words.text}
 
 
 def _written_content(message: Message, extra: Json) -> Any:

@@ -15,6 +15,7 @@ from r2v.policy import chat_template
 from r2v.policy.chat_template import ChatTemplate, in_order, with_stopped_clock
 from r2v.policy.prefix_tree import IGNORED
 from r2v.policy.prompt_encoder import Encoder, build_messages
+from r2v.policy.tool_form import ToolForm
 from r2v.policy.training_rows import build_rows
 from r2v.wire.message import Message, ToolSpec
 from tests import tiny_models
@@ -63,13 +64,13 @@ def _texts(encoder: Encoder, steps: int) -> str:
     return str(encoder.tokenizer.decode(encoder(messages)))
 
 
-def _lines(steps: int) -> Iterator[str]:
+def _lines(steps: int, form: ToolForm | None = None) -> Iterator[str]:
     """What must be read in the prompt, in order."""
     yield from GOAL.split("\n")
     for step in range(steps + 1):
         yield from OBSERVATIONS[step].split("\n")
         if step < steps:
-            yield ACTIONS[step]
+            yield ACTIONS[step] if form is None else form.text(ACTIONS[step])
 
 
 def _read(text: str) -> str:
@@ -93,9 +94,11 @@ def test_every_text_of_every_template_arrives_on_every_day(name: str, monkeypatc
         text = _texts(encoder, steps)
         assert in_order(_read(text), [_read(line) for line in _lines(steps)]), text
         with_tools = _texts(told, steps)
-        assert in_order(_read(with_tools), [_read(line) for line in _lines(steps)]), with_tools
+        shown = [_read(line) for line in _lines(steps, told.template.form)]
+        assert in_order(_read(with_tools), shown), with_tools
         assert all(spec.name in with_tools and spec.description in with_tools for spec in TOOLS)
-        assert "one JSON object on one line" in with_tools and "the number" in with_tools
+        asked = "one JSON object on one line" if told.template.form is None else "Call exactly one tool"
+        assert asked in with_tools and "the number" in with_tools
         prompts += [text, with_tools]
     assert encoder.template.fold.tool == (base in FOLDED)
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from r2v.llm.types import Sample
 from r2v.router.spans import argument_spans, free_tokens
 from r2v.wire.message import ToolSpec
@@ -21,12 +23,27 @@ def sample(*tokens: str, text: str = TEXT) -> Sample:
 
 def test_argument_spans_cover_the_values() -> None:
     text = '{ "tool": "reply", "n": 12, "deep": {"a": [1, "}"]}, "text": "a \\"b\\", c" }'
-    found = {name: text[start:stop] for name, (start, stop) in argument_spans(text).items()}
-    assert found == {"tool": '"reply"', "n": "12", "deep": '{"a": [1, "}"]}', "text": '"a \\"b\\", c"'}
+    found = {name: text[start:stop] for name, (start, stop) in argument_spans(text, text)}
+    assert found == {"n": "12", "deep": '{"a": [1, "}"]}', "text": '"a \\"b\\", c"'}
 
 
 def test_argument_spans_of_what_is_no_tool_call() -> None:
-    assert argument_spans("click [12]") == {} == argument_spans('{"tool":"reply","id":')
+    assert not list(argument_spans(TEXT, "click [12]")) and not list(argument_spans(TEXT, '{"tool":"reply","id":'))
+
+
+CALLS = (
+    '<tool_call>\n{"name": "reply", "arguments": {"id": "r204", "text": "it is done"}}\n</tool_call>',
+    "<tool_call>\n<function=reply>\n<parameter=id>\nr204\n</parameter>\n<parameter=text>\nit is done\n</parameter>\n"
+    "</function>\n</tool_call>",
+    "<tool_call>reply\n<arg_key>id</arg_key>\n<arg_value>r204</arg_value>\n<arg_key>text</arg_key>\n"
+    "<arg_value>it is done</arg_value>\n</tool_call>",
+)
+
+
+@pytest.mark.parametrize("said", CALLS)
+def test_free_values_are_found_in_the_form_that_a_template_gives_calls(said: str) -> None:
+    marks = free_tokens(sample(*said), [REPLY])
+    assert "".join(token for token, mark in zip(said, marks, strict=True) if mark).strip('"') == "it is done"
 
 
 def test_one_token_per_pair() -> None:

@@ -32,7 +32,7 @@ class EncodedRequest(Request):
 
 class LocalBackend:
     """Answers requests with a local model. `encode` turns messages into prompt ids: for the wave engine in `prepare`,
-    so that the model need not wait for it.
+    so that the model need not wait for it. `actions`: what a decoded text says to do.
 
     Results are promised to the byte on a CPU in float64; `max_batch` bounds completions in flight. What the model made
     of earlier prompts is used again where their beginnings recur and its caches can be cut
@@ -50,13 +50,14 @@ class LocalBackend:
         price: Price,
         max_batch: int = 64,
         padding: int | None = None,
+        actions: Callable[[str], tuple[str, ...]] = lambda text: (text,),
     ) -> None:
         self.model, self.tokenizer, self.encode = model.eval(), tokenizer, encode
         self.name, self.price, self.max_batch, self._padding = name, price, max_batch, padding
         self._end_ids = end_ids(model, tokenizer)
         self._pad_id = min(self._end_ids) if tokenizer.pad_token_id is None else tokenizer.pad_token_id
         self._prefixes = PrefixCache(model) if PrefixCache.serve(model) else None
-        self._replies = TokenReplies(tokenizer, name, price)
+        self._replies = TokenReplies(tokenizer, name, price, actions)
 
     def prepare(self, request: Request) -> Request:
         """The request with its prompt."""

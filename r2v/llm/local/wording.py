@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -12,11 +12,17 @@ from r2v.llm.types import Reply, Request, Sample, Usage
 
 
 class TokenReplies:
-    """Words replies of a model's name and price. A sample's `tokens`, `logprobs`, `entropies` and `margins` include the
-    end token, where it was reached; its text does not."""
+    """Words replies of a model's name and price. `actions`: what a decoded text says to do. A sample's `tokens`,
+    `logprobs`, `entropies` and `margins` include the end token, where it was reached; its text does not."""
 
-    def __init__(self, tokenizer: Any, name: str, price: Price) -> None:
-        self.tokenizer, self.name, self.price = tokenizer, name, price
+    def __init__(
+        self,
+        tokenizer: Any,
+        name: str,
+        price: Price,
+        actions: Callable[[str], tuple[str, ...]] = lambda text: (text,),
+    ) -> None:
+        self.tokenizer, self.name, self.price, self._actions = tokenizer, name, price, actions
         self._word = lru_cache(None)(self._decode_one)
 
     def reply(self, tokens_in: int, drawn: Sequence[Drawn]) -> Reply:
@@ -31,8 +37,10 @@ class TokenReplies:
 
     def _sample(self, drawn: Drawn) -> Sample:
         body = drawn.tokens[:-1] if drawn.ended else drawn.tokens
+        first, *more = self._actions(self.tokenizer.decode(body, skip_special_tokens=True))
         return Sample(
-            text=self.tokenizer.decode(body, skip_special_tokens=True),
+            text=first,
+            more=tuple(more),
             tokens=tuple(map(self._word, drawn.tokens)),
             logprobs=tuple(drawn.logprobs),
             entropies=tuple(drawn.entropies),
