@@ -68,6 +68,8 @@ class BundleManifest:
     """What the router was fitted on."""
     enable_thinking: bool | None = None
     """`policy.enable_thinking`: the value under which the chat template rendered prompts. None: it reads none."""
+    prompt_version: int | None = None
+    """Version of the form in which the policy was told its tools; None where it is told none."""
     score: str = "r2v"
     """The method whose score decides: r2v, or another one that calibration tasks preferred."""
     extra: dict[str, Any] = field(default_factory=dict)

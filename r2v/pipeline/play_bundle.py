@@ -54,8 +54,8 @@ def routed_actor(
     """The routed pair of a bundle in a benchmark's worlds, behind a wave engine.
 
     The LLM is the one of the bundle's settings: a provider's, whose questions and bills `journal` remembers (None: the
-    project's own), or the benchmark's scripted expert. Raises InputError where the bundle's settings are none, or the
-    policy's base model is not here; UsageError where the LLM cannot be asked.
+    project's own), or the benchmark's scripted expert. Raises InputError where the bundle's settings are none, the
+    policy was trained on prompts of another version, or its base model is not here; UsageError where the LLM cannot be asked.
     """
     settings = _settings(bundle)
     rollout = rollout or RolloutConfig()
@@ -64,6 +64,11 @@ def routed_actor(
     router = _section(bundle, settings, "router", RouterConfig)
     cost = _section(bundle, settings, "cost", CostConfig)
     teacher = _section(bundle, settings, "teacher", TeacherConfig)
+    if policy.prompt_version != bundle.manifest.prompt_version:
+        raise InputError(
+            f"{bundle.folder}: its policy was trained on prompts of version {bundle.manifest.prompt_version}, this R2V "
+            f"writes version {policy.prompt_version}; train and export it again, or use the R2V that wrote it"
+        )
     tools = told_tools(policy, benchmark)
     slm = priced_policy(policy, bundle.policy, cost, inference, rollout, waves, tools)
     verifier = None

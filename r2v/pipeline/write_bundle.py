@@ -201,6 +201,7 @@ def _of_draft(draft: Path, config: Config, threshold: dict[str, Any]) -> dict[st
         "r2v_version": r2v.__version__,
         "base_model": config.policy.model_name,
         "enable_thinking": config.policy.enable_thinking,
+        "prompt_version": config.policy.prompt_version,
         "weights": "adapters" if (draft / "policy" / ADAPTERS).exists() else "full",
         "feature_version": str(router["feature_version"]),
         "threshold": float(threshold["tau"]),

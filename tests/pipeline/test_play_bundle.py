@@ -95,3 +95,11 @@ def test_settings_that_are_none_are_told(bundle: Bundle, tmp_path: Path) -> None
     (tmp_path / "settings.json").write_text("{")
     with pytest.raises(InputError, match="not the settings of a bundle"):
         routed_actor(replace(bundle, folder=tmp_path), Desk(), Waves(workers=1))
+
+
+def test_a_policy_that_was_trained_on_other_prompts_is_not_played(bundle: Bundle) -> None:
+    other = replace(bundle, manifest=replace(bundle.manifest, prompt_version=1))
+    with pytest.raises(
+        InputError, match="prompts of version 1, this R2V writes version None; train and"
+    ):
+        routed_actor(other, Desk(), Waves(workers=1))
