@@ -55,7 +55,8 @@ def routed_actor(
 
     The LLM is the one of the bundle's settings: a provider's, whose questions and bills `journal` remembers (None: the
     project's own), or the benchmark's scripted expert. Raises InputError where the bundle's settings are none, the
-    policy was trained on prompts of another version, or its base model is not here; UsageError where the LLM cannot be asked.
+    policy was trained on prompts of another version, or its base model is not here; UsageError where the LLM cannot be
+    asked.
     """
     settings = _settings(bundle)
     rollout = rollout or RolloutConfig()
