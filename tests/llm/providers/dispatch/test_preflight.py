@@ -14,11 +14,14 @@ import pytest
 
 from r2v.emulator import Emulator, Fault, Lifecycle, Timing
 from r2v.errors import EnvironmentFault
-from r2v.llm.providers.dispatch.preflight import Preflight
-from r2v.llm.providers.provider import ProviderFault
-from r2v.llm.types import Request
+from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
+from r2v.llm.providers.openai import OpenAI
+from r2v.llm.providers.prices import rate_of
+from r2v.llm.providers.provider import CallResult, ProviderFault
+from r2v.llm.providers.provider_requests import ProviderRequest
+from r2v.llm.providers.remote import ProviderRemote
 from r2v.llm.waves import Waves
-from tests.llm.talk import converse, environment, play, remote
+from tests.llm.talk import MODELS, QUICK, converse, environment, play, remote
 
 BOTH = pytest.mark.parametrize("provider", ["openai", "anthropic"])
 MODES = pytest.mark.parametrize("mode", ["batch", "concurrent"])
@@ -113,21 +116,24 @@ def test_a_passing_fault_is_tried_again(provider: str, served: Serve, tmp_path: 
         assert len(emulator.ledger().bills) == 3
 
 
-def test_a_model_that_refuses_so_short_a_reply_has_looked_at_everything_else(
-    served: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked, ask = [], Preflight._call
+class Talkative(OpenAI):
+    """A model that has to have room for more than a word."""
 
-    async def refuse_short(self: Preflight, question: Request) -> ProviderFault | None:
-        asked.append(question.max_tokens)
-        if len(asked) == 1:
-            return ProviderFault("400: max_tokens or model output limit was reached", kind="fatal", status=400)
-        return await ask(self, question)
+    async def call(self, request: ProviderRequest) -> CallResult:
+        if request.max_tokens < 50:
+            raise ProviderFault("400: max_tokens or model output limit was reached", kind="fatal", status=400)
+        return await super().call(request)
 
-    monkeypatch.setattr(Preflight, "_call", refuse_short)
+
+def test_a_model_that_refuses_so_short_a_reply_has_looked_at_everything_else(served: Serve, tmp_path: Path) -> None:
     with served() as emulator:
-        play("openai", tmp_path, count=2, turns=1, preflight=True)
-        assert len(emulator.ledger().bills) == 3 and asked[0] < asked[1], "asked again with the run's own limit"
+        rate, waves = rate_of("openai", MODELS["openai"]), Waves(max_conversations=2)
+        policy = DispatchPolicy(**{**QUICK, "preflight": True})
+        model = waves.model(ProviderRemote(Talkative(rate), rate, tmp_path, policy, scope={"test": "a"}))
+        assert len(waves.run(partial(converse, model, number, 1) for number in range(2))) == 2
+        assert len(emulator.ledger().bills) == 3, "asked again with the run's own limit"
+    first, again = (row for row in rows_of(tmp_path) if row["row"] == "failed")
+    assert (first["kind"], first["usd"], again["kind"]) == ("retry", 0.0, "preflight")
 
 
 def test_a_cap_holds_for_it_too(served: Serve, tmp_path: Path) -> None:
