@@ -264,10 +264,12 @@ def nearest(word: str, allowed: Iterable[str]) -> str:
 
     >>> nearest("lorar", ["lora_r", "lr"])
     'did you mean lora_r?'
+    >>> nearest("run_1", [])
+    'there is none'
     """
     options = sorted(allowed)
     close = difflib.get_close_matches(word, options, n=1, cutoff=0.5)
     if close:
         return f"did you mean {close[0]}?"
     shown = ", ".join(options[:12]) + (", ..." if len(options) > 12 else "")
-    return f"allowed: {shown}"
+    return f"allowed: {shown}" if options else "there is none"
