@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from typing import Any
 
 from r2v.data.action import parse_action
 from r2v.llm.types import Sample
@@ -26,21 +27,29 @@ def free_arguments(text: str, tools: Sequence[ToolSpec]) -> frozenset[str]:
     return next((spec.free_arguments for spec in tools if spec.name == tool), frozenset())
 
 
-def argument_spans(text: str, action: str) -> Iterator[tuple[str, tuple[int, int]]]:
-    """Names and half-open character spans of the action's arguments in the text that makes it, in whichever form.
+def argument_spans(text: str, action: str) -> dict[str, tuple[int, int]]:
+    """Half-open character spans of the action's arguments in the text that makes it, in whichever form; of an argument
+    that is given twice, the last.
 
-    >>> dict(argument_spans('{"name": "get", "arguments": {"id": "r2"}}', '{"tool":"get","id":"r2"}'))
-    {'id': (35, 39)}
+    >>> argument_spans('{"name": "get", "arguments": {"id": "r2"}}', '{"tool":"get","id":"r2"}')
+    {'id': (36, 40)}
     """
+    spans: dict[str, tuple[int, int]] = {}
     for name, value in parse_action(action).arguments.items():
         for start in _values_of(name, text):
-            with suppress(ValueError):
-                found, end = _DECODER.raw_decode(text, start)
-                if found == value:
-                    yield name, (start, end)
-                    continue
-            if isinstance(value, str) and value and text.startswith(value, start):
-                yield name, (start, start + len(value))
+            end = _end_of(value, text, start)
+            if end is not None:
+                spans[name] = (start, end)
+    return spans
+
+
+def _end_of(value: Any, text: str, start: int) -> int | None:
+    """Where this value ends that begins here, as JSON or as plain text; None where another stands here."""
+    with suppress(ValueError):
+        found, end = _DECODER.raw_decode(text, start)
+        if found == value:
+            return end
+    return start + len(value) if isinstance(value, str) and value and text.startswith(value, start) else None
 
 
 def _values_of(name: str, text: str) -> Iterator[int]:
@@ -59,7 +68,7 @@ def free_tokens(sample: Sample, tools: Sequence[ToolSpec]) -> tuple[bool, ...]:
     free = free_arguments(sample.text, tools)
     if not free:
         return (False,) * len(sample.tokens)
-    spans = [span for name, span in argument_spans("".join(sample.tokens), sample.text) if name in free]
+    spans = [span for name, span in argument_spans("".join(sample.tokens), sample.text).items() if name in free]
     marks, at = [], 0
     for token in sample.tokens:
         marks.append(any(at < stop and begin < at + len(token) for begin, stop in spans))

@@ -99,7 +99,5 @@ def test_settings_that_are_none_are_told(bundle: Bundle, tmp_path: Path) -> None
 
 def test_a_policy_that_was_trained_on_other_prompts_is_not_played(bundle: Bundle) -> None:
     other = replace(bundle, manifest=replace(bundle.manifest, prompt_version=1))
-    with pytest.raises(
-        InputError, match="prompts of version 1, this R2V writes version None; train and"
-    ):
+    with pytest.raises(InputError, match="prompts of version 1, this R2V writes version None; train and"):
         routed_actor(other, Desk(), Waves(workers=1))

@@ -23,12 +23,17 @@ def sample(*tokens: str, text: str = TEXT) -> Sample:
 
 def test_argument_spans_cover_the_values() -> None:
     text = '{ "tool": "reply", "n": 12, "deep": {"a": [1, "}"]}, "text": "a \\"b\\", c" }'
-    found = {name: text[start:stop] for name, (start, stop) in argument_spans(text, text)}
+    found = {name: text[start:stop] for name, (start, stop) in argument_spans(text, text).items()}
     assert found == {"n": "12", "deep": '{"a": [1, "}"]}', "text": '"a \\"b\\", c"'}
 
 
 def test_argument_spans_of_what_is_no_tool_call() -> None:
-    assert not list(argument_spans(TEXT, "click [12]")) and not list(argument_spans(TEXT, '{"tool":"reply","id":'))
+    assert argument_spans(TEXT, "click [12]") == {} == argument_spans(TEXT, '{"tool":"reply","id":')
+
+
+def test_of_an_argument_that_is_given_twice_the_last_counts() -> None:
+    text = '{"tool":"reply","text":"a","id":"r2","text":"a"}'
+    assert argument_spans(text, text) == {"text": (44, 47), "id": (32, 36)}
 
 
 CALLS = (
