@@ -45,15 +45,16 @@ def act(arguments: argparse.Namespace) -> int:
             ledger.set_cap(arguments.max_usd)
     entries = sorted(ledger.entries(), key=lambda entry: (entry.purse, entry.folder, entry.run))
     ledger.require_whole()
-    rows = [("journal", "model", "answers", "USD", "")]
+    rows = [("journal", "paid by", "model", "answers", "USD", "")]
     total, answers = 0.0, 0
     for entry in entries:
         book = ledger.book(entry)
         total, answers = total + book.usd, answers + book.answered
         model = "/".join(str(value) for value in entry.scope.values())
-        rows.append((entry.folder, model, f"{book.answered:,}", f"{book.usd:.4f}", book.state))
+        payer = "itself" if entry.folder.startswith(entry.purse) else entry.purse
+        rows.append((entry.folder, payer, model, f"{book.answered:,}", f"{book.usd:.4f}", book.state))
     if entries:
-        print(text_table(rows, right=(2, 3)))
+        print(text_table(rows, right=(3, 4)))
     cap = "" if ledger.cap is None else f" of ${ledger.cap:.2f}, the cap of all processes"
     print(f"{len(entries)} journals, {answers:,} answers, ${total:.4f} spent or reserved{cap}")
     return 0

@@ -93,7 +93,7 @@ class TeacherConfig:
     mode: Literal["batch", "concurrent", "auto"] = field(default="auto", metadata=RUNTIME)
     """How requests go to a provider: batch (its batch API, half the price), concurrent (direct calls), or auto."""
     max_usd: Positive | None = field(default=None, metadata=RUNTIME)
-    """Hard cap in USD on what a run or a stage may be billed, all its helpers together; None: none."""
+    """Hard cap in USD on what a pipeline may be billed, all its stages, runs and helpers together; None: none."""
     project_max_usd: Positive | None = field(default=None, metadata=RUNTIME)
     """Hard cap in USD on what all runs, stages and games of the checkout may be billed, ever. The first that names one
     sets it for all, others must name the same or none; None: what is set (`r2v providers ledger`)."""

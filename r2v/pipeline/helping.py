@@ -22,6 +22,7 @@ from pathlib import Path
 from r2v.config import Config, to_yaml
 from r2v.errors import UsageError
 from r2v.llm.providers.keys import allowed_words
+from r2v.llm.providers.spending.payer import paying
 from r2v.log import logger
 from r2v.pipeline.inputs import fingerprint_of, made_already, places_of
 from r2v.pipeline.rows import Job
@@ -83,7 +84,7 @@ def help_job(
     if made_already(config, row, key, root) is None:
         logger.info("%-16s helping", row.name)
         work = Work(folder=folder, fingerprint=key, inputs=inputs, root=root, helping=True)
-        with suppress(StageFinished):
+        with suppress(StageFinished), paying(places_of(config, root).name):
             stage.play(stage.sections(config), work)
     logger.info("%-16s nothing is left to help with", row.name)
 

@@ -21,6 +21,7 @@ from typing import Any
 from r2v.config import Config, to_yaml
 from r2v.config.engines import LOCAL
 from r2v.errors import EmptyResult, InputError, UsageError
+from r2v.llm.providers.spending.payer import paying
 from r2v.log import WANDB_GROUP, WandbRun, in_stage, in_wandb, logger
 from r2v.pipeline.counts import fewer_than_asked
 from r2v.pipeline.graph import place_in_chain, selection
@@ -113,6 +114,7 @@ def run_job(
         logger.info("%-16s running, %s", row.name, where)
         with (
             in_stage(where),
+            paying(places.name),
             in_wandb(_wandb_run(config, row, key, root)) as log_end,
             artifacts.build(
                 places.artifacts,

@@ -17,9 +17,13 @@ def test_the_table_holds_what_is_closed_gone_and_killed(
     assert main(["providers", "ledger"]) == 0
     assert capsys.readouterr().out == "0 journals, 0 answers, $0.0000 spent or reserved\n"
     ledger, scope = ProjectLedger(tmp_path), {"provider": "openai", "model": "m"}
-    for run, is_open, usd in (("0a", False, 1.5), ("0b", True, 0.0), ("0c", False, 0.25)):
+    for run, is_open, usd, purse in (
+        ("0a", False, 1.5, "desk_noisy"),
+        ("0b", True, 0.0, "runs"),
+        ("0c", False, 0.25, "runs"),
+    ):
         ledger.write(
-            JournalEntry(run=run, folder=f"runs/{run}", purse="runs", scope=scope, open=is_open, usd=usd, answered=3)
+            JournalEntry(run=run, folder=f"runs/{run}", purse=purse, scope=scope, open=is_open, usd=usd, answered=3)
         )
     for run in ("0a", "0b"):
         (tmp_path / "runs" / run).mkdir(parents=True)
@@ -27,12 +31,12 @@ def test_the_table_holds_what_is_closed_gone_and_killed(
     (tmp_path / "runs/0b/journal.jsonl").write_text(rows)
     assert main(["providers", "ledger"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[:4] for line in lines[1:-1]] == [
-        ["runs/0a", "openai/m", "3", "1.5000"],
-        ["runs/0b", "openai/m", "0", "0.5000"],
-        ["runs/0c", "openai/m", "3", "0.2500"],
+    assert [line.split()[:5] for line in lines[1:-1]] == [
+        ["runs/0a", "desk_noisy", "openai/m", "3", "1.5000"],
+        ["runs/0b", "itself", "openai/m", "0", "0.5000"],
+        ["runs/0c", "itself", "openai/m", "3", "0.2500"],
     ]
-    assert [line.split(maxsplit=4)[4] for line in lines[1:-1]] == ["closed", "its writer was killed", "gone"]
+    assert [line.split(maxsplit=5)[5] for line in lines[1:-1]] == ["closed", "its writer was killed", "gone"]
     assert lines[-1] == "3 journals, 6 answers, $2.2500 spent or reserved"
 
 

@@ -1,6 +1,6 @@
 """Membership: what makes one process' journal one of the project's.
 
-    Membership(root, purse="outputs/.artifacts/evaluate-...", scope={...}, reopen=..., project_max_usd=50)
+    Membership(root, purse=Path("data/runs/desk_.../provider"), scope={...}, adopt=..., project_max_usd=50)
 
 A process writes the first journal of its folder that nobody else is writing: `folder` itself, else `folder/1`,
 `folder/2` ... So helpers beside a stage, and a job that is started again while another one brings its batches home,
@@ -21,6 +21,7 @@ from r2v.llm.providers.provider_requests import RequestIdentity, reply_key
 from r2v.llm.providers.spending.allotment import PROJECT_CAP, Allotment
 from r2v.llm.providers.spending.budget import SharedBudget, SpendTracker
 from r2v.llm.providers.spending.journal_view import JOURNAL_LEASE
+from r2v.llm.providers.spending.payer import payer
 from r2v.llm.providers.spending.project import JournalEntry, ProjectLedger, Replies, Scope, closed
 from r2v.log import logger
 from r2v.storage.lease import lease
@@ -50,10 +51,11 @@ class Alone:
 class Membership:
     """The project at `root` as one journal's writer meets it.
 
-    purse: who pays; journals of one purse share `teacher.max_usd`. adopt: brings the batches of a dead writer's journal
-    home. project_max_usd: the project's cap, which is written into the ledger by whoever names it first. budget: of
-    several models that one process asks, in place of the purse's. alone: others' answers are not used, because it was
-    asked for anew. lanes: another journal serves where this one is being written.
+    purse: who pays where no pipeline does (`spending.payer`); journals of one purse share `teacher.max_usd`. adopt:
+    brings the batches of a dead writer's journal home. project_max_usd: the project's cap, which is written into the
+    ledger by whoever names it first. budget: of several models that one process asks, in place of the purse's. alone:
+    others' answers are not used, because it was asked for anew. lanes: another journal serves where this one is being
+    written.
     """
 
     def __init__(
@@ -69,7 +71,7 @@ class Membership:
         lanes: bool = True,
     ) -> None:
         self._ledger, self._scope, self._adopt = ProjectLedger(root), dict(scope), adopt
-        self._purse, self._project_max_usd = self._ledger.name_of(purse), project_max_usd
+        self._purse, self._project_max_usd = payer() or self._ledger.name_of(purse), project_max_usd
         self._alone, self.lanes, self._budget = alone, lanes, budget
         self._entry: JournalEntry | None = None
         self._allotment: Allotment | None = None

@@ -20,6 +20,7 @@ from r2v.config import load
 from r2v.data.store import read_episodes
 from r2v.emulator import Emulator, Fault, Lifecycle
 from r2v.llm.providers.prices import rate_of
+from r2v.llm.providers.spending.project import ProjectLedger
 from r2v.pipeline.jobs import job
 from r2v.pipeline.run import run_here, run_job
 from r2v.wire.exchange import TokenCounts
@@ -190,6 +191,20 @@ def test_four_helpers_and_failing_calls_never_pass_the_cap(
         answered = _answered(project)
         assert main(words[:-1]) == 0
         assert max(_answers(project).values()) == 1 and answered <= _answered(project)
+
+
+def test_what_one_stage_of_a_pipeline_has_spent_is_missing_from_the_cap_of_the_next(
+    project: Path, provider: Emulator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evaluated(project, "teacher.mode=concurrent")
+    before = billed(provider)
+    words = ["evaluate", "--overrides", *SMALL, "teacher.mode=concurrent", "evaluation.seeds=[7]"]
+    assert main([*words, f"teacher.max_usd={before}"]) == 5
+    assert f"teacher.max_usd={before}: ${before:.4f} are spent" in capsys.readouterr().err
+    assert billed(provider) == before
+    assert main([*words, f"teacher.max_usd={3 * before}"]) == 0
+    assert before < billed(provider) < 3 * before and max(draws(provider).values()) == 1
+    assert {entry.purse for entry in ProjectLedger(project).entries()} == {"desk_noisy"}
 
 
 def _answers(project: Path) -> Counter[tuple[str, ...]]:

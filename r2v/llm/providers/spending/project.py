@@ -53,7 +53,7 @@ class JournalEntry:
     folder: str
     """From the checkout, where it lies in there."""
     purse: str
-    """Who pays: the journals of one purse share `teacher.max_usd`."""
+    """Who pays: the journals of one pipeline, or of one folder outside of any, share `teacher.max_usd`."""
     scope: dict[str, Any]
     open: bool
     """Its writer has not ended, or was killed."""
