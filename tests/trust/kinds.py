@@ -793,7 +793,7 @@ OTHER_FILES = (
             "slurm.learned_sizes:learn",
             "slurm.helper_array:HelperArray._remember",
             "storage.record:recording",
-            "storage.record:event",
+            "storage.record:_append",
         ),
         damage="ignored",
         readers=("status", "explain", "cost", "logs"),
