@@ -181,8 +181,9 @@ class VerifierConfig:
     which needs a teacher of a provider."""
     label_sources: Names = field(default_factory=lambda: ["auto"])
     """Exactly one of outcome, td, corrupted, judge, consensus (corrupted ones that the judge confirms) and auto. auto:
-    judge under mode=llm_judge; else corrupted where the teacher is scripted and the benchmark deterministic; else
-    outcome."""
+    judge under mode=llm_judge; else corrupted where the benchmark is deterministic and the teacher scripted, or so
+    successful that outcomes teach nothing and teacher.max_usd is set; else outcome. Labels of one kind alone teach
+    nothing: then the verifier is left out, and so is all that reads it."""
     gae_lambda: Share = 0.9
     """Of the labels td: 1 is the episode's outcome at every step, 0 the value of the step after it. The folds of the
     values go one level deep: labels that a fold's verifier learns from are values of models that saw that fold."""

@@ -8,12 +8,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from r2v import config as c
 from r2v.config import identity
-from r2v.config.methods import ORACLE, OURS, ROUTERS, STRONG, WEAK
+from r2v.config.methods import METHODS, ORACLE, OURS, ROUTERS, STRONG, WEAK
 from r2v.evaluation.setup import BRANCHED, FRONTIER, GAINS
 from r2v.router.escalation import needs_score
 
@@ -80,6 +80,17 @@ class EvaluateSettings:
     def asks_verifier(self) -> bool:
         """True if a method that is played reads the verifier's scores, of which gains then keep rows."""
         return self.evaluation.asks_verifier(self.router)
+
+    @property
+    def without_verifier(self) -> EvaluateSettings:
+        """The same as they are played where the verifier was left out: no method reads its scores."""
+        methods = [method for method in self.evaluation.methods if not METHODS[method].asks_verifier]
+        features = [group for group in self.router.features if group != "verifier"]
+        return replace(
+            self,
+            evaluation=replace(self.evaluation, methods=methods),
+            router=replace(self.router, features=features),
+        )
 
     @property
     def points(self) -> list[str]:

@@ -217,7 +217,7 @@ JOBS = (
         stage="r2v.stages.train_verifier:STAGE",
         parts="r2v.pipeline.plan.stage_parts:verifier",
         place="outputs/{prefix}verifier/{pipeline}",
-        outputs=("final", "folds", "verifier_data.jsonl", "verifier_report.json"),
+        outputs=("verifier_data.jsonl", "verifier_report.json"),
         needs=("collect",),
         task_counts=(("verifier.num_tasks", "train"),),
     ),

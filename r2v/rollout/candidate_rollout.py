@@ -46,6 +46,7 @@ class CandidateRollout:
     continuation: GreedyActor
     """Plays on after each action."""
     scorers: Sequence[Scorer]
+    """Cross-fitted verifiers; none where the verifier was left out."""
     folds: FoldOf
     """Which scorer has not seen a task: `scorers[folds(task_id)]`."""
     sampling: CandidatesConfig
@@ -85,10 +86,11 @@ class CandidateRollout:
         values = await self._values(played, step, list(texts.values()))
         measured: dict[str, dict[str, Any]] = {}
         for (form, text), worth in zip(texts.items(), values, strict=True):
-            judged = await self.scorers[self.folds(view.task_id)](ScoreRequest(messages=view.messages, action=text))
+            asked = ScoreRequest(messages=view.messages, action=text)
+            judged = await self.scorers[self.folds(view.task_id)](asked) if self.scorers else None
             measured[form] = {
                 "canonical": form,
-                "score": judged.score,
+                "score": None if judged is None else judged.score,
                 "value": worth,
                 "n_rollouts": int(worth is not None),
             }

@@ -25,7 +25,7 @@ from r2v.evaluation.setup import MAIN, CalibrationRecord
 from r2v.log import logger
 from r2v.stages import Stage
 from r2v.stages.train_policy import TASKS
-from r2v.stages.verifier_training import LABELS
+from r2v.stages.verifier_training import LABELS, trained
 from r2v.storage.artifact import Work
 from r2v.storage.code_identity import git_commit
 from r2v.storage.files import write_json
@@ -58,6 +58,7 @@ def play(cfg: EvaluateSettings, work: Work) -> PlayedEvaluation:
     """Place thresholds and play what nobody has played yet; nothing is written but plays."""
     from r2v.evaluation.setup import GAINS
 
+    cfg = _possible(cfg, work)
     runner = _runner(cfg, work)
     specs = {name: cfg.specs(runner.world.benchmark, name) for name in cfg.selections}
     if work.inputs:
@@ -78,7 +79,7 @@ def run(cfg: EvaluateSettings, work: Work) -> None:
     from r2v.evaluation.setup import Setup, choices_of, plain_calibration, write_setup
     from r2v.evaluation.tables.build import write_results_folder
 
-    played = play(cfg, work)
+    played, cfg = play(cfg, work), _possible(cfg, work)
     runner, specs = played.runner, played.specs
     if cfg.routed:
         records = {name: plain_calibration(record) for name, record in played.calibration.items()}
@@ -104,6 +105,17 @@ def run(cfg: EvaluateSettings, work: Work) -> None:
     work.summary.update(n_episodes=tables.n_episodes, n_env_faults=faults, thresholds=thresholds)
 
 
+def _possible(cfg: EvaluateSettings, work: Work) -> EvaluateSettings:
+    """The settings, without what reads a verifier where none was trained."""
+    if "verifier" not in work.inputs or trained(work.inputs["verifier"]) is not None or not cfg.asks_verifier:
+        return cfg
+    possible = cfg.without_verifier
+    lacking = [name for name in cfg.evaluation.methods if name not in possible.evaluation.methods]
+    lacking += ["features of the verifier"] * cfg.router.reads_verifier
+    logger.warning("  there is no verifier: left out are %s", ", ".join(lacking))
+    return possible
+
+
 def _runner(cfg: EvaluateSettings, work: Work) -> MethodRunner:
     from r2v.evaluation.methods import MethodRunner
 
@@ -116,7 +128,7 @@ def _runner(cfg: EvaluateSettings, work: Work) -> MethodRunner:
         cfg,
         work,
         policy=work.inputs["preference"].file("final"),
-        verifier=work.inputs["verifier"].file("final") if cfg.asks_verifier else None,
+        verifier=trained(work.inputs["verifier"]) if cfg.asks_verifier else None,
         router=work.inputs["router"].folder,
         num_samples=cfg.inference.num_candidates if "samples" in cfg.router.features else 0,
         variants={name: path for name, path in variants.items() if name in cfg.evaluation.played},

@@ -75,15 +75,13 @@ def _cell(cfg: CandidatesSettings, work: Work) -> tuple[CellPlayer, Cell, int]:
     from r2v.rollout.fork import branchable
     from r2v.rollout.model_factory import told_tools, verifier_scorer
     from r2v.rollout.session import episode_specs
-    from r2v.stages.verifier_training import fold_of
+    from r2v.stages.verifier_training import fold_of, trained
 
     runner = MethodRunner.of(cfg, work, policy=work.inputs["bc"].file("final"))
-    folds = work.inputs["verifier"].file("folds")
+    folds = trained(work.inputs["verifier"], "folds")
+    places = [] if folds is None else [folds / str(fold) for fold in range(cfg.candidates.num_folds)]
     tools = told_tools(cfg.policy, runner.world.benchmark)
-    scorers = [
-        verifier_scorer(cfg.policy, folds / str(fold), cfg.inference, cfg.rollout, runner.waves, tools)
-        for fold in range(cfg.candidates.num_folds)
-    ]
+    scorers = [verifier_scorer(cfg.policy, place, cfg.inference, cfg.rollout, runner.waves, tools) for place in places]
     benchmark = runner.world.benchmark
     every = episode_specs(benchmark, "train", [cfg.seed], cfg.tasks, method="slm_only", limit=cfg.candidates.num_tasks)
     specs = branchable(benchmark, every, "candidates")
@@ -102,7 +100,7 @@ def _cell(cfg: CandidatesSettings, work: Work) -> tuple[CellPlayer, Cell, int]:
         specs,
         what="sample and execute candidates",
         identity=runner.identity.rollouts(
-            folds=[content_of(folds / str(fold)) for fold in range(cfg.candidates.num_folds)],
+            folds=list(map(content_of, places)),
             sampling=identity(cfg.candidates),
             with_teacher=teacher is not None,
         ),

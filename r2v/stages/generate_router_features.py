@@ -20,6 +20,7 @@ from r2v.errors import EmptyResult, UsageError
 from r2v.log import logger
 from r2v.stages import Stage
 from r2v.stages.summary_lines import features_line
+from r2v.stages.verifier_training import trained
 from r2v.storage.artifact import Work
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def _played(
         cfg,
         work,
         policy=work.inputs["preference"].file("final"),
-        verifier=work.inputs["verifier"].file("final") if cfg.router.reads_verifier else None,
+        verifier=trained(work.inputs["verifier"]) if cfg.router.reads_verifier else None,
         num_samples=cfg.inference.num_candidates if cfg.samples else 0,
     )
     benchmark, counts = (

@@ -21,6 +21,7 @@ from r2v.evaluation.setup import MAIN
 from r2v.log import logger
 from r2v.stages import Stage
 from r2v.stages.summary_lines import router_line
+from r2v.stages.verifier_training import trained
 from r2v.storage.artifact import Work
 from r2v.storage.files import write_json
 
@@ -147,7 +148,7 @@ def _place(cfg: RouterSettings, work: Work, folder: Path) -> PlacedRouter:
         work,
         policy=work.inputs["preference"].file("final"),
         router=folder,
-        verifier=work.inputs["verifier"].file("final") if cfg.router.reads_verifier else None,
+        verifier=trained(work.inputs["verifier"]) if cfg.router.reads_verifier else None,
         num_samples=cfg.num_samples,
     )
     specs = episode_specs(

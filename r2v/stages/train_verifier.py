@@ -39,6 +39,10 @@ if TYPE_CHECKING:
     from r2v.verifier.labels import VerifierExample
 
 
+REPORT, LEFT_OUT = "verifier_report.json", "left_out"
+"""The report's file, and the key of it and of the summary that says why no verifier was trained."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class VerifierSettings:
     """What a verifier depends on."""
@@ -108,18 +112,23 @@ class VerifierSettings:
 
 def run(cfg: VerifierSettings, work: Work) -> None:
     """Make the labels, train, calibrate, report."""
-    from r2v.stages.verifier_training import LABELS, fit_verifiers, values_out_of_fold
+    from r2v.stages.verifier_training import LABELS, fit_verifiers, lacking, values_out_of_fold
     from r2v.verifier.labels import read_examples, td_examples, write_examples
 
     labels = work.folder / LABELS
     if not labels.exists():
         examples = _labelled(cfg, work)
-        if cfg.verifier.label_sources == ["td"]:
+        if cfg.verifier.label_sources == ["td"] and not lacking(cfg, examples):
             examples = td_examples(examples, values_out_of_fold(cfg, examples, work), cfg.verifier.gae_lambda)
         write_examples(labels, examples)
     examples = read_examples(labels)
+    if reason := lacking(cfg, examples):
+        logger.warning("  verifier: left out, and what would read it goes on without: %s", reason)
+        write_json(work.folder / REPORT, {LEFT_OUT: reason})
+        work.summary.update({"n_examples": len(examples), "report": None, LEFT_OUT: reason})
+        return
     report = fit_verifiers(cfg, examples, work)
-    write_json(work.folder / "verifier_report.json", report)
+    write_json(work.folder / REPORT, report)
     work.summary.update(n_examples=len(examples), report=report)
     logger.info("  verifier: %s", verifier_line(report))
 
@@ -139,6 +148,7 @@ def label_source(cfg: VerifierSettings, *, deterministic: bool | None) -> str:
 def _labelled(cfg: VerifierSettings, work: Work) -> list[VerifierExample]:
     """The examples, labelled by the source that the configuration comes to."""
     from r2v.envs.base import load_benchmark
+    from r2v.stages.verifier_training import lacking
 
     benchmark = load_benchmark(cfg.env.benchmark, cfg.env.options) if cfg.needs_world else None
     source = label_source(cfg, deterministic=None if benchmark is None else benchmark.capabilities.deterministic)
@@ -147,7 +157,16 @@ def _labelled(cfg: VerifierSettings, work: Work) -> list[VerifierExample]:
         return _executed(cfg, work, benchmark)
     if benchmark is not None and source == "consensus":
         return _agreed(cfg, work, benchmark)
-    return _judged(cfg, work) if source == "judge" else _outcomes(cfg, work, source)
+    if source == "judge":
+        return _judged(cfg, work)
+    examples, cap = _outcomes(cfg, work, source), cfg.teacher.max_usd
+    may_play_on = benchmark is not None and benchmark.capabilities.deterministic and cap is not None
+    if benchmark is None or not may_play_on or not lacking(cfg, examples):
+        return examples
+    logger.info(
+        "  recorded outcomes alone teach nothing: labels come from corrupted actions, under teacher.max_usd=%g", cap
+    )
+    return _executed(cfg, work, benchmark)
 
 
 def _executed(cfg: VerifierSettings, work: Work, benchmark: Benchmark) -> list[VerifierExample]:

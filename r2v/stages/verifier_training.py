@@ -19,8 +19,9 @@ from r2v import distributed
 from r2v.data.registry import DataRegistry
 from r2v.data.tools import tools_of_runs
 from r2v.randomness import digest
-from r2v.stages.train_verifier import VerifierSettings
+from r2v.stages.train_verifier import LEFT_OUT, VerifierSettings
 from r2v.storage.artifact import Work, attempt_of
+from r2v.storage.integrity import Artifact
 
 if TYPE_CHECKING:
     from r2v.policy.load import Loaded
@@ -69,6 +70,27 @@ def fit_verifiers(
     figures = {place: _calibrated(place, scores) for place, scores in scored.items()}
     measured_on = "calibration tasks" if held_out else "training tasks, out of fold"
     return {"measured_on": measured_on, **figures[work.folder / FINAL]}
+
+
+def lacking(cfg: VerifierSettings, examples: Sequence[VerifierExample]) -> str | None:
+    """Why no verifier can be trained on these labels, in one line; None where all of them can."""
+    train = [example for example in examples if example.split == "train"]
+    good = sum(example.good for example in train)
+    if 0 < good < len(train):
+        if all(len({one.good for one in train if _own_fold(cfg, one) != str(k)}) == 2 for k in range(cfg.num_folds)):
+            return None
+        what = "of one task or two alone are the only ones of their kind"
+    else:
+        what = "are all of one kind"
+    return (
+        f"{good} good actions and {len(train) - good} bad ones {what}; verifier.label_sources=[corrupted] executes "
+        "wrong actions, which asks the teacher: auto does so where teacher.max_usd is set and worlds can be branched"
+    )
+
+
+def trained(artifact: Artifact, part: str = FINAL) -> Path | None:
+    """The folder of a verifier in an artifact of this stage; None where it was left out."""
+    return None if LEFT_OUT in artifact.summary else artifact.file(part)
 
 
 def values_out_of_fold(cfg: VerifierSettings, examples: Sequence[VerifierExample], work: Work) -> list[float]:

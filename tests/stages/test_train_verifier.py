@@ -20,7 +20,7 @@ from r2v.data.episode import Action, Episode, EpisodeMetadata, Observation, Step
 from r2v.data.registry import DataRegistry
 from r2v.emulator import EmulatedRequest, Emulator, Fault, Lifecycle, Timing
 from r2v.emulator.answers import load_answer
-from r2v.errors import EmptyResult, EnvironmentFault, UsageError
+from r2v.errors import EnvironmentFault, UsageError
 from r2v.llm.types import ScoreRequest
 from r2v.llm.waves import Waves
 from r2v.pipeline.inputs import published, require_world
@@ -32,7 +32,7 @@ from r2v.policy.prompt_encoder import build_messages
 from r2v.randomness import digest
 from r2v.rollout.model_factory import require_provider, verifier_scorer
 from r2v.stages.train_verifier import STAGE, VerifierSettings, label_source
-from r2v.stages.verifier_training import _verifiers, fold_of, values_out_of_fold
+from r2v.stages.verifier_training import _verifiers, fold_of, trained, values_out_of_fold
 from r2v.storage.artifact import JOURNAL, Artifact, Work
 from r2v.verifier.labels import VerifierExample, outcome_examples, read_examples
 from r2v.verifier.scores import auroc
@@ -464,8 +464,9 @@ def test_only_a_job_that_asks_needs_a_key(base: Path, root: Path, monkeypatch: p
 
 
 def test_a_judge_that_holds_with_everything_teaches_nothing(served: Serve, base: Path, root: Path) -> None:
-    with served(answer=lambda question: '{"score": 10}'), pytest.raises(EmptyResult, match="both are needed"):
-        train(root, load(None, overrides(base, "openai", "teacher.mode=concurrent")))
+    with served(answer=lambda question: '{"score": 10}'):
+        made = train(root, load(None, overrides(base, "openai", "teacher.mode=concurrent")))
+    assert "0 bad ones are all of one kind" in made.summary["left_out"] and trained(made) is None
 
 
 def test_the_judge_is_told_what_the_policy_would_see() -> None:

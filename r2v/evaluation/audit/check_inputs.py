@@ -148,7 +148,10 @@ class VerifierSummary:
     job: ClassVar = "verifier"
     stage: ClassVar = "r2v.stages.train_verifier:STAGE"
     n_examples: Count
-    report: VerifierFigures
+    report: VerifierFigures | None
+    left_out: str | None = None
+    """Why there is no verifier."""
+    consensus: dict[str, Any] | None = None
     n_env_faults: CountOrNone = 0
     fewer_than_asked: Fewer | None = None
     n_never_branched: CountOrNone = 0
@@ -245,6 +248,11 @@ class AttemptRecord:
     bases: dict[str, Digest] = field(default_factory=dict)
     """Empty: made before models were hashed, or the policy plays nowhere."""
     inputs: dict[str, InputRecord] = field(default_factory=dict)
+
+    @property
+    def left_out_verifier(self) -> bool:
+        """True if no verifier could be trained, so that no method reads one."""
+        return "verifier" in self.inputs and self.inputs["verifier"].summary.get("left_out") is not None
 
 
 def read_attempt(results: Path, findings: Findings) -> AttemptRecord:

@@ -24,7 +24,7 @@ from r2v.evaluation.audit.check_calibration import (
 )
 from r2v.evaluation.audit.check_config import config_problems
 from r2v.evaluation.audit.check_imputed import imputed_problems, require_executed
-from r2v.evaluation.audit.check_inputs import check_bases, check_tools, input_artifacts, read_attempt
+from r2v.evaluation.audit.check_inputs import AttemptRecord, check_bases, check_tools, input_artifacts, read_attempt
 from r2v.evaluation.audit.check_setup import (
     check_fingerprint,
     check_setup,
@@ -103,9 +103,11 @@ def _verified(results: Path, trust: bool) -> Verified:
     require_names(setup, results / SETUP)
     world = world_of(setup, trust=trust)
     judge = judge_of(world.benchmark)
-    settings = settings_of(results)
-    require_size(len(settings.evaluation.seeds) * len(world.benchmark.tasks()), results / CONFIGURATION)
+    asked = settings_of(results)
+    require_size(len(asked.evaluation.seeds) * len(world.benchmark.tasks()), results / CONFIGURATION)
     findings = Findings()
+    attempt = read_attempt(results, findings)
+    settings = asked.without_verifier if attempt.left_out_verifier else asked
     if judge is not None:
         findings.unproven["answers that a model judged"] = (
             f"{judge} is not asked again; its replies are those of this project's journals"
@@ -122,7 +124,7 @@ def _verified(results: Path, trust: bool) -> Verified:
     biller = Biller.of(settings, world.benchmark)
     audit = EpisodesAudit(results, setup, world, biller, thresholds_of(calibration), scores_of(calibration), findings)
     audit.run()
-    _check_artifact(results, settings, calibration, audit, findings)
+    _check_artifact(results, asked, attempt, calibration, audit, findings)
     tables = _tables(results, findings)
     if findings or tables is None:
         raise InputError(f"{results}: {findings}")
@@ -168,6 +170,7 @@ def _calibration(
 def _check_artifact(
     results: Path,
     settings: EvaluateSettings,
+    attempt: AttemptRecord,
     calibration: dict[str, CalibrationRecord],
     audit: EpisodesAudit,
     findings: Findings,
@@ -189,7 +192,6 @@ def _check_artifact(
         if said != counted:
             findings.add(ARTIFACT_MANIFEST, f"{name} is {said}, there are {counted}")
     findings.extend(ARTIFACT_MANIFEST, engine_problems(settings.policy.engine, summary.engine))
-    attempt = read_attempt(results, findings)
     inputs = input_artifacts(results, attempt, settings, findings)
     check_bases(attempt, settings, findings)
     check_tools(inputs, settings, audit.world.benchmark, findings)

@@ -1,0 +1,75 @@
+"""A paid teacher that always succeeds: the chain reaches the table, with executed wrong actions or without a verifier."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from r2v.cli.main import main
+from r2v.data.registry import DataRegistry
+from r2v.emulator import Emulator, Lifecycle
+from tests import trust
+from tests.llm.talk import environment
+
+PAID = (
+    "teacher.provider=openai",
+    "teacher.model_name=gpt-5.2",
+    "teacher.max_tokens=64",
+    "teacher.mode=concurrent",
+    "teacher.preflight=false",
+    "data.num_episodes=24",
+    "training.num_epochs=1",
+    "evaluation.num_tasks=2",
+    "evaluation.oracle_tasks=0",
+    "evaluation.gains_tasks=0",
+    "evaluation.frontier_tasks=0",
+    "router.rounds=0",
+    "router.num_tasks=5",
+    "router.num_calibration_tasks=3",
+    "candidates.num_tasks=1",
+    "training.bc.max_examples=40",
+    "evaluation.methods=[slm_only,llm_only,entropy_router,verifier_router,r2v]",
+    "evaluation.conditions=[noisy]",
+    "router.features=[uncertainty,progress,verifier]",
+)
+
+
+@pytest.fixture
+def provider(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Emulator:
+    monkeypatch.chdir(tmp_path)
+    with Emulator(answer="desk", lifecycle=Lifecycle(polls=1)) as emulator:
+        for name, value in environment(emulator).items():
+            monkeypatch.setenv(name, value)
+        yield emulator
+
+
+def run(*more: str) -> int:
+    return main(["run", "--config", str(trust.MICRO), "--without", "ablations", "--overrides", *PAID, *more])
+
+
+def test_without_a_cap_the_verifier_is_left_out_with_all_that_reads_it(
+    provider: Emulator, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run() == 0
+    said = capsys.readouterr().err
+    (collected,) = DataRegistry(tmp_path / "data").query()
+    assert collected.success_rate > 0.9
+    assert "verifier: left out" in said and "verifier.label_sources=[corrupted] executes wrong actions" in said
+    assert "there is no verifier: left out are verifier_router, features of the verifier" in said
+    report = json.loads(Path("outputs/micro/verifier/verifier_report.json").read_text())
+    assert "bad ones" in report["left_out"]
+    table = Path("results/micro/structured_results/main_table.csv").read_text()
+    assert "r2v" in table and "verifier_router" not in table
+    assert main(["verify-results", "results/micro"]) == 0
+    assert main(["export", "bundle", "--config", str(trust.MICRO), "--overrides", *PAID]) == 0
+    assert not Path("bundle/verifier").exists() and Path("bundle/router/r2v.json").exists()
+
+
+def test_with_a_cap_wrong_actions_are_executed(provider: Emulator, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--config", str(trust.MICRO), "--overrides", *PAID, "teacher.max_usd=5"]
+    assert main(["collect", *words]) == 0 and main(["train_verifier", *words]) == 0
+    said = capsys.readouterr().err
+    assert "recorded outcomes alone teach nothing: labels come from corrupted actions, under teacher.max_usd=5" in said
+    assert Path("outputs/micro/verifier/final").is_dir()
