@@ -1,4 +1,4 @@
-"""A paid teacher that always succeeds: the chain reaches the table, with executed wrong actions or without a verifier."""
+"""A paid teacher that always succeeds: the chain reaches the table, by executed wrong actions or without verifier."""
 
 from __future__ import annotations
 
