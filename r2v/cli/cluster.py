@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from r2v.cli.options import SEED, add_allow_env, decimal, runs_code, whole
+from r2v.cli.options import SEED, add_allow_env, add_anyway, decimal, runs_code, whole
 from r2v.constraints import Range, Text, require
 from r2v.errors import InputError, UsageError
 from r2v.log import logger
@@ -89,6 +89,7 @@ def _add_submitting(commands: argparse._SubParsersAction[ClusterParser]) -> None
             help=f"configuration values that replace those of {replaced} (default: none)",
         )
         add_allow_env(parser)
+        add_anyway(parser)
         runs_code(parser)
         parser.add_argument(
             "--from",

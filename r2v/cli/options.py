@@ -98,6 +98,18 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(takes_config=True)
 
 
+def add_anyway(parser: argparse.ArgumentParser) -> None:
+    """Add --anyway, to a command that begins paid stages which nobody named."""
+    parser.add_argument(
+        "--anyway",
+        dest="overrides",
+        action="append_const",
+        const="anyway=true",
+        help="begin stages that ask a paid teacher although the cloned policy solves nothing (default: stop before "
+        "them)",
+    )
+
+
 def runs_code(parser: argparse.ArgumentParser) -> None:
     """Let a command import code that a file names, which it says in a line: no other command does, nor one with
     --dry-run (`r2v.extensions.importing_nothing`)."""

@@ -6,7 +6,17 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from r2v.cli.options import SEED, Parser, add_allow_env, add_config_options, add_force, load_config, runs_code, whole
+from r2v.cli.options import (
+    SEED,
+    Parser,
+    add_allow_env,
+    add_anyway,
+    add_config_options,
+    add_force,
+    load_config,
+    runs_code,
+    whole,
+)
 from r2v.console import text_table
 from r2v.log import logger
 from r2v.pipeline.jobs import JOBS, job
@@ -24,6 +34,7 @@ def add_run(commands: argparse._SubParsersAction[Parser]) -> None:
     )
     add_config_options(run)
     add_allow_env(run)
+    add_anyway(run)
     runs_code(run)
     add_force(run)
     run.add_argument(

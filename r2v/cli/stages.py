@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -119,6 +120,7 @@ def _make(config: Config, row: Command, arguments: argparse.Namespace) -> int:
     from r2v.pipeline.inputs import published
     from r2v.pipeline.run import run_job
     from r2v.storage.artifact import external
+    from r2v.storage.record import UNATTENDED
 
     _require_places(config, row, arguments)
     own, made = phases(row), dict[str, "Artifact"]()
@@ -141,6 +143,7 @@ def _make(config: Config, row: Command, arguments: argparse.Namespace) -> int:
                 # A command that collects makes a new run each time; reuse is for the pipeline as a whole.
                 force=arguments.force or item.place is None,
                 publish_at=output / name if output and len(own) > 1 else output,
+                stop_unready=UNATTENDED in os.environ,
             ).artifact
     if not getattr(arguments, "output", None) and any(job(name).shown for name in made):
         from r2v.pipeline.report import report_of

@@ -153,6 +153,8 @@ class Config:
     one for the size of policy.model_name where training.lr is not given; none for bundled models."""
     seed: Seed = 0
     """Random seed of all training."""
+    anyway: bool = field(default=False, metadata=RUNTIME)
+    """Whether stages that ask a paid teacher begin although the cloned policy solves nothing (`--anyway`)."""
     env: EnvConfig = field(default_factory=EnvConfig)
     data: DataConfig = field(default_factory=DataConfig)
     run: RunConfig = field(default_factory=RunConfig)

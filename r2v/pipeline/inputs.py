@@ -325,6 +325,7 @@ def _own_collection(config: Config, row: Job, registry: DataRegistry, root: Path
 
 
 def _fields(sections: Any) -> dict[str, Any]:
-    values = {item.name: getattr(sections, item.name) for item in dataclasses.fields(sections)}
-    absent = {item.name for item in dataclasses.fields(sections) if item.metadata.get("if_given")}
+    fields = [item for item in dataclasses.fields(sections) if not item.metadata.get("runtime")]
+    values = {item.name: getattr(sections, item.name) for item in fields}
+    absent = {item.name for item in fields if item.metadata.get("if_given")}
     return {name: value for name, value in values.items() if value is not None or name not in absent}

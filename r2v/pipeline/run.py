@@ -35,6 +35,7 @@ from r2v.pipeline.inputs import (
     require_settings,
     require_world,
 )
+from r2v.pipeline.ready import require_ready
 from r2v.pipeline.rows import Job
 from r2v.rollout.episode_cache import forget_finished
 from r2v.rollout.settling import settle
@@ -75,7 +76,7 @@ def run_here(
     results = []
     for row in wanted:
         inputs = {name: made[name] for name in row.inputs}
-        done = run_job(config, row, inputs, force=row.name in force, root=root)
+        done = run_job(config, row, inputs, force=row.name in force, root=root, stop_unready=True)
         made[row.name] = done.artifact
         results.append(done)
     return results
@@ -91,10 +92,11 @@ def run_job(
     publish_at: Path | None = None,
     publish: bool = True,
     quiet: bool = False,
+    stop_unready: bool = False,
 ) -> StageResult:
     """Make one job's artifact, or find it made, and publish it (at its usual place unless told otherwise): from
     its first moment on, so that the checkpoints of a killed attempt are found there. `quiet` says nothing of what
-    was up to date."""
+    was up to date; `stop_unready` as of `require_ready`."""
     stage, places = row.load(), places_of(config, root)
     sections, key = stage.sections(config), fingerprint_of(config, row, inputs, hash_weights=True)
     bases = bases_of(sections, hash_weights=True)
@@ -105,6 +107,7 @@ def run_job(
     if found is None:
         require_world(sections)
         require_settings(config, row)
+        require_ready(config, row, root, stop=stop_unready)
         fewer = fewer_than_asked(config, row, root)
         for item in inputs.values():
             verify(item)

@@ -33,7 +33,7 @@ from r2v.slurm.job_environment import granted_gpus, granted_memory, restart_coun
 from r2v.slurm.stage_process import JobStart, StageProcess, wait_for
 from r2v.storage.files import write_json
 from r2v.storage.integrity import hashed
-from r2v.storage.record import describe
+from r2v.storage.record import UNATTENDED, describe
 
 OF = "--of"
 """The option that names chain, job and attempt, CHAIN/JOB.2, of a command line that stands for itself."""
@@ -67,6 +67,7 @@ def run(words: list[str], *, name: str, job: str | None = None, attempt: int = 1
     """
     if job is not None:
         words = with_allowed_keys(words, _chain(root, name))
+        os.environ[UNATTENDED] = "1"
     id_ = os.environ.get("SLURM_JOB_ID", "")
     folder = job_record.record_folder(root, name, id_).resolve() if id_ else None
     job_start = JobStart(

@@ -14,6 +14,7 @@ attempt's folder. The command that runs the stage stays as it is, with its lease
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -60,6 +61,8 @@ class BCSettings:
     """`PolicyConfig.prompt_version`."""
     replaced: bool | None = field(default=None, metadata=c.IF_GIVEN)
     """Whether episodes whose observations were replaced are cloned too; None: they are refused."""
+    acting: ActingSettings | None = field(default=None, metadata=c.RUNTIME)
+    """How its readiness is measured, which changes nothing of what is cloned; None: there is no world."""
     needs_world: ClassVar = False
     """The tools were recorded with the data; only data of an earlier R2V, which has none, asks a fresh world."""
 
@@ -80,6 +83,7 @@ class BCSettings:
             prompt=config.policy.prompt_version,
             held_out_tasks=config.router.left_out_of_cloning,
             replaced=True if "replace" in config.perturb.constructions else None,
+            acting=None if config.env.benchmark in WORLDLESS else ActingSettings.of(config),
         )
 
 
@@ -134,8 +138,15 @@ P = TypeVar("P", BCSettings, PreferenceSettings)
 
 
 def run_bc(cfg: BCSettings, work: Work) -> None:
-    """Clone the successful training episodes; calibration episodes, where there are any, are measured on."""
+    """Clone the successful training episodes; calibration episodes, where there are any, are measured on. Then look
+    whether what comes after is worth it."""
+    from r2v.evaluation.readiness import readiness_of
+
     report = _trained(cfg, work, _clone, "bc_report.json")
+    if cfg.acting is not None:
+        found = readiness_of(cfg.acting, work, report)
+        work.summary.update(readiness=found.summary())
+        logger.log(logging.WARNING if found.cause else logging.INFO, "  bc: %s", found)
     work.summary.update(
         _figures(report, "n_episodes", "n_steps", "train_match", "held_out_match", "weights_sha256"),
         final_loss=report["losses"][-1]["loss"],

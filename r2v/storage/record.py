@@ -27,6 +27,8 @@ from r2v.storage.integrity import hashed
 
 FOLDER = "R2V_RECORD"
 """The environment variable that names the folder."""
+UNATTENDED = "R2V_UNATTENDED"
+"""The environment variable that says, in a job of a chain, that nobody asked for this very stage."""
 EVENTS, ERROR = "events.jsonl", "error.json"
 HELD_BY = "held_by_job"
 """Of a lease conflict: the Slurm job that has the lease, "" where a process outside of Slurm has it."""

@@ -10,6 +10,7 @@ import pytest
 from r2v.cli.main import main
 from r2v.data.registry import DataRegistry
 from r2v.emulator import Emulator, Lifecycle
+from r2v.storage.record import UNATTENDED
 from tests import trust
 from tests.llm.talk import environment
 
@@ -46,14 +47,23 @@ def provider(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Emulator:
 
 
 def run(*more: str) -> int:
-    return main(["run", "--config", str(trust.MICRO), "--without", "ablations", "--overrides", *PAID, *more])
+    return main(["run", "--config", str(trust.MICRO), "--without", "ablations", *more, "--overrides", *PAID])
 
 
 def test_without_a_cap_the_verifier_is_left_out_with_all_that_reads_it(
-    provider: Emulator, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    provider: Emulator, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert run() == 0
+    assert run() == 4, "one epoch on 40 episodes teaches nothing"
     said = capsys.readouterr().err
+    assert "candidates and what follows ask gpt-5.2, and the small policy solved 0 of 20 calibration tasks" in said
+    paid, words = len(provider.ledger().bills), ["generate_candidates", "--config", str(trust.MICRO)]
+    monkeypatch.setenv(UNATTENDED, "1")
+    assert main([*words, "--overrides", *PAID]) == 4, "a job of a chain"
+    monkeypatch.delenv(UNATTENDED)
+    assert len(provider.ledger().bills) == paid and main([*words, "--overrides", *PAID]) == 0, "by hand"
+    assert run("--anyway") == 0
+    said += capsys.readouterr().err
+    assert len(provider.ledger().bills) > paid and "candidates is paid although the small policy solved 0" in said
     (collected,) = DataRegistry(tmp_path / "data").query()
     assert collected.success_rate > 0.9
     assert "verifier: left out" in said and "verifier.label_sources=[corrupted] executes wrong actions" in said

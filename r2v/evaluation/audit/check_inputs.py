@@ -19,6 +19,7 @@ from r2v.envs.base import Benchmark, tools_of
 from r2v.errors import InputError, R2VError
 from r2v.evaluation.audit.findings import Findings
 from r2v.evaluation.audit.folder import Fewer, read_json
+from r2v.evaluation.readiness import Readiness
 from r2v.evaluation.settings import EvaluateSettings
 from r2v.policy.training_tools import recorded
 from r2v.router.rounds import RoundFigures
@@ -57,6 +58,7 @@ class CloneSummary:
     held_out_match: Matched | None
     weights_sha256: Digest
     final_loss: NotNegative
+    readiness: Readiness | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
