@@ -26,7 +26,7 @@ def require_ready(config: Config, row: Job, root: Path, *, stop: bool) -> None:
     shown; with `stop`, and unless `anyway` says otherwise, raise EmptyResult."""
     if not _is_paid(config, row):
         return
-    found = published_readiness(config, root)
+    found = next(filter(None, (_told(config, one, root) for one in _rests_on(config, row))), None)
     if found is None or not found.hopeless:
         return
     if config.anyway or not stop:
@@ -38,9 +38,9 @@ def require_ready(config: Config, row: Job, root: Path, *, stop: bool) -> None:
     )
 
 
-def published_readiness(config: Config, root: Path = Path()) -> Readiness | None:
-    """What the published clone says of itself; None where there is none, or an earlier R2V made it."""
-    place = place_of(config, "bc", root)
+def _told(config: Config, name: str, root: Path) -> Readiness | None:
+    """What a published policy says of itself; None where there is none, or an earlier R2V made it."""
+    place = place_of(config, name, root)
     try:
         told = read_artifact_manifest(place.resolve()).summary.get("readiness")
         return None if told is None else from_dict(Readiness, told)
@@ -48,9 +48,14 @@ def published_readiness(config: Config, root: Path = Path()) -> Readiness | None
         return None
 
 
+def _rests_on(config: Config, row: Job) -> list[str]:
+    """The jobs before this one that say whether it is worth its money."""
+    before = upstream([row.name], [as_configured(config, one) for one in JOBS]) - {row.name}
+    return [one.name for one in JOBS if one.tells_readiness and one.name in before]
+
+
 def _is_paid(config: Config, row: Job) -> bool:
-    rows = [as_configured(config, one) for one in JOBS]
-    if config.teacher.provider == "scripted" or row.name == "bc" or "bc" not in upstream([row.name], rows):
+    if config.teacher.provider == "scripted":
         return False
     sections = row.load().sections(config)
     return hasattr(sections, "teacher") and getattr(sections, "asks_teacher", True)

@@ -93,6 +93,8 @@ class Job:
     """Inputs that are done whenever `needs` are, so that no waiting is owed to them."""
     enabled: Callable[[Config], bool] = lambda config: True
     """Whether it is part of a configuration's chain."""
+    tells_readiness: bool = False
+    """Whether its summary says if paid jobs that rest on it are worth their money (`r2v.pipeline.ready`)."""
     optional: bool = False
     """True if jobs that read it run without it where it is not enabled."""
     uses_inputs: Callable[[Config], bool] = lambda config: True

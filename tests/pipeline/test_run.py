@@ -98,7 +98,8 @@ def own_keys(*overrides: str) -> dict[str, str]:
     for item in JOBS:
         stage = item.load()
         sections = stage.sections(config)
-        values = {field.name: getattr(sections, field.name) for field in dataclasses.fields(sections)}
+        fields = [field for field in dataclasses.fields(sections) if not field.metadata.get("runtime")]
+        values = {field.name: getattr(sections, field.name) for field in fields}
         found[item.name] = fingerprint(item.stage, stage.version, values, {})
     return found
 
@@ -134,6 +135,7 @@ TOUCHED = {
     "preference.method=rft": {"preference"},
     "preference.rehearsal=.5": {"preference"},
     "preference.accept_seeds=[5]": {"preference"},
+    "anyway=true": set(),
     "hierarchical.gamma=.5": {"hierarchical"},
     "hierarchical.micro_batch=3": set(),
     "hierarchical.enabled=true": set(),
