@@ -23,6 +23,7 @@ from r2v.memory.seconds import ASSUMED, BANDWIDTH, UTILISATION
 from r2v.pipeline.jobs import job
 from r2v.pipeline.plan.case import Part
 from r2v.pipeline.plan.known import UNCOUNTED_FIGURE, Known, known_here, uncounted_line
+from r2v.pipeline.plan.likely import Likely, likely_dollars
 from r2v.pipeline.plan.makes import makes_of
 from r2v.pipeline.plan.measured import MeasuredTime, measured_time
 from r2v.pipeline.plan.price import basis, dollars
@@ -62,6 +63,8 @@ class PlannedWork:
     allotted: Allotted
     workers: int = 0
     """Environments that are stepped at the same time; 0 where none is."""
+    likely: Likely | None = None
+    """What it is likely to be billed; None: nothing, or nobody can tell."""
     measured: MeasuredTime | None = None
     """The earlier run by whose time the parts' seconds are scaled; None: they are estimates."""
 
@@ -88,8 +91,11 @@ class PlannedWork:
 
     @property
     def usd(self) -> float | None:
-        """List price; None where it is not known, nan where the work is not counted."""
-        return _total_usd(self.parts)
+        """Dollars at most: the list price of every question, or twice what it is likely to be billed where that is
+        more; None where they are not known, nan where the work is not counted."""
+        listed = _total_usd(self.parts)
+        measured = self.likely is not None and self.likely.measured
+        return max(listed, 2 * self.likely.usd) if listed is not None and self.likely and measured else listed
 
     @property
     def too_long(self) -> bool:
@@ -119,6 +125,13 @@ def planned_work(name: str, config: Config, known: Known, allotted: Allotted, ro
     """The work of one job under a configuration. Its time goes by an earlier run of the stage below `root` (None: by
     none), where there is one of this benchmark and model, on such a GPU where a GPU has work."""
     planned = _estimated(name, config, known, allotted)
+    if root is not None:
+
+        def count(made: Config) -> float:
+            return _estimated(name, made, known, allotted).work.llm
+
+        found = likely_dollars(job(name), config, planned.work.llm, planned.usd, count, root)
+        planned = replace(planned, likely=found)
     estimate = planned.wall
     if root is None or math.isnan(estimate):
         return planned
@@ -189,9 +202,10 @@ def _sum(a: TimedPart, b: TimedPart) -> TimedPart:
 
 
 COUNTS = (
-    *("job", "episodes", "branches", "student", "LLM", "verifier", "LLM tokens", "trained tokens", "dollars", ""),
+    *("job", "episodes", "branches", "student", "LLM", "verifier", "LLM tokens", "trained tokens"),
+    *("likely $", "at most $", ""),
 )
-"""Columns: episodes, branches, questions and tokens, and their price."""
+"""Columns: episodes, branches, questions and tokens; what they are likely to be billed, and their list price."""
 TIMES = (
     *("job", "CPUs", "GPUs", "helpers", "workers", "model", "environment", "LLM", "wall", "limit", "GPU-hours", ""),
 )
@@ -203,14 +217,16 @@ def table(jobs: Sequence[PlannedWork], config: Config, known: Known) -> list[str
     rows: list[tuple[str, ...]] = [COUNTS]
     for one in jobs:
         bound = "at most" if any(part.part.at_most for part in one.parts) else ""
-        rows.append((one.name, *_count_cells(one.work, one.usd), bound))
-        rows += [
-            (f"  {part.name}", *_count_cells(part.part.total, part.usd), "at most" if part.part.at_most else "")
-            for part in _shown(one)
-        ]
-    rows.append(("all", *_count_cells(sum((one.work for one in jobs), Workload()), _total_usd(jobs)), ""))
+        likely = "" if one.likely is None else _dollars(one.likely.usd)
+        rows.append((one.name, *_count_cells(one.work), likely, _dollars(one.usd), bound))
+        for part in _shown(one):
+            bound = "at most" if part.part.at_most else ""
+            rows.append((f"  {part.name}", *_count_cells(part.part.total), "", _dollars(part.usd), bound))
+    told = [one.likely.usd for one in jobs if one.likely is not None]
+    work = sum((one.work for one in jobs), Workload())
+    rows.append(("all", *_count_cells(work), _dollars(sum(told)) if told else "", _dollars(_total_usd(jobs)), ""))
     return [
-        *text_table(rows, right=range(1, 9)).splitlines(),
+        *text_table(rows, right=range(1, 10)).splitlines(),
         "",
         *time_table(jobs),
         *_basis(jobs, config, known),
@@ -245,10 +261,10 @@ def _shown(one: PlannedWork) -> tuple[TimedPart, ...]:
     return one.parts if len(one.parts) > 1 else ()
 
 
-def _count_cells(work: Workload, usd: float | None) -> tuple[str, ...]:
+def _count_cells(work: Workload) -> tuple[str, ...]:
     counts = (work.episodes, work.branches, work.student, work.llm, work.verifier)
     tokens = (_tokens(value) for value in (work.llm_in + work.llm_out, work.trained))
-    return (*(_number(value) for value in counts), *tokens, _dollars(usd))
+    return (*(_number(value) for value in counts), *tokens)
 
 
 def _time_cells(seconds: Seconds, counted: bool) -> tuple[str, ...]:
@@ -289,6 +305,7 @@ def as_json(one: PlannedWork) -> dict[str, Any]:
             for key, found in figures.items()
         },
         "measured": None if one.measured is None else str(one.measured),
+        "usd": {"likely": None if one.likely is None else asdict(one.likely), "at_most": one.usd},
     }
 
 
@@ -301,7 +318,7 @@ def describe_collection(config: Config) -> str:
     if not is_dotted(config.env.benchmark):
         return collect_estimate.describe(config)
     known = known_here(config)
-    return "\n".join(table([planned_work("collect", config, known, Allotted())], config, known))
+    return "\n".join(table([planned_work("collect", config, known, Allotted(), Path())], config, known))
 
 
 def warnings(jobs: Sequence[PlannedWork]) -> list[str]:
@@ -361,6 +378,7 @@ def _basis(jobs: Sequence[PlannedWork], config: Config, known: Known) -> list[st
         *([_CHANGING.format(known.changing, sum(known.tasks.values()))] if known.changing else []),
         *known.pace.lines(),
         *(f"at most ({', '.join(names)}): {why}" for why, names in bounds.items()),
+        *(f"likely dollars of {one.name}: {one.likely.how}" for one in jobs if one.likely),
         "questions count each time, although equal ones are answered once, and tokens are about what prompts hold; "
         "training counts each row as policy.max_seq_len tokens",
         basis(config),
