@@ -13,14 +13,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from r2v.config import Config, to_yaml
 from r2v.config.engines import LOCAL
-from r2v.errors import EmptyResult, InputError, UsageError
+from r2v.errors import EmptyResult, EnvironmentFault, InputError, UsageError
 from r2v.llm.providers.spending.payer import paying
 from r2v.log import WANDB_GROUP, WandbRun, in_stage, in_wandb, logger
 from r2v.pipeline.counts import fewer_than_asked
@@ -133,7 +133,8 @@ def run_job(
             ) as work,
             _published_at(place, work.folder),
         ):
-            stage.run(sections, work)
+            with _telling_rest(config, row, root) if publish else nullcontext():
+                stage.run(sections, work)
             work.summary.update({"fewer_than_asked": fewer} if fewer else {})
             work.summary.update(_engine_of(sections))
             log_end(work.summary)
@@ -149,6 +150,21 @@ def run_job(
     if fresh or not quiet:
         logger.info("%-16s %s", row.name, f"done, {seconds:.1f} CPU-s" if fresh else "up to date")
     return StageResult(job=row.name, artifact=found, fresh=fresh, cpu_seconds=seconds)
+
+
+@contextmanager
+def _telling_rest(config: Config, row: Job, root: Path) -> Iterator[None]:
+    """Say what the stages after this one are likely to be billed, or this one too where it could not go on."""
+    from r2v.pipeline.plan.rest import rest_line
+
+    try:
+        yield
+    except EnvironmentFault:
+        if line := rest_line(config, row, root, itself=True):
+            logger.info("  %s", line)
+        raise
+    if line := rest_line(config, row, root):
+        logger.info("  %s", line)
 
 
 def _wandb_run(config: Config, row: Job, key: str, root: Path) -> WandbRun:

@@ -56,6 +56,7 @@ def test_without_a_cap_the_verifier_is_left_out_with_all_that_reads_it(
     assert run() == 4, "one epoch on 40 episodes teaches nothing"
     said = capsys.readouterr().err
     assert "candidates and what follows ask gpt-5.2, and the small policy solved 0 of 20 calibration tasks" in said
+    assert "  the rest (candidates to ablations): likely $" in said
     paid, words = len(provider.ledger().bills), ["generate_candidates", "--config", str(trust.MICRO)]
     monkeypatch.setenv(UNATTENDED, "1")
     assert main([*words, "--overrides", *PAID]) == 4, "a job of a chain"
