@@ -113,6 +113,8 @@ def _played(cfg: ActingSettings, work: Work, policy: Path, known: Readiness) -> 
     runner = MethodRunner.of(cfg, work, policy=policy, variants={CLONE: policy})
     specs = episode_specs(runner.world.benchmark, "calibration", cfg.seeds[:1], cfg.tasks, method=WEAK, limit=PLAYED)
     cell = played_cell(runner, CLONE, specs)
+    # a play of its own: a stage that finds some played is not timed
+    cell = replace(cell, identity={**cell.identity, "play": "readiness"})
     runner.player.play([cell], "readiness")
     solved = successes(specs, (play for (play,) in runner.player.records(cell)))
     return replace(known, played=len(solved), solved=sum(share > 0 for share in solved.values()))

@@ -1,6 +1,6 @@
 """The rest: what the stages after one are likely to be billed, and at most, told as each of them ends.
 
-    rest_line(config, job("verifier"), root)      # "the rest (candidates to ablations): likely $14.38, at most $743"
+rest_line(config, job("verifier"), root)      # "the rest (candidates to ablations): likely $14.38, at most $743"
 """
 
 from __future__ import annotations
