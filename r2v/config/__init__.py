@@ -154,7 +154,7 @@ class Config:
     seed: Seed = 0
     """Random seed of all training."""
     anyway: bool = field(default=False, metadata=RUNTIME)
-    """Whether stages that ask a paid teacher begin although the cloned policy solves nothing (`--anyway`)."""
+    """True: stages that ask a paid teacher begin although the cloned policy solves nothing (`--anyway`)."""
     env: EnvConfig = field(default_factory=EnvConfig)
     data: DataConfig = field(default_factory=DataConfig)
     run: RunConfig = field(default_factory=RunConfig)

@@ -1,4 +1,4 @@
-"""Readiness: whether a cloned policy is worth the stages after it, before they are paid.
+"""Readiness: a cloned policy measured before the stages after it are paid.
 
     found = readiness_of(settings, work, report)          # of the training
     if found.hopeless:
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from r2v.envs.base import load_benchmark
-from r2v.errors import R2VError
+from r2v.errors import EmptyResult, InputError, UsageError
 from r2v.evaluation.acting_settings import ActingSettings
 from r2v.log import logger
 from r2v.storage.artifact import Work
@@ -31,7 +31,7 @@ them, a policy that solves nothing is not expected to."""
 
 @dataclass(frozen=True, kw_only=True)
 class Readiness:
-    """What a cloned policy does on its own training steps and on calibration tasks."""
+    """A cloned policy on its own training steps and on calibration tasks."""
 
     parsed: float
     """Share of training steps at which its reply is an action."""
@@ -40,14 +40,14 @@ class Readiness:
     loss: float
     """Of the last update that was logged, in nats a token."""
     falling: bool
-    """Whether it fell by a tenth in the last third of the training."""
+    """True if it fell by a tenth in the last third of the training."""
     played: int = 0
     """Calibration tasks; 0: none was played, for playing takes long there."""
     solved: int = 0
 
     @property
     def cause(self) -> str | None:
-        """Why it is not ready, and what helps; None where it has learnt what it was shown."""
+        """The likely cause, and the setting that helps; None where it has learnt its training steps."""
         if self.parsed >= LEAST_PARSED and self.exact >= LEAST_EXACT:
             return None
         what = (
@@ -98,7 +98,7 @@ def readiness_of(cfg: ActingSettings, work: Work, report: Mapping[str, Any]) -> 
         if not able.snapshot or able.waits or able.needs_network:
             return known
         return _played(cfg, work, work.folder / "final", known)
-    except R2VError as error:
+    except (UsageError, InputError, EmptyResult) as error:  # no benchmark here, or no task: nothing to play
         logger.info("  bc: the cloned policy was not played: %s", error)
         return known
 

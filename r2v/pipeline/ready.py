@@ -1,4 +1,4 @@
-"""Ready: whether a job that asks a paid teacher begins although the cloned policy promises nothing.
+"""Ready: no paid job begins on a cloned policy that promises nothing, unless it is told to.
 
     require_ready(config, row, root, stop=True)      # raises EmptyResult, with the cause and what helps
 
@@ -39,7 +39,7 @@ def require_ready(config: Config, row: Job, root: Path, *, stop: bool) -> None:
 
 
 def _told(config: Config, name: str, root: Path) -> Readiness | None:
-    """What a published policy says of itself; None where there is none, or an earlier R2V made it."""
+    """The readiness of a published policy; None where there is none, or an earlier R2V made it."""
     place = place_of(config, name, root)
     try:
         told = read_artifact_manifest(place.resolve()).summary.get("readiness")

@@ -94,7 +94,7 @@ class Job:
     enabled: Callable[[Config], bool] = lambda config: True
     """Whether it is part of a configuration's chain."""
     tells_readiness: bool = False
-    """Whether its summary says if paid jobs that rest on it are worth their money (`r2v.pipeline.ready`)."""
+    """True if paid jobs that rest on it look at the readiness in its summary first (`r2v.pipeline.ready`)."""
     optional: bool = False
     """True if jobs that read it run without it where it is not enabled."""
     uses_inputs: Callable[[Config], bool] = lambda config: True

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -133,8 +133,12 @@ def run_job(
             ) as work,
             _published_at(place, work.folder),
         ):
-            with _telling_rest(config, row, root) if publish else nullcontext():
+            try:
                 stage.run(sections, work)
+            except EnvironmentFault:
+                if publish:
+                    _tell_rest(config, row, root, itself=True)
+                raise
             work.summary.update({"fewer_than_asked": fewer} if fewer else {})
             work.summary.update(_engine_of(sections))
             log_end(work.summary)
@@ -143,6 +147,8 @@ def run_job(
             record(root, _duration(row, key, wall, used))
         found = made_already(config, row, key, root)
         assert found is not None
+        if publish:
+            _tell_rest(config, row, root)
     settle(root, found.folder.name, found.files)
     seconds = time.process_time() - cpu
     if place and not fresh:
@@ -152,18 +158,11 @@ def run_job(
     return StageResult(job=row.name, artifact=found, fresh=fresh, cpu_seconds=seconds)
 
 
-@contextmanager
-def _telling_rest(config: Config, row: Job, root: Path) -> Iterator[None]:
-    """Say what the stages after this one are likely to be billed, or this one too where it could not go on."""
-    from r2v.pipeline.plan.rest import rest_line
+def _tell_rest(config: Config, row: Job, root: Path, *, itself: bool = False) -> None:
+    """Log the price of the stages after this one, or with `itself` of this one too."""
+    from r2v.pipeline.plan.dry_run import rest_line
 
-    try:
-        yield
-    except EnvironmentFault:
-        if line := rest_line(config, row, root, itself=True):
-            logger.info("  %s", line)
-        raise
-    if line := rest_line(config, row, root):
+    if line := rest_line(config, row, root, itself=itself):
         logger.info("  %s", line)
 
 

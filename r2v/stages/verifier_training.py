@@ -73,17 +73,16 @@ def fit_verifiers(
 
 
 def lacking(cfg: VerifierSettings, examples: Sequence[VerifierExample]) -> str | None:
-    """Why no verifier can be trained on these labels, in one line; None where all of them can."""
+    """The reason that no verifier can be trained on these labels, in one line; None where all of them can."""
     train = [example for example in examples if example.split == "train"]
     good = sum(example.good for example in train)
+    why = "a verifier learns from both"
     if 0 < good < len(train):
         if all(len({one.good for one in train if _own_fold(cfg, one) != str(k)}) == 2 for k in range(cfg.num_folds)):
             return None
-        what = "of one task or two alone are the only ones of their kind"
-    else:
-        what = "are all of one kind"
+        why = "those of one kind stand in too few tasks to leave any of these out"
     return (
-        f"{good} good actions and {len(train) - good} bad ones {what}; verifier.label_sources=[corrupted] executes "
+        f"{good} good actions and {len(train) - good} bad ones: {why}; verifier.label_sources=[corrupted] executes "
         "wrong actions, which asks the teacher: auto does so where teacher.max_usd is set and worlds can be branched"
     )
 

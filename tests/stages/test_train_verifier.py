@@ -466,7 +466,7 @@ def test_only_a_job_that_asks_needs_a_key(base: Path, root: Path, monkeypatch: p
 def test_a_judge_that_holds_with_everything_teaches_nothing(served: Serve, base: Path, root: Path) -> None:
     with served(answer=lambda question: '{"score": 10}'):
         made = train(root, load(None, overrides(base, "openai", "teacher.mode=concurrent")))
-    assert "0 bad ones are all of one kind" in made.summary["left_out"] and trained(made) is None
+    assert "0 bad ones: a verifier learns from both" in made.summary["left_out"] and trained(made) is None
 
 
 def test_the_judge_is_told_what_the_policy_would_see() -> None:

@@ -152,7 +152,7 @@ class VerifierSummary:
     n_examples: Count
     report: VerifierFigures | None
     left_out: str | None = None
-    """Why there is no verifier."""
+    """The reason that there is no verifier."""
     consensus: dict[str, Any] | None = None
     n_env_faults: CountOrNone = 0
     fewer_than_asked: Fewer | None = None

@@ -62,7 +62,7 @@ def replay_episode(world: RolloutWorld, spec: EpisodeSpec, episode: Episode) -> 
 
 
 def _acted(step: Step) -> Act:
-    """What the models gave at a step, as it is recorded."""
+    """The recorded act of a step."""
     proposal = None
     if step.proposal is not None:
         usage = Usage(tokens_in=step.proposal.tokens_in, tokens_out=step.proposal.tokens_out)

@@ -18,8 +18,10 @@ from typing import Any
 
 from r2v.config import Config
 from r2v.console import duration, text_table
+from r2v.errors import R2VError
 from r2v.extensions import is_dotted
 from r2v.memory.seconds import ASSUMED, BANDWIDTH, UTILISATION
+from r2v.pipeline.graph import selection
 from r2v.pipeline.jobs import job
 from r2v.pipeline.plan.case import Part
 from r2v.pipeline.plan.known import UNCOUNTED_FIGURE, Known, known_here, uncounted_line
@@ -30,6 +32,7 @@ from r2v.pipeline.plan.price import basis, dollars
 from r2v.pipeline.plan.stage_parts import parts_of
 from r2v.pipeline.plan.wall import BUNDLED_SECONDS, Allotted, Seconds, time_of, unit_seconds, workers_of
 from r2v.pipeline.plan.workload import Workload
+from r2v.pipeline.rows import Job
 from r2v.storage.durations import CPU, Duration
 from r2v.storage.weights import needs_gpu
 
@@ -319,6 +322,26 @@ def describe_collection(config: Config) -> str:
         return collect_estimate.describe(config)
     known = known_here(config)
     return "\n".join(table([planned_work("collect", config, known, Allotted(), Path())], config, known))
+
+
+def rest_line(config: Config, row: Job, root: Path, *, itself: bool = False) -> str | None:
+    """Likely dollars and the bound of the stages after one, or (`itself`) of it too; None where no paid teacher is
+    asked, or the plan cannot be made: no line is worth a stage."""
+    if config.teacher.provider == "scripted":
+        return None
+    try:
+        names = [one.name for one in selection(config)[0]]
+        rest = names[names.index(row.name) + (not itself) :]
+        jobs = planned_jobs(config, known_here(config, root), {name: Allotted() for name in rest}, root)
+    except (R2VError, OSError, ValueError, LookupError, TypeError):
+        return None
+    paid = [one for one in jobs if one.work.llm]
+    bounds = [one.usd for one in paid]
+    at_most = sum(usd for usd in bounds if usd is not None)
+    if not paid or None in bounds or math.isnan(at_most):
+        return None
+    likely = sum(one.likely.usd for one in paid if one.likely is not None)
+    return f"the rest ({paid[0].name} to {paid[-1].name}): likely ${likely:,.2f}, at most ${at_most:,.2f}"
 
 
 def warnings(jobs: Sequence[PlannedWork]) -> list[str]:

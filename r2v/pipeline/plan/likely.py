@@ -39,7 +39,7 @@ class Likely:
     usd: float
     how: str
     measured: bool = False
-    """Whether an earlier run of the stage says so; else it is a guess."""
+    """True if an earlier run of the stage says so; else it is a guess."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ def likely_dollars(
     count: Callable[[Config], float],
     root: Path,
 ) -> Likely | None:
-    """What the stage is likely to be billed; None where nothing is asked, or nobody can tell. questions, at_list_price:
+    """The likely bill of a stage; None where nothing is asked, or nobody can tell. questions, at_list_price:
     of the plan. count: the questions that the plan would have counted under an earlier run's configuration."""
     if config.teacher.provider == "scripted" or not questions:
         return None
