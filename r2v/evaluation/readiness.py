@@ -62,7 +62,10 @@ class Readiness:
                 "policy.max_seq_len and inference.max_new_tokens"
             )
         if self.falling:
-            return f"{what}, {loss} that still falls: train longer (training.bc.num_epochs)"
+            return (
+                f"{what}, {loss} that still falls: train longer (training.bc.num_epochs); if that does not help, the "
+                "demonstrations may contradict each other"
+            )
         return (
             f"{what}, {loss} that no longer falls: raise training.bc.lr, or see whether the demonstrations contradict "
             "each other"
