@@ -150,8 +150,10 @@ class Faked:
 
     def answer(self) -> None:
         """Let the fake commands say what was told so far."""
-        (self.folder / "jobs.json").write_text(json.dumps(self.queue))
-        (self.folder / "accounting.json").write_text(json.dumps(self.accounts))
+        for name, told in (("jobs.json", self.queue), ("accounting.json", self.accounts)):
+            new = self.folder / f".{name}"
+            new.write_text(json.dumps(told))
+            new.replace(self.folder / name)
 
     def down(self, command: str, words: str) -> None:
         """Let a command fail with these words."""
