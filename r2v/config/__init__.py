@@ -183,6 +183,20 @@ class Config:
             f"must be above inference.max_new_tokens={self.inference.max_new_tokens}, which are kept for the action",
             self.policy.max_seq_len,
         )
+        if self.policy.is_api:
+            check(not self.hierarchical.enabled, "hierarchical.enabled", "needs policy.provider=local", True)
+            object.__setattr__(self, "evaluation", self.evaluation.of_api_model())
+            object.__setattr__(self, "router", self.router.of_api_model())
+
+    @property
+    def asks_provider(self) -> bool:
+        """True if either model is a provider's, so that stages that ask it are billed."""
+        return self.policy.is_api or self.teacher.provider != "scripted"
+
+    @property
+    def reads_records(self) -> bool:
+        """True if a job reads the teacher's recorded steps: to train on them, or as cases."""
+        return not self.policy.is_api or self.router.reads_cases
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from r2v.config.engines import LOCAL, POOLING_FLAGS, engine_identity
-from r2v.config.models import BUNDLED_NAMES, PolicyConfig, TeacherConfig, endpoint_identity
+from r2v.config.models import BUNDLED_NAMES, APIConfig, PolicyConfig, TeacherConfig, endpoint_identity
 from r2v.config.training import PHASES, Phase, TrainingConfig
 
 ELISION = "half"
@@ -36,7 +36,7 @@ def identity(section: Any) -> Any:
                 values["engine"] = engine_identity(section.engine)
             if values.pop("engine_verifier"):
                 values["engine_verifier"] = list(POOLING_FLAGS)
-        if isinstance(section, TeacherConfig) and values.pop("base_url") is not None:
+        if isinstance(section, (TeacherConfig, APIConfig)) and values.pop("base_url") is not None:
             values["base_url"] = endpoint_identity(str(section.base_url))
         return values
     if isinstance(section, (list, tuple)):

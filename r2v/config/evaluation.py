@@ -26,6 +26,14 @@ from r2v.extensions import is_dotted, require_name, source_sha256
 
 FEATURE_GROUPS = ("uncertainty", "samples", "verifier", "progress", "page", "tool", "cases")
 """Everything a router can look at."""
+GROUPS_OF_WEIGHTS = ("uncertainty", "verifier")
+"""Groups that only weights at hand give: token probabilities, and a verifier trained on the same base."""
+NOT_OF_AN_API = tuple(
+    method.name
+    for method in METHODS.values()
+    if method.reads_probabilities or method.of_weights or method.asks_verifier
+)
+"""Methods that no small model behind an API can play."""
 ROUTER_MODELS = ("logistic", "boosting", "constant", "case_support")
 """Router models that are bundled."""
 IMPUTED = "imputed"
@@ -116,6 +124,14 @@ class RouterConfig:
         """Rounds that are played: none where the label is not of states that a router leads to."""
         learns = self.label in ("counterfactual", "disagreement") and self.model != "constant"
         return self.rounds if learns else 0
+
+    def of_api_model(self) -> RouterConfig:
+        """The same without features that no small model behind an API gives. Raises UsageError where none is left, and
+        where labels would be imputed, of which the policy has to be trained."""
+        check(not self.imputed, "router.label", "needs a policy that R2V trains (policy.provider=local)", self.label)
+        kept = [group for group in self.features if group not in GROUPS_OF_WEIGHTS]
+        check(bool(kept), "router.features", "must name a group that an API model gives", self.features)
+        return dataclasses.replace(self, features=kept)
 
     def features_only(self) -> RouterConfig:
         """What router features depend on: fields that only the router's own stage reads are set to constants, and so
@@ -236,6 +252,12 @@ class EvaluationConfig:
     def asks_teacher(self) -> bool:
         """Whether an LLM acts by any of the methods."""
         return any(METHODS[name].asks_llm for name in self.played)
+
+    def of_api_model(self) -> EvaluationConfig:
+        """The same without methods that no small model behind an API can play. Raises UsageError where none is left."""
+        kept = [name for name in self.methods if name not in NOT_OF_AN_API]
+        check(bool(kept), "evaluation.methods", "must name one that an API model can play", self.methods)
+        return dataclasses.replace(self, methods=kept)
 
     def asks_verifier(self, router: RouterConfig) -> bool:
         """True if a method that is played reads the verifier's scores; trained routers do as `router` says."""

@@ -21,6 +21,10 @@ class Method:
     """Decides step by step, by a threshold on a router score, whether the LLM acts."""
     trained_router: bool = False
     """Its score is a model that the router stage fits and stores as <name>.json."""
+    reads_probabilities: bool = False
+    """Its score is made of the proposal's token probabilities, which no API gives."""
+    of_weights: bool = False
+    """Plays other weights of the small policy, as training left them."""
     asks_verifier: bool = False
     """Reads the verifier's scores, whatever `router.features` says."""
     asks_llm: bool = True
@@ -49,12 +53,14 @@ METHODS: dict[str, Method] = {
             name="entropy_router",
             description="the largest token entropy of the proposed action",
             routed=True,
+            reads_probabilities=True,
             in_family=True,
         ),
         Method(
             name="entropy_nonfree_router",
             description="the same over tokens that no free argument covers",
             routed=True,
+            reads_probabilities=True,
             in_family=True,
         ),
         Method(
@@ -68,18 +74,21 @@ METHODS: dict[str, Method] = {
             name="logprob_router",
             description="the proposal's mean token log-probability",
             routed=True,
+            reads_probabilities=True,
             by_default=False,
         ),
         Method(
             name="sequence_logprob_router",
             description="the proposal's log-probability, summed over its tokens",
             routed=True,
+            reads_probabilities=True,
             by_default=False,
         ),
         Method(
             name="mean_entropy_router",
             description="the proposal's mean token entropy (ReDAct)",
             routed=True,
+            reads_probabilities=True,
             by_default=False,
         ),
         Method(name="periodic_router", description="every n-th step", routed=True, by_default=False),
@@ -93,10 +102,16 @@ METHODS: dict[str, Method] = {
         ),
         Method(name="oracle_router", description="asks where executing both continuations shows a gain"),
         Method(name="r2v", description="a model of the executed gain of an LLM step", routed=True, trained_router=True),
-        Method(name="slm_bc_only", description="the small policy before preference training", asks_llm=False),
+        Method(
+            name="slm_bc_only",
+            description="the small policy before preference training",
+            of_weights=True,
+            asks_llm=False,
+        ),
         Method(
             name="slm_base",
             description="the small policy's base model, untrained",
+            of_weights=True,
             asks_llm=False,
             pretrained_only=True,
             by_default=False,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from importlib.util import find_spec
 from ipaddress import ip_address
 from typing import Annotated, Literal
@@ -32,6 +32,9 @@ PROVIDER_NAMES = ("scripted", "openai", "anthropic")
 """What `teacher.provider` may name; anything else is a dotted path `package.module:Class`."""
 SELF_HOSTED = "http://localhost"
 """Stands for every endpoint on a machine of one's own, where the machine must not count."""
+
+API_PROVIDERS = PROVIDER_NAMES[1:]
+"""What `policy.provider` may name beside local."""
 
 BUNDLED_NAMES = ("tiny", "toy")
 """Models that come with R2V, by their names in `policy.model_name`."""
@@ -144,21 +147,57 @@ class TeacherConfig:
         for name in ("base_url", "api_key_env"):
             given = getattr(self, name) is not None
             check(not given or self.provider != "scripted", f"teacher.{name}", "needs a provider", "scripted")
-        if self.base_url is not None:
-            parts = urlsplit(self.base_url)
-            check(
-                parts.scheme in ("http", "https") and bool(parts.hostname),
-                "teacher.base_url",
-                "is a URL such as http://localhost:8000/v1",
-                self.base_url,
-            )
-            # the configuration is written beside every artifact, so it must not hold a key
-            check(
-                not (parts.username or parts.password or parts.query),
-                "teacher.base_url",
-                "holds no key, user or query: name the variable that holds the key in teacher.api_key_env",
-                "a URL with one",
-            )
+        _check_url("teacher", self.base_url)
+
+
+def _check_url(section: str, base_url: str | None) -> None:
+    """Raises UsageError for what is no URL, or holds a key: the configuration is written beside every artifact."""
+    if base_url is None:
+        return
+    parts = urlsplit(base_url)
+    is_url = parts.scheme in ("http", "https") and bool(parts.hostname)
+    check(is_url, f"{section}.base_url", "is a URL such as http://localhost:8000/v1", base_url)
+    check(
+        not (parts.username or parts.password or parts.query),
+        f"{section}.base_url",
+        f"holds no key, user or query: name the variable that holds the key in {section}.api_key_env",
+        "a URL with one",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class APIConfig:
+    """A small model that R2V asks and does not train; each key as `teacher` has it. How requests are sent, and the
+    caps on spending, are `teacher`'s for both models."""
+
+    base_url: Line | None = None
+    """Root of another endpoint, or of a server of one's own; None: the provider's."""
+    api_key_env: Annotated[str, _Variable] | None = field(default=None, metadata=RUNTIME)
+    """Environment variable that holds the key; None: OPENAI_API_KEY or ANTHROPIC_API_KEY."""
+    temperature: Temperature = 0.0
+    """Sampling temperature; 0: greedy."""
+    max_tokens: Annotated[int, Range(at_least=1, at_most=10_000_000)] = 4096
+    """Longest reply, in tokens."""
+    context: Annotated[int, Range(at_least=1024, at_most=100_000_000)] | None = None
+    """Longest prompt with its reply, in tokens; None: from the model registry."""
+    usd_in: NotNegative | None = None
+    """USD per million prompt tokens; None: from the model registry."""
+    usd_out: NotNegative | None = None
+    """USD per million reply tokens; None: from the model registry."""
+    effort: Effort | None = None
+    """How much the model reasons; None: its default."""
+    thinking: Literal["enabled", "disabled"] | None = None
+    """Whether it thinks before it answers; None: its default."""
+    thinking_tokens: Annotated[int, Range(at_least=1, at_most=1_000_000)] | None = None
+    """Tokens for thoughts; None: 4096."""
+    actions: Literal["text", "json", "tools", "auto"] | None = None
+    """How actions come back; None: text."""
+    model: ModelConfig = field(default_factory=ModelConfig, metadata=IF_GIVEN)
+    """What the model registry would say of the model."""
+
+    def __post_init__(self) -> None:
+        check_fields("policy.api", self)
+        _check_url("policy.api", self.base_url)
 
 
 def endpoint_identity(base_url: str) -> str:
@@ -178,11 +217,15 @@ PROMPT_VERSION = 2
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyConfig:
-    """The policy: the small model that is distilled."""
+    """The policy: the small model, distilled by R2V or asked through an API as it is."""
 
+    provider: Spec | None = field(default=None, metadata=IF_GIVEN)
+    """Who answers for the small model. local, or None: weights of its own, which R2V trains; openai, anthropic or a
+    provider by its dotted path: an API's or a server's model, which is not trained."""
+    api: APIConfig = field(default_factory=APIConfig, metadata=IF_GIVEN)
     model_name: PathText = "tiny"
     """tiny (the bundled student), toy (the bundled model of hierarchical training's word problems), a local directory,
-    or a hub name."""
+    or a hub name; of a provider, its name for the model."""
     revision: Line | None = field(default=None, metadata=RUNTIME)
     """Commit, branch or tag of a hub model; None: the commit of its main branch in the hub's cache, else the newest.
     `run_all` writes the commit into the chain. Its files, and not its name, are in every fingerprint."""
@@ -222,13 +265,17 @@ class PolicyConfig:
     """engine=vllm: whether the verifier and its folds are served too, as adapters of a second server on each GPU."""
 
     def __post_init__(self) -> None:
+        if self.provider is not None:
+            require_name("policy.provider", self.provider, (LOCAL, *API_PROVIDERS))
+        object.__setattr__(self, "provider", None if self.provider == LOCAL else self.provider)
         # One name in every fingerprint, adapter and table: two names of the same weights would be two artifacts.
         object.__setattr__(self, "model_name", FORMER_MODELS.get(self.model_name, self.model_name))
         # One form in every fingerprint, and none in those of the bundled models, whose artifacts know no such key.
-        is_bundled = self.model_name in BUNDLED_NAMES
+        is_bundled = self.model_name in BUNDLED_NAMES or self.is_api
         object.__setattr__(self, "tools", None if is_bundled else self.tools or "auto")
         object.__setattr__(self, "enable_thinking", None if is_bundled else self.enable_thinking or False)
         check_fields("policy", self)
+        self._check_api()
         hub = self.revision is None or self.model_name not in BUNDLED_NAMES
         check(
             hub,
@@ -245,6 +292,24 @@ class PolicyConfig:
             wrong = wrong_url(self.engine)
             shown = "a URL with one" if wrong and "key" in wrong else self.engine
             check(wrong is None, "policy.engine", str(wrong), shown)
+
+    def _check_api(self) -> None:
+        if not self.is_api:
+            check(self.api == APIConfig(), "policy.api", "needs a provider (policy.provider=openai)", "no provider")
+            return
+        is_named = self.model_name not in BUNDLED_NAMES
+        check(is_named, "policy.model_name", f"names a model of policy.provider={self.provider}", self.model_name)
+        check(self.engine == LOCAL, "policy.engine", "belongs to a policy that R2V trains", self.engine)
+
+    @property
+    def is_api(self) -> bool:
+        """True for a model that is asked as it is, through an API."""
+        return self.provider is not None
+
+    def as_endpoint(self, teacher: TeacherConfig) -> TeacherConfig:
+        """An API model as what is asked, in the way that requests to this teacher are sent."""
+        asked = {one.name: getattr(self.api, one.name) for one in fields(self.api)}
+        return replace(teacher, provider=str(self.provider), model_name=self.model_name, **asked)
 
     def require_servable(self) -> None:
         """Raises UsageError where `engine` is not local and cannot serve such a policy."""
@@ -269,6 +334,11 @@ class PolicyConfig:
 
     def require_trainable(self) -> None:
         """Raises UsageError where these weights cannot be trained."""
+        if self.is_api:
+            raise UsageError(
+                f"policy.provider={self.provider}: {self.model_name} is asked as it is, and this stage trains or "
+                "samples weights; leave the stage out, or set policy.provider=local"
+            )
         if self.load_in_4bit is True and self.model_name in BUNDLED_NAMES:
             raise UsageError("policy.load_in_4bit=true: a bundled model is not quantised; set it to false or auto")
         if self.load_in_4bit is True and self.lora_r == 0:

@@ -99,7 +99,10 @@ def world_identity(cfg: Any, benchmark: Benchmark) -> list[Any]:
 
 
 def _weights_of(policy: PolicyConfig, weights: Path | None) -> Any:
-    """A hash of weights, and of the base where it is played as it is, or under adapters that don't record theirs."""
+    """A hash of weights, and of the base where it is played as it is, or under adapters that don't record theirs; None
+    of a model behind an API."""
+    if policy.is_api:
+        return None
     if weights is None:
         base_counts = policy.model_name not in BUNDLED
     else:

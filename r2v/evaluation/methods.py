@@ -38,7 +38,15 @@ from r2v.rollout.cells import Cell, CellPlayer
 from r2v.rollout.counterfactual import play_oracle
 from r2v.rollout.feature_rollout import FeatureRollout
 from r2v.rollout.gates import FeatureExtractor, ScoreGate
-from r2v.rollout.model_factory import Purse, engine, priced_policy, priced_teacher, told_tools, verifier_scorer
+from r2v.rollout.model_factory import (
+    Purse,
+    engine,
+    priced_api_policy,
+    priced_policy,
+    priced_teacher,
+    told_tools,
+    verifier_scorer,
+)
 from r2v.rollout.session import EpisodeSpec, RolloutWorld
 from r2v.rollout.sites import SitePool
 from r2v.router.baselines import instruments, score_function
@@ -98,13 +106,18 @@ class MethodRunner:
         configured = cfg.router.model if hasattr(cfg, "router") else None
         cases = work.inputs["case_support"].folder if "case_support" in work.inputs else None
         benchmark = load_benchmark(sections.env.benchmark, sections.env.options)
-        waves = engine(sections.rollout, benchmark, sections.teacher)
+        policy_config, teacher = sections.policy, sections.teacher
+        asked = policy_config.as_endpoint(teacher) if policy_config.is_api else teacher
+        waves = engine(sections.rollout, benchmark, asked)
         tools = told_tools(sections.policy, benchmark)
 
         def greedy(weights: Path | None) -> GreedyActor:
-            slm = priced_policy(
-                sections.policy, weights, sections.cost, sections.inference, sections.rollout, waves, tools
-            )
+            if policy_config.is_api:
+                slm = priced_api_policy(policy_config, teacher, sections.cost, waves, Purse.of(work))
+            else:
+                slm = priced_policy(
+                    policy_config, weights, sections.cost, sections.inference, sections.rollout, waves, tools
+                )
             return GreedyActor(slm, "slm")
 
         slm = greedy(policy)

@@ -69,7 +69,7 @@ class EvaluateSettings:
     @property
     def reads_base(self) -> bool:
         """True if the policy plays: its base is not read where the teacher plays alone."""
-        return any(method != STRONG for method in self.evaluation.played)
+        return not self.policy.is_api and any(method != STRONG for method in self.evaluation.played)
 
     @property
     def routed(self) -> list[str]:

@@ -4,8 +4,9 @@
     bundle = read_bundle(Path("bundle"))      # every file hashed; bundle.policy loads in transformers
 
     README.md       model card: what it is, the executed table with its intervals, how to load it
-    policy/         weights or adapters, configuration and tokenizer, as transformers reads them
-    verifier/       the verifier's head or adapters; none beside an imputed router
+    policy/         weights or adapters, configuration and tokenizer, as transformers reads them; none of a small model
+                    that is asked through an API
+    verifier/       the verifier's head or adapters; none beside an imputed router or such a model
     cases/          the index of the teacher's steps, where the router looks at it
     router/         r2v.json and disagreement_router.json, the router models, and threshold.json, where the score that
                     acts was placed and what that came to
@@ -49,7 +50,7 @@ class BundleManifest:
     base_model: str
     """What the policy was trained from, as `policy.model_name` named it."""
     weights: str
-    """adapters or full."""
+    """adapters or full; none of a model that is asked through an API."""
     feature_version: str
     """Version of the features that the router reads."""
     threshold: float
@@ -89,7 +90,7 @@ class Bundle:
 
     @property
     def verifier(self) -> Path:
-        """The verifier's folder; a bundle of an imputed router has none."""
+        """The verifier's folder; a bundle of an imputed router, or of a model behind an API, has none."""
         return self.folder / "verifier"
 
     @property

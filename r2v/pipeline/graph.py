@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from r2v.config import PolicyConfig
+from r2v.config.evaluation import GROUPS_OF_WEIGHTS, NOT_OF_AN_API
 from r2v.errors import UsageError
 from r2v.pipeline.jobs import JOBS, job
 from r2v.pipeline.rows import Command, Job
@@ -70,6 +72,19 @@ def _needs_execution(config: Config, row: Job) -> bool:
     return config.router.imputed and row.imputed is None
 
 
+def untrained_line(config: Config) -> str | None:
+    """What a chain with a small model behind an API leaves out, and why; None where the small model is trained."""
+    if not config.policy.is_api:
+        return None
+    trained = replace(config, policy=PolicyConfig())
+    skipped = [row.name for row in JOBS if in_chain(trained, row) and not in_chain(config, row)]
+    return (
+        f"policy.provider={config.policy.provider}: {config.policy.model_name} is asked as it is; skipped are "
+        f"{', '.join(skipped)}; left out, for want of token probabilities and of weights, are the features "
+        f"{', '.join(GROUPS_OF_WEIGHTS)} and the methods {', '.join(NOT_OF_AN_API)}"
+    )
+
+
 def downstream(names: Iterable[str]) -> set[str]:
     """The jobs that depend on any of these, those included."""
     reached = set(names)
@@ -95,8 +110,8 @@ def selection(config: Config, *, start: str | None = None, without: Sequence[str
     first = job(start).name if start else JOBS[0].name
     if start and first in left_out:
         raise UsageError(
-            f"start from {start}: this configuration leaves it out (--without, data.runs, router.label=imputed, or "
-            "hierarchical.enabled=false)"
+            f"start from {start}: this configuration leaves it out (--without, data.runs, router.label=imputed, "
+            "policy.provider, or hierarchical.enabled=false)"
         )
     names = [row.name for row in JOBS]
     wanted = [as_configured(config, row) for row in JOBS[names.index(first) :] if row.name not in left_out]

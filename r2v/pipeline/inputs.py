@@ -78,7 +78,7 @@ def bases_of(sections: Any, *, hash_weights: bool = False) -> dict[str, str]:
         return bases
     for section in _fields(sections).values():
         policy = section.policy if isinstance(section, Config) else section
-        if isinstance(policy, PolicyConfig):
+        if isinstance(policy, PolicyConfig) and not policy.is_api:
             bases["base"] = base_sha256(policy.model_name, policy.revision, hash_weights=hash_weights)
         if isinstance(section, HierarchicalConfig) and section.critic.published:
             critic = section.critic.model_name
@@ -98,6 +98,8 @@ def require_policy(sections: Any) -> None:
     if hasattr(sections, "policy"):
         from r2v.memory.local_weights import require_loadable
 
+        if sections.policy.is_api:
+            return
         sections.policy.require_servable()
         require_loadable(sections.policy)
 
@@ -122,6 +124,8 @@ def require_sendable_keys(config: Config, wanted: Sequence[Job]) -> None:
         sections = row.load().sections(config)
         if hasattr(sections, "teacher") and getattr(sections, "asks_teacher", True):
             require_sendable(sections.teacher.api_key_env)
+        if hasattr(sections, "policy"):
+            require_sendable(sections.policy.api.api_key_env)
 
 
 def require_settings(config: Config, row: Job) -> None:
@@ -139,9 +143,12 @@ def require_world(sections: Any) -> None:
     if getattr(sections, "env", None) is not None and getattr(sections, "needs_world", True):
         require_playable(sections.env.benchmark, sections.env.options)
     if hasattr(sections, "teacher"):
+        from r2v.llm.providers.teacher import POLICY_KEYS
         from r2v.rollout.model_factory import require_provider
 
         require_provider(sections.teacher, asked=getattr(sections, "asks_teacher", True))
+        if hasattr(sections, "policy") and sections.policy.is_api:
+            require_provider(sections.policy.as_endpoint(sections.teacher), keys=POLICY_KEYS)
 
 
 def published(config: Config, name: str, root: Path = Path()) -> Artifact:

@@ -9,8 +9,13 @@ README and docs are derived from these rows or tested against them. A command ma
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from r2v.errors import UsageError, nearest
 from r2v.pipeline.rows import CONDITION, Command, FileInput, Flag, Instead, Job
+
+if TYPE_CHECKING:
+    from r2v.config import Config
 
 COLLECT = Command(
     name="collect",
@@ -173,6 +178,12 @@ TRAIN_HIERARCHICAL = Command(
     ),
 )
 
+
+def trains_policy(config: Config) -> bool:
+    """Whether the small model is trained here; what an API answers with is not."""
+    return not config.policy.is_api
+
+
 JOBS = (
     Job(
         name="collect",
@@ -182,7 +193,7 @@ JOBS = (
         parts="r2v.pipeline.plan.stage_parts:collect",
         place=None,
         outputs=("runs.jsonl",),
-        enabled=lambda config: not config.data.runs,
+        enabled=lambda config: config.reads_records and not config.data.runs,
         imputed=(),
         task_counts=(("data.num_episodes", "train"),),
     ),
@@ -195,6 +206,7 @@ JOBS = (
         place="data/{prefix}trajectories/{pipeline}",
         outputs=("trajectories.jsonl", "perturb_report.json"),
         needs=("collect",),
+        enabled=lambda config: config.reads_records,
         imputed=("collect",),
     ),
     Job(
@@ -209,6 +221,8 @@ JOBS = (
         outputs=("final", "bc_report.json"),
         needs=("perturb",),
         imputed=("perturb",),
+        enabled=trains_policy,
+        optional=True,
     ),
     Job(
         name="verifier",
@@ -222,6 +236,8 @@ JOBS = (
         outputs=("verifier_data.jsonl", "verifier_report.json"),
         needs=("collect",),
         task_counts=(("verifier.num_tasks", "train"),),
+        enabled=trains_policy,
+        optional=True,
     ),
     Job(
         name="candidates",
@@ -233,6 +249,8 @@ JOBS = (
         place="data/{prefix}candidates/{pipeline}",
         outputs=("candidates.jsonl", "preference_pairs.jsonl", "pairs_report.json", "ranking_report.json"),
         needs=("bc", "verifier"),
+        enabled=trains_policy,
+        optional=True,
         task_counts=(("candidates.num_tasks", "train"),),
     ),
     Job(
@@ -246,6 +264,8 @@ JOBS = (
         outputs=("final",),
         needs=("candidates",),
         also_reads=("bc", "perturb"),
+        enabled=trains_policy,
+        optional=True,
     ),
     Job(
         name="case_support",
@@ -312,6 +332,7 @@ JOBS = (
         place="results/ablations/{benchmark}",
         outputs=("structured_results", "changes.json"),
         needs=("router",),
+        enabled=trains_policy,
     ),
     Job(
         name="hierarchical",

@@ -37,9 +37,7 @@ def model_card(manifest: BundleManifest, table: Path, settings: dict[str, Any]) 
     parts = [
         _head(manifest),
         f"# R2V: {_plain(manifest.benchmark)}\n",
-        f"A small policy distilled from an LLM on the benchmark `{_plain(manifest.benchmark)}` (version "
-        f"{_plain(manifest.benchmark_version) or 'not given'}), a verifier of its actions, and a router that asks the "
-        f"LLM where that pays. Made by R2V from `{_plain(manifest.base_model)}` ({manifest.weights} weights).\n",
+        _parts(manifest),
         "## Executed results\n",
         _table(rows),
         f"\nEach row: {', '.join(sorted(counts))}. Every success was executed in the environment and replays; "
@@ -56,6 +54,21 @@ def model_card(manifest: BundleManifest, table: Path, settings: dict[str, Any]) 
         "`r2v.pipeline.bundle.read_bundle`, reads a bundle only where all hold.\n",
     ]
     return "\n".join(parts)
+
+
+def _parts(manifest: BundleManifest) -> str:
+    """The models of a bundle in words."""
+    benchmark, model = _plain(manifest.benchmark), _plain(manifest.base_model)
+    of = f"the benchmark `{benchmark}` (version {_plain(manifest.benchmark_version) or 'not given'})"
+    if manifest.weights == "none":
+        return (
+            f"A router for two models behind APIs, fitted by R2V on {of}: `{model}` acts, and the LLM is asked where "
+            "that pays. Both are named in `settings.json`; a bundle holds no weights of theirs.\n"
+        )
+    return (
+        f"A small policy distilled from an LLM on {of}, a verifier of its actions, and a router that asks the LLM "
+        f"where that pays. Made by R2V from `{model}` ({manifest.weights} weights).\n"
+    )
 
 
 def imputed_card(manifest: BundleManifest, placed: dict[str, Any], report: dict[str, Any]) -> str:
@@ -107,6 +120,8 @@ def read_table(path: Path) -> list[dict[str, str]]:
 
 def _loading(manifest: BundleManifest) -> str:
     """How to load the policy and how to render its prompts."""
+    if manifest.weights == "none":
+        return "```bash\npython -m examples.play_bundle BUNDLE    # in a checkout of R2V, with the providers' keys\n```"
     note = "" if manifest.weights == "full" else ": adapters, so peft has to be installed"
     value = manifest.enable_thinking
     thinking = "" if value is None else "\n" + _THINKING.format(value=value, json=json.dumps(value))
@@ -115,12 +130,15 @@ def _loading(manifest: BundleManifest) -> str:
 
 def _head(manifest: BundleManifest) -> str:
     """The YAML head that the hub reads."""
-    head: dict[str, Any] = {
-        "library_name": "transformers" if manifest.weights == "full" else "peft",
-        "pipeline_tag": "text-generation",
-        "tags": ["r2v", "agent", "distillation", "routing"],
-    }
-    if "/" in manifest.base_model and not manifest.base_model.startswith((".", "/", "~")):
+    tags = ["r2v", "agent", "routing"] if manifest.weights == "none" else ["r2v", "agent", "distillation", "routing"]
+    head: dict[str, Any] = {"pipeline_tag": "text-generation", "tags": tags}
+    if manifest.weights != "none":
+        head = {"library_name": "transformers" if manifest.weights == "full" else "peft", **head}
+    if (
+        manifest.weights != "none"
+        and "/" in manifest.base_model
+        and not manifest.base_model.startswith((".", "/", "~"))
+    ):
         head["base_model"] = manifest.base_model
     return f"---\n{write(head)}---\n"
 

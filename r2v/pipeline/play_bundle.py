@@ -35,7 +35,14 @@ from r2v.llm.waves import Waves
 from r2v.pipeline.bundle import Bundle
 from r2v.rollout.actors import PricedVerifier, Routed
 from r2v.rollout.gates import FeatureExtractor, ScoreGate
-from r2v.rollout.model_factory import Purse, priced_policy, priced_teacher, told_tools, verifier_scorer
+from r2v.rollout.model_factory import (
+    Purse,
+    priced_api_policy,
+    priced_policy,
+    priced_teacher,
+    told_tools,
+    verifier_scorer,
+)
 from r2v.router.baselines import instruments, score_function
 from r2v.router.case_support import CaseIndex
 from r2v.router.models import load
@@ -71,7 +78,11 @@ def routed_actor(
             f"writes version {policy.prompt_version}; train and export it again, or use the R2V that wrote it"
         )
     tools = told_tools(policy, benchmark)
-    slm = priced_policy(policy, bundle.policy, cost, inference, rollout, waves, tools)
+    purse = None if journal is None else Purse(folder=journal)
+    if policy.is_api:
+        slm = priced_api_policy(policy, teacher, cost, waves, purse)
+    else:
+        slm = priced_policy(policy, bundle.policy, cost, inference, rollout, waves, tools)
     verifier = None
     if bundle.verifier.is_dir():
         scorer = verifier_scorer(policy, bundle.verifier, inference, rollout, waves, tools)
@@ -85,7 +96,7 @@ def routed_actor(
     models = {name: load(path, router.model) for name, path in bundle.routers.items()}
     score = bundle.manifest.score
     gate = ScoreGate(score_function(score, models), extractor, instruments(score, router.features))
-    llm = priced_teacher(teacher, cost, benchmark, waves, None if journal is None else Purse(folder=journal))
+    llm = priced_teacher(teacher, cost, benchmark, waves, purse)
     return Routed(slm, llm, gate, bundle.manifest.threshold, inference.max_llm_calls)
 
 

@@ -24,7 +24,7 @@ from r2v.errors import EmptyResult, EnvironmentFault, InputError, UsageError
 from r2v.llm.providers.spending.payer import paying
 from r2v.log import WANDB_GROUP, WandbRun, in_stage, in_wandb, logger
 from r2v.pipeline.counts import fewer_than_asked
-from r2v.pipeline.graph import place_in_chain, selection
+from r2v.pipeline.graph import place_in_chain, selection, untrained_line
 from r2v.pipeline.inputs import (
     bases_of,
     fingerprint_of,
@@ -71,6 +71,8 @@ def run_here(
     Raises InputError before anything runs where an input is neither made here nor published.
     """
     wanted, given = selection(config, start=start, without=without)
+    if line := untrained_line(config):
+        logger.info("  %s", line)
     require_chain(config, wanted)  # what a later stage would refuse, before an earlier one is paid for
     made = {name: published(config, name, root) for name in given}
     results = []

@@ -58,7 +58,7 @@ def write_bundle(config: Config, output: Path, root: Path = Path()) -> BundleMan
         return _written(output, lambda draft: _fill_imputed(draft, recorded, inputs))
     table = read_published(config, "evaluate", root)
     recorded = recorded_config(place_of(config, "evaluate", root), "the evaluation", config)
-    inputs = _inputs(table)
+    inputs = _inputs(table, recorded)
     _warn_of_newer(config, inputs, root)
     return _written(output, lambda draft: _fill(draft, recorded, table, inputs))
 
@@ -78,16 +78,19 @@ def _written(output: Path, fill: Callable[[Path], BundleManifest]) -> BundleMani
     return manifest
 
 
-def _inputs(table: Artifact) -> dict[str, Artifact]:
+def _inputs(table: Artifact, config: Config) -> dict[str, Artifact]:
     """The artifacts that an evaluation was executed with, each file hashed."""
+    parts = () if config.policy.is_api else PARTS
     _, inputs = attempt_of(table.folder)
-    if lacking := [name for name in (*PARTS, "router") if name not in inputs]:
+    if lacking := [name for name in (*parts, "router") if name not in inputs]:
         raise InputError(f"{table.folder}: was evaluated without {', '.join(lacking)}; a bundle needs all of them")
     return inputs
 
 
 def _warn_of_newer(config: Config, inputs: dict[str, Artifact], root: Path) -> None:
     for name in (*PARTS, "router"):
+        if name not in inputs:
+            continue
         try:
             now = published(config, name, root)
         except InputError:
@@ -102,6 +105,8 @@ def _warn_of_newer(config: Config, inputs: dict[str, Artifact], root: Path) -> N
 
 def _fill(draft: Path, config: Config, table: Artifact, inputs: dict[str, Artifact]) -> BundleManifest:
     for job, (held, place) in PARTS.items():
+        if job not in inputs:
+            continue
         held_names = [name for name in inputs[job].files if name.startswith(f"{held}/")]
         _copy(inputs[job], {name: place + name.removeprefix(held) for name in held_names}, draft)
     _copy_router(inputs["router"], draft)
@@ -202,7 +207,7 @@ def _of_draft(draft: Path, config: Config, threshold: dict[str, Any]) -> dict[st
         "base_model": config.policy.model_name,
         "enable_thinking": config.policy.enable_thinking,
         "prompt_version": config.policy.prompt_version,
-        "weights": "adapters" if (draft / "policy" / ADAPTERS).exists() else "full",
+        "weights": "none" if config.policy.is_api else "adapters" if (draft / "policy" / ADAPTERS).exists() else "full",
         "feature_version": str(router["feature_version"]),
         "threshold": float(threshold["tau"]),
         "score": str(threshold.get("score", "r2v")),

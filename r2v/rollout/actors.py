@@ -19,6 +19,8 @@ from r2v.rollout.bill import PromptCache, StepBill, read_by_verifier, shared_pre
 from r2v.router.escalation import escalates, needs_score, recorded_score
 from r2v.wire.message import Message, ToolCall, ToolSpec
 
+SMALL_MODEL = "slm"
+"""`PricedModel.name` of the small policy."""
 Scorer = Callable[[ScoreRequest], Awaitable[ScoreReply]]
 """A verifier behind the wave engine: the probability that the action is good, in [0, 1], and what it read."""
 
@@ -39,8 +41,8 @@ class StepView:
     llm_calls: int = 0
     llm_steps: tuple[int, ...] = ()
     """The steps that an LLM has acted, teacher or called by a router."""
-    idle: float = 0.0
-    """The world's own seconds since the latest of them."""
+    seconds: tuple[float, ...] = ()
+    """The world's own seconds of each step so far."""
 
     def key(self, actor: str) -> Key:
         """What names this step's draws for an actor."""
@@ -77,6 +79,14 @@ class Actor(Protocol):
         ...
 
 
+def asked_before(view: StepView, name: str) -> int | None:
+    """The step at which a model's latest prompt was sent; None: it has none. The small policy is asked at every step,
+    the LLM where it has acted."""
+    if name == SMALL_MODEL:
+        return view.step - 1 if view.step else None
+    return view.llm_steps[-1] if view.llm_steps else None
+
+
 @dataclass(frozen=True)
 class PricedModel:
     """A chat model with its price: the small policy or the LLM, whichever an episode is charged for."""
@@ -108,25 +118,21 @@ class PricedModel:
         """What a reply costs; its seconds are modelled."""
         usage = reply.usage
         seconds = self.price.seconds_per_call + self.price.seconds_per_token * usage.tokens_out
-        if self.name == "slm":
-            tokens = Tokens(slm_in=usage.tokens_in, slm_out=usage.tokens_out)
-            return StepBill(tokens=tokens, cost=usage.cost_usd, cached_cost=usage.cost_usd, seconds=seconds)
         read, written = self._cached(view, usage.tokens_in)
         saved = 0.0 if self.cache is None else self.cache.saved(read, written)
-        return StepBill(
-            tokens=Tokens(llm_in=usage.tokens_in, llm_out=usage.tokens_out, llm_cached=read, llm_written=written),
-            cost=usage.cost_usd,
-            cached_cost=usage.cost_usd - saved,
-            seconds=seconds,
-        )
+        if self.name == SMALL_MODEL:
+            tokens = Tokens(slm_in=usage.tokens_in, slm_out=usage.tokens_out, slm_cached=read, slm_written=written)
+        else:
+            tokens = Tokens(llm_in=usage.tokens_in, llm_out=usage.tokens_out, llm_cached=read, llm_written=written)
+        return StepBill(tokens=tokens, cost=usage.cost_usd, cached_cost=usage.cost_usd - saved, seconds=seconds)
 
     def _cached(self, view: StepView, tokens_in: int) -> tuple[int, int]:
         if self.cache is None:
             return 0, 0
-        shared = (
-            shared_prefix(self._shown(view, view.llm_steps[-1]), self._shown(view, view.step)) if view.llm_steps else 0
-        )
-        return self.cache.split(tokens_in, shared, view.idle)
+        if (before := asked_before(view, self.name)) is None:
+            return self.cache.split(tokens_in, 0, 0)
+        shared = shared_prefix(self._shown(view, before), self._shown(view, view.step))
+        return self.cache.split(tokens_in, shared, sum(view.seconds[before:]))
 
     def _shown(self, view: StepView, step: int) -> tuple[Message, ...]:
         messages = view.messages_at(step)

@@ -23,11 +23,11 @@ from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
 from r2v.llm.providers.factory import make_provider
 from r2v.llm.providers.membership import Membership
 from r2v.llm.providers.remote import ProviderRemote
-from r2v.llm.providers.teacher import asked_rate, teacher_rate
+from r2v.llm.providers.teacher import POLICY_KEYS, TEACHER_KEYS, EndpointKeys, asked_rate, teacher_rate
 from r2v.llm.scripted import ScriptedBackend
 from r2v.llm.types import Backend, ChatModel, Remote, Reply, Request, ScoreReply, ScoreRequest
 from r2v.llm.waves import Waves
-from r2v.rollout.actors import PricedModel, Scorer
+from r2v.rollout.actors import SMALL_MODEL, PricedModel, Scorer
 from r2v.rollout.bill import PromptCache
 from r2v.rollout.llm_context import FittedModel, fitted
 from r2v.storage.artifact import JOURNAL, Work
@@ -53,6 +53,8 @@ class Purse:
     root: Path = Path()
     anew: bool = False
     """Whether what the project has been answered is asked again."""
+    name: str = ""
+    """Folder, below it, of the journals of one of several models."""
 
     @classmethod
     def of(cls, work: Work) -> Purse:
@@ -104,13 +106,13 @@ def teacher_name(teacher: TeacherConfig, benchmark: Benchmark) -> str:
     return teacher.model_name
 
 
-def require_provider(teacher: TeacherConfig, *, asked: bool = True) -> None:
+def require_provider(teacher: TeacherConfig, *, asked: bool = True, keys: EndpointKeys = TEACHER_KEYS) -> None:
     """Raises UsageError where the teacher can't be asked from here: no price, another provider's model, no key. A job
     by which it is not `asked` needs no key."""
     if teacher.provider != "scripted" and asked:
-        provider_remote(teacher, _UNNAMED)
+        provider_remote(teacher, _UNNAMED, keys=keys)
     elif teacher.provider != "scripted":
-        teacher_rate(teacher)
+        teacher_rate(teacher, keys=keys)
 
 
 def priced_teacher(
@@ -119,20 +121,35 @@ def priced_teacher(
     """The LLM; where it is a provider's, `purse` pays (None: one of the project's own). Raises UsageError where the
     benchmark has no expert, the model no price, or no key is set."""
     if teacher.provider != "scripted":
-        model = waves.model(provider_remote(teacher, purse or _UNNAMED))
-        tempered = _Tempered(model, teacher.temperature)
-        rate = teacher_rate(teacher)
-        cache = PromptCache.of(rate.input, cost.cache, rate.cached, rate.write_5m)
-        context = teacher.context or rate.context
-        if context is None:
-            return PricedModel(tempered, cost.llm, "llm", teacher.max_tokens, cache)
-        whole = FittedModel(tempered, context, teacher.model_name)
-        return PricedModel(whole, cost.llm, "llm", teacher.max_tokens, cache, partial(fitted, context=context))
+        return _priced_endpoint(teacher, cost, waves, purse or _UNNAMED, "llm", TEACHER_KEYS)
     if not isinstance(benchmark, Demonstrated):
         raise UsageError(f"teacher.provider=scripted: {benchmark.name} brings no expert; name a provider")
     backend = ScriptedBackend(guarded_expert(benchmark), name=teacher_name(teacher, benchmark), price=cost.llm)
     cache = PromptCache.of(cost.llm.input, cost.cache)
     return PricedModel(waves.model(backend), cost.llm, "llm", teacher.max_tokens, cache)
+
+
+def priced_api_policy(
+    policy: PolicyConfig, teacher: TeacherConfig, cost: CostConfig, waves: Waves, purse: Purse | None = None
+) -> PricedModel:
+    """The small model behind an API, asked as requests to the teacher are sent; paid and refused as of
+    `priced_teacher`."""
+    asked = policy.as_endpoint(teacher)
+    return _priced_endpoint(asked, cost, waves, replace(purse or _UNNAMED, name="small"), SMALL_MODEL, POLICY_KEYS)
+
+
+def _priced_endpoint(
+    asked: TeacherConfig, cost: CostConfig, waves: Waves, purse: Purse, name: str, keys: EndpointKeys
+) -> PricedModel:
+    """A provider's model as one of the pair; its calls last as long as `cost.llm` models them."""
+    tempered = _Tempered(waves.model(provider_remote(asked, purse, keys=keys)), asked.temperature)
+    rate = teacher_rate(asked, keys=keys)
+    cache = PromptCache.of(rate.input, cost.cache, rate.cached, rate.write_5m)
+    context = asked.context or rate.context
+    if context is None:
+        return PricedModel(tempered, cost.llm, name, asked.max_tokens, cache)
+    whole = FittedModel(tempered, context, asked.model_name)
+    return PricedModel(whole, cost.llm, name, asked.max_tokens, cache, partial(fitted, context=context))
 
 
 @dataclass(frozen=True)
@@ -154,17 +171,22 @@ def judge_of(teacher: TeacherConfig, waves: Waves, purse: Purse) -> Judge:
     return Judge(model, teacher_rate(teacher).model, purse.folder / "judge.jsonl")
 
 
-def provider_remote(teacher: TeacherConfig, purse: Purse, *, only: bool = False) -> ProviderRemote:
+def provider_remote(
+    teacher: TeacherConfig, purse: Purse, *, only: bool = False, keys: EndpointKeys = TEACHER_KEYS
+) -> ProviderRemote:
     """The teacher's provider behind its journal in a purse; `only`: behind the one that lies there, and no other.
     Raises UsageError where the model has no price, is retired, does not take what it is asked, or no key is set."""
-    rate = asked_rate(teacher)
-    provider = make_provider(teacher.provider, rate, base_url=teacher.base_url, api_key_env=teacher.api_key_env)
+    rate = asked_rate(teacher, keys=keys)
+    provider = make_provider(
+        teacher.provider, rate, base_url=teacher.base_url, api_key_env=teacher.api_key_env, key=keys.provider
+    )
     scope = {"provider": teacher.provider, "model": rate.model}
     if teacher.base_url is not None:
         scope["endpoint"] = endpoint_identity(teacher.base_url)
 
     async def adopt(folder: Path) -> None:
-        await provider_remote(teacher, replace(purse, folder=folder), only=True).bring_home()
+        there = replace(purse, folder=folder, name="")
+        await provider_remote(teacher, there, only=True, keys=keys).bring_home()
 
     membership = Membership(
         purse.root,
@@ -175,7 +197,9 @@ def provider_remote(teacher: TeacherConfig, purse: Purse, *, only: bool = False)
         alone=purse.anew or only,
         lanes=not only,
     )
-    return ProviderRemote(provider, rate, purse.folder, dispatch_policy(teacher), scope=scope, membership=membership)
+    return ProviderRemote(
+        provider, rate, purse.folder / purse.name, dispatch_policy(teacher), scope=scope, membership=membership
+    )
 
 
 def dispatch_policy(teacher: TeacherConfig) -> DispatchPolicy:

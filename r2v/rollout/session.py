@@ -202,7 +202,7 @@ class Session:
             tools=tools,
             llm_calls=sum(act.source == "llm_fallback" for act in self.acts),
             llm_steps=llm_steps,
-            idle=sum(info.sim_seconds for info in self.infos[llm_steps[-1] + 1 :]) if llm_steps else 0.0,
+            seconds=tuple(info.sim_seconds for info in self.infos[1:]),
         )
 
     def _messages(self, actions: tuple[str, ...]) -> tuple[Message, ...]:

@@ -147,7 +147,7 @@ def resume(
 def _at_commit(config: Config) -> Config:
     """The configuration with its hub model at a commit, so that all jobs of the chain read the same files."""
     policy = config.policy
-    commit = pinned_commit(policy.model_name, policy.revision)
+    commit = None if policy.is_api else pinned_commit(policy.model_name, policy.revision)
     return config if commit is None else replace(config, policy=replace(policy, revision=commit))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
 from r2v import config as c
 from r2v.errors import EnvironmentFault
@@ -38,6 +39,11 @@ def accept_or_hand_on(preference: c.PreferenceConfig, acting: ActingSettings, wo
             raise EnvironmentFault(f"{trained}: cannot be removed; mend its permissions and run the same command again")
         hand_on(work)
         work.summary.update(weights_sha256=work.inputs["bc"].summary.get("weights_sha256", ""))
+
+
+def published_policy(work: Work) -> Path | None:
+    """The weights that later stages play; None where the small model is asked through an API."""
+    return work.inputs["preference"].file("final") if "preference" in work.inputs else None
 
 
 def hand_on(work: Work) -> None:

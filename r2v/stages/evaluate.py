@@ -24,6 +24,7 @@ from r2v.evaluation.settings import EVALUATE_VERSION, EvaluateSettings, never_br
 from r2v.evaluation.setup import MAIN, CalibrationRecord
 from r2v.log import logger
 from r2v.stages import Stage
+from r2v.stages.accept_policy import published_policy
 from r2v.stages.train_policy import TASKS
 from r2v.stages.verifier_training import LABELS, trained
 from r2v.storage.artifact import Work
@@ -123,12 +124,12 @@ def _runner(cfg: EvaluateSettings, work: Work) -> MethodRunner:
         runner = MethodRunner.of(cfg, work, policy=None)
         runner.variants["slm_base"] = runner.slm
         return runner
-    variants = {"slm_bc_only": work.inputs["bc"].file("final"), "slm_base": None}
+    variants = {"slm_bc_only": work.inputs["bc"].file("final"), "slm_base": None} if "bc" in work.inputs else {}
     return MethodRunner.of(
         cfg,
         work,
-        policy=work.inputs["preference"].file("final"),
-        verifier=trained(work.inputs["verifier"]) if cfg.asks_verifier else None,
+        policy=published_policy(work),
+        verifier=trained(work.inputs.get("verifier")) if cfg.asks_verifier else None,
         router=work.inputs["router"].folder,
         num_samples=cfg.inference.num_candidates if "samples" in cfg.router.features else 0,
         variants={name: path for name, path in variants.items() if name in cfg.evaluation.played},
@@ -137,17 +138,20 @@ def _runner(cfg: EvaluateSettings, work: Work) -> MethodRunner:
 
 def _refuse_training_tasks(work: Work, specs: dict[str, list[EpisodeSpec]]) -> None:
     """Refuse to evaluate on a task that was trained on, whatever the splits say now. Raises InputError."""
+    from r2v.router.case_support import CaseIndex
     from r2v.router.labels import read_rows
     from r2v.verifier.labels import read_examples
 
     features = work.inputs["router_features"].file("router_features.jsonl")
-    cloned = work.inputs["bc"].file(TASKS)
-    learnt = {
-        features: {row.task_id for row in read_rows(features)},
-        cloned: set(json.loads(cloned.read_text())),
-    }
-    labels = work.inputs["verifier"].file(LABELS)
-    if labels.exists():  # a judge learns from none
+    learnt = {features: {row.task_id for row in read_rows(features)}}
+    if "bc" in work.inputs:
+        cloned = work.inputs["bc"].file(TASKS)
+        learnt[cloned] = set(json.loads(cloned.read_text()))
+    if "case_support" in work.inputs:
+        cases = work.inputs["case_support"].folder
+        learnt[cases] = set(CaseIndex.load(cases).tasks)
+    labels = work.inputs["verifier"].file(LABELS) if "verifier" in work.inputs else None
+    if labels is not None and labels.exists():  # a judge learns from none
         learnt[labels] = {example.task_id for example in read_examples(labels)}
     evaluated = {spec.task.task_id for these in specs.values() for spec in these}
     for path, tasks in learnt.items():

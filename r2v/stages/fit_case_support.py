@@ -32,14 +32,16 @@ class CaseSupportSettings:
 
 
 def run(cfg: CaseSupportSettings, work: Work) -> None:
-    """Fit the index on the recorded steps of the tasks that the policy was cloned from."""
+    """Fit the index on the recorded steps: of the tasks that the policy was cloned from, or of all if none was."""
     from r2v.data.store import StoredEpisodes
     from r2v.policy.training_tools import told
     from r2v.router.case_support import CaseIndex, recorded_steps
 
-    recorded, cloned = work.inputs["perturb"], set(json.loads(work.inputs["bc"].file(TASKS).read_text()))
+    recorded = work.inputs["perturb"]
+    cloned = set(json.loads(work.inputs["bc"].file(TASKS).read_text())) if "bc" in work.inputs else None
     episodes = StoredEpisodes(
-        recorded.file("trajectories.jsonl"), keep=lambda episode: episode.metadata.task_id in cloned
+        recorded.file("trajectories.jsonl"),
+        keep=lambda episode: cloned is None or episode.metadata.task_id in cloned,
     )
     tools = told(read_tools(recorded.file(TOOLS_FILE))) if TOOLS_FILE in recorded.files else ()
     index = CaseIndex.of(recorded_steps(episodes), tools, cfg.seed)

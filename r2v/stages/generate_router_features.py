@@ -19,6 +19,7 @@ from r2v import config as c
 from r2v.errors import EmptyResult, UsageError
 from r2v.log import logger
 from r2v.stages import Stage
+from r2v.stages.accept_policy import published_policy
 from r2v.stages.summary_lines import features_line
 from r2v.stages.verifier_training import trained
 from r2v.storage.artifact import Work
@@ -105,8 +106,8 @@ def _played(
     runner = MethodRunner.of(
         cfg,
         work,
-        policy=work.inputs["preference"].file("final"),
-        verifier=trained(work.inputs["verifier"]) if cfg.router.reads_verifier else None,
+        policy=published_policy(work),
+        verifier=trained(work.inputs.get("verifier")) if cfg.router.reads_verifier else None,
         num_samples=cfg.inference.num_candidates if cfg.samples else 0,
     )
     benchmark, counts = (

@@ -20,6 +20,7 @@ from r2v.config.methods import OURS
 from r2v.evaluation.setup import MAIN
 from r2v.log import logger
 from r2v.stages import Stage
+from r2v.stages.accept_policy import published_policy
 from r2v.stages.summary_lines import router_line
 from r2v.stages.verifier_training import trained
 from r2v.storage.artifact import Work
@@ -146,9 +147,9 @@ def _place(cfg: RouterSettings, work: Work, folder: Path) -> PlacedRouter:
     runner = MethodRunner.of(
         cfg,
         work,
-        policy=work.inputs["preference"].file("final"),
+        policy=published_policy(work),
         router=folder,
-        verifier=trained(work.inputs["verifier"]) if cfg.router.reads_verifier else None,
+        verifier=trained(work.inputs.get("verifier")) if cfg.router.reads_verifier else None,
         num_samples=cfg.num_samples,
     )
     specs = episode_specs(

@@ -87,9 +87,9 @@ def lacking(cfg: VerifierSettings, examples: Sequence[VerifierExample]) -> str |
     )
 
 
-def trained(artifact: Artifact, part: str = FINAL) -> Path | None:
-    """The folder of a verifier in an artifact of this stage; None where it was left out."""
-    return None if LEFT_OUT in artifact.summary else artifact.file(part)
+def trained(artifact: Artifact | None, part: str = FINAL) -> Path | None:
+    """The folder of a verifier in an artifact of this stage; None where it was left out, or the chain has none."""
+    return None if artifact is None or LEFT_OUT in artifact.summary else artifact.file(part)
 
 
 def values_out_of_fold(cfg: VerifierSettings, examples: Sequence[VerifierExample], work: Work) -> list[float]:

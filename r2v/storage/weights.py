@@ -18,7 +18,10 @@ ADAPTERS = "adapter_config.json"
 
 
 def needs_gpu(policy: PolicyConfig) -> bool:
-    """True if a policy has work for a GPU: a bundled model has none, unless its device asks for one."""
+    """True if a policy has work for a GPU: a bundled model has none, unless its device asks for one, and one behind an
+    API none here."""
+    if policy.is_api:
+        return False
     return policy.model_name not in BUNDLED or not policy.device.startswith(("auto", "cpu"))
 
 

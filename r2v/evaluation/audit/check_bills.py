@@ -8,12 +8,12 @@ does not bring, can only be bounded.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from r2v.config import TeacherConfig
 from r2v.config.methods import ROUTERS
 from r2v.data.episode import Episode, Step, Tokens
 from r2v.envs.base import Benchmark, Demonstrated
@@ -25,7 +25,7 @@ from r2v.llm.providers.prices import Rate, prices_version
 from r2v.llm.providers.teacher import teacher_rate
 from r2v.llm.scripted import ScriptedBackend
 from r2v.llm.types import Reply, Request
-from r2v.rollout.actors import StepView
+from r2v.rollout.actors import StepView, asked_before
 from r2v.rollout.bill import PromptCache, shared_prefix
 from r2v.router.baselines import Instruments, instruments
 from r2v.router.escalation import needs_score
@@ -61,12 +61,64 @@ class TokenRange:
         return str(self.low) if self.low == self.high else f"{self.low} to {self.high}"
 
 
+_THOUGHTS = 100_000
+"""Tokens of thoughts that a model which sets itself no budget may spend on a reply."""
 _ANY = TokenRange(low=1, high=math.inf)
 
 
 def exactly(count: int) -> TokenRange:
     """One possible count."""
     return TokenRange(low=count, high=count)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Charges:
+    """The prices of one model of the pair."""
+
+    price: tuple[float, float] | None
+    """USD per million tokens, prompt and reply; None where nobody knows them."""
+    rate: Rate | None = None
+    """Of a provider's model."""
+    cache: PromptCache | None = None
+    """The prompt cache of its endpoint."""
+
+    @classmethod
+    def of_llm(cls, settings: EvaluateSettings) -> Charges:
+        """Of the LLM: the expert by the configuration, a provider's by its list price."""
+        if settings.teacher.provider != "scripted":
+            return cls._of_endpoint(settings.teacher, settings)
+        llm = settings.cost.llm
+        return cls(price=(llm.input, llm.output), cache=PromptCache.of(llm.input, settings.cost.cache))
+
+    @classmethod
+    def of_policy(cls, settings: EvaluateSettings) -> Charges:
+        """Of the small policy."""
+        if settings.policy.is_api:
+            return cls._of_endpoint(settings.policy.as_endpoint(settings.teacher), settings)
+        return cls(price=(settings.cost.slm.input, settings.cost.slm.output))
+
+    @classmethod
+    def _of_endpoint(cls, asked: TeacherConfig, settings: EvaluateSettings) -> Charges:
+        try:
+            rate = teacher_rate(asked)
+        except UsageError:
+            return cls(price=None, cache=PromptCache.of(settings.cost.llm.input, settings.cost.cache))
+        cache = PromptCache.of(rate.input, settings.cost.cache, rate.cached, rate.write_5m)
+        return cls(price=(rate.input, rate.output), rate=rate, cache=cache)
+
+    def listed(self, tokens_in: int, tokens_out: int) -> float:
+        """USD at list prices; 0 where they are not known."""
+        prompt, reply = self.price or (0.0, 0.0)
+        return (tokens_in * prompt + tokens_out * reply) / 1e6
+
+    def dearer(self, tokens_in: int, tokens_out: int) -> float:
+        """The most USD by which prompts so long that a request costs more can exceed the plain price: how long each
+        prompt was is not recorded."""
+        rate = self.rate
+        if rate is None or rate.surcharge_above is None or tokens_in <= rate.surcharge_above:
+            return 0.0
+        usd_in, usd_out = tokens_in * rate.input, tokens_out * rate.output
+        return (usd_in * (rate.surcharge_in - 1) + usd_out * (rate.surcharge_out - 1)) / 1e6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,10 +130,8 @@ class Biller:
     encode: Encoder | None
     spelling: Spelling | None
     expert: ScriptedBackend | None
-    price: tuple[float, float] | None
-    """USD per million tokens of the LLM, prompt and reply; None where nobody knows them."""
-    cache: PromptCache
-    """The prompt cache of the LLM's endpoint."""
+    small: Charges
+    large: Charges
 
     @classmethod
     def of(cls, settings: EvaluateSettings, benchmark: Benchmark) -> Biller:
@@ -89,9 +139,9 @@ class Biller:
         expert = None
         if settings.teacher.provider == "scripted" and isinstance(benchmark, Demonstrated):
             expert = ScriptedBackend(benchmark.expert, name="expert", price=settings.cost.llm)
-        price, cache = _price(settings), _cache(settings)
-        if settings.policy.model_name not in BUNDLED:
-            return cls(settings=settings, encode=None, spelling=None, expert=expert, price=price, cache=cache)
+        small, large = Charges.of_policy(settings), Charges.of_llm(settings)
+        if settings.policy.is_api or settings.policy.model_name not in BUNDLED:
+            return cls(settings=settings, encode=None, spelling=None, expert=expert, small=small, large=large)
         from transformers import PreTrainedTokenizerFast  # AutoTokenizer makes the same of these files, with torch
 
         from r2v.policy.prompt_encoder import Encoder
@@ -99,7 +149,7 @@ class Biller:
         tokenizer = PreTrainedTokenizerFast.from_pretrained(BUNDLED[settings.policy.model_name])
         encoder = Encoder.of(tokenizer, settings.policy, settings.inference.max_new_tokens, remember=_REMEMBERED)
         spelling = Spelling.of(tokenizer, settings.inference.max_new_tokens)
-        return cls(settings=settings, encode=encoder, spelling=spelling, expert=expert, price=price, cache=cache)
+        return cls(settings=settings, encode=encoder, spelling=spelling, expert=expert, small=small, large=large)
 
     def asked(self, view: StepView) -> Reply | None:
         """What the LLM says at a step; None where it is not at hand."""
@@ -128,6 +178,9 @@ class Biller:
                 counted.slm_calls += 1
                 counted.tokens["slm_in"] += self._prompt(view)
                 counted.tokens["slm_out"] += self._proposal(step, proposed=by_llm)
+                if self.settings.policy.is_api:
+                    for name in ("slm_cached", "slm_written"):
+                        counted.tokens[name] += TokenRange(high=math.inf)
                 yield from (("spelling", text) for text in self._misspelt(step, by_llm))
             if gated:
                 self._gate(counted, instruments(episode.method, self.settings.router.features), step, view, by_llm)
@@ -142,9 +195,11 @@ class Biller:
         for name, possible in counted.tokens.items():
             if (recorded := getattr(episode.tokens, name)) not in possible:
                 yield "tokens", f"tokens.{name} is {recorded}, counted {possible}"
-        if episode.tokens.llm_cached + episode.tokens.llm_written > episode.tokens.llm_in:
-            yield "tokens", f"tokens.llm_cached and llm_written are more than llm_in, {episode.tokens.llm_in}"
-        yield from self._money(episode, counted.llm_calls)
+        for side in ("slm", "llm"):
+            read, cached, written = (getattr(episode.tokens, f"{side}_{kind}") for kind in ("in", "cached", "written"))
+            if cached + written > read:
+                yield "tokens", f"tokens.{side}_cached and {side}_written are more than {side}_in, {read}"
+        yield from self._money(episode)
         yield from self._time(episode, counted, seconds)
 
     def _gate(self, counted: _Counted, asked: Instruments, step: Step, view: StepView, by_llm: bool) -> None:
@@ -153,7 +208,9 @@ class Biller:
         if samples:
             counted.slm_calls += 1
             counted.tokens["slm_in"] += self._prompt(view)
-            counted.tokens["slm_out"] += TokenRange(high=samples * self.settings.inference.max_new_tokens)
+            counted.tokens["slm_out"] += TokenRange(high=samples * self._longest_reply)
+            for name in ("slm_cached", "slm_written") if self.settings.policy.is_api else ():
+                counted.tokens[name] += TokenRange(high=math.inf)
         if not asked.verifier:
             return
         self._score(counted, view, () if by_llm else [step.action.raw_text], unknown=by_llm + samples)
@@ -179,8 +236,10 @@ class Biller:
             for name in ("llm_cached", "llm_written"):
                 counted.tokens[name] += TokenRange(high=math.inf)
             return
-        before = view.messages_at(view.llm_steps[-1]) if view.llm_steps else ()
-        cached, written = self.cache.split(reply.usage.tokens_in, shared_prefix(before, view.messages), view.idle)
+        last = asked_before(view, "llm")
+        before, idle = ((), 0.0) if last is None else (view.messages_at(last), sum(view.seconds[last:]))
+        assert self.large.cache is not None
+        cached, written = self.large.cache.split(reply.usage.tokens_in, shared_prefix(before, view.messages), idle)
         counted.tokens["llm_in"] += exactly(reply.usage.tokens_in)
         counted.tokens["llm_out"] += exactly(reply.usage.tokens_out)
         counted.tokens["llm_cached"] += exactly(cached)
@@ -188,13 +247,13 @@ class Biller:
 
     def _prompt(self, view: StepView) -> TokenRange:
         if self.encode is None:
-            return TokenRange(low=1, high=self.settings.policy.max_seq_len)
+            return _ANY if self.settings.policy.is_api else TokenRange(low=1, high=self.settings.policy.max_seq_len)
         return exactly(len(self.encode(view.messages)))
 
     def _proposal(self, step: Step, *, proposed: bool) -> TokenRange:
         """Tokens of the small policy's reply. One that was not played is not recorded, so it is only bounded; one in a
         world of other words, or a sample, may hold special tokens, which no text shows."""
-        most = self.settings.inference.max_new_tokens
+        most = self._longest_reply
         texts = _replies(step)
         shown = self.settings.env.benchmark == _OF_ITS_WORDS and len(texts) == 1
         total = TokenRange()
@@ -212,39 +271,41 @@ class Biller:
             if self.spelling.count(text) is None:
                 yield f"step {step.step_idx}: the small policy cannot have written {text!r:.60}"
 
-    def _money(self, episode: Episode, llm_calls: int) -> Iterator[tuple[str, str]]:
-        tokens, cost = episode.tokens, self.settings.cost
-        own = ((tokens.slm_in + tokens.verifier_in) * cost.slm.input + tokens.slm_out * cost.slm.output) / 1e6
-        if self.price is None and llm_calls:
+    @property
+    def _longest_reply(self) -> int:
+        """Tokens that the small policy may write at a step; thoughts of a model behind an API are beside its reply."""
+        policy = self.settings.policy
+        if not policy.is_api:
+            return self.settings.inference.max_new_tokens
+        return policy.api.max_tokens + (policy.api.thinking_tokens or _THOUGHTS)
+
+    def _money(self, episode: Episode) -> Iterator[tuple[str, str]]:
+        tokens = episode.tokens
+        listed, saved, dearer, unknown = tokens.verifier_in * self.settings.cost.slm.input / 1e6, 0.0, 0.0, False
+        for side, charges in (("slm", self.small), ("llm", self.large)):
+            read, wrote, cached, written = (
+                getattr(tokens, f"{side}_{kind}") for kind in ("in", "out", "cached", "written")
+            )
+            unknown = unknown or (charges.price is None and read + wrote > 0)
+            listed, dearer = listed + charges.listed(read, wrote), dearer + charges.dearer(read, wrote)
+            if charges.cache is not None and charges.price is not None:
+                saved += charges.cache.saved(cached, written)
+        if unknown:
             for name in ("total_cost", "cached_cost"):
-                if (recorded := getattr(episode, name) or 0.0) < own - _USD:
-                    yield name, f"is {recorded}, the small policy and its verifier alone cost {own:.10g}"
+                if (recorded := getattr(episode, name) or 0.0) < listed - max(0.0, saved) - _USD:
+                    yield name, f"is {recorded}, what has a price alone costs {listed:.10g}"
             return
-        prompt, reply = self.price or (0.0, 0.0)
-        listed = own + (tokens.llm_in * prompt + tokens.llm_out * reply) / 1e6
-        billed = listed - self.cache.saved(tokens.llm_cached, tokens.llm_written)
-        ours = self.settings.teacher.provider == "scripted" or self.settings.teacher.usd_in is not None
-        hint = "" if ours or not llm_calls else f" by {prices_version()}"
-        for name, counted in (("total_cost", listed), ("cached_cost", billed)):
+        of_table = self.large.rate is not None and self.settings.teacher.usd_in is None and tokens.llm_in > 0
+        of_table = of_table or (self.small.rate is not None and self.settings.policy.api.usd_in is None)
+        hint = f" by {prices_version()}" if of_table else ""
+        for name, counted in (("total_cost", listed), ("cached_cost", listed - saved)):
             recorded = getattr(episode, name)
-            if recorded is None or not -_USD <= recorded - counted <= self._dearer(tokens) + _USD:
+            if recorded is None or not -_USD <= recorded - counted <= dearer + _USD:
                 yield name, f"is {recorded}, its tokens at its prices cost {counted:.10g}{hint}"
 
-    def _dearer(self, tokens: Tokens) -> float:
-        """The most USD by which prompts so long that a request costs more can exceed the plain price: how long each
-        prompt was is not recorded."""
-        rate = self._rate
-        if rate is None or rate.surcharge_above is None or tokens.llm_in <= rate.surcharge_above:
-            return 0.0
-        usd_in, usd_out = tokens.llm_in * rate.input, tokens.llm_out * rate.output
-        return (usd_in * (rate.surcharge_in - 1) + usd_out * (rate.surcharge_out - 1)) / 1e6
-
-    @functools.cached_property
-    def _rate(self) -> Rate | None:
-        return _rate(self.settings)
-
     def _time(self, episode: Episode, counted: _Counted, seconds: float) -> Iterator[tuple[str, str]]:
-        slm, llm, tokens = self.settings.cost.slm, self.settings.cost.llm, episode.tokens
+        llm, tokens = self.settings.cost.llm, episode.tokens
+        slm = llm if self.settings.policy.is_api else self.settings.cost.slm
         modelled = (counted.slm_calls + counted.verifier_calls) * slm.seconds_per_call
         modelled += slm.seconds_per_token * tokens.slm_out
         modelled += counted.llm_calls * llm.seconds_per_call + llm.seconds_per_token * tokens.llm_out + seconds
@@ -269,25 +330,3 @@ def _replies(step: Step) -> list[str]:
     if step.decision is not None and step.decision.candidates:
         return [candidate.text for candidate in step.decision.candidates]
     return [step.action.raw_text]
-
-
-def _price(settings: EvaluateSettings) -> tuple[float, float] | None:
-    """What the LLM is charged at: the expert by the configuration, a provider by its list price."""
-    rate = _rate(settings)
-    if settings.teacher.provider == "scripted":
-        return settings.cost.llm.input, settings.cost.llm.output
-    return None if rate is None else (rate.input, rate.output)
-
-
-def _rate(settings: EvaluateSettings) -> Rate | None:
-    try:
-        return None if settings.teacher.provider == "scripted" else teacher_rate(settings.teacher)
-    except UsageError:
-        return None
-
-
-def _cache(settings: EvaluateSettings) -> PromptCache:
-    rate = _rate(settings)
-    if rate is None:
-        return PromptCache.of(settings.cost.llm.input, settings.cost.cache)
-    return PromptCache.of(rate.input, settings.cost.cache, rate.cached, rate.write_5m)

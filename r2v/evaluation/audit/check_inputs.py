@@ -286,6 +286,8 @@ def input_artifacts(
     expected = set(INPUTS if settings.evaluation.of_trained else ())
     if not settings.router.reads_cases:
         expected.discard(CaseSupportSummary.job)
+    if settings.policy.is_api:
+        expected -= {CloneSummary.job, PreferenceSummary.job, VerifierSummary.job}
     for name in sorted(expected ^ attempt.inputs.keys()):
         findings.add(ATTEMPT, f"inputs.{name} is {'missing' if name in expected else 'none of these methods'}")
     for name, one in attempt.inputs.items():

@@ -229,12 +229,15 @@ def unproven_of(settings: EvaluateSettings, biller: Biller) -> dict[str, str]:
         )
     if biller.expert is None and settings.evaluation.asks_teacher:
         found["the LLM's replies and tokens"] = "a provider's model wrote and counted them; they cost its list price"
-        if biller.price is None:
+        if biller.large.price is None:
             found["the LLM's bills"] = f"the price of {shown(settings.teacher.model_name)} is not known"
+    if settings.policy.is_api:
+        name = shown(settings.policy.model_name)
+        found["the small policy's replies"] = f"{name} was asked through an API, which wrote and counted them"
     if others := [method for method in settings.evaluation.played if method in ("slm_bc_only", "slm_base")]:
         found[f"whose replies {' and '.join(others)} hold"] = (
             "each is a policy of its own, which no other method's episodes show in the same state"
         )
-    if biller.spelling is None:
+    if biller.spelling is None and not settings.policy.is_api:
         found["the small policy's tokens"] = f"the tokenizer of {shown(settings.policy.model_name)} is not at hand"
     return found

@@ -22,10 +22,17 @@ PROVIDER_CLASSES = {
 """Names that `teacher.provider` may use. Anything else is a dotted path `package.module:Class`."""
 
 
-def make_provider(spec: str, rate: Rate, *, base_url: str | None = None, api_key_env: str | None = None) -> Provider:
-    """The provider of this name or dotted path, for one model. Raises UsageError where it cannot be loaded, is no
-    provider, its key is not set, or the variable may not be sent as one."""
-    provider_class = load_class("teacher.provider", PROVIDER_CLASSES.get(spec, spec), PROVIDER_CLASSES, Provider)
+def make_provider(
+    spec: str,
+    rate: Rate,
+    *,
+    base_url: str | None = None,
+    api_key_env: str | None = None,
+    key: str = "teacher.provider",
+) -> Provider:
+    """The provider of this name or dotted path, which the setting `key` names, for one model. Raises UsageError where
+    it cannot be loaded, is no provider, its key is not set, or the variable may not be sent as one."""
+    provider_class = load_class(key, PROVIDER_CLASSES.get(spec, spec), PROVIDER_CLASSES, Provider)
     if api_key_env is not None and spec not in PROVIDER_CLASSES:
         require_sendable(api_key_env)
         announce_handed(api_key_env, spec, base_url)
@@ -33,10 +40,10 @@ def make_provider(spec: str, rate: Rate, *, base_url: str | None = None, api_key
         provider: Provider = provider_class(rate, base_url=base_url, api_key_env=api_key_env)
     except TypeError as error:
         raise UsageError(
-            f"teacher.provider={spec}: {error}; it is called as Class(rate, base_url=..., api_key_env=...)"
+            f"{key}={spec}: {error}; it is called as Class(rate, base_url=..., api_key_env=...)"
         ) from error
     if not hasattr(provider, "name"):
-        raise UsageError(f"teacher.provider={spec}: is no Provider: it lacks name")
+        raise UsageError(f"{key}={spec}: is no Provider: it lacks name")
     return provider
 
 

@@ -6,7 +6,7 @@ rate = asked_rate(config.teacher)                  # for whoever is about to ask
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import date
 from functools import cache
 
@@ -18,6 +18,19 @@ from r2v.llm.providers.registry.lifecycle import ModelLifecycle, lifecycle_of, r
 from r2v.llm.providers.registry.shape import Asked, shape_of
 from r2v.log import logger
 
+
+@dataclass(frozen=True, kw_only=True)
+class EndpointKeys:
+    """The names of an endpoint's settings in the configuration, for errors."""
+
+    section: str = "teacher"
+    provider: str = "teacher.provider"
+    model_name: str = "teacher.model_name"
+
+
+TEACHER_KEYS = EndpointKeys()
+POLICY_KEYS = EndpointKeys(section="policy.api", provider="policy.provider", model_name="policy.model_name")
+"""Of a small model that is asked through an API."""
 _PRICES = {
     "batch": "batch_price",
     "cached": "cached_price",
@@ -30,7 +43,7 @@ _PRICES = {
 """Factors by the keys of teacher.model that give them."""
 
 
-def teacher_rate(teacher: TeacherConfig, day: date | None = None) -> Rate:
+def teacher_rate(teacher: TeacherConfig, day: date | None = None, *, keys: EndpointKeys = TEACHER_KEYS) -> Rate:
     """What the teacher's model costs, on a day (None: today). Raises UsageError where that is not known."""
     return rate_of(
         teacher.provider,
@@ -41,24 +54,27 @@ def teacher_rate(teacher: TeacherConfig, day: date | None = None) -> Rate:
         factors=PriceFactors(**{name: getattr(teacher.model, key) for name, key in _PRICES.items()}),
         accepts=_accepts(teacher),
         day=day,
+        keys=f"{keys.section}.usd_in and {keys.section}.usd_out",
+        name=keys.model_name,
     )
 
 
-def asked_rate(teacher: TeacherConfig, day: date | None = None) -> Rate:
+def asked_rate(teacher: TeacherConfig, day: date | None = None, *, keys: EndpointKeys = TEACHER_KEYS) -> Rate:
     """The same, with the shape of the requests that the configuration asks for; what the user should know of it is
     logged, once in a process.
 
     Raises UsageError where the model is retired on this day (naming its successor) or does not take what is asked.
     """
-    rate, day = teacher_rate(teacher, day), day or today()
-    if (warning := _life_warning(teacher, day)) is not None:
-        _tell(f"teacher.model_name={warning}")
+    rate, day = teacher_rate(teacher, day, keys=keys), day or today()
+    if (warning := _life_warning(teacher, day, keys.model_name)) is not None:
+        _tell(f"{keys.model_name}={warning}")
     asked = Asked(
         effort=teacher.effort,
         thinking=teacher.thinking,
         thinking_tokens=teacher.thinking_tokens,
         actions=teacher.actions or "text",
         temperature=teacher.temperature,
+        prefix=f"{keys.section}.",
     )
     shape = shape_of(_accepts(teacher), asked, model=teacher.model_name)
     if not shape.temperature:
@@ -80,7 +96,7 @@ def given_fields(model: ModelConfig) -> dict[str, object]:
     return {name: value for name, value in asdict(model).items() if value is not None and name in known}
 
 
-def _life_warning(teacher: TeacherConfig, day: date) -> str | None:
+def _life_warning(teacher: TeacherConfig, day: date, key: str) -> str | None:
     """What is to be said of the model's end. Another endpoint than the provider's has ends of its own."""
     told = teacher.model.retires
     if told is None and teacher.base_url is not None:
@@ -89,7 +105,7 @@ def _life_warning(teacher: TeacherConfig, day: date) -> str | None:
     life = known if told is None else ModelLifecycle()
     if told not in (None, "never"):
         life = ModelLifecycle(retires=date.fromisoformat(str(told)), successor=known.successor)
-    return require_living("teacher.model_name", teacher.provider, teacher.model_name, day, life)
+    return require_living(key, teacher.provider, teacher.model_name, day, life)
 
 
 @cache

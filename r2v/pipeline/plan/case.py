@@ -71,14 +71,22 @@ class Case:
         """The work with the tokens of its questions, asked along episodes of `steps` steps."""
         pace, policy = self.known.pace, self.config.policy
         shown = policy.max_seq_len - self.config.inference.max_new_tokens
+        if policy.is_api:
+            asked = policy.as_endpoint(self.config.teacher)
+            small = mean_prompt(pace.prompt_tokens, pace.page_tokens, pace.action_tokens, steps, longest_prompt(asked))
+            written = work.drawn * min(pace.action_tokens, policy.api.max_tokens)
+            work = replace(work, small_in=work.drawn * small, small_out=written)
+        own = 0.0 if policy.is_api else work.student
         local = mean_prompt(pace.prompt_tokens, pace.page_tokens, pace.action_tokens, steps, shown)
         remote = mean_prompt(
-            pace.prompt_tokens, pace.page_tokens, pace.action_tokens, steps, longest_prompt(self.config)
+            pace.prompt_tokens, pace.page_tokens, pace.action_tokens, steps, longest_prompt(self.config.teacher)
         )
         return replace(
             work,
-            read=(work.student + work.verifier) * local,
-            written=work.drawn * min(pace.action_tokens, self.config.inference.max_new_tokens),
+            read=(own + work.verifier) * local,
+            written=0.0
+            if policy.is_api
+            else work.drawn * min(pace.action_tokens, self.config.inference.max_new_tokens),
             llm_in=work.llm * remote,
             llm_out=work.llm * min(pace.action_tokens, self.config.teacher.max_tokens),
         )

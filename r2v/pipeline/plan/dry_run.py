@@ -28,7 +28,7 @@ from r2v.pipeline.plan.known import UNCOUNTED_FIGURE, Known, known_here, uncount
 from r2v.pipeline.plan.likely import Likely, likely_dollars
 from r2v.pipeline.plan.makes import makes_of
 from r2v.pipeline.plan.measured import MeasuredTime, measured_time
-from r2v.pipeline.plan.price import basis, dollars
+from r2v.pipeline.plan.price import basis, dollars, questions
 from r2v.pipeline.plan.stage_parts import parts_of
 from r2v.pipeline.plan.wall import BUNDLED_SECONDS, Allotted, Seconds, time_of, unit_seconds, workers_of
 from r2v.pipeline.plan.workload import Workload
@@ -131,9 +131,10 @@ def planned_work(name: str, config: Config, known: Known, allotted: Allotted, ro
     if root is not None:
 
         def count(made: Config) -> float:
-            return _estimated(name, made, known, allotted).work.llm
+            return questions(_estimated(name, made, known, allotted).work, made)
 
-        found = likely_dollars(job(name), config, planned.work.llm, planned.usd, count, root)
+        asked = questions(planned.work, config)
+        found = likely_dollars(job(name), config, asked, planned.usd, count, root)
         planned = replace(planned, likely=found)
     estimate = planned.wall
     if root is None or math.isnan(estimate):
@@ -327,7 +328,7 @@ def describe_collection(config: Config) -> str:
 def rest_line(config: Config, row: Job, root: Path, *, itself: bool = False) -> str | None:
     """Likely dollars and the bound of the stages after one, or (`itself`) of it too; None where no paid teacher is
     asked, or the plan cannot be made: no line is worth a stage."""
-    if config.teacher.provider == "scripted":
+    if not config.asks_provider:
         return None
     try:
         names = [one.name for one in selection(config)[0]]
@@ -335,7 +336,7 @@ def rest_line(config: Config, row: Job, root: Path, *, itself: bool = False) -> 
         jobs = planned_jobs(config, known_here(config, root), {name: Allotted() for name in rest}, root)
     except (R2VError, OSError, ValueError, LookupError, TypeError):
         return None
-    paid = [one for one in jobs if one.work.llm]
+    paid = [one for one in jobs if questions(one.work, config)]
     bounds = [one.usd for one in paid]
     at_most = sum(usd for usd in bounds if usd is not None)
     if not paid or None in bounds or math.isnan(at_most):

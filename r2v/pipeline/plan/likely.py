@@ -68,9 +68,7 @@ def likely_dollars(
 ) -> Likely | None:
     """The likely bill of a stage; None where nothing is asked, or nobody can tell. questions, at_list_price:
     of the plan. count: the questions that the plan would have counted under an earlier run's configuration."""
-    if config.teacher.provider == "scripted" or not questions:
-        return None
-    if math.isnan(questions):
+    if not config.asks_provider or not questions or math.isnan(questions):
         return None
     before = [run for run in billed_here(root) if _asks_the_same(run.config, config)]
     ratios = [(questions / asked, run) for run in before if run.job == row.name and (asked := count(run.config))]
@@ -127,5 +125,10 @@ def _runs(folder: Path) -> list[str]:
 
 def _asks_the_same(one: Config, other: Config) -> bool:
     names = ("provider", "model_name", "base_url", "effort", "thinking", "actions")
-    same = all(getattr(one.teacher, name) == getattr(other.teacher, name) for name in names)
+    pairs = [(one.teacher, other.teacher)]
+    if one.policy.is_api != other.policy.is_api:
+        return False
+    if one.policy.is_api:
+        pairs.append((one.policy.as_endpoint(one.teacher), other.policy.as_endpoint(other.teacher)))
+    same = all(getattr(a, name) == getattr(b, name) for a, b in pairs for name in names)
     return same and one.env.benchmark == other.env.benchmark

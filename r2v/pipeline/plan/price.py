@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 from r2v.config import Config, TeacherConfig
 from r2v.errors import UsageError
@@ -13,20 +14,35 @@ from r2v.wire.exchange import TokenCounts
 
 
 def dollars(work: Workload, config: Config) -> float | None:
-    """What a stage's work costs in USD; None where the teacher's model has no price, nan where the work is not
-    counted."""
-    if config.teacher.provider == "scripted" or not work.llm:
-        return 0.0
-    rate = _rate(config.teacher)
-    if rate is None or math.isnan(work.llm):
-        return None if rate is None else math.nan
-    tokens = TokenCounts(fresh=round(work.llm_in), output=round(work.llm_out))
-    return rate.usd(tokens, batch=False, requests=work.llm)
+    """What a stage's work costs in USD; None where a model has no price, nan where the work is not counted."""
+    total = 0.0
+    for asked, requests, tokens_in, tokens_out in _billed(work, config):
+        rate = _rate(asked)
+        if rate is None:
+            return None
+        if math.isnan(requests):
+            total = math.nan
+        elif requests:
+            tokens = TokenCounts(fresh=round(tokens_in), output=round(tokens_out))
+            total += rate.usd(tokens, batch=False, requests=requests)
+    return total
 
 
-def longest_prompt(config: Config) -> float:
-    """Tokens that the LLM is shown at most: what its context leaves beside the reply; infinity where none is known."""
-    teacher = config.teacher
+def questions(work: Workload, config: Config) -> float:
+    """Requests to providers."""
+    return sum(requests for _, requests, *_ in _billed(work, config))
+
+
+def _billed(work: Workload, config: Config) -> Iterator[tuple[TeacherConfig, float, float, float]]:
+    """(model, requests, prompt tokens, reply tokens) of each of the pair that is a provider's."""
+    if config.teacher.provider != "scripted" and work.llm:
+        yield config.teacher, work.llm, work.llm_in, work.llm_out
+    if config.policy.is_api and work.drawn:
+        yield config.policy.as_endpoint(config.teacher), work.drawn, work.small_in, work.small_out
+
+
+def longest_prompt(teacher: TeacherConfig) -> float:
+    """Tokens that a model is shown at most: what its context leaves beside the reply; infinity where none is known."""
     rate = None if teacher.provider == "scripted" else _rate(teacher)
     context = teacher.context or (rate.context if rate else None)
     return math.inf if context is None else max(1, context - teacher.max_tokens)
@@ -48,6 +64,8 @@ def _rate(teacher: TeacherConfig) -> Rate | None:
 def basis(config: Config) -> str:
     """Which prices these are, in one line."""
     teacher = config.teacher
+    if config.policy.is_api:
+        return _basis_of_two(config)
     if teacher.provider == "scripted" and config.verifier.mode == "llm_judge":
         return "dollars: without the judge's, whose model is that of the collected runs; it says them before it asks"
     if teacher.provider == "scripted":
@@ -65,4 +83,22 @@ def basis(config: Config) -> str:
     return (
         f"dollars: list price of {teacher.model_name} by {source}; provider batches cost half where they exist, "
         f"and equal questions of one stage are paid once{cap}"
+    )
+
+
+def _basis_of_two(config: Config) -> str:
+    """The same where the small model is a provider's too."""
+    models = [asked for asked, *_ in _billed(Workload(llm=1, drawn=1), config)]
+    if lacking := [asked.model_name for asked in models if _rate(asked) is None]:
+        return (
+            f"dollars: unknown, for {' and '.join(lacking)} have no price in {prices_version()}; set usd_in and "
+            "usd_out of teacher or policy.api, USD per million tokens"
+        )
+    rates = [
+        f"{asked.model_name} at ${rate.input:g} and ${rate.output:g}" for asked in models if (rate := _rate(asked))
+    ]
+    cap = "" if config.teacher.max_usd is None else f"; teacher.max_usd stops at ${config.teacher.max_usd:,.2f}"
+    return (
+        f"dollars: list prices, {' and '.join(rates)} a million tokens in and out; provider batches cost half where "
+        f"they exist, and equal questions of one stage are paid once{cap}"
     )

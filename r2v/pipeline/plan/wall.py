@@ -20,6 +20,7 @@ from r2v.envs.pace import Pace
 from r2v.errors import InputError, UsageError
 from r2v.memory.seconds import StageTokens, seconds_of
 from r2v.memory.shapes import shape_of
+from r2v.pipeline.plan.price import questions
 from r2v.pipeline.plan.workload import Workload
 from r2v.storage.weights import BUNDLED
 
@@ -98,7 +99,7 @@ def time_of(
     together = Seconds(
         model=share * (1 - shared * pace.remembered) * _model_seconds(work, config, allotted, batch),
         environment=share * environment,
-        llm=share * work.llm * _llm_seconds(config, pace) / concurrent,
+        llm=share * _asked_seconds(work, config, pace) / concurrent,
     )
     if not alone:
         return together
@@ -111,13 +112,13 @@ def unit_seconds(unit: Workload, config: Config, pace: Pace, allotted: Allotted)
     return Seconds(
         model=_model_seconds(unit, config, allotted, batch=1),
         environment=world_seconds(unit, pace),
-        llm=unit.llm * _llm_seconds(config, pace),
+        llm=_asked_seconds(unit, config, pace),
     )
 
 
 def _model_seconds(work: Workload, config: Config, allotted: Allotted, batch: int) -> float:
     """Of local models; nan where the model's size is not known."""
-    if not (work.student or work.verifier or work.trained):
+    if config.policy.is_api or not (work.student or work.verifier or work.trained):
         return 0.0
     if config.policy.model_name in BUNDLED:
         return (work.student + work.verifier + work.trained / config.policy.max_seq_len) * BUNDLED_SECONDS
@@ -129,8 +130,8 @@ def _model_seconds(work: Workload, config: Config, allotted: Allotted, batch: in
     return seconds_of(tokens, shape, card=allotted.card, gpus=max(1, allotted.gpus), checkpointing=True)
 
 
-def _llm_seconds(config: Config, pace: Pace) -> float:
-    """Of one answer by a direct call, as `cost.llm` models it; a scripted expert answers at once."""
-    if config.teacher.provider == "scripted":
-        return 0.0
-    return config.cost.llm.seconds_per_call + config.cost.llm.seconds_per_token * pace.action_tokens
+def _asked_seconds(work: Workload, config: Config, pace: Pace) -> float:
+    """Of the answers that providers give to direct calls, as `cost.llm` models them; a scripted expert answers at
+    once."""
+    each = config.cost.llm.seconds_per_call + config.cost.llm.seconds_per_token * pace.action_tokens
+    return questions(work, config) * each

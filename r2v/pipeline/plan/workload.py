@@ -41,6 +41,10 @@ class Workload:
     """Prompt tokens of the LLM."""
     llm_out: float = 0.0
     """Its reply tokens."""
+    small_in: float = 0.0
+    """Prompt tokens of a small model behind an API, of which each reply is a request of its own."""
+    small_out: float = 0.0
+    """Its reply tokens."""
     trained: float = 0.0
     """Tokens that local models learn from, each epoch's."""
 

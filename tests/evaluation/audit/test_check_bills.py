@@ -76,4 +76,4 @@ def test_a_bill_may_hold_the_surcharge_of_long_prompts_and_no_more(tokens_in: in
         total_cost=usd,
         cached_cost=usd,
     )
-    assert len(list(biller._money(episode, 1))) == 2 * wrong
+    assert len(list(biller._money(episode))) == 2 * wrong

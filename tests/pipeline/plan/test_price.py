@@ -35,10 +35,10 @@ def test_an_expert_is_free_and_a_model_without_a_price_is_said_to_be_one() -> No
 
 def test_an_llm_is_shown_what_its_context_leaves_beside_the_reply() -> None:
     known = load(None, ["teacher.provider=openai", "teacher.model_name=gpt-6-luna", "teacher.max_tokens=1000"])
-    assert longest_prompt(known) == rate_of("openai", "gpt-6-luna").context - 1000
+    assert longest_prompt(known.teacher) == rate_of("openai", "gpt-6-luna").context - 1000
     own = load(None, ["teacher.provider=openai", "teacher.model_name=x", "teacher.context=8000", "teacher.usd_in=1"])
-    assert longest_prompt(own) == 8000 - own.teacher.max_tokens
-    assert longest_prompt(load(None)) == math.inf
+    assert longest_prompt(own.teacher) == 8000 - own.teacher.max_tokens
+    assert longest_prompt(load(None).teacher) == math.inf
 
 
 def test_the_mean_prompt_is_that_of_its_pages() -> None:
