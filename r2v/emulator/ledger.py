@@ -51,6 +51,8 @@ class Bill:
     cached_in: int = 0
     written_in: int = 0
     """Tokens put into the prompt cache."""
+    written_1h: int = 0
+    """Of these, into the cache that lasts an hour."""
 
     @property
     def turn(self) -> PaidTurn | None:

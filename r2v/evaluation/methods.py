@@ -109,11 +109,11 @@ class MethodRunner:
         policy_config, teacher = sections.policy, sections.teacher
         asked = policy_config.as_endpoint(teacher) if policy_config.is_api else teacher
         waves = engine(sections.rollout, benchmark, asked)
-        tools = told_tools(sections.policy, benchmark)
+        purse, tools = Purse.of(work), told_tools(sections.policy, benchmark)
 
         def greedy(weights: Path | None) -> GreedyActor:
             if policy_config.is_api:
-                slm = priced_api_policy(policy_config, teacher, sections.cost, waves, Purse.of(work))
+                slm = priced_api_policy(policy_config, teacher, sections.cost, waves, purse)
             else:
                 slm = priced_policy(
                     policy_config, weights, sections.cost, sections.inference, sections.rollout, waves, tools
@@ -147,7 +147,7 @@ class MethodRunner:
             ),
             slm=slm,
             make_teacher=lambda: GreedyActor(
-                priced_teacher(sections.teacher, sections.cost, benchmark, waves, Purse.of(work)), "llm_fallback"
+                priced_teacher(sections.teacher, sections.cost, benchmark, waves, purse), "llm_fallback"
             ),
             extractor=FeatureExtractor(
                 sections.inference,

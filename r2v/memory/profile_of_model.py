@@ -26,7 +26,7 @@ def configured(path: Source = None, overrides: Sequence[str] = ()) -> Config:
     """`r2v.config.load`, with the profile for the model's size where neither profile nor training.lr is given. Raises
     UsageError as it does."""
     config = load(path, overrides)
-    if config.profile != AUTO or config.policy.model_name in BUNDLED:
+    if config.profile != AUTO or config.policy.is_api or config.policy.model_name in BUNDLED:
         return config
     given = assigned_keys(path, overrides)
     if "training.lr" in given:

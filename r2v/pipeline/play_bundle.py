@@ -48,6 +48,8 @@ from r2v.router.case_support import CaseIndex
 from r2v.router.models import load
 
 T = TypeVar("T")
+_NOT_KEYS = ("elision", "engine", "engine_verifier")
+"""Of a policy's content: what is no key of its section, or no value of one."""
 
 
 def routed_actor(
@@ -67,7 +69,7 @@ def routed_actor(
     """
     settings = _settings(bundle)
     rollout = rollout or RolloutConfig()
-    policy = _section(bundle, settings, "policy", PolicyConfig)
+    policy = _policy(bundle, settings)
     inference = _section(bundle, settings, "inference", InferenceConfig)
     router = _section(bundle, settings, "router", RouterConfig)
     cost = _section(bundle, settings, "cost", CostConfig)
@@ -107,6 +109,15 @@ def _settings(bundle: Bundle) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: not the settings of a bundle ({error}); export it again") from None
     return settings
+
+
+def _policy(bundle: Bundle, settings: dict[str, Any]) -> PolicyConfig:
+    """The policy's section, played in this process. Settings are the content that fingerprints hash, which names the
+    rule of elision and an engine's version too."""
+    written = settings.get("policy")
+    if isinstance(written, dict):
+        settings = {**settings, "policy": {key: value for key, value in written.items() if key not in _NOT_KEYS}}
+    return _section(bundle, settings, "policy", PolicyConfig)
 
 
 def _section(bundle: Bundle, settings: dict[str, Any], name: str, kind: type[T]) -> T:

@@ -70,7 +70,7 @@ def closing_lines(results: Path, places: Iterable[tuple[str, Path]], page: Path 
         [
             *compared,
             "",
-            *(f"  {what:<12} {place}" for what, place in places),
+            *(f"  {what:<12} {place}" for what, place in places if place.exists()),
             f"  every row    {tables / 'results.md'}",
             f"  check it     r2v verify-results {results}",
             f"  look at it   {f'file://{page.absolute()}' if page else f'r2v report {results}'}",

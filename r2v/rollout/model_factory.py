@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from r2v.errors import UsageError
 from r2v.llm.memo import Memo, score_memo_key
 from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
 from r2v.llm.providers.factory import make_provider
-from r2v.llm.providers.membership import Membership
+from r2v.llm.providers.membership import JointBudget, Membership
 from r2v.llm.providers.remote import ProviderRemote
 from r2v.llm.providers.teacher import POLICY_KEYS, TEACHER_KEYS, EndpointKeys, asked_rate, teacher_rate
 from r2v.llm.scripted import ScriptedBackend
@@ -55,6 +55,8 @@ class Purse:
     """Whether what the project has been answered is asked again."""
     name: str = ""
     """Folder, below it, of the journals of one of several models."""
+    joint: JointBudget = field(default_factory=JointBudget, compare=False)
+    """Of the models that are asked for it in this process."""
 
     @classmethod
     def of(cls, work: Work) -> Purse:
@@ -185,7 +187,7 @@ def provider_remote(
         scope["endpoint"] = endpoint_identity(teacher.base_url)
 
     async def adopt(folder: Path) -> None:
-        there = replace(purse, folder=folder, name="")
+        there = replace(purse, folder=folder, name="", joint=JointBudget())
         await provider_remote(teacher, there, only=True, keys=keys).bring_home()
 
     membership = Membership(
@@ -194,6 +196,7 @@ def provider_remote(
         scope=scope,
         adopt=adopt,
         project_max_usd=teacher.project_max_usd,
+        joint=purse.joint,
         alone=purse.anew or only,
         lanes=not only,
     )

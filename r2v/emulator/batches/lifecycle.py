@@ -117,6 +117,7 @@ def complete_and_bill(
         tokens_out=completion.tokens_out,
         cached_in=completion.cached,
         written_in=completion.written,
+        written_1h=completion.written_1h,
     )
     return completion, bill
 

@@ -9,7 +9,7 @@ write journals of their own, under one cap.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, ExitStack
 from pathlib import Path
 
@@ -48,12 +48,34 @@ class Alone:
         """Nothing is written down."""
 
 
+class JointBudget:
+    """The budget of the models that one process asks for one purse: one while any of their journals is open. With one
+    each, a model would wait for what the other holds and does not use."""
+
+    def __init__(self) -> None:
+        self._budget: SharedBudget | None = None
+        self._num_open = 0
+
+    def join(self, make: Callable[[], SharedBudget]) -> SharedBudget:
+        """The budget; `make` makes it where none of the journals is open."""
+        self._budget = make() if self._budget is None else self._budget
+        self._num_open += 1
+        return self._budget
+
+    def leave(self) -> None:
+        """A journal is closed."""
+        self._num_open -= 1
+        if not self._num_open:
+            self._budget = None
+
+
 class Membership:
     """The project at `root` as one journal's writer meets it.
 
     purse: who pays where no pipeline does (`spending.payer`); journals of one purse share `teacher.max_usd`. adopt:
     brings the batches of a dead writer's journal home. project_max_usd: the project's cap, which is written into the
-    ledger by whoever names it first. budget: of several models that one process asks, in place of the purse's. alone:
+    ledger by whoever names it first. budget: of several models that one process asks, in place of the purse's. joint:
+    the same, where journals are opened and closed more than once. alone:
     others' answers are not used, because it was asked for anew. lanes: another journal serves where this one is being
     written.
     """
@@ -67,18 +89,21 @@ class Membership:
         adopt: Adopt,
         project_max_usd: float | None = None,
         budget: SharedBudget | None = None,
+        joint: JointBudget | None = None,
         alone: bool = False,
         lanes: bool = True,
     ) -> None:
         self._ledger, self._scope, self._adopt = ProjectLedger(root), dict(scope), adopt
         self._purse, self._project_max_usd = payer() or self._ledger.name_of(purse), project_max_usd
         self._alone, self.lanes, self._budget = alone, lanes, budget
+        self._joint, self._joined = joint or JointBudget(), False
         self._entry: JournalEntry | None = None
         self._allotment: Allotment | None = None
         self._claims: Claims | None = None
 
     def take(self, folder: Path, holding: ExitStack) -> Path:
         """Take the lease of the first journal that nobody writes; its folder. Raises LeaseConflict without `lanes`."""
+        holding.callback(self._leave)
         for place in self._places(folder):
             try:
                 holding.enter_context(lease(place / JOURNAL_LEASE))
@@ -87,6 +112,11 @@ class Membership:
                 if not self.lanes:
                     raise
         raise LeaseConflict(f"{folder}: {_MOST_WRITERS} processes write journals in it; wait until some end")
+
+    def _leave(self) -> None:
+        if self._joined:
+            self._joint.leave()
+        self._joined = False
 
     def _places(self, folder: Path) -> Iterator[Path]:
         yield folder
@@ -101,7 +131,8 @@ class Membership:
         budget = self._budget
         if budget is None:
             allotment = Allotment(self._ledger, policy.max_usd, holding, clock)
-            budget = SharedBudget(policy.max_usd, allotment=allotment)
+            budget = self._joint.join(lambda: SharedBudget(policy.max_usd, allotment=allotment))
+            self._joined = True
         elif budget.allotment is None:
             budget.allotment = Allotment(self._ledger, None, holding, clock)
         self._allotment = budget.allotment
