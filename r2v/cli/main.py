@@ -67,6 +67,7 @@ def build_parser() -> argparse.ArgumentParser:
         game,
         gc,
         interchange,
+        pilot,
         plan,
         project,
         providers,
@@ -84,6 +85,7 @@ def build_parser() -> argparse.ArgumentParser:
     plan.add_commands(commands)
     game.add_commands(commands)
     results.add_commands(commands)
+    pilot.add_commands(commands)
     engine.add_commands(commands)
     environment.add_commands(commands)
     swebench.add_commands(commands)

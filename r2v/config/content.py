@@ -52,4 +52,4 @@ def _as_by_default(section: Any, item: dataclasses.Field[Any]) -> bool:
         return False
     value = getattr(section, item.name)
     by_default = item.default_factory() if callable(item.default_factory) else None
-    return value is None or value == {} or (dataclasses.is_dataclass(value) and value == by_default)
+    return value is None or value == {} or (dataclasses.is_dataclass(value) and identity(value) == identity(by_default))

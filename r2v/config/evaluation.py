@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from r2v.config.ablations import ABLATION_ROWS, ALL_ROWS, DEFAULT_ABLATIONS, Ablation
-from r2v.config.checks import IF_GIVEN, SHA256, Budget, Names, Seeds, check, members
+from r2v.config.checks import IF_GIVEN, RUNTIME, SHA256, Budget, Names, Seeds, check, members
 from r2v.config.methods import METHODS, ORACLE
 from r2v.constraints import (
     Count,
@@ -215,6 +215,8 @@ class EvaluationConfig:
     """Tasks of each condition on which what an LLM step gains is executed, for the routers' AUROC and r2v's ECE and
     Brier score, along r2v's episodes where its router learnt by rounds, else along slm_only's; None: all; 0: they are
     left out. It branches as oracle_router does."""
+    pilot_tasks: Count = field(default=20, metadata=RUNTIME)
+    """Calibration tasks that `r2v pilot` plays by either model; no other command reads it."""
     bootstrap: Annotated[int, Range(at_least=1, at_most=1_000_000)] = 10_000
     """Bootstrap resamples of the task-clustered confidence intervals."""
     cvar_alpha: PositiveShare = 0.2

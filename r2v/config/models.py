@@ -223,6 +223,7 @@ class PolicyConfig:
     """Who answers for the small model. local, or None: weights of its own, which R2V trains; openai, anthropic or a
     provider by its dotted path: an API's or a server's model, which is not trained."""
     api: APIConfig = field(default_factory=APIConfig, metadata=IF_GIVEN)
+    """How a provider's model is asked."""
     model_name: PathText = "tiny"
     """tiny (the bundled student), toy (the bundled model of hierarchical training's word problems), a local directory,
     or a hub name; of a provider, its name for the model."""

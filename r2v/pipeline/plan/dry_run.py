@@ -131,7 +131,7 @@ def planned_work(name: str, config: Config, known: Known, allotted: Allotted, ro
     if root is not None:
 
         def count(made: Config) -> float:
-            return questions(_estimated(name, made, known, allotted).work, made)
+            return sum(questions(_estimated(name, made, known, allotted).work, made).values())
 
         asked = questions(planned.work, config)
         found = likely_dollars(job(name), config, asked, planned.usd, count, root)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,7 +50,8 @@ class Billed:
     """Of its artifact: <job>-<fingerprint>."""
     config: Config
     usd: float
-    answered: int
+    models: dict[str, tuple[float, int]]
+    """Model -> dollars, and the questions that it answered."""
 
     @property
     def job(self) -> str:
@@ -61,29 +62,31 @@ class Billed:
 def likely_dollars(
     row: Job,
     config: Config,
-    questions: float,
+    asked: Mapping[str, float],
     at_list_price: float | None,
     count: Callable[[Config], float],
     root: Path,
 ) -> Likely | None:
-    """The likely bill of a stage; None where nothing is asked, or nobody can tell. questions, at_list_price:
-    of the plan. count: the questions that the plan would have counted under an earlier run's configuration."""
-    if not config.asks_provider or not questions or math.isnan(questions):
+    """The likely bill of a stage; None where nothing is asked, or nobody can tell. asked: the plan's questions by
+    model, at_list_price: their dollars. count: all the questions that the plan would have counted under an earlier
+    run's configuration."""
+    questions = sum(asked.values())
+    if not questions or math.isnan(questions):
         return None
     before = [run for run in billed_here(root) if _asks_the_same(run.config, config)]
-    ratios = [(questions / asked, run) for run in before if run.job == row.name and (asked := count(run.config))]
+    ratios = [(questions / counted, run) for run in before if run.job == row.name and (counted := count(run.config))]
     near = [(ratio, run) for ratio, run in ratios if 1 / _FAR <= ratio <= _FAR]
     if near:
         ratio, run = min(near, key=lambda one: abs(math.log(one[0])))
         how = f"as {run.name} was billed (${run.usd:.4f}), times {ratio:.3g}"
         return Likely(usd=run.usd * ratio, how=how, measured=True)
     share = row.usual_share
-    if asked_before := [run for run in before if run.answered]:
-        run = asked_before[-1]
-        each = run.usd / run.answered
+    if known := [run for run in before if all(run.models.get(name, (0, 0))[1] for name in asked)]:
+        each = {name: known[-1].models[name][0] / known[-1].models[name][1] for name in asked}
+        prices = " and ".join(f"${usd:.5f} a question of {name}" for name, usd in each.items())
         return Likely(
-            usd=each * questions * share,
-            how=f"a guess: ${each:.5f} a question as in {run.name}, of {share:.0%} of the questions",
+            usd=share * sum(each[name] * count for name, count in asked.items()),
+            how=f"a guess: {prices} as in {known[-1].name}, of {share:.0%} of the questions",
         )
     if at_list_price is None:
         return None
@@ -93,26 +96,26 @@ def likely_dollars(
 def billed_here(root: Path) -> Iterator[Billed]:
     """The finished stages of the project at `root` that were billed, with what their journals came to."""
     ledger = ProjectLedger(root)
-    usd: dict[str, float] = {}
-    answered: dict[str, int] = {}
+    paid: dict[str, dict[str, tuple[float, int]]] = {}
     for entry in ledger.entries():
         book, parts = ledger.book(entry), Path(entry.folder).parts
         owner = next((name for name, after in zip(parts, parts[1:], strict=False) if after in _JOURNALS), "")
-        usd[owner], answered[owner] = usd.get(owner, 0.0) + book.usd, answered.get(owner, 0) + book.answered
+        models, name = paid.setdefault(owner, {}), str(entry.scope.get("model"))
+        usd, answered = models.get(name, (0.0, 0))
+        models[name] = usd + book.usd, answered + book.answered
     for folder in sorted((root / ARTIFACTS).glob("*-*"), key=lambda one: one.stat().st_mtime):
-        owners = {folder.name, *_runs(folder)} & usd.keys()
+        owners = {folder.name, *_runs(folder)} & paid.keys()
         if not owners or not (folder / ARTIFACT_MANIFEST).exists():
             continue
         try:
             config = load_recorded(folder / CONFIGURATION)
         except R2VError:
             continue  # of another version
-        yield Billed(
-            name=folder.name,
-            config=config,
-            usd=sum(usd[owner] for owner in owners),
-            answered=sum(answered[owner] for owner in owners),
-        )
+        together: dict[str, tuple[float, int]] = {}
+        for name, (usd, answered) in ((name, one) for owner in owners for name, one in paid[owner].items()):
+            before = together.get(name, (0.0, 0))
+            together[name] = before[0] + usd, before[1] + answered
+        yield Billed(name=folder.name, config=config, usd=sum(usd for usd, _ in together.values()), models=together)
 
 
 def _runs(folder: Path) -> list[str]:

@@ -28,9 +28,14 @@ def dollars(work: Workload, config: Config) -> float | None:
     return total
 
 
-def questions(work: Workload, config: Config) -> float:
-    """Requests to providers."""
-    return sum(requests for _, requests, *_ in _billed(work, config))
+def questions(work: Workload, config: Config) -> dict[str, float]:
+    """Requests to providers, by the name of the model."""
+    found: dict[str, float] = {}
+    for asked, requests, *_ in _billed(work, config):
+        rate = _rate(asked)
+        name = asked.model_name if rate is None else rate.model
+        found[name] = found.get(name, 0.0) + requests
+    return found
 
 
 def _billed(work: Workload, config: Config) -> Iterator[tuple[TeacherConfig, float, float, float]]:

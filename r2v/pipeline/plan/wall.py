@@ -134,4 +134,4 @@ def _asked_seconds(work: Workload, config: Config, pace: Pace) -> float:
     """Of the answers that providers give to direct calls, as `cost.llm` models them; a scripted expert answers at
     once."""
     each = config.cost.llm.seconds_per_call + config.cost.llm.seconds_per_token * pace.action_tokens
-    return questions(work, config) * each
+    return sum(questions(work, config).values()) * each
