@@ -143,11 +143,11 @@ def test_what_an_api_model_cannot_be_is_told_in_a_line(overrides: list[str], tol
 
 
 def test_errors_name_the_small_models_keys(provider: Emulator, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train_policy", "--stage", "bc", "--config", str(trust.MICRO), "--overrides", *PAIR]) == 2
+    assert "policy.provider=openai: gpt-5-nano is asked as it is" in capsys.readouterr().err
     for words, told in (
         (["policy.model_name=lab-7b"], "policy.model_name=lab-7b: no price"),
         (["policy.api.effort=max"], "policy.api.effort=max: not for gpt-5-nano"),
     ):
-        assert main([*RUN, *words]) == 2
+        assert main([*RUN, "teacher.max_usd=20", *words]) == 2
         assert told in capsys.readouterr().err
-    assert main(["train_policy", "--stage", "bc", "--config", str(trust.MICRO), "--overrides", *PAIR]) == 2
-    assert "policy.provider=openai: gpt-5-nano is asked as it is" in capsys.readouterr().err

@@ -117,7 +117,8 @@ def _call(option: Instead, config: Config) -> str:
 
 def _make(config: Config, row: Command, arguments: argparse.Namespace) -> int:
     from r2v.pipeline.helping import help_job, helpers
-    from r2v.pipeline.inputs import published
+    from r2v.pipeline.inputs import published, require_possible
+    from r2v.pipeline.ready import require_cap
     from r2v.pipeline.run import run_job
     from r2v.storage.artifact import external
     from r2v.storage.record import UNATTENDED
@@ -128,8 +129,13 @@ def _make(config: Config, row: Command, arguments: argparse.Namespace) -> int:
         if path := getattr(arguments, file_input.name):
             made[file_input.job] = external(path)
     wanted = made_by(row) if len(own) == 1 or arguments.stage == "all" else (arguments.stage,)
-    for name in possible(config, wanted):
-        item = as_configured(config, job(name))
+    rows = [as_configured(config, job(name)) for name in possible(config, wanted)]
+    for item in rows:
+        require_possible(item.load().sections(config))
+    if UNATTENDED not in os.environ:
+        require_cap(config, rows, Path())
+    for item in rows:
+        name = item.name
         inputs = {needed: made[needed] if needed in made else published(config, needed) for needed in item.inputs}
         if row.helped and arguments.helper:
             help_job(config, item, inputs)

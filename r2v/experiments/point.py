@@ -18,6 +18,7 @@ from r2v.experiments.metrics import METRICS, OUTCOMES
 from r2v.pipeline.graph import made_by, possible, selection, upstream
 from r2v.pipeline.inputs import require_chain
 from r2v.pipeline.jobs import COMMANDS, JOBS
+from r2v.pipeline.ready import require_cap
 from r2v.storage.files import write_json, write_text
 
 if TYPE_CHECKING:
@@ -51,7 +52,9 @@ def require_runnable(stage: str | None, config: Config) -> None:
     if stage is not None:
         rows = selection(config)[0]
         wanted = upstream(jobs_of(stage, config), rows)
-        require_chain(config, [row for row in rows if row.name in wanted])
+        needed = [row for row in rows if row.name in wanted]
+        require_chain(config, needed)
+        require_cap(config, needed, Path())
 
 
 def run_point(config_path: Path, folder: Path, stage: str) -> None:

@@ -29,6 +29,7 @@ from r2v.pipeline.plan.known import Known, known_here
 from r2v.pipeline.plan.price import dollars, questions
 from r2v.pipeline.plan.wall import Allotted
 from r2v.pipeline.plan.workload import Workload, branches, episode
+from r2v.pipeline.ready import require_cap
 from r2v.pipeline.rows import Job
 from r2v.pipeline.run import run_job
 from r2v.report.pilot_page import pilot_page
@@ -59,6 +60,7 @@ def pilot(config: Config, root: Path = Path()) -> ToldPilot:
     """Play the pilot's tasks, where that is not done, and write its page. A policy of weights is the published one.
     Raises as `run_job` and `published` do."""
     inputs = {} if config.policy.is_api else {"preference": published(config, "preference", root)}
+    require_cap(config, [PILOT], root)
     made = run_job(config, PILOT, inputs, root=root).artifact
     told = json.loads(made.file(FIGURES).read_text())
     figures, steps = from_dict(PilotFigures, told["figures"]), told["steps"]
@@ -137,8 +139,9 @@ def describe(config: Config, root: Path = Path()) -> str:
     work = planned_pilot(config, known).total
     usd = dollars(work, config)
     price = "unknown" if usd is None or math.isnan(usd) else f"${usd:,.2f}"
+    requests = sum(questions(work, config).values())
     return (
-        f"pilot: {work.episodes:,.0f} episodes, {sum(questions(work, config).values()):,.0f} requests to providers, at most {price}; "
+        f"pilot: {work.episodes:,.0f} episodes, {requests:,.0f} requests to providers, at most {price}; "
         "nothing was asked"
     )
 

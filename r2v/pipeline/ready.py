@@ -1,22 +1,32 @@
-"""Ready: no paid job begins on a cloned policy that promises nothing, unless it is told to.
+"""Ready: no paid job begins without a cap, or on a cloned policy that promises nothing, unless it is told to.
 
+    require_cap(config, rows, root)                  # raises UsageError, with the bound of what they cost
     require_ready(config, row, root, stop=True)      # raises EmptyResult, with the cause and what helps
 
-A pipeline and a chain stop there, unless told to go on anyway; a stage that somebody starts by hand warns.
+A pipeline and a chain stop at a hopeless policy, unless told to go on anyway; a stage that somebody starts by hand
+warns. A cap is asked for by whoever sits before the terminal, and never in a job, which has waited for its turn.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from pathlib import Path
 
-from r2v.config import Config
+from r2v.config import Config, TeacherConfig
 from r2v.data.schema import from_dict
-from r2v.errors import EmptyResult, InputError
+from r2v.errors import EmptyResult, InputError, R2VError, UsageError
 from r2v.evaluation.readiness import Readiness
+from r2v.llm.providers.spending.project import ProjectLedger
+from r2v.llm.providers.teacher import teacher_rate
 from r2v.log import logger
 from r2v.pipeline.graph import as_configured, upstream
-from r2v.pipeline.inputs import place_of
+from r2v.pipeline.inputs import place_of, require_world
 from r2v.pipeline.jobs import JOBS
+from r2v.pipeline.plan.dry_run import planned_jobs
+from r2v.pipeline.plan.known import known_here
+from r2v.pipeline.plan.price import endpoints
+from r2v.pipeline.plan.wall import Allotted
 from r2v.pipeline.rows import Job
 from r2v.storage.artifact_manifest import read_artifact_manifest
 
@@ -38,6 +48,52 @@ def require_ready(config: Config, row: Job, root: Path, *, stop: bool) -> None:
     )
 
 
+def require_cap(config: Config, rows: Sequence[Job], root: Path) -> None:
+    """Raise UsageError where a job asks a provider that charges for it, and neither the pipeline nor the project has a
+    cap. It names what the jobs cost at most."""
+    teacher = config.teacher
+    paid = [row for row in rows if _is_paid(config, row)]
+    if not paid or teacher.max_usd is not None or teacher.project_max_usd is not None:
+        return
+    if ProjectLedger(root).cap is not None or not any(map(_charges, endpoints(config))):
+        return
+    for row in paid:
+        require_world(row.load().sections(config))  # a missing key is told before a missing cap
+    what = f"{', '.join(row.name for row in paid)} would be billed"
+    price, given = _bound(config, paid, root)
+    raise UsageError(
+        f"teacher.max_usd is not set, and {what}: {price}; add a cap, such as teacher.max_usd={given:g}. Where it is "
+        "reached everything stops and is kept, and goes on when it is raised"
+    )
+
+
+def _bound(config: Config, rows: Sequence[Job], root: Path) -> tuple[str, float]:
+    """What these jobs are likely to cost and cost at most, in words; and a cap."""
+    try:
+        jobs = planned_jobs(config, known_here(config, root), {row.name: Allotted() for row in rows}, root)
+    except (R2VError, OSError, ValueError):
+        return "--dry-run may tell how much", _SOME_USD
+    bounds = [one.usd for one in jobs if one.usd is not None]
+    if len(bounds) < len(jobs) or math.isnan(sum(bounds)):
+        return "nobody can tell how much", _SOME_USD
+    likely = [one.likely.usd for one in jobs if one.likely is not None]
+    told = f"likely ${sum(likely):,.2f}, " if likely else ""
+    return f"{told}at most ${sum(bounds):,.2f}", max(1.0, math.ceil(sum(bounds)))
+
+
+def _charges(asked: TeacherConfig) -> bool:
+    """False of a model whose tokens are known to be free, such as one on a server of one's own."""
+    try:
+        rate = teacher_rate(asked)
+    except UsageError:
+        return False  # it is refused for that, in words of its own
+    return rate.input > 0 or rate.output > 0
+
+
+_SOME_USD = 20.0
+"""A cap to begin with, where nobody can tell what a run costs."""
+
+
 def _told(config: Config, name: str, root: Path) -> Readiness | None:
     """The readiness of a published policy; None where there is none, or an earlier R2V made it."""
     place = place_of(config, name, root)
@@ -55,7 +111,8 @@ def _rests_on(config: Config, row: Job) -> list[str]:
 
 
 def _is_paid(config: Config, row: Job) -> bool:
-    if config.teacher.provider == "scripted":
-        return False
     sections = row.load().sections(config)
-    return hasattr(sections, "teacher") and getattr(sections, "asks_teacher", True)
+    if config.policy.is_api and hasattr(sections, "inference"):
+        return True
+    asks = hasattr(sections, "teacher") and getattr(sections, "asks_teacher", True)
+    return config.teacher.provider != "scripted" and asks

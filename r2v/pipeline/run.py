@@ -35,7 +35,7 @@ from r2v.pipeline.inputs import (
     require_settings,
     require_world,
 )
-from r2v.pipeline.ready import require_ready
+from r2v.pipeline.ready import require_cap, require_ready
 from r2v.pipeline.rows import Job
 from r2v.rollout.episode_cache import forget_finished
 from r2v.rollout.settling import settle
@@ -74,6 +74,7 @@ def run_here(
     if line := untrained_line(config):
         logger.info("  %s", line)
     require_chain(config, wanted)  # what a later stage would refuse, before an earlier one is paid for
+    require_cap(config, wanted, root)
     made = {name: published(config, name, root) for name in given}
     results = []
     for row in wanted:

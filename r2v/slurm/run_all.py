@@ -25,6 +25,7 @@ from r2v.pipeline.inputs import flat, place_of, places_of, require_sendable_keys
 from r2v.pipeline.jobs import JOBS
 from r2v.pipeline.plan.dry_run import warnings
 from r2v.pipeline.plan.jobs_to_do import PlannedJob, plan, require_worlds, touched, waiting
+from r2v.pipeline.ready import require_cap
 from r2v.pipeline.report import report_of
 from r2v.pipeline.run import run_here
 from r2v.slurm import chain as chains
@@ -90,6 +91,7 @@ def submit(
     for loaded, steps in zip(configs, plans, strict=True):
         with keys.also_allowed([*allow_env, *_recorded_names(root, loaded)]):
             require_worlds(loaded, [step.job for step in steps])
+            require_cap(loaded, [step.job for step in steps], root)
     client.require()
     for loaded, steps in zip(configs, plans, strict=True):
         _submit_chain(root, loaded, steps, limits, live=live, allow_env=allow_env)
@@ -139,6 +141,7 @@ def resume(
         )
         with keys.also_allowed(chain.allow_env):
             require_sendable_keys(new, [step.job for step in steps])
+        require_cap(new, [step.job for step in steps], root)
         _submit_plan(root, new, chain, steps, "resume", live=live)
     look_after_waiters(root, name)
     return 0

@@ -81,7 +81,7 @@ sweep: {evaluation.num_tasks: [2, 3]}
 LLM = """\
 env: {options: {num_tasks: 60, num_heldout: 0}}
 evaluation: {methods: [llm_only], seeds: [1], conditions: [clean], bootstrap: 20, budgets: []}
-teacher: {provider: openai, model_name: gpt-5.2, mode: concurrent, preflight: false, reconcile_after: 0.2}
+teacher: {provider: openai, model_name: gpt-5.2, max_usd: 50, mode: concurrent, preflight: false, reconcile_after: 0.2}
 """
 
 

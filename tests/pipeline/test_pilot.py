@@ -43,7 +43,9 @@ def test_it_says_whether_routing_can_pay_and_what_that_costs(
     figures = json.loads(Path("results/pilot/desk_noisy/pilot.json").read_text())["figures"]
     assert figures["num_tasks"] == 6 and figures["by_task"]["success"] >= figures["large"]["success"]
     asked = len(provider.ledger().bills)
+    Path("results/pilot/desk_noisy/pilot.json").write_text("{}")
     assert main(["pilot", *WORDS]) == 0 and len(provider.ledger().bills) == asked, "nothing is paid again"
+    assert json.loads(Path("results/pilot/desk_noisy/pilot.json").read_text())["figures"] == figures, "made again"
     assert main(["run", "--dry-run", *WORDS[2:]]) == 0
     assert f"of {LARGE} and $" in (plan := capsys.readouterr().out) and "as in pilot-" in plan
     total = next(line for line in plan.splitlines() if line.startswith("all "))

@@ -462,7 +462,7 @@ def test_resume_does_not_change_what_runs(checkout: Faked) -> None:
     assert run_all.resume(overrides=["router.l2=7"]) == 0
 
 
-PAID = ["teacher.provider=openai", "teacher.model_name=gpt-5.2", "teacher.api_key_env=LAB_SECRET"]
+PAID = ["teacher.provider=openai", "teacher.model_name=gpt-5.2", "teacher.api_key_env=LAB_SECRET", "teacher.max_usd=9"]
 
 
 def test_the_variable_that_a_chain_may_send_as_a_key_is_recorded_and_holds_for_its_jobs(

@@ -117,6 +117,7 @@ def overrides(base: Path, provider: str, *more: str) -> list[str]:
         "verifier.mode=llm_judge",
         f"teacher.provider={provider}",
         f"teacher.model_name={MODELS[provider]}",
+        "teacher.max_usd=50",
         "teacher.flush_seconds=0.2",
         "teacher.poll_seconds=0.02",
         "teacher.preflight=false",

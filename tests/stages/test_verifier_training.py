@@ -20,6 +20,7 @@ PAID = (
     "teacher.max_tokens=64",
     "teacher.mode=concurrent",
     "teacher.preflight=false",
+    "teacher.project_max_usd=50",
     "data.num_episodes=24",
     "training.num_epochs=1",
     "evaluation.num_tasks=2",

@@ -838,6 +838,29 @@ OTHER_FILES = (
         damage="rebuilt",
     ),
     FileKind(
+        name="pilot figures",
+        paths=("{pilot}/pilot.json",),
+        form="json",
+        writers=("stages.pilot:run",),
+        damage="remade",
+        content=True,
+    ),
+    FileKind(
+        name="pilot episodes",
+        paths=("{pilot}/episodes/*.jsonl.zst",),
+        form="jsonl",
+        writers=("stages.pilot:run",),
+        damage="remade",
+        content=True,
+    ),
+    FileKind(
+        name="pilot page",
+        paths=("results/pilot/*.html", "results/*/pilot.html"),
+        form="text",
+        writers=("pipeline.pilot:pilot",),
+        damage="ignored",
+    ),
+    FileKind(
         name="report page",
         paths=(
             "results/report/*/*.html",
@@ -941,6 +964,9 @@ OTHER_FILES = (
 )
 
 ELSEWHERE = {
+    "pilot figures",
+    "pilot episodes",
+    "pilot page",
     "lines set aside",
     "run elsewhere",
     "run index journal",

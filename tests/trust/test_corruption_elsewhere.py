@@ -475,6 +475,9 @@ def test_no_command_that_makes_anew_or_removes_takes_a_journal(
 # The table ------------------------------------------------------------------------------------------------------------
 
 TRIED_ELSEWHERE = {
+    "pilot figures": "tests/pipeline/test_pilot.py",
+    "pilot page": "read by people alone",
+    "pilot episodes": "content of an artifact: hashed like all of it, tests/storage/test_integrity.py",
     "experiment record": "tests/experiments/test_records.py",
     "configuration of a run": "written anew by who runs it; read by the run itself",
     "figures of a run": "tests/experiments/test_metrics.py",

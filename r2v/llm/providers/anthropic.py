@@ -67,7 +67,7 @@ class Anthropic:
         variable = api_key_env or own_keys()["anthropic"].variable
         self._key = "" if keyless else read_key(variable)
         if not self._key and not keyless:
-            raise UsageError(f"provider anthropic: {variable} is not set in the environment")
+            raise UsageError(f"{variable} is not set in the environment")
         self._rate, self._base_url, self._timeout, self._variable = rate, base_url, timeout, variable
         self.in_turn = rate.shape.in_turn
         self._client: AsyncAnthropic | None = None

@@ -38,6 +38,8 @@ def make_provider(
         announce_handed(api_key_env, spec, base_url)
     try:
         provider: Provider = provider_class(rate, base_url=base_url, api_key_env=api_key_env)
+    except UsageError as error:
+        raise UsageError(f"{key}={spec}: {error}") from None
     except TypeError as error:
         raise UsageError(
             f"{key}={spec}: {error}; it is called as Class(rate, base_url=..., api_key_env=...)"

@@ -74,7 +74,7 @@ class OpenAI:
         self._key = "" if keyless else read_key(variable)
         if not self._key and not keyless:
             anyhow = " (any text, if the endpoint asks for no key)" if base_url else ""
-            raise UsageError(f"provider openai: {variable} is not set in the environment{anyhow}")
+            raise UsageError(f"{variable} is not set in the environment{anyhow}")
         self._rate, self._base_url, self._timeout, self._variable = rate, base_url, timeout, variable
         self.in_turn = rate.shape.in_turn
         if rate.shape.responses:

@@ -28,6 +28,11 @@ def dollars(work: Workload, config: Config) -> float | None:
     return total
 
 
+def endpoints(config: Config) -> list[TeacherConfig]:
+    """The models of the pair that are providers'."""
+    return [asked for asked, *_ in _billed(Workload(llm=1, drawn=1), config)]
+
+
 def questions(work: Workload, config: Config) -> dict[str, float]:
     """Requests to providers, by the name of the model."""
     found: dict[str, float] = {}
@@ -93,7 +98,7 @@ def basis(config: Config) -> str:
 
 def _basis_of_two(config: Config) -> str:
     """The same where the small model is a provider's too."""
-    models = [asked for asked, *_ in _billed(Workload(llm=1, drawn=1), config)]
+    models = endpoints(config)
     if lacking := [asked.model_name for asked in models if _rate(asked) is None]:
         return (
             f"dollars: unknown, for {' and '.join(lacking)} have no price in {prices_version()}; set usd_in and "

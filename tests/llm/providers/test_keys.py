@@ -130,7 +130,8 @@ def test_a_configuration_that_names_a_secret_of_mine_reaches_nobody(
     with Emulator(answer="desk") as emulator:
         teacher = f"provider: openai, model_name: gpt-5.2, base_url: '{emulator.openai_url}', api_key_env: {SECRET}"
         Path("paper.yaml").write_text(
-            f"teacher: {{{teacher}, mode: concurrent}}\nenv: {{options: {{num_tasks: 36, num_heldout: 0}}}}\n"
+            f"teacher: {{{teacher}, mode: concurrent, max_usd: 5}}\n"
+            "env: {options: {num_tasks: 36, num_heldout: 0}}\n"
         )
         assert main(words) == 2
         assert emulator.ledger().bills == () and not (tmp_path / "data").exists()
