@@ -33,6 +33,16 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     init.add_argument(
         "--profile", default="none", metavar="NAME", help="site profile: nersc, tacc, pyxis, gpu, cpu (default: none)"
     )
+    init.add_argument(
+        "--teacher",
+        metavar="PROVIDER:MODEL",
+        help="the LLM of the configurations that it writes, as openai:gpt-6.1-terra (default: the benchmark's expert)",
+    )
+    init.add_argument(
+        "--student",
+        metavar="MODEL",
+        help="their small model: weights by name, or PROVIDER:MODEL, which is asked as it is (default: tiny)",
+    )
     init.set_defaults(act=_init)
     about = "whether a pipeline would run here; inside a job, the GPUs too"
     commands.add_parser("doctor", help=about, description=about).set_defaults(act=_doctor)
@@ -46,8 +56,10 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
 def _init(values: argparse.Namespace) -> int:
     from r2v.slurm.new_project import begin
 
-    written = begin(values.folder, profile=values.profile, benchmark=values.benchmark)
-    name = values.benchmark.partition(":")[2].lower() if values.benchmark else "desk"
+    models = {"teacher": values.teacher, "student": values.student}
+    written = begin(values.folder, profile=values.profile, benchmark=values.benchmark, **models)
+    name = "paid" if any(models.values()) else "desk"
+    name = values.benchmark.partition(":")[2].lower() if values.benchmark else name
     print(f"{len(written)} files in {values.folder}. Go on there:")
     print(f"  cd {values.folder}")
     print(f"  r2v run --config configs/{name}/noisy.yaml --dry-run     # what it would play, take and cost")

@@ -37,7 +37,7 @@ from r2v.config.hierarchical import (
 from r2v.config.key_hints import key_hint
 from r2v.config.methods import METHODS, Method
 from r2v.config.models import PolicyConfig, TeacherConfig, endpoint_identity
-from r2v.config.profiles import AUTO, PROFILES
+from r2v.config.profiles import AUTO, PROFILE_NAMES, values_of
 from r2v.config.renamed_keys import current_assignment, warn_of_former_models
 from r2v.config.sources import (
     YAMLFile,
@@ -148,9 +148,10 @@ class Config:
 
     prefix: Annotated[str, replace(NAME, empty=True)] = field(default="", metadata=RUNTIME)
     """Folder name in place of <benchmark>_<condition>, e.g. mrp: data/mrp, outputs/mrp, results/mrp."""
-    profile: Annotated[str, OneOf(values=(AUTO, *PROFILES))] = field(default=AUTO, metadata=RUNTIME)
-    """Settings for a size of model, beneath the file: tiny, lora-0.5b, lora-1b, lora-8b, qlora-8b or full-1b. auto: the
-    one for the size of policy.model_name where training.lr is not given; none for bundled models."""
+    profile: Annotated[str, OneOf(values=PROFILE_NAMES)] = field(default=AUTO, metadata=RUNTIME)
+    """Settings beneath the file: for a size of model tiny, lora-0.5b, lora-1b, lora-8b, qlora-8b or full-1b; paid-small
+    for a whole pipeline below 20 USD, alone or with a size (paid-small+lora-8b). auto: the size of policy.model_name
+    where training.lr is not given; none for bundled models, and none for those of providers."""
     seed: Seed = 0
     """Random seed of all training."""
     anyway: bool = field(default=False, metadata=RUNTIME)
@@ -259,7 +260,8 @@ def _loaded(layers: Sequence[Layer]) -> Config:
     source, merged = "the defaults", copy.deepcopy(_defaults())
     profile = _profile(layers)
     if profile is not None:
-        merged = _merged(f"profile={profile}", merged, PROFILES[profile].values)
+        for values in values_of(profile):
+            merged = _merged(f"profile={profile}", merged, values)
     for source, tree in layers:
         merged = _merged(source, merged, tree)
     config = _explained(source, lambda: OmegaConf.to_object(merged))
@@ -273,7 +275,7 @@ def _loaded(layers: Sequence[Layer]) -> Config:
 def _profile(layers: Sequence[Layer]) -> str | None:
     """The profile that a user names, if there is one of that name."""
     named = [tree["profile"] for _, tree in layers if "profile" in tree]
-    return named[-1] if named and isinstance(named[-1], str) and named[-1] in PROFILES else None
+    return named[-1] if named and isinstance(named[-1], str) and named[-1] in PROFILE_NAMES[1:] else None
 
 
 def assigned_keys(path: Source = None, overrides: Sequence[str] = ()) -> set[str]:

@@ -81,6 +81,9 @@ class RouterConfig:
     """Shares of LLM steps that the router so far plays at in a round, as realised on calibration tasks."""
     budget: Share = 0.2
     """Share of steps that may go to the LLM, as realised on calibration tasks."""
+    budget_over_small: Positive | None = field(default=None, metadata=IF_GIVEN)
+    """The budget in dollars, in place of a share of steps: by how much an episode may cost more than the small policy's
+    alone, as realised on calibration tasks; 0.5: half as much again. None: router.budget."""
     num_calibration_tasks: Count = 100
     """Calibration tasks on which the threshold is found by executing the routed policy."""
     max_risk: Budget | None = field(default=None, metadata=IF_GIVEN)
@@ -97,6 +100,12 @@ class RouterConfig:
         content = source_sha256("router.model", self.model) if is_dotted(self.model) else None
         object.__setattr__(self, "model_sha256", content)
         members("router.features", self.features, FEATURE_GROUPS)
+        check(
+            self.budget_over_small is None or not self.imputed,
+            "router.budget_over_small",
+            f"needs executed labels, not router.label={IMPUTED}",
+            self.budget_over_small,
+        )
         check(
             self.held_out_tasks is None or self.imputed,
             "router.held_out_tasks",
@@ -138,7 +147,9 @@ class RouterConfig:
         not in their fingerprint."""
         l2 = self.l2 if self.model == "logistic" and self.routed_rounds else 1.0
         if self.routed_rounds:
-            return dataclasses.replace(self, budget=0.5, l2=l2, max_risk=None, risk_delta=0.1, choose_score=True)
+            return dataclasses.replace(
+                self, budget=0.5, budget_over_small=None, l2=l2, max_risk=None, risk_delta=0.1, choose_score=True
+            )
         return RouterConfig(
             model="logistic",
             label="imputed" if self.imputed else "counterfactual",

@@ -94,3 +94,46 @@ PROFILES: dict[str, Profile] = {
     )
 }
 """Every profile, the smallest first."""
+
+PAID_SMALL = "paid-small"
+"""A whole pipeline for little money; it goes with any size of model: paid-small, or paid-small+lora-8b."""
+_PAID_SMALL = {
+    "teacher.max_usd": 20.0,
+    "teacher.max_tokens": 1024,
+    "data.num_episodes": 40,
+    "data.seeds": [1],
+    "verifier.num_tasks": 15,
+    "candidates.num_samples": 3,
+    "candidates.num_tasks": 10,
+    "preference.accept_tasks": 20,
+    "preference.accept_seeds": [11],
+    "router.num_tasks": 20,
+    "router.num_calibration_tasks": 20,
+    "router.rounds": 1,
+    "router.round_tasks": 15,
+    "router.round_budgets": [0.2],
+    "evaluation.num_tasks": 20,
+    "evaluation.seeds": [1],
+    "evaluation.conditions": ["noisy"],
+    "evaluation.budgets": [0.2],
+    "evaluation.oracle_tasks": 0,
+    "evaluation.gains_tasks": 5,
+    "ablations.names": ["no_rounds"],
+    "ablations.seeds": [1],
+}
+PROFILE_NAMES = (AUTO, *PROFILES, PAID_SMALL, *(f"{PAID_SMALL}+{name}" for name in PROFILES))
+"""All that `profile` may say."""
+
+
+def values_of(profile: str) -> list[dict[str, Any]]:
+    """The settings that a profile's name stands for, each beneath the next."""
+    return [_sections(_PAID_SMALL) if name == PAID_SMALL else PROFILES[name].values for name in profile.split("+")]
+
+
+def _sections(values: dict[str, Any]) -> dict[str, Any]:
+    """Values by dotted key as sections with keys."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        section, _, name = key.partition(".")
+        found.setdefault(section, {})[name] = value
+    return found

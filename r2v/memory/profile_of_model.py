@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from r2v.config import Config, Source, assigned_keys, load
-from r2v.config.profiles import AUTO, PROFILES, TINY
+from r2v.config.profiles import AUTO, PAID_SMALL, PROFILES, TINY
 from r2v.errors import InputError, UsageError
 from r2v.log import logger
 from r2v.memory.shapes import shape_of
@@ -26,7 +26,7 @@ def configured(path: Source = None, overrides: Sequence[str] = ()) -> Config:
     """`r2v.config.load`, with the profile for the model's size where neither profile nor training.lr is given. Raises
     UsageError as it does."""
     config = load(path, overrides)
-    if config.profile != AUTO or config.policy.is_api or config.policy.model_name in BUNDLED:
+    if config.profile not in (AUTO, PAID_SMALL) or config.policy.is_api or config.policy.model_name in BUNDLED:
         return config
     given = assigned_keys(path, overrides)
     if "training.lr" in given:
@@ -47,13 +47,14 @@ def configured(path: Source = None, overrides: Sequence[str] = ()) -> Config:
         config.policy.model_name,
         f"{size / 1e6:,.1f}",
     )
-    return load(path, [f"profile={profile}", *overrides])
+    named = profile if config.profile == AUTO else f"{PAID_SMALL}+{profile}"
+    return load(path, [*overrides, f"profile={named}"])
 
 
 def require_settings(config: Config) -> None:
     """Raises UsageError where a model would be trained with the bundled student's learning rate because no profile
     could be chosen for it."""
-    unchosen = config.profile == AUTO and config.training.lr == Config().training.lr
+    unchosen = config.profile in (AUTO, PAID_SMALL) and config.training.lr == Config().training.lr
     if unchosen and config.policy.model_name not in BUNDLED:
         _profile_for(config, whole=False)
         _profile_for(config, whole=config.policy.lora_r == 0)

@@ -12,7 +12,12 @@ import shlex
 import sys
 from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
+from typing import Any
 
+from r2v.config import load
+from r2v.config.models import API_PROVIDERS
+from r2v.config.profiles import PAID_SMALL
+from r2v.config.yaml_text import write
 from r2v.errors import InputError, UsageError
 from r2v.slurm import write_headers
 from r2v.slurm.script_text import read_script, write_script
@@ -30,14 +35,25 @@ _CONDITIONS = {
 }
 
 
-def begin(folder: Path, *, profile: str = NONE, benchmark: str | None = None) -> list[Path]:
-    """Write the project; returns its files. Raises UsageError for a profile or benchmark that cannot be, InputError
-    where a file of it is there already: nothing is ever replaced, and nothing is then written."""
+def begin(
+    folder: Path,
+    *,
+    profile: str = NONE,
+    benchmark: str | None = None,
+    teacher: str | None = None,
+    student: str | None = None,
+) -> list[Path]:
+    """Write the project; returns its files. teacher, student: the models of the configurations of its benchmark, or of
+    configs/paid where it has none of its own: `provider:model`, of a student also the name of weights.
+
+    Raises UsageError for a profile, benchmark or model that cannot be, InputError where a file of it is there already:
+    nothing is ever replaced, and nothing is then written."""
     shipped(profile)
     texts = {name: read_script(path) for name, path in shipped_files().items()}
     texts[f"{SCRIPTS}/env.sh"] = _with_python(texts[f"{SCRIPTS}/env.sh"], folder)
     texts[".gitignore"] = "".join(f"/{name}/\n" for name in _FOLDERS)
-    texts |= _of_benchmark(benchmark, set(texts)) if benchmark else {}
+    if benchmark or teacher or student:
+        texts |= _configurations(benchmark, _models(teacher, student), set(texts))
     if there := [name for name in texts if (folder / name).exists()]:
         raise InputError(f"{folder / there[0]}: is there already; name an empty folder, or move it away")
     for name, text in texts.items():
@@ -81,16 +97,43 @@ def _with_python(text: str, folder: Path) -> str:
     return text.replace(before, before.replace("fi\n", f"else PATH={own}:$PATH; fi  # as `r2v init` found it\n"))
 
 
-def _of_benchmark(benchmark: str, taken: set[str]) -> dict[str, str]:
-    """The configurations of a benchmark of one's own, by their place."""
-    module, colon, name = benchmark.partition(":")
-    if not (module and colon and name.isidentifier()):
-        raise UsageError(f"--benchmark {benchmark}: written package.module:Class, as in env.benchmark")
+def _configurations(benchmark: str | None, models: str, taken: set[str]) -> dict[str, str]:
+    """The configurations of a benchmark of one's own, or of the desk by other models, by their place."""
+    name, env = "paid", "env:\n  benchmark: desk\n"
+    if benchmark is not None:
+        module, colon, name = benchmark.partition(":")
+        if not (module and colon and name.isidentifier()):
+            raise UsageError(f"--benchmark {benchmark}: written package.module:Class, as in env.benchmark")
+        env = f"env:\n  benchmark: {benchmark}\n"
     places = {condition: f"{CONFIGS}/{name.lower()}/{condition}.yaml" for condition in _CONDITIONS}
     if clash := [place for place in places.values() if place in taken]:
         raise UsageError(f"--benchmark {benchmark}: {clash[0]} is R2V's own; give the class another name")
+    head = f"# {benchmark or 'The desk by models of your own'}. What is not said here is a default: "
     return {
-        places[condition]: f"# {benchmark}. What is not said here is a default: r2v config --reference\n"
-        f"env:\n  benchmark: {benchmark}\n{text}"
+        places[condition]: f"{head}r2v config --reference\n{models}{env}{text}"
         for condition, text in _CONDITIONS.items()
     }
+
+
+def _models(teacher: str | None, student: str | None) -> str:
+    """The lines of a configuration that name both models, and its size. Raises UsageError for a model that cannot be
+    what it is named for."""
+    if teacher is None and student is None:
+        return ""
+    sections: dict[str, Any] = {"profile": PAID_SMALL}
+    if teacher is not None:
+        provider, model = _named(teacher)
+        if not provider:
+            raise UsageError(f"--teacher {teacher}: written provider:model, as openai:gpt-6.1-terra")
+        sections["teacher"] = {"provider": provider, "model_name": model}
+    if student is not None:
+        provider, model = _named(student)
+        sections["policy"] = {**({"provider": provider} if provider else {}), "model_name": model}
+    load(sections)  # refuses what is no configuration
+    return write(sections)
+
+
+def _named(model: str) -> tuple[str, str]:
+    """(provider, model) of `provider:model`; the provider is empty for a model of weights."""
+    provider, colon, name = model.partition(":")
+    return (provider, name) if colon and provider in API_PROVIDERS else ("", model)

@@ -27,8 +27,10 @@ from r2v.storage.artifact import Work
 from r2v.storage.files import write_json
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from r2v.router.choice import PlacedScore, ScoreChoice
-    from r2v.router.thresholds import Guarantee, OperatingPoint
+    from r2v.router.thresholds import Choice, Guarantee, OperatingPoint
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +104,7 @@ def run(cfg: RouterSettings, work: Work) -> None:
             "tau": acting.tau,
             "score": OURS if made.choice is None else made.choice.score,
             "budget": cfg.router.budget,
+            **({} if (over := cfg.router.budget_over_small) is None else {"budget_over_small": over}),
             "realised": asdict(acting.outcome),
             "n_tasks": made.num_tasks,
             "evaluated": [{"tau": tau, **asdict(outcome)} for tau, outcome in made.evaluated],
@@ -137,7 +140,7 @@ def _place(cfg: RouterSettings, work: Work, folder: Path) -> PlacedRouter:
     from r2v.router.baselines import score_function
     from r2v.router.choice import PlacedScore, available
     from r2v.router.labels import labelled, read_rows
-    from r2v.router.thresholds import guarantee, guarded_thresholds, match_rate
+    from r2v.router.thresholds import guarantee, guarded_thresholds
     from r2v.router.training import fit_routers, report
 
     rows = read_rows(work.inputs["router_features"].file("router_features.jsonl"))
@@ -162,7 +165,7 @@ def _place(cfg: RouterSettings, work: Work, folder: Path) -> PlacedRouter:
     )
     own = labelled(rows, cfg.router.label, cfg.router.canary_price)
     scores = [model.predict(row.features) for row in own if row.split == "calibration"]
-    placed = match_rate(lambda tau: played_at(runner, OURS, specs, tau), scores, cfg.router.budget)
+    placed = _at_budget(cfg.router, lambda tau: played_at(runner, OURS, specs, tau), scores)
     point = PlacedScore(tau=placed.tau, outcome=placed.outcome)
     alternatives = available(rows[0].features) if cfg.router.choose_score else ()
     choice = choose_scores(runner, specs, {MAIN: point}, alternatives).get(MAIN)
@@ -182,6 +185,15 @@ def _place(cfg: RouterSettings, work: Work, folder: Path) -> PlacedRouter:
         num_tasks=len({spec.task.task_id for spec in specs}),
         guarantee=promised,
     )
+
+
+def _at_budget(cfg: c.RouterConfig, execute: Callable[[float], OperatingPoint], scores: Sequence[float]) -> Choice:
+    """The threshold that spends the budget: a share of LLM steps, or dollars over those of the small policy alone."""
+    from r2v.router.thresholds import match_rate
+
+    if cfg.budget_over_small is None:
+        return match_rate(execute, scores, cfg.budget)
+    return match_rate(execute, scores, (1 + cfg.budget_over_small) * execute(1.0).cost, by="cost")
 
 
 STAGE = Stage(version=4, settings=RouterSettings, run=run, play=play)

@@ -49,6 +49,15 @@ def test_a_file_wins_over_the_profile_and_an_override_over_both(tmp_path: Path) 
     assert load(file, ["profile=auto"]).training.lr == Config().training.lr
 
 
+def test_paid_small_goes_with_the_size_of_any_model() -> None:
+    words = ["profile=paid-small", "teacher.provider=openai", "teacher.model_name=gpt-6.1-terra"]
+    sized = configured(None, [*words, "policy.model_name=meta-llama/Llama-3.2-1B-Instruct"])
+    assert sized.profile == "paid-small+lora-1b"
+    assert (sized.training.lr, sized.policy.lora_r, sized.router.num_tasks) == (2e-4, 16, 20)
+    pair = configured(None, [*words, "policy.provider=openai", "policy.model_name=gpt-6-luna", "router.num_tasks=5"])
+    assert (pair.profile, pair.teacher.max_usd, pair.router.num_tasks) == ("paid-small", 20, 5)
+
+
 def test_a_profile_by_another_name_or_by_reference_is_refused() -> None:
     with pytest.raises(UsageError, match="profile.*lora-0.5b"):
         load(None, ["profile=lora-2b"])

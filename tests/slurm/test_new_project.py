@@ -24,6 +24,18 @@ def test_it_runs_with_a_benchmark_and_a_site_of_ones_own(faked: Faked, capsys: p
     assert capsys.readouterr().out.count("sbatch --parsable") >= 10
 
 
+def test_two_models_are_written_into_configurations_that_cost_little(
+    faked: Faked, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--teacher", "openai:gpt-6.1-terra", "--student", "openai:gpt-6-luna"]
+    assert cli.main(["init", ".", *words]) == 0
+    assert "bash run_all.sh paid" in capsys.readouterr().out
+    config = load(faked.root / "configs/paid/noisy.yaml")
+    assert config.profile == "paid-small" and config.teacher.max_usd == 20 and config.policy.is_api
+    assert cli.main(["run_all", "paid", "--dry-run"]) == 0
+    assert capsys.readouterr().out.count("sbatch --parsable") >= 3
+
+
 def test_without_a_profile_the_template_is_there_and_counts_as_written(
     faked: Faked, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -37,6 +49,8 @@ def test_without_a_profile_the_template_is_there_and_counts_as_written(
     ("words", "code", "said"),
     [
         (["mine"], InputError.exit_code, "mine/configs/mrp.yaml: is there already"),
+        (["new", "--teacher", "gpt-6.1-terra"], UsageError.exit_code, "written provider:model"),
+        (["new", "--student", "openai:"], UsageError.exit_code, "policy.model_name"),
         (["new", "--benchmark", "parcels"], UsageError.exit_code, "written package.module:Class"),
         (["new", "--benchmark", "x:Desk"], UsageError.exit_code, "configs/desk/noisy.yaml is R2V's own"),
         (["new", "--profile", "nersk"], UsageError.exit_code, "nersc"),
