@@ -14,6 +14,7 @@ import tempfile
 from pathlib import Path
 
 from r2v.cli.options import Parser, whole
+from r2v.config.engines import JOB
 from r2v.constraints import Range
 from r2v.errors import UsageError
 
@@ -51,6 +52,12 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
         default=8000,
         metavar="N",
         help="port to listen on (default: 8000)",
+    )
+    serve.add_argument(
+        "--teacher",
+        action="store_true",
+        help="serve the teacher (teacher.engine=job) until no stage has asked for a quarter of an hour; it says where "
+        "it is by itself, on a free port (default: the policy's base)",
     )
     serve.set_defaults(act=_serve)
 
@@ -90,6 +97,13 @@ def _serve(arguments: argparse.Namespace) -> int:
     )
     from r2v.llm.providers.keys import read_key
 
+    if arguments.teacher:
+        from r2v.llm.engines.teacher_job import serve_teacher
+
+        teacher = load(arguments.config, arguments.overrides).teacher
+        if teacher.engine != JOB:
+            raise UsageError(f"--teacher: serves what teacher.engine=job asks for, got {teacher.engine}")
+        return serve_teacher(teacher, Path())
     policy = load(arguments.config, [*arguments.overrides, "policy.engine=vllm"]).policy
     policy.require_servable()
     key = read_key(ENGINE_KEY_ENV)

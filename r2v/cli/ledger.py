@@ -7,12 +7,15 @@ r2v providers ledger --max-usd 50       # no process of this checkout makes thei
 from __future__ import annotations
 
 import argparse
+import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from r2v.cli.options import decimal
 from r2v.console import text_table
 from r2v.constraints import Range
+from r2v.storage.paths import ENGINES
 
 _PATIENCE = 30.0
 """Seconds for which other processes may claim and allot."""
@@ -55,6 +58,22 @@ def act(arguments: argparse.Namespace) -> int:
         rows.append((entry.folder, payer, model, f"{book.answered:,}", f"{book.usd:.4f}", book.state))
     if entries:
         print(text_table(rows, right=(3, 4)))
+    for line in _engine_lines(Path()):
+        print(line)
     cap = "" if ledger.cap is None else f" of ${ledger.cap:.2f}, the cap of all processes"
     print(f"{len(entries)} journals, {answers:,} answers, ${total:.4f} spent or reserved{cap}")
     return 0
+
+
+def _engine_lines(root: Path) -> Iterator[str]:
+    """What jobs that serve a teacher have used, a line for each model."""
+    used: dict[str, tuple[float, float]] = {}
+    for path in sorted((root / ENGINES).glob("*/usage/*.json")):
+        try:
+            one = json.loads(path.read_text())
+            hours, usd = used.get(one["model"], (0.0, 0.0))
+            used[one["model"]] = hours + float(one["gpu_hours"]), usd + float(one["usd"])
+        except (OSError, ValueError, KeyError, TypeError):
+            continue  # a job that is writing, or one of another version: no bill rests on it
+    for model, (hours, usd) in used.items():
+        yield f"jobs that served {model}: {hours:,.2f} GPU-hours, ${usd:,.2f} at teacher.usd_per_gpu_hour"

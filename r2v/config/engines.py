@@ -10,8 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-LOCAL, VLLM = "local", "vllm"
-"""`policy.engine`: this process, or a server that the job starts; anything else is a server's URL."""
+LOCAL, VLLM, JOB = "local", "vllm", "job"
+"""`policy.engine`: this process, or a server that the job starts; anything else is a server's URL. `teacher.engine`: a
+server that the stage starts, or a Slurm job of its own."""
+ENGINE_KEY_ENV = "R2V_ENGINE_KEY"
+"""Environment variable with the key of somebody else's server."""
 VLLM_VERSION = "0.32.0"
 """The version of vLLM that R2V installs and starts."""
 VLLM_FLAGS = (
@@ -23,6 +26,8 @@ VLLM_FLAGS = (
     "--seed=0",
 )
 """Options that an answer depends on, beside the model, its type and its context length, which are the policy's."""
+CHAT_FLAGS = ("--generation-config=vllm", "--enable-prefix-caching", "--seed=0")
+"""The same of a server of a teacher, which is asked by chat completions."""
 POOLING_FLAGS = (
     "--runner=pooling",
     "--convert=embed",

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from r2v.config.checks import IF_GIVEN, RUNTIME, Spec, check
-from r2v.config.engines import LOCAL, VLLM, wrong_url
+from r2v.config.engines import ENGINE_KEY_ENV, JOB, LOCAL, VLLM, server_root, wrong_url
 from r2v.config.llm_model import Effort, ModelConfig
 from r2v.constraints import (
     VARIABLE_NAME,
@@ -95,6 +95,15 @@ class TeacherConfig:
     """Identical requests at temperature 0 are sent once, whichever episode they come from."""
     mode: Literal["batch", "concurrent", "auto"] = field(default="auto", metadata=RUNTIME)
     """How requests go to a provider: batch (its batch API, half the price), concurrent (direct calls), or auto."""
+    engine: Annotated[str, Text(longest=500)] | None = field(default=None, metadata=RUNTIME)
+    """Who serves a teacher of open weights, a folder or hub model in `model_name`. vllm: a server beside each stage, on
+    the stage's GPUs (`r2v engine install` first); job: a Slurm job of its own, which begins when a stage asks and ends
+    when none does (scripts/slurm/teacher.sh); or the URL of a server, whose key is read from R2V_ENGINE_KEY. None: the
+    provider."""
+    engine_venv: PathText | None = field(default=None, metadata=RUNTIME)
+    """Virtual environment of that engine; None: where `r2v engine install` puts it."""
+    usd_per_gpu_hour: NotNegative = field(default=0.0, metadata=RUNTIME)
+    """engine=job: what an hour of each of the job's GPUs costs, in USD, for `r2v providers ledger`."""
     max_usd: Positive | None = field(default=None, metadata=RUNTIME)
     """Hard cap in USD on what a pipeline may be billed, all its stages, runs and helpers together; None: none."""
     project_max_usd: Positive | None = field(default=None, metadata=RUNTIME)
@@ -131,9 +140,27 @@ class TeacherConfig:
     """auto: cost of an hour of waiting, in USD; a batch that saves less than its wait costs is called directly."""
 
     def __post_init__(self) -> None:
+        if self.engine is not None:
+            self._serve()
         require_name("teacher.provider", self.provider, PROVIDER_NAMES)
         check_fields("teacher", self)
         self._check_endpoint()
+
+    def _serve(self) -> None:
+        """Fill in what a served teacher is: a model on a machine of one's own, whose tokens nobody bills."""
+        fits = self.provider in ("scripted", "openai")
+        check(fits, "teacher.provider", "is openai where teacher.engine serves", self.provider)
+        url = f"{SELF_HOSTED}/v1"
+        if self.engine not in (VLLM, JOB):
+            wrong = wrong_url(str(self.engine))
+            check(wrong is None, "teacher.engine", str(wrong).replace("local, vllm", "vllm, job"), "another")
+            url = f"{server_root(str(self.engine))}/v1"
+            object.__setattr__(self, "api_key_env", self.api_key_env or ENGINE_KEY_ENV)
+        check(self.base_url in (None, url), "teacher.base_url", "is set by teacher.engine", "another")
+        object.__setattr__(self, "provider", "openai")
+        object.__setattr__(self, "base_url", url)
+        for name in ("usd_in", "usd_out"):
+            object.__setattr__(self, name, getattr(self, name) or 0.0)
 
     def require_judge(self) -> None:
         """Raises UsageError where this teacher cannot judge: a scripted expert knows the answers."""
@@ -310,7 +337,7 @@ class PolicyConfig:
     def as_endpoint(self, teacher: TeacherConfig) -> TeacherConfig:
         """An API model as what is asked, in the way that requests to this teacher are sent."""
         asked = {one.name: getattr(self.api, one.name) for one in fields(self.api)}
-        return replace(teacher, provider=str(self.provider), model_name=self.model_name, **asked)
+        return replace(teacher, provider=str(self.provider), model_name=self.model_name, engine=None, **asked)
 
     def require_servable(self) -> None:
         """Raises UsageError where `engine` is not local and cannot serve such a policy."""

@@ -13,15 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from r2v.config import CostConfig, InferenceConfig, PolicyConfig, RolloutConfig, TeacherConfig, identity
-from r2v.config.engines import LOCAL
+from r2v.config.engines import JOB, LOCAL, VLLM
 from r2v.config.models import endpoint_identity
 from r2v.envs.base import Benchmark, Demonstrated, tools_of
 from r2v.envs.guard import guarded_expert
 from r2v.errors import UsageError
+from r2v.llm.engines.teacher import served_teacher
 from r2v.llm.memo import Memo, score_memo_key
 from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
 from r2v.llm.providers.factory import make_provider
 from r2v.llm.providers.membership import JointBudget, Membership
+from r2v.llm.providers.provider import Provider
 from r2v.llm.providers.remote import ProviderRemote
 from r2v.llm.providers.teacher import POLICY_KEYS, TEACHER_KEYS, EndpointKeys, asked_rate, teacher_rate
 from r2v.llm.scripted import ScriptedBackend
@@ -179,9 +181,13 @@ def provider_remote(
     """The teacher's provider behind its journal in a purse; `only`: behind the one that lies there, and no other.
     Raises UsageError where the model has no price, is retired, does not take what it is asked, or no key is set."""
     rate = asked_rate(teacher, keys=keys)
-    provider = make_provider(
-        teacher.provider, rate, base_url=teacher.base_url, api_key_env=teacher.api_key_env, key=keys.provider
-    )
+    provider: Provider
+    if teacher.engine in (VLLM, JOB):
+        provider = served_teacher(teacher, rate, purse.root)
+    else:
+        provider = make_provider(
+            teacher.provider, rate, base_url=teacher.base_url, api_key_env=teacher.api_key_env, key=keys.provider
+        )
     scope = {"provider": teacher.provider, "model": rate.model}
     if teacher.base_url is not None:
         scope["endpoint"] = endpoint_identity(teacher.base_url)

@@ -89,9 +89,13 @@ def run(words: list[str], *, name: str, job: str | None = None, attempt: int = 1
 
     from r2v.slurm import exit_record  # noqa: F401  # the next job waits for what is loaded behind the stage
     from r2v.slurm.helper_array import helper_array
+    from r2v.slurm.teacher_job import teacher_job
 
     if id_:
         _look_beside(root, name, job_start)
+    job_start.teacher = teacher_job(words, root) if id_ else None
+    if job_start.teacher is not None:
+        job_start.teacher.look_beside()
     job_start.helpers = helper_array(words, name=name, job=job_start.job, job_id=id_, root=root)
     code, error = wait_for(process)
     return code if job_start.put_back else _end(job_start, root, name, code, error)

@@ -33,6 +33,7 @@ from r2v.storage.record import FOLDER
 
 if TYPE_CHECKING:
     from r2v.slurm.helper_array import HelperArray
+    from r2v.slurm.teacher_job import TeacherJob
 
 SIGCONT_WINDOW = 5.0
 """Seconds within which a SIGTERM belongs to the SIGCONT before it: Slurm sends them a moment apart."""
@@ -68,6 +69,8 @@ class JobStart:
     """The kernel's OOM kills in this cgroup before the stage began."""
     helpers: HelperArray | None = None
     """The array that its header asks for, beside the job."""
+    teacher: TeacherJob | None = None
+    """The job that serves its teacher, where one does."""
 
 
 class StageProcess:
@@ -128,6 +131,8 @@ class StageProcess:
         job_start = self.job_start
         if job_start.helpers is not None:
             job_start.helpers.look(folder)
+        if job_start.teacher is not None:
+            job_start.teacher.look_beside()
         if job_start.stalled:
             os.kill(self.pid, signal.SIGKILL)
             return

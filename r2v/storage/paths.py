@@ -28,6 +28,8 @@ SNAPSHOTS = Path("outputs/.snapshots")
 """What Slurm jobs run: code and configuration as they were submitted, a folder per content."""
 SITE_LEASES = Path("outputs/.sites")
 """Where the leases of site sets lie."""
+ENGINES = Path("outputs/.engines")
+"""Where teachers that are served by a Slurm job say where they are, a folder each."""
 REPLIES = Path("outputs/.replies")
 """Where the project's journals of what providers were paid are registered, one file a journal."""
 GAME_JOBS = Path("results/batch_jobs")

@@ -16,7 +16,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from r2v.config.engines import POOLING_FLAGS, VLLM_FLAGS, VLLM_VERSION
+from r2v.config.engines import CHAT_FLAGS, POOLING_FLAGS, VLLM_FLAGS, VLLM_VERSION
 from r2v.errors import EnvironmentFault
 from r2v.llm.providers.keys import ENGINE_KEY_ENV as ENGINE_KEY_ENV
 
@@ -44,6 +44,10 @@ class EngineModel:
     max_model_len: int
     lora_rank: int
     gpu_memory: float | None
+    chat: str | None = None
+    """The name under which it answers chat completions, as a teacher; None: it serves a policy of ours by token ids."""
+    gpus: int = 1
+    """GPUs that one server is spread over."""
     pooling: bool = False
     """It hands back hidden states and generates nothing: what verifiers are served by."""
 
@@ -82,20 +86,26 @@ def installed_version(home: Path) -> tuple[str, str] | None:
 def command_line(model: EngineModel, *, host: str, port: int) -> list[str]:
     """The server's command line after `python`. No key stands on it: every user of a machine can read it."""
     words = ["-m", _MODULE, "--host", host, "--port", str(port)]
-    words += ["--model", model.path, "--served-model-name", BASE_NAME, "--dtype", model.dtype]
-    words += ["--max-model-len", str(model.max_model_len)]
+    words += ["--model", model.path, "--served-model-name", model.chat or BASE_NAME, "--dtype", model.dtype]
+    if model.max_model_len:
+        words += ["--max-model-len", str(model.max_model_len)]
+    words += ["--disable-uvicorn-access-log", "--middleware", "r2v_require_key.RequireKey"]
+    if model.chat is not None:
+        words += [f"--tensor-parallel-size={model.gpus}"] if model.gpus > 1 else []
+        return [*words, *_memory_words(model), *CHAT_FLAGS]
     words += ["--max-lora-rank", str(next((rank for rank in _RANKS if rank >= model.lora_rank), model.lora_rank))]
     words += ["--max-loras", str(_ADAPTERS_AT_ONCE), "--max-cpu-loras", str(_ADAPTERS_KEPT)]
-    words += ["--disable-uvicorn-access-log", "--middleware", "r2v_require_key.RequireKey"]
     if not model.pooling:
         words += ["--logits-processors", "r2v_keyed:Keyed", "--max-logprobs", "2"]
+    return [*words, *_memory_words(model), *(POOLING_FLAGS if model.pooling else VLLM_FLAGS)]
+
+
+def _memory_words(model: EngineModel) -> list[str]:
     if model.gpu_memory is not None:
-        words += [f"--gpu-memory-utilization={model.gpu_memory}"]
-    else:
-        words += ["--enforce-eager"]
-        if "VLLM_CPU_KVCACHE_SPACE" not in os.environ:
-            words += [f"--kv-cache-memory-bytes={_CPU_CACHE_BYTES}"]
-    return [*words, *(POOLING_FLAGS if model.pooling else VLLM_FLAGS)]
+        return [f"--gpu-memory-utilization={model.gpu_memory}"]
+    if "VLLM_CPU_KVCACHE_SPACE" in os.environ:
+        return ["--enforce-eager"]
+    return ["--enforce-eager", f"--kv-cache-memory-bytes={_CPU_CACHE_BYTES}"]
 
 
 def environment(key: str, plugins: Path, gpu: str | None = None) -> dict[str, str]:

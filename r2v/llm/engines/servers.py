@@ -95,8 +95,8 @@ class _OneAtATime:
 class OwnServer:
     """A server that this process starts, on one GPU (`gpu`, as CUDA_VISIBLE_DEVICES names it) or on the CPU."""
 
-    def __init__(self, python: Path, model: EngineModel, gpu: str | None = None) -> None:
-        self.python, self.model, self.gpu = python, model, gpu
+    def __init__(self, python: Path, model: EngineModel, gpu: str | None = None, *, host: str = "127.0.0.1") -> None:
+        self.python, self.model, self.gpu, self.host = python, model, gpu, host
         self.url, self.key, self.lives = "", secrets.token_urlsafe(32), 0
         self._process: subprocess.Popen[bytes] | None = None
         self._scratch: Path | None = None
@@ -169,7 +169,7 @@ class OwnServer:
         self.stop()
         self._scratch = make_own_temporary("r2v-engine-")
         install_plugins(self._scratch)
-        words = command_line(self.model, host="127.0.0.1", port=port)
+        words = command_line(self.model, host=self.host, port=port)
         launcher = Path(__file__).with_name("launcher.py")
         with (self._scratch / "log").open("wb") as log:
             self._process = subprocess.Popen(

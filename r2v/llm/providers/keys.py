@@ -18,12 +18,12 @@ from contextlib import contextmanager
 from typing import TypeVar
 from urllib.parse import urlsplit
 
+from r2v.config.engines import ENGINE_KEY_ENV as ENGINE_KEY_ENV
 from r2v.errors import EnvironmentFault, UsageError
 from r2v.llm.providers.registry.table import OwnKey, own_keys
 from r2v.log import logger
 
 OPTION = "--allow-env"
-ENGINE_KEY_ENV = "R2V_ENGINE_KEY"
 """The variable with the key of a serving engine that somebody else started (`policy.engine`)."""
 _SUFFIX = "_API_KEY"
 Client = TypeVar("Client")

@@ -54,8 +54,8 @@ class OpenAI:
 
     base_url: the endpoint's root, such as http://localhost:8000/v1; None: OPENAI_BASE_URL, or OpenAI itself.
     api_key_env: the environment variable that holds the key; None: OPENAI_API_KEY. timeout: seconds of one call.
-    keyless: it only makes bodies, and calls nobody. Raises UsageError where no key is set, or the variable
-    may not be sent as one.
+    keyless: it only makes bodies, and calls nobody. key: of a server of R2V's own, in place of a variable. Raises
+    UsageError where no key is set, or the variable may not be sent as one.
     """
 
     name = "openai"
@@ -69,9 +69,11 @@ class OpenAI:
         api_key_env: str | None = None,
         timeout: float = 600.0,
         keyless: bool = False,
+        key: str | None = None,
     ) -> None:
         variable = api_key_env or own_keys()["openai"].variable
-        self._key = "" if keyless else read_key(variable)
+        self._key = key or ("" if keyless else read_key(variable))
+        self._is_own = key is not None
         if not self._key and not keyless:
             anyhow = " (any text, if the endpoint asks for no key)" if base_url else ""
             raise UsageError(f"{variable} is not set in the environment{anyhow}")
@@ -196,7 +198,8 @@ class OpenAI:
                     http_client=openai.DefaultAsyncHttpxClient(follow_redirects=False),
                 )
             )
-            announce(self._variable, str(self._client.base_url), "openai")
+            if not self._is_own:
+                announce(self._variable, str(self._client.base_url), "openai")
         try:
             yield self._client
         except (openai.APIError, httpx2.HTTPError) as error:

@@ -1,0 +1,17 @@
+#!/bin/bash
+# What a teacher's server asks for (teacher.engine=job). Stages submit it by themselves; it ends when none asks.
+#SBATCH --job-name=teacher
+#SBATCH --partition=gpu
+#SBATCH --gres=gpu:a100:1
+#SBATCH --nodes=1
+#SBATCH --ntasks=1
+#SBATCH --cpus-per-task=8
+#SBATCH --mem=96G
+#SBATCH --time=24:00:00
+#SBATCH --output=logs/%x_%j.out
+#SBATCH --open-mode=append
+#SBATCH --signal=B:TERM@120
+
+cd "${SLURM_SUBMIT_DIR:-.}" && source scripts/slurm/env.sh ||
+    { echo "no scripts/slurm/env.sh in $PWD: cd to the checkout of R2V, then the same sbatch line" >&2; exit 2; }
+exec python -m r2v engine serve --teacher "$@"
