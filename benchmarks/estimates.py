@@ -81,7 +81,7 @@ def overrides(benchmark: str, provider: str, *, times: int, seed: int, prefix: s
     if benchmark == "desk":
         own = (
             f"verifier.label_sources=[corrupted] verifier.num_tasks={6 * times} candidates.num_tasks={3 * times} "
-            "training.num_epochs=4 training.lr=5e-3 training.bc.max_examples=400 preference.accept_tasks=4 "
+            "training.num_epochs=12 training.bc.max_examples=1200 preference.accept_tasks=4 "
             "evaluation.methods=[slm_only,llm_only,random_router,entropy_router,r2v]"
         )
     else:

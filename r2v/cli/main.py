@@ -69,6 +69,7 @@ def build_parser() -> argparse.ArgumentParser:
         interchange,
         pilot,
         plan,
+        prefetch,
         project,
         providers,
         results,
@@ -86,6 +87,7 @@ def build_parser() -> argparse.ArgumentParser:
     game.add_commands(commands)
     results.add_commands(commands)
     pilot.add_commands(commands)
+    prefetch.add_commands(commands)
     engine.add_commands(commands)
     environment.add_commands(commands)
     swebench.add_commands(commands)

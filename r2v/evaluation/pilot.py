@@ -29,7 +29,7 @@ class Play:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Alone:
+class WayOfPlaying:
     """What a way of playing came to over the tasks."""
 
     success: float
@@ -39,7 +39,7 @@ class Alone:
     """USD an episode."""
 
     @classmethod
-    def of(cls, plays: Mapping[str, Play]) -> Alone:
+    def of(cls, plays: Mapping[str, Play]) -> WayOfPlaying:
         """Over these tasks."""
         solved = sum(play.solved for play in plays.values())
         interval = wilson(solved, len(plays))
@@ -51,7 +51,7 @@ class Alone:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
+class PilotVerdict:
     """What to do, and why."""
 
     advice: Advice
@@ -63,14 +63,14 @@ class PilotFigures:
     """Two models on the same tasks."""
 
     num_tasks: int
-    small: Alone
-    large: Alone
+    small: WayOfPlaying
+    large: WayOfPlaying
     only_small: tuple[str, ...]
     """Tasks that the small model alone solves."""
     only_large: tuple[str, ...]
-    by_task: Alone
+    by_task: WayOfPlaying
     """The bound of routers that choose a model for each task."""
-    by_step: Alone | None
+    by_step: WayOfPlaying | None
     """The mark of routers that choose at each step; None where branches are not played."""
     difference: PairedDifference
     """Success of the large model less that of the small one."""
@@ -93,12 +93,12 @@ class PilotFigures:
         pairs = {task: (small[task], large[task]) for task in tasks}
         return cls(
             num_tasks=len(tasks),
-            small=Alone.of({task: small[task] for task in tasks}),
-            large=Alone.of({task: large[task] for task in tasks}),
+            small=WayOfPlaying.of({task: small[task] for task in tasks}),
+            large=WayOfPlaying.of({task: large[task] for task in tasks}),
             only_small=tuple(task for task, (a, b) in pairs.items() if a.solved and not b.solved),
             only_large=tuple(task for task, (a, b) in pairs.items() if b.solved and not a.solved),
-            by_task=Alone.of({task: min(pair, key=_rank) for task, pair in pairs.items()}),
-            by_step=None if by_step is None else Alone.of({task: by_step[task] for task in tasks}),
+            by_task=WayOfPlaying.of({task: min(pair, key=_rank) for task, pair in pairs.items()}),
+            by_step=None if by_step is None else WayOfPlaying.of({task: by_step[task] for task in tasks}),
             difference=paired_difference(
                 [float(large[task].solved) for task in tasks], [float(small[task].solved) for task in tasks]
             ),
@@ -106,7 +106,7 @@ class PilotFigures:
         )
 
     @property
-    def best(self) -> Alone:
+    def best(self) -> WayOfPlaying:
         """The better of the bounds: more success, then fewer dollars."""
         bounds = [self.by_task] + ([self.by_step] if self.by_step is not None else [])
         return max(bounds, key=lambda one: (one.success, -one.usd))
@@ -117,11 +117,11 @@ class PilotFigures:
         found = self.difference.detectable
         return None if found is None else found * math.sqrt(self.num_tasks / num_tasks)
 
-    def verdict(self) -> Verdict:
+    def verdict(self) -> PilotVerdict:
         """The recommendation."""
         small, large, best = self.small, self.large, self.best
         if self.same_model:
-            return Verdict(
+            return PilotVerdict(
                 advice="small", text="no router can gain here: both are the same model, asked in the same way"
             )
         if not self.only_large and best.success <= small.success:
@@ -130,17 +130,17 @@ class PilotFigures:
                 "no router can gain here: the large model solves no task that the small one fails; play with the "
                 f"{cheaper} model alone"
             )
-            return Verdict(advice="small" if cheaper == "small" else "large", text=text)
+            return PilotVerdict(advice="small" if cheaper == "small" else "large", text=text)
         if large.usd <= small.usd and not self.only_small:
             text = "no router can gain here: the large model solves all that the small one does, for no more dollars"
-            return Verdict(advice="large", text=text)
+            return PilotVerdict(advice="large", text=text)
         saved = 1 - best.usd / large.usd if large.usd else 0.0
         if best.success <= large.success and saved < _LEAST_SAVED:
             text = (
                 f"routing cannot pay much: at best it keeps the large model's success for {1 - saved:.0%} of its "
                 "dollars; play with the large model alone"
             )
-            return Verdict(advice="large", text=text)
+            return PilotVerdict(advice="large", text=text)
         p_value = mcnemar(len(self.only_large), len(self.only_small))[1]
         gain = (
             f"at best a router solves {best.success:.0%} of the tasks for {best.usd / large.usd:.0%} of the large "
@@ -151,8 +151,8 @@ class PilotFigures:
                 f"unclear: {gain}, but {self.num_tasks} tasks do not show that the two models differ (p = "
                 f"{p_value:.2f}); play more (--num-tasks)"
             )
-            return Verdict(advice="unclear", text=text)
-        return Verdict(advice="route", text=f"routing can pay: {gain}")
+            return PilotVerdict(advice="unclear", text=text)
+        return PilotVerdict(advice="route", text=f"routing can pay: {gain}")
 
 
 def _rank(play: Play) -> tuple[bool, float]:

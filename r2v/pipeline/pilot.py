@@ -18,7 +18,7 @@ from r2v.config import Config
 from r2v.console import text_table
 from r2v.data.schema import from_dict
 from r2v.errors import R2VError
-from r2v.evaluation.pilot import Alone, PilotFigures
+from r2v.evaluation.pilot import PilotFigures, WayOfPlaying
 from r2v.llm.providers.spending.project import ProjectLedger
 from r2v.pipeline.graph import selection
 from r2v.pipeline.inputs import places_of, published
@@ -33,7 +33,7 @@ from r2v.pipeline.ready import require_cap
 from r2v.pipeline.rows import Job
 from r2v.pipeline.run import run_job
 from r2v.report.pilot_page import pilot_page
-from r2v.stages.pilot import FIGURES
+from r2v.stages.pilot import PILOT_FIGURES
 from r2v.storage.files import write_text
 
 PILOT = Job(
@@ -42,7 +42,7 @@ PILOT = Job(
     command=job("evaluate").command,
     stage="r2v.stages.pilot:STAGE",
     place="results/{prefix}pilot/{pipeline}",
-    outputs=(FIGURES, "episodes"),
+    outputs=(PILOT_FIGURES, "episodes"),
     task_counts=(("evaluation.pilot_tasks", "calibration"),),
 )
 
@@ -62,7 +62,7 @@ def pilot(config: Config, root: Path = Path()) -> ToldPilot:
     inputs = {} if config.policy.is_api else {"preference": published(config, "preference", root)}
     require_cap(config, [PILOT], root)
     made = run_job(config, PILOT, inputs, root=root).artifact
-    told = json.loads(made.file(FIGURES).read_text())
+    told = json.loads(made.file(PILOT_FIGURES).read_text())
     figures, steps = from_dict(PilotFigures, told["figures"]), told["steps"]
     places = places_of(config, root)
     page = places.published(str(PILOT.place)).with_suffix(".html")
@@ -74,7 +74,7 @@ def pilot(config: Config, root: Path = Path()) -> ToldPilot:
 
 
 def _rows(config: Config, figures: PilotFigures, steps: dict[str, float]) -> list[tuple[str, ...]]:
-    def row(name: str, one: Alone, length: float | None, *, bound: bool = False) -> tuple[str, ...]:
+    def row(name: str, one: WayOfPlaying, length: float | None, *, bound: bool = False) -> tuple[str, ...]:
         low, high = one.interval
         interval = "" if bound else f"[{low:.2f}, {high:.2f}]"
         return name, f"{one.success:.3f}", interval, f"{1000 * one.usd:.3g}", f"{length:.1f}" if length else ""

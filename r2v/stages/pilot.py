@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from r2v.data.episode import Episode
     from r2v.evaluation.pilot import Play
 
-FIGURES = "pilot.json"
+PILOT_FIGURES = "pilot.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +94,7 @@ def run(cfg: PilotSettings, work: Work) -> None:
         ) from None
     steps = {name: sum(len(one.steps) for one in episodes) / len(episodes) for name, episodes in played.items()}
     told = {"figures": asdict(figures), "verdict": asdict(figures.verdict()), "steps": steps}
-    write_json(work.folder / FIGURES, told)
+    write_json(work.folder / PILOT_FIGURES, told)
     work.summary.update(num_tasks=figures.num_tasks, advice=figures.verdict().advice)
 
 

@@ -62,7 +62,7 @@ def base_sha256(name: str, revision: str | None = None, *, hash_weights: bool = 
     layers: list[dict[str, str]] = []
     seen: set[Path] = set()
     while True:
-        folder = model_folder(name, revision, key=key) if hash_weights else _folder_here(name, revision)
+        folder = model_folder(name, revision, key=key) if hash_weights else folder_here(name, revision)
         if folder is None:
             raise NotHashed(f"{NOT_HASHED}: {key}={name} is not on this machine; `r2v run` or the stage's job gets it")
         if folder.resolve() in seen:
@@ -85,7 +85,13 @@ def model_folder(name: str, revision: str | None = None, *, key: str = POLICY_MO
         return folder
     if Path(name).expanduser().is_absolute() or name.startswith((".", "~")):
         raise InputError(f"{key}={name}: no such directory; name tiny, toy, a directory, or a hub model")
-    return _folder_here(name, revision) or _downloaded(name, revision, key)
+    return folder_here(name, revision) or _downloaded(name, revision, key)
+
+
+def is_here(name: str, revision: str | None = None) -> bool:
+    """Whether a model is on this machine, with all its weights where it is the hub's."""
+    path = Path(name).expanduser()
+    return path.is_dir() or (folder_here(name, revision) is not None)
 
 
 def record_base(folder: Path, name: str, sha256: str) -> None:
@@ -144,7 +150,7 @@ def pinned_commit(name: str, revision: str | None = None) -> str | None:
         return None
 
 
-def _folder_here(name: str, revision: str | None) -> Path | None:
+def folder_here(name: str, revision: str | None) -> Path | None:
     """The folder of a model if it is on this machine, with all its weights where it is the hub's."""
     if name in BUNDLED:
         return BUNDLED[name]

