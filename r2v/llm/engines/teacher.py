@@ -96,7 +96,7 @@ class ServedTeacher:
         """Close the connections; the server stays."""
         if self._found is not None:
             await self._found[1].close()
-        self._found = None
+        self._found, self._turn = None, asyncio.Lock()  # the next run has an event loop of its own
 
     async def _client(self) -> OpenAI:
         async with self._turn:
