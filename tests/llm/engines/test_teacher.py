@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -16,7 +17,8 @@ from r2v.cli.main import main
 from r2v.config import identity, load
 from r2v.data.registry import DataRegistry
 from r2v.errors import UsageError
-from r2v.llm.engines.teacher import ADDRESS, folder_of
+from r2v.llm.engines.teacher import ADDRESS, Address, ServedTeacher, folder_of
+from r2v.llm.providers.prices import rate_of
 from r2v.storage.weights import BUNDLED
 from tests import warm
 from tests.llm.engines.stand_in import stand_in
@@ -106,6 +108,28 @@ def test_a_job_serves_all_stages_and_another_takes_its_place(
         assert {one["model"] for one in usage} == {str(MODEL)} and folder.stat().st_mode & 0o077 == 0
     finally:
         first.kill()
+
+
+class Found:
+    """A server that is there."""
+
+    async def find(self) -> Address:
+        await asyncio.sleep(0.001)
+        return Address(url="http://127.0.0.1:9", key="k")
+
+    async def lost(self) -> None:
+        raise AssertionError("nobody has called it")
+
+
+def test_one_provider_serves_runs_of_several_event_loops() -> None:
+    teacher = ServedTeacher(rate_of("openai", "lab/model", 0.0, 0.0, base_url="http://localhost/v1"), Found())
+
+    async def run() -> None:
+        await asyncio.gather(*(teacher.ping() for _ in range(3)))
+        await teacher.close()
+
+    for _ in range(2):
+        asyncio.run(run())
 
 
 def test_an_engine_is_no_part_of_a_fingerprint_and_a_url_is_one_with_its_key() -> None:
