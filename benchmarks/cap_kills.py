@@ -1,0 +1,107 @@
+"""One cap over a stage, its helpers and their kills: what the emulator bills stays below it, and nothing is paid twice.
+
+    python -m benchmarks.cap_kills --folder /tmp/cap-kills --kills 20 --helpers 3
+
+Two API models on the desk. The features are made by a stage with so many helpers, under a cap that is reached several
+times and raised each time; one of the processes, drawn by a key, is killed by signal 9 and started again. Printed are
+the cap, what the emulator billed, what the journals say, and the calls that were in flight at a kill.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+from benchmarks.estimates import answer_of
+from r2v.emulator import Emulator, Lifecycle
+from r2v.emulator.ledger import Bill
+from r2v.llm.providers.prices import rate_of
+from r2v.llm.providers.spending.project import ProjectLedger
+from r2v.randomness import generator
+from r2v.wire.exchange import TokenCounts
+
+LARGE, SMALL = "gpt-5.2", "gpt-5-nano"
+
+
+def billed(one: Bill) -> float:
+    """USD of a direct call."""
+    fresh = one.tokens_in - one.cached_in
+    return rate_of(one.provider, one.model).usd(
+        TokenCounts(fresh=fresh, cached=one.cached_in, output=one.tokens_out), batch=False
+    )
+
+
+def words(cap: float, *, helper: bool) -> list[str]:
+    """The command of the stage, or of a helper."""
+    settings = (
+        f"prefix=caps teacher.provider=openai teacher.model_name={LARGE} teacher.max_tokens=64 teacher.mode=concurrent "
+        f"teacher.max_usd={cap} teacher.preflight=false policy.provider=openai policy.model_name={SMALL} "
+        "policy.api.max_tokens=64 router.rounds=0 router.num_tasks=80 router.num_calibration_tasks=40 "
+        "router.features=[progress,page,tool] rollout.max_conversations=4 rollout.episodes_per_block=2 "
+        "teacher.max_concurrent=4 teacher.max_conversations=4"
+    )
+    return ["generate_router_features", *(["--helper"] if helper else []), "--overrides", *settings.split()]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--kills", type=int, default=20, help="default: 20")
+    parser.add_argument("--helpers", type=int, default=3, help="default: 3")
+    parser.add_argument("--step", type=float, default=0.12, help="USD by which the cap is raised (default: 0.12)")
+    values = parser.parse_args()
+    values.folder.mkdir(parents=True)
+    os.chdir(values.folder)
+    draw, cap, kills, good, reached = generator("cap kills"), values.step, 0, True, 0
+
+    def bill(emulator: Emulator) -> float:
+        return sum(map(billed, emulator.ledger().bills))
+
+    with Emulator(answer=answer_of("desk", SMALL), lifecycle=Lifecycle(polls=1)) as emulator:  # type: ignore[arg-type]
+        environment = {**os.environ, "OPENAI_API_KEY": "sk-emulated-0123456789", "OPENAI_BASE_URL": emulator.openai_url}
+
+        def start(helper: bool) -> subprocess.Popen[bytes]:
+            with Path(f"log-{'helper' if helper else 'stage'}.txt").open("ab") as log:
+                command = [sys.executable, "-m", "r2v", *words(cap, helper=helper)]
+                return subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+
+        processes = [start(False), *(start(True) for _ in range(values.helpers))]
+        while (code := processes[0].poll()) != 0:
+            if code == 5:
+                reached, cap = reached + 1, round(cap + values.step, 6)
+            if code is not None and code not in (5, -signal.SIGKILL):
+                print(f"the stage ended with {code}: see log-stage.txt in {values.folder}")
+                return 1
+            good = good and bill(emulator) <= cap
+            if kills < values.kills and draw.random() < 0.5:
+                one = draw.randrange(len(processes))
+                if processes[one].poll() is None:
+                    processes[one].kill()
+                    processes[one].wait()
+                    kills += 1
+            for place, process in enumerate(processes):
+                if process.poll() is not None and (place == 0 or process.returncode != 0):
+                    processes[place] = start(place > 0)
+            time.sleep(4.0 + 2 * draw.random())
+        for process in processes:
+            process.wait()
+        bills, books = emulator.ledger().bills, ProjectLedger(Path())
+        views = [books.book(entry) for entry in books.entries()]
+        asked = Counter((one.model, one.turn[1:], one.body_sha256) for one in bills if one.turn)
+        again = sum(times - 1 for times in asked.values())
+        total, told = bill(emulator), sum(view.usd for view in views)
+        print(f"{kills} kills, cap reached {reached} times, last cap ${cap:.2f}")
+        print(f"billed ${total:.4f}, journals say ${told:.4f}; {len(bills)} calls, {again} asked again after a kill")
+        good = good and total <= told + 1e-6 <= cap + 2e-6
+    print("holds" if good else "DOES NOT HOLD")
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
