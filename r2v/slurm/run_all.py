@@ -20,7 +20,7 @@ from r2v.errors import LeaseConflict, UsageError, nearest
 from r2v.llm.providers import keys
 from r2v.log import logger
 from r2v.memory.profile_of_model import configured
-from r2v.pipeline.graph import as_configured
+from r2v.pipeline.graph import as_configured, untrained_line
 from r2v.pipeline.inputs import flat, place_of, places_of, require_sendable_keys
 from r2v.pipeline.jobs import JOBS
 from r2v.pipeline.plan.dry_run import warnings
@@ -81,6 +81,8 @@ def submit(
             report_of(loaded, [one.job for one in done], root)
         return 0
     if not dry_run:
+        for line in filter(None, map(untrained_line, configs)):
+            logger.info("%s", line)
         configs = [_at_commit(loaded) for loaded in configs]
     plans = [plan(loaded, start=start, without=without, root=root) for loaded in configs]
     if dry_run:

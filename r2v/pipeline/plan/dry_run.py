@@ -21,7 +21,7 @@ from r2v.console import duration, text_table
 from r2v.errors import R2VError
 from r2v.extensions import is_dotted
 from r2v.memory.seconds import ASSUMED, BANDWIDTH, UTILISATION
-from r2v.pipeline.graph import selection
+from r2v.pipeline.graph import selection, untrained_line
 from r2v.pipeline.jobs import job
 from r2v.pipeline.plan.case import Part
 from r2v.pipeline.plan.known import UNCOUNTED_FIGURE, Known, known_here, uncounted_line
@@ -229,10 +229,12 @@ def table(jobs: Sequence[PlannedWork], config: Config, known: Known) -> list[str
     told = [one.likely.usd for one in jobs if one.likely is not None]
     work = sum((one.work for one in jobs), Workload())
     rows.append(("all", *_count_cells(work), _dollars(sum(told)) if told else "", _dollars(_total_usd(jobs)), ""))
+    untrained = untrained_line(config)
     return [
         *text_table(rows, right=range(1, 10)).splitlines(),
         "",
         *time_table(jobs),
+        *([untrained] if untrained else []),
         *_basis(jobs, config, known),
         *time_basis(jobs),
     ]
