@@ -86,9 +86,17 @@ class Allotment:
         if self.entry is None:
             self.entry = replace(entry, allotted=self.usd)
             return self.entry
-        self.entry = replace(self.entry, allotted=self.usd)
+        self.entry = replace(self.entry, allotted=self._own_share(entry, committed))
         self._ledger.write(self.entry)
         return replace(entry, pool=self.entry.run)
+
+    def _own_share(self, joining: JournalEntry | None = None, committed: float = 0.0) -> float:
+        """What the first journal's entry holds: the allotment without what our other journals have committed, which
+        their own entries count, whether this process lives or not."""
+        assert self.entry is not None
+        new = None if joining is None else joining.run
+        pooled = [one for one in self._ledger.entries() if one.pool == self.entry.run and one.run != new]
+        return max(0.0, self.usd - committed - sum(map(self._ledger.committed, pooled)))
 
     def _caps(self) -> dict[str, float]:
         caps = {PURSE_CAP: self._purse_cap, PROJECT_CAP: self._ledger.cap}
@@ -141,7 +149,7 @@ class Allotment:
             self.usd = committed + max(usd, min(free, max(wish, usd + _SHARE * (free - usd))))
         else:
             self.usd = committed
-        self.entry = replace(self.entry, allotted=self.usd)
+        self.entry = replace(self.entry, allotted=self._own_share())
         self._ledger.write(self.entry)
         return refusal
 

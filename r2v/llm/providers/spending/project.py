@@ -64,7 +64,8 @@ class JournalEntry:
     allotted: float | None = None
     """USD that its writer may commit in all; None: nobody shares its caps, or it is closed."""
     pool: str | None = None
-    """The journal of the same process whose `allotted` holds for this one too; None: its own, if any."""
+    """The journal of the same process whose `allotted` has room for this one's further spending; None: its own, if
+    any."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,9 +209,6 @@ class ProjectLedger:
         if not entry.open:
             return entry.usd
         view = self.view(entry)
-        pool = None if entry.pool is None else self._entries.get(entry.pool)
-        if pool is not None and pool.open and (holding := self.view(pool)) is not None and holding.alive:
-            return 0.0  # within what the other one is allotted
         if view is None:
             return max(entry.usd, entry.allotted or 0.0)
         return max(view.committed, entry.allotted or 0.0) if view.alive else view.committed
