@@ -88,7 +88,7 @@ def main() -> int:
             for place, process in enumerate(processes):
                 if process.poll() is not None and (place == 0 or process.returncode != 0):
                     processes[place] = start(place > 0)
-            time.sleep(4.0 + 2 * draw.random())
+            time.sleep(2.0 + draw.random())
         for process in processes:
             process.wait()
         bills, books = emulator.ledger().bills, ProjectLedger(Path())

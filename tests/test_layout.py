@@ -182,6 +182,7 @@ MIXED = {
     "tests/slurm/test_drill_submit.py",
     "tests/slurm/test_drill_sweeps.py",
     "tests/slurm/test_drill_swebench.py",
+    "tests/slurm/test_drill_teacher.py",
     "tests/slurm/test_drill_webarena.py",
     "tests/sandbox/test_attacks.py",
     "tests/slurm/test_scripts.py",

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from r2v.config import Config, to_yaml
 from r2v.config.engines import JOB
-from r2v.errors import LeaseConflict, R2VError
+from r2v.errors import EnvironmentFault, LeaseConflict, R2VError
 from r2v.llm.engines.servers import healthy
 from r2v.llm.engines.teacher import folder_of, read_address
 from r2v.log import logger
@@ -90,10 +90,10 @@ class TeacherJob:
         ]
 
     def _script(self, folder: Path) -> str:
-        from r2v.slurm.submit import environment_lines
-
         words = ["-m", "r2v", "engine", "serve", "--teacher", "--config", str(folder / "config.yaml")]
-        lines = [*environment_lines(self.root), "set -euo pipefail", "export HF_HUB_OFFLINE=${HF_HUB_OFFLINE:-1}"]
+        environment = SCRIPTS / "env.sh"
+        lines = [f"source {environment} || exit {EnvironmentFault.exit_code}"]
+        lines += ["set -euo pipefail", "export HF_HUB_OFFLINE=${HF_HUB_OFFLINE:-1}"]
         return "\n".join(["#!/bin/bash", *lines, f"exec {shlex.join([sys.executable, *words])}", ""])
 
 
