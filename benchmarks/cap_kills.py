@@ -54,7 +54,7 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--kills", type=int, default=20, help="default: 20")
     parser.add_argument("--helpers", type=int, default=3, help="default: 3")
-    parser.add_argument("--step", type=float, default=0.12, help="USD by which the cap is raised (default: 0.12)")
+    parser.add_argument("--step", type=float, default=0.04, help="USD by which the cap is raised (default: 0.04)")
     values = parser.parse_args()
     values.folder.mkdir(parents=True)
     os.chdir(values.folder)
@@ -79,7 +79,7 @@ def main() -> int:
                 print(f"the stage ended with {code}: see log-stage.txt in {values.folder}")
                 return 1
             good = good and bill(emulator) <= cap
-            if kills < values.kills and draw.random() < 0.5:
+            if kills < values.kills and draw.random() < 0.9:
                 one = draw.randrange(len(processes))
                 if processes[one].poll() is None:
                     processes[one].kill()
