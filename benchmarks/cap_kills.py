@@ -63,7 +63,7 @@ def main() -> int:
     def bill(emulator: Emulator) -> float:
         return sum(map(billed, emulator.ledger().bills))
 
-    with Emulator(answer=answer_of("desk", SMALL), lifecycle=Lifecycle(polls=1)) as emulator:  # type: ignore[arg-type]
+    with Emulator(answer=answer_of("desk", SMALL), lifecycle=Lifecycle(polls=1)) as emulator:
         environment = {**os.environ, "OPENAI_API_KEY": "sk-emulated-0123456789", "OPENAI_BASE_URL": emulator.openai_url}
 
         def start(helper: bool) -> subprocess.Popen[bytes]:

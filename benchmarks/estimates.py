@@ -20,6 +20,7 @@ from r2v.cli.main import main as r2v
 from r2v.config import Config, load
 from r2v.console import text_table
 from r2v.emulator import EmulatedRequest, Emulator, Lifecycle
+from r2v.emulator.answers import Answer
 from r2v.envs.base import Demonstrated, load_benchmark
 from r2v.llm.types import Request
 from r2v.pipeline.graph import selection
@@ -37,7 +38,7 @@ SLIPS, STUCK = 0.15, 0.97
 _CENT = 0.01
 
 
-def answer_of(benchmark: str, small: str) -> object:
+def answer_of(benchmark: str, small: str) -> Answer:
     """The emulated models of a benchmark: its expert, which the small one leaves now and then."""
     made = load_benchmark(benchmark, {})
     assert isinstance(made, Demonstrated)
@@ -140,7 +141,7 @@ def main() -> int:
         folder.mkdir(parents=True)
         os.chdir(folder)
         answer = answer_of(benchmark, MODELS[provider][1])
-        with Emulator(answer=answer, lifecycle=Lifecycle(polls=1)) as emulator:  # type: ignore[arg-type]
+        with Emulator(answer=answer, lifecycle=Lifecycle(polls=1)) as emulator:
             os.environ.update(
                 OPENAI_API_KEY="sk-emulated-0123456789",
                 ANTHROPIC_API_KEY="sk-ant-emulated-0123456789",

@@ -46,6 +46,10 @@ WAVE_PATIENCE = 1.0
 _REMEMBERED: dict[str, Memo] = {}
 
 
+_JOINT: dict[Path, JointBudget] = {}
+"""By the folder of an artifact's journals: teacher, small model and judge of one stage share one budget."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Purse:
     """Who pays a provider: the folder of the journals that share `teacher.max_usd`, in the checkout at `root` whose
@@ -63,7 +67,10 @@ class Purse:
     @classmethod
     def of(cls, work: Work) -> Purse:
         """The purse of an artifact in the making."""
-        return cls(folder=work.folder / JOURNAL, root=work.root, anew=work.anew)
+        folder = work.folder / JOURNAL
+        return cls(
+            folder=folder, root=work.root, anew=work.anew, joint=_JOINT.setdefault(folder.resolve(), JointBudget())
+        )
 
 
 _UNNAMED = Purse(folder=REPLIES / "unnamed")

@@ -9,9 +9,11 @@ Any number of stages, of any chain of the checkout, share one server of a model;
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shlex
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -33,7 +35,9 @@ from r2v.storage.paths import LOGS, SCRIPTS
 
 TEACHER_SCRIPT = "teacher.sh"
 TEACHER_MARK = "r2v-teacher"
-"""What it is known by in the queue."""
+"""Its mark in the queue."""
+_MOST, _WITHIN = 6, 3600.0
+"""Submissions within so many seconds, at most: a server that cannot start would be submitted every minute."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +73,8 @@ class TeacherJob:
                 rows = [row for row in client.queue() if comment in row.comment.split()]
                 if any(row.state in ("PENDING", "RUNNING", "CONFIGURING", "COMPLETING") for row in rows):
                     return
+                if not self._may_submit(folder):
+                    return
                 write_text(folder / "config.yaml", to_yaml(self.config))
                 id_ = client.sbatch(self._arguments(comment), self._script(folder))
         except LeaseConflict:
@@ -77,6 +83,19 @@ class TeacherJob:
             logger.warning("r2v job: the teacher's job was not submitted: %s", error)
             return
         logger.info("r2v job: the teacher's server was submitted as job %s", id_)
+
+    def _may_submit(self, folder: Path) -> bool:
+        """Note a submission; False where so many were lost lately that another would be too."""
+        path, now = folder / "submitted.json", time.time()
+        try:
+            times = [float(one) for one in json.loads(path.read_text()) if now - float(one) < _WITHIN]
+        except (OSError, ValueError, TypeError):
+            times = []
+        if len(times) >= _MOST:
+            logger.warning("r2v job: %d jobs of the teacher ended within an hour; see logs/teacher_*.out", len(times))
+            return False
+        write_text(path, json.dumps([*times, now]) + "\n")
+        return True
 
     def _arguments(self, comment: str) -> list[str]:
         asked = headers.read(self.root / SCRIPTS / TEACHER_SCRIPT)

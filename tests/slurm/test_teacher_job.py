@@ -42,6 +42,17 @@ def test_any_number_of_stages_submit_one_server_and_another_where_it_is_gone(scr
     assert len(queued(scripted)) == 1, "lost, and submitted again"
 
 
+def test_one_that_cannot_start_is_not_submitted_for_ever(scripted: Faked, caplog: pytest.LogCaptureFixture) -> None:
+    job = teacher_job(["collect", *SERVED], scripted.root)
+    assert job is not None
+    for _ in range(8):
+        job.look()
+        (scripted.folder / "jobs.json").write_text("[]")
+    assert (
+        caplog.text.count("was submitted as job") == 6 and "6 jobs of the teacher ended within an hour" in caplog.text
+    )
+
+
 def test_a_stage_that_asks_no_teacher_or_a_providers_has_none(scripted: Faked) -> None:
     assert teacher_job(["train_policy", "--stage", "bc", *SERVED], scripted.root) is None
     assert teacher_job(["collect"], scripted.root) is None

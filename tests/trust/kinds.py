@@ -852,6 +852,13 @@ OTHER_FILES = (
         damage="ignored",
     ),
     FileKind(
+        name="submissions of a teacher's job",
+        paths=("outputs/.engines/*/submitted.json",),
+        form="json",
+        writers=("slurm.teacher_job:TeacherJob._may_submit",),
+        damage="ignored",
+    ),
+    FileKind(
         name="hours of a teacher's job",
         paths=("outputs/.engines/*/usage/*.json",),
         form="json",
@@ -988,6 +995,7 @@ ELSEWHERE = {
     "address of a teacher's server",
     "configuration of a teacher's job",
     "hours of a teacher's job",
+    "submissions of a teacher's job",
     "pilot figures",
     "pilot episodes",
     "pilot page",

@@ -478,6 +478,7 @@ TRIED_ELSEWHERE = {
     "pilot figures": "tests/pipeline/test_pilot.py",
     "address of a teacher's server": "written anew every few seconds; tests/llm/engines/test_teacher.py",
     "configuration of a teacher's job": "written by whoever submits it; tests/slurm/test_teacher_job.py",
+    "submissions of a teacher's job": "damaged, it counts none; tests/slurm/test_teacher_job.py",
     "hours of a teacher's job": "a file that cannot be read is left out; tests/llm/engines/test_teacher.py",
     "pilot page": "read by people alone",
     "pilot episodes": "content of an artifact: hashed like all of it, tests/storage/test_integrity.py",

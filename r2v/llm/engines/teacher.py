@@ -13,6 +13,7 @@ import json
 import os
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -36,6 +37,8 @@ from r2v.storage.record import wait
 ADDRESS, ASKED = "address.json", "asked"
 """In the folder of a job's server: where it is, and when it was last asked."""
 _EVERY = 2.0
+_TOUCH_EVERY = 10.0
+"""Seconds; the job ends after many times as long without a touch."""
 _TOLD_AS = "teacher's server"
 _MEMORY = 0.5
 """Of each GPU, beside the policy that plays on it."""
@@ -62,6 +65,10 @@ class Place(Protocol):
         """A connection to it failed."""
         ...
 
+    def asked(self) -> None:
+        """It is being asked."""
+        ...
+
 
 class ServedTeacher:
     """A `Provider` whose server is looked for."""
@@ -81,6 +88,7 @@ class ServedTeacher:
     async def call(self, request: ProviderRequest) -> CallResult:
         """Send it now, once."""
         client = await self._client()
+        self._place.asked()
         try:
             return await client.call(request)
         except ProviderFault as fault:
@@ -127,6 +135,9 @@ class BesideStage:
     async def lost(self) -> None:
         await self._server.recover(self._server.lives)
 
+    def asked(self) -> None:
+        pass
+
 
 class OfJob:
     """The server of a Slurm job, which writes its address into a folder of the checkout. The runner of the stage's own
@@ -134,18 +145,19 @@ class OfJob:
 
     def __init__(self, folder: Path, patience: float) -> None:
         self._folder, self._patience = folder, patience
+        self._told = 0.0
 
     async def find(self) -> Address:
         until = time.time() + self._patience
         told = False
         while True:
-            self._ask()
+            self.asked()
             found = read_address(self._folder)
             if found is not None and await healthy(found.url):
                 if told:
                     wait(_TOLD_AS, None)
                 return found
-            if not os.environ.get("SLURM_JOB_ID") and found is None:
+            if not os.environ.get("SLURM_JOB_ID"):
                 raise UsageError(
                     "teacher.engine=job: no server of a Slurm job is there, and this is no Slurm job, which would have "
                     "one submitted; use run_all or sbatch, or teacher.engine=vllm"
@@ -162,11 +174,17 @@ class OfJob:
             await asyncio.sleep(_EVERY)
 
     async def lost(self) -> None:
-        self._ask()
+        self.asked()
 
-    def _ask(self) -> None:
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        (self._folder / ASKED).touch()
+    def asked(self) -> None:
+        """Touch the file by which the job knows that it is needed, at most every few seconds; a disk that refuses stops
+        no question."""
+        if time.time() - self._told < _TOUCH_EVERY:
+            return
+        self._told = time.time()
+        with suppress(OSError):
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            (self._folder / ASKED).touch()
 
 
 def read_address(folder: Path) -> Address | None:
