@@ -66,7 +66,7 @@ def act(arguments: argparse.Namespace) -> int:
 
 
 def _engine_lines(root: Path) -> Iterator[str]:
-    """What jobs that serve a teacher have used, a line for each model."""
+    """GPU-hours and dollars of the jobs that served a teacher, a line for each model."""
     used: dict[str, tuple[float, float]] = {}
     for path in sorted((root / ENGINES).glob("*/usage/*.json")):
         try:

@@ -34,7 +34,7 @@ SELF_HOSTED = "http://localhost"
 """Stands for every endpoint on a machine of one's own, where the machine must not count."""
 
 API_PROVIDERS = PROVIDER_NAMES[1:]
-"""What `policy.provider` may name beside local."""
+"""Names that `policy.provider` takes beside local."""
 
 BUNDLED_NAMES = ("tiny", "toy")
 """Models that come with R2V, by their names in `policy.model_name`."""

@@ -30,7 +30,7 @@ class Play:
 
 @dataclass(frozen=True, kw_only=True)
 class WayOfPlaying:
-    """What a way of playing came to over the tasks."""
+    """Success and dollars of one way of playing over the tasks."""
 
     success: float
     interval: tuple[float, float]
@@ -52,7 +52,7 @@ class WayOfPlaying:
 
 @dataclass(frozen=True, kw_only=True)
 class PilotVerdict:
-    """What to do, and why."""
+    """The recommendation and its reason."""
 
     advice: Advice
     text: str

@@ -180,7 +180,7 @@ TRAIN_HIERARCHICAL = Command(
 
 
 def trains_policy(config: Config) -> bool:
-    """Whether the small model is trained here; what an API answers with is not."""
+    """True if the small model is trained here and not asked through an API."""
     return not config.policy.is_api
 
 

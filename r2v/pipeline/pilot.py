@@ -49,7 +49,7 @@ PILOT = Job(
 
 @dataclass(frozen=True, kw_only=True)
 class ToldPilot:
-    """What a pilot says."""
+    """Figures, printed lines and page of a pilot."""
 
     figures: PilotFigures
     lines: tuple[str, ...]
@@ -109,7 +109,7 @@ def _named(tasks: Sequence[str]) -> str:
 
 
 def _costs(config: Config, root: Path, folder: Path) -> list[str]:
-    """What the pilot and the full run cost."""
+    """The pilot's bill and the price of the full run."""
     if not config.asks_provider:
         return ["nothing was paid: the benchmark's own expert answered"]
     ledger = ProjectLedger(root)
@@ -134,7 +134,7 @@ def full_run(config: Config, root: Path) -> list[PlannedWork]:
 
 
 def describe(config: Config, root: Path = Path()) -> str:
-    """What the pilot would ask, at most, in a line."""
+    """Episodes, requests and price of the pilot at most, in a line."""
     known = known_here(config, root)
     work = planned_pilot(config, known).total
     usd = dollars(work, config)

@@ -68,7 +68,7 @@ def require_cap(config: Config, rows: Sequence[Job], root: Path) -> None:
 
 
 def _bound(config: Config, rows: Sequence[Job], root: Path) -> tuple[str, float]:
-    """What these jobs are likely to cost and cost at most, in words; and a cap."""
+    """Likely and greatest cost of these jobs, in words, and a cap to suggest."""
     try:
         jobs = planned_jobs(config, known_here(config, root), {row.name: Allotted() for row in rows}, root)
     except (R2VError, OSError, ValueError):

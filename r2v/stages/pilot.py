@@ -30,7 +30,7 @@ PILOT_FIGURES = "pilot.json"
 
 @dataclass(frozen=True, kw_only=True)
 class PilotSettings:
-    """What a pilot depends on."""
+    """Settings of a pilot."""
 
     env: c.EnvConfig
     teacher: c.TeacherConfig
@@ -62,7 +62,7 @@ class PilotSettings:
 
     @property
     def same_model(self) -> bool:
-        """Whether both models are one, asked in one way."""
+        """True if both models are one, asked in one way."""
         if not self.policy.is_api:
             return False
         return bool(c.identity(self.policy.as_endpoint(self.teacher)) == c.identity(self.teacher))

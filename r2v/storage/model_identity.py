@@ -89,7 +89,7 @@ def model_folder(name: str, revision: str | None = None, *, key: str = POLICY_MO
 
 
 def is_here(name: str, revision: str | None = None) -> bool:
-    """Whether a model is on this machine, with all its weights where it is the hub's."""
+    """True if a model is on this machine, with all its weights where it is the hub's."""
     path = Path(name).expanduser()
     return path.is_dir() or (folder_here(name, revision) is not None)
 

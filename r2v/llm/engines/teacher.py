@@ -55,7 +55,7 @@ class Address:
 
 
 class Place(Protocol):
-    """Where a server is to be found."""
+    """A source of a server's address."""
 
     async def find(self) -> Address:
         """Its address, once it answers. Raises EnvironmentFault where it cannot be had."""
@@ -188,7 +188,7 @@ class OfJob:
 
 
 def read_address(folder: Path) -> Address | None:
-    """What a job's server has written last; None where there is none."""
+    """The address that a job's server wrote last; None if there is none."""
     try:
         values = json.loads((folder / ADDRESS).read_text())
         return Address(url=str(values["url"]), key=str(values["key"]))
@@ -202,7 +202,7 @@ def folder_of(teacher: TeacherConfig, root: Path) -> Path:
 
 
 def teacher_model(teacher: TeacherConfig, *, gpus: int, memory: float) -> EngineModel:
-    """What a server of the teacher serves, on so many GPUs (0: on the CPU). Raises as `model_folder` does."""
+    """Launch settings of a teacher's server on so many GPUs (0: on the CPU). Raises as `model_folder` does."""
     return EngineModel(
         path=str(model_folder(teacher.model_name).resolve()),
         dtype="auto",

@@ -14,7 +14,7 @@ from r2v.wire.exchange import TokenCounts
 
 
 def dollars(work: Workload, config: Config) -> float | None:
-    """What a stage's work costs in USD; None where a model has no price, nan where the work is not counted."""
+    """Dollars of a stage's work; None where a model has no price, nan where the work is not counted."""
     total = 0.0
     for asked, requests, tokens_in, tokens_out in _billed(work, config):
         rate = _rate(asked)
