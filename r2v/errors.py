@@ -21,7 +21,8 @@ import difflib
 import errno
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import ClassVar, Literal, cast, get_args
 
 FailureKind = Literal[
@@ -257,6 +258,18 @@ def _of_system(error: OSError) -> R2VError:
     if error.errno in NOT_USABLE:
         return InputError(f"{' and '.join(names) or 'a file'}: {reason}; name another, or mend it")
     return EnvironmentFault(f"{f'{names[0]}: ' if names else ''}{reason}; mend it and run the same command again")
+
+
+@contextmanager
+def needing(extra: str) -> Iterator[None]:
+    """Turn the missing module of an import into an EnvironmentFault that names the extra which installs it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise EnvironmentFault(
+            f"the package {error.name} is not installed, which this command needs: pip install 'r2v[{extra}]' (in a "
+            f"checkout: pip install -e '.[{extra}]')"
+        ) from None
 
 
 def nearest(word: str, allowed: Iterable[str]) -> str:

@@ -73,6 +73,7 @@ def build_parser() -> argparse.ArgumentParser:
         project,
         providers,
         results,
+        serve,
         swebench,
         webarena,
     )
@@ -88,6 +89,7 @@ def build_parser() -> argparse.ArgumentParser:
     results.add_commands(commands)
     pilot.add_commands(commands)
     prefetch.add_commands(commands)
+    serve.add_commands(commands)
     engine.add_commands(commands)
     environment.add_commands(commands)
     swebench.add_commands(commands)

@@ -39,6 +39,7 @@ from r2v.config.methods import METHODS, Method
 from r2v.config.models import PolicyConfig, TeacherConfig, endpoint_identity
 from r2v.config.profiles import AUTO, PROFILE_NAMES, values_of
 from r2v.config.renamed_keys import current_assignment, warn_of_former_models
+from r2v.config.serving import ServeConfig
 from r2v.config.sources import (
     YAMLFile,
     file_tree,
@@ -117,6 +118,7 @@ __all__ = [
     "RolloutConfig",
     "RouterConfig",
     "RunConfig",
+    "ServeConfig",
     "Source",
     "TASK_PROBLEMS",
     "TaskSelection",
@@ -175,6 +177,7 @@ class Config:
     hierarchical: HierarchicalConfig = field(default_factory=HierarchicalConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)
+    serve: ServeConfig = field(default_factory=ServeConfig, metadata=RUNTIME)
 
     def __post_init__(self) -> None:
         check_fields("", self)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from r2v.wire.message import mapping
+from r2v.wire.sse import write_event
 
 ErrorKind = Literal["retry", "refused", "filtered", "overflow", "account"]
 """retry: it may pass. refused: this request is refused, or nobody's is: who else is refused decides. filtered: the
@@ -132,3 +133,30 @@ def _retry_info(details: Sequence[Mapping[str, Any]]) -> float | None:
     """Seconds of Google's RetryInfo ("retryDelay": "13.4s")."""
     delays = [str(detail.get("retryDelay") or "").removesuffix("s") for detail in details]
     return next((float(delay) for delay in delays if delay.replace(".", "", 1).isdecimal()), None)
+
+
+_TYPES = {
+    400: "invalid_request_error", 401: "authentication_error", 402: "billing_error", 403: "permission_error",
+    404: "not_found_error", 413: "request_too_large", 429: "rate_limit_error", 503: "overloaded_error",
+    504: "timeout_error",
+}  # fmt: skip
+"""Anthropic's error types by status; others: api_error."""
+
+
+def write_error(wire: str, status: int, message: str, *, code: str | None = None) -> dict[str, Any]:
+    """Return the error body of a format (chat, responses or messages)."""
+    if wire == "messages":
+        return {"type": "error", "error": {"type": _TYPES.get(status, "api_error"), "message": message}}
+    kind = {402: "insufficient_quota"}.get(status, "invalid_request_error" if status < 500 else "server_error")
+    return {"error": {"message": message, "type": kind, "param": None, "code": code or kind}}
+
+
+def write_error_event(wire: str, message: str) -> bytes:
+    """Return the event by which a stream of a format says that it broke off; clients of all formats may retry."""
+    if wire == "messages":
+        return write_event(write_error(wire, 500, message), name="error")
+    if wire == "chat":
+        return write_event(write_error(wire, 500, message))
+    error = {"code": "server_error", "message": message}
+    failed = {"id": "resp_r2v_failed", "object": "response", "status": "failed", "error": error, "output": []}
+    return write_event({"type": "response.failed", "response": failed}, name="response.failed")

@@ -7,6 +7,7 @@ write_event({"type": "ping"}, name="ping")  # b'event: ping\\ndata: {"type":"pin
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -70,3 +71,26 @@ def write_event(data: Any, *, name: str = "") -> bytes:
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
     head = f"event: {name}\n" if name else ""
     return f"{head}data: {text}\n\n".encode(errors="replace")
+
+
+class EventSplitter:
+    """Split a stream into events without changing a byte: the events joined are the stream."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def add(self, chunk: bytes) -> list[bytes]:
+        """Return the events completed by this chunk, each with its terminating blank line."""
+        whole = self._rest + chunk
+        ends = [match.end() for match in _EMPTY_LINE.finditer(whole)]
+        starts = [0, *ends]
+        self._rest = whole[starts[-1] :]
+        return [whole[start:end] for start, end in zip(starts, ends, strict=False)]
+
+    def rest(self) -> bytes:
+        """Return and clear the bytes after the last completed event."""
+        rest, self._rest = self._rest, b""
+        return rest
+
+
+_EMPTY_LINE = re.compile(rb"\r?\n\r?\n")

@@ -17,6 +17,8 @@
     {"row": "dropped", "batch": ..., "why": ...}                           never to be created: its requests are free
     {"row": "call", "id": ..., "usd": ...}                                 a direct call may go out from now on
     {"row": "lost", "id": ..., "usd": ...}                                 it went out, and its answer never came
+    {"row": "forward", "id": ..., "usd": ..., "labels": [...]}             a client's request may be forwarded (`serve`)
+    {"row": "served", "id": ..., "usd": ...}                               its reply has ended, and was billed this much
 
 JSON Lines and not SQLite, whose locks fail on NFS: one process writes, and holds the folder's lease while it does.
 A torn last line is a row that was never written; whatever else is missing or altered, its witness notices

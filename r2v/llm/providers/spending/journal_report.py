@@ -23,7 +23,7 @@ from r2v.llm.providers.spending.journal_state import JournalBatch, JournalState
 from r2v.llm.providers.spending.journal_view import JOURNAL_LEASE
 from r2v.storage.lease import lease
 
-_PLACES = ("data/runs", "outputs/.artifacts", "results/batch_jobs")
+_PLACES = ("data/runs", "data/served", "outputs/.artifacts", "results/batch_jobs")
 _JOURNAL = "journal.jsonl"
 
 

@@ -84,6 +84,10 @@ class JournalState:
     """Of all answers with a usage."""
     cached_tokens: int = 0
     """Those of them that were read from the provider's prompt cache."""
+    labels: Counter[str] = field(default_factory=Counter)
+    """USD that forwarded requests have spent or hold reserved, by label: a key, a session, a day."""
+    labels_of: dict[str, list[str]] = field(default_factory=dict)
+    """Labels of the forwarded requests in flight."""
     counts: Counter[str] = field(default_factory=Counter)
     num_batches: int = 0
     """Batches begun."""
@@ -109,9 +113,18 @@ class JournalState:
                 self.calls[row["id"]] = row["usd"]
                 self.register(row["id"], row["sha256"])
             case "lost":
-                self.calls.pop(row["id"], None)
+                self._settle(row)
                 self.lost_usd += row["usd"]
                 self.counts["lost"] += 1
+            case "forward":
+                self.calls[row["id"]] = row["usd"]
+                self.labels_of[row["id"]] = row["labels"]
+                for label in row["labels"]:
+                    self.labels[label] += row["usd"]
+            case "served":
+                self._settle(row)
+                self.spent += row["usd"]
+                self.counts["answered"] += 1
             case "open":
                 pass
             case "claims":
@@ -122,6 +135,12 @@ class JournalState:
                 self.claims.difference_update(row["keys"])
             case _:
                 _advance(self, self.batches[row["batch"]], row)
+
+    def _settle(self, row: JournalRow) -> None:
+        """End a call or a forwarded request: the reservation makes way for the amount of the row."""
+        reserved = self.calls.pop(row["id"], 0.0)
+        for label in self.labels_of.pop(row["id"], ()):
+            self.labels[label] += row["usd"] - reserved
 
     def _apply_result(self, row: JournalRow, offset: int) -> None:
         conversation, turn, _ = row["id"].split("-")[1:]

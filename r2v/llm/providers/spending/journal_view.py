@@ -152,8 +152,12 @@ class JournalView:
                 self._claims.update(row["keys"])
             case "release":
                 self._claims.difference_update(row["keys"])
-            case "call":
+            case "call" | "forward":
                 self._calls[row["id"]] = row["usd"]
+            case "served":
+                self._calls.pop(row["id"], None)
+                self.spent += row["usd"]
+                self.answered += 1
             case "intent":
                 self._batches[row["batch"]] = _OpenBatch(usd=row["usd"])
             case "applied" | "dropped":

@@ -61,8 +61,7 @@ async def _book_lost_calls(tracker: SpendTracker) -> None:
     if not lost:
         return
     logger.warning(
-        "  %d direct calls were in flight when the last process ended; they may have been billed (at most $%.4f) and "
-        "are sent again",
+        "  %d direct calls were in flight when the last process ended; they may have been billed (at most $%.4f)",
         len(lost),
         sum(lost.values()),
     )

@@ -1,0 +1,45 @@
+"""Configuration of the server in front of agents. Nothing here changes a result."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from r2v.config.checks import RUNTIME
+from r2v.constraints import Line, Name, Positive, Range, check_fields
+
+
+def _runtime(default: Any) -> Any:
+    return field(default=default, metadata=RUNTIME)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeConfig:
+    """The server of `r2v serve` and `r2v record`. Its LLM is `teacher`, and `teacher.max_usd` caps everything that it
+    forwards."""
+
+    name: Name = _runtime("default")
+    """Name of the server: books, logs and recorded sessions are in data/served/<name>."""
+    host: Line = _runtime("127.0.0.1")
+    """Address to listen on."""
+    port: Annotated[int, Range(at_least=0, at_most=65_535)] = _runtime(8484)
+    """Port to listen on; 0: any free one."""
+    max_usd_per_key: Positive | None = _runtime(None)
+    """Hard cap in USD on what the clients of one key may spend; None: none."""
+    max_usd_per_session: Positive | None = _runtime(None)
+    """Hard cap in USD on one session; None: none."""
+    max_usd_per_day: Positive | None = _runtime(None)
+    """Hard cap in USD on one day, in UTC; None: none."""
+    max_body_mb: Annotated[int, Range(at_least=1, at_most=1024)] = _runtime(33)
+    """Largest request body in MB, after decompression."""
+    connect_seconds: Positive = _runtime(10.0)
+    """Longest wait for a connection to the LLM."""
+    first_byte_seconds: Positive = _runtime(600.0)
+    """Longest wait for the first byte of a reply."""
+    idle_seconds: Positive = _runtime(300.0)
+    """Longest silence within a reply. A reply as a whole has no limit."""
+    drain_seconds: Positive = _runtime(120.0)
+    """How long a reply whose client has left is read on, for its token usage. Without one it is booked as unknown."""
+
+    def __post_init__(self) -> None:
+        check_fields("serve", self)

@@ -1,0 +1,220 @@
+"""Routes of the server: the three formats, lists of models, sessions, metrics and health.
+
+Only these paths exist, compared after decoding and without any joining to the provider's address; everything else is
+404 and reaches nobody. HEAD is answered on any path without a key, because clients probe with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from r2v.errors import R2VError
+from r2v.log import logger
+from r2v.serve.body import RequestBody, Unreadable
+from r2v.serve.books import Books
+from r2v.serve.endpoints import COUNT_PATH, PATHS, Endpoint
+from r2v.serve.forwarding import ClientRequest, Forwarder, Message, Receive, Refused, Send
+from r2v.serve.headers import Headers, first, to_client, to_provider
+from r2v.serve.keys import ServerKeys
+from r2v.serve.metrics import Metrics
+from r2v.serve.sessions import Sessions
+from r2v.serve.upstream import BrokenOff, NotSent, Upstream
+from r2v.wire.errors import write_error
+from r2v.wire.stream_facts import WireName
+
+Scope = Message
+_OPEN_PATHS = ("/healthz", "/readyz")
+"""Paths that need no key: they tell whether the server runs, and nothing else."""
+_BODY_SECONDS = 120.0
+"""Time that a request's body may take to arrive."""
+
+
+class Server:
+    """The ASGI application."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        forwarder: Forwarder,
+        upstream: Upstream,
+        books: Books,
+        sessions: Sessions,
+        metrics: Metrics,
+        keys: ServerKeys,
+        *,
+        max_body: int,
+    ) -> None:
+        self._endpoint, self._forwarder, self._upstream = endpoint, forwarder, upstream
+        self._books, self._sessions, self._metrics = books, sessions, metrics
+        self._keys, self._max_body = keys, max_body
+        posts = [Route(path, _Ask(self._ask, wire), methods=["POST"]) for wire, path in PATHS.items()]
+        self._app = Starlette(
+            routes=[
+                *posts,
+                Route(COUNT_PATH, _Ask(self._count_tokens, "messages"), methods=["POST"]),
+                Route("/v1/responses", self._no_websocket, methods=["GET"]),
+                Route("/v1/models", self._models, methods=["GET"]),
+                Route("/v1/models/{name:path}", self._model, methods=["GET"]),
+                Route("/v1/sessions/{name:path}", self._session, methods=["GET"]),
+                Route("/metrics", self._metrics_page, methods=["GET"]),
+                Route("/healthz", _healthy, methods=["GET"]),
+                Route("/readyz", _healthy, methods=["GET"]),
+            ],
+            exception_handlers={Refused: self._refusal, HTTPException: self._no_such_path, R2VError: self._fault},
+        )
+        self._app.router.redirect_slashes = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            return
+        if scope["method"] == "HEAD":
+            await Response()(scope, receive, send)
+            return
+        scope["key_name"] = self._keys.name_of(scope["headers"])
+        refused = None
+        if scope["method"] == "OPTIONS":
+            refused = Refused(403, "browsers of other origins are not served")
+        elif scope["path"] not in _OPEN_PATHS and scope["key_name"] is None:
+            refused = Refused(401, "no key of this server; send one as x-api-key or Authorization: Bearer")
+        if refused is not None:
+            await self._refusal(Request(scope), refused)(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    def _refusal(self, request: Request, error: Exception) -> Response:
+        """Return the server's own answer, in the client's format."""
+        assert isinstance(error, Refused)
+        wire = next((wire for wire, path in PATHS.items() if request.scope["path"].startswith(path)), "chat")
+        self._metrics.add("r2v_requests_total", wire=wire, source="server", status=str(error.status))
+        headers = {} if error.retry else {"x-should-retry": "false"}
+        if error.status in (401, 408, 413, 426):
+            headers["connection"] = "close"  # the rest of a body, or of another protocol, may be on its way
+        body = write_error(wire, error.status, str(error), code=error.code)
+        return JSONResponse(body, error.status, headers)
+
+    def _no_such_path(self, request: Request, error: Exception) -> Response:
+        path = request.scope["path"]
+        return self._refusal(request, Refused(404, f"{request.method} {path:.100}: this server has no such path"))
+
+    def _fault(self, request: Request, error: Exception) -> Response:
+        logger.error("  %s", error)
+        return self._refusal(request, Refused(500, str(error)))
+
+    async def _ask(self, wire: WireName, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._forwarder.forward(await self._request(wire, scope, receive), receive, send)
+
+    async def _request(self, wire: WireName, scope: Scope, receive: Receive) -> ClientRequest:
+        """Read a request. Raises Refused."""
+        headers: Headers = list(scope["headers"])
+        raw = await self._body(headers, receive)
+        try:
+            body = RequestBody(raw, first(headers, "content-encoding"), longest=self._max_body)
+        except Unreadable as error:
+            raise Refused(400, str(error)) from None
+        return ClientRequest(
+            wire=wire,
+            query=scope["query_string"].decode("latin-1"),
+            headers=headers,
+            body=body,
+            key_name=scope["key_name"],
+        )
+
+    async def _body(self, headers: Headers, receive: Receive) -> bytes:
+        limit = self._max_body
+        too_long = Refused(413, f"the body has more than serve.max_body_mb={limit // 1_000_000}; this server refused it")
+        if int(first(headers, "content-length") or 0) > limit:
+            raise too_long
+        pieces, size = [], 0
+        try:
+            async with asyncio.timeout(_BODY_SECONDS):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise Refused(400, "the client left before its body was whole")
+                    size += len(message.get("body", b""))
+                    if size > limit:
+                        raise too_long
+                    pieces.append(message.get("body", b""))
+                    if not message.get("more_body"):
+                        return b"".join(pieces)
+        except TimeoutError:
+            raise Refused(408, f"the body did not arrive within {_BODY_SECONDS:g} s") from None
+
+    async def _count_tokens(self, wire: WireName, scope: Scope, receive: Receive, send: Send) -> None:
+        """Forward a count, which no provider bills."""
+        if "messages" not in self._endpoint.wires:
+            raise Refused(404, f"{self._endpoint.provider} counts no tokens")
+        request = await self._request(wire, scope, receive)
+        sent, _ = request.body.sent(model=self._forwarder.model_for(request.body))
+        headers = to_provider(request.headers, self._endpoint.key_headers)
+        try:
+            async with self._upstream.post(self._endpoint.url(COUNT_PATH, request.query), headers, sent) as response:
+                answer = b"".join([piece async for piece in self._upstream.pieces(response)])
+                length = (b"content-length", str(len(answer)).encode())
+                headers_back = [*to_client(response.raw_headers), length]
+                await send({"type": "http.response.start", "status": response.status, "headers": headers_back})
+                await send({"type": "http.response.body", "body": answer})
+        except (NotSent, BrokenOff) as error:
+            raise Refused(502, str(error), retry=True) from None
+
+    async def _no_websocket(self, request: Request) -> Response:
+        raise Refused(426, "responses are served over HTTP; POST the request")
+
+    async def _models(self, request: Request) -> Response:
+        data = [self._described(name) for name in self._forwarder.model_names]
+        ids = {"first_id": data[0]["id"], "last_id": data[-1]["id"], "has_more": False}
+        return JSONResponse({"object": "list", "data": data, **ids})
+
+    async def _model(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in self._forwarder.model_names:
+            raise Refused(404, f"no model {name:.100}; this server has {', '.join(self._forwarder.model_names)}")
+        return JSONResponse(self._described(name))
+
+    def _described(self, name: str) -> dict[str, Any]:
+        """Return a model in a form that both SDKs read."""
+        return {
+            "id": name,
+            "object": "model",
+            "type": "model",
+            "display_name": name,
+            "created": 0,
+            "created_at": "1970-01-01T00:00:00Z",
+            "owned_by": "r2v",
+        }
+
+    async def _session(self, request: Request) -> Response:
+        session = self._sessions.get(request.path_params["name"])
+        if session is None:
+            raise Refused(404, "no such session since the server's log begins")
+        usd = self._books.committed("session", session.name)
+        return JSONResponse(
+            {"session": session.name, "recognised_by": session.source, "turns": session.turns, "usd": round(usd, 6)}
+        )
+
+    async def _metrics_page(self, request: Request) -> Response:
+        return PlainTextResponse(self._metrics.text(), media_type="text/plain; version=0.0.4")
+
+
+async def _healthy(request: Request) -> Response:
+    return JSONResponse({"status": "ok"})
+
+
+class _Ask:
+    """A route's endpoint that speaks ASGI itself: streams pass without a layer between."""
+
+    def __init__(self, act: Callable[[WireName, Scope, Receive, Send], Awaitable[None]], wire: WireName) -> None:
+        self._act, self._wire = act, wire
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._act(self._wire, scope, receive, send)
+

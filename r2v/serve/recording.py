@@ -1,0 +1,69 @@
+"""Recorded sessions: the requests and replies of each session as they went over the wire.
+
+    data/served/<name>/sessions/<digest of the session's name>.jsonl.zst
+
+Each line is a frame of its own, so that a kill costs at most the last one. They hold prompts: the folder has mode 0700
+and the files 0600.
+"""
+
+from __future__ import annotations
+
+import base64
+import errno
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import zstandard
+
+from r2v.storage.compression import lines_of
+from r2v.storage.files import writing
+
+SESSIONS = "sessions"
+
+
+class Recorder:
+    """Writer of the recorded sessions below a server's folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / SESSIONS
+        self._packer = zstandard.ZstdCompressor(level=1)
+
+    def write(self, session: str, row: dict[str, Any], request: bytes, reply: bytes) -> None:
+        """Append a turn. request and reply: plain bodies. Raises EnvironmentFault if the disk refuses."""
+        line = json.dumps({**row, **_text("request", request), **_text("reply", reply)}, ensure_ascii=False).encode()
+        path = session_path(self._folder.parent, session)
+        with writing(path):
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            try:
+                frame, before = self._packer.compress(line + b"\n"), os.fstat(descriptor).st_size
+                if os.write(descriptor, frame) != len(frame):
+                    os.ftruncate(descriptor, before)  # half a frame would hide all that follow
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            finally:
+                os.close(descriptor)
+
+
+def session_path(folder: Path, session: str) -> Path:
+    """Return the file of a session; names come from clients and are no file names."""
+    return folder / SESSIONS / f"{hashlib.blake2b(session.encode(), digest_size=12).hexdigest()}.jsonl.zst"
+
+
+def recorded_turns(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the turns of a session's file, `request` and `reply` as bytes. Raises InputError if it is damaged."""
+    for line in lines_of(path):
+        row = json.loads(line)
+        for name in ("request", "reply"):
+            row[name] = row[name].encode() if name in row else base64.b64decode(row.pop(f"{name}_base64"))
+        yield row
+
+
+def _text(name: str, content: bytes) -> dict[str, str]:
+    try:
+        return {name: content.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(content).decode()}

@@ -1,0 +1,191 @@
+"""The server's process: opens its books, logs and connections, and listens until it is told to stop.
+
+    with listening(config, root) as place:           # in a thread of its own, as tests and `r2v record` have it
+        place.url, place.key
+
+uvicorn parses HTTP. What it lacks is added here: a limit on the headers of a request and on the time that they take.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from r2v.config import Config
+from r2v.errors import EnvironmentFault
+from r2v.log import logger
+from r2v.serve.app import Server
+from r2v.serve.books import Books
+from r2v.serve.endpoints import endpoint
+from r2v.serve.forwarding import Forwarder
+from r2v.serve.keys import server_keys
+from r2v.serve.metrics import Metrics
+from r2v.serve.recording import Recorder
+from r2v.serve.sessions import Sessions
+from r2v.serve.traffic import TrafficLog
+from r2v.serve.upstream import Upstream
+
+_HEADER_SECONDS = 15.0
+_LONGEST_HEADERS = 1 << 16
+_GRACE = 30
+"""Seconds that a stopping server waits for replies in flight."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listening:
+    """A server that listens."""
+
+    url: str
+    keys_file: Path | None
+    """The file with its keys; None: R2V_SERVE_KEY holds it."""
+    folder: Path
+    stop: Callable[[], None]
+
+
+@asynccontextmanager
+async def listening(config: Config, root: Path = Path(), *, record: bool) -> AsyncIterator[Listening]:
+    """Serve while the block runs. record: write the sessions' text. Raises UsageError, InputError, LeaseConflict, and
+    EnvironmentFault if the port is taken."""
+    settings = config.serve
+    folder = root / "data" / "served" / settings.name
+    llm = endpoint(config.teacher)
+    keys, keys_file = server_keys(folder)
+    async with AsyncExitStack() as stack:
+        rate = llm.rate(llm.model)
+        assert rate is not None, "endpoint() has looked for it"
+        books = await stack.enter_async_context(Books(folder, config, rate, root))
+        traffic, sessions, metrics = TrafficLog(folder), Sessions(), Metrics()
+        stack.callback(traffic.close)
+        for row in traffic.open():
+            sessions.restore(row["session"], row["by"], row["conversation"])
+        upstream = await stack.enter_async_context(Upstream(settings))
+        recorder = Recorder(folder) if record else None
+        forwarder = Forwarder(llm, settings, upstream, books, traffic, sessions, metrics, recorder)
+        max_body = settings.max_body_mb * 1_000_000
+        app = Server(llm, forwarder, upstream, books, sessions, metrics, keys, max_body=max_body)
+        bound = _bound(settings.host, settings.port)
+        stack.callback(bound.close)
+        server = _Server(
+            uvicorn.Config(
+                app,  # type: ignore[arg-type]
+                http=_Protocol,
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                date_header=False,
+                timeout_graceful_shutdown=_GRACE,
+                timeout_keep_alive=75,
+            )
+        )
+        serving = asyncio.create_task(server.serve([bound]))
+        host, port = bound.getsockname()[:2]
+
+        def stop() -> None:
+            server.should_exit = True
+
+        shown = f"[{host}]" if ":" in host else host
+        try:
+            yield Listening(url=f"http://{shown}:{port}", keys_file=keys_file, folder=folder, stop=stop)
+            stop()
+        finally:
+            stop()
+            await serving
+            for task in list(forwarder.in_flight):
+                task.cancel()
+            await asyncio.gather(*forwarder.in_flight, return_exceptions=True)
+
+
+async def serve_until_stopped(config: Config, root: Path = Path(), *, record: bool, ready: Callable[[Listening], None]) -> None:
+    """Serve until SIGINT or SIGTERM. ready: called when it listens."""
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    async with listening(config, root, record=record) as place:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stopped.set)
+        ready(place)
+        await stopped.wait()
+        logger.info("  stopping; up to %d s are waited for replies in flight", _GRACE)
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    """Bind the port before anything else is told to clients. Raises EnvironmentFault."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    bound = socket.socket(family)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind((host, port))
+    except (OSError, OverflowError) as error:
+        bound.close()
+        reason = getattr(error, "strerror", None) or error
+        raise EnvironmentFault(
+            f"serve.host={host} serve.port={port}: cannot be listened on ({reason}); name another port, or 0 for a free one"
+        ) from None
+    return bound
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server, which leaves signals to the command."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Any:
+        """Do nothing."""
+        yield
+
+
+class _Protocol(HttpToolsProtocol):
+    """One connection, whose request headers are limited in size and time."""
+
+    def connection_made(self, transport: Any) -> None:
+        """Begin to wait for the first request."""
+        super().connection_made(transport)
+        self._header_bytes, self._in_headers = 0, True
+        self._deadline = self.loop.call_later(_HEADER_SECONDS, self._too_slow)
+
+    def data_received(self, data: bytes) -> None:
+        """Count the bytes of headers."""
+        if self._in_headers:
+            self._header_bytes += len(data)
+            if self._header_bytes > _LONGEST_HEADERS and b"\r\n\r\n" not in data:
+                self._end(b"431 Request Header Fields Too Large")
+                return
+        super().data_received(data)
+
+    def on_message_begin(self) -> None:
+        """Begin to count the headers of a request."""
+        super().on_message_begin()
+        self._in_headers, self._header_bytes = True, 0
+        self._deadline.cancel()
+        self._deadline = self.loop.call_later(_HEADER_SECONDS, self._too_slow)
+
+    def on_headers_complete(self) -> None:
+        """Stop counting: the body has limits of its own. A target in absolute form is a proxy's, and no path here."""
+        self._in_headers = False
+        self._deadline.cancel()
+        if not self.url.startswith(b"/"):
+            self.url = b"/-/absolute-form"
+        super().on_headers_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the deadline."""
+        self._deadline.cancel()
+        super().connection_lost(exc)
+
+    def _too_slow(self) -> None:
+        self._end(b"408 Request Timeout")
+
+    def _end(self, status: bytes) -> None:
+        if not self.transport.is_closing():
+            self.transport.write(b"HTTP/1.1 " + status + b"\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+            self.transport.close()

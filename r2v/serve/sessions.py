@@ -1,0 +1,180 @@
+"""Sessions: which conversation a request belongs to.
+
+    session = sessions.find(headers, body, wire="messages")
+    session.name, session.source          # "0f3c...", "x-claude-code-session-id"
+
+Clients name their session in a header or in the body. A client that names none is recognised by its conversation: the
+messages before its last reply are those of an earlier request. Messages are compared without cache marks and without
+the spacing of arguments, because clients change both between turns.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import secrets
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from r2v.serve.headers import first
+from r2v.wire.message import mapping
+from r2v.wire.stream_facts import WireName
+
+HEADERS = (
+    "x-r2v-session", "x-claude-code-session-id", "session-id", "session_id", "x-session-id", "x-session-affinity",
+)  # fmt: skip
+"""Headers that name a session: R2V's own, Claude Code's, Codex's of two versions, opencode's."""
+_LONGEST = 200
+_UNDERSCORED = re.compile(r"_session_([A-Za-z0-9-]{8,})$")
+_REMEMBERED = 100_000
+
+
+@dataclass(kw_only=True, slots=True)
+class Session:
+    """A conversation of a client, with the sub-agents and housekeeping calls that carry its name."""
+
+    name: str
+    source: str
+    """What it was recognised by."""
+    turns: int = 0
+
+
+class Sessions:
+    """The sessions of a server; the least recent are forgotten beyond `_REMEMBERED`."""
+
+    def __init__(self) -> None:
+        self._named: OrderedDict[str, Session] = OrderedDict()
+        self._by_prefix: OrderedDict[str, str] = OrderedDict()
+        self._answered: OrderedDict[str, bool] = OrderedDict()
+
+    def find(self, headers: Iterable[tuple[bytes, bytes]], values: Mapping[str, Any], wire: WireName) -> Session:
+        """Return the session of a request, a new one if it is not known."""
+        name, source = declared(list(headers), values)
+        if not name:
+            source = "conversation"
+            prefixes = list(_prefixes(values, wire))
+            name = next((known for one in reversed(prefixes) if (known := self._by_prefix.get(one))), "")
+            begins_again = len(prefixes) == 1 and prefixes[0] in self._answered
+            name = f"c-{secrets.token_hex(8)}" if begins_again or not name else name
+            if prefixes:
+                _remember(self._by_prefix, prefixes[-1], name)
+        session = self._named.get(name) or Session(name=name, source=source)
+        _remember(self._named, name, session)
+        return session
+
+    def answered(self, conversation: str) -> None:
+        """Note that the request with this conversation (`prefix`) got its whole reply: the same first request again is
+        a new session, and not a retry."""
+        if conversation:
+            _remember(self._answered, conversation, True)
+
+    def get(self, name: str) -> Session | None:
+        """Return a session by its name."""
+        return self._named.get(name)
+
+    def restore(self, name: str, source: str, conversation: str) -> None:
+        """Take over a turn from the log of an earlier process."""
+        session = self._named.get(name) or Session(name=name, source=source)
+        session.turns += 1
+        _remember(self._named, name, session)
+        if conversation:
+            _remember(self._by_prefix, conversation, name)
+            self.answered(conversation)
+
+    def __len__(self) -> int:
+        return len(self._named)
+
+
+def _remember(known: OrderedDict[str, Any], key: str, value: Any) -> None:
+    known[key] = value
+    known.move_to_end(key)
+    if len(known) > _REMEMBERED:
+        known.popitem(last=False)
+
+
+def declared(headers: list[tuple[bytes, bytes]], values: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the session that a client names and the field that names it; empty if there is none, or it is no name."""
+    for header in HEADERS:
+        if name := _name(first(headers, header)):
+            return name, header
+    user = mapping(values.get("metadata")).get("user_id")
+    if isinstance(user, str) and len(user) < 10_000:
+        if match := _UNDERSCORED.search(user):
+            return match[1], "metadata.user_id"
+        if user.startswith("{"):
+            try:
+                held = json.loads(user)
+            except (ValueError, RecursionError):
+                held = None
+            if name := _name(mapping(held).get("session_id")):
+                return name, "metadata.user_id"
+    return _name(values.get("prompt_cache_key")), "prompt_cache_key"
+
+
+def _name(value: object) -> str:
+    """Return a session's name if the value is one: a short, printable text."""
+    return value if isinstance(value, str) and 0 < len(value) <= _LONGEST and value.isprintable() else ""
+
+
+def prefix(values: Mapping[str, Any], wire: WireName) -> str:
+    """Return the digest of a request's whole conversation; empty if it has none."""
+    return next(reversed(list(_prefixes(values, wire))), "")
+
+
+def _prefixes(values: Mapping[str, Any], wire: WireName) -> Iterator[str]:
+    """Yield the digest of the conversation before each reply of a model, and last of all of it."""
+    items = values.get("input" if wire == "responses" else "messages")
+    items = [{"role": "user", "content": items}] if isinstance(items, str) else items
+    if not isinstance(items, list) or not items:
+        return
+    state = hashlib.blake2b(digest_size=12)
+    for name in ("system", "instructions"):
+        if name in values:
+            state.update(_canonical(values[name]))
+    before_reply = False
+    for item in items:
+        is_reply = _is_reply(item)
+        if is_reply and not before_reply:
+            yield state.hexdigest()
+        before_reply = is_reply
+        state.update(_canonical(item))
+    yield state.hexdigest()
+
+
+_REPLIES = ("reasoning", "function_call", "custom_tool_call")
+
+
+def _is_reply(item: object) -> bool:
+    fields = mapping(item)
+    return fields.get("role") == "assistant" or fields.get("type") in _REPLIES
+
+
+def _canonical(item: object) -> bytes:
+    return json.dumps(_stripped(item), sort_keys=True, ensure_ascii=False, separators=(",", ":")).encode(
+        errors="surrogatepass"
+    )
+
+
+def _stripped(value: Any) -> Any:
+    """Return a value without cache marks, ids of items and spacing of arguments, a lone text part as its text."""
+    if isinstance(value, Mapping):
+        fields = {name: _stripped(item) for name, item in value.items() if name not in ("cache_control", "id")}
+        if isinstance(arguments := fields.get("arguments"), str):
+            fields["arguments"] = _parsed(arguments)
+        return fields
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        parts = [_stripped(item) for item in value]
+        if len(parts) == 1 and isinstance(parts[0], Mapping) and set(parts[0]) == {"type", "text"}:
+            return parts[0]["text"]
+        return parts
+    return value
+
+
+def _parsed(arguments: str) -> Any:
+    try:
+        return json.loads(arguments or "{}")
+    except (ValueError, RecursionError):
+        return arguments
