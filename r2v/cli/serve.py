@@ -39,13 +39,19 @@ def add_llm_options(parser: argparse.ArgumentParser) -> None:
         help="the LLM, as openai:gpt-6.1-terra or anthropic:claude-opus-5-5 (default: `teacher` of the configuration)",
     )
     parser.add_argument(
-        "--llm-url", dest="teacher.base_url", metavar="URL", help="another endpoint of the LLM (default: its provider's)"
+        "--llm-url",
+        dest="teacher.base_url",
+        metavar="URL",
+        help="another endpoint of the LLM (default: its provider's)",
     )
     parser.add_argument(
         "--max-usd", dest="teacher.max_usd", metavar="USD", help="cap on everything that is forwarded (default: none)"
     )
     parser.add_argument(
-        "--name", dest="serve.name", metavar="NAME", help="books and sessions are in data/served/NAME (default: default)"
+        "--name",
+        dest="serve.name",
+        metavar="NAME",
+        help="books and sessions are in data/served/NAME (default: default)",
     )
 
 

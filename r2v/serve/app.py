@@ -85,6 +85,8 @@ class Server:
             refused = Refused(403, "browsers of other origins are not served")
         elif scope["path"] not in _OPEN_PATHS and scope["key_name"] is None:
             refused = Refused(401, "no key of this server; send one as x-api-key or Authorization: Bearer")
+        elif self._keys.stand_in(scope["query_string"]):
+            refused = Refused(400, "a key in the query string, which goes to the provider; send it in a header")
         if refused is not None:
             await self._refusal(Request(scope), refused)(scope, receive, send)
             return
@@ -130,7 +132,9 @@ class Server:
 
     async def _body(self, headers: Headers, receive: Receive) -> bytes:
         limit = self._max_body
-        too_long = Refused(413, f"the body has more than serve.max_body_mb={limit // 1_000_000}; this server refused it")
+        too_long = Refused(
+            413, f"the body has more than serve.max_body_mb={limit // 1_000_000}; this server refused it"
+        )
         if int(first(headers, "content-length") or 0) > limit:
             raise too_long
         pieces, size = [], 0
@@ -217,4 +221,3 @@ class _Ask:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._act(self._wire, scope, receive, send)
-

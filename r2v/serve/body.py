@@ -15,7 +15,7 @@ import re
 import zlib
 from collections.abc import Mapping
 from functools import cached_property
-from json.decoder import scanstring
+from json.decoder import scanstring  # type: ignore[attr-defined]
 from typing import Any
 
 import zstandard

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -31,7 +31,6 @@ from r2v.llm.providers.dispatch.result_handler import WallClock
 from r2v.llm.providers.membership import Membership
 from r2v.llm.providers.prices import Rate
 from r2v.llm.providers.provider_requests import ProviderRequest
-from r2v.llm.providers.spending.budget import SpendTracker
 from r2v.llm.providers.spending.journal import Journal
 from r2v.llm.providers.spending.open_journal import open_journal
 
@@ -73,7 +72,7 @@ class Books:
             lanes=False,
         )
         self._clock = WallClock(now=time.time, sleep=asyncio.sleep)
-        self._pending: Counter[str] = Counter()
+        self._pending: defaultdict[str, float] = defaultdict(float)
         """USD by label whose rows are being written."""
 
     async def __aenter__(self) -> Self:
@@ -117,7 +116,7 @@ class Books:
     def committed(self, kind: str, name: str) -> float:
         """USD spent or reserved under a label: kind is key, session or day."""
         label = f"{kind}:{name}"
-        return self._tracker.state.labels[label] + self._pending[label]
+        return self._tracker.state.labels.get(label, 0.0) + self._pending.get(label, 0.0)
 
     async def reserve(self, usd: float, *, key: str, session: str) -> Entry:
         """Book the worst case of a request before it is sent. Raises CapReached, and EnvironmentFault if the disk

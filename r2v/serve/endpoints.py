@@ -1,7 +1,7 @@
 """Endpoints: the models behind the server, with address, key and prices.
 
-    llm = llm_endpoint(config.teacher)
-    llm.url("messages", "beta=true"), llm.key_headers, llm.rate("claude-haiku-5-5")
+llm = llm_endpoint(config.teacher)
+llm.url("messages", "beta=true"), llm.key_headers, llm.rate("claude-haiku-5-5")
 """
 
 from __future__ import annotations
@@ -62,8 +62,9 @@ def _rate(endpoint: Endpoint, name: str) -> Rate | None:
     for spelling in _spellings(name):
         teacher = endpoint.teacher
         if spelling != teacher.model_name:
-            given = {} if teacher.base_url is not None else {"usd_in": None, "usd_out": None, "model": ModelConfig()}
-            teacher = replace(teacher, model_name=spelling, engine=None, **given)
+            teacher = replace(teacher, model_name=spelling, engine=None)
+            if teacher.base_url is None:  # prices that are given are those of the configured model
+                teacher = replace(teacher, usd_in=None, usd_out=None, model=ModelConfig())
         try:
             return teacher_rate(teacher, keys=endpoint.settings)
         except UsageError:
@@ -84,8 +85,8 @@ def endpoint(teacher: TeacherConfig, settings: EndpointKeys = TEACHER_KEYS) -> E
     model has no price."""
     if teacher.provider not in _WIRES:
         raise UsageError(
-            f"{settings.provider}={teacher.provider}: the server forwards to {', '.join(_WIRES)}; name a model, such as "
-            "--llm openai:gpt-6.1-terra"
+            f"{settings.provider}={teacher.provider}: the server forwards to {', '.join(_WIRES)}; name a model, "
+            "such as --llm openai:gpt-6.1-terra"
         )
     teacher_rate(teacher, keys=settings)
     own = own_keys()[teacher.provider]

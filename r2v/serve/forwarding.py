@@ -40,6 +40,8 @@ LLM_NAMES = ("llm", "r2v")
 """Names by which a client asks for the server's LLM."""
 _LONGEST_OUTPUT = 131_072
 """Tokens of a reply that a request without a limit is booked at, where the model's context is not known."""
+_HIDDEN_PROMPT = 1024
+"""Tokens that providers add to a prompt with tools, at most."""
 _LONGEST_BODY = 64 << 20
 """Bytes of a reply that does not stream."""
 
@@ -217,9 +219,7 @@ class Forwarder:
         await self._book(turn, model, entry, reply.facts, content=b"" if reply.facts.ended else reply.content)
         return reply
 
-    async def _stream(
-        self, turn: _Turn, response: aiohttp.ClientResponse, reply: PassingReply, send: Send
-    ) -> None:
+    async def _stream(self, turn: _Turn, response: aiohttp.ClientResponse, reply: PassingReply, send: Send) -> None:
         """Pass a stream on as it arrives. Raises BrokenOff if it does not come to its end."""
         await _begun(send, response, [])
         decode = decoder(response.headers.get("content-encoding", ""))
@@ -248,12 +248,12 @@ class Forwarder:
         await _begun(send, response, [(b"content-length", str(len(raw)).encode())])
         await _sent(send, raw, more=False)
 
-    async def _book(
-        self, turn: _Turn, model: str, entry: Entry, facts: StreamFacts, content: bytes = b""
-    ) -> None:
+    async def _book(self, turn: _Turn, model: str, entry: Entry, facts: StreamFacts, content: bytes = b"") -> None:
         """Settle the request by the usage that its reply told, at no cost if it was refused, else as unknown."""
         usage, rate = facts.usage, self._endpoint.rate(model, facts.model)
-        refused = turn.status >= 400 and (turn.status < 500 or bool(facts.error or read_error(turn.status, content).codes))
+        refused = turn.status >= 400 and (
+            turn.status < 500 or bool(facts.error or read_error(turn.status, content).codes)
+        )
         if refused and usage is None:
             turn.usd = 0.0
         elif usage is not None and usage.whole and rate is not None and facts.ended and not turn.trouble:
@@ -311,9 +311,10 @@ class Forwarder:
 
 def _worst_case(rate: Rate, body: RequestBody) -> float:
     """Return the most USD that a request can be billed: a token for each byte of its body, and all of its limit."""
+    prompt = len(body.plain) + (_HIDDEN_PROMPT if body.values.get("tools") else 0)
     limit = first_number(body.values, "max_tokens", "max_completion_tokens", "max_output_tokens")
     samples = first_number(body.values, "n") or 1
-    return rate.worst_case(len(body.plain), samples * (limit or rate.context or _LONGEST_OUTPUT), batch=False)
+    return rate.worst_case(prompt, samples * (limit or rate.context or _LONGEST_OUTPUT), batch=False)
 
 
 def _counts(tokens: TokenCounts) -> dict[str, int]:
@@ -335,4 +336,3 @@ async def _begun(send: Send, response: aiohttp.ClientResponse, more: Headers) ->
 async def _sent(send: Send, body: bytes, *, more: bool = True) -> None:
     if body or not more:
         await send({"type": "http.response.body", "body": body, "more_body": more})
-

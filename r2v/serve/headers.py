@@ -30,8 +30,15 @@ def to_provider(client: Iterable[tuple[bytes, bytes]], key: Mapping[str, str]) -
         word.strip().lower() for name, value in client if name.lower() == b"connection" for word in value.split(b",")
     }
     left_out = _HOP_BY_HOP | CREDENTIALS | _REPLACED | named
-    kept = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in client if name.lower() not in left_out]
+    kept = [(name.decode("latin-1"), _text(value)) for name, value in client if name.lower() not in left_out]
     return [*kept, ("accept-encoding", _encodings(client)), *key.items()]
+
+
+def _text(value: bytes) -> str:
+    try:
+        return value.decode()  # the HTTP client writes UTF-8
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
 
 
 def _encodings(client: Iterable[tuple[bytes, bytes]]) -> str:

@@ -30,6 +30,11 @@ class ServerKeys:
     def __init__(self, keys: dict[str, str]) -> None:
         # hashes have one length and tell nothing by the time that a lookup takes
         self._names = {_hash(key): name for name, key in keys.items()}
+        self._keys = tuple(key.encode() for key in keys.values())
+
+    def stand_in(self, text: bytes) -> bool:
+        """True if a key stands in a text that would go to the provider."""
+        return any(key in text for key in self._keys)
 
     def name_of(self, headers: Iterable[tuple[bytes, bytes]]) -> str | None:
         """Return the name of the key that a request brings; None if it brings none that is known."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable
@@ -73,11 +74,12 @@ async def listening(config: Config, root: Path = Path(), *, record: bool) -> Asy
         forwarder = Forwarder(llm, settings, upstream, books, traffic, sessions, metrics, recorder)
         max_body = settings.max_body_mb * 1_000_000
         app = Server(llm, forwarder, upstream, books, sessions, metrics, keys, max_body=max_body)
+        logging.getLogger("uvicorn.access").disabled = True  # its lines hold query strings
         bound = _bound(settings.host, settings.port)
         stack.callback(bound.close)
         server = _Server(
             uvicorn.Config(
-                app,  # type: ignore[arg-type]
+                app,
                 http=_Protocol,
                 ws="none",
                 lifespan="off",
@@ -107,7 +109,9 @@ async def listening(config: Config, root: Path = Path(), *, record: bool) -> Asy
             await asyncio.gather(*forwarder.in_flight, return_exceptions=True)
 
 
-async def serve_until_stopped(config: Config, root: Path = Path(), *, record: bool, ready: Callable[[Listening], None]) -> None:
+async def serve_until_stopped(
+    config: Config, root: Path = Path(), *, record: bool, ready: Callable[[Listening], None]
+) -> None:
     """Serve until SIGINT or SIGTERM. ready: called when it listens."""
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -126,11 +130,12 @@ def _bound(host: str, port: int) -> socket.socket:
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         bound.bind((host, port))
+        bound.listen(2048)  # clients may connect from here on
     except (OSError, OverflowError) as error:
         bound.close()
         reason = getattr(error, "strerror", None) or error
         raise EnvironmentFault(
-            f"serve.host={host} serve.port={port}: cannot be listened on ({reason}); name another port, or 0 for a free one"
+            f"serve.host={host} serve.port={port}: cannot be listened on ({reason}); name another port, or 0"
         ) from None
     return bound
 

@@ -85,8 +85,8 @@ def _chained(file: BinaryIO, path: Path) -> Iterator[tuple[dict[str, Any], bytes
             intact = False
         if not intact:
             raise InputError(
-                f"{path}:{number}: does not follow the line before it: the log was altered; restore it from a backup, or "
-                "move its folder away"
+                f"{path}:{number}: does not follow the line before it: the log was altered; restore it from a backup, "
+                "or move its folder away"
             )
         yield row, line
         last = _hash(line)

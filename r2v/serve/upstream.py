@@ -10,7 +10,7 @@ import asyncio
 import zlib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from typing import Any, Protocol
+from typing import Protocol
 
 import aiohttp
 import zstandard
@@ -52,7 +52,9 @@ class Upstream:
         await self._session.close()
 
     @asynccontextmanager
-    async def post(self, url: str, headers: list[tuple[str, str]], body: bytes) -> AsyncIterator[aiohttp.ClientResponse]:
+    async def post(
+        self, url: str, headers: list[tuple[str, str]], body: bytes
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Send a request, and yield its reply once the headers have arrived. Raises NotSent and BrokenOff."""
         sending = self._session.post(URL(url, encoded=True), headers=headers, data=body, allow_redirects=False)
         try:
@@ -111,8 +113,8 @@ def decoder(encoding: str) -> Decoder | None:
         case "deflate":
             return zlib.decompressobj(15)
         case "zstd":
-            found: Any = zstandard.ZstdDecompressor().decompressobj()
-            return found
+            zstd: Decoder = zstandard.ZstdDecompressor().decompressobj()
+            return zstd
     return None
 
 

@@ -10,7 +10,7 @@ there the run looks, and sends again only after `reconcile_after` has passed wit
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -84,7 +84,7 @@ class JournalState:
     """Of all answers with a usage."""
     cached_tokens: int = 0
     """Those of them that were read from the provider's prompt cache."""
-    labels: Counter[str] = field(default_factory=Counter)
+    labels: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     """USD that forwarded requests have spent or hold reserved, by label: a key, a session, a day."""
     labels_of: dict[str, list[str]] = field(default_factory=dict)
     """Labels of the forwarded requests in flight."""
