@@ -11,6 +11,7 @@ from r2v.errors import InputError, UsageError
 from r2v.log import logger
 
 IMPORT_FORMATS = (
+    "served",
     *("messages", "claude-code", "codex", "responses", "sharegpt", "completion", "inspect", "tau-bench", "litellm"),
     *("atif", "sweagent"),
 )

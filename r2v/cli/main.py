@@ -72,6 +72,7 @@ def build_parser() -> argparse.ArgumentParser:
         prefetch,
         project,
         providers,
+        record,
         results,
         serve,
         swebench,
@@ -90,6 +91,7 @@ def build_parser() -> argparse.ArgumentParser:
     pilot.add_commands(commands)
     prefetch.add_commands(commands)
     serve.add_commands(commands)
+    record.add_commands(commands)
     engine.add_commands(commands)
     environment.add_commands(commands)
     swebench.add_commands(commands)

@@ -7,6 +7,7 @@ Only these paths exist, compared after decoding and without any joining to the p
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -26,6 +27,7 @@ from r2v.serve.headers import Headers, first, to_client, to_provider
 from r2v.serve.keys import ServerKeys
 from r2v.serve.metrics import Metrics
 from r2v.serve.sessions import Sessions
+from r2v.serve.traffic import TrafficLog
 from r2v.serve.upstream import BrokenOff, NotSent, Upstream
 from r2v.wire.errors import write_error
 from r2v.wire.stream_facts import WireName
@@ -48,13 +50,14 @@ class Server:
         books: Books,
         sessions: Sessions,
         metrics: Metrics,
+        traffic: TrafficLog,
         keys: ServerKeys,
         *,
         max_body: int,
     ) -> None:
         self._endpoint, self._forwarder, self._upstream = endpoint, forwarder, upstream
         self._books, self._sessions, self._metrics = books, sessions, metrics
-        self._keys, self._max_body = keys, max_body
+        self._traffic, self._keys, self._max_body = traffic, keys, max_body
         posts = [Route(path, _Ask(self._ask, wire), methods=["POST"]) for wire, path in PATHS.items()]
         self._app = Starlette(
             routes=[
@@ -64,6 +67,7 @@ class Server:
                 Route("/v1/models", self._models, methods=["GET"]),
                 Route("/v1/models/{name:path}", self._model, methods=["GET"]),
                 Route("/v1/sessions/{name:path}", self._session, methods=["GET"]),
+                Route("/v1/feedback", self._feedback, methods=["POST"]),
                 Route("/metrics", self._metrics_page, methods=["GET"]),
                 Route("/healthz", _healthy, methods=["GET"]),
                 Route("/readyz", _healthy, methods=["GET"]),
@@ -204,6 +208,22 @@ class Server:
         return JSONResponse(
             {"session": session.name, "recognised_by": session.source, "turns": session.turns, "usd": round(usd, 6)}
         )
+
+    async def _feedback(self, request: Request) -> Response:
+        """Log whether the task of a session, or of all sessions of the key, succeeded."""
+        raw = await self._body(list(request.scope["headers"]), request.receive)
+        try:
+            values = RequestBody(raw, longest=self._max_body).values
+        except Unreadable as error:
+            raise Refused(400, str(error)) from None
+        success, session = values.get("success"), values.get("session")
+        if not isinstance(success, bool) or not (session is None or isinstance(session, str)):
+            raise Refused(400, 'feedback: a body such as {"success": true, "session": "s1"} is asked for')
+        if session is not None and self._sessions.get(session) is None:
+            raise Refused(404, "no such session since the server's log begins")
+        about = {"kind": "feedback", "at": round(time.time(), 3), "key": request.scope["key_name"]}
+        self._traffic.append({**about, "session": session, "success": success})
+        return JSONResponse({"logged": True})
 
     async def _metrics_page(self, request: Request) -> Response:
         return PlainTextResponse(self._metrics.text(), media_type="text/plain; version=0.0.4")

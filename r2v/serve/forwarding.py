@@ -78,7 +78,10 @@ class _Turn:
     began: float
     status: int = 0
     first_byte: float | None = None
+    at_most: float = 0.0
+    """USD reserved."""
     usd: float | None = None
+    """USD billed; None if that is unknown."""
     tokens: TokenCounts | None = None
     client_left: bool = False
     trouble: str = ""
@@ -123,7 +126,8 @@ class Forwarder:
 
     def model_for(self, body: RequestBody) -> str:
         """Return the model to ask: the server's LLM if the client named it by a name of R2V's, else the client's."""
-        return self._endpoint.model if body.model in LLM_NAMES else body.model
+        replaces = self._settings.any_model or body.model in LLM_NAMES
+        return self._endpoint.model if replaces else body.model
 
     async def _forward(self, request: ClientRequest, receive: Receive, send: Send) -> None:
         wire, body = request.wire, request.body
@@ -133,7 +137,7 @@ class Forwarder:
         model = self.model_for(body)
         sent, changed = body.sent(model=model, with_usage=wire == "chat" and body.streams)
         rate = self._rate(model)
-        session = self._sessions.find(request.headers, body.values, wire)
+        session = self._sessions.find(request.headers, body.values, wire, key=request.key_name)
         session.turns += 1
         turn = _Turn(
             request=request,
@@ -143,9 +147,9 @@ class Forwarder:
             changed=changed,
             began=time.monotonic(),
         )
-        worst_case = 0.0 if rate is None else _worst_case(rate, body)
+        turn.at_most = 0.0 if rate is None else _worst_case(rate, body)
         try:
-            entry = await self._books.reserve(worst_case, key=request.key_name, session=session.name)
+            entry = await self._books.reserve(turn.at_most, key=request.key_name, session=session.name)
         except CapReached as error:
             raise Refused(402, str(error), code="insufficient_quota") from None
         reply = PassingReply(wire, streams=False)
@@ -271,8 +275,9 @@ class Forwarder:
         request, facts, seconds = turn.request, reply.facts, time.monotonic() - turn.began
         whole = facts.ended and turn.status == 200 and not turn.trouble
         if whole:
-            self._sessions.answered(turn.conversation)
+            self._sessions.answered(turn.conversation, key=request.key_name)
         row: dict[str, Any] = {
+            "kind": "turn",
             "at": round(time.time(), 3),
             "session": turn.session.name,
             "by": turn.session.source,
@@ -286,6 +291,7 @@ class Forwarder:
             "conversation": turn.conversation,
             "status": turn.status,
             "usd": turn.usd,
+            "at_most": turn.at_most,
             "tokens": None if turn.tokens is None else _counts(turn.tokens),
             "answered_by": facts.model,
             "reply": reply.sha256,
@@ -297,7 +303,8 @@ class Forwarder:
         } | ({"trouble": turn.trouble} if turn.trouble else {})
         self._traffic.append(row)
         if self._recorder is not None:
-            about = {name: row[name] for name in ("at", "session", "turn", "wire", "status", "whole", "conversation")}
+            named = ("session", "key", "turn", "wire", "stream", "model", "answered_by", "whole", "usd", "tokens")
+            about = {name: row[name] for name in named}
             self._recorder.write(turn.session.name, about, request.body.plain, reply.content)
         metrics, status = self._metrics, str(turn.status)
         metrics.add("r2v_requests_total", wire=request.wire, source="llm", status=status)

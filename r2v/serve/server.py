@@ -13,7 +13,7 @@ import contextlib
 import logging
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +29,7 @@ from r2v.serve.app import Server
 from r2v.serve.books import Books
 from r2v.serve.endpoints import endpoint
 from r2v.serve.forwarding import Forwarder
-from r2v.serve.keys import server_keys
+from r2v.serve.keys import ServerKeys, server_keys
 from r2v.serve.metrics import Metrics
 from r2v.serve.recording import Recorder
 from r2v.serve.sessions import Sessions
@@ -48,19 +48,21 @@ class Listening:
 
     url: str
     keys_file: Path | None
-    """The file with its keys; None: R2V_SERVE_KEY holds it."""
+    """The file with its keys; None if they are given or in R2V_SERVE_KEY."""
     folder: Path
-    stop: Callable[[], None]
+    traffic: TrafficLog
 
 
 @asynccontextmanager
-async def listening(config: Config, root: Path = Path(), *, record: bool) -> AsyncIterator[Listening]:
-    """Serve while the block runs. record: write the sessions' text. Raises UsageError, InputError, LeaseConflict, and
-    EnvironmentFault if the port is taken."""
+async def listening(
+    config: Config, root: Path = Path(), *, record: bool, keys: Mapping[str, str] | None = None
+) -> AsyncIterator[Listening]:
+    """Serve while the block runs. record: write the sessions' text. keys: by name, in place of the server's own. Raises
+    UsageError, InputError, LeaseConflict, and EnvironmentFault if the port is taken."""
     settings = config.serve
     folder = root / "data" / "served" / settings.name
     llm = endpoint(config.teacher)
-    keys, keys_file = server_keys(folder)
+    known_keys, keys_file = server_keys(folder) if keys is None else (ServerKeys(keys), None)
     async with AsyncExitStack() as stack:
         rate = llm.rate(llm.model)
         assert rate is not None, "endpoint() has looked for it"
@@ -68,12 +70,13 @@ async def listening(config: Config, root: Path = Path(), *, record: bool) -> Asy
         traffic, sessions, metrics = TrafficLog(folder), Sessions(), Metrics()
         stack.callback(traffic.close)
         for row in traffic.open():
-            sessions.restore(row["session"], row["by"], row["conversation"])
+            if row["kind"] == "turn":
+                sessions.restore(row["session"], row["by"], row["conversation"], key=row["key"])
         upstream = await stack.enter_async_context(Upstream(settings))
         recorder = Recorder(folder) if record else None
         forwarder = Forwarder(llm, settings, upstream, books, traffic, sessions, metrics, recorder)
         max_body = settings.max_body_mb * 1_000_000
-        app = Server(llm, forwarder, upstream, books, sessions, metrics, keys, max_body=max_body)
+        app = Server(llm, forwarder, upstream, books, sessions, metrics, traffic, known_keys, max_body=max_body)
         logging.getLogger("uvicorn.access").disabled = True  # its lines hold query strings
         bound = _bound(settings.host, settings.port)
         stack.callback(bound.close)
@@ -93,16 +96,11 @@ async def listening(config: Config, root: Path = Path(), *, record: bool) -> Asy
         )
         serving = asyncio.create_task(server.serve([bound]))
         host, port = bound.getsockname()[:2]
-
-        def stop() -> None:
-            server.should_exit = True
-
         shown = f"[{host}]" if ":" in host else host
         try:
-            yield Listening(url=f"http://{shown}:{port}", keys_file=keys_file, folder=folder, stop=stop)
-            stop()
+            yield Listening(url=f"http://{shown}:{port}", keys_file=keys_file, folder=folder, traffic=traffic)
         finally:
-            stop()
+            server.should_exit = True
             await serving
             for task in list(forwarder.in_flight):
                 task.cancel()

@@ -50,39 +50,42 @@ class Sessions:
         self._by_prefix: OrderedDict[str, str] = OrderedDict()
         self._answered: OrderedDict[str, bool] = OrderedDict()
 
-    def find(self, headers: Iterable[tuple[bytes, bytes]], values: Mapping[str, Any], wire: WireName) -> Session:
-        """Return the session of a request, a new one if it is not known."""
+    def find(
+        self, headers: Iterable[tuple[bytes, bytes]], values: Mapping[str, Any], wire: WireName, *, key: str
+    ) -> Session:
+        """Return the session of a request, a new one if it is not known. key: name of the client's key; conversations
+        of different keys are never one session."""
         name, source = declared(list(headers), values)
         if not name:
             source = "conversation"
-            prefixes = list(_prefixes(values, wire))
-            name = next((known for one in reversed(prefixes) if (known := self._by_prefix.get(one))), "")
-            begins_again = len(prefixes) == 1 and prefixes[0] in self._answered
-            name = f"c-{secrets.token_hex(8)}" if begins_again or not name else name
+            prefixes = [f"{key} {digest}" for digest in _prefixes(values, wire)]
+            # the whole conversation again is a retry, unless it was answered: then the client has begun anew
+            known = [one for one in prefixes if one not in self._answered or one != prefixes[-1]]
+            name = next((self._by_prefix[one] for one in reversed(known) if one in self._by_prefix), "")
+            name = name or f"c-{secrets.token_hex(8)}"
             if prefixes:
                 _remember(self._by_prefix, prefixes[-1], name)
         session = self._named.get(name) or Session(name=name, source=source)
         _remember(self._named, name, session)
         return session
 
-    def answered(self, conversation: str) -> None:
-        """Note that the request with this conversation (`prefix`) got its whole reply: the same first request again is
-        a new session, and not a retry."""
+    def answered(self, conversation: str, *, key: str) -> None:
+        """Note that the request with this conversation (`prefix`) got its whole reply."""
         if conversation:
-            _remember(self._answered, conversation, True)
+            _remember(self._answered, f"{key} {conversation}", True)
 
     def get(self, name: str) -> Session | None:
         """Return a session by its name."""
         return self._named.get(name)
 
-    def restore(self, name: str, source: str, conversation: str) -> None:
+    def restore(self, name: str, source: str, conversation: str, *, key: str) -> None:
         """Take over a turn from the log of an earlier process."""
         session = self._named.get(name) or Session(name=name, source=source)
         session.turns += 1
         _remember(self._named, name, session)
         if conversation:
-            _remember(self._by_prefix, conversation, name)
-            self.answered(conversation)
+            _remember(self._by_prefix, f"{key} {conversation}", name)
+            self.answered(conversation, key=key)
 
     def __len__(self) -> int:
         return len(self._named)

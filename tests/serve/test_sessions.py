@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from r2v.serve.sessions import Sessions, declared
+from r2v.serve.sessions import Sessions, declared, prefix
 from r2v.wire.stream_facts import WireName
 
 ID = "0f3c9a12-7b1e-4c55-9d7e-3f2a1b0c9d8e"
@@ -24,7 +24,7 @@ FORMS: list[tuple[list[tuple[bytes, bytes]], dict[str, Any]]] = [
 
 def test_one_id_in_every_form_is_one_session() -> None:
     sessions = Sessions()
-    assert {sessions.find(headers, values, "messages").name for headers, values in FORMS} == {ID}
+    assert {sessions.find(headers, values, "messages", key="k").name for headers, values in FORMS} == {ID}
     assert len(sessions) == 1
 
 
@@ -52,20 +52,21 @@ def chat_turns(arguments: str = '{"a": 1}', mark: bool = False) -> list[dict[str
 def test_a_conversation_is_recognised_although_its_client_rewrites_it() -> None:
     """Cache marks move and turn text into a list; arguments are written anew."""
     sessions = Sessions()
-    first = sessions.find([], {"messages": chat_turns(mark=True)[:1]}, "chat")
-    second = sessions.find([], {"messages": chat_turns()}, "chat")
+    first = sessions.find([], {"messages": chat_turns(mark=True)[:1]}, "chat", key="k")
+    second = sessions.find([], {"messages": chat_turns()}, "chat", key="k")
     later = [*chat_turns('{"a":1}'), {"role": "assistant", "content": "Done."}, {"role": "user", "content": "More."}]
-    assert first is second is sessions.find([], {"messages": later}, "chat")
+    assert first is second is sessions.find([], {"messages": later}, "chat", key="k")
 
 
 def test_the_same_first_request_again_is_a_retry_until_it_was_answered() -> None:
-    from r2v.serve.sessions import prefix
-
     sessions, values = Sessions(), {"messages": chat_turns()[:1]}
-    first = sessions.find([], values, "chat")
-    assert sessions.find([], values, "chat") is first
-    sessions.answered(prefix(values, "chat"))
-    assert sessions.find([], values, "chat") is not first
+    first = sessions.find([], values, "chat", key="k")
+    assert sessions.find([], values, "chat", key="k") is first
+    sessions.answered(prefix(values, "chat"), key="k")
+    assert sessions.find([], values, "chat", key="another") is not first
+    second = sessions.find([], values, "chat", key="k")
+    assert second is not first
+    assert sessions.find([], {"messages": chat_turns()}, "chat", key="k") is second
 
 
 @pytest.mark.parametrize("wire", ["chat", "responses", "messages"])
@@ -73,7 +74,7 @@ def test_other_conversations_are_other_sessions(wire: WireName) -> None:
     key = "input" if wire == "responses" else "messages"
     sessions = Sessions()
     names = {
-        sessions.find([], {key: [{"role": "user", "content": text}], "system": system}, wire).name
+        sessions.find([], {key: [{"role": "user", "content": text}], "system": system}, wire, key="k").name
         for text in ("a", "b")
         for system in ("s", "t")
     }
@@ -82,10 +83,8 @@ def test_other_conversations_are_other_sessions(wire: WireName) -> None:
 
 def test_a_restart_takes_sessions_over() -> None:
     before, after = Sessions(), Sessions()
-    from r2v.serve.sessions import prefix
-
     values = {"messages": chat_turns()[:1]}
-    session = before.find([], values, "chat")
-    after.restore(session.name, session.source, prefix(values, "chat"))
-    assert after.find([], {"messages": chat_turns()}, "chat").name == session.name
+    session = before.find([], values, "chat", key="k")
+    after.restore(session.name, session.source, prefix(values, "chat"), key="k")
+    assert after.find([], {"messages": chat_turns()}, "chat", key="k").name == session.name
     assert after.get(session.name).turns == 1  # type: ignore[union-attr]

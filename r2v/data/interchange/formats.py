@@ -14,6 +14,7 @@ from r2v.data.interchange.litellm import from_litellm
 from r2v.data.interchange.messages import from_messages, is_messages
 from r2v.data.interchange.responses import from_responses, is_responses
 from r2v.data.interchange.rows import from_completion, from_sharegpt, from_tau_bench
+from r2v.data.interchange.served import ServedSession, from_served
 from r2v.data.interchange.sessions import SessionLog, from_claude_code, from_codex
 from r2v.data.interchange.sweagent import from_sweagent, is_sweagent
 
@@ -35,6 +36,7 @@ def _is_logged_request(record: Any) -> bool:
 FORMATS: dict[str, tuple[Looks, Callable[[Any], Conversation]]] = {
     "claude-code": (_session_of("claude-code"), from_claude_code),
     "codex": (_session_of("codex"), from_codex),
+    "served": (lambda record: isinstance(record, ServedSession), from_served),
     "atif": (is_atif, from_atif),
     "inspect": (_has("messages", "epoch", "target"), from_inspect),
     "litellm": (_is_logged_request, from_litellm),

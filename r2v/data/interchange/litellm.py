@@ -8,6 +8,7 @@ Each record is one request, and holds the replies before it: they are context he
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from r2v.data.interchange.content import as_read, joined, normal, read_messages
@@ -30,7 +31,18 @@ def from_litellm(record: Any) -> Conversation:
     """Return a record as a conversation. Raises BadRecord."""
     about = require(record, dict, "the record")
     request = _request(about)
-    listed = parsed(about.get("messages"), "messages") or request.get("messages") or request.get("input")
+    listed = parsed(about.get("messages"), "messages")
+    reply = _reply(parsed(about.get("response"), "response"))
+    offered = object_of(about.get("model_parameters")).get("tools") or request.get("tools")
+    talk = exchange(request, reply, {**about, "tools": about.get("tools") or offered}, listed)
+    cost = amount(about.get("spend") or about.get("response_cost"))
+    return replace(talk, cost=cost, copied=frozenset(range(len(talk.messages) - 1)))
+
+
+def exchange(request: Mapping[str, Any], reply: WireReply, about: dict[str, Any], messages: Any = None) -> Conversation:
+    """Return a request of any wire format with its reply as a conversation. messages: in place of the request's.
+    Raises BadRecord."""
+    listed = messages or request.get("messages") or request.get("input")
     if isinstance(listed, str):
         listed = [{"role": "user", "content": listed}]
     if not listed or not isinstance(listed, list):
@@ -40,15 +52,10 @@ def from_litellm(record: Any) -> Conversation:
         if is_items(listed)
         else read_messages(listed)
     )
-    reply = _reply(parsed(about.get("response"), "response"))
-    reply_messages = normal(joined([("response", reply.message)]))
-    messages = (*system_of(request.get("system") or request.get("instructions")), *before, *reply_messages)
-    offered = object_of(about.get("model_parameters")).get("tools") or request.get("tools")
-    fields = about_of({**about, "tools": about.get("tools") or offered})
+    replied = normal(joined([("response", reply.message)]))
+    fields = about_of(about)
     return Conversation(
-        messages=messages,
-        copied=frozenset(range(len(messages) - len(reply_messages))),
-        cost=amount(about.get("spend") or about.get("response_cost")),
+        messages=(*system_of(request.get("system") or request.get("instructions")), *before, *replied),
         tokens=tokens_of(reply.usage),
         **fields | {"model": fields["model"] or reply.model or None},
     )

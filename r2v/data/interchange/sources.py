@@ -18,6 +18,7 @@ from r2v.data.interchange.fields import BadRecord
 from r2v.data.interchange.inspect_logs import is_inspect_log, samples_of
 from r2v.data.interchange.messages import is_messages
 from r2v.data.interchange.responses import is_items
+from r2v.data.interchange.served import is_served, served_sessions
 from r2v.data.interchange.sessions import grouped
 from r2v.data.schema import parse_json
 from r2v.errors import InputError
@@ -36,7 +37,9 @@ def read_source(source: str, *, split: str = "train") -> Iterator[Record]:
     Raises InputError where there is no such source, or nothing in it that could be one.
     """
     path = Path(source)
-    if path.is_dir():
+    if is_served(path):
+        yield from served_sessions(path)
+    elif path.is_dir():
         files = sorted(file for file in path.rglob("*") if file.suffix in SUFFIXES and file.is_file())
         if not files:
             raise InputError(f"{source}: holds no file of {', '.join(SUFFIXES)}")

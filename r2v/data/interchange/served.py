@@ -1,0 +1,148 @@
+"""Sessions that `r2v serve` and `r2v record` recorded: a folder data/served/<name>.
+
+    traffic.jsonl                 a line per request, and the outcomes of tasks
+    sessions/*.jsonl.zst          {"session": ..., "turn": 3, "wire": "messages", "request": "...", "reply": "..."}
+
+Each request repeats its conversation, so a session is read from the last request of its longest conversation. Requests
+beside it, as of sub-agents and for titles, are left out.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from r2v.data.episode import Tokens
+from r2v.data.interchange.conversation import Conversation
+from r2v.data.interchange.fields import BadRecord, amount, object_of, parsed, require
+from r2v.data.interchange.litellm import exchange
+from r2v.storage.compression import lines_of
+from r2v.wire import anthropic, chat, responses
+from r2v.wire.exchange import WireReply
+from r2v.wire.sse import read_events
+
+TRAFFIC, SESSIONS = "traffic.jsonl", "sessions"
+_FORMATS = {"chat": chat, "responses": responses, "messages": anthropic}
+
+
+@dataclass(kw_only=True)
+class ServedSession:
+    """The longest conversation of a session: its requests in order, each beginning like the one before."""
+
+    turns: list[dict[str, Any]]
+    items: list[Any]
+    """Of the last request's conversation."""
+    outcome: Mapping[str, Any] = field(default_factory=dict)
+    """`task` and `success`, where they are known."""
+
+
+def is_served(path: Path) -> bool:
+    """True for the folder of a server."""
+    return (path / TRAFFIC).is_file() and (path / SESSIONS).is_dir()
+
+
+def served_sessions(folder: Path) -> Iterator[tuple[str, Any]]:
+    """Yield a record for each session of a server's folder, with its place. Raises InputError for a damaged file."""
+    outcomes = _outcomes(folder / TRAFFIC)
+    for path in sorted((folder / SESSIONS).glob("*.jsonl.zst")):
+        try:
+            threads = list(_threads(json.loads(line) for line in lines_of(path)))
+        except (ValueError, TypeError, LookupError) as error:
+            yield str(path), BadRecord(f"not a recorded session ({error!r:.100})")
+            continue
+        if not threads:
+            continue
+        longest = max(threads, key=lambda thread: (len(thread.turns), len(thread.items)))
+        last = longest.turns[-1]
+        longest.outcome = outcomes.get(last["key"]) or outcomes.get(last["session"]) or {}
+        yield f"{path.parent.parent.name}:{last['session']}", longest
+
+
+def _outcomes(path: Path) -> dict[str, dict[str, Any]]:
+    """Return what is known of the success of a key's or a session's task."""
+    outcomes: dict[str, dict[str, Any]] = {}
+    for line in lines_of(path):
+        row = json.loads(line)
+        if row["kind"] == "outcome":
+            outcomes[row["key"]] = {"task": row["task"], "success": row["success"]}
+        elif row["kind"] == "feedback" and row["session"] is not None:
+            outcomes[row["session"]] = {"success": row["success"]}
+    return outcomes
+
+
+def _threads(rows: Iterable[dict[str, Any]]) -> Iterator[ServedSession]:
+    """Gather the requests of a session that were answered into conversations."""
+    threads: list[ServedSession] = []
+    for row in rows:
+        if not row["whole"]:
+            continue
+        request = json.loads(row["request"])
+        listed = request.get("input" if row["wire"] == "responses" else "messages")
+        items = listed if isinstance(listed, list) else [listed]
+        begun = next((thread for thread in reversed(threads) if _continues(items, thread.items)), None)
+        if begun is None:
+            threads.append(ServedSession(turns=[row], items=items))
+        else:
+            begun.turns.append(row)
+            begun.items = items
+    return iter(threads)
+
+
+def _continues(items: list[Any], earlier: list[Any]) -> bool:
+    """True if a conversation goes on where an earlier one ended; clients move cache marks in between."""
+    return len(items) > len(earlier) and all(map(_same, items, earlier))
+
+
+def _same(one: Any, other: Any) -> bool:
+    return one == other or _text(one) == _text(other)
+
+
+def _text(item: Any) -> Any:
+    """Return an item without cache marks, and a lone text part as its text."""
+    if not isinstance(item, dict):
+        return item
+    content = item.get("content")
+    if isinstance(content, list):
+        parts = [{k: v for k, v in part.items() if k != "cache_control"} for part in content if isinstance(part, dict)]
+        content = parts[0]["text"] if len(parts) == 1 and parts[0].keys() == {"type", "text"} else parts
+    return {**item, "content": content}
+
+
+def from_served(record: Any) -> Conversation:
+    """Return a recorded session as a conversation. Raises BadRecord."""
+    if not isinstance(record, ServedSession):
+        raise BadRecord("no recorded session: name the folder of a server, data/served/NAME")
+    last = record.turns[-1]
+    request = require(parsed(last["request"], "request"), dict, "request")
+    talk = exchange(
+        request, _reply(last), {"tools": request.get("tools"), "model": last["answered_by"] or last["model"]}
+    )
+    tokens = Tokens()
+    for turn in record.turns:
+        counts = object_of(turn["tokens"])
+        cached, output = int(counts.get("cached", 0)), int(counts.get("output", 0))
+        tokens += Tokens(llm_in=sum(counts.values()) - output, llm_out=output, llm_cached=cached)
+    outcome = record.outcome
+    return replace(
+        talk,
+        task_id=outcome.get("task"),
+        outcome=outcome.get("success"),
+        cost=sum(amount(turn["usd"]) for turn in record.turns),
+        tokens=tokens,
+    )
+
+
+def _reply(turn: Mapping[str, Any]) -> WireReply:
+    content = turn["reply"].encode() if "reply" in turn else base64.b64decode(turn["reply_base64"])
+    wire: Any = _FORMATS[turn["wire"]]
+    try:
+        reply: WireReply = (
+            wire.read_stream(read_events([content])) if turn["stream"] else wire.read_reply(json.loads(content))
+        )
+    except (chat.NotThisFormat, ValueError, TypeError, LookupError) as error:
+        raise BadRecord(f"reply: {error!s:.120}") from None
+    return reply

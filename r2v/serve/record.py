@@ -1,0 +1,114 @@
+"""Recording one run of a command: its requests go through a server of its own, and its outcome is logged.
+
+    done = await record_command(["mini", "-t", "Fix the bug."], config, task="bug-7")
+    done.success, done.turns, done.usd
+
+The command sees the server in the variables that agents read, with a key that ends with it. It succeeds if it exits
+with 0, unless it tells otherwise: POST {"success": false} to $R2V_FEEDBACK_URL.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from r2v.config import Config
+from r2v.errors import InputError, UsageError
+from r2v.llm.providers.registry.table import own_keys
+from r2v.serve.server import Listening, listening
+from r2v.serve.traffic import TRAFFIC, read_traffic
+
+_NOT_FOUND = 127
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedCommand:
+    """One run of a command. usd: billed, and at most for replies whose usage never came."""
+
+    task: str
+    attempt: int
+    exit_code: int
+    success: bool
+    turns: int
+    usd: float
+    folder: Path
+
+    @property
+    def line(self) -> str:
+        """It in one line."""
+        how = "succeeded" if self.success else "failed"
+        return f"{self.task}: {how} (exit {self.exit_code}), {self.turns} requests, ${self.usd:.4f}; {self.folder}"
+
+
+async def record_command(
+    words: Sequence[str], config: Config, root: Path = Path(), *, task: str, cwd: Path | None = None
+) -> RecordedCommand:
+    """Run a command in front of a server of its own. Raises UsageError if there is no such command, and as `listening`
+    does."""
+    if config.serve.port:
+        config = replace(config, serve=replace(config.serve, port=0))
+    folder = root / "data" / "served" / config.serve.name
+    attempt = sum(row["kind"] == "outcome" and row["task"] == task for row in _rows(folder))
+    key_name, key = f"{task}/{attempt}", f"r2v-{secrets.token_urlsafe(32)}"
+    async with listening(config, root, record=True, keys={key_name: key}) as place:
+        exit_code = await _run(words, _variables(place, key, task, config), cwd)
+        feedback = [row["success"] for row in _rows(folder) if row["kind"] == "feedback" and row["key"] == key_name]
+        success = feedback[-1] if feedback else exit_code == 0
+        about = {"kind": "outcome", "at": round(time.time(), 3), "key": key_name, "task": task}
+        place.traffic.append({**about, "exit": exit_code, "success": success})
+    turns = [row for row in _rows(folder) if row["kind"] == "turn" and row["key"] == key_name]
+    return RecordedCommand(
+        task=task,
+        attempt=attempt,
+        exit_code=exit_code,
+        success=success,
+        turns=len(turns),
+        usd=sum(row["usd"] if row["usd"] is not None else row["at_most"] for row in turns),
+        folder=folder,
+    )
+
+
+def _rows(folder: Path) -> list[dict[str, Any]]:
+    return list(read_traffic(folder)) if (folder / TRAFFIC).exists() else []
+
+
+def _variables(place: Listening, key: str, task: str, config: Config) -> Mapping[str, str]:
+    """Return the command's environment: the server in the variables of both SDKs, and no provider's key."""
+    teacher = config.teacher
+    hidden = {key.variable for key in own_keys().values()} | {str(teacher.api_key_env), "ANTHROPIC_AUTH_TOKEN"}
+    kept = {name: value for name, value in os.environ.items() if name not in hidden}
+    return kept | {
+        "OPENAI_BASE_URL": f"{place.url}/v1",
+        "OPENAI_API_BASE": f"{place.url}/v1",
+        "OPENAI_API_KEY": key,
+        "ANTHROPIC_BASE_URL": place.url,
+        "ANTHROPIC_API_KEY": key,
+        "R2V_SERVE_URL": place.url,
+        "R2V_FEEDBACK_URL": f"{place.url}/v1/feedback",
+        "R2V_TASK": task,
+    }
+
+
+async def _run(words: Sequence[str], variables: Mapping[str, str], cwd: Path | None) -> int:
+    try:
+        process = await asyncio.create_subprocess_exec(*words, env=variables, cwd=cwd)
+    except FileNotFoundError:
+        raise UsageError(f"{words[0]:.100}: no such command") from None
+    except (PermissionError, OSError) as error:
+        raise InputError(f"{words[0]:.100}: cannot be run ({error.strerror})") from None
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, process.send_signal, number)
+    try:
+        code = await process.wait()
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+    return code if code >= 0 else 128 - code
