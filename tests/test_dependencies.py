@@ -14,7 +14,7 @@ REPOSITORY = Path(__file__).parents[1]
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
 distributions = cache(packages_distributions)
 """Module to the distributions that it comes from."""
-OPTIONAL = {"deepspeed", "gymnasium", "minigrid", "textworld", "wandb"}
+OPTIONAL = {"aiohttp", "deepspeed", "gymnasium", "minigrid", "starlette", "textworld", "uvicorn", "wandb", "yarl"}
 """Imported only where a configuration asks for them; an extra declares each."""
 
 

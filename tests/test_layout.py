@@ -37,6 +37,7 @@ ROOMS = {
     "rollout",
     "router",
     "sandbox",
+    "serve",
     "slurm",
     "stages",
     "storage",
@@ -328,7 +329,7 @@ def test_the_rooms_can_be_counted() -> None:
     """Few enough to know them all."""
     rooms = {path.parent.relative_to(PACKAGE) for path in PACKAGE.glob("*/__init__.py")}
     inner = {path.parent.relative_to(PACKAGE) for path in PACKAGE.glob("*/*/__init__.py")}
-    assert len(rooms) <= 25 and len(inner) <= 32
+    assert len(rooms) <= 26 and len(inner) <= 32
 
 
 def test_what_the_quick_tier_leaves_out_is_there() -> None:

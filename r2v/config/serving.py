@@ -25,7 +25,7 @@ class ServeConfig:
     port: Annotated[int, Range(at_least=0, at_most=65_535)] = _runtime(8484)
     """Port to listen on; 0: any free one."""
     any_model: bool = _runtime(False)
-    """Ask the LLM whichever model a client names. Otherwise names other than R2V's own go to the provider as they are."""
+    """Ask the LLM whichever model a client names. Otherwise names that are not R2V's pass unchanged."""
     max_usd_per_key: Positive | None = _runtime(None)
     """Hard cap in USD on what the clients of one key may spend; None: none."""
     max_usd_per_session: Positive | None = _runtime(None)

@@ -66,8 +66,15 @@ def pilot(config: Config, root: Path = Path()) -> ToldPilot:
     figures, steps = from_dict(PilotFigures, told["figures"]), told["steps"]
     places = places_of(config, root)
     page = places.published(str(PILOT.place)).with_suffix(".html")
-    rows, notes = _rows(config, figures, steps), [*_notes(figures), *_costs(config, root, made.folder)]
-    title = f"{config.env.benchmark}: {config.policy.model_name} and {config.teacher.model_name}"
+    return written(config, config.env.benchmark, figures, steps, page, _costs(config, root, made.folder))
+
+
+def written(
+    config: Config, what: str, figures: PilotFigures, steps: dict[str, float], page: Path, costs: Sequence[str]
+) -> ToldPilot:
+    """Write the page of a pilot. what: was played; steps: of an episode, by method."""
+    rows, notes = _rows(config, figures, steps), [*_notes(figures), *costs]
+    title = f"{what}: {config.policy.model_name} and {config.teacher.model_name}"
     write_text(page, pilot_page(title, figures.verdict().text, rows, notes))
     table = text_table(rows, right=range(1, len(rows[0]))).splitlines()
     return ToldPilot(figures=figures, lines=(figures.verdict().text, "", *table, "", *notes), page=page)
@@ -93,7 +100,7 @@ def _rows(config: Config, figures: PilotFigures, steps: dict[str, float]) -> lis
 def _notes(figures: PilotFigures) -> list[str]:
     small, large, tasks = figures.only_small, figures.only_large, figures.num_tasks
     found = [
-        f"{tasks} calibration tasks: {len(large)} are solved by the large model alone{_named(large)}, {len(small)} by "
+        f"{tasks} tasks: {len(large)} are solved by the large model alone{_named(large)}, {len(small)} by "
         f"the small one alone{_named(small)}"
     ]
     if (least := figures.detectable(tasks)) is not None:

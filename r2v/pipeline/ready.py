@@ -55,7 +55,7 @@ def require_cap(config: Config, rows: Sequence[Job], root: Path) -> None:
     paid = [row for row in rows if _is_paid(config, row)]
     if not paid or teacher.max_usd is not None or teacher.project_max_usd is not None:
         return
-    if ProjectLedger(root).cap is not None or not any(map(_charges, endpoints(config))):
+    if ProjectLedger(root).cap is not None or not any(map(charges, endpoints(config))):
         return
     for row in paid:
         require_world(row.load().sections(config))  # a missing key is told before a missing cap
@@ -81,7 +81,7 @@ def _bound(config: Config, rows: Sequence[Job], root: Path) -> tuple[str, float]
     return f"{told}at most ${sum(bounds):,.2f}", max(1.0, math.ceil(sum(bounds)))
 
 
-def _charges(asked: TeacherConfig) -> bool:
+def charges(asked: TeacherConfig) -> bool:
     """False of a model whose tokens are known to be free, such as one on a server of one's own."""
     try:
         rate = teacher_rate(asked)

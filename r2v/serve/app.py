@@ -39,7 +39,7 @@ _BODY_SECONDS = 120.0
 """Time that a request's body may take to arrive."""
 
 
-class Server:
+class ServeApp:
     """The ASGI application."""
 
     def __init__(

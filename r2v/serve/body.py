@@ -22,7 +22,7 @@ import zstandard
 
 _SPACE = re.compile(r"[ \t\r\n]*")
 _DECODER = json.JSONDecoder()
-DEEPEST = 200
+_DEEPEST = 200
 """Nesting limit of a body."""
 
 
@@ -127,8 +127,8 @@ def _top_level(text: str) -> tuple[dict[str, Any], dict[str, list[tuple[int, int
         raise
     except ValueError as error:
         raise Unreadable(f"the body is no JSON: {str(error):.100}") from None
-    if _deeper(values, DEEPEST):
-        raise Unreadable(f"the body is nested deeper than {DEEPEST} levels")
+    if _deeper(values, _DEEPEST):
+        raise Unreadable(f"the body is nested deeper than {_DEEPEST} levels")
     return values, spans
 
 

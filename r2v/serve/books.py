@@ -42,7 +42,7 @@ class CapReached(Exception):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Entry:
+class Reservation:
     """A reservation: its row in the journal, and its worst case in USD."""
 
     id: str
@@ -118,7 +118,7 @@ class Books:
         label = f"{kind}:{name}"
         return self._tracker.state.labels.get(label, 0.0) + self._pending.get(label, 0.0)
 
-    async def reserve(self, usd: float, *, key: str, session: str) -> Entry:
+    async def reserve(self, usd: float, *, key: str, session: str) -> Reservation:
         """Book the worst case of a request before it is sent. Raises CapReached, and EnvironmentFault if the disk
         refuses."""
         names = {"key": key, "session": session, "day": datetime.now(UTC).date().isoformat()}
@@ -134,7 +134,7 @@ class Books:
             self._pending[label] += usd
         try:
             await self._set_aside(usd)
-            entry = Entry(id=f"{self._tracker.state.run}-{next(self._ids)}", usd=usd)
+            entry = Reservation(id=f"{self._tracker.state.run}-{next(self._ids)}", usd=usd)
             await self._tracker.write_reservation({"row": "forward", "id": entry.id, "usd": usd, "labels": labels})
         finally:
             for label in labels:
@@ -149,11 +149,11 @@ class Books:
                 continue
             raise CapReached(str(self._tracker.budget.exhausted(usd)).replace(" and run the same command again", ""))
 
-    async def settle(self, entry: Entry, usd: float) -> None:
+    async def settle(self, entry: Reservation, usd: float) -> None:
         """Book what a request was billed; 0 for one that was refused or never sent."""
         await self._tracker.write({"row": "served", "id": entry.id, "usd": round(usd, 10)})
 
-    async def lost(self, entry: Entry, why: str) -> None:
+    async def lost(self, entry: Reservation, why: str) -> None:
         """Book a request at its worst case, because its amount is unknown."""
         await self._tracker.write({"row": "lost", "id": entry.id, "usd": entry.usd, "why": why})
 

@@ -6,6 +6,7 @@ llm.url("messages", "beta=true"), llm.key_headers, llm.rate("claude-haiku-5-5")
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -95,15 +96,16 @@ def endpoint(teacher: TeacherConfig, settings: EndpointKeys = TEACHER_KEYS) -> E
     if not key:
         anyhow = " (any text, if the endpoint asks for no key)" if teacher.base_url else ""
         raise UsageError(f"{variable} is not set in the environment{anyhow}")
-    root = (teacher.base_url or f"https://{own.host}").rstrip("/")
-    if teacher.base_url is None or (teacher.provider == "anthropic" and not root.endswith("/v1")):
+    base_url = teacher.base_url or os.environ.get(f"{teacher.provider.upper()}_BASE_URL")  # as the SDKs do
+    root = (base_url or f"https://{own.host}").rstrip("/")
+    if base_url is None or (teacher.provider == "anthropic" and not root.endswith("/v1")):
         root += "/v1"
     announce(variable, root, teacher.provider)
     return Endpoint(
         provider=teacher.provider,
         model=teacher.model_name,
         root=root,
-        wires=_WIRES[teacher.provider] if teacher.base_url is None else tuple(PATHS),
+        wires=_WIRES[teacher.provider] if base_url is None else tuple(PATHS),
         key=key,
         teacher=teacher,
         settings=settings,

@@ -19,13 +19,13 @@ from r2v.config import ServeConfig
 from r2v.llm.providers.prices import Rate
 from r2v.log import logger
 from r2v.serve.body import RequestBody
-from r2v.serve.books import Books, CapReached, Entry
+from r2v.serve.books import Books, CapReached, Reservation
 from r2v.serve.endpoints import PATHS, Endpoint
 from r2v.serve.headers import Headers, to_client, to_provider
 from r2v.serve.metrics import Metrics
 from r2v.serve.recording import Recorder
 from r2v.serve.replies import PassingReply
-from r2v.serve.sessions import Session, Sessions, prefix
+from r2v.serve.sessions import AgentSession, Sessions, prefix
 from r2v.serve.traffic import TrafficLog
 from r2v.serve.upstream import BrokenOff, NotSent, Upstream, decoded, decoder
 from r2v.wire.errors import read_error, write_error_event
@@ -71,7 +71,7 @@ class _Turn:
     """One forwarded request on its way, for its line in the log."""
 
     request: ClientRequest
-    session: Session
+    session: AgentSession
     number: int
     conversation: str
     changed: tuple[str, ...]
@@ -183,7 +183,7 @@ class Forwarder:
         return rate
 
     async def _exchange(
-        self, turn: _Turn, model: str, sent: bytes, entry: Entry, receive: Receive, send: Send
+        self, turn: _Turn, model: str, sent: bytes, entry: Reservation, receive: Receive, send: Send
     ) -> PassingReply:
         """Send the request, pass its reply on and book it."""
         request, wire = turn.request, turn.request.wire
@@ -252,7 +252,9 @@ class Forwarder:
         await _begun(send, response, [(b"content-length", str(len(raw)).encode())])
         await _sent(send, raw, more=False)
 
-    async def _book(self, turn: _Turn, model: str, entry: Entry, facts: StreamFacts, content: bytes = b"") -> None:
+    async def _book(
+        self, turn: _Turn, model: str, entry: Reservation, facts: StreamFacts, content: bytes = b""
+    ) -> None:
         """Settle the request by the usage that its reply told, at no cost if it was refused, else as unknown."""
         usage, rate = facts.usage, self._endpoint.rate(model, facts.model)
         refused = turn.status >= 400 and (

@@ -63,12 +63,24 @@ async def record_command(
         success = feedback[-1] if feedback else exit_code == 0
         about = {"kind": "outcome", "at": round(time.time(), 3), "key": key_name, "task": task}
         place.traffic.append({**about, "exit": exit_code, "success": success})
-    turns = [row for row in _rows(folder) if row["kind"] == "turn" and row["key"] == key_name]
+    done = recorded(config, root, task=task)
+    assert done is not None, "its outcome was logged"
+    return done
+
+
+def recorded(config: Config, root: Path = Path(), *, task: str) -> RecordedCommand | None:
+    """Return the last recorded run of a task; None if there is none."""
+    folder = root / "data" / "served" / config.serve.name
+    rows = _rows(folder)
+    outcomes = [row for row in rows if row["kind"] == "outcome" and row["task"] == task]
+    if not outcomes:
+        return None
+    turns = [row for row in rows if row["kind"] == "turn" and row["key"] == outcomes[-1]["key"]]
     return RecordedCommand(
         task=task,
-        attempt=attempt,
-        exit_code=exit_code,
-        success=success,
+        attempt=len(outcomes) - 1,
+        exit_code=outcomes[-1]["exit"],
+        success=outcomes[-1]["success"],
         turns=len(turns),
         usd=sum(row["usd"] if row["usd"] is not None else row["at_most"] for row in turns),
         folder=folder,

@@ -23,9 +23,9 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from r2v.config import Config
-from r2v.errors import EnvironmentFault
+from r2v.errors import EnvironmentFault, UsageError
 from r2v.log import logger
-from r2v.serve.app import Server
+from r2v.serve.app import ServeApp
 from r2v.serve.books import Books
 from r2v.serve.endpoints import endpoint
 from r2v.serve.forwarding import Forwarder
@@ -62,7 +62,9 @@ async def listening(
     settings = config.serve
     folder = root / "data" / "served" / settings.name
     llm = endpoint(config.teacher)
-    known_keys, keys_file = server_keys(folder) if keys is None else (ServerKeys(keys), None)
+    if llm.root.startswith(own := f"http://{settings.host}:{settings.port}/"):
+        raise UsageError(f"the LLM's address is this server's own, {own}: unset OPENAI_BASE_URL and ANTHROPIC_BASE_URL")
+    known_keys, keys_file = server_keys(folder) if keys is None else (ServerKeys(dict(keys)), None)
     async with AsyncExitStack() as stack:
         rate = llm.rate(llm.model)
         assert rate is not None, "endpoint() has looked for it"
@@ -76,7 +78,7 @@ async def listening(
         recorder = Recorder(folder) if record else None
         forwarder = Forwarder(llm, settings, upstream, books, traffic, sessions, metrics, recorder)
         max_body = settings.max_body_mb * 1_000_000
-        app = Server(llm, forwarder, upstream, books, sessions, metrics, traffic, known_keys, max_body=max_body)
+        app = ServeApp(llm, forwarder, upstream, books, sessions, metrics, traffic, known_keys, max_body=max_body)
         logging.getLogger("uvicorn.access").disabled = True  # its lines hold query strings
         bound = _bound(settings.host, settings.port)
         stack.callback(bound.close)

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from r2v.serve.headers import first
+from r2v.wire import responses
 from r2v.wire.message import mapping
 from r2v.wire.stream_facts import WireName
 
@@ -33,7 +34,7 @@ _REMEMBERED = 100_000
 
 
 @dataclass(kw_only=True, slots=True)
-class Session:
+class AgentSession:
     """A conversation of a client, with the sub-agents and housekeeping calls that carry its name."""
 
     name: str
@@ -46,13 +47,13 @@ class Sessions:
     """The sessions of a server; the least recent are forgotten beyond `_REMEMBERED`."""
 
     def __init__(self) -> None:
-        self._named: OrderedDict[str, Session] = OrderedDict()
+        self._named: OrderedDict[str, AgentSession] = OrderedDict()
         self._by_prefix: OrderedDict[str, str] = OrderedDict()
         self._answered: OrderedDict[str, bool] = OrderedDict()
 
     def find(
         self, headers: Iterable[tuple[bytes, bytes]], values: Mapping[str, Any], wire: WireName, *, key: str
-    ) -> Session:
+    ) -> AgentSession:
         """Return the session of a request, a new one if it is not known. key: name of the client's key; conversations
         of different keys are never one session."""
         name, source = declared(list(headers), values)
@@ -65,7 +66,7 @@ class Sessions:
             name = name or f"c-{secrets.token_hex(8)}"
             if prefixes:
                 _remember(self._by_prefix, prefixes[-1], name)
-        session = self._named.get(name) or Session(name=name, source=source)
+        session = self._named.get(name) or AgentSession(name=name, source=source)
         _remember(self._named, name, session)
         return session
 
@@ -74,13 +75,13 @@ class Sessions:
         if conversation:
             _remember(self._answered, f"{key} {conversation}", True)
 
-    def get(self, name: str) -> Session | None:
+    def get(self, name: str) -> AgentSession | None:
         """Return a session by its name."""
         return self._named.get(name)
 
     def restore(self, name: str, source: str, conversation: str, *, key: str) -> None:
         """Take over a turn from the log of an earlier process."""
-        session = self._named.get(name) or Session(name=name, source=source)
+        session = self._named.get(name) or AgentSession(name=name, source=source)
         session.turns += 1
         _remember(self._named, name, session)
         if conversation:
@@ -139,20 +140,12 @@ def _prefixes(values: Mapping[str, Any], wire: WireName) -> Iterator[str]:
             state.update(_canonical(values[name]))
     before_reply = False
     for item in items:
-        is_reply = _is_reply(item)
+        is_reply = responses.is_reply(item)
         if is_reply and not before_reply:
             yield state.hexdigest()
         before_reply = is_reply
         state.update(_canonical(item))
     yield state.hexdigest()
-
-
-_REPLIES = ("reasoning", "function_call", "custom_tool_call")
-
-
-def _is_reply(item: object) -> bool:
-    fields = mapping(item)
-    return fields.get("role") == "assistant" or fields.get("type") in _REPLIES
 
 
 def _canonical(item: object) -> bytes:

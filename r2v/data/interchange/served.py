@@ -98,7 +98,7 @@ def _continues(items: list[Any], earlier: list[Any]) -> bool:
 
 
 def _same(one: Any, other: Any) -> bool:
-    return one == other or _text(one) == _text(other)
+    return bool(one == other or _text(one) == _text(other))
 
 
 def _text(item: Any) -> Any:
