@@ -687,11 +687,33 @@ def _of_providers(name: str) -> tuple[str, ...]:
         "data/runs/*/provider",
     )
     return tuple(
-        f"{room}/{name}" for room in (*rooms, *(f"{room}/*" for room in rooms), "results/batch_jobs/*/journal/*")
+        f"{room}/{name}"
+        for room in (*rooms, *(f"{room}/*" for room in rooms), "results/batch_jobs/*/journal/*", "data/served/*")
     )
 
 
 OTHER_FILES = (
+    FileKind(
+        name="served traffic",
+        paths=("data/served/*/traffic.jsonl",),
+        form="jsonl",
+        writers=("serve.traffic:TrafficLog.open", "serve.traffic:TrafficLog.append"),
+        damage="refused",
+    ),
+    FileKind(
+        name="served session",
+        paths=("data/served/*/sessions/*.jsonl.zst",),
+        form="jsonl",
+        writers=("serve.recording:Recorder.write",),
+        damage="refused",
+    ),
+    FileKind(
+        name="keys of a server",
+        paths=("data/served/*/keys",),
+        form="text",
+        writers=("serve.keys:server_keys",),
+        damage="refused",
+    ),
     FileKind(
         name="provider journal",
         paths=_of_providers("journal.jsonl"),
@@ -885,7 +907,7 @@ OTHER_FILES = (
         name="pilot page",
         paths=("results/pilot/*.html", "results/*/pilot.html"),
         form="text",
-        writers=("pipeline.pilot:pilot",),
+        writers=("pipeline.pilot:written",),
         damage="ignored",
     ),
     FileKind(
@@ -992,6 +1014,9 @@ OTHER_FILES = (
 )
 
 ELSEWHERE = {
+    "served traffic",
+    "served session",
+    "keys of a server",
     "address of a teacher's server",
     "configuration of a teacher's job",
     "hours of a teacher's job",

@@ -475,6 +475,9 @@ def test_no_command_that_makes_anew_or_removes_takes_a_journal(
 # The table ------------------------------------------------------------------------------------------------------------
 
 TRIED_ELSEWHERE = {
+    "served traffic": "tests/serve/test_traffic.py",
+    "served session": "tests/serve/test_traffic.py",
+    "keys of a server": "tests/serve/test_traffic.py",
     "pilot figures": "tests/pipeline/test_pilot.py",
     "address of a teacher's server": "written anew every few seconds; tests/llm/engines/test_teacher.py",
     "configuration of a teacher's job": "written by whoever submits it; tests/slurm/test_teacher_job.py",

@@ -1,0 +1,92 @@
+"""`r2v serve` and `r2v record` as commands."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from r2v.cli.main import main
+from r2v.emulator import Emulator
+
+MODEL = ("--llm", "openai:gpt-6-luna", "--max-usd", "50")
+
+
+@pytest.fixture
+def provider(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Emulator:
+    monkeypatch.chdir(tmp_path)
+    with Emulator() as emulator:
+        monkeypatch.setenv("OPENAI_BASE_URL", emulator.openai_url)
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
+        yield emulator
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_says_where_it_listens_and_ends_when_told(
+    number: signal.Signals, provider: Emulator, tmp_path: Path
+) -> None:
+    words = [sys.executable, "-m", "r2v", "serve", "--record", *MODEL, "--port", "0"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=os.environ, cwd=tmp_path) as server:
+        assert server.stdout is not None
+        first, second = server.stdout.readline(), server.stdout.readline()
+        url = second.split("OPENAI_BASE_URL=")[1].split("/v1")[0]
+        assert f"ANTHROPIC_BASE_URL={url} " in first and "data/served/default/keys" in first
+        key = subprocess.run(
+            ["bash", "-c", f"{second}echo $OPENAI_API_KEY"], capture_output=True, text=True, cwd=tmp_path
+        )
+        body = {"model": "llm", "messages": [{"role": "user", "content": "x"}]}
+        headers = {"authorization": f"Bearer {key.stdout.strip()}"}
+        assert httpx2.post(f"{url}/v1/chat/completions", json=body, headers=headers).status_code == 200
+        server.send_signal(number)
+        assert server.wait() == 0
+    assert len(provider.ledger().bills) == 1
+
+
+def test_record_ends_as_its_command_does(provider: Emulator, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["record", *MODEL, "--task", "t", "--", "bash", "-c", "echo $OPENAI_BASE_URL $R2V_TASK; exit 7"]) == 7
+    out = capfd.readouterr()
+    assert out.out.startswith("http://127.0.0.1:") and out.out.strip().endswith("/v1 t")
+    assert "t: failed (exit 7), 0 requests, $0.0000" in out.err
+
+
+@pytest.mark.parametrize("words,says", [
+    (("serve",), "add --record"),
+    (("serve", "--record"), "name a model, such as --llm"),
+    (("serve", "--record", "--llm", "gpt-6-luna"), "written provider:model"),
+    (("serve", "--record", "--llm", "openai:no-such-model"), "no price"),
+    (("serve", "--record", "--llm", "anthropic:claude-opus-5-5"), "ANTHROPIC_API_KEY is not set"),
+    (("serve", "--record", *MODEL, "--port", "70000"), "serve.port"),
+    (("serve", "--record", *MODEL, "--overrides", "serve.host=203.0.113.1"), "cannot be listened on"),
+    (("record", *MODEL), "CMD"),
+    (("record", *MODEL, "--", "no-such-program"), "no such command"),
+])  # fmt: skip
+def test_bad_words_are_one_line(
+    words: tuple[str, ...],
+    says: str,
+    provider: Emulator,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+    assert main([*words]) in (2, 5)
+    err = [line for line in capfd.readouterr().err.splitlines() if not line.startswith("sending the key")]
+    assert len(err) == 1 and says in err[0]
+
+
+def test_a_server_in_front_of_itself_is_refused(
+    provider: Emulator, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:8484/v1")
+    assert main(["serve", "--record", *MODEL]) == 2
+    assert "this server's own" in capfd.readouterr().err
+
+
+def test_two_servers_of_one_name_are_refused(provider: Emulator, capfd: pytest.CaptureFixture[str]) -> None:
+    inner = [sys.executable, "-m", "r2v", "record", *MODEL, "--", "true"]
+    os.environ["OPENAI_API_KEY"] = "sk-test"
+    assert main(["record", *MODEL, "--", "env", "OPENAI_API_KEY=x", *inner]) == 6
