@@ -1,9 +1,11 @@
-"""`r2v serve`: a server in front of agents that records what they ask an LLM."""
+"""`r2v serve`: a server in front of agents that routes between two models, or records what they ask an LLM."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from r2v.cli.options import Parser, add_allow_env, add_config_options, load_config
@@ -11,22 +13,37 @@ from r2v.errors import UsageError, needing
 from r2v.log import logger
 
 if TYPE_CHECKING:
+    from r2v.config import Config
     from r2v.serve.server import Listening
 
 
 def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     """Add `serve`."""
-    about = "serve an LLM to agents: requests pass unchanged, are recorded and booked, under a cap"
+    about = "serve a trained pair, or an LLM, to agents: requests are routed, booked and recorded, under a cap"
     parser = commands.add_parser(
         "serve",
         help=about,
-        description="Serve an LLM to agents by Chat Completions, Responses and Messages. Requests pass unchanged; they "
-        "are recorded and booked, and a cap holds. Stop it with Ctrl-C.",
+        description="Serve a pair of models, or an LLM alone, to agents by Chat Completions, Responses and Messages. "
+        "Requests reach the LLM unchanged; all are booked, and a cap holds. Stop it with Ctrl-C.",
     )
-    parser.add_argument("--record", action="store_true", help="record the sessions of an LLM, without any routing")
+    parser.add_argument(
+        "bundle",
+        nargs="?",
+        type=Path,
+        metavar="DIR",
+        help="bundle of `r2v export`, whose pair is served (default: none)",
+    )
+    parser.add_argument("--record", action="store_true", help="record the text of the sessions (default: only figures)")
     add_llm_options(parser)
     parser.add_argument("--port", dest="serve.port", metavar="PORT", help="port to listen on (default: 8484)")
     add_config_options(parser)
+    parser.add_argument(
+        "--shadow",
+        dest="overrides",
+        action="append_const",
+        const="serve.shadow=true",
+        help="decide at each step and log it, but let the LLM act (default: act)",
+    )
     add_allow_env(parser)
     parser.set_defaults(act=_act)
 
@@ -66,15 +83,31 @@ def llm_overrides(arguments: argparse.Namespace) -> None:
 
 
 def _act(arguments: argparse.Namespace) -> int:
-    if not arguments.record:
-        raise UsageError("nothing to serve: add --record to forward to an LLM and record what agents ask it")
+    if not arguments.record and arguments.bundle is None:
+        raise UsageError("nothing to serve: name a bundle, or add --record to record what agents ask an LLM")
     llm_overrides(arguments)
     config = load_config(arguments)
+    if arguments.bundle is not None and config.teacher.provider == "scripted":
+        config = _with_llm_of(config, arguments.bundle)
     with needing("serve"):
         from r2v.serve.server import serve_until_stopped
 
-    asyncio.run(serve_until_stopped(config, record=True, ready=_tell))
+    asyncio.run(serve_until_stopped(config, record=arguments.record, ready=_tell, bundle=arguments.bundle))
     return 0
+
+
+def _with_llm_of(config: Config, bundle: Path) -> Config:
+    """Return the configuration with the LLM that a bundle was evaluated with."""
+    from r2v.serve.bundle import read_bundle
+    from r2v.serve.play_bundle import bundle_settings
+
+    teacher = bundle_settings(read_bundle(bundle)).teacher
+    if teacher.provider == "scripted":
+        raise UsageError(
+            f"{bundle}: was evaluated with a benchmark's expert, which answers nobody else; name an LLM, such as --llm "
+            "openai:gpt-6.1-terra"
+        )
+    return replace(config, teacher=replace(config.teacher, provider=teacher.provider, model_name=teacher.model_name))
 
 
 def _tell(place: Listening) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from r2v.config.checks import RUNTIME
 from r2v.constraints import Line, Name, Positive, Range, check_fields
@@ -24,6 +24,10 @@ class ServeConfig:
     """Address to listen on."""
     port: Annotated[int, Range(at_least=0, at_most=65_535)] = _runtime(8484)
     """Port to listen on; 0: any free one."""
+    shadow: bool = _runtime(False)
+    """Decide at each step and log it, but let the LLM act."""
+    llm_down: Literal["error", "small"] = _runtime("error")
+    """Who answers where the LLM cannot be reached: nobody (status 503), or the small model within its domain."""
     any_model: bool = _runtime(False)
     """Ask the LLM whichever model a client names. Otherwise names that are not R2V's pass unchanged."""
     max_usd_per_key: Positive | None = _runtime(None)

@@ -20,6 +20,7 @@ from r2v.data.store import TrajectoryStore
 from r2v.errors import InputError
 from r2v.router.choice import ScoreChoice
 from r2v.router.thresholds import OperatingPoint, Spending
+from r2v.serve.domain import Domain
 from r2v.storage.files import write_json
 
 SETUP = "setup.json"
@@ -109,6 +110,8 @@ class Setup:
     """By operating point, the score that r2v acts by and what it was chosen by; none where nothing was chosen."""
     world: dict[str, Any] = field(default_factory=dict)
     """Sections env, perturbations and inference, from which a replay makes the world again."""
+    domain: Domain | None = None
+    """Tools and marks of the benchmark, for whoever serves the pair; None in results of an earlier R2V."""
     models: dict[str, str] = field(default_factory=dict)
     prices: dict[str, Any] = field(default_factory=dict)
     config_sha256: str = ""
@@ -163,7 +166,7 @@ def read_setup(results: Path) -> Setup:
 def to_plain(setup: Setup) -> dict[str, Any]:
     """The setup as JSON values."""
     plain = asdict(setup)
-    optional = ("limits", "never_branched", "choices")
+    optional = ("limits", "never_branched", "choices", "domain")
     return {name: value for name, value in plain.items() if name not in optional or value}
 
 

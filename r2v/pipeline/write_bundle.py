@@ -22,10 +22,11 @@ from r2v.errors import InputError
 from r2v.evaluation.setup import read_setup
 from r2v.evaluation.tables.build import STRUCTURED
 from r2v.log import logger
-from r2v.pipeline.bundle import BUNDLE_FORMAT, BundleManifest, write_bundle_manifest
 from r2v.pipeline.inputs import place_of, published, read_published
 from r2v.pipeline.model_card import imputed_card, model_card
 from r2v.pipeline.recorded_config import recorded_config
+from r2v.serve.bundle import BUNDLE_FORMAT, BundleManifest, write_bundle_manifest
+from r2v.serve.domain import write_domain
 from r2v.storage.artifact import attempt_of
 from r2v.storage.files import content_sha256, write_json, write_text, writing
 from r2v.storage.integrity import Artifact
@@ -113,6 +114,8 @@ def _fill(draft: Path, config: Config, table: Artifact, inputs: dict[str, Artifa
     _copy_cases(inputs, draft)
     setup = read_setup(table.folder)
     _write_settings(draft, config, {"cost": identity(config.cost), "models": setup.models, "prices": setup.prices})
+    if setup.domain is not None:
+        write_domain(draft, setup.domain)
     manifest = _described(draft, config, table, inputs)
     write_text(
         draft / "README.md",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 from starlette.applications import Starlette
@@ -19,13 +20,15 @@ from starlette.routing import Route
 
 from r2v.errors import R2VError
 from r2v.log import logger
+from r2v.serve.answering import Answerer
 from r2v.serve.body import RequestBody, Unreadable
 from r2v.serve.books import Books
 from r2v.serve.endpoints import COUNT_PATH, PATHS, Endpoint
-from r2v.serve.forwarding import ClientRequest, Forwarder, Message, Receive, Refused, Send
+from r2v.serve.forwarding import Message, Receive, Refused, Send
 from r2v.serve.headers import Headers, first, to_client, to_provider
 from r2v.serve.keys import ServerKeys
 from r2v.serve.metrics import Metrics
+from r2v.serve.request import ClientRequest
 from r2v.serve.sessions import Sessions
 from r2v.serve.traffic import TrafficLog
 from r2v.serve.upstream import BrokenOff, NotSent, Upstream
@@ -45,7 +48,7 @@ class ServeApp:
     def __init__(
         self,
         endpoint: Endpoint,
-        forwarder: Forwarder,
+        answerer: Answerer,
         upstream: Upstream,
         books: Books,
         sessions: Sessions,
@@ -55,7 +58,7 @@ class ServeApp:
         *,
         max_body: int,
     ) -> None:
-        self._endpoint, self._forwarder, self._upstream = endpoint, forwarder, upstream
+        self._endpoint, self._answerer, self._upstream = endpoint, answerer, upstream
         self._books, self._sessions, self._metrics = books, sessions, metrics
         self._traffic, self._keys, self._max_body = traffic, keys, max_body
         posts = [Route(path, _Ask(self._ask, wire), methods=["POST"]) for wire, path in PATHS.items()]
@@ -67,10 +70,11 @@ class ServeApp:
                 Route("/v1/models", self._models, methods=["GET"]),
                 Route("/v1/models/{name:path}", self._model, methods=["GET"]),
                 Route("/v1/sessions/{name:path}", self._session, methods=["GET"]),
+                Route("/v1/decide", self._decide, methods=["POST"]),
                 Route("/v1/feedback", self._feedback, methods=["POST"]),
                 Route("/metrics", self._metrics_page, methods=["GET"]),
                 Route("/healthz", _healthy, methods=["GET"]),
-                Route("/readyz", _healthy, methods=["GET"]),
+                Route("/readyz", self._ready, methods=["GET"]),
             ],
             exception_handlers={Refused: self._refusal, HTTPException: self._no_such_path, R2VError: self._fault},
         )
@@ -116,7 +120,7 @@ class ServeApp:
         return self._refusal(request, Refused(500, str(error)))
 
     async def _ask(self, wire: WireName, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._forwarder.forward(await self._request(wire, scope, receive), receive, send)
+        await self._answerer.answer(await self._request(wire, scope, receive), receive, send)
 
     async def _request(self, wire: WireName, scope: Scope, receive: Receive) -> ClientRequest:
         """Read a request. Raises Refused."""
@@ -162,7 +166,7 @@ class ServeApp:
         if "messages" not in self._endpoint.wires:
             raise Refused(404, f"{self._endpoint.provider} counts no tokens")
         request = await self._request(wire, scope, receive)
-        sent, _ = request.body.sent(model=self._forwarder.model_for(request.body))
+        sent, _ = request.body.sent(model=self._answerer.model_for(request.body))
         headers = to_provider(request.headers, self._endpoint.key_headers)
         try:
             async with self._upstream.post(self._endpoint.url(COUNT_PATH, request.query), headers, sent) as response:
@@ -178,14 +182,14 @@ class ServeApp:
         raise Refused(426, "responses are served over HTTP; POST the request")
 
     async def _models(self, request: Request) -> Response:
-        data = [self._described(name) for name in self._forwarder.model_names]
+        data = [self._described(name) for name in self._answerer.model_names]
         ids = {"first_id": data[0]["id"], "last_id": data[-1]["id"], "has_more": False}
         return JSONResponse({"object": "list", "data": data, **ids})
 
     async def _model(self, request: Request) -> Response:
         name = request.path_params["name"]
-        if name not in self._forwarder.model_names:
-            raise Refused(404, f"no model {name:.100}; this server has {', '.join(self._forwarder.model_names)}")
+        if name not in self._answerer.model_names:
+            raise Refused(404, f"no model {name:.100}; this server has {', '.join(self._answerer.model_names)}")
         return JSONResponse(self._described(name))
 
     def _described(self, name: str) -> dict[str, Any]:
@@ -224,6 +228,29 @@ class ServeApp:
         about = {"kind": "feedback", "at": round(time.time(), 3), "key": request.scope["key_name"]}
         self._traffic.append({**about, "session": session, "success": success})
         return JSONResponse({"logged": True})
+
+    async def _decide(self, request: Request) -> Response:
+        """Tell who would act, for a gateway that asks the models itself: candidates, best first, with the evidence."""
+        if self._answerer.pair is None:
+            raise Refused(404, "no bundle is served; r2v serve BUNDLE decides")
+        asked = await self._request("chat", request.scope, request.receive)
+        wire, inner = asked.body.values.get("wire", "chat"), asked.body.values.get("request")
+        if wire not in PATHS or not isinstance(inner, dict):
+            form = '{"wire": "chat", "request": {...}}'
+            raise Refused(400, f"decide: a body such as {form} is asked for; wires: {', '.join(PATHS)}")
+        decision = await self._answerer.decide(replace(asked, wire=wire, body=RequestBody.of(inner)))
+        names = {"small": "small", "llm": self._endpoint.model}
+        order = [decision.source, "llm" if decision.source == "small" else "small"]
+        return JSONResponse({"candidates": [{"model": names[one], "source": one} for one in order], **decision.logged})
+
+    async def _ready(self, request: Request) -> Response:
+        """Tell whether the small model answers, and what it answers to."""
+        pair = self._answerer.pair
+        if pair is None:
+            return JSONResponse({"status": "ok", "small": None})
+        tools = [tool.name for tool in pair.domain.tools]
+        state = "ok" if pair.breaker.healthy else "small model down"
+        return JSONResponse({"status": state, "small": {"tools": tools, "outside": self._answerer.outside}})
 
     async def _metrics_page(self, request: Request) -> Response:
         return PlainTextResponse(self._metrics.text(), media_type="text/plain; version=0.0.4")

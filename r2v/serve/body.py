@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import zlib
 from collections.abc import Mapping
 from functools import cached_property
@@ -44,6 +45,11 @@ class RequestBody:
         except UnicodeDecodeError as error:
             raise Unreadable(f"the body is no UTF-8 (byte {error.start})") from None
         self.values, self._spans = _top_level(self._text)
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> RequestBody:
+        """Return the body that these values make."""
+        return cls(json.dumps(values, ensure_ascii=False).encode(errors="replace"), longest=sys.maxsize)
 
     def sent(self, *, model: str | None = None, with_usage: bool = False) -> tuple[bytes, tuple[str, ...]]:
         """Return the bytes to send and the names of the changed fields.

@@ -10,6 +10,7 @@ _ABOUT = {
     "r2v_tokens_total": "Tokens of the forwarded requests.",
     "r2v_seconds_total": "Seconds from a request to the end of its reply.",
     "r2v_client_left_total": "Replies whose client left before their end.",
+    "r2v_stripped_total": "Requests sent again without thoughts that the provider called invalid.",
     "r2v_open_requests": "Requests that are being answered.",
 }
 

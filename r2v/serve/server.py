@@ -25,15 +25,18 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from r2v.config import Config
 from r2v.errors import EnvironmentFault, UsageError
 from r2v.log import logger
+from r2v.serve.answering import Answerer
 from r2v.serve.app import ServeApp
 from r2v.serve.books import Books
 from r2v.serve.endpoints import endpoint
 from r2v.serve.forwarding import Forwarder
 from r2v.serve.keys import ServerKeys, server_keys
+from r2v.serve.loading import served_pair
 from r2v.serve.metrics import Metrics
 from r2v.serve.recording import Recorder
 from r2v.serve.sessions import Sessions
 from r2v.serve.traffic import TrafficLog
+from r2v.serve.turns import TurnLog
 from r2v.serve.upstream import Upstream
 
 _HEADER_SECONDS = 15.0
@@ -55,10 +58,16 @@ class Listening:
 
 @asynccontextmanager
 async def listening(
-    config: Config, root: Path = Path(), *, record: bool, keys: Mapping[str, str] | None = None
+    config: Config,
+    root: Path = Path(),
+    *,
+    record: bool,
+    keys: Mapping[str, str] | None = None,
+    bundle: Path | None = None,
 ) -> AsyncIterator[Listening]:
-    """Serve while the block runs. record: write the sessions' text. keys: by name, in place of the server's own. Raises
-    UsageError, InputError, LeaseConflict, and EnvironmentFault if the port is taken."""
+    """Serve while the block runs. record: write the sessions' text. keys: by name, in place of the server's own.
+    bundle: the pair that is served. Raises UsageError, InputError, LeaseConflict, and EnvironmentFault if the port is
+    taken."""
     settings = config.serve
     folder = root / "data" / "served" / settings.name
     llm = endpoint(config.teacher)
@@ -73,12 +82,14 @@ async def listening(
         stack.callback(traffic.close)
         for row in traffic.open():
             if row["kind"] == "turn":
-                sessions.restore(row["session"], row["by"], row["conversation"], key=row["key"])
+                sessions.restore(row)
         upstream = await stack.enter_async_context(Upstream(settings))
-        recorder = Recorder(folder) if record else None
-        forwarder = Forwarder(llm, settings, upstream, books, traffic, sessions, metrics, recorder)
+        pair = None if bundle is None else await stack.enter_async_context(served_pair(bundle, config, upstream, books))
+        turns = TurnLog(traffic, sessions, metrics, Recorder(folder) if record else None)
+        forwarder = Forwarder(llm, settings, upstream, books, metrics)
+        answerer = Answerer(llm, settings, forwarder, sessions, turns, metrics, pair)
         max_body = settings.max_body_mb * 1_000_000
-        app = ServeApp(llm, forwarder, upstream, books, sessions, metrics, traffic, known_keys, max_body=max_body)
+        app = ServeApp(llm, answerer, upstream, books, sessions, metrics, traffic, known_keys, max_body=max_body)
         logging.getLogger("uvicorn.access").disabled = True  # its lines hold query strings
         bound = _bound(settings.host, settings.port)
         stack.callback(bound.close)
@@ -104,18 +115,23 @@ async def listening(
         finally:
             server.should_exit = True
             await serving
-            for task in list(forwarder.in_flight):
+            for task in list(answerer.in_flight):
                 task.cancel()
-            await asyncio.gather(*forwarder.in_flight, return_exceptions=True)
+            await asyncio.gather(*answerer.in_flight, return_exceptions=True)
 
 
 async def serve_until_stopped(
-    config: Config, root: Path = Path(), *, record: bool, ready: Callable[[Listening], None]
+    config: Config,
+    root: Path = Path(),
+    *,
+    record: bool,
+    ready: Callable[[Listening], None],
+    bundle: Path | None = None,
 ) -> None:
     """Serve until SIGINT or SIGTERM. ready: called when it listens."""
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
-    async with listening(config, root, record=record) as place:
+    async with listening(config, root, record=record, bundle=bundle) as place:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stopped.set)
         ready(place)

@@ -16,7 +16,7 @@ import re
 import secrets
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from r2v.serve.headers import first
@@ -41,6 +41,10 @@ class AgentSession:
     source: str
     """What it was recognised by."""
     turns: int = 0
+    small_turns: set[str] = field(default_factory=set)
+    """Hashes of the texts that the small model said (`state.said_hash`)."""
+    decisions: dict[str, str] = field(default_factory=dict)
+    """Who answered a conversation (`prefix`), so that a repeated request is answered by the same model."""
 
 
 class Sessions:
@@ -79,14 +83,18 @@ class Sessions:
         """Return a session by its name."""
         return self._named.get(name)
 
-    def restore(self, name: str, source: str, conversation: str, *, key: str) -> None:
+    def restore(self, row: Mapping[str, Any]) -> None:
         """Take over a turn from the log of an earlier process."""
-        session = self._named.get(name) or AgentSession(name=name, source=source)
+        name, conversation, key = row["session"], row["conversation"], row["key"]
+        session = self._named.get(name) or AgentSession(name=name, source=row["by"])
         session.turns += 1
         _remember(self._named, name, session)
         if conversation:
             _remember(self._by_prefix, f"{key} {conversation}", name)
+        if row["whole"]:
             self.answered(conversation, key=key)
+            session.decisions[conversation] = row["source"]
+            session.small_turns |= {row["said"]} if "said" in row else set()
 
     def __len__(self) -> int:
         return len(self._named)

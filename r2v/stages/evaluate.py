@@ -79,6 +79,7 @@ def run(cfg: EvaluateSettings, work: Work) -> None:
     from r2v.evaluation.headline import headline
     from r2v.evaluation.setup import Setup, choices_of, plain_calibration, write_setup
     from r2v.evaluation.tables.build import write_results_folder
+    from r2v.serve.domain import benchmark_domain
 
     played, cfg = play(cfg, work), _possible(cfg, work)
     runner, specs = played.runner, played.specs
@@ -96,6 +97,7 @@ def run(cfg: EvaluateSettings, work: Work) -> None:
             never_branched=never_branched(runner.world.benchmark, specs),
             router_scores=tuple(scores),
             choices=choices_of(played.calibration),
+            domain=benchmark_domain(runner.world.benchmark),
             git_commit=git_commit(),
         ),
     )

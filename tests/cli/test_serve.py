@@ -88,5 +88,4 @@ def test_a_server_in_front_of_itself_is_refused(
 
 def test_two_servers_of_one_name_are_refused(provider: Emulator, capfd: pytest.CaptureFixture[str]) -> None:
     inner = [sys.executable, "-m", "r2v", "record", *MODEL, "--", "true"]
-    os.environ["OPENAI_API_KEY"] = "sk-test"
     assert main(["record", *MODEL, "--", "env", "OPENAI_API_KEY=x", *inner]) == 6

@@ -84,9 +84,7 @@ ELSEWHERE = {
         "tests/cli/test_serve.py::test_it_says_where_it_listens_and_ends_when_told"
     ),
     "r2v record --llm openai:gpt-6.1-terra --max-usd 5 --task bug-7 -- mini -m openai/llm -t "
-    "'Fix the failing test.' -y": (
-        "tests/cli/test_serve.py::test_record_ends_as_its_command_does"
-    ),
+    "'Fix the failing test.' -y": ("tests/cli/test_serve.py::test_record_ends_as_its_command_does"),
     "r2v import data/served/default": "tests/serve/test_record.py::test_a_recorded_session_becomes_an_episode",
     "r2v pilot --tasks tasks.txt --cmd 'mini -m openai/llm -t {task} -y' --overrides teacher.provider=openai "
     "teacher.model_name=gpt-6.1-terra policy.provider=openai policy.model_name=gpt-6-luna teacher.max_usd=20": (
@@ -165,10 +163,10 @@ ELSEWHERE = {
         "tests/hrl/test_extending.py::test_one_file_adds_a_checker_and_a_reward"
     ),
     "r2v export outputs/bundles/desk --config configs/mrp.yaml": (
-        "tests/pipeline/test_bundle.py::test_the_command_writes_checks_and_refuses"
+        "tests/serve/test_bundle.py::test_the_command_writes_checks_and_refuses"
     ),
     "r2v export outputs/bundles/desk --check": (
-        "tests/pipeline/test_bundle.py::test_the_command_writes_checks_and_refuses"
+        "tests/serve/test_bundle.py::test_the_command_writes_checks_and_refuses"
     ),
     "r2v game label results/batch_jobs/JOB --sample 40 --output labels.jsonl": (
         "tests/cli/test_game_labels.py::test_a_sample_is_shown_recorded_and_gone_on_with"

@@ -85,6 +85,9 @@ def test_a_restart_takes_sessions_over() -> None:
     before, after = Sessions(), Sessions()
     values = {"messages": chat_turns()[:1]}
     session = before.find([], values, "chat", key="k")
-    after.restore(session.name, session.source, prefix(values, "chat"), key="k")
+    row = {"session": session.name, "by": session.source, "conversation": prefix(values, "chat"), "key": "k"}
+    after.restore({**row, "whole": True, "source": "small", "said": "abc"})
     assert after.find([], {"messages": chat_turns()}, "chat", key="k").name == session.name
-    assert after.get(session.name).turns == 1  # type: ignore[union-attr]
+    taken = after.get(session.name)
+    assert taken is not None and taken.turns == 1 and taken.small_turns == {"abc"}
+    assert taken.decisions == {prefix(values, "chat"): "small"}

@@ -18,11 +18,11 @@ from r2v.evaluation.audit.check_imputed import imputed_problems, require_execute
 from r2v.evaluation.audit.verify import verify_results
 from r2v.evaluation.methods import _routers
 from r2v.evaluation.settings import EvaluateSettings
-from r2v.pipeline.bundle import read_bundle
 from r2v.pipeline.inputs import published
 from r2v.router.case_support import CASE_SCORE
 from r2v.router.labels import read_rows
 from r2v.router.models import load as load_router
+from r2v.serve.bundle import read_bundle
 from r2v.stages.generate_router_features import RouterFeaturesSettings
 from r2v.stages.impute_router import _recorded, placed_on_records
 from r2v.storage.artifact import Work, external

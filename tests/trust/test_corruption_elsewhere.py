@@ -513,8 +513,8 @@ TRIED_ELSEWHERE = {
     "merge record": "written, and read by nobody",
     "submission": "submitit's own, which jobs of an earlier version read",
     "code snapshot": "tests/slurm/test_snapshot.py",
-    "bundle manifest": "tests/pipeline/test_bundle.py",
-    "bundle content": "tests/pipeline/test_bundle.py",
+    "bundle manifest": "tests/serve/test_bundle.py",
+    "bundle content": "tests/serve/test_bundle.py",
     "case index": "content of an artifact, and tests/router/test_case_support.py",
     "log": "text for people",
 }

@@ -18,6 +18,7 @@ from r2v.data.interchange.messages import about_of, system_of
 from r2v.data.interchange.responses import is_items, read_items
 from r2v.wire import anthropic, chat, responses
 from r2v.wire.exchange import WireReply
+from r2v.wire.message import Message
 
 _READERS: dict[str, Callable[[Any], WireReply]] = {
     "choices": chat.read_reply,
@@ -42,6 +43,17 @@ def from_litellm(record: Any) -> Conversation:
 def exchange(request: Mapping[str, Any], reply: WireReply, about: dict[str, Any], messages: Any = None) -> Conversation:
     """Return a request of any wire format with its reply as a conversation. messages: in place of the request's.
     Raises BadRecord."""
+    replied = normal(joined([("response", reply.message)]))
+    fields = about_of(about)
+    return Conversation(
+        messages=(*asked(request, messages), *replied),
+        tokens=tokens_of(reply.usage),
+        **fields | {"model": fields["model"] or reply.model or None},
+    )
+
+
+def asked(request: Mapping[str, Any], messages: Any = None) -> tuple[Message, ...]:
+    """Return the messages of a request of any wire format, system prompt first. Raises BadRecord."""
     listed = messages or request.get("messages") or request.get("input")
     if isinstance(listed, str):
         listed = [{"role": "user", "content": listed}]
@@ -52,13 +64,7 @@ def exchange(request: Mapping[str, Any], reply: WireReply, about: dict[str, Any]
         if is_items(listed)
         else read_messages(listed)
     )
-    replied = normal(joined([("response", reply.message)]))
-    fields = about_of(about)
-    return Conversation(
-        messages=(*system_of(request.get("system") or request.get("instructions")), *before, *replied),
-        tokens=tokens_of(reply.usage),
-        **fields | {"model": fields["model"] or reply.model or None},
-    )
+    return (*system_of(request.get("system") or request.get("instructions")), *before)
 
 
 def _request(about: dict[str, Any]) -> Mapping[str, Any]:

@@ -22,6 +22,7 @@ from r2v.evaluation.audit.findings import Findings, shown
 from r2v.evaluation.settings import EVALUATE_STAGE, EVALUATE_VERSION, EvaluateSettings
 from r2v.evaluation.setup import FRONTIER, GAINS, Setup
 from r2v.rollout.session import RolloutWorld
+from r2v.serve.domain import benchmark_domain
 from r2v.storage.artifact import fingerprint
 from r2v.storage.artifact_manifest import ArtifactManifest
 from r2v.storage.integrity import Artifact
@@ -149,7 +150,12 @@ def settings_of(results: Path) -> EvaluateSettings:
 
 
 def check_setup(
-    setup: Setup, settings: EvaluateSettings, tasks: dict[str, list[str]], never_branched: list[str], findings: Findings
+    setup: Setup,
+    settings: EvaluateSettings,
+    benchmark: Benchmark,
+    tasks: dict[str, list[str]],
+    never_branched: list[str],
+    findings: Findings,
 ) -> None:
     """Hold setup.json to config.yaml, and its tasks to those of the benchmark's split. Its choices of a score are held
     to calibration.json elsewhere."""
@@ -160,6 +166,7 @@ def check_setup(
         never_branched=never_branched,
         router_scores=setup.router_scores,
         choices=setup.choices,
+        domain=benchmark_domain(benchmark) if setup.domain is not None else None,
         git_commit=setup.git_commit,
     )
     for item in fields(Setup):

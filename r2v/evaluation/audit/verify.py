@@ -116,7 +116,7 @@ def _verified(results: Path, trust: bool) -> Verified:
     findings.extend(CONFIGURATION, imputed_problems(settings))
     specs = _specs(settings, world)
     tasks = {name: list(dict.fromkeys(spec.task.task_id for spec in these)) for name, these in specs.items()}
-    check_setup(setup, settings, tasks, never_branched(world.benchmark, specs), findings)
+    check_setup(setup, settings, world.benchmark, tasks, never_branched(world.benchmark, specs), findings)
     content = check_files(results, there, _expected_files(setup, settings, results, there), findings)
     calibration = _calibration(results, settings, world, findings)
     if setup.choices != choices_of(calibration):

@@ -17,6 +17,8 @@ The same models under the same prompts decide the same: what an evaluation playe
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,8 +34,7 @@ from r2v.config import (
 from r2v.envs.base import Benchmark
 from r2v.errors import InputError
 from r2v.llm.waves import Waves
-from r2v.pipeline.bundle import Bundle
-from r2v.rollout.actors import PricedVerifier, Routed
+from r2v.rollout.actors import PricedModel, PricedVerifier, Routed
 from r2v.rollout.gates import FeatureExtractor, ScoreGate
 from r2v.rollout.model_factory import (
     Purse,
@@ -46,10 +47,23 @@ from r2v.rollout.model_factory import (
 from r2v.router.baselines import instruments, score_function
 from r2v.router.case_support import CaseIndex
 from r2v.router.models import load
+from r2v.serve.bundle import Bundle
+from r2v.wire.message import ToolSpec
 
 T = TypeVar("T")
 _NOT_KEYS = ("elision", "engine", "engine_verifier")
 """Of a policy's content: what is no key of its section, or no value of one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BundleSettings:
+    """Sections of the configuration that a bundle was evaluated with."""
+
+    policy: PolicyConfig
+    inference: InferenceConfig
+    router: RouterConfig
+    cost: CostConfig
+    teacher: TeacherConfig
 
 
 def routed_actor(
@@ -67,39 +81,63 @@ def routed_actor(
     policy was trained on prompts of another version, or its base model is not here; UsageError where the LLM cannot be
     asked.
     """
+    settings = bundle_settings(bundle)
+    tools = told_tools(settings.policy, benchmark)
+    purse = None if journal is None else Purse(folder=journal)
+    verifier = None
+    if settings.policy.is_api:
+        slm = priced_api_policy(settings.policy, settings.teacher, settings.cost, waves, purse)
+    else:
+        slm, verifier = local_pair(bundle, settings, waves, rollout or RolloutConfig(), tools)
+    gate = bundle_gate(bundle, settings, slm, verifier, benchmark.capabilities.untrusted)
+    llm = priced_teacher(settings.teacher, settings.cost, benchmark, waves, purse)
+    return Routed(slm, llm, gate, bundle.manifest.threshold, settings.inference.max_llm_calls)
+
+
+def local_pair(
+    bundle: Bundle, settings: BundleSettings, waves: Waves, rollout: RolloutConfig, tools: Sequence[ToolSpec]
+) -> tuple[PricedModel, PricedVerifier | None]:
+    """The small policy of weights, and its verifier where the bundle has one, in this process."""
+    policy, inference, cost = settings.policy, settings.inference, settings.cost
+    slm = priced_policy(policy, bundle.policy, cost, inference, rollout, waves, tools)
+    if not bundle.verifier.is_dir():
+        return slm, None
+    scorer = verifier_scorer(policy, bundle.verifier, inference, rollout, waves, tools)
+    return slm, PricedVerifier(scorer, cost.slm)
+
+
+def bundle_gate(
+    bundle: Bundle, settings: BundleSettings, slm: PricedModel | None, verifier: PricedVerifier | None, untrusted: str
+) -> ScoreGate:
+    """The router of a bundle at work. slm: None where its features need no samples."""
+    router, inference = settings.router, settings.inference
+    samples = inference.num_candidates if "samples" in router.features else 0
+    cases = CaseIndex.load(bundle.cases) if bundle.cases.is_dir() else None
+    extractor = FeatureExtractor(
+        inference, verifier=verifier, slm=slm, num_samples=samples, untrusted=untrusted, cases=cases
+    )
+    models = {name: load(path, router.model) for name, path in bundle.routers.items()}
+    score = bundle.manifest.score
+    return ScoreGate(score_function(score, models), extractor, instruments(score, router.features))
+
+
+def bundle_settings(bundle: Bundle) -> BundleSettings:
+    """The settings of a bundle. Raises InputError where they are none, or its policy was trained on prompts of another
+    version."""
     settings = _settings(bundle)
-    rollout = rollout or RolloutConfig()
     policy = _policy(bundle, settings)
-    inference = _section(bundle, settings, "inference", InferenceConfig)
-    router = _section(bundle, settings, "router", RouterConfig)
-    cost = _section(bundle, settings, "cost", CostConfig)
-    teacher = _section(bundle, settings, "teacher", TeacherConfig)
     if policy.prompt_version != bundle.manifest.prompt_version:
         raise InputError(
             f"{bundle.folder}: its policy was trained on prompts of version {bundle.manifest.prompt_version}, this R2V "
             f"writes version {policy.prompt_version}; train and export it again, or use the R2V that wrote it"
         )
-    tools = told_tools(policy, benchmark)
-    purse = None if journal is None else Purse(folder=journal)
-    if policy.is_api:
-        slm = priced_api_policy(policy, teacher, cost, waves, purse)
-    else:
-        slm = priced_policy(policy, bundle.policy, cost, inference, rollout, waves, tools)
-    verifier = None
-    if bundle.verifier.is_dir():
-        scorer = verifier_scorer(policy, bundle.verifier, inference, rollout, waves, tools)
-        verifier = PricedVerifier(scorer, cost.slm)
-    samples = inference.num_candidates if "samples" in router.features else 0
-    mark = benchmark.capabilities.untrusted
-    cases = CaseIndex.load(bundle.cases) if bundle.cases.is_dir() else None
-    extractor = FeatureExtractor(
-        inference, verifier=verifier, slm=slm, num_samples=samples, untrusted=mark, cases=cases
+    return BundleSettings(
+        policy=policy,
+        inference=_section(bundle, settings, "inference", InferenceConfig),
+        router=_section(bundle, settings, "router", RouterConfig),
+        cost=_section(bundle, settings, "cost", CostConfig),
+        teacher=_section(bundle, settings, "teacher", TeacherConfig),
     )
-    models = {name: load(path, router.model) for name, path in bundle.routers.items()}
-    score = bundle.manifest.score
-    gate = ScoreGate(score_function(score, models), extractor, instruments(score, router.features))
-    llm = priced_teacher(teacher, cost, benchmark, waves, purse)
-    return Routed(slm, llm, gate, bundle.manifest.threshold, inference.max_llm_calls)
 
 
 def _settings(bundle: Bundle) -> dict[str, Any]:

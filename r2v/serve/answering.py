@@ -1,0 +1,178 @@
+"""Answering: a client's request to the model that a decision names.
+
+A server without a bundle has one model, the LLM. With a bundle, requests for `r2v` are decided at each step; those that
+name a model of the provider's own, as for titles, go to the LLM undecided.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from r2v.config import ServeConfig
+from r2v.serve.body import RequestBody
+from r2v.serve.books import CapReached
+from r2v.serve.endpoints import Endpoint
+from r2v.serve.forwarding import Forwarder, LLMDown, Receive, Refused, Send
+from r2v.serve.headers import Headers
+from r2v.serve.metrics import Metrics
+from r2v.serve.pair import ServedDecision, ServedPair
+from r2v.serve.render import rendered
+from r2v.serve.request import ClientRequest
+from r2v.serve.sessions import Sessions
+from r2v.serve.state import said_hash
+from r2v.serve.turns import ServedTurn, TurnLog
+
+LLM_NAMES = ("llm", "r2v")
+"""Names by which a client asks for the server's LLM; `r2v` is the pair where a bundle is served."""
+
+
+class Answerer:
+    """Answers requests. pair: None without a bundle."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        settings: ServeConfig,
+        forwarder: Forwarder,
+        sessions: Sessions,
+        turns: TurnLog,
+        metrics: Metrics,
+        pair: ServedPair | None,
+    ) -> None:
+        self._endpoint, self._settings, self._forwarder = endpoint, settings, forwarder
+        self._sessions, self._turns, self._metrics, self.pair = sessions, turns, metrics, pair
+        self.in_flight: set[asyncio.Task[Any]] = set()
+        self.outside: Counter[str] = Counter()
+        """Reasons for which the small model could not answer, and how often."""
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """Names of models that a client may ask for; the provider's others pass too."""
+        names = LLM_NAMES if self.pair is None else ("llm", *self.pair.model_names)
+        return (*names, self._endpoint.model)
+
+    def model_for(self, body: RequestBody) -> str:
+        """Return the LLM's model to ask: the server's if the client named it by a name of R2V's, else the client's."""
+        names = body.model in LLM_NAMES or self._threshold(body) is not None
+        return self._endpoint.model if self._settings.any_model or names else body.model
+
+    def _threshold(self, body: RequestBody) -> float | None:
+        """Return the threshold at which a request is decided; None if it is not."""
+        if self.pair is None:
+            return None
+        routes_all = self._settings.any_model and body.model != "llm"
+        return self.pair.threshold_of("r2v" if routes_all and not body.model.startswith("r2v") else body.model)
+
+    async def decide(self, request: ClientRequest) -> ServedDecision:
+        """Decide a request without answering it. Raises Refused."""
+        threshold = self._threshold(request.body)
+        assert self.pair is not None, "the caller has looked"
+        if threshold is None:
+            threshold = self.pair.threshold_of("r2v") or 0.0
+        session = self._sessions.find(request.headers, request.body.values, request.wire, key=request.key_name)
+        try:
+            return await self.pair.decide(request, session, threshold)
+        except CapReached as error:
+            raise Refused(402, str(error), code="insufficient_quota") from None
+
+    async def answer(self, request: ClientRequest, receive: Receive, send: Send) -> None:
+        """Answer a request. Raises Refused before anything was sent to the client."""
+        task = asyncio.current_task()
+        assert task is not None
+        self.in_flight.add(task)
+        self._metrics.add("r2v_open_requests")
+        try:
+            await self._answer(request, receive, send)
+        finally:
+            self.in_flight.discard(task)
+            self._metrics.add("r2v_open_requests", -1)
+
+    async def _answer(self, request: ClientRequest, receive: Receive, send: Send) -> None:
+        body, threshold = request.body, self._threshold(request.body)
+        model = self.model_for(body)
+        if threshold is None:
+            self._forwarder.require_wire(request.wire)
+        rate = self._forwarder.rate(model)
+        session = self._sessions.find(request.headers, body.values, request.wire, key=request.key_name)
+        session.turns += 1
+        turn = ServedTurn(request=request, session=session, number=session.turns, model=model)
+        reply = b""
+        try:
+            if threshold is not None and self.pair is not None:
+                turn.decision = await self.pair.decide(request, session, threshold)
+            decision = turn.decision
+            if decision is not None and decision.step is None and len(self.outside) < 100:
+                self.outside[decision.reason] += 1
+            if decision is not None and decision.source == "small" and not self._settings.shadow:
+                reply = await self._small(turn, decision, send)
+                return
+            if decision is not None and body.model == "small":
+                raise Refused(400, f"the small model may not answer this: {decision.reason}")
+            self._forwarder.require_wire(request.wire)
+            try:
+                reply = await self._forwarder.forward(turn, rate, _headers("llm", decision), receive, send)
+            except LLMDown:
+                instead = await self._instead(turn, threshold)
+                if instead is None:
+                    raise
+                reply = await self._small(turn, instead, send)
+        except CapReached as error:
+            turn.status, turn.trouble = 402, str(error)
+            raise Refused(402, str(error), code="insufficient_quota") from None
+        except Refused as refused:
+            turn.status, turn.trouble = refused.status, turn.trouble or str(refused)
+            raise
+        finally:
+            self._turns.write(turn, reply)
+
+    async def _instead(self, turn: ServedTurn, threshold: float | None) -> ServedDecision | None:
+        if self.pair is None or threshold is None or self._settings.llm_down != "small" or self._settings.shadow:
+            return None
+        turn.decision = await self.pair.instead(turn.request, turn.session, threshold)
+        return turn.decision
+
+    async def _small(self, turn: ServedTurn, decision: ServedDecision, send: Send) -> bytes:
+        """Send the small model's turn to the client; the body."""
+        proposal = decision.proposal
+        assert proposal is not None, "the small model acts by its proposal"
+        turn.decision, turn.source, turn.trouble = decision, "small", ""
+        turn.usd, turn.tokens = proposal.usd, proposal.tokens
+        turn.status, turn.first_byte = 200, time.monotonic() - turn.began
+        turn.answered_by, turn.reply_id = proposal.reply.model, proposal.said.id
+        if not proposal.said.message.calls:
+            turn.said = said_hash(proposal.said.message.text)
+        kind, pieces = rendered(turn.request, proposal.said)
+        saved = self._saved(proposal)
+        headers = [*_headers("small", decision), *([(b"x-r2v-saved-usd", b"%.6f" % saved)] if saved else [])]
+        content = await _send_all(send, kind, pieces, headers)
+        turn.whole = True
+        return content
+
+    def _saved(self, proposal: Any) -> float:
+        """Return about what the LLM would have been billed for the same tokens, less what the small model was."""
+        rate = self._endpoint.rate(self._endpoint.model)
+        return 0.0 if rate is None else rate.listed(proposal.tokens) - (proposal.usd or 0.0)
+
+
+def _headers(source: str, decision: ServedDecision | None) -> Headers:
+    headers = [(b"x-r2v-source", source.encode())]
+    if decision is not None:
+        headers.append((b"x-r2v-reason", decision.reason.encode("ascii", "replace")))
+        if decision.threshold is not None:
+            headers.append((b"x-r2v-threshold", b"%.6f" % decision.threshold))
+        if decision.score is not None:
+            headers.append((b"x-r2v-score", b"%.6f" % decision.score))
+    return headers
+
+
+async def _send_all(send: Send, kind: str, pieces: Iterable[bytes], headers: Headers) -> bytes:
+    content = b"".join(pieces)
+    length = (b"content-length", str(len(content)).encode())
+    start = [(b"content-type", kind.encode()), length, *headers]
+    await send({"type": "http.response.start", "status": 200, "headers": start})
+    await send({"type": "http.response.body", "body": content})
+    return content

@@ -1,0 +1,141 @@
+"""Domain of a bundle: the tools and prompts that its small model and its router were fitted on.
+
+    problem = domain.problem(request)        # "unknown tool delete_all", or None if the small model may answer
+
+Outside it the small model never answers: what it would do with another agent's tools was never executed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from r2v.data.schema import from_dict
+from r2v.data.tools import RecordedTool
+from r2v.envs.base import Benchmark, tools_of
+from r2v.errors import InputError
+from r2v.llm.providers.bodies import system_prompt
+from r2v.storage.files import write_json
+from r2v.wire.exchange import WireRequest, first_number
+from r2v.wire.message import Message, ToolResult, ToolSpec, UnknownPart, mapping
+
+DOMAIN = "domain.json"
+_FAMILY = 1000
+"""Characters of a system prompt that name its family: what agents append (files, dates, rules) varies."""
+_FORMS = ("text", "json", "tools")
+_VARYING = re.compile(r"\d+|(?:/[\w.-]+)+")
+_STRUCTURED = ("json_schema", "json_object")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Domain:
+    """What a bundle knows."""
+
+    tools: tuple[RecordedTool, ...]
+    untrusted: str = ""
+    """The benchmark's mark of lines that outsiders wrote."""
+    prompts: tuple[str, ...] = ()
+    """Families of system prompts, beside R2V's own ones for these tools."""
+
+    @property
+    def specs(self) -> tuple[ToolSpec, ...]:
+        """The tools."""
+        return tuple(
+            ToolSpec(name=tool.name, description=tool.description, parameters=tool.parameters) for tool in self.tools
+        )
+
+    def problem(self, request: WireRequest) -> str | None:
+        """Return why the small model may not answer a request; None if it may."""
+        options = request.options
+        if (first_number(options, "n") or 1) > 1:
+            return "several samples are asked for"
+        if _is_structured(options):
+            return "a structured reply is asked for"
+        if other := [tool.value.get("type") for tool in request.tools if isinstance(tool, UnknownPart)]:
+            return f"unknown kind of tool {other[0]!s:.40}"
+        known = {tool.name: _shape(tool.parameters) for tool in self.tools}
+        for tool in request.functions:
+            if tool.name not in known:
+                return f"unknown tool {tool.name:.60}"
+            if _shape(tool.parameters) != known[tool.name]:
+                return f"tool {tool.name:.60} has other parameters"
+        if kind := next(_unread(request.conversation), None):
+            return f"unreadable part {kind:.40}"
+        return self._prompt_problem(request)
+
+    def _prompt_problem(self, request: WireRequest) -> str | None:
+        text = system_text(request.conversation)
+        if not request.functions and self.tools and not any(text.endswith(self._form(form)) for form in _FORMS[:2]):
+            return "no tools"
+        if any(text.endswith(self._form(form)) for form in _FORMS) or family(text) in self.prompts:
+            return None
+        return "another system prompt"
+
+    def _form(self, form: Any) -> str:
+        return system_prompt((), self.specs, form)
+
+
+def benchmark_domain(benchmark: Benchmark) -> Domain:
+    """Return the domain of a benchmark's worlds."""
+    tools = (RecordedTool(name=t.name, description=t.description, parameters=t.parameters) for t in tools_of(benchmark))
+    return Domain(tools=tuple(tools), untrusted=benchmark.capabilities.untrusted)
+
+
+def _is_structured(options: Mapping[str, Any]) -> bool:
+    formats = (
+        options.get("response_format"),
+        mapping(options.get("text")).get("format"),
+        mapping(options.get("output_config")).get("format"),
+    )
+    return any(mapping(one).get("type") in _STRUCTURED for one in formats)
+
+
+def _shape(parameters: Mapping[str, Any]) -> str:
+    """Return what of a schema decides whether a call fits it: names and types of the arguments."""
+    properties = mapping(parameters.get("properties"))
+    return json.dumps(sorted((name, str(mapping(schema).get("type"))) for name, schema in properties.items()))
+
+
+def _unread(messages: Iterable[Message]) -> Iterator[str]:
+    """Yield the kinds of parts that R2V does not read, such as images."""
+    for message in messages:
+        for part in message.parts:
+            inner = part.content if isinstance(part, ToolResult) and not isinstance(part.content, str) else (part,)
+            for one in inner:
+                if isinstance(one, UnknownPart):
+                    kind = str(one.value.get("type"))
+                    if kind != "additional_tools":
+                        yield kind
+
+
+def system_text(messages: Iterable[Message]) -> str:
+    """Return all system and developer text of a conversation."""
+    return "\n\n".join(message.text for message in messages if message.role in ("system", "developer"))
+
+
+def family(prompt: str) -> str:
+    """Return the digest of a system prompt without numbers, paths and spacing."""
+    plain = " ".join(_VARYING.sub("#", prompt.lower()).split())[:_FAMILY]
+    return hashlib.blake2b(plain.encode(errors="replace"), digest_size=12).hexdigest()
+
+
+def write_domain(folder: Path, domain: Domain) -> None:
+    """Write the domain into a bundle."""
+    tools = [{"name": t.name, "description": t.description, "parameters": t.parameters} for t in domain.tools]
+    write_json(folder / DOMAIN, {"tools": tools, "untrusted": domain.untrusted, "prompts": list(domain.prompts)})
+
+
+def read_domain(folder: Path) -> Domain:
+    """Read the domain of a bundle. Raises InputError."""
+    path = folder / DOMAIN
+    try:
+        return from_dict(Domain, json.loads(path.read_text()))
+    except FileNotFoundError:
+        raise InputError(f"{path}: is missing; an earlier R2V wrote this bundle: export it again to serve it") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: not a bundle's domain ({error})") from None

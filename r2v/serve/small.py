@@ -1,0 +1,174 @@
+"""The small model of a served pair: it proposes a turn, which is played or thrown away.
+
+    proposal = await small.propose(request, view)
+    proposal.said            # the turn as it would be rendered to the client
+
+`LocalSmall` has weights of its own and reads R2V's rendering of the steps, as in training. `APISmall` is another
+endpoint and reads the client's conversation, without the thoughts of the LLM, which belong to their author.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from r2v.data.action import parse_action
+from r2v.data.interchange.conversation import Turn
+from r2v.data.interchange.litellm import asked
+from r2v.llm.types import Reply, Sample, Usage
+from r2v.rollout.actors import PricedModel, StepView
+from r2v.rollout.bill import StepBill
+from r2v.serve.books import Books
+from r2v.serve.endpoints import PATHS, Endpoint
+from r2v.serve.request import ClientRequest, worst_case
+from r2v.serve.state import CALL_ID
+from r2v.serve.upstream import BrokenOff, NotSent, Upstream
+from r2v.wire import anthropic, chat
+from r2v.wire.exchange import TokenCounts, TokenUsage, WireReply, WireRequest, first_number
+from r2v.wire.message import Message, Part, TextPart, ThinkingPart, ToolCall
+
+
+class SmallFailed(Exception):
+    """The small model did not answer; the LLM does. The reason is logged."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmallProposal:
+    """A turn of the small model. `reply`: as the router reads it; `said`: as the client gets it."""
+
+    reply: Reply
+    said: WireReply
+    bill: StepBill = field(default_factory=StepBill)
+    tokens: TokenCounts
+    usd: float | None = 0.0
+    """Billed by its provider; None if that is unknown."""
+
+
+class Small(Protocol):
+    """The small model."""
+
+    async def propose(self, request: ClientRequest, view: StepView) -> SmallProposal:
+        """Propose the next turn. Raises SmallFailed."""
+        ...
+
+
+@dataclass(frozen=True)
+class LocalSmall:
+    """Weights in this process."""
+
+    model: PricedModel
+
+    async def propose(self, request: ClientRequest, view: StepView) -> SmallProposal:
+        reply = await self.model.ask(view)
+        text = reply.samples[0].text
+        action = parse_action(text)
+        part: Part = TextPart(text=text)
+        if request.body.values.get("tools") and action.action_type:
+            arguments = json.dumps(action.arguments, ensure_ascii=False)
+            part = ToolCall(name=action.action_type, arguments=arguments, id=new_call_id())
+        usage = TokenUsage(input=reply.usage.tokens_in, output=reply.usage.tokens_out)
+        said = WireReply(message=Message(role="assistant", content=(part,)), usage=usage, id=new_call_id())
+        return SmallProposal(reply=reply, said=said, bill=self.model.bill(view, reply), tokens=usage.counts(0, 0))
+
+
+@dataclass(frozen=True)
+class APISmall:
+    """A model behind an endpoint, asked once and without a stream."""
+
+    endpoint: Endpoint
+    upstream: Upstream
+    books: Books
+
+    async def propose(self, request: ClientRequest, view: StepView) -> SmallProposal:
+        endpoint = self.endpoint
+        rate = endpoint.rate(endpoint.model)
+        assert rate is not None, "endpoint() has looked for it"
+        wire: Any = anthropic if endpoint.provider == "anthropic" else chat
+        path = PATHS["messages" if endpoint.provider == "anthropic" else "chat"]
+        body = json.dumps(_body(request, endpoint), ensure_ascii=False).encode(errors="replace")
+        headers = [("content-type", "application/json"), ("accept-encoding", "identity"), *endpoint.key_headers.items()]
+        if endpoint.provider == "anthropic":
+            headers.append(("anthropic-version", "2023-06-01"))
+        entry = await self.books.reserve(worst_case(rate, request.body), key=request.key_name, session=view.task_id)
+        try:
+            async with self.upstream.post(endpoint.url(path), headers, body) as response:
+                content = b"".join([piece async for piece in self.upstream.pieces(response)])
+        except NotSent as error:
+            await self.books.settle(entry, 0.0)
+            raise SmallFailed(str(error)) from None
+        except BrokenOff as error:
+            await self.books.lost(entry, str(error))
+            raise SmallFailed(str(error)) from None
+        if response.status >= 400:
+            await self.books.settle(entry, 0.0)
+            raise SmallFailed(f"status {response.status}")
+        try:
+            said: WireReply = wire.read_reply(json.loads(content))
+        except (chat.NotThisFormat, ValueError, TypeError, LookupError, RecursionError) as error:
+            await self.books.lost(entry, "its reply cannot be read")
+            raise SmallFailed(f"its reply cannot be read ({error!s:.60})") from None
+        counts, usd = TokenCounts(), None
+        if said.usage is not None and said.usage.whole:
+            counts = said.usage.counts(0, 0)
+            usd = rate.usd(counts, batch=False)
+            await self.books.settle(entry, usd)
+        else:
+            await self.books.lost(entry, "the reply told no usage")
+        if said.finish != "stop" or not _visible(said.message):
+            raise SmallFailed(f"its reply ended by {said.finish}")
+        text = Turn(said=said.message).action.raw_text
+        usage = Usage(tokens_in=counts.input, tokens_out=counts.output, cost_usd=rate.listed(counts))
+        reply = Reply(samples=(Sample(text=text, message=said.message),), usage=usage, model=endpoint.model)
+        return SmallProposal(reply=reply, said=_rendered(said), tokens=counts, usd=usd)
+
+
+def _visible(message: Message) -> bool:
+    return bool(message.calls or message.text.strip())
+
+
+def _body(request: ClientRequest, endpoint: Endpoint) -> dict[str, Any]:
+    """Return the request for the small model: the client's conversation and tools, in its endpoint's format."""
+    values = request.body.values
+    messages = tuple(map(_without_thoughts, asked(values)))
+    limit = first_number(values, "max_tokens", "max_completion_tokens", "max_output_tokens")
+    options: dict[str, Any] = {}
+    if isinstance(values.get("temperature"), (int, float)):
+        options["temperature"] = values["temperature"]
+    functions = tuple(replace(tool, extra={}) for tool in request.parsed.functions)
+    wired = WireRequest(model=endpoint.model, messages=messages, tools=functions, options=options)
+    if endpoint.provider == "anthropic":
+        system = tuple(m for m in messages if m.role == "system")
+        text = "\n\n".join(m.text for m in system)
+        turns = tuple(m for m in messages if m.role != "system")
+        head = Message(role="system", content=text) if text else None
+        wired = replace(wired, messages=turns, system=head, options={**options, "max_tokens": limit or 4096})
+        return anthropic.write_request(wired)
+    rate = endpoint.rate(endpoint.model)
+    if limit is not None:
+        options[rate.shape.limit if rate is not None else "max_tokens"] = limit
+    return chat.write_request(wired)
+
+
+def _without_thoughts(message: Message) -> Message:
+    """Return a message without thoughts: they go back only to the model that had them."""
+    if isinstance(message.content, str):
+        return message
+    return replace(message, content=tuple(part for part in message.content if not isinstance(part, ThinkingPart)))
+
+
+def _rendered(said: WireReply) -> WireReply:
+    """Return a reply with its words and calls alone, the calls under ids of R2V's own."""
+    parts: list[Part] = []
+    for part in said.message.parts:
+        if isinstance(part, ToolCall):
+            parts.append(ToolCall(name=part.name, arguments=part.arguments or "{}", id=new_call_id()))
+        elif isinstance(part, TextPart) and part.text:
+            parts.append(TextPart(text=part.text))
+    return replace(said, message=Message(role="assistant", content=tuple(parts)), id=new_call_id(), extra={})
+
+
+def new_call_id() -> str:
+    """Return a new id, by which the small model's turns are recognised."""
+    return f"{CALL_ID}{secrets.token_hex(12)}"

@@ -1,0 +1,132 @@
+"""Turns: one answered request each, with its line in the log, its record and its metrics."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from r2v.serve.metrics import Metrics
+from r2v.serve.pair import ServedDecision
+from r2v.serve.recording import Recorder
+from r2v.serve.request import ClientRequest
+from r2v.serve.sessions import AgentSession, Sessions
+from r2v.serve.traffic import TrafficLog
+from r2v.wire.exchange import TokenCounts
+
+
+@dataclass(kw_only=True)
+class ServedTurn:
+    """One request on its way to an answer."""
+
+    request: ClientRequest
+    session: AgentSession
+    number: int
+    model: str
+    """The LLM's model that is, or would be, asked."""
+    decision: ServedDecision | None = None
+    """None where no pair is served, or the client named a model of the provider's."""
+    source: str = "llm"
+    began: float = field(default_factory=time.monotonic)
+    changed: tuple[str, ...] = ()
+    """What of the client's request was changed."""
+    status: int = 0
+    first_byte: float | None = None
+    """Seconds to the reply's headers."""
+    at_most: float = 0.0
+    """USD reserved."""
+    usd: float | None = None
+    """USD billed for the model that acted; None if that is unknown."""
+    tokens: TokenCounts | None = None
+    answered_by: str = ""
+    reply_id: str = ""
+    reply_sha256: str = ""
+    said: str | None = None
+    """Hash of a text that the small model said, by which its turn is recognised."""
+    whole: bool = False
+    """The client was sent a whole reply."""
+    client_left: bool = False
+    trouble: str = ""
+
+
+class TurnLog:
+    """Where turns are written. recorder: None if no text is recorded."""
+
+    def __init__(self, traffic: TrafficLog, sessions: Sessions, metrics: Metrics, recorder: Recorder | None) -> None:
+        self._traffic, self._sessions, self._metrics, self._recorder = traffic, sessions, metrics, recorder
+
+    def write(self, turn: ServedTurn, reply: bytes) -> None:
+        """Write a turn that has ended. reply: the body that the client was sent."""
+        request, session = turn.request, turn.session
+        if turn.whole:
+            self._sessions.answered(request.conversation, key=request.key_name)
+            session.decisions[request.conversation] = turn.source
+            if turn.said is not None:
+                session.small_turns.add(turn.said)
+        row = self._row(turn)
+        self._traffic.append(row)
+        if self._recorder is not None:
+            named = ("session", "key", "turn", "wire", "stream", "model", "answered_by", "whole", "usd", "tokens")
+            about = {name: row[name] for name in (*named, "source")}
+            self._recorder.write(session.name, about, request.body.plain, reply)
+        self._count(turn, row)
+
+    def _row(self, turn: ServedTurn) -> dict[str, Any]:
+        request, decision = turn.request, turn.decision
+        row = {
+            "kind": "turn",
+            "at": round(time.time(), 3),
+            "session": turn.session.name,
+            "by": turn.session.source,
+            "turn": turn.number,
+            "key": request.key_name,
+            "wire": request.wire,
+            "stream": request.body.streams,
+            "model": turn.model,
+            "source": turn.source,
+            "changed": list(turn.changed),
+            "conversation": request.conversation,
+            "status": turn.status,
+            "usd": turn.usd,
+            "at_most": turn.at_most,
+            "tokens": None if turn.tokens is None else token_fields(turn.tokens),
+            "answered_by": turn.answered_by,
+            "reply": turn.reply_sha256,
+            "reply_id": turn.reply_id,
+            "whole": turn.whole,
+            "client_left": turn.client_left,
+            "first_byte": None if turn.first_byte is None else round(turn.first_byte, 4),
+            "seconds": round(time.monotonic() - turn.began, 4),
+        }
+        row |= {"said": turn.said} if turn.said is not None else {}
+        row |= {"trouble": turn.trouble} if turn.trouble else {}
+        return row | ({"decision": _decision(decision)} if decision is not None else {})
+
+    def _count(self, turn: ServedTurn, row: Mapping[str, Any]) -> None:
+        metrics = self._metrics
+        metrics.add("r2v_requests_total", wire=turn.request.wire, source=turn.source, status=str(turn.status))
+        metrics.add("r2v_seconds_total", row["seconds"])
+        metrics.add("r2v_client_left_total", float(turn.client_left))
+        if turn.usd is None:
+            metrics.add("r2v_usd_total", turn.at_most, kind="unknown")
+        else:
+            metrics.add("r2v_usd_total", turn.usd, kind="billed")
+        for kind, count in (row["tokens"] or {}).items():
+            metrics.add("r2v_tokens_total", count, kind=kind)
+
+
+def _decision(decision: ServedDecision) -> dict[str, Any]:
+    """Return a decision with what the small model's proposal cost, whether or not it was played."""
+    told = decision.logged
+    if decision.proposal is not None:
+        bill = decision.proposal.bill
+        cost = {"cost": round(bill.cost, 10), "usd": decision.proposal.usd, "router": round(decision.router_cost, 10)}
+        told["small"] = cost
+    return told
+
+
+def token_fields(tokens: TokenCounts) -> dict[str, int]:
+    """Return the token counts that are not 0."""
+    names = ("fresh", "cached", "write_5m", "write_1h", "output")
+    return {name: count for name in names if (count := getattr(tokens, name))}
