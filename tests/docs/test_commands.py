@@ -85,6 +85,9 @@ ELSEWHERE = {
     ),
     "r2v record --llm openai:gpt-6.1-terra --max-usd 5 --task bug-7 -- mini -m openai/llm -t "
     "'Fix the failing test.' -y": ("tests/cli/test_serve.py::test_record_ends_as_its_command_does"),
+    "r2v serve outputs/bundles/desk --llm openai:gpt-6.1-terra --max-usd 20": (
+        "tests/serve/test_pair.py::test_it_acts_as_the_evaluation_did"
+    ),
     "r2v import data/served/default": "tests/serve/test_record.py::test_a_recorded_session_becomes_an_episode",
     "r2v pilot --tasks tasks.txt --cmd 'mini -m openai/llm -t {task} -y' --overrides teacher.provider=openai "
     "teacher.model_name=gpt-6.1-terra policy.provider=openai policy.model_name=gpt-6-luna teacher.max_usd=20": (
