@@ -41,6 +41,8 @@ class Domain:
     """The benchmark's mark of lines that outsiders wrote."""
     prompts: tuple[str, ...] = ()
     """Families of system prompts, beside R2V's own ones for these tools."""
+    kinds: tuple[str, ...] = ()
+    """Types of tools that are no functions, which the agent offers and the small model does without."""
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
@@ -56,8 +58,9 @@ class Domain:
             return "several samples are asked for"
         if _is_structured(options):
             return "a structured reply is asked for"
-        if other := [tool.value.get("type") for tool in request.tools if isinstance(tool, UnknownPart)]:
-            return f"unknown kind of tool {other[0]!s:.40}"
+        offered = (str(tool.value.get("type")) for tool in request.tools if isinstance(tool, UnknownPart))
+        if (other := next((kind for kind in offered if kind not in self.kinds), None)) is not None:
+            return f"unknown kind of tool {other:.40}"
         known = {tool.name: _shape(tool.parameters) for tool in self.tools}
         for tool in request.functions:
             if tool.name not in known:
@@ -78,6 +81,21 @@ class Domain:
 
     def _form(self, form: Any) -> str:
         return system_prompt((), self.specs, form)
+
+
+def domain_of(requests: Iterable[WireRequest]) -> Domain:
+    """Return the domain of recorded requests: the tools that the agent offered, and its prompts."""
+    tools: dict[str, RecordedTool] = {}
+    prompts, kinds = dict[str, None](), dict[str, None]()
+    for request in requests:
+        if not request.functions:
+            continue  # titles and summaries
+        for tool in request.functions:
+            named = RecordedTool(name=tool.name, description=tool.description, parameters=tool.parameters)
+            tools.setdefault(tool.name, named)
+        kinds |= {str(tool.value.get("type")): None for tool in request.tools if isinstance(tool, UnknownPart)}
+        prompts[family(system_text(request.conversation))] = None
+    return Domain(tools=tuple(tools.values()), prompts=tuple(prompts), kinds=tuple(kinds))
 
 
 def benchmark_domain(benchmark: Benchmark) -> Domain:
@@ -127,7 +145,8 @@ def family(prompt: str) -> str:
 def write_domain(folder: Path, domain: Domain) -> None:
     """Write the domain into a bundle."""
     tools = [{"name": t.name, "description": t.description, "parameters": t.parameters} for t in domain.tools]
-    write_json(folder / DOMAIN, {"tools": tools, "untrusted": domain.untrusted, "prompts": list(domain.prompts)})
+    more = {"untrusted": domain.untrusted, "prompts": list(domain.prompts), "kinds": list(domain.kinds)}
+    write_json(folder / DOMAIN, {"tools": tools, **more})
 
 
 def read_domain(folder: Path) -> Domain:

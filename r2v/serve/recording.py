@@ -13,13 +13,11 @@ import errno
 import hashlib
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import zstandard
 
-from r2v.storage.compression import lines_of
 from r2v.storage.files import writing
 
 SESSIONS = "sessions"
@@ -51,15 +49,6 @@ class Recorder:
 def session_path(folder: Path, session: str) -> Path:
     """Return the file of a session; names come from clients and are no file names."""
     return folder / SESSIONS / f"{hashlib.blake2b(session.encode(), digest_size=12).hexdigest()}.jsonl.zst"
-
-
-def recorded_turns(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the turns of a session's file, `request` and `reply` as bytes. Raises InputError if it is damaged."""
-    for line in lines_of(path):
-        row = json.loads(line)
-        for name in ("request", "reply"):
-            row[name] = row[name].encode() if name in row else base64.b64decode(row.pop(f"{name}_base64"))
-        yield row
 
 
 def _text(name: str, content: bytes) -> dict[str, str]:

@@ -29,7 +29,7 @@ TOOLS = {
 }
 
 
-def make_bundle(folder: Path, threshold: float = 0.5) -> Path:
+def make_bundle(folder: Path, threshold: float = 0.5, *, domain: Domain | None = None) -> Path:
     """A bundle of two API models: the LLM acts after a page that is an error, and else the small model."""
     (folder / "router").mkdir(parents=True)
     part = LinearModel(intercept=-2.0, weights=(4.0,), means=(0.0,), scales=(1.0,))
@@ -49,8 +49,8 @@ def make_bundle(folder: Path, threshold: float = 0.5) -> Path:
         "teacher": identity(TeacherConfig(provider="openai", model_name="big-1")),
     }
     write_json(folder / "settings.json", settings)
-    domain = Domain(tools=(RecordedTool(name="ls", parameters=LS),), prompts=(family(PROMPT),))
-    write_domain(folder, domain)
+    known = Domain(tools=(RecordedTool(name="ls", parameters=LS),), prompts=(family(PROMPT),))
+    write_domain(folder, domain or known)
     files = {path.relative_to(folder).as_posix(): content_sha256(path) for path in folder.rglob("*") if path.is_file()}
     manifest = BundleManifest(
         format=BUNDLE_FORMAT,

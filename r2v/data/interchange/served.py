@@ -50,7 +50,7 @@ def served_sessions(folder: Path) -> Iterator[tuple[str, Any]]:
     outcomes = _outcomes(folder / TRAFFIC)
     for path in sorted((folder / SESSIONS).glob("*.jsonl.zst")):
         try:
-            threads = list(_threads(json.loads(line) for line in lines_of(path)))
+            threads = list(_threads(recorded_turns(path)))
         except (ValueError, TypeError, LookupError) as error:
             yield str(path), BadRecord(f"not a recorded session ({error!r:.100})")
             continue
@@ -60,6 +60,12 @@ def served_sessions(folder: Path) -> Iterator[tuple[str, Any]]:
         last = longest.turns[-1]
         longest.outcome = outcomes.get(last["key"]) or outcomes.get(last["session"]) or {}
         yield f"{path.parent.parent.name}:{last['session']}", longest
+
+
+def recorded_turns(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the turns of a session's file. Raises InputError if it is damaged, ValueError for a line that is none."""
+    for line in lines_of(path):
+        yield json.loads(line)
 
 
 def _outcomes(path: Path) -> dict[str, dict[str, Any]]:
