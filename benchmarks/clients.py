@@ -70,7 +70,7 @@ def _codex(home: Path, url: str, key: str) -> None:
 
 def _opencode(home: Path, url: str, key: str) -> None:
     provider = {"npm": "@ai-sdk/openai-compatible", "options": {"baseURL": f"{url}/v1", "apiKey": key}}
-    provider["models"] = {"r2v": {"name": "r2v"}}  # type: ignore[dict-item]
+    provider["models"] = {"r2v": {"name": "r2v"}}
     settings = {"provider": {"r2v": provider}, "model": "r2v/r2v", "permission": {"bash": "allow"}}
     (home / "work" / "opencode.json").write_text(json.dumps(settings))
 

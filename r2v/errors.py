@@ -21,8 +21,8 @@ import difflib
 import errno
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
+from importlib.metadata import requires
 from typing import ClassVar, Literal, cast, get_args
 
 FailureKind = Literal[
@@ -238,6 +238,11 @@ def as_r2v_error(error: BaseException) -> R2VError | None:
         return None
     if isinstance(error, OSError):
         return _of_system(error)
+    if isinstance(error, ModuleNotFoundError) and error.name and (extra := _extra_of(error.name)):
+        return EnvironmentFault(
+            f"the package {error.name} is not installed, which this command needs: pip install 'r2v[{extra}]' (in a "
+            f"checkout: pip install -e '.[{extra}]')"
+        )
     if type(error).__name__ in UNREADABLE or (isinstance(error, RuntimeError) and "Symlink loop" in str(error)):
         reason = " ".join(str(error).split())[:300]
         return InputError(
@@ -260,16 +265,20 @@ def _of_system(error: OSError) -> R2VError:
     return EnvironmentFault(f"{f'{names[0]}: ' if names else ''}{reason}; mend it and run the same command again")
 
 
-@contextmanager
-def needing(extra: str) -> Iterator[None]:
-    """Turn the missing module of an import into an EnvironmentFault that names the extra which installs it."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        raise EnvironmentFault(
-            f"the package {error.name} is not installed, which this command needs: pip install 'r2v[{extra}]' (in a "
-            f"checkout: pip install -e '.[{extra}]')"
-        ) from None
+_DISTRIBUTIONS = {"sklearn": "scikit-learn"}
+"""Top-level modules whose package has another name."""
+
+
+def _extra_of(module: str) -> str | None:
+    """Return the extra of R2V that installs a module; None if none does."""
+    top = module.partition(".")[0]
+    package = _DISTRIBUTIONS.get(top, top).replace("_", "-")
+    for requirement in requires("r2v") or ():
+        name, _, marker = requirement.partition(";")
+        extra = re.search(r'extra == "([\w-]+)"', marker)
+        if extra and re.match(r"[\w.-]+", name.strip())[0].replace("_", "-") == package:  # type: ignore[index]
+            return extra[1]
+    return None
 
 
 def nearest(word: str, allowed: Iterable[str]) -> str:

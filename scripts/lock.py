@@ -93,11 +93,11 @@ def main(upgrade: list[str]) -> None:
     extras = ("dev", "mutate", "lock", "miniwob")
     everything = resolved(extras, OLDEST_DEV, pins)
     pins = "".join(f"{pin_of(block)[0]}\n" for block in everything.values())
-    core = resolved((), OLDEST, pins)
+    core = resolved(("train",), OLDEST, pins)
     dev = resolved(("dev",), OLDEST_DEV, pins)
     for content in (everything, core, dev):
         content["torch"] = with_cpu_builds(content["torch"])
-    write("core", "What R2V runs on.", {k: v for k, v in core.items() if not CUDA.match(k)})
+    write("core", "What R2V runs on, its extra [train] included.", {k: v for k, v in core.items() if not CUDA.match(k)})
     write(
         "cuda", "What torch's build of PyPI for Linux needs besides.", {k: v for k, v in dev.items() if CUDA.match(k)}
     )

@@ -131,10 +131,9 @@ OFFERED = {
     "r2v.envs.worker.boot",
     "r2v.llm.engines.launcher",
     "r2v.llm.engines.require_key",
-    "r2v.serve.play_bundle",
     "r2v.slurm.job",
 }
-"""For the interpreter, the shell, an engine's own Python, worlds in a child process, a program that plays a bundle, and
+"""For the interpreter, the shell, an engine's own Python, worlds in a child process, and
 the interfaces that older scripts import."""
 
 

@@ -7,7 +7,6 @@ import asyncio
 
 from r2v.cli.options import Parser, add_allow_env, add_config_options, load_config
 from r2v.cli.serve import add_llm_options, llm_overrides
-from r2v.errors import needing
 from r2v.log import logger
 
 
@@ -31,8 +30,7 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
 def _act(arguments: argparse.Namespace) -> int:
     llm_overrides(arguments)
     config = load_config(arguments)
-    with needing("serve"):
-        from r2v.serve.record import record_command
+    from r2v.serve.record import record_command
 
     done = asyncio.run(record_command(arguments.command, config, task=arguments.task))
     logger.info("  %s", done.line)

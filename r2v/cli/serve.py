@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from r2v.cli.options import Parser, add_allow_env, add_config_options, load_config
-from r2v.errors import UsageError, needing
+from r2v.errors import UsageError
 from r2v.log import logger
 
 if TYPE_CHECKING:
@@ -89,8 +89,7 @@ def _act(arguments: argparse.Namespace) -> int:
     config = load_config(arguments)
     if arguments.bundle is not None and config.teacher.provider == "scripted":
         config = _with_llm_of(config, arguments.bundle)
-    with needing("serve"):
-        from r2v.serve.server import serve_until_stopped
+    from r2v.serve.server import serve_until_stopped
 
     asyncio.run(serve_until_stopped(config, record=arguments.record, ready=_tell, bundle=arguments.bundle))
     return 0

@@ -37,12 +37,13 @@ EXACT_UP_TO = 20
 
 def wilson(successes: int, trials: int, level: float = 0.95) -> Interval:
     """Wilson's score interval for a proportion; (0, 1) without trials."""
-    from scipy.stats import binomtest
-
     if trials == 0:
         return 0.0, 1.0
-    interval = binomtest(successes, trials).proportion_ci(level, method="wilson")
-    return float(interval.low), float(interval.high)
+    share, z = successes / trials, NormalDist().inv_cdf(0.5 + level / 2)
+    scale, middle = 1 + z * z / trials, share + z * z / (2 * trials)
+    half = z * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials))
+    low = 0.0 if successes == 0 else (middle - half) / scale
+    return low, 1.0 if successes == trials else (middle + half) / scale
 
 
 _tables: dict[tuple[int, int, str], NDArray[np.uint8]] = {}
@@ -203,14 +204,11 @@ def minimum_detectable_difference(standard_error: float, level: float = 0.95, po
 
 def mcnemar(only_a: int, only_b: int) -> tuple[float, float]:
     """(exact p, mid-p) from the tasks that only a, or only b, solved. One run per task only."""
-    from scipy.stats import binom, binomtest
-
     trials, fewer = only_a + only_b, min(only_a, only_b)
     if trials == 0:
         return 1.0, 1.0
-    exact = float(binomtest(fewer, trials).pvalue)
-    mid = 2 * binom.cdf(fewer, trials, 0.5) - binom.pmf(fewer, trials, 0.5)
-    return exact, min(1.0, float(mid))
+    ways = [math.comb(trials, count) for count in range(fewer + 1)]  # of 2 ** trials, in whole numbers
+    return min(1.0, 2 * sum(ways) / 2**trials), min(1.0, (2 * sum(ways) - ways[-1]) / 2**trials)
 
 
 def holm(p_values: ArrayLike) -> list[float]:

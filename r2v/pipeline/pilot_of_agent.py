@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from r2v.config import Config, TeacherConfig, identity
 from r2v.config.methods import STRONG, WEAK
-from r2v.errors import EnvironmentFault, InputError, UsageError, needing
+from r2v.errors import EnvironmentFault, InputError, UsageError
 from r2v.evaluation.pilot import PilotFigures, Play
 from r2v.llm.providers.spending.payer import paying
 from r2v.log import logger
@@ -81,8 +81,7 @@ def _tasks(path: Path) -> list[str]:
 async def _play(
     config: Config, endpoints: Mapping[str, TeacherConfig], tasks: Sequence[str], words: Sequence[str], root: Path
 ) -> dict[str, list[RecordedCommand]]:
-    with needing("serve"):
-        from r2v.serve.record import record_command, recorded
+    from r2v.serve.record import record_command, recorded
 
     played: dict[str, list[RecordedCommand]] = {name: [] for name in endpoints}
     for number, task in enumerate(tasks, 1):

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from r2v.config import Config
-from r2v.errors import UsageError, needing
+from r2v.errors import UsageError
 from r2v.llm.providers.teacher import POLICY_KEYS
 from r2v.llm.waves import Waves
 from r2v.log import logger
@@ -40,8 +40,7 @@ async def served_pair(folder: Path, config: Config, upstream: Upstream, books: B
             small = APISmall(asked, upstream, books)
             gate = bundle_gate(bundle, settings, None, None, domain.untrusted)
         else:
-            with needing("train"):
-                model, verifier = local_pair(bundle, settings, waves, config.rollout, domain.specs)
+            model, verifier = local_pair(bundle, settings, waves, config.rollout, domain.specs)
             small = LocalSmall(model)
             gate = bundle_gate(bundle, settings, model, verifier, domain.untrusted)
         logger.info("  %s: %d tools, threshold %g", folder, len(domain.tools), bundle.manifest.threshold)

@@ -89,3 +89,38 @@ def test_a_server_in_front_of_itself_is_refused(
 def test_two_servers_of_one_name_are_refused(provider: Emulator, capfd: pytest.CaptureFixture[str]) -> None:
     inner = [sys.executable, "-m", "r2v", "record", *MODEL, "--", "true"]
     assert main(["record", *MODEL, "--", "env", "OPENAI_API_KEY=x", *inner]) == 6
+
+
+TRAIN = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "sklearn", "scipy", "pyarrow", "safetensors")
+WITHOUT = f"""
+import sys
+sys.modules.update(dict.fromkeys({TRAIN}))
+from r2v.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def without_train(*words: str) -> subprocess.CompletedProcess[str]:
+    """Run a command where nothing of the extra [train] is installed."""
+    return subprocess.run([sys.executable, "-c", WITHOUT, *words], capture_output=True, text=True, check=False)
+
+
+def test_recording_importing_and_reports_need_nothing_of_train(provider: Emulator, tmp_path: Path) -> None:
+    script = (
+        "import json, os, urllib.request as u; "
+        "u.urlopen(u.Request(os.environ['OPENAI_BASE_URL'] + '/chat/completions', json.dumps({'model': 'llm', "
+        "'messages': [{'role': 'user', 'content': 'x'}]}).encode(), "
+        "{'authorization': 'Bearer ' + os.environ['OPENAI_API_KEY']}))"
+    )
+    done = without_train("record", *MODEL, "--", sys.executable, "-c", script)
+    assert done.returncode == 0 and "1 requests" in done.stderr, done.stderr
+    done = without_train("import", "data/served/default")
+    assert done.returncode == 0 and "1 trajectories" in done.stderr, done.stderr
+
+
+def test_a_command_that_needs_train_says_so_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = without_train("train_policy", "--stage", "bc")
+    assert done.returncode in (3, 5) and len(done.stderr.strip().splitlines()) == 1
+    done = without_train("pretrain-tiny", "--output", "out")
+    assert done.returncode == 5 and "pip install 'r2v[train]'" in done.stderr and "Traceback" not in done.stderr
