@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 
 from r2v.wire.message import mapping
-from r2v.wire.sse import EventSplitter, read_events
+from r2v.wire.sse import end_of_event, end_of_events, read_events
 from r2v.wire.stream_facts import INFORMATIVE, StreamFacts, WireName, read_event, read_whole
 
 _LONGEST_READ = 64 << 20
@@ -24,7 +24,7 @@ class PassingReply:
     def __init__(self, wire: WireName, *, streams: bool, withhold_usage: bool = False) -> None:
         self.facts = StreamFacts()
         self._wire, self._streams, self.withholds = wire, streams, withhold_usage
-        self._splitter = EventSplitter()
+        self._rest = b""
         self._kept: list[bytes] = []
         self.size = 0
         self._hash = hashlib.sha256()
@@ -38,16 +38,17 @@ class PassingReply:
             self._kept.append(piece)
         if not self._streams:
             return piece
-        events = self._splitter.add(piece)
-        passed = [event for event in events if not self._read(event)]
-        return b"".join(passed) if self.withholds else piece
+        text = self._rest + piece
+        end = end_of_events(text)
+        self._rest = text[end:]
+        passed = self._read(text[:end])
+        return passed if self.withholds else piece
 
     def end(self) -> bytes:
         """Take in the end of the bytes; return what is still to be sent on."""
         if self._streams:
-            rest = self._splitter.rest()
-            withheld = bool(rest) and self._read(rest)
-            return rest if self.withholds and not withheld else b""
+            passed = self._read(self._rest)
+            return passed if self.withholds else b""
         if self.size <= _LONGEST_READ:
             try:
                 body = json.loads(self.content)
@@ -57,17 +58,29 @@ class PassingReply:
                 read_whole(self.facts, body)
         return b""
 
-    def _read(self, event: bytes) -> bool:
-        """Read the facts of an event; True if it is withheld."""
-        if self._seen_first and INFORMATIVE[self._wire].search(event) is None:
-            return False
+    def _read(self, events: bytes) -> bytes:
+        """Read the facts of whole events; those of them that are sent on. Most hold none and are never cut apart."""
+        passed: list[bytes] = []
+        at = 0
+        if not self._seen_first and events:
+            at = self._read_event(events, 0, end_of_event(events, 0), passed)
+        for match in INFORMATIVE[self._wire].finditer(events):
+            if match.start() >= at:
+                start = end_of_events(events, at, match.start())
+                passed.append(events[at:start])
+                at = self._read_event(events, start, end_of_event(events, match.start()), passed)
+        return b"".join([*passed, events[at:]])
+
+    def _read_event(self, events: bytes, start: int, end: int, passed: list[bytes]) -> int:
         withheld = False
-        for one in read_events([event]):
+        for event in read_events([events[start:end]]):
             self._seen_first = True
-            read_event(self._wire, self.facts, one)
-            value = mapping(one.json)
+            read_event(self._wire, self.facts, event)
+            value = mapping(event.json)
             withheld = self.withholds and value.get("choices") == [] and isinstance(value.get("usage"), Mapping)
-        return withheld
+        if not withheld:
+            passed.append(events[start:end])
+        return end
 
     @property
     def content(self) -> bytes:

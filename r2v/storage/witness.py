@@ -59,9 +59,15 @@ class Witness:
             raise self._damaged(f"{self._recorded[0] - self._length} of its {self._recorded[0]} bytes are gone")
         self._recorded = None
 
-    def write(self) -> None:
-        """Write down what was seen so far: call it when all of that is synced. Raises OSError."""
-        text = _record(self._length, self._hash.hexdigest())
+    @property
+    def seen(self) -> bytes:
+        """The record of what was seen so far, to be written once that is synced."""
+        return _record(self._length, self._hash.hexdigest())
+
+    def write(self, seen: bytes | None = None) -> None:
+        """Write down what was seen, by now or when `seen` was taken: call it when all of that is synced. Raises
+        OSError."""
+        text = self.seen if seen is None else seen
         descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             os.pwrite(descriptor, text, 0)

@@ -7,7 +7,6 @@ write_event({"type": "ping"}, name="ping")  # b'event: ping\\ndata: {"type":"pin
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -73,24 +72,17 @@ def write_event(data: Any, *, name: str = "") -> bytes:
     return f"{head}data: {text}\n\n".encode(errors="replace")
 
 
-class EventSplitter:
-    """Split a stream into events without changing a byte: the events joined are the stream."""
-
-    def __init__(self) -> None:
-        self._rest = b""
-
-    def add(self, chunk: bytes) -> list[bytes]:
-        """Return the events completed by this chunk, each with its terminating blank line."""
-        whole = self._rest + chunk
-        ends = [match.end() for match in _EMPTY_LINE.finditer(whole)]
-        starts = [0, *ends]
-        self._rest = whole[starts[-1] :]
-        return [whole[start:end] for start, end in zip(starts, ends, strict=False)]
-
-    def rest(self) -> bytes:
-        """Return and clear the bytes after the last completed event."""
-        rest, self._rest = self._rest, b""
-        return rest
+def end_of_events(text: bytes, start: int = 0, stop: int | None = None) -> int:
+    """Return where the last whole event in text[start:stop] ends, behind its blank line; `start` if there is none."""
+    stop = len(text) if stop is None else stop
+    ends = (text.rfind(mark, start, stop) + len(mark) for mark in _BLANK if text.rfind(mark, start, stop) >= 0)
+    return max(ends, default=start)
 
 
-_EMPTY_LINE = re.compile(rb"\r?\n\r?\n")
+def end_of_event(text: bytes, start: int) -> int:
+    """Return where the event around text[start] ends, behind its blank line; the end of the text if it has none."""
+    ends = (text.find(mark, start) + len(mark) for mark in _BLANK if text.find(mark, start) >= 0)
+    return min(ends, default=len(text))
+
+
+_BLANK = (b"\n\n", b"\n\r\n")

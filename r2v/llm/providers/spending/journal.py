@@ -48,10 +48,12 @@ JournalRow = dict[str, Any]
 
 
 class Journal:
-    """The file, open for appending. `sync` makes what was written survive a power cut."""
+    """The file, open for appending. `sync` makes what was written survive a power cut. lazy: rows are handed to the
+    system at once, where a kill of the process does not reach them, and are synced so many seconds later at most."""
 
-    def __init__(self, path: Path, *, sync: Callable[[int], None] = os.fsync) -> None:
-        self.path, self._sync = path, sync
+    def __init__(self, path: Path, *, sync: Callable[[int], None] = os.fsync, lazy: float | None = None) -> None:
+        self.path, self._sync, self._lazy = path, sync, lazy
+        self._syncing: asyncio.Task[None] | None = None
         self._file: BinaryIO | None = None
         self._waiting: list[tuple[bytes, asyncio.Future[int]]] = []
 
@@ -118,8 +120,11 @@ class Journal:
                 self._witness.see(lines)
                 self._file.write(lines)
                 self._file.flush()
-                self._sync(self._file.fileno())
-                self._witness.write()
+                if self._lazy is None:
+                    self._sync(self._file.fileno())
+                    self._witness.write()
+                elif self._syncing is None or self._syncing.done():
+                    self._syncing = asyncio.get_running_loop().create_task(self._sync_later(self._lazy))
         except EnvironmentFault as error:
             for _, future in waiting:
                 if not future.done():
@@ -129,6 +134,16 @@ class Journal:
             if not future.done():
                 future.set_result(offset)
             offset += len(line)
+
+    async def _sync_later(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        if self._file is not None:
+            seen, descriptor = self._witness.seen, os.dup(self._file.fileno())
+            try:
+                await asyncio.to_thread(self._sync, descriptor)
+                self._witness.write(seen)
+            finally:
+                os.close(descriptor)
 
     def read(self, offset: int) -> JournalRow:
         """The row at a byte offset."""
@@ -140,6 +155,12 @@ class Journal:
         """Write what waits, and close the file."""
         if self._waiting:
             self._flush()
+        if self._syncing is not None:
+            self._syncing.cancel()
         if self._file is not None:
+            if self._lazy is not None:
+                with writing(self.path):
+                    self._sync(self._file.fileno())
+                    self._witness.write()
             self._file.close()
             self._file = None
