@@ -60,8 +60,8 @@ def _unsolved(rows: ConditionRows) -> str | None:
     if rows.value(WEAK, "success_rate") != 0:
         return None
     return (
-        f"the small policy solved none of {rows.main[WEAK]['n_tasks']} tasks: train it longer (training.num_epochs); "
-        "see train_match in bc_report.json"
+        f"the small policy solved none of {rows.main[WEAK]['n_tasks']} tasks: train it longer (training.num_epochs; "
+        "see train_match in bc_report.json), or choose a stronger one where it is behind an API"
     )
 
 
