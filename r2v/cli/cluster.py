@@ -37,12 +37,13 @@ def add_commands(commands: argparse._SubParsersAction[ClusterParser]) -> None:
     logs.add_argument("words", nargs="+", metavar="[CHAIN] JOB", help="a job's name, its number, or a Slurm id")
     logs.add_argument("-f", "--follow", action="store_true", help="go on reading until the job ends")
     logs.add_argument("--errors", action="store_true", help="only the first traceback of each start")
-    explain = _add(commands, "explain", "what broke, what healing did, and how to go on", _explain)
+    about = "what broke in a chain and how to go on; or who acted in a session or an episode, and why"
+    explain = _add(commands, "explain", about, _explain)
     explain.add_argument(
         "words",
         nargs="*",
-        metavar="[CHAIN] [JOB]",
-        help="a chain, and one of its jobs (default: every job of the only chain)",
+        metavar="[CHAIN] [JOB] | SESSION | EPISODE",
+        help="a chain, and one of its jobs (default: every job of the only chain); or a served session, or an episode",
     )
     cost = _add(commands, "cost", "GPU-hours of each attempt, and how many were wasted", _cost)
     cost.add_argument("names", nargs="*", metavar="CHAIN", help=_CHAIN)
@@ -268,8 +269,13 @@ def _logs(values: argparse.Namespace) -> int:
 
 
 def _explain(values: argparse.Namespace) -> int:
+    from r2v.serve.explain import explained
     from r2v.slurm.views import explain, logs, settle, status
 
+    other = len(values.words) == 1 and values.words[0] not in status.names()
+    if other and (lines := explained(Path(), values.words[0])):
+        print("\n".join(lines))
+        return 0
     name, job = _one_job(values.words)
     inputs = settle.settled_inputs([name])
     found = status.statuses(inputs)[0]

@@ -12,6 +12,7 @@ import httpx2
 import openai
 import pytest
 
+from r2v.cli.main import main
 from r2v.serve.endpoints import PATHS
 from r2v.serve.traffic import read_traffic
 from r2v.wire.exchange import WireReply
@@ -69,6 +70,22 @@ def test_the_router_decides_and_the_small_model_s_turn_is_rendered(
     assert first["usd"] == pytest.approx(USD / 10) and second["usd"] == pytest.approx(USD)
     assert booked(server)[0] == pytest.approx(USD + 2 * USD / 10), "the proposal that was thrown away is paid too"
     assert first["decision"]["features"]["page.obs_is_error"] == 0.0 and first["decision"]["probability"] == 1.0
+
+
+def test_a_session_is_explained_turn_by_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pair_served(tmp_path, llm, small) as (server, _, _):
+        for page in (PAGE, ERROR):
+            headers = server.auth | {"x-r2v-session": "mine"}
+            post(server.url, PATHS["chat"], asks("chat", conversation("chat", page)), headers)
+    monkeypatch.chdir(tmp_path)
+    assert main(["explain", "mine"]) == 0
+    head, names, first, second = capsys.readouterr().out.splitlines()
+    assert "session mine, 2 turns, $0.0002" in head and "score" in names
+    assert first.split()[:5] == ["1", "small", "score", "0.119", "0.500"] and first.split()[-1] == f"~{USD:.5f}"
+    assert second.split()[:3] == ["2", "llm", "score"] and second.split()[-1] == f"{USD:.5f}"
+    assert main(["explain", "another"]) == 2
 
 
 def test_clients_of_both_makers_read_the_small_model_s_turn(tmp_path: Path) -> None:
