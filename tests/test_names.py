@@ -34,6 +34,8 @@ MADE_LATER = {
 }
 """What a run, a setting of the cluster, or the build of the site writes: it is never in the repository."""
 MADE_UP = {
+    "config.toml",
+    "mini.yaml",
     "12_count_words.sh",
     "broken.py",
     "configs/BENCHMARK/CONDITION.yaml",

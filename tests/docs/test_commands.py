@@ -88,6 +88,7 @@ ELSEWHERE = {
     "r2v serve outputs/bundles/desk --llm openai:gpt-6.1-terra --max-usd 20": (
         "tests/serve/test_pair.py::test_it_acts_as_the_evaluation_did"
     ),
+    "r2v explain SESSION": "tests/serve/test_answering.py::test_a_session_is_explained_turn_by_turn",
     "r2v import data/served/default": "tests/serve/test_record.py::test_a_recorded_session_becomes_an_episode",
     "r2v pilot --tasks tasks.txt --cmd 'mini -m openai/llm -t {task} -y' --overrides teacher.provider=openai "
     "teacher.model_name=gpt-6.1-terra policy.provider=openai policy.model_name=gpt-6-luna teacher.max_usd=20": (

@@ -21,7 +21,9 @@ from r2v.storage import paths
 
 REPOSITORY = Path(__file__).parents[2]
 SCRIPTS = REPOSITORY / paths.SCRIPTS
-JOBS = sorted(path.name for path in SCRIPTS.glob("*.sh") if path.name not in ("env.sh", "run_all.sh", "teacher.sh"))
+JOBS = sorted(
+    path.name for path in SCRIPTS.glob("*.sh") if path.name not in ("env.sh", "run_all.sh", "serve.sh", "teacher.sh")
+)
 
 
 @pytest.fixture
