@@ -155,7 +155,12 @@ class Forwarder:
             headers = [(name, value) for name, value in headers if name != "content-encoding"]
         async with self._upstream.post(self._endpoint.url(PATHS[wire], request.query), headers, sent) as response:
             loop = asyncio.get_running_loop()
-            watch.add_done_callback(lambda _: loop.call_later(self._settings.drain_seconds, response.close))
+
+            def drain(watched: asyncio.Future[None]) -> None:
+                if not watched.cancelled():  # the client has left, and the reply has not ended
+                    loop.call_later(self._settings.drain_seconds, response.close)
+
+            watch.add_done_callback(drain)
             turn.status, turn.first_byte = response.status, time.monotonic() - turn.began
             streams = response.status == 200 and response.content_type == "text/event-stream"
             reply = PassingReply(wire, streams=streams, withhold_usage=withhold)

@@ -3,8 +3,8 @@
     session = sessions.find(headers, body, wire="messages")
     session.name, session.source          # "0f3c...", "x-claude-code-session-id"
 
-Clients name their session in a header or in the body. A client that names none is recognised by its conversation: the
-messages before its last reply are those of an earlier request. Messages are compared without cache marks and without
+Clients name their session in a header or in the body. A client that names none is recognised by its conversation: it
+begins with all messages of an earlier request. Messages are compared without cache marks and without
 the spacing of arguments, because clients change both between turns.
 """
 
@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from r2v.serve.headers import first
-from r2v.wire import responses
 from r2v.wire.message import mapping
 from r2v.wire.stream_facts import WireName
 
@@ -137,23 +136,18 @@ def prefix(values: Mapping[str, Any], wire: WireName) -> str:
 
 
 def _prefixes(values: Mapping[str, Any], wire: WireName) -> Iterator[str]:
-    """Yield the digest of the conversation before each reply of a model, and last of all of it."""
+    """Yield the digest of each beginning of the conversation, last of all of it."""
     items = values.get("input" if wire == "responses" else "messages")
     items = [{"role": "user", "content": items}] if isinstance(items, str) else items
-    if not isinstance(items, list) or not items:
+    if not isinstance(items, list):
         return
     state = hashlib.blake2b(digest_size=12)
     for name in ("system", "instructions"):
         if name in values:
             state.update(_canonical(values[name]))
-    before_reply = False
     for item in items:
-        is_reply = responses.is_reply(item)
-        if is_reply and not before_reply:
-            yield state.hexdigest()
-        before_reply = is_reply
         state.update(_canonical(item))
-    yield state.hexdigest()
+        yield state.hexdigest()
 
 
 def _canonical(item: object) -> bytes:

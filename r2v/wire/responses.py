@@ -252,12 +252,6 @@ def _as_said(item: Any) -> Any:
     return {"role": "assistant", **item} if mapping(item).get("type", "message") == "message" else item
 
 
-def is_reply(item: object) -> bool:
-    """True if an item, or a message of any format, is a model's."""
-    fields = mapping(item)
-    return fields.get("role") == "assistant" or fields.get("type") in ("reasoning", *_CALLS)
-
-
 def write_reply(reply: WireReply, created: int) -> Json:
     """The answer that holds a reply. created: seconds of the epoch."""
     reasons = {"length": "max_output_tokens", "context": "max_output_tokens", "refusal": "content_filter"}

@@ -83,17 +83,18 @@ ELSEWHERE = {
     "r2v serve --record --llm anthropic:claude-opus-5-5 --max-usd 20": (
         "tests/cli/test_serve.py::test_it_says_where_it_listens_and_ends_when_told"
     ),
-    "r2v record --llm openai:gpt-6.1-terra --max-usd 5 --task bug-7 -- mini -m openai/llm -t "
-    "'Fix the failing test.' -y": ("tests/cli/test_serve.py::test_record_ends_as_its_command_does"),
+    "r2v record --llm openai:gpt-6.1-terra --max-usd 5 --task bug-7 -- mini --model-class "
+    "litellm_response -m openai/llm -t 'Fix the failing test.' -y": (
+        "tests/cli/test_serve.py::test_record_ends_as_its_command_does"
+    ),
     "r2v serve outputs/bundles/desk --llm openai:gpt-6.1-terra --max-usd 20": (
         "tests/serve/test_pair.py::test_it_acts_as_the_evaluation_did"
     ),
     "r2v explain SESSION": "tests/serve/test_answering.py::test_a_session_is_explained_turn_by_turn",
     "r2v import data/served/default": "tests/serve/test_record.py::test_a_recorded_session_becomes_an_episode",
-    "r2v pilot --tasks tasks.txt --cmd 'mini -m openai/llm -t {task} -y' --overrides teacher.provider=openai "
-    "teacher.model_name=gpt-6.1-terra policy.provider=openai policy.model_name=gpt-6-luna teacher.max_usd=20": (
-        "tests/pipeline/test_pilot_of_agent.py::test_a_pilot_plays_an_agent_by_both_models"
-    ),
+    "r2v pilot --tasks tasks.txt --cmd 'mini --model-class litellm_response -m openai/llm -t {task} -y' --overrides "
+    "teacher.provider=openai teacher.model_name=gpt-6.1-terra policy.provider=openai policy.model_name=gpt-6-luna "
+    "teacher.max_usd=20": ("tests/pipeline/test_pilot_of_agent.py::test_a_pilot_plays_an_agent_by_both_models"),
     "r2v engine install": "tests/llm/engines/test_install.py::test_pip_that_fails_is_one_line",
     "r2v engine show": "tests/cli/test_engine.py::test_an_absent_engine_is_one_line_and_exit_5",
     "r2v engine serve --config FILE --host 0.0.0.0 --port 8000": (

@@ -58,6 +58,12 @@ def test_a_conversation_is_recognised_although_its_client_rewrites_it() -> None:
     assert first is second is sessions.find([], {"messages": later}, "chat", key="k")
 
 
+def test_a_client_that_drops_replies_is_recognised_too() -> None:
+    sessions, first = Sessions(), {"messages": [{"role": "user", "content": "Do it."}]}
+    later = {"messages": [*first["messages"], {"role": "user", "content": "Tool call error."}]}
+    assert sessions.find([], first, "chat", key="k") is sessions.find([], later, "chat", key="k")
+
+
 def test_the_same_first_request_again_is_a_retry_until_it_was_answered() -> None:
     sessions, values = Sessions(), {"messages": chat_turns()[:1]}
     first = sessions.find([], values, "chat", key="k")
