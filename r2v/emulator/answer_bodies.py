@@ -16,6 +16,7 @@ from typing import Any
 from r2v.emulator.answers import Answer, EmulatedRequest
 from r2v.emulator.models import thoughts
 from r2v.emulator.prompt_cache import CachedTokens
+from r2v.emulator.signatures import sign
 from r2v.llm.scripted import count_tokens
 from r2v.wire import anthropic, chat, responses
 from r2v.wire.exchange import Finish, TokenUsage, WireReply
@@ -158,7 +159,8 @@ def answer_stream(completion: EmulatedCompletion, path: str, now: float) -> Iter
 def _reply(completion: EmulatedCompletion, path: str, text: str) -> WireReply:
     name = completion.request.sha256[:20]
     called = completion.call
-    parts: list[Part] = [ThinkingPart(opaque=name)] if completion.thoughts else []
+    signature = sign(completion.request.model, name)
+    parts: list[Part] = [ThinkingPart(opaque=signature)] if completion.thoughts else []
     if completion.refused:
         parts.append(RefusalPart(text="I can't help with that."))
     elif called is not None:

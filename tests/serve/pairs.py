@@ -78,6 +78,8 @@ def pair_served(
     small: Callable[[Seen], Sequence[Step]],
     *overrides: str,
     small_provider: str = "openai",
+    llm_url: str | None = None,
+    llm_model: str = "big-1",
 ) -> Iterator[tuple[Served, Stub, Stub]]:
     """A server of the bundle, with the stubs of the LLM and of the small model."""
     bundle = folder / "bundle"
@@ -87,8 +89,8 @@ def pair_served(
         api = {"base_url": f"{little.url}/v1", "api_key_env": "STUB_API_KEY", "usd_in": 0.1, "usd_out": 0.4}
         teacher = {
             "provider": "openai",
-            "model_name": "big-1",
-            "base_url": f"{llm.url}/v1",
+            "model_name": llm_model,
+            "base_url": llm_url or f"{llm.url}/v1",
             "usd_in": 1.0,
             "usd_out": 4.0,
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ import openai
 import pytest
 
 from r2v.cli.main import main
+from r2v.emulator import Emulator
 from r2v.serve.endpoints import PATHS
 from r2v.serve.traffic import read_traffic
 from r2v.wire.exchange import WireReply
@@ -349,3 +351,85 @@ def test_a_damaged_bundle_and_an_old_one_are_refused(tmp_path: Path) -> None:
     (bundle / "domain.json").unlink()
     with pytest.raises(InputError, match="export it again"):
         read_domain(bundle)
+
+
+CALLS = json.dumps({"tool": "ls", "at": "."})
+
+
+def append(wire: WireName, items: list[dict[str, Any]], reply_: dict[str, Any], page: str) -> None:
+    """Go on as an agent does: all that the model said goes back, and the result of its call."""
+    if wire == "messages":
+        items.append({"role": "assistant", "content": reply_["content"]})
+        call = next(block["id"] for block in reply_["content"] if block["type"] == "tool_use")
+        items.append({"role": "user", "content": [{"type": "tool_result", "tool_use_id": call, "content": page}]})
+    else:
+        items += reply_["output"]
+        call = next(item["call_id"] for item in reply_["output"] if item["type"] == "function_call")
+        items.append({"type": "function_call_output", "call_id": call, "output": page})
+
+
+def switched(
+    wire: WireName, model: str, folder: Path, sessions: int, thinking: dict[str, Any] | None
+) -> tuple[list[int], list[dict[str, Any]]]:
+    """Statuses of an agent that thinks, in tool loops whose pages hand every other step to the LLM; the turns."""
+    statuses = []
+    with Emulator(answer=lambda request: CALLS) as emulator:
+        url = f"{emulator.anthropic_url}/v1"
+        provider = "anthropic" if wire == "messages" else "openai"
+        with pair_served(folder, llm, small, f"teacher.provider={provider}", llm_url=url, llm_model=model) as (
+            server,
+            _,
+            _,
+        ):
+            for session in range(sessions):
+                items, headers = (
+                    conversation(wire, text=f"Task {session}."),
+                    server.auth | {"anthropic-version": "2023-06-01"},
+                )
+                for step in range(10):
+                    body = asks(wire, items) | ({"thinking": thinking, "max_tokens": 4000} if thinking else {})
+                    made = post(server.url, PATHS[wire], body, headers)
+                    statuses.append(made.status_code)
+                    if made.status_code != 200:
+                        break
+                    append(wire, items, made.json(), ERROR if step % 2 else PAGE)
+    return statuses, turns(server)
+
+
+THINKERS: list[tuple[WireName, str, dict[str, Any] | None]] = [
+    ("messages", "claude-opus-4-8", {"type": "adaptive"}),
+    ("messages", "claude-sonnet-4-5", {"type": "enabled", "budget_tokens": 1024}),
+    ("responses", "gpt-6-luna", None),
+]
+
+
+@pytest.mark.parametrize("wire,model,thinking", THINKERS)
+def test_switches_inside_tool_loops_are_never_refused(
+    wire: WireName, model: str, thinking: dict[str, Any] | None, tmp_path: Path
+) -> None:
+    statuses, rows = switched(wire, model, tmp_path, 3, thinking)
+    assert set(statuses) == {200} and len(statuses) == 30
+    switches = sum(one["source"] != other["source"] for one, other in itertools.pairwise(rows))
+    budget = thinking is not None and thinking["type"] == "enabled"
+    assert switches == 0 if budget else switches > 20, "within a budget of thoughts the small model does not interrupt"
+    assert any("thoughts" in row["changed"] for row in rows) is False
+
+
+def test_the_same_switches_by_hand_are_refused() -> None:
+    """Two models of one provider, each shown all that the other said: what the server prevents."""
+    refused = 0
+    with Emulator(answer=lambda request: CALLS) as emulator:
+        headers = {"authorization": "Bearer x", "anthropic-version": "2023-06-01"}
+        for wire, models in (
+            ("messages", ("claude-opus-4-8", "claude-sonnet-4-6")),
+            ("responses", ("gpt-6-luna", "gpt-6.1-terra")),
+        ):
+            items = conversation(wire)
+            for step in range(6):
+                more: dict[str, Any] = {"model": models[step % 2]}
+                more |= {"thinking": {"type": "adaptive"}, "max_tokens": 4000} if wire == "messages" else {}
+                made = post(emulator.anthropic_url, PATHS[wire], asks(wire, items, **more), headers)  # type: ignore[index]
+                refused += made.status_code == 400
+                if made.status_code == 200:
+                    append(wire, items, made.json(), PAGE)  # type: ignore[arg-type]
+    assert refused >= 4

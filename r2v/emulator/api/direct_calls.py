@@ -11,6 +11,7 @@ from r2v.emulator.api.calls import ApiError, Call, Response, as_json
 from r2v.emulator.batches.lifecycle import complete_and_bill
 from r2v.emulator.bodies import parse_request
 from r2v.emulator.server_state import ServerState
+from r2v.emulator.signatures import refused_thought
 
 _HEADER = {"openai": "x-ratelimit-{}-requests", "anthropic": "anthropic-ratelimit-requests-{}"}
 
@@ -25,6 +26,8 @@ def ask(state: ServerState, call: Call) -> Response:
         raise ApiError(400, str(error), headers=headers) from error
     if (refusal := state.refusal(call.provider, call.path, body)) is not None:
         raise ApiError(refusal.status, refusal.message, code=refusal.code, param=refusal.param, headers=headers)
+    if (thought := refused_thought(call.path, str(body.get("model")), body)) is not None:
+        raise ApiError(400, thought[0], code=thought[1], headers=headers)
     state.pause(state.timing.latency)
     completion, bill = complete_and_bill(state, request, batch=None)
     state.ledger.bill([bill])

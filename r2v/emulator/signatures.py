@@ -1,0 +1,73 @@
+"""Signatures of thoughts: what each provider signs, and the requests that it refuses for a signature.
+
+    opaque = sign("claude-opus-5-5", "3f9c0a12")
+    refusal = refused_thought("/v1/messages", "claude-opus-5-5", body)
+
+Rules, each from a public thread:
+
+- Messages: a thinking block whose signature is not this model's is invalid (router-for-me/CLIProxyAPI#1584, #2172).
+- Messages, thinking within a budget: the last turn of an open tool loop begins with a thought (QwenLM/qwen-code#6893).
+- Responses: encrypted content that is not this model's cannot be verified (maximhq/bifrost#5892).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+INVALID_CONTENT = "invalid_encrypted_content"
+
+
+def sign(model: str, name: str) -> str:
+    """Return the signature that a model gives a thought."""
+    return f"{name}.{_check(model, name)}"
+
+
+def _check(model: str, name: str) -> str:
+    return hashlib.blake2b(f"{model} {name}".encode(), digest_size=8).hexdigest()
+
+
+def _is_own(model: str, signature: object) -> bool:
+    name, dot, check = str(signature).rpartition(".")
+    return bool(dot) and check == _check(model, name)
+
+
+def refused_thought(path: str, model: str, body: Mapping[str, Any]) -> tuple[str, str | None] | None:
+    """Return (message, code) of the refusal of a request; None if its thoughts are in order."""
+    if path.endswith("/responses"):
+        items = body.get("input")
+        for item in items if isinstance(items, list) else ():
+            content = item.get("encrypted_content") if isinstance(item, Mapping) else None
+            if content is not None and not _is_own(model, content):
+                return "The encrypted content could not be verified.", INVALID_CONTENT
+        return None
+    if not path.endswith("/messages"):
+        return None
+    for where, block in _blocks(body):
+        if block.get("type") == "thinking" and not _is_own(model, block.get("signature")):
+            return f"{where}: Invalid `signature` in `thinking` block", None
+    return _interrupted(body)
+
+
+def _interrupted(body: Mapping[str, Any]) -> tuple[str, None] | None:
+    """Return the refusal of a tool loop whose last turn does not begin with a thought, though thoughts are asked for."""
+    messages: list[Any] = body.get("messages") or []
+    if (body.get("thinking") or {}).get("type") != "enabled" or len(messages) < 2:
+        return None
+    newest, turn = messages[-1].get("content"), messages[-2]
+    results = isinstance(newest, list) and any(block.get("type") == "tool_result" for block in newest)
+    content: Any = turn.get("content")
+    first = content[0].get("type") if isinstance(content, list) and content else "text"
+    if turn.get("role") == "assistant" and results and first not in ("thinking", "redacted_thinking"):
+        where = f"messages.{len(messages) - 2}.content.0.type"
+        return f"{where}: Expected `thinking` or `redacted_thinking`, but found `{first}`", None
+    return None
+
+
+def _blocks(body: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for number, message in enumerate(body.get("messages") or ()):
+        content = message.get("content") if isinstance(message, Mapping) else None
+        for place, block in enumerate(content if isinstance(content, list) else ()):
+            if isinstance(block, Mapping):
+                yield f"messages.{number}.content.{place}", block
