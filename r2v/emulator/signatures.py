@@ -51,7 +51,7 @@ def refused_thought(path: str, model: str, body: Mapping[str, Any]) -> tuple[str
 
 
 def _interrupted(body: Mapping[str, Any]) -> tuple[str, None] | None:
-    """Return the refusal of a tool loop whose last turn does not begin with a thought, though thoughts are asked for."""
+    """Return the refusal of a tool loop whose last turn lacks the thought that a budget of thoughts asks for."""
     messages: list[Any] = body.get("messages") or []
     if (body.get("thinking") or {}).get("type") != "enabled" or len(messages) < 2:
         return None
