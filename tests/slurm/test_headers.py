@@ -170,7 +170,7 @@ def test_set_rewrites_every_header_at_once_and_nothing_else(folder: Path) -> Non
     before = {path: path.read_text() for path in folder.rglob("*.sh")}
     modes = {path: path.stat().st_mode for path in before}
     changed = headers.rewrite(paths, {"partition": "batch", "account": "lab7", "gpu": "h100"})
-    assert changed == paths and len(paths) == 13
+    assert changed == paths and len(paths) == 14
     for path, text in before.items():
         now, old = path.read_text().splitlines(), text.splitlines()
         assert path.stat().st_mode == modes[path]

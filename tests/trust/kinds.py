@@ -718,7 +718,11 @@ OTHER_FILES = (
         name="provider journal",
         paths=_of_providers("journal.jsonl"),
         form="jsonl",
-        writers=("llm.providers.spending.journal:Journal.open", "llm.providers.spending.journal:Journal._flush"),
+        writers=(
+            "llm.providers.spending.journal:Journal.open",
+            "llm.providers.spending.journal:Journal._flush",
+            "llm.providers.spending.journal:Journal.close",
+        ),
         damage="paid",
         readers=("play again", "send again", "collect again"),
     ),
