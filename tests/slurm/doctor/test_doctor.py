@@ -48,7 +48,7 @@ def test_a_healthy_cluster_has_nothing_bad(
     assert "ok    accounting answers" in told and "a lease is given to one process at a time" in told
     assert "srun --partition=gpu --gres=gpu:a100:2 --time=5" in told and "bad" not in told
     assert "ok    a sentinel's own line is accepted by sbatch --test-only" in told
-    assert clone.calls.count("sbatch") == 15 and not (clone.folder / "jobs.json").exists()
+    assert clone.calls.count("sbatch") == 16 and not (clone.folder / "jobs.json").exists()
 
 
 def test_an_unknown_partition_is_named_with_the_nearest(clone: Faked) -> None:
