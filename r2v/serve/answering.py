@@ -105,6 +105,10 @@ class Answerer:
             if threshold is not None and self.pair is not None:
                 turn.decision = await self.pair.decide(request, session, threshold)
             decision = turn.decision
+            if decision is not None and not self._settings.shadow:
+                session.decisions[request.conversation] = (
+                    decision.source
+                )  # before the reply: a client may repeat at once
             if decision is not None and decision.step is None and len(self.outside) < 100:
                 self.outside[decision.reason] += 1
             if decision is not None and decision.source == "small" and not self._settings.shadow:

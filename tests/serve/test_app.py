@@ -132,6 +132,7 @@ def test_a_session_tells_its_turns_and_dollars(pair: tuple[Stub, Served]) -> Non
     headers = server.auth | {"x-r2v-session": "mine"}
     for _ in range(2):
         httpx2.post(server.url + PATHS["chat"], json=body("chat"), headers=headers)
+    booked(server)  # waits until both are settled
     told = httpx2.get(server.url + "/v1/sessions/mine", headers=server.auth).json()
     assert told["turns"] == 2 and told["usd"] == pytest.approx(2 * 180e-6) and told["recognised_by"] == "x-r2v-session"
     assert httpx2.get(server.url + "/v1/sessions/other", headers=server.auth).status_code == 404

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,10 +26,13 @@ from tests.serve.wires import USD, WIRES, body, events, whole, wire_reply
 
 
 def booked(server: Served) -> tuple[float, float]:
-    """(billed, unknown) USD in the journal."""
-    state = read_journal(server.folder).state
-    assert not state.calls
-    return state.spent, state.lost_usd
+    """(billed, unknown) USD in the journal, once nothing is in flight: a request is settled behind its reply."""
+    for _ in range(1000):
+        state = read_journal(server.folder).state
+        if not state.calls:
+            return state.spent, state.lost_usd
+        time.sleep(0.01)
+    raise AssertionError(f"in flight: {state.calls}")
 
 
 def config_of(*overrides: str) -> Any:
@@ -249,6 +253,6 @@ def test_usage_of_another_order_is_settled_below_what_was_reserved(tmp_path: Pat
         served(tmp_path, provider.url) as server,
     ):
         post(server.url, PATHS["chat"], body("chat"), server.auth)
-        rows = [json.loads(line) for line in (server.folder / "journal.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (server.folder / "journal.jsonl").read_text().splitlines()]
     forward, settled = rows[-2:]
     assert forward["row"] == "forward" and settled["row"] == "served" and settled["usd"] <= forward["usd"]
