@@ -27,7 +27,7 @@ class ServeConfig:
     shadow: bool = _runtime(False)
     """Decide at each step and log it, but let the LLM act."""
     llm_down: Literal["error", "small"] = _runtime("error")
-    """Who answers where the LLM cannot be reached: nobody (status 503), or the small model within its domain."""
+    """Answer where the LLM cannot be reached: error (status 503), or the small model within its domain."""
     any_model: bool = _runtime(False)
     """Ask the LLM whichever model a client names. Otherwise names that are not R2V's pass unchanged."""
     max_usd_per_key: Positive | None = _runtime(None)
@@ -45,7 +45,7 @@ class ServeConfig:
     idle_seconds: Positive = _runtime(300.0)
     """Longest silence within a reply. A reply as a whole has no limit."""
     drain_seconds: Positive = _runtime(120.0)
-    """How long a reply whose client has left is read on, for its token usage. Without one it is booked as unknown."""
+    """Seconds that a reply is read on after its client has left, for its usage. Without one it is booked as unknown."""
 
     def __post_init__(self) -> None:
         check_fields("serve", self)

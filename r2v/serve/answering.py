@@ -106,9 +106,8 @@ class Answerer:
                 turn.decision = await self.pair.decide(request, session, threshold)
             decision = turn.decision
             if decision is not None and not self._settings.shadow:
-                session.decisions[request.conversation] = (
-                    decision.source
-                )  # before the reply: a client may repeat at once
+                # before the reply, because a client may repeat at once
+                session.decisions[request.conversation] = decision.source
             if decision is not None and decision.step is None and len(self.outside) < 100:
                 self.outside[decision.reason] += 1
             if decision is not None and decision.source == "small" and not self._settings.shadow:
@@ -165,7 +164,9 @@ class Answerer:
 def _headers(source: str, decision: ServedDecision | None) -> Headers:
     headers = [(b"x-r2v-source", source.encode())]
     if decision is not None:
-        headers.append((b"x-r2v-reason", decision.reason.encode("ascii", "replace")))
+        # a reason may name a tool or quote an endpoint: a line break in it would begin a header of theirs
+        reason = "".join(letter if " " <= letter <= "~" else "?" for letter in decision.reason)
+        headers.append((b"x-r2v-reason", reason.encode()))
         if decision.threshold is not None:
             headers.append((b"x-r2v-threshold", b"%.6f" % decision.threshold))
         if decision.score is not None:

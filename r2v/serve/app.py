@@ -244,13 +244,14 @@ class ServeApp:
         return JSONResponse({"candidates": [{"model": names[one], "source": one} for one in order], **decision.logged})
 
     async def _ready(self, request: Request) -> Response:
-        """Tell whether the small model answers, and what it answers to."""
+        """Return whether the small model answers; with a key also its tools, and why it could not answer."""
         pair = self._answerer.pair
-        if pair is None:
-            return JSONResponse({"status": "ok", "small": None})
-        tools = [tool.name for tool in pair.domain.tools]
-        state = "ok" if pair.breaker.healthy else "small model down"
-        return JSONResponse({"status": state, "small": {"tools": tools, "outside": self._answerer.outside}})
+        state = "ok" if pair is None or pair.breaker.healthy else "small model down"
+        told: dict[str, Any] = {"status": state}
+        if pair is not None and request.scope["key_name"] is not None:
+            tools = [tool.name for tool in pair.domain.tools]
+            told["small"] = {"tools": tools, "outside": self._answerer.outside}
+        return JSONResponse(told)
 
     async def _metrics_page(self, request: Request) -> Response:
         return PlainTextResponse(self._metrics.text(), media_type="text/plain; version=0.0.4")

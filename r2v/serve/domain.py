@@ -29,12 +29,14 @@ _FAMILY = 1000
 """Characters of a system prompt that name its family: what agents append (files, dates, rules) varies."""
 _FORMS = ("text", "json", "tools")
 _VARYING = re.compile(r"\d+|(?:/[\w.-]+)+")
+_STORED = ("previous_response_id", "conversation", "prompt", "container", "mcp_servers", "web_search_options")
+"""Options that refer to what the provider alone holds or runs."""
 _STRUCTURED = ("json_schema", "json_object")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Domain:
-    """What a bundle knows."""
+    """Tools and prompts of a bundle."""
 
     tools: tuple[RecordedTool, ...]
     untrusted: str = ""
@@ -56,6 +58,8 @@ class Domain:
         options = request.options
         if (first_number(options, "n") or 1) > 1:
             return "several samples are asked for"
+        if stored := next((name for name in _STORED if options.get(name)), None):
+            return f"{stored}: the provider holds a part of it"
         if _is_structured(options):
             return "a structured reply is asked for"
         offered = (str(tool.value.get("type")) for tool in request.tools if isinstance(tool, UnknownPart))

@@ -126,6 +126,7 @@ OUTSIDE: dict[str, dict[str, Any]] = {
         "messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}]
     },
     "no tools": {"tools": []},
+    "previous_response_id: the provider holds a part of it": {"previous_response_id": "resp_1"},
 }
 
 
@@ -139,6 +140,15 @@ def test_outside_its_domain_the_small_model_is_not_even_asked(reason: str, tmp_p
         refused = post(server.url, PATHS["chat"], body | {"model": "small"}, server.auth)
     assert not little.seen and len(large.seen) == 1 and ready["small"]["outside"] == {reason: 1}
     assert refused.status_code == 400 and reason in refused.json()["error"]["message"]
+
+
+def test_a_tool_s_name_adds_no_header(tmp_path: Path) -> None:
+    with pair_served(tmp_path, llm, small) as (server, _, _):
+        tool = {"type": "function", "function": {"name": "rm\r\nx-evil: 1", "parameters": {}}}
+        made = post(server.url, PATHS["chat"], asks("chat", conversation("chat", PAGE), tools=[tool]), server.auth)
+        bare = httpx2.get(server.url + "/readyz")
+    assert "x-evil" not in made.headers and made.headers["x-r2v-reason"] == "unknown tool rm??x-evil: 1"
+    assert bare.json() == {"status": "ok"}, "what an agent offers is told to nobody without a key"
 
 
 def test_names_say_who_answers(tmp_path: Path) -> None:
