@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from r2v.errors import R2VError
+from r2v.errors import EnvironmentFault, R2VError
 from r2v.log import logger
 from r2v.serve.answering import Answerer
 from r2v.serve.body import RequestBody, Unreadable
@@ -120,7 +120,19 @@ class ServeApp:
         return self._refusal(request, Refused(500, str(error)))
 
     async def _ask(self, wire: WireName, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._answerer.answer(await self._request(wire, scope, receive), receive, send)
+        request, began = await self._request(wire, scope, receive), False
+
+        async def noted(message: Message) -> None:
+            nonlocal began
+            began = True
+            await send(message)
+
+        try:
+            await self._answerer.answer(request, receive, noted)
+        except EnvironmentFault as error:
+            if not began:
+                raise
+            logger.error("  %s", error)  # the reply is on its way: another one cannot be sent
 
     async def _request(self, wire: WireName, scope: Scope, receive: Receive) -> ClientRequest:
         """Read a request. Raises Refused."""

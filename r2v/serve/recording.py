@@ -9,7 +9,6 @@ and the files 0600.
 from __future__ import annotations
 
 import base64
-import errno
 import hashlib
 import json
 import os
@@ -18,7 +17,7 @@ from typing import Any
 
 import zstandard
 
-from r2v.storage.files import writing
+from r2v.storage.files import append_whole, writing
 
 SESSIONS = "sessions"
 
@@ -36,12 +35,9 @@ class Recorder:
         path = session_path(self._folder.parent, session)
         with writing(path):
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
-                frame, before = self._packer.compress(line + b"\n"), os.fstat(descriptor).st_size
-                if os.write(descriptor, frame) != len(frame):
-                    os.ftruncate(descriptor, before)  # half a frame would hide all that follow
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                append_whole(descriptor, self._packer.compress(line + b"\n"))  # half a frame would hide all that follow
             finally:
                 os.close(descriptor)
 

@@ -3,7 +3,7 @@
     {"at": ..., "session": "s1", "turn": 3, "wire": "messages", "source": "llm", "usd": 0.031, ..., "prev": "9f2c..."}
 
 `prev` is the hash of the line before, so that a line that is altered, lost or moved breaks the chain. Money is in the
-journal and synced; a line here is flushed, and a crash of the machine may cost the last ones.
+journal and synced; lines here are not, and a crash of the machine may cost the last ones.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from r2v.errors import InputError
-from r2v.storage.files import writing
+from r2v.storage.files import append_whole, writing
 
 _FIRST = "0" * 32
 TRAFFIC = "traffic.jsonl"
@@ -43,15 +43,13 @@ class TrafficLog:
             yield row
         with writing(self.path):
             self._file.truncate(size)
-            self._file.seek(size)
 
     def append(self, row: dict[str, Any]) -> None:
         """Write a row. Raises EnvironmentFault if the disk refuses."""
         assert self._file is not None, "the log is not open"
         line = json.dumps({**row, "prev": self._last}, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
         with writing(self.path):
-            self._file.write(line)
-            self._file.flush()
+            append_whole(self._file.fileno(), line)
         self._last = _hash(line)
 
     def close(self) -> None:

@@ -7,6 +7,7 @@ new, never a part. Two files have the same content when they differ only in when
 
 from __future__ import annotations
 
+import errno
 import glob
 import hashlib
 import json
@@ -141,6 +142,17 @@ def writing(path: Path) -> Iterator[None]:
             f"cannot write {path}: {reason}; what was there is kept; make "
             "room or mend the permissions, then run the same command again"
         ) from error
+
+
+def append_whole(descriptor: int, content: bytes) -> None:
+    """Append to a file, which nobody else writes, all of `content` or nothing. Raises OSError."""
+    before = os.fstat(descriptor).st_size
+    try:
+        if os.pwrite(descriptor, content, before) != len(content):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    except OSError:
+        os.ftruncate(descriptor, before)
+        raise
 
 
 def sync_folder(folder: Path) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import resource
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -10,10 +13,15 @@ import pytest
 from r2v.data.interchange.importing import Wanted, import_trajectories
 from r2v.data.interchange.served import served_sessions
 from r2v.data.registry import DataRegistry
-from r2v.errors import InputError, UsageError
+from r2v.errors import EnvironmentFault, InputError, UsageError
+from r2v.serve.endpoints import PATHS
 from r2v.serve.keys import server_keys
 from r2v.serve.recording import Recorder, session_path
 from r2v.serve.traffic import TrafficLog, read_traffic
+from tests.serve.stub import Seen, Step, reply, served, stub
+from tests.serve.test_books import booked
+from tests.serve.test_forwarding import post
+from tests.serve.wires import USD, body, whole
 
 ROWS = [{"kind": "turn", "n": number} for number in range(5)]
 
@@ -50,6 +58,49 @@ def test_an_altered_line_is_named_and_nothing_is_overwritten(how: str, tmp_path:
         with pytest.raises(InputError, match=r"traffic.jsonl:[34]: does not follow"):
             read()
     assert path.read_bytes() == before
+
+
+@contextmanager
+def full_disk(size: int) -> Iterator[None]:
+    """No file of this process grows beyond so many bytes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_full_disk_leaves_no_half_line(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    log = TrafficLog(tmp_path)
+    assert list(log.open()) == ROWS
+    with full_disk(path.stat().st_size + 10), pytest.raises(EnvironmentFault, match="cannot write"):
+        log.append({"n": "lost"})
+    log.append({"n": 5})
+    log.close()
+    assert [row["n"] for row in read_traffic(tmp_path)] == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_full_disk_while_a_reply_is_on_its_way_is_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    disk = ExitStack()
+
+    def answer(seen: Seen) -> list[Step]:
+        if len(provider.seen) == 1:
+            disk.enter_context(full_disk(10))
+        return reply(whole("chat"))
+
+    with disk, stub(answer) as provider:
+        with served(tmp_path, provider.url) as server:
+            assert post(server.url, PATHS["chat"], body("chat"), server.auth).status_code == 200
+            refused = post(server.url, PATHS["chat"], body("chat"), server.auth)
+            assert refused.status_code == 500 and "cannot write" in refused.json()["error"]["message"]
+            disk.close()
+            assert post(server.url, PATHS["chat"], body("chat"), server.auth).status_code == 200
+        with served(tmp_path, provider.url) as server:
+            assert post(server.url, PATHS["chat"], body("chat"), server.auth).status_code == 200
+    assert caplog.text.count("cannot write") == 2 and "Traceback" not in caplog.text
+    assert booked(server) == (pytest.approx(3 * USD), 0.0) and len(provider.seen) == 3
 
 
 def test_there_is_no_log(tmp_path: Path) -> None:

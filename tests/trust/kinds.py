@@ -721,6 +721,7 @@ OTHER_FILES = (
         writers=(
             "llm.providers.spending.journal:Journal.open",
             "llm.providers.spending.journal:Journal._flush",
+            "llm.providers.spending.journal:Journal._sync_later",
             "llm.providers.spending.journal:Journal.close",
         ),
         damage="paid",

@@ -54,6 +54,7 @@ class Journal:
     def __init__(self, path: Path, *, sync: Callable[[int], None] = os.fsync, lazy: float | None = None) -> None:
         self.path, self._sync, self._lazy = path, sync, lazy
         self._syncing: asyncio.Task[None] | None = None
+        self._unsynced: EnvironmentFault | None = None
         self._file: BinaryIO | None = None
         self._waiting: list[tuple[bytes, asyncio.Future[int]]] = []
 
@@ -114,6 +115,8 @@ class Journal:
         waiting, self._waiting = self._waiting, []
         assert self._file is not None, "the journal is not open"
         try:
+            if self._unsynced is not None:
+                raise self._unsynced  # what was written may be lost, and a later sync would not tell
             with writing(self.path):
                 offset = self._file.seek(0, os.SEEK_END)
                 lines = b"".join(line for line, _ in waiting)
@@ -136,12 +139,17 @@ class Journal:
             offset += len(line)
 
     async def _sync_later(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
-        if self._file is not None:
-            seen, descriptor = self._witness.seen, os.dup(self._file.fileno())
+        synced = None
+        while self._file is not None and synced != self._witness.seen:
+            await asyncio.sleep(seconds)
+            synced, descriptor = self._witness.seen, os.dup(self._file.fileno())
             try:
-                await asyncio.to_thread(self._sync, descriptor)
-                self._witness.write(seen)
+                with writing(self.path):
+                    await asyncio.to_thread(self._sync, descriptor)
+                    self._witness.write(synced)
+            except EnvironmentFault as error:
+                self._unsynced = error
+                return
             finally:
                 os.close(descriptor)
 
@@ -158,7 +166,7 @@ class Journal:
         if self._syncing is not None:
             self._syncing.cancel()
         if self._file is not None:
-            if self._lazy is not None:
+            if self._lazy is not None and self._unsynced is None:
                 with writing(self.path):
                     self._sync(self._file.fileno())
                     self._witness.write()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -116,3 +119,35 @@ def test_a_journal_that_lost_something_is_refused_and_stays_as_it_is(what: str, 
     with pytest.raises(InputError, match=f"journal: is damaged: .*{why}.*nothing is sent"):
         list(Journal(path).open())
     assert path.read_bytes() == left
+
+
+def test_rows_written_during_a_lazy_sync_are_synced_too_and_its_failure_is_told(tmp_path: Path) -> None:
+    async def play() -> None:
+        synced: list[int] = []
+        full = threading.Event()
+
+        def sync(descriptor: int) -> None:
+            if full.is_set():
+                raise OSError(errno.ENOSPC, "No space left on device")
+            synced.append(os.fstat(descriptor).st_size)
+            loop.call_soon_threadsafe(during.set)
+            release.wait()
+
+        loop, during, release = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+        journal = Journal(tmp_path / "journal.jsonl", sync=sync, lazy=0.001)
+        assert not list(journal.open())
+        await journal.write({"row": "a"})
+        await during.wait()
+        await journal.write({"row": "b"})
+        size = journal.path.stat().st_size
+        release.set()
+        while synced[-1] != size:
+            await asyncio.sleep(0.001)
+        full.set()
+        with pytest.raises(EnvironmentFault, match="cannot write"):
+            while True:
+                await journal.write({"row": "c"})
+                await asyncio.sleep(0.001)
+        journal.close()
+
+    asyncio.run(play())
