@@ -20,10 +20,13 @@ from r2v.config import Config, TeacherConfig, identity
 from r2v.config.methods import STRONG, WEAK
 from r2v.errors import EnvironmentFault, InputError, UsageError
 from r2v.evaluation.pilot import PilotFigures, Play
+from r2v.llm.providers.provider_requests import canonical_json
+from r2v.llm.providers.spending.journal_report import read_journal
 from r2v.llm.providers.spending.payer import paying
 from r2v.log import logger
 from r2v.pipeline.pilot import ToldPilot, written
 from r2v.pipeline.ready import charges
+from r2v.randomness import digest
 
 if TYPE_CHECKING:
     from r2v.serve.record import RecordedCommand
@@ -51,9 +54,12 @@ def pilot_of_agent(config: Config, tasks: Path, command: str, root: Path = Path(
         )
     figures = PilotFigures.of(plays[WEAK], plays[STRONG], same_model=identity(small) == identity(large))
     turns = {name: fmean(done.turns for done in runs) for name, runs in played.items()}
-    paid = sum(done.usd for runs in played.values() for done in runs)
+    books = (read_journal(folder).state for folder in {done.folder for runs in played.values() for done in runs})
+    paid = sum(state.spent + state.lost_usd for state in books)
     page = root / "results" / "pilot" / f"{config.serve.name}.html"
-    costs = [f"this pilot was billed ${paid:.4f}; a step router is fitted to recorded sessions (r2v record)"]
+    costs = [
+        f"this pilot was billed ${paid:.4f}, stopped runs included; recorded sessions fit a step router (r2v record)"
+    ]
     return written(config, tasks.name, figures, turns, page, costs)
 
 
@@ -86,7 +92,9 @@ async def _play(
     played: dict[str, list[RecordedCommand]] = {name: [] for name in endpoints}
     for number, task in enumerate(tasks, 1):
         for name, teacher in endpoints.items():
-            serve = replace(config.serve, name=f"{config.serve.name}-{name}", any_model=True)
+            # outcomes are taken up again only where model and command are the same
+            what = digest("pilot", canonical_json({"model": identity(teacher)}), *words).hex()[:8]
+            serve = replace(config.serve, name=f"{config.serve.name}-{name}-{what}", any_model=True)
             own = replace(config, teacher=teacher, serve=serve)
             done = recorded(own, root, task=task)
             if done is None:

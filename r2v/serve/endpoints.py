@@ -1,7 +1,7 @@
 """Endpoints: the models behind the server, with address, key and prices.
 
-llm = llm_endpoint(config.teacher)
-llm.url("messages", "beta=true"), llm.key_headers, llm.rate("claude-haiku-5-5")
+llm = endpoint(config.teacher)
+llm.url("/v1/messages", "beta=true"), llm.key_headers, llm.rate("claude-haiku-5-5")
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from typing import Any
 import aiohttp
 
 from r2v.config import ServeConfig
+from r2v.errors import EnvironmentFault
 from r2v.llm.providers.prices import Rate
 from r2v.log import logger
 from r2v.serve.body import RequestBody
@@ -134,6 +135,8 @@ class Forwarder:
             turn.trouble = str(error)
             await self._book(turn, entry, reply)
             raise LLMDown(502, turn.trouble, retry=True) from None
+        except EnvironmentFault:
+            raise  # the books could not be written: the request stays booked at its worst case
         except BaseException as error:
             stopped = isinstance(error, asyncio.CancelledError)
             turn.trouble = "the server stopped" if stopped else f"the server failed ({type(error).__name__})"

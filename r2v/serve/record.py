@@ -13,6 +13,7 @@ import asyncio
 import os
 import secrets
 import signal
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,8 +25,6 @@ from r2v.errors import InputError, UsageError
 from r2v.llm.providers.registry.table import own_keys
 from r2v.serve.server import Listening, listening
 from r2v.serve.traffic import TRAFFIC, read_traffic
-
-_NOT_FOUND = 127
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +54,7 @@ async def record_command(
     if config.serve.port:
         config = replace(config, serve=replace(config.serve, port=0))
     folder = root / "data" / "served" / config.serve.name
-    attempt = sum(row["kind"] == "outcome" and row["task"] == task for row in _rows(folder))
+    attempt = max((_attempt(row["key"], task) for row in _rows(folder)), default=-1) + 1
     key_name, key = f"{task}/{attempt}", f"r2v-{secrets.token_urlsafe(32)}"
     async with listening(config, root, record=True, keys={key_name: key}) as place:
         exit_code = await _run(words, _variables(place, key, task, config), cwd)
@@ -78,13 +77,19 @@ def recorded(config: Config, root: Path = Path(), *, task: str) -> RecordedComma
     turns = [row for row in rows if row["kind"] == "turn" and row["key"] == outcomes[-1]["key"]]
     return RecordedCommand(
         task=task,
-        attempt=len(outcomes) - 1,
+        attempt=_attempt(outcomes[-1]["key"], task),
         exit_code=outcomes[-1]["exit"],
         success=outcomes[-1]["success"],
         turns=len(turns),
         usd=sum(row["usd"] if row["usd"] is not None else row["at_most"] for row in turns),
         folder=folder,
     )
+
+
+def _attempt(key: str, task: str) -> int:
+    """Return the attempt that a key's name stands for; -1 if it is another task's. A killed run has no outcome."""
+    number = key.removeprefix(f"{task}/")
+    return int(number) if number != key and number.isdecimal() else -1
 
 
 def _rows(folder: Path) -> list[dict[str, Any]]:
@@ -116,8 +121,13 @@ async def _run(words: Sequence[str], variables: Mapping[str, str], cwd: Path | N
     except (PermissionError, OSError) as error:
         raise InputError(f"{words[0]:.100}: cannot be run ({error.strerror})") from None
     loop = asyncio.get_running_loop()
+
+    def forward(number: int) -> None:
+        if number == signal.SIGTERM or sys.stdin is None or not sys.stdin.isatty():  # a terminal sends ^C to both
+            process.send_signal(number)
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, process.send_signal, number)
+        loop.add_signal_handler(number, forward, number)
     try:
         code = await process.wait()
     finally:

@@ -55,6 +55,9 @@ def test_a_pilot_plays_an_agent_by_both_models(tmp_path: Path) -> None:
         asked = len(provider.seen)
         assert pilot_of_agent(pilot_config(provider), tasks, command, tmp_path).lines == told.lines
         assert len(provider.seen) == asked == 6, "nothing is paid again"
+        other = f"{sys.executable} {script} {{task}} --other"
+        assert pilot_of_agent(pilot_config(provider), tasks, other, tmp_path).figures == told.figures
+        assert len(provider.seen) == 2 * asked, "another command is another pilot"
         assert {seen.json["model"] for seen in provider.seen} == {"big-1", "little-1"}
     assert "hard one" in told.page.read_text() and KEY not in told.page.read_text()
 

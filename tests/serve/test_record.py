@@ -18,7 +18,7 @@ from r2v.data.store import TrajectoryStore
 from r2v.errors import UsageError
 from r2v.serve.endpoints import PATHS
 from r2v.serve.record import RecordedCommand, record_command, recorded
-from r2v.serve.traffic import read_traffic
+from r2v.serve.traffic import TrafficLog, read_traffic
 from r2v.wire.exchange import WireReply
 from r2v.wire.message import Message, TextPart, ThinkingPart, ToolCall
 from r2v.wire.stream_facts import WireName
@@ -150,6 +150,19 @@ def test_attempts_of_a_task_are_sessions_of_their_own(tmp_path: Path) -> None:
     rows = [row for row in read_traffic(tmp_path / "data/served/default") if row["kind"] == "turn"]
     assert [row["key"] for row in rows] == ["t/0", "t/0", "t/1", "t/1"]
     assert rows[0]["session"] == rows[1]["session"] != rows[2]["session"] == rows[3]["session"]
+
+
+def test_a_killed_attempt_is_an_attempt(tmp_path: Path) -> None:
+    with stub(answer) as provider:
+        assert run("", provider, tmp_path).attempt == 0
+        path = tmp_path / "data/served/default/traffic.jsonl"
+        log = TrafficLog(path.parent)
+        list(log.open())
+        log.append({"kind": "turn", "key": "t/1", "session": "s", "by": "x", "conversation": "", "whole": False})
+        log.close()
+        assert run("", provider, tmp_path).attempt == 2 and run("", provider, tmp_path, task="t/1").attempt == 0
+        done = recorded(config_of(provider), tmp_path, task="t")
+    assert done is not None and (done.attempt, done.turns) == (2, 0)
 
 
 def test_no_command_and_no_key_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
