@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Awaitable, Iterable
+from typing import Any, TypeVar
 
 from r2v.config import ServeConfig
 from r2v.serve.body import RequestBody
 from r2v.serve.books import CapReached
 from r2v.serve.endpoints import Endpoint
-from r2v.serve.forwarding import Forwarder, LLMDown, Receive, Refused, Send
+from r2v.serve.forwarding import Forwarder, LLMDown, Receive, Refused, Send, by_cap
 from r2v.serve.headers import Headers
 from r2v.serve.metrics import Metrics
 from r2v.serve.pair import ServedDecision, ServedPair
@@ -26,6 +26,7 @@ from r2v.serve.sessions import Sessions
 from r2v.serve.state import said_hash
 from r2v.serve.turns import ServedTurn, TurnLog
 
+T = TypeVar("T")
 LLM_NAMES = ("llm", "r2v")
 """Names by which a client asks for the server's LLM; `r2v` is the pair where a bundle is served."""
 
@@ -74,10 +75,7 @@ class Answerer:
         if threshold is None:
             threshold = self.pair.threshold_of("r2v") or 0.0
         session = self._sessions.find(request.headers, request.body.values, request.wire, key=request.key_name)
-        try:
-            return await self.pair.decide(request, session, threshold)
-        except CapReached as error:
-            raise Refused(402, str(error), code="insufficient_quota") from None
+        return await self._decided(self.pair.decide(request, session, threshold))
 
     async def answer(self, request: ClientRequest, receive: Receive, send: Send) -> None:
         """Answer a request. Raises Refused before anything was sent to the client."""
@@ -103,7 +101,7 @@ class Answerer:
         reply = b""
         try:
             if threshold is not None and self.pair is not None:
-                turn.decision = await self.pair.decide(request, session, threshold)
+                turn.decision = await self._decided(self.pair.decide(request, session, threshold))
             decision = turn.decision
             if decision is not None and not self._settings.shadow:
                 # before the reply, because a client may repeat at once
@@ -123,19 +121,23 @@ class Answerer:
                 if instead is None:
                     raise
                 reply = await self._small(turn, instead, send)
-        except CapReached as error:
-            turn.status, turn.trouble = 402, str(error)
-            raise Refused(402, str(error), code="insufficient_quota") from None
         except Refused as refused:
             turn.status, turn.trouble = refused.status, turn.trouble or str(refused)
             raise
         finally:
             self._turns.write(turn, reply)
 
+    async def _decided(self, decision: Awaitable[T]) -> T:
+        """Await a decision. Raises Refused where a cap does not cover the small model's question."""
+        try:
+            return await decision
+        except CapReached as error:
+            raise by_cap(error) from None
+
     async def _instead(self, turn: ServedTurn, threshold: float | None) -> ServedDecision | None:
         if self.pair is None or threshold is None or self._settings.llm_down != "small" or self._settings.shadow:
             return None
-        turn.decision = await self.pair.instead(turn.request, turn.session, threshold)
+        turn.decision = await self._decided(self.pair.instead(turn.request, turn.session, threshold))
         return turn.decision
 
     async def _small(self, turn: ServedTurn, decision: ServedDecision, send: Send) -> bytes:

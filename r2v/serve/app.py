@@ -106,6 +106,8 @@ class ServeApp:
         wire = next((wire for wire, path in PATHS.items() if request.scope["path"].startswith(path)), "chat")
         self._metrics.add("r2v_requests_total", wire=wire, source="server", status=str(error.status))
         headers = {} if error.retry else {"x-should-retry": "false"}
+        if error.status == 429:
+            headers["retry-after"] = "1"
         if error.status in (401, 408, 413, 426):
             headers["connection"] = "close"  # the rest of a body, or of another protocol, may be on its way
         body = write_error(wire, error.status, str(error), code=error.code)

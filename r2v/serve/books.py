@@ -41,7 +41,12 @@ power cut may cost those of this time. A sync for each request would add some 20
 
 
 class CapReached(Exception):
-    """A cap does not cover the worst case of a request. The message is sent to the client."""
+    """A cap does not cover the worst case of a request. The message is sent to the client. passing: it would, were no
+    other request in flight."""
+
+    def __init__(self, message: str, *, passing: bool) -> None:
+        super().__init__(message)
+        self.passing = passing
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,7 +135,8 @@ class Books:
             if cap is not None and committed + usd > cap + _ROUNDING:
                 raise CapReached(
                     f"{setting}={cap:g}: ${committed:.4f} are spent or reserved by this {kind} and the request may "
-                    f"cost ${usd:.4f}; raise {setting}, or ask for fewer max_tokens"
+                    f"cost ${usd:.4f}; raise {setting}, or ask for fewer max_tokens",
+                    passing=committed - self._in_flight(f"{kind}:{names[kind]}") + usd <= cap + _ROUNDING,
                 )
         labels = [f"{kind}:{name}" for kind, name in names.items()]
         for label in labels:
@@ -150,7 +156,15 @@ class Books:
         while not self._tracker.set_aside(usd):
             if await self._tracker.budget.extend(usd):
                 continue
-            raise CapReached(str(self._tracker.budget.exhausted(usd)).replace(" and run the same command again", ""))
+            line = str(self._tracker.budget.exhausted(usd)).replace(" and run the same command again", "")
+            free = self._tracker.budget.remaining + self._tracker.state.reserved
+            raise CapReached(line, passing=usd <= free + _ROUNDING)
+
+    def _in_flight(self, label: str) -> float:
+        """Return the USD under a label that become known, and mostly free again, when replies end."""
+        state = self._tracker.state
+        held = (usd for name, usd in state.calls.items() if label in state.labels_of[name])
+        return sum(held) + self._pending.get(label, 0.0)
 
     async def settle(self, entry: Reservation, usd: float) -> None:
         """Book what a request was billed; 0 for one that was refused or never sent."""

@@ -47,6 +47,13 @@ class Refused(Exception):
         self.status, self.code, self.retry = status, code, retry
 
 
+def by_cap(error: CapReached) -> Refused:
+    """Return the refusal of a request that a cap does not cover, now or for good."""
+    if error.passing:
+        return Refused(429, f"{error}; other requests hold it: try again", code="rate_limit_exceeded", retry=True)
+    return Refused(402, str(error), code="insufficient_quota")
+
+
 class LLMDown(Refused):
     """The LLM cannot be reached, or broke off before it said anything."""
 
@@ -122,7 +129,7 @@ class Forwarder:
         try:
             entry = await self._books.reserve(turn.at_most, key=request.key_name, session=turn.session.name)
         except CapReached as error:
-            raise Refused(402, str(error), code="insufficient_quota") from None
+            raise by_cap(error) from None
         reply = PassingReply(request.wire, streams=False)
         try:
             reply, again = await self._exchange(turn, sent, headers, watch, send, last=last)

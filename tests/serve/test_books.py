@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -236,6 +238,31 @@ def test_a_cap_is_one_clear_line_in_the_client_s_format_and_nothing_is_sent(tmp_
             assert made.status_code == 402 and made.headers["x-should-retry"] == "false"
             assert "teacher.max_usd=0.0001" in made.json()["error"]["message"]
     assert not provider.seen and booked(server) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("cap", ["teacher.max_usd", "serve.max_usd_per_session"])
+def test_a_cap_that_requests_in_flight_hold_is_waited_for(cap: str, tmp_path: Path) -> None:
+    """The SDK sends it again until the first request has ended."""
+    first_asked, second_refused = threading.Event(), threading.Event()
+
+    def answer(seen: Seen) -> list[Step]:
+        first_asked.set()
+        second_refused.wait()
+        return reply(whole("chat"))
+
+    with stub(answer) as provider, served(tmp_path, provider.url, f"{cap}=0.0005") as server:
+        ask = {"messages": [{"role": "user", "content": "Hi."}], "model": "llm", "max_tokens": 50}
+        headers = server.auth | {"x-r2v-session": "s"}
+        with ThreadPoolExecutor(1) as pool:
+            first = pool.submit(post, server.url, PATHS["chat"], ask, headers)
+            first_asked.wait()
+            refused = post(server.url, PATHS["chat"], ask, headers)
+            assert refused.status_code == 429 and refused.headers["retry-after"] == "1"
+            assert cap in refused.json()["error"]["message"] and "x-should-retry" not in refused.headers
+            second_refused.set()
+            assert first.result().status_code == 200
+        booked(server)
+        assert post(server.url, PATHS["chat"], ask, headers).status_code == 200
 
 
 def test_a_provider_that_cannot_be_reached_costs_nothing(tmp_path: Path) -> None:
