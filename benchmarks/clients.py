@@ -26,12 +26,13 @@ from pathlib import Path
 from typing import Any
 
 from r2v.config import load
-from r2v.data.interchange.served import SESSIONS, recorded_turns
+from r2v.data.interchange.served import recorded_turns
 from r2v.emulator import EmulatedRequest, Emulator
 from r2v.errors import EnvironmentFault
 from r2v.serve.domain import domain_of
 from r2v.serve.server import listening
 from r2v.serve.traffic import read_traffic
+from r2v.storage.paths import SERVERS, SESSIONS
 from r2v.wire import anthropic, chat, responses
 from tests.serve.pairs import make_bundle
 from tests.serve.stub import in_thread
@@ -203,7 +204,7 @@ def _thrown_away(row: Mapping[str, Any]) -> float:
 
 def _bundle(root: Path) -> Path:
     """Make a bundle whose domain is that of the sessions recorded so far."""
-    turns = [turn for path in (root / "data/served/default" / SESSIONS).iterdir() for turn in recorded_turns(path)]
+    turns = [turn for path in (root / SERVERS / "default" / SESSIONS).iterdir() for turn in recorded_turns(path)]
     requests = (_READERS[turn["wire"]].read_request(json.loads(turn["request"])) for turn in turns)
     return make_bundle(root / "bundle", domain=domain_of(requests))
 

@@ -87,6 +87,8 @@ def _act(arguments: argparse.Namespace) -> int:
         raise UsageError("nothing to serve: name a bundle, or add --record to record what agents ask an LLM")
     llm_overrides(arguments)
     config = load_config(arguments)
+    if config.serve.shadow and arguments.bundle is None:
+        raise UsageError("serve.shadow=true: nothing decides without a bundle; name one, or leave --shadow out")
     if arguments.bundle is not None and config.teacher.provider == "scripted":
         config = _with_llm_of(config, arguments.bundle)
     from r2v.serve.server import serve_until_stopped

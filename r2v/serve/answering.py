@@ -20,9 +20,9 @@ from r2v.serve.forwarding import Forwarder, LLMDown, Receive, Refused, Send, by_
 from r2v.serve.headers import Headers
 from r2v.serve.metrics import Metrics
 from r2v.serve.pair import ServedDecision, ServedPair
-from r2v.serve.render import rendered
 from r2v.serve.request import ClientRequest
 from r2v.serve.sessions import Sessions
+from r2v.serve.small import SmallProposal, rendered
 from r2v.serve.state import said_hash
 from r2v.serve.turns import ServedTurn, TurnLog
 
@@ -65,8 +65,9 @@ class Answerer:
         """Return the threshold at which a request is decided; None if it is not."""
         if self.pair is None:
             return None
-        routes_all = self._settings.any_model and body.model != "llm"
-        return self.pair.threshold_of("r2v" if routes_all and not body.model.startswith("r2v") else body.model)
+        named = self.pair.threshold_of(body.model)
+        routed = named is None and self._settings.any_model and body.model != "llm"
+        return self.pair.threshold_of("r2v") if routed else named
 
     async def decide(self, request: ClientRequest) -> ServedDecision:
         """Decide a request without answering it. Raises Refused."""
@@ -157,7 +158,7 @@ class Answerer:
         turn.whole = True
         return content
 
-    def _saved(self, proposal: Any) -> float:
+    def _saved(self, proposal: SmallProposal) -> float:
         """Return about what the LLM would have been billed for the same tokens, less what the small model was."""
         rate = self._endpoint.rate(self._endpoint.model)
         return 0.0 if rate is None else rate.listed(proposal.tokens) - (proposal.usd or 0.0)

@@ -16,7 +16,6 @@ import sys
 import zlib
 from collections.abc import Mapping
 from functools import cached_property
-from json.decoder import scanstring  # type: ignore[attr-defined]
 from typing import Any
 
 import zstandard
@@ -111,7 +110,7 @@ def _top_level(text: str) -> tuple[dict[str, Any], dict[str, list[tuple[int, int
         while text[at : at + 1] != "}":
             if text[at : at + 1] != '"':
                 raise Unreadable(f"the body is no JSON: a name is missing at character {at}")
-            name, at = scanstring(text, at + 1, True)
+            name, at = _DECODER.raw_decode(text, at)
             at = _after(text, at)
             if text[at : at + 1] != ":":
                 raise Unreadable(f"the body is no JSON: ':' is missing at character {at}")

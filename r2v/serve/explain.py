@@ -13,7 +13,8 @@ from typing import Any
 from r2v.console import text_table
 from r2v.data.episode import Episode
 from r2v.data.store import TrajectoryStore
-from r2v.serve.traffic import TRAFFIC, read_traffic
+from r2v.serve.traffic import read_traffic
+from r2v.storage.paths import SERVERS, TRAFFIC
 
 _HEADS = ("turn", "author", "why", "score", "threshold", "$ paid", "$ small", "$ LLM")
 
@@ -22,7 +23,7 @@ def explained_session(root: Path, session: str) -> list[str]:
     """Return lines on a served session; empty if no server here has it. An amount with ~ is an estimate: the session's
     mean for a turn of that model."""
     lines: list[str] = []
-    for path in sorted((root / "data" / "served").glob(f"*/{TRAFFIC}")):
+    for path in sorted((root / SERVERS).glob(f"*/{TRAFFIC}")):
         rows = [row for row in read_traffic(path.parent) if row["kind"] == "turn" and row["session"] == session]
         if rows:
             paid = sum(map(_paid, rows))
@@ -52,7 +53,9 @@ def _turns(rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, ...]]:
 def _small(row: Mapping[str, Any]) -> float | None:
     """Return what the small model's proposal cost, played or not: as billed, else at its list price."""
     small = (row.get("decision") or {}).get("small")
-    return None if small is None else small["usd"] or small["cost"]
+    if small is None:
+        return None
+    return float(small["cost"] if small["usd"] is None else small["usd"] or small["cost"])
 
 
 def _paid(row: Mapping[str, Any]) -> float:

@@ -18,7 +18,7 @@ _HOP_BY_HOP = {
 }  # fmt: skip
 CREDENTIALS = {b"authorization", b"x-api-key", b"api-key", b"x-goog-api-key", b"cookie", b"proxy-authorization"}
 """Credentials of a client. They belong to this server and are never forwarded."""
-_REPLACED = {b"host", b"content-length", b"accept-encoding", b"x-r2v-session", b"x-r2v-task"}
+_REPLACED = {b"host", b"content-length", b"accept-encoding", b"x-r2v-session"}
 _READABLE = ("gzip", "deflate", "zstd", "identity")
 """Content encodings that can be decoded here, to read the usage in a reply."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 
 _ABOUT = {
     "r2v_requests_total": "Requests by format, model that answered, and status sent to the client.",
@@ -19,12 +19,12 @@ class Metrics:
     """The counters of one process."""
 
     def __init__(self) -> None:
-        self._values: Counter[tuple[str, tuple[tuple[str, str], ...]]] = Counter()
+        self._values: defaultdict[tuple[str, tuple[tuple[str, str], ...]], float] = defaultdict(float)
 
     def add(self, name: str, amount: float = 1, **labels: str) -> None:
         """Add to a counter."""
         assert name in _ABOUT, name
-        self._values[name, tuple(sorted(labels.items()))] += amount  # type: ignore[assignment]
+        self._values[name, tuple(sorted(labels.items()))] += amount
 
     def text(self) -> str:
         """Return all counters as text."""

@@ -29,7 +29,7 @@ from r2v.serve.sessions import AgentSession
 from r2v.serve.small import Small, SmallFailed, SmallProposal
 from r2v.serve.state import NotReadable, served_view
 from r2v.wire.chat import NotThisFormat
-from r2v.wire.message import mapping
+from r2v.wire.message import Message, mapping
 
 Source = Literal["small", "llm"]
 _FAILURES = 3
@@ -181,7 +181,24 @@ class ServedPair:
             self.breaker.succeeded()
             raise
         self.breaker.succeeded()
-        return proposal
+        misfit = _misfit(request, proposal.said.message)
+        return proposal if misfit is None else f"small model failed: {misfit}"
+
+
+def _misfit(request: ClientRequest, said: Message) -> str | None:
+    """Return what makes a turn no answer to the request; None if it is one."""
+    choice = request.body.values.get("tool_choice")
+    kind = choice if isinstance(choice, str) else mapping(choice).get("type")
+    if not said.calls:
+        return (
+            "no call of a tool, which tool_choice demands" if kind in ("required", "any", "function", "tool") else None
+        )
+    if kind == "none":
+        return "a call of a tool, which tool_choice excludes"
+    named = mapping(choice).get("name") or mapping(mapping(choice).get("function")).get("name")
+    offered = {tool.name for tool in request.parsed.functions if named in (None, tool.name)}
+    stray = next((call.name for call in said.calls if call.name not in offered), None)
+    return None if stray is None else f"a call of {stray:.60}, which is not offered"
 
 
 def _goes_on(request: ClientRequest) -> str | None:

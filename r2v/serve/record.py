@@ -24,7 +24,8 @@ from r2v.config import Config
 from r2v.errors import InputError, UsageError
 from r2v.llm.providers.registry.table import own_keys
 from r2v.serve.server import Listening, listening
-from r2v.serve.traffic import TRAFFIC, read_traffic
+from r2v.serve.traffic import read_traffic
+from r2v.storage.paths import SERVERS, TRAFFIC
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +54,7 @@ async def record_command(
     does."""
     if config.serve.port:
         config = replace(config, serve=replace(config.serve, port=0))
-    folder = root / "data" / "served" / config.serve.name
+    folder = root / SERVERS / config.serve.name
     attempt = max((_attempt(row["key"], task) for row in _rows(folder)), default=-1) + 1
     key_name, key = f"{task}/{attempt}", f"r2v-{secrets.token_urlsafe(32)}"
     async with listening(config, root, record=True, keys={key_name: key}) as place:
@@ -69,7 +70,7 @@ async def record_command(
 
 def recorded(config: Config, root: Path = Path(), *, task: str) -> RecordedCommand | None:
     """Return the last recorded run of a task; None if there is none."""
-    folder = root / "data" / "served" / config.serve.name
+    folder = root / SERVERS / config.serve.name
     rows = _rows(folder)
     outcomes = [row for row in rows if row["kind"] == "outcome" and row["task"] == task]
     if not outcomes:

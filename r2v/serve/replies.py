@@ -14,8 +14,12 @@ from r2v.wire.message import mapping
 from r2v.wire.sse import end_of_event, end_of_events, read_events
 from r2v.wire.stream_facts import INFORMATIVE, StreamFacts, WireName, read_event, read_whole
 
-_LONGEST_READ = 64 << 20
-"""Bytes of a reply that are kept for its record and for a usage in its body."""
+_LONGEST_READ = 16 << 20
+"""Bytes of a reply that are kept for its record and for a usage in its body, and of an event that are read."""
+
+
+_LONGEST_END = 2
+"""Bytes of a mark between two events, at most, that may have come already."""
 
 
 class PassingReply:
@@ -24,7 +28,8 @@ class PassingReply:
     def __init__(self, wire: WireName, *, streams: bool, withhold_usage: bool = False) -> None:
         self.facts = StreamFacts()
         self._wire, self._streams, self.withholds = wire, streams, withhold_usage
-        self._rest = b""
+        self._rest = bytearray()
+        """The begun event at the end."""
         self._kept: list[bytes] = []
         self.size = 0
         self._hash = hashlib.sha256()
@@ -38,16 +43,24 @@ class PassingReply:
             self._kept.append(piece)
         if not self._streams:
             return piece
-        text = self._rest + piece
-        end = end_of_events(text)
-        self._rest = text[end:]
-        passed = self._read(text[:end])
+        begun = max(0, len(self._rest) - _LONGEST_END)
+        self._rest += piece
+        end = end_of_events(self._rest, begun)
+        if end > begun:
+            passed = self._read(self._take(end))
+        else:  # an event without end is sent on unread
+            passed = self._take(len(self._rest)) if len(self._rest) > _LONGEST_READ else b""
         return passed if self.withholds else piece
+
+    def _take(self, size: int) -> bytes:
+        taken = bytes(self._rest[:size])
+        del self._rest[:size]
+        return taken
 
     def end(self) -> bytes:
         """Take in the end of the bytes; return what is still to be sent on."""
         if self._streams:
-            passed = self._read(self._rest)
+            passed = self._read(self._take(len(self._rest)))
             return passed if self.withholds else b""
         if self.size <= _LONGEST_READ:
             try:
@@ -84,7 +97,7 @@ class PassingReply:
 
     @property
     def content(self) -> bytes:
-        """The decoded bytes; of a reply longer than 64 MiB, the first."""
+        """The decoded bytes; of a reply longer than 16 MiB, the first."""
         return b"".join(self._kept)
 
     @property

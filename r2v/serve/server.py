@@ -38,6 +38,7 @@ from r2v.serve.sessions import Sessions
 from r2v.serve.traffic import TrafficLog
 from r2v.serve.turns import TurnLog
 from r2v.serve.upstream import Upstream
+from r2v.storage.paths import SERVERS
 
 _HEADER_SECONDS = 15.0
 _LONGEST_HEADERS = 1 << 16
@@ -69,7 +70,7 @@ async def listening(
     bundle: the pair that is served. Raises UsageError, InputError, LeaseConflict, and EnvironmentFault if the port is
     taken."""
     settings = config.serve
-    folder = root / "data" / "served" / settings.name
+    folder = root / SERVERS / settings.name
     llm = endpoint(config.teacher)
     if llm.root.startswith(own := f"http://{settings.host}:{settings.port}/"):
         raise UsageError(f"the LLM's address is this server's own, {own}: unset OPENAI_BASE_URL and ANTHROPIC_BASE_URL")

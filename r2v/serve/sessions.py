@@ -15,11 +15,12 @@ import json
 import re
 import secrets
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from r2v.serve.headers import first
+from r2v.wire.canonical import canonical
 from r2v.wire.message import mapping
 from r2v.wire.stream_facts import WireName
 
@@ -92,7 +93,8 @@ class Sessions:
             _remember(self._by_prefix, f"{key} {conversation}", name)
         if row["whole"]:
             self.answered(conversation, key=key)
-            session.decisions[conversation] = row["source"]
+            if row.get("decision", {}).get("source") == row["source"]:
+                session.decisions[conversation] = row["source"]
             session.small_turns |= {row["said"]} if "said" in row else set()
 
     def __len__(self) -> int:
@@ -151,28 +153,6 @@ def _prefixes(values: Mapping[str, Any], wire: WireName) -> Iterator[str]:
 
 
 def _canonical(item: object) -> bytes:
-    return json.dumps(_stripped(item), sort_keys=True, ensure_ascii=False, separators=(",", ":")).encode(
+    return json.dumps(canonical(item), sort_keys=True, ensure_ascii=False, separators=(",", ":")).encode(
         errors="surrogatepass"
     )
-
-
-def _stripped(value: Any) -> Any:
-    """Return a value without cache marks, ids of items and spacing of arguments, a lone text part as its text."""
-    if isinstance(value, Mapping):
-        fields = {name: _stripped(item) for name, item in value.items() if name not in ("cache_control", "id")}
-        if isinstance(arguments := fields.get("arguments"), str):
-            fields["arguments"] = _parsed(arguments)
-        return fields
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        parts = [_stripped(item) for item in value]
-        if len(parts) == 1 and isinstance(parts[0], Mapping) and set(parts[0]) == {"type", "text"}:
-            return parts[0]["text"]
-        return parts
-    return value
-
-
-def _parsed(arguments: str) -> Any:
-    try:
-        return json.loads(arguments or "{}")
-    except (ValueError, RecursionError):
-        return arguments

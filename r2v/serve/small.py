@@ -1,7 +1,7 @@
 """The small model of a served pair: it proposes a turn, which is played or thrown away.
 
     proposal = await small.propose(request, view)
-    proposal.said            # the turn as it would be rendered to the client
+    kind, pieces = rendered(request, proposal.said)      # in the client's own format
 
 `LocalSmall` has weights of its own and reads R2V's rendering of the steps, as in training. `APISmall` is another
 endpoint and reads the client's conversation, without the thoughts of the LLM, which belong to their author.
@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import json
 import secrets
+import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -25,7 +27,7 @@ from r2v.serve.endpoints import PATHS, Endpoint
 from r2v.serve.request import ClientRequest, worst_case
 from r2v.serve.state import CALL_ID
 from r2v.serve.upstream import BrokenOff, NotSent, Upstream
-from r2v.wire import anthropic, chat
+from r2v.wire import anthropic, chat, responses
 from r2v.wire.exchange import TokenCounts, TokenUsage, WireReply, WireRequest, first_number
 from r2v.wire.message import Message, Part, TextPart, ThinkingPart, ToolCall
 
@@ -121,7 +123,7 @@ class APISmall:
         text = Turn(said=said.message).action.raw_text
         usage = Usage(tokens_in=counts.input, tokens_out=counts.output, cost_usd=rate.listed(counts))
         reply = Reply(samples=(Sample(text=text, message=said.message),), usage=usage, model=endpoint.model)
-        return SmallProposal(reply=reply, said=_rendered(said), tokens=counts, usd=usd)
+        return SmallProposal(reply=reply, said=_plain(said), tokens=counts, usd=usd)
 
 
 def _visible(message: Message) -> bool:
@@ -158,7 +160,7 @@ def _without_thoughts(message: Message) -> Message:
     return replace(message, content=tuple(part for part in message.content if not isinstance(part, ThinkingPart)))
 
 
-def _rendered(said: WireReply) -> WireReply:
+def _plain(said: WireReply) -> WireReply:
     """Return a reply with its words and calls alone, the calls under ids of R2V's own."""
     parts: list[Part] = []
     for part in said.message.parts:
@@ -172,3 +174,25 @@ def _rendered(said: WireReply) -> WireReply:
 def new_call_id() -> str:
     """Return a new id, by which the small model's turns are recognised."""
     return f"{CALL_ID}{secrets.token_hex(12)}"
+
+
+def rendered(request: ClientRequest, said: WireReply) -> tuple[str, Iterable[bytes]]:
+    """Return the content type and the body of a reply, in pieces. The reply names the model that the client named."""
+    reply, created = replace(said, model=request.body.model), int(time.time())
+    if request.body.streams:
+        return "text/event-stream", _stream(request, reply, created)
+    if request.wire == "messages":
+        body = anthropic.write_reply(reply)
+    elif request.wire == "responses":
+        body = responses.write_reply(reply, created)
+    else:
+        body = chat.write_reply(reply, created)
+    return "application/json", [json.dumps(body, ensure_ascii=False).encode(errors="replace")]
+
+
+def _stream(request: ClientRequest, reply: WireReply, created: int) -> Iterable[bytes]:
+    if request.wire == "messages":
+        return anthropic.write_stream(reply)
+    if request.wire == "responses":
+        return responses.write_stream(reply, created)
+    return chat.write_stream(reply, created, with_usage=request.body.asks_usage)

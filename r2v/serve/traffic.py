@@ -17,9 +17,9 @@ from typing import Any, BinaryIO
 
 from r2v.errors import InputError
 from r2v.storage.files import append_whole, writing
+from r2v.storage.paths import TRAFFIC
 
 _FIRST = "0" * 32
-TRAFFIC = "traffic.jsonl"
 
 
 class TrafficLog:

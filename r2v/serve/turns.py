@@ -61,7 +61,8 @@ class TurnLog:
         request, session = turn.request, turn.session
         if turn.whole:
             self._sessions.answered(request.conversation, key=request.key_name)
-            session.decisions[request.conversation] = turn.source
+            if turn.decision is not None and turn.decision.source == turn.source:
+                session.decisions[request.conversation] = turn.source
             if turn.said is not None:
                 session.small_turns.add(turn.said)
         row = self._row(turn)

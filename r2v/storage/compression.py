@@ -37,6 +37,14 @@ _INNER_BITS = 24
 """A place in a packed file: where its frame begins, then so many bits of where the line begins in that."""
 
 
+class CutShort(InputError):
+    """A packed file whose last frame is not whole. whole: bytes of those before it."""
+
+    def __init__(self, message: str, whole: int) -> None:
+        super().__init__(message)
+        self.whole = whole
+
+
 class Writer(Protocol):
     """Takes bytes."""
 
@@ -147,7 +155,7 @@ def _unpacked(path: Path, file: BinaryIO, start: int) -> Iterator[tuple[int, byt
         try:
             text = decoder.decompress(chunk)
         except zstandard.ZstdError as error:
-            raise _damaged(path, str(error)) from None
+            raise InputError(_damaged(path, str(error))) from None
         whole, left = decoder.eof, decoder.unused_data
         position += len(chunk) - len(left)
         most -= len(text)
@@ -155,8 +163,8 @@ def _unpacked(path: Path, file: BinaryIO, start: int) -> Iterator[tuple[int, byt
             raise InputError(f"{path}: becomes more than {_RATIO} times its size when it is unpacked; R2V writes none")
         yield start, text
     if not whole:
-        raise _damaged(path, "it is cut short")
+        raise CutShort(_damaged(path, "it is cut short"), start)
 
 
-def _damaged(path: Path, why: str) -> InputError:
-    return InputError(f"{path} is damaged: no whole zstd file ({why}); restore it, or make it again")
+def _damaged(path: Path, why: str) -> str:
+    return f"{path} is damaged: no whole zstd file ({why}); restore it, or make it again"

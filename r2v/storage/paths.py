@@ -30,6 +30,12 @@ SITE_LEASES = Path("outputs/.sites")
 """Where the leases of site sets lie."""
 ENGINES = Path("outputs/.engines")
 """Where teachers that are served by a Slurm job say where they are, a folder each."""
+SERVERS = Path("data/served")
+"""Where servers keep books, log and recorded sessions, a folder each."""
+TRAFFIC = "traffic.jsonl"
+"""A server's log."""
+SESSIONS = "sessions"
+"""The folder of a server's recorded sessions."""
 REPLIES = Path("outputs/.replies")
 """Where the project's journals of what providers were paid are registered, one file a journal."""
 GAME_JOBS = Path("results/batch_jobs")

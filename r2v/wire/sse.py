@@ -72,7 +72,7 @@ def write_event(data: Any, *, name: str = "") -> bytes:
     return f"{head}data: {text}\n\n".encode(errors="replace")
 
 
-def end_of_events(text: bytes, start: int = 0, stop: int | None = None) -> int:
+def end_of_events(text: bytes | bytearray, start: int = 0, stop: int | None = None) -> int:
     """Return where the last whole event in text[start:stop] ends, behind its blank line; `start` if there is none."""
     stop = len(text) if stop is None else stop
     ends = (text.rfind(mark, start, stop) + len(mark) for mark in _BLANK if text.rfind(mark, start, stop) >= 0)

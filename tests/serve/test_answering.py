@@ -142,6 +142,32 @@ def test_outside_its_domain_the_small_model_is_not_even_asked(reason: str, tmp_p
     assert refused.status_code == 400 and reason in refused.json()["error"]["message"]
 
 
+ASKED_TOOLS: dict[str, tuple[dict[str, Any], WireReply, str]] = {
+    "of another name": ({}, says(ToolCall(name="rm")), "a call of rm, which is not offered"),
+    "none where one is demanded": (
+        {"tool_choice": "required"},
+        says(TextPart(text="Done.")),
+        "no call of a tool, which tool_choice demands",
+    ),
+    "one where none is wanted": ({"tool_choice": "none"}, CALL, "a call of a tool, which tool_choice excludes"),
+    "another than the named one": (
+        {"tool_choice": {"type": "function", "function": {"name": "cat"}}},
+        CALL,
+        "a call of ls, which is not offered",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ASKED_TOOLS)
+def test_a_turn_that_the_client_cannot_take_counts_as_a_failure(case: str, tmp_path: Path) -> None:
+    more, said, reason = ASKED_TOOLS[case]
+    with pair_served(tmp_path, llm, lambda _: reply(whole("chat", said))) as (server, large, little):
+        made = post(server.url, PATHS["chat"], asks("chat", conversation("chat", PAGE), **more), server.auth)
+    assert made.headers["x-r2v-source"] == "llm"
+    assert made.headers["x-r2v-reason"] == f"small model failed: {reason}"
+    assert len(large.seen) == len(little.seen) == 1 and booked(server)[0] == pytest.approx(USD + USD / 10)
+
+
 def test_a_tool_s_name_adds_no_header(tmp_path: Path) -> None:
     with pair_served(tmp_path, llm, small) as (server, _, _):
         tool = {"type": "function", "function": {"name": "rm\r\nx-evil: 1", "parameters": {}}}
@@ -177,6 +203,17 @@ def test_names_say_who_answers(tmp_path: Path) -> None:
         "r2v:budget=0.01": "small",
     }
     assert sources == expected and "decision" not in turns(server)[0]
+
+
+def test_any_model_is_routed_but_r2v_s_names_keep_their_meaning(tmp_path: Path) -> None:
+    with pair_served(tmp_path, llm, small, "serve.any_model=true") as (server, large, _):
+        sources = [
+            post(server.url, PATHS["chat"], asks("chat", conversation("chat", page), model=name), server.auth).headers[
+                "x-r2v-source"
+            ]
+            for name, page in (("small", ERROR), ("llm", PAGE), ("gpt-4", PAGE), ("gpt-4", ERROR))
+        ]
+    assert sources == ["small", "llm", "small", "llm"] and {seen.json["model"] for seen in large.seen} == {"big-1"}
 
 
 def test_authors_are_known_by_ids_and_by_texts_and_survive_a_restart(tmp_path: Path) -> None:
@@ -269,6 +306,9 @@ def test_a_shadow_decides_and_the_llm_acts(tmp_path: Path) -> None:
         made = post(server.url, PATHS["chat"], asks("chat", conversation("chat", PAGE)), server.auth)
     (row,) = turns(server)
     assert made.headers["x-r2v-source"] == "llm" and row["source"] == "llm" and row["decision"]["source"] == "small"
+    with pair_served(tmp_path, llm, small, "serve.shadow=true") as (server, _, _):
+        post(server.url, PATHS["chat"], asks("chat", conversation("chat", PAGE)), server.auth)
+    assert turns(server)[-1]["decision"]["reason"] == "score", "the LLM's turn in its place is no decision to repeat"
 
 
 def test_another_gateway_may_ask_for_the_decision_alone(tmp_path: Path) -> None:

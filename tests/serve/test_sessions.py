@@ -92,7 +92,7 @@ def test_a_restart_takes_sessions_over() -> None:
     values = {"messages": chat_turns()[:1]}
     session = before.find([], values, "chat", key="k")
     row = {"session": session.name, "by": session.source, "conversation": prefix(values, "chat"), "key": "k"}
-    after.restore({**row, "whole": True, "source": "small", "said": "abc"})
+    after.restore({**row, "whole": True, "source": "small", "said": "abc", "decision": {"source": "small"}})
     assert after.find([], {"messages": chat_turns()}, "chat", key="k").name == session.name
     taken = after.get(session.name)
     assert taken is not None and taken.turns == 1 and taken.small_turns == {"abc"}

@@ -34,8 +34,10 @@ def body(wire: WireName, *, stream: bool = False, model: str = "llm", **more: An
 def whole(wire: WireName, reply: WireReply | None = None) -> bytes:
     """The body of a reply."""
     reply = reply or wire_reply()
-    writers = {"messages": anthropic.write_reply, "chat": lambda r: chat.write_reply(r, 0)}
-    written = responses.write_reply(reply, 0) if wire == "responses" else writers[wire](reply)  # type: ignore[operator]
+    if wire == "messages":
+        written = anthropic.write_reply(reply)
+    else:
+        written = responses.write_reply(reply, 0) if wire == "responses" else chat.write_reply(reply, 0)
     return json.dumps(written, ensure_ascii=False).encode()
 
 

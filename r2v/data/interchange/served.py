@@ -20,12 +20,14 @@ from r2v.data.episode import Tokens
 from r2v.data.interchange.conversation import Conversation
 from r2v.data.interchange.fields import BadRecord, amount, object_of, parsed, require
 from r2v.data.interchange.litellm import exchange
-from r2v.storage.compression import lines_of
+from r2v.log import logger
+from r2v.storage.compression import CutShort, lines_of
+from r2v.storage.paths import SESSIONS, TRAFFIC
 from r2v.wire import anthropic, chat, responses
+from r2v.wire.canonical import canonical
 from r2v.wire.exchange import WireReply
 from r2v.wire.sse import read_events
 
-TRAFFIC, SESSIONS = "traffic.jsonl", "sessions"
 _FORMATS = {"chat": chat, "responses": responses, "messages": anthropic}
 
 
@@ -63,9 +65,13 @@ def served_sessions(folder: Path) -> Iterator[tuple[str, Any]]:
 
 
 def recorded_turns(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the turns of a session's file. Raises InputError if it is damaged, ValueError for a line that is none."""
-    for line in lines_of(path):
-        yield json.loads(line)
+    """Yield the turns of a session's file; one that a kill cut off is left out, with a warning. Raises InputError if
+    it is damaged, ValueError for a line that is none."""
+    try:
+        for line in lines_of(path):
+            yield json.loads(line)
+    except CutShort:
+        logger.warning("%s: its last turn was cut off by a kill and is left out", path)
 
 
 def _outcomes(path: Path) -> dict[str, dict[str, Any]]:
@@ -104,18 +110,7 @@ def _continues(items: list[Any], earlier: list[Any]) -> bool:
 
 
 def _same(one: Any, other: Any) -> bool:
-    return bool(one == other or _text(one) == _text(other))
-
-
-def _text(item: Any) -> Any:
-    """Return an item without cache marks, and a lone text part as its text."""
-    if not isinstance(item, dict):
-        return item
-    content = item.get("content")
-    if isinstance(content, list):
-        parts = [{k: v for k, v in part.items() if k != "cache_control"} for part in content if isinstance(part, dict)]
-        content = parts[0]["text"] if len(parts) == 1 and parts[0].keys() == {"type", "text"} else parts
-    return {**item, "content": content}
+    return bool(one == other or canonical(one) == canonical(other))
 
 
 def from_served(record: Any) -> Conversation:
