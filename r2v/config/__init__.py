@@ -200,7 +200,7 @@ class Config:
     @property
     def reads_records(self) -> bool:
         """True if a job reads the teacher's recorded steps: to train on them, or as cases."""
-        return not self.policy.is_api or self.router.reads_cases
+        return not self.policy.is_api or self.router.reads_cases or self.router.imputed
 
 
 @dataclass(frozen=True, kw_only=True)

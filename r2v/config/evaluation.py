@@ -135,9 +135,7 @@ class RouterConfig:
         return self.rounds if learns else 0
 
     def of_api_model(self) -> RouterConfig:
-        """The same without features that no small model behind an API gives. Raises UsageError where none is left, and
-        where labels would be imputed, of which the policy has to be trained."""
-        check(not self.imputed, "router.label", "needs a policy that R2V trains (policy.provider=local)", self.label)
+        """The same without features that no small model behind an API gives. Raises UsageError where none is left."""
         kept = [group for group in self.features if group not in GROUPS_OF_WEIGHTS]
         check(bool(kept), "router.features", "must name a group that an API model gives", self.features)
         return dataclasses.replace(self, features=kept)

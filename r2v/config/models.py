@@ -339,6 +339,14 @@ class PolicyConfig:
         asked = {one.name: getattr(self.api, one.name) for one in fields(self.api)}
         return replace(teacher, provider=str(self.provider), model_name=self.model_name, engine=None, **asked)
 
+    def with_native_tools(self) -> PolicyConfig:
+        """An API model that calls tools natively, as the conversations of other agents have it; of one on a server of
+        its own, of which nothing is known, that is assumed."""
+        model = self.api.model
+        if self.api.base_url is not None and model.tools is None:
+            model = replace(model, tools="everywhere")
+        return replace(self, api=replace(self.api, actions="tools", model=model))
+
     def require_servable(self) -> None:
         """Raises UsageError where `engine` is not local and cannot serve such a policy."""
         if self.engine == LOCAL:

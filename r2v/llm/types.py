@@ -36,6 +36,9 @@ class Request:
     temperature: float = 0.0
     top_p: float = 1.0
     max_tokens: int = 64
+    own_rules: bool = False
+    """The conversation is another agent's and says itself how to act: its messages and tools are sent as they are, and
+    a reply may call any number of tools or none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

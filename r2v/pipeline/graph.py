@@ -39,7 +39,8 @@ def as_configured(config: Config, row: Job) -> Job:
         tuple(name for name in names if name not in absent) for names in (row.needs, row.also_reads, row.imputed or ())
     )
     if config.router.imputed and row.imputed not in (None, row.inputs):
-        return replace(row, needs=imputed, also_reads=(), task_counts=(), parts="")
+        parts = row.imputed_parts if config.policy.is_api else ""
+        return replace(row, needs=imputed, also_reads=(), task_counts=(), parts=parts)
     return replace(row, needs=needs, also_reads=also_reads)
 
 

@@ -293,6 +293,7 @@ JOBS = (
         also_reads=("verifier",),
         task_counts=(("router.num_tasks", "train"), ("router.num_calibration_tasks", "calibration")),
         imputed=("bc", "perturb", "case_support"),
+        imputed_parts="r2v.pipeline.plan.stage_parts:recorded_states",
     ),
     Job(
         name="router",

@@ -75,18 +75,25 @@ def imputed_card(manifest: BundleManifest, placed: dict[str, Any], report: dict[
     """The text of a card of a policy and an imputed router: its figures are of records, and named so."""
     held = report["calibration"]
     kept = placed["agreement_of_kept_steps"]
+    model = _plain(manifest.base_model)
+    about = (
+        f"A router for two models behind APIs, fitted by R2V on recorded sessions with imputed labels: `{model}` acts, "
+        "and the LLM is asked elsewhere. Both are named in `settings.json`; a bundle holds no weights of theirs.\n"
+        if manifest.weights == "none"
+        else f"A small policy cloned from recorded trajectories (`{_plain(manifest.benchmark)}`), and a router whose "
+        f"labels are imputed. Made by R2V from `{model}` ({manifest.weights} weights).\n"
+    )
     parts = [
         _head(manifest),
         f"# R2V: {_plain(manifest.benchmark)}, imputed router\n",
-        f"A small policy cloned from recorded trajectories (`{_plain(manifest.benchmark)}`), and a router whose labels "
-        f"are imputed. Made by R2V from `{_plain(manifest.base_model)}` ({manifest.weights} weights).\n",
+        about,
         "## Nothing was executed\n",
         "There is no table of results, because no episode was played: neither the policy's success nor what the LLM's "
         "steps would gain was measured. The router was fitted to tell where the policy, shown a state in which its "
         "teacher was recorded, acts otherwise than the teacher did. Another action may be as good and an equal one may "
         "fail, and the states are the teacher's own, not those that the policy would come to.\n",
         "## Imputed figures\n",
-        "| on recorded tasks that were not cloned | |\n| --- | ---: |",
+        "| on recorded tasks that it was calibrated on | |\n| --- | ---: |",
         f"| steps, of tasks | {held['steps']}, of {held['tasks']} |",
         f"| the policy acts as its teacher | {placed['agreement']:.3f} |",
         f"| the same, of the steps that the router keeps | {'-' if kept is None else format(kept, '.3f')} |",
@@ -94,9 +101,10 @@ def imputed_card(manifest: BundleManifest, placed: dict[str, Any], report: dict[
         "\n## Routing\n",
         f"The LLM acts at a step whose score is at least {manifest.threshold:g}, which are "
         f"{manifest.llm_call_rate:.1%} of the recorded steps; of episodes that are played it may be another share. The "
-        f"router reads features of version {manifest.feature_version}.\n",
+        f"router reads features of version {manifest.feature_version}. Dollars and agreement at other shares: "
+        "`records.html`.\n",
         "## Use\n",
-        _loading(manifest),
+        "```bash\nr2v serve DIR --llm PROVIDER:MODEL --max-usd USD\n```",
         f"\n`{BUNDLE_MANIFEST}` has the hash of every file: `r2v export DIR --check`, or "
         "`r2v.serve.bundle.read_bundle`, reads a bundle only where all hold.\n",
     ]

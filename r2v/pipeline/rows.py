@@ -114,6 +114,8 @@ class Job:
     imputed: tuple[str, ...] | None = None
     """What it reads where the router's labels are imputed (router.label=imputed); None: it executes something, and is
     then no part of the chain."""
+    imputed_parts: str = ""
+    """`parts` where these labels are of a small model behind an API."""
 
     @property
     def inputs(self) -> tuple[str, ...]:

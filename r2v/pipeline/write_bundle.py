@@ -18,6 +18,8 @@ from typing import Any
 import r2v
 from r2v.config import Config, identity
 from r2v.config.evaluation import IMPUTED
+from r2v.data.interchange.conversation import request_of
+from r2v.data.store import StoredEpisodes
 from r2v.errors import InputError
 from r2v.evaluation.setup import read_setup
 from r2v.evaluation.tables.build import STRUCTURED
@@ -26,7 +28,7 @@ from r2v.pipeline.inputs import place_of, published, read_published
 from r2v.pipeline.model_card import imputed_card, model_card
 from r2v.pipeline.recorded_config import recorded_config
 from r2v.serve.bundle import BUNDLE_FORMAT, BundleManifest, write_bundle_manifest
-from r2v.serve.domain import write_domain
+from r2v.serve.domain import domain_of, write_domain
 from r2v.storage.artifact import attempt_of
 from r2v.storage.files import content_sha256, write_json, write_text, writing
 from r2v.storage.integrity import Artifact
@@ -139,21 +141,26 @@ def _sealed(manifest: BundleManifest, draft: Path) -> BundleManifest:
 
 
 def _imputed_inputs(config: Config, root: Path) -> dict[str, Artifact]:
-    """The published clone and imputed router. Raises InputError where the router is another, or of another clone."""
+    """The published imputed router and what it was made of. Raises InputError where its labels were executed."""
     router = read_published(config, "router", root)
     if router.summary.get("labels") != IMPUTED:
         raise InputError(f"{router.folder}: its labels were executed; export it without router.label=imputed")
     _, behind = attempt_of(attempt_of(router.folder)[1]["router_features"].folder)
-    if published(config, "bc", root).data_sha256 != behind["bc"].data_sha256:
+    clone = behind.get("bc")
+    if clone is not None and published(config, "bc", root).data_sha256 != clone.data_sha256:
         logger.warning("  the published bc is not the one that the router was made for; the bundle holds the other")
-    return {"router": router} | {name: behind[name] for name in ("bc", _CASES) if name in behind}
+    return {"router": router} | {name: behind[name] for name in ("bc", _CASES, "perturb") if name in behind}
 
 
 def _fill_imputed(draft: Path, config: Config, inputs: dict[str, Artifact]) -> BundleManifest:
-    names = [name for name in inputs["bc"].files if name.startswith("final/")]
-    _copy(inputs["bc"], {name: f"policy{name.removeprefix('final')}" for name in names}, draft)
+    if (clone := inputs.get("bc")) is not None:
+        names = [name for name in clone.files if name.startswith("final/")]
+        _copy(clone, {name: f"policy{name.removeprefix('final')}" for name in names}, draft)
     _copy_router(inputs["router"], draft)
     _copy_cases(inputs, draft)
+    _copy(inputs["router"], {"records.html": "records.html"}, draft)
+    recorded = StoredEpisodes(inputs["perturb"].file("trajectories.jsonl"), keep=lambda e: e.construction == "native")
+    write_domain(draft, domain_of(map(request_of, recorded)))
     models = {"slm": config.policy.model_name, "llm": config.teacher.model_name}
     _write_settings(draft, config, {"cost": identity(config.cost), "models": models})
     threshold: dict[str, Any] = json.loads((draft / "router" / "threshold.json").read_text())

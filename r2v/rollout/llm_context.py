@@ -34,7 +34,9 @@ def estimated(message: Message) -> int:
 
 def fitted(request: Request, context: int) -> Request:
     """The request in a context of so many tokens, its reply included. One whose goal alone is too long stays as it is:
-    the provider says what it thinks of it."""
+    the provider says what it thinks of it, as of another agent's conversation."""
+    if request.own_rules:
+        return request
     told = system_prompt((), request.tools)
     limit = context - request.max_tokens - len(told.encode()) // BYTES - _AROUND
     elision = HalfElision(request.messages, estimated)

@@ -149,6 +149,25 @@ def priced_api_policy(
     return _priced_endpoint(asked, cost, waves, replace(purse or _UNNAMED, name="small"), SMALL_MODEL, POLICY_KEYS)
 
 
+def priced_native_policy(
+    policy: PolicyConfig, teacher: TeacherConfig, cost: CostConfig, waves: Waves, purse: Purse
+) -> PricedModel:
+    """The small model behind an API as a server asks it: about another agent's conversation, tools called natively.
+    Raises as `priced_api_policy` does, and UsageError where the model takes no tools."""
+    priced = priced_api_policy(policy.with_native_tools(), teacher, cost, waves, purse)
+    return replace(priced, model=_OwnRules(priced.model), fit=None)
+
+
+@dataclass(frozen=True)
+class _OwnRules:
+    """A chat model that is asked about conversations with rules of their own."""
+
+    model: ChatModel
+
+    async def reply(self, request: Request) -> Reply:
+        return await self.model.reply(replace(request, own_rules=True))
+
+
 def _priced_endpoint(
     asked: TeacherConfig, cost: CostConfig, waves: Waves, purse: Purse, name: str, keys: EndpointKeys
 ) -> PricedModel:

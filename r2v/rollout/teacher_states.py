@@ -15,7 +15,8 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from r2v.data.episode import COPIED, Episode
+from r2v.data.episode import COPIED, IMPORTED, Episode
+from r2v.data.interchange.conversation import of_episode
 from r2v.envs.base import Task
 from r2v.policy.prompt_encoder import build_messages
 from r2v.randomness import uniform
@@ -50,9 +51,14 @@ def _drawn(tasks: Iterable[str]) -> list[str]:
     return sorted(set(tasks), key=lambda task: (uniform("teacher states", task), task))
 
 
-def views_of(episode: Episode, tools: tuple[ToolSpec, ...], max_steps: int) -> Iterator[tuple[StepView, str]]:
-    """(what was to be seen, what the teacher did) of every step that the teacher decided."""
+def views_of(
+    episode: Episode, tools: tuple[ToolSpec, ...], max_steps: int, *, native: bool = False
+) -> Iterator[tuple[StepView, str]]:
+    """(what was to be seen, what the teacher did) of every step that the teacher decided. native: with the messages of
+    the log, in place of R2V's rendering of them."""
     about = episode.metadata
+    talk = of_episode(episode)
+    logged, places = tuple(message.plain for message in talk.messages), talk.places
     observations = tuple(step.observation.raw_text for step in episode.steps)
     actions = tuple(step.action.raw_text for step in episode.steps)
     for index, step in enumerate(episode.steps):
@@ -68,7 +74,9 @@ def views_of(episode: Episode, tools: tuple[ToolSpec, ...], max_steps: int) -> I
                 goal=about.goal,
                 observations=seen,
                 actions=done,
-                messages=build_messages(about.goal, seen, done, about.extra.get("system")),
+                messages=logged[: places[index]]
+                if native
+                else build_messages(about.goal, seen, done, about.extra.get("system")),
                 tools=tools,
             ),
             actions[index],
@@ -83,23 +91,26 @@ def agreement_cell(
     tools: Sequence[ToolSpec],
     *,
     max_steps: int,
+    native: bool = False,
     fits: Callable[[StepView], bool] = lambda view: True,
     what: str = "",
     identity: Mapping[str, Any] | None = None,
 ) -> Cell:
     """Rows with imputed labels, of episodes by id and the split of each one's task. Steps that do not fit into the
     policy's context have none. `identity` names the record."""
+    states = {
+        f"{name}#{view.step}": (episode, view, recorded)
+        for name, episode in sorted(episodes.items())
+        for view, recorded in views_of(episode, tuple(tools), max_steps, native=native)
+        if fits(view)
+    }
 
     async def ask(spec: EpisodeSpec) -> list[FeatureRow]:
-        episode = episodes[spec.extra["episode_id"]]
-        views = views_of(episode, tuple(tools), max_steps)
-        return [await row(spec, episode, view, recorded) for view, recorded in views if fits(view)]
-
-    async def row(spec: EpisodeSpec, episode: Episode, view: StepView, recorded: str) -> FeatureRow:
+        episode, view, recorded = states[spec.task.task_id]
         act = await slm.act(view)
         assert act.proposal is not None
-        return FeatureRow(
-            state_id=f"{episode.episode_id}#{view.step}",
+        row = FeatureRow(
+            state_id=spec.task.task_id,
             episode_id=episode.episode_id,
             task_id=view.task_id,
             split=spec.split or "",
@@ -110,17 +121,28 @@ def agreement_cell(
             slm_episode_success=None,
             condition=episode.condition,
             perturbation_seed=episode.perturbation_seed,
+            cost_slm=act.bill.cost,
+            cost_llm=usd_of_step(episode, view.step),
+            proposal=act.text,
         )
+        return [row]
 
     specs = [
         EpisodeSpec(
-            task=Task(task_id=episode.metadata.task_id, goal=episode.metadata.goal),
-            seed=episode.metadata.seed,
+            task=Task(task_id=name, goal=view.goal),
+            seed=view.seed,
             condition=episode.condition,
             perturbation_seed=episode.perturbation_seed,
-            split=splits[episode.metadata.task_id],
-            extra={"episode_id": name},
+            split=splits[view.task_id],
         )
-        for name, episode in sorted(episodes.items())
+        for name, (episode, view, _) in states.items()
     ]
-    return Cell(what=what, identity={"play": "imputed", **(identity or {})}, specs=specs, play=ask, kinds=(FeatureRow,))
+    way = {"play": "imputed step", "native": native, **(identity or {})}
+    return Cell(what=what, identity=way, specs=specs, play=ask, kinds=(FeatureRow,))
+
+
+def usd_of_step(episode: Episode, step: int) -> float:
+    """Return what the log says that a step cost in USD; where it tells the whole alone, an equal share of that."""
+    told = episode.extra.get(IMPORTED, {}).get("usd") or ()
+    known = told[step] if step < len(told) else None
+    return episode.total_cost / len(episode.steps) if known is None else float(known)

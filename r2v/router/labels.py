@@ -42,7 +42,8 @@ class FeatureRow:
 
     `state_id` is "<episode_id>#<step_idx>", of a later round "<episode_id>#<step_idx>@<round>". `q_slm` and `q_llm` are
     1 where the executed continuation with the SLM's or the LLM's action here succeeds, else 0 (None: not branched);
-    `cost_slm` and `cost_llm` the USD as billed, prompt cache included, of the whole episodes that they make.
+    `cost_slm` and `cost_llm` the USD as billed, prompt cache included, of the whole episodes that they make; of a
+    recorded teacher's step those of the proposal, at list prices, and of the step, as its log tells.
     """
 
     state_id: str

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from r2v.config import Config
 from r2v.errors import UsageError
-from r2v.llm.providers.teacher import POLICY_KEYS
+from r2v.llm.providers.teacher import POLICY_KEYS, asked_rate
 from r2v.llm.waves import Waves
 from r2v.log import logger
 from r2v.serve.books import Books
@@ -36,8 +36,9 @@ async def served_pair(folder: Path, config: Config, upstream: Upstream, books: B
             if "samples" in settings.router.features:
                 raise UsageError(f"{folder}: its router reads samples of the small model, which is behind an API")
             policy = config.policy if config.policy.is_api else settings.policy
+            policy = policy.with_native_tools()
             asked = endpoint(policy.as_endpoint(replace(config.teacher, engine=None)), POLICY_KEYS)
-            small = APISmall(asked, upstream, books)
+            small = APISmall(asked, asked_rate(asked.teacher, keys=POLICY_KEYS), upstream, books)
             gate = bundle_gate(bundle, settings, None, None, domain.untrusted)
         else:
             model, verifier = local_pair(bundle, settings, waves, config.rollout, domain.specs)

@@ -12,24 +12,30 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from r2v.data.action import parse_action
 from r2v.data.interchange.conversation import Turn
 from r2v.data.interchange.litellm import asked
-from r2v.llm.types import Reply, Sample, Usage
+from r2v.llm.providers.bodies import chat_body, message_body, response_body
+from r2v.llm.providers.prices import Rate
+from r2v.llm.types import Reply, Request, Sample, Usage
 from r2v.rollout.actors import PricedModel, StepView
 from r2v.rollout.bill import StepBill
+from r2v.serve.body import RequestBody
 from r2v.serve.books import Books
 from r2v.serve.endpoints import PATHS, Endpoint
 from r2v.serve.request import ClientRequest, worst_case
 from r2v.serve.state import CALL_ID
 from r2v.serve.upstream import BrokenOff, NotSent, Upstream
 from r2v.wire import anthropic, chat, responses
-from r2v.wire.exchange import TokenCounts, TokenUsage, WireReply, WireRequest, first_number
-from r2v.wire.message import Message, Part, TextPart, ThinkingPart, ToolCall
+from r2v.wire.exchange import TokenCounts, TokenUsage, WireReply, first_number
+from r2v.wire.message import Message, Part, TextPart, ToolCall
+
+_LONGEST_REPLY = 8192
+"""Tokens that a turn may have, unless the client allows fewer; a longer one is left to the LLM."""
 
 
 class SmallFailed(Exception):
@@ -80,20 +86,21 @@ class APISmall:
     """A model behind an endpoint, asked once and without a stream."""
 
     endpoint: Endpoint
+    rate: Rate
+    """With the shape of its requests."""
     upstream: Upstream
     books: Books
 
     async def propose(self, request: ClientRequest, view: StepView) -> SmallProposal:
-        endpoint = self.endpoint
-        rate = endpoint.rate(endpoint.model)
-        assert rate is not None, "endpoint() has looked for it"
-        wire: Any = anthropic if endpoint.provider == "anthropic" else chat
-        path = PATHS["messages" if endpoint.provider == "anthropic" else "chat"]
-        body = json.dumps(_body(request, endpoint), ensure_ascii=False).encode(errors="replace")
+        endpoint, rate = self.endpoint, self.rate
+        wire, path, write = _form(endpoint, rate)
+        written = write(rate, _question(request, view, endpoint))
+        body = json.dumps(written, ensure_ascii=False).encode(errors="replace")
         headers = [("content-type", "application/json"), ("accept-encoding", "identity"), *endpoint.key_headers.items()]
         if endpoint.provider == "anthropic":
             headers.append(("anthropic-version", "2023-06-01"))
-        entry = await self.books.reserve(worst_case(rate, request.body), key=request.key_name, session=view.task_id)
+        at_most = worst_case(rate, RequestBody.of(written))
+        entry = await self.books.reserve(at_most, key=request.key_name, session=view.task_id)
         try:
             async with self.upstream.post(endpoint.url(path), headers, body) as response:
                 content = b"".join([piece async for piece in self.upstream.pieces(response)])
@@ -130,34 +137,29 @@ def _visible(message: Message) -> bool:
     return bool(message.calls or message.text.strip())
 
 
-def _body(request: ClientRequest, endpoint: Endpoint) -> dict[str, Any]:
-    """Return the request for the small model: the client's conversation and tools, in its endpoint's format."""
-    values = request.body.values
-    messages = tuple(map(_without_thoughts, asked(values)))
-    limit = first_number(values, "max_tokens", "max_completion_tokens", "max_output_tokens")
-    options: dict[str, Any] = {}
-    if isinstance(values.get("temperature"), (int, float)):
-        options["temperature"] = values["temperature"]
-    functions = tuple(replace(tool, extra={}) for tool in request.parsed.functions)
-    wired = WireRequest(model=endpoint.model, messages=messages, tools=functions, options=options)
+def _form(endpoint: Endpoint, rate: Rate) -> tuple[Any, str, Callable[[Rate, Request], dict[str, Any]]]:
+    """Return the format that the endpoint is asked in: its module, its path, and what writes a body of it."""
     if endpoint.provider == "anthropic":
-        system = tuple(m for m in messages if m.role == "system")
-        text = "\n\n".join(m.text for m in system)
-        turns = tuple(m for m in messages if m.role != "system")
-        head = Message(role="system", content=text) if text else None
-        wired = replace(wired, messages=turns, system=head, options={**options, "max_tokens": limit or 4096})
-        return anthropic.write_request(wired)
-    rate = endpoint.rate(endpoint.model)
-    if limit is not None:
-        options[rate.shape.limit if rate is not None else "max_tokens"] = limit
-    return chat.write_request(wired)
+        return anthropic, PATHS["messages"], message_body
+    if rate.shape.responses:
+        return responses, PATHS["responses"], response_body
+    return chat, PATHS["chat"], chat_body
 
 
-def _without_thoughts(message: Message) -> Message:
-    """Return a message without thoughts: they go back only to the model that had them."""
-    if isinstance(message.content, str):
-        return message
-    return replace(message, content=tuple(part for part in message.content if not isinstance(part, ThinkingPart)))
+def _question(request: ClientRequest, view: StepView, endpoint: Endpoint) -> Request:
+    """Return the client's conversation and tools as they are put to the small model, greedily."""
+    values = request.body.values
+    messages = tuple(message.plain for message in asked(values))
+    limit = first_number(values, "max_tokens", "max_completion_tokens", "max_output_tokens")
+    tools = tuple(replace(tool, extra={}) for tool in request.parsed.functions)
+    return Request(
+        messages=messages,
+        key=view.key("slm"),
+        tools=tools,
+        temperature=endpoint.teacher.temperature,
+        max_tokens=min(limit or _LONGEST_REPLY, _LONGEST_REPLY),
+        own_rules=True,
+    )
 
 
 def _plain(said: WireReply) -> WireReply:

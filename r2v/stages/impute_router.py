@@ -3,8 +3,9 @@
     r2v generate_router_features --overrides env.benchmark=logs router.label=imputed
     r2v train_router --overrides env.benchmark=logs router.label=imputed
 
-Cloning has left some recorded tasks out. The cloned policy is asked about the teacher's states in them, a label says
-whether it would act otherwise, and a router is fitted on these labels. Its threshold is the one above which at most
+The small policy is asked about the teacher's states: a cloned one in tasks that cloning has left out, in R2V's
+rendering; a model behind an API in all of them, by the recorded messages and tools themselves. A label says whether it
+would act otherwise, and a router is fitted on these labels. Its threshold is the one above which at most
 `router.budget` of the recorded calibration steps lie: a share of records, not of an episode that was played. All of it
 is named imputed, in files, summaries and bundles, and no evaluation plays it.
 """
@@ -13,7 +14,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
+from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -22,38 +24,49 @@ from r2v.config.evaluation import IMPUTED
 from r2v.data.tools import TOOLS_FILE, Tools, read_tools
 from r2v.errors import EmptyResult, InputError
 from r2v.log import logger
+from r2v.router.escalation import recorded_score
 from r2v.stages.summary_lines import imputed_features_line, imputed_router_line
 from r2v.stages.train_policy import TASKS
 from r2v.storage.artifact import Work
-from r2v.storage.files import write_json
+from r2v.storage.files import write_json, write_text
+from r2v.wire.message import ToolResult, UnknownPart
 
 if TYPE_CHECKING:
     from r2v.data.episode import Episode
+    from r2v.evaluation.on_records import OnRecords
     from r2v.rollout.actors import StepView
     from r2v.router.labels import FeatureRow
     from r2v.router.models import RouterModel
     from r2v.stages.generate_router_features import RouterFeaturesSettings
     from r2v.stages.train_router import RouterSettings
 
+PAGE = "records.html"
+"""What routing would have come to on the records."""
+
 
 def impute_features(cfg: RouterFeaturesSettings, work: Work) -> None:
-    """Ask the cloned policy at every recorded state of the tasks that it was not cloned from; write their rows."""
+    """Ask the small policy at every recorded state of the tasks that it was not cloned from; write their rows."""
     from r2v.envs.base import load_benchmark
     from r2v.policy.training_tools import told
     from r2v.rollout.actors import GreedyActor
     from r2v.rollout.blocks import BlockPlayer
     from r2v.rollout.cells import measured
     from r2v.rollout.gates import FeatureExtractor
-    from r2v.rollout.model_factory import engine, priced_policy
+    from r2v.rollout.model_factory import Purse, engine, priced_native_policy, priced_policy
     from r2v.rollout.teacher_states import agreement_cell
     from r2v.router.case_support import CaseIndex
     from r2v.router.labels import write_rows
 
     episodes, splits = _recorded(cfg, work)
-    weights = work.inputs["bc"].file("final")
-    tools, told_of = told(_tools(work, "perturb")), told(_tools(work, "bc"))
-    waves = engine(cfg.rollout, load_benchmark(cfg.env.benchmark, cfg.env.options))
-    slm = priced_policy(cfg.policy, weights, cfg.cost, cfg.inference, cfg.rollout, waves, told_of)
+    tools, native = told(_tools(work, "perturb")), cfg.policy.is_api
+    benchmark = load_benchmark(cfg.env.benchmark, cfg.env.options)
+    if native:
+        waves = engine(cfg.rollout, benchmark, cfg.policy.as_endpoint(cfg.teacher))
+        slm = priced_native_policy(cfg.policy, cfg.teacher, cfg.cost, waves, Purse.of(work))
+    else:
+        waves, told_of = engine(cfg.rollout, benchmark), told(_tools(work, "bc"))
+        weights = work.inputs["bc"].file("final")
+        slm = priced_policy(cfg.policy, weights, cfg.cost, cfg.inference, cfg.rollout, waves, told_of)
     samples = cfg.inference.num_candidates if cfg.samples else 0
     cases = CaseIndex.load(work.inputs["case_support"].folder) if "case_support" in work.inputs else None
     extractor = FeatureExtractor(cfg.inference, slm=slm, num_samples=samples, cases=cases)
@@ -66,7 +79,8 @@ def impute_features(cfg: RouterFeaturesSettings, work: Work) -> None:
         extractor,
         tools,
         max_steps=cfg.inference.max_steps,
-        fits=_fits(cfg, work),
+        native=native,
+        fits=_readable if native else _fits(cfg, work),
         what="ask the policy at its teacher's states",
         identity={"inputs": inputs, "settings": about, "samples": samples},
     )
@@ -93,9 +107,11 @@ def _recorded(cfg: RouterFeaturesSettings, work: Work) -> tuple[dict[str, Episod
     from r2v.data.store import StoredEpisodes
     from r2v.rollout.teacher_states import split_of
 
-    cloned = set(json.loads(work.inputs["bc"].file(TASKS).read_text()))
+    clone = work.inputs.get("bc")
+    cloned = set() if clone is None else set(json.loads(clone.file(TASKS).read_text()))
     kept = StoredEpisodes(
-        work.inputs["perturb"].file("trajectories.jsonl"), keep=lambda e: e.metadata.task_id not in cloned
+        work.inputs["perturb"].file("trajectories.jsonl"),
+        keep=lambda e: e.metadata.task_id not in cloned and (clone is not None or e.construction == "native"),
     )
     counts = cfg.router.num_tasks, cfg.router.num_calibration_tasks
     splits = split_of((episode.metadata.task_id for episode in kept), *counts)
@@ -112,6 +128,17 @@ def _tools(work: Work, name: str) -> Tools:
     """The tools that an input holds, or none."""
     source = work.inputs[name]
     return read_tools(source.file(TOOLS_FILE)) if TOOLS_FILE in source.files else ()
+
+
+def _readable(view: StepView) -> bool:
+    """Whether a recorded state holds nothing but words and calls, so that a small model is told all of it."""
+    inner = (
+        one
+        for message in view.messages
+        for part in message.parts
+        for one in (part.content if isinstance(part, ToolResult) and not isinstance(part.content, str) else (part,))
+    )
+    return not any(isinstance(one, UnknownPart) for one in inner)
 
 
 def _fits(cfg: RouterFeaturesSettings, work: Work) -> Any:
@@ -135,6 +162,7 @@ def _fits(cfg: RouterFeaturesSettings, work: Work) -> Any:
 
 def impute_router(cfg: RouterSettings, rows: Sequence[FeatureRow], work: Work) -> None:
     """Fit a router on imputed labels, and place its threshold on the recorded calibration steps."""
+    from r2v.evaluation.on_records import BUDGETS, verdict_of
     from r2v.router.case_support import CASE_SCORE
     from r2v.router.labels import labelled
     from r2v.router.models import CASE_SUPPORT
@@ -145,33 +173,82 @@ def impute_router(cfg: RouterSettings, rows: Sequence[FeatureRow], work: Work) -
     own = labelled(rows, "imputed")
     model = fit(own, cfg.router, cfg.seed, cfg.max_examples)
     model.save(work.folder / "r2v.json")
-    figures = {"labels": IMPUTED, **report(model, own)}
-    write_json(work.folder / "router_report.json", figures)
+    held = [row for row in own if row.split == "calibration"]
+    fitted, found = report(model, own), _on_records(cfg, model, held)
+    records = {"records": [asdict(one) for one in found]}
+    write_json(work.folder / "router_report.json", {"labels": IMPUTED, **fitted, **records})
+    verdict = verdict_of(found, cfg.router.budget)
+    write_text(work.folder / PAGE, _page(cfg, found, verdict))
     placed = _placed(model, own, cfg.router.budget)
     if all(name in row.features for row in own for name in CASE_SCORE):
         other = "boosting" if cfg.router.model == CASE_SUPPORT else CASE_SUPPORT
         beside = fit(own, replace(cfg.router, model=other), cfg.seed, cfg.max_examples)
         work.summary["beside"] = {"model": other, **_placed(beside, own, cfg.router.budget)}
-    tasks = len({row.task_id for row in own if row.split == "calibration"})
-    threshold = {"tau": placed.pop("tau"), "budget": cfg.router.budget, "n_tasks": tasks, IMPUTED: placed}
+    tasks = len({row.task_id for row in held})
+    threshold: dict[str, Any] = {
+        "tau": placed.pop("tau"),
+        "budget": cfg.router.budget,
+        "n_tasks": tasks,
+        IMPUTED: placed,
+    }
+    points = [_placed(model, own, budget) for budget in BUDGETS]
+    threshold["evaluated"] = [{name: point[name] for name in ("tau", "llm_call_rate")} for point in points]
     write_json(work.folder / "threshold.json", threshold)
-    work.summary.update(labels=IMPUTED, tau=threshold["tau"], imputed=placed, report=figures)
+    summary = {"report": {"labels": IMPUTED, **fitted}, "verdict": verdict}
+    work.summary.update(labels=IMPUTED, tau=threshold["tau"], imputed=placed, **summary)
     logger.info("  router: %s", imputed_router_line(work.summary))
+    logger.info("  %s", verdict)
     logger.warning(
         "  an imputed router: it tells where the policy acts otherwise than its teacher was recorded to, not where the "
         "LLM gains; nothing of it was executed, and it enters no table"
     )
 
 
+def _on_records(cfg: RouterSettings, model: RouterModel, held: Sequence[FeatureRow]) -> list[OnRecords]:
+    """What routing would have come to on the recorded calibration tasks, by budget."""
+    from r2v.evaluation.on_records import BUDGETS, OnRecords, routed_steps
+
+    found = []
+    for budget in sorted({*BUDGETS, cfg.router.budget}):
+        routed = routed_steps(held, partial(_score, model), partial(_tau, model, budget))
+        found += [OnRecords.of(routed, budget)] if routed else []
+    return found
+
+
+def _page(cfg: RouterSettings, found: Sequence[OnRecords], verdict: str) -> str:
+    from r2v.evaluation.on_records import HEADS
+    from r2v.report.pilot_page import pilot_page
+
+    notes = [
+        "Nothing was executed: both models were compared at the states of the recorded sessions. Another action than "
+        "the LLM's may be as good; a session in which every kept step is the LLM's own would have gone as it did.",
+        "Dollars are those of the records, the small model's turns at list prices. An LLM's step after kept ones is "
+        "counted with the cache that it had. Thresholds of one half of the tasks are placed on the other half.",
+        "Budget is router.budget, the share of steps that may go to the LLM; r2v serve offers each as a model, "
+        "r2v:budget=SHARE. Intervals of 95 % are over tasks.",
+    ]
+    title = f"{cfg.policy.model_name} beside the recorded LLM"
+    return pilot_page(title, verdict, [HEADS, *(one.row() for one in found)], notes)
+
+
+def _score(model: RouterModel, row: FeatureRow) -> float:
+    return recorded_score(model.predict(row.features))
+
+
+def _tau(model: RouterModel, budget: float, rows: Sequence[FeatureRow]) -> float:
+    steps = [(_score(model, row), not row.disagrees) for row in rows]
+    return float(placed_on_records(steps, budget)["tau"] or 0.0)
+
+
 def _placed(model: RouterModel, rows: Sequence[FeatureRow], budget: float) -> dict[str, float | None]:
-    held = [(model.predict(row.features), not row.disagrees) for row in rows if row.split == "calibration"]
+    held = [(_score(model, row), not row.disagrees) for row in rows if row.split == "calibration"]
     return placed_on_records(held, budget)
 
 
 def placed_on_records(steps: Sequence[tuple[float, bool]], budget: float) -> dict[str, float | None]:
     """The smallest threshold at which at most `budget` of these steps, each (score, whether the policy agrees with its
     teacher), would go to the LLM; that share; and the share of agreement among all steps and among those kept."""
-    scores = sorted({score for score, _ in steps if 0 < score < 1} | {1.0})
+    scores = sorted({score for score, _ in steps if score > 0} | {1.0})
     tau = next(tau for tau in scores if sum(score >= tau for score, _ in steps) <= budget * len(steps) or tau == 1.0)
     kept = [agrees for score, agrees in steps if score < tau]
     return {

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]
@@ -122,6 +122,13 @@ class Message:
     def calls(self) -> tuple[ToolCall, ...]:
         """The tool calls in it."""
         return tuple(part for part in self.parts if isinstance(part, ToolCall))
+
+    @property
+    def plain(self) -> Message:
+        """It without thoughts, which are of use to their maker alone, and without fields that R2V does not read."""
+        kept = (part for part in self.parts if not isinstance(part, ThinkingPart))
+        bare = tuple(part if isinstance(part, UnknownPart) else replace(part, extra={}) for part in kept)
+        return Message(role=self.role, content=self.content if isinstance(self.content, str) else bare)
 
     @property
     def thought(self) -> str:

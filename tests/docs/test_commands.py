@@ -75,6 +75,7 @@ FILES = {"adding-a-benchmark.md": "shop.py"}
 EXITS = {"r2v status": {10}, "r2v logs bc": {3}}
 """Commands that end with another code than 0 here: jobs are still queued, and have no log."""
 
+RECORDED = "tests/stages/test_impute_router.py::test_recorded_sessions_become_a_served_router"
 ELSEWHERE = {
     "r2v ablations --config configs/mrp.yaml --names no_dpo with_verifier": (
         "tests/test_mrp.py::test_ablation_none_reproduces_the_main_run"
@@ -90,6 +91,11 @@ ELSEWHERE = {
     "r2v serve outputs/bundles/desk --llm openai:gpt-6.1-terra --max-usd 20": (
         "tests/serve/test_pair.py::test_it_acts_as_the_evaluation_did"
     ),
+    "r2v run --overrides env.benchmark=logs router.label=imputed router.model=case_support 'data.runs=[RUN]' "
+    "policy.provider=openai policy.model_name=gpt-6-luna teacher.max_usd=5": RECORDED,
+    "r2v export outputs/bundles/mine --overrides env.benchmark=logs router.label=imputed router.model=case_support "
+    "'data.runs=[RUN]' policy.provider=openai policy.model_name=gpt-6-luna teacher.max_usd=5": RECORDED,
+    "r2v serve outputs/bundles/mine --llm anthropic:claude-opus-5-5 --max-usd 20": RECORDED,
     "r2v explain SESSION": "tests/serve/test_answering.py::test_a_session_is_explained_turn_by_turn",
     "r2v import data/served/default": "tests/serve/test_record.py::test_a_recorded_session_becomes_an_episode",
     "r2v pilot --tasks tasks.txt --cmd 'mini --model-class litellm_response -m openai/llm -t {task} -y' --overrides "

@@ -381,9 +381,8 @@ def test_a_small_model_of_anthropic_s_is_asked_in_its_own_format(tmp_path: Path)
         made = post(server.url, PATHS["chat"], asks("chat", conversation("chat", PAGE)), server.auth)
     assert made.headers["x-r2v-source"] == "small"
     asked = little.seen[0].json
-    assert (
-        asked["max_tokens"] == 100 and asked["tools"][0]["input_schema"] == LS and "You are an agent" in asked["system"]
-    )
+    assert asked["max_tokens"] == 100 and asked["tools"][0]["input_schema"] == LS
+    assert "You are an agent" in asked["system"][0]["text"]
     assert [message["role"] for message in asked["messages"]] == ["user", "assistant", "user"]
 
 

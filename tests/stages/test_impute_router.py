@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,11 +25,22 @@ from r2v.router.case_support import CASE_SCORE
 from r2v.router.labels import read_rows
 from r2v.router.models import load as load_router
 from r2v.serve.bundle import read_bundle
+from r2v.serve.domain import read_domain
+from r2v.serve.endpoints import PATHS
+from r2v.serve.server import listening
 from r2v.stages.generate_router_features import RouterFeaturesSettings
 from r2v.stages.impute_router import _recorded, placed_on_records
 from r2v.storage.artifact import Work, external
+from r2v.wire.exchange import WireReply
+from r2v.wire.message import ThinkingPart, ToolCall
+from r2v.wire.stream_facts import WireName
 from tests import warm
 from tests.data.interchange.logs import chat, lines
+from tests.serve.pairs import PROMPT
+from tests.serve.stub import Seen, Served, Step, Stub, in_thread, reply, served, stub
+from tests.serve.test_answering import says
+from tests.serve.test_forwarding import post
+from tests.serve.wires import USD, whole
 
 pytestmark = pytest.mark.numerical
 
@@ -162,3 +175,167 @@ def test_a_threshold_leaves_at_most_the_budgets_share_of_recorded_steps_to_the_l
     everything = placed_on_records(steps, 1.0)
     assert everything["tau"] == 0.1 and everything["agreement_of_kept_steps"] is None
     assert placed_on_records([(0.7, False)] * 3, 0.5)["llm_call_rate"] == 0.0, "equal scores go together"
+
+
+# Two models behind APIs, from recorded sessions to a served pair ------------------------------------------------------
+# The LLM opens a file that the page names and lists a folder otherwise; the small model always lists. So it acts as the
+# LLM did on half of the pages, and only the page tells on which.
+
+STEPS = 4
+NAMES = ("ls", "open")
+SCHEMA = {"type": "object", "properties": {"at": {"type": "string"}}}
+FOLDER, FILE = "the folder {} holds more folders: look further down", "found the file {} here: notes, text, readable"
+
+
+def tools(wire: WireName) -> list[dict[str, Any]]:
+    if wire == "messages":
+        return [{"name": name, "description": name, "input_schema": SCHEMA} for name in NAMES]
+    plain = [{"name": name, "description": name, "parameters": SCHEMA} for name in NAMES]
+    if wire == "responses":
+        return [{"type": "function", **one} for one in plain]
+    return [{"type": "function", "function": one} for one in plain]
+
+
+def wire_of(seen: Seen) -> WireName:
+    return next(name for name, path in PATHS.items() if seen.target.startswith(path))
+
+
+def right(page: str) -> WireReply:
+    """What the LLM does: `page` is all that it was sent."""
+    newest = max(page.rfind("holds more folders"), page.rfind("found the file"))
+    name = "open" if newest >= 0 and page[newest:].startswith("found") else "ls"
+    return says(ThinkingPart(text="I look."), ToolCall(name=name, arguments='{"at": "."}', id="call_x"))
+
+
+def llm(seen: Seen) -> Sequence[Step]:
+    return reply(whole(wire_of(seen), right(seen.body.decode())))
+
+
+def small(seen: Seen) -> Sequence[Step]:
+    return reply(whole(wire_of(seen), says(ToolCall(name="ls", arguments='{"at": "."}', id="call_y"))))
+
+
+def play(server: Served, wire: WireName, task: int) -> None:
+    """One session of an agent: pages of both kinds in turn, by the number of the task."""
+    items: list[dict[str, Any]] = [{"role": "user", "content": f"Find report {task} in the archive of the office."}]
+    for step in range(STEPS):
+        body: dict[str, Any] = {"model": "llm", "tools": tools(wire)}
+        if wire == "responses":
+            body |= {"input": items, "instructions": PROMPT}
+        elif wire == "messages":
+            body |= {"messages": items, "system": PROMPT, "max_tokens": 100}
+        else:
+            body |= {"messages": [{"role": "system", "content": PROMPT}, *items], "max_tokens": 100}
+        made = post(server.url, PATHS[wire], body, server.auth | {"x-r2v-session": f"{wire}-{task}"})
+        assert made.status_code == 200, made.text
+        page = (FILE if (task >> step) % 2 else FOLDER).format(f"r{task}")
+        items += _answered(wire, made.json(), page, f"c{task}-{step}")
+
+
+def _answered(wire: WireName, said: dict[str, Any], page: str, name: str) -> list[dict[str, Any]]:
+    if wire == "chat":
+        call = {**said["choices"][0]["message"]["tool_calls"][0], "id": name}
+        return [
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": name, "content": page},
+        ]
+    if wire == "messages":
+        blocks = [{**block, "id": name} if block["type"] == "tool_use" else block for block in said["content"]]
+        result = {"type": "tool_result", "tool_use_id": name, "content": page}
+        return [{"role": "assistant", "content": blocks}, {"role": "user", "content": [result]}]
+    call = next(item for item in said["output"] if item["type"] == "function_call")
+    return [
+        {"type": "function_call", "call_id": name, "name": call["name"], "arguments": call["arguments"]},
+        {"type": "function_call_output", "call_id": name, "output": page},
+    ]
+
+
+def of_pair(run: str, little: Stub) -> list[str]:
+    about = ["provider=openai", "model_name=little-1"]
+    api = [f"base_url={little.url}/v1", "api_key_env=STUB_API_KEY", "usd_in=0.1", "usd_out=0.4"]
+    return [
+        "env.benchmark=logs",
+        "router.label=imputed",
+        "router.model=case_support",
+        "router.budget=0.5",
+        f"data.runs=[{run}]",
+        "teacher.max_usd=1",
+        "teacher.mode=concurrent",
+        *(f"policy.{one}" for one in about),
+        *(f"policy.api.{one}" for one in api),
+    ]
+
+
+@pytest.mark.parametrize("wire", PATHS)
+def test_recorded_sessions_become_a_served_router(
+    wire: WireName, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("STUB_API_KEY", "sk-any")
+    with stub(llm) as large, served(tmp_path, large.url) as server:
+        for task in range(24):
+            play(server, wire, task)
+    assert main(["import", "data/served/default"]) == 0
+    (run,) = DataRegistry(tmp_path / "data").query()
+    with stub(small) as little:
+        words = of_pair(run.run_id, little)
+        assert main(["run", "--overrides", *words]) == 0
+        said = capsys.readouterr()
+        assert main(["run", "--overrides", *words]) == 0
+        questions = [asked for seen in little.seen if PROMPT in str(asked := json.loads(seen.body))]
+        assert len(questions) == 24 * STEPS, "nothing is asked twice"
+        asked = questions[0]
+        assert asked["messages"][0] == {"role": "system", "content": PROMPT} and "I look" not in str(asked)
+        assert [tool["function"]["name"] for tool in asked["tools"]] == list(NAMES) and "tool_choice" not in asked
+        rows = read_rows(tmp_path / "data/router_features/logs_noisy/router_features.jsonl")
+        assert {round(row.cost_llm, 8) for row in rows} == {round(USD, 8)}
+        assert {round(row.cost_slm, 8) for row in rows} == {round(USD / 10, 8)}
+        half = sum(bool(row.disagrees) for row in rows) / len(rows)
+        assert 0.3 < half < 0.6
+        router = router_of(tmp_path)
+        told = json.loads((router / "router_report.json").read_text())
+        figures = {one["budget"]: one for one in told["records"]}
+        own = figures[0.5]
+        assert own["saved"] == pytest.approx(1 - own["llm_call_rate"] - 0.1) and own["agreement"] > 0.95
+        assert own["lead_interval"][0] > 0 and own["unchanged"] <= own["sessions"]
+        verdict = next(line for line in said.err.splitlines() if "on your sessions: " in line)
+        assert "dollars" in verdict and verdict.strip() in (router / "records.html").read_text()
+        assert main(["export", "bundle", "--overrides", *words]) == 0
+        bundle = tmp_path / "bundle"
+        assert read_bundle(bundle).manifest.labels == "imputed" and len(read_domain(bundle).tools) == 2
+        with stub(llm) as large:
+            teacher = {"provider": "openai", "model_name": "big-1", "base_url": f"{large.url}/v1"}
+            config = load(
+                {
+                    "teacher": teacher | {"usd_in": 1.0, "usd_out": 4.0, "api_key_env": "STUB_API_KEY"},
+                    "serve": {"port": 0, "name": "pair"},
+                },
+                [one for one in words if one.startswith("policy.")],
+            )
+
+            async def pair(ready: Any, stop: Any) -> None:
+                async with listening(config, tmp_path, record=True, bundle=bundle) as place:
+                    ready(place)
+                    await stop.wait()
+
+            with in_thread(pair) as place:
+                server = Served(url=place.url, key=place.keys_file.read_text().split()[1], folder=place.folder)
+                sources = [routed(server, wire, page) for page in (FOLDER, FILE)]
+    assert sources == [("small", "score"), ("llm", "score")]
+
+
+def routed(server: Served, wire: WireName, page: str) -> tuple[str, str]:
+    """Who answers behind a page of this kind, and why."""
+    first = right("")
+    call = {"chat": whole("chat", first), "messages": whole("messages", first), "responses": whole("responses", first)}
+    items: list[dict[str, Any]] = [{"role": "user", "content": "Find report 77 in the archive of the office."}]
+    items += _answered(wire, json.loads(call[wire]), page.format("r77"), "c77")
+    body: dict[str, Any] = {"model": "r2v", "tools": tools(wire)}
+    if wire == "responses":
+        body |= {"input": items, "instructions": PROMPT}
+    elif wire == "messages":
+        body |= {"messages": items, "system": PROMPT, "max_tokens": 100}
+    else:
+        body |= {"messages": [{"role": "system", "content": PROMPT}, *items], "max_tokens": 100}
+    made = post(server.url, PATHS[wire], body, server.auth)
+    return made.headers["x-r2v-source"], made.headers["x-r2v-reason"]

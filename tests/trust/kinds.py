@@ -916,6 +916,14 @@ OTHER_FILES = (
         damage="ignored",
     ),
     FileKind(
+        name="page of records",
+        paths=("{router}/records.html",),
+        form="text",
+        writers=("stages.impute_router:impute_router",),
+        damage="remade",
+        content=True,
+    ),
+    FileKind(
         name="report page",
         paths=(
             "results/report/*/*.html",
@@ -1031,6 +1039,7 @@ ELSEWHERE = {
     "pilot figures",
     "pilot episodes",
     "pilot page",
+    "page of records",
     "lines set aside",
     "run elsewhere",
     "run index journal",

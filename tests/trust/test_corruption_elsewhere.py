@@ -484,6 +484,7 @@ TRIED_ELSEWHERE = {
     "submissions of a teacher's job": "damaged, it counts none; tests/slurm/test_teacher_job.py",
     "hours of a teacher's job": "a file that cannot be read is left out; tests/llm/engines/test_teacher.py",
     "pilot page": "read by people alone",
+    "page of records": "content of an artifact: hashed like all of it, tests/storage/test_integrity.py",
     "pilot episodes": "content of an artifact: hashed like all of it, tests/storage/test_integrity.py",
     "experiment record": "tests/experiments/test_records.py",
     "configuration of a run": "written anew by who runs it; read by the run itself",

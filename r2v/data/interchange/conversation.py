@@ -30,6 +30,8 @@ from r2v.data.episode import (
 from r2v.data.interchange.content import read_messages, write_message
 from r2v.data.interchange.fields import BadRecord
 from r2v.data.schema import SchemaError, from_dict
+from r2v.wire import chat
+from r2v.wire.exchange import WireRequest
 from r2v.wire.message import Message, RefusalPart, TextPart, ToolCall, ToolResult
 
 
@@ -75,6 +77,8 @@ class Conversation:
     outcome: bool | None = None
     """True if its log says that it succeeded; None where it says nothing."""
     cost: float = 0.0
+    usd: tuple[float | None, ...] = ()
+    """What each turn was billed, where the log tells; None where it does not."""
     tokens: Tokens = field(default_factory=Tokens)
 
     @property
@@ -112,6 +116,11 @@ class Conversation:
                 before.append(message)
         return tuple(turns)
 
+    @property
+    def places(self) -> tuple[int, ...]:
+        """The indices of these turns among the messages."""
+        return tuple(index for index, message in enumerate(self.messages) if _acts(message))
+
 
 def _acts(message: Message) -> bool:
     return message.role == "assistant" and bool(message.calls or words_of(message))
@@ -126,6 +135,8 @@ class Origin:
     outcome: bool | None = None
     messages: tuple[dict[str, Any], ...] = ()
     copied: tuple[int, ...] = ()
+    usd: tuple[float | None, ...] = ()
+    """As of a conversation."""
 
 
 def to_episode(talk: Conversation, *, task_id: str, seed: int, benchmark: str, format: str, source: str) -> Episode:
@@ -149,6 +160,7 @@ def to_episode(talk: Conversation, *, task_id: str, seed: int, benchmark: str, f
         outcome=talk.outcome,
         messages=tuple(map(write_message, talk.messages)),
         copied=tuple(sorted(talk.copied)),
+        usd=talk.usd,
     )
     episode = Episode(
         episode_id=f"{task_id}/s{seed}",
@@ -197,6 +209,13 @@ def of_episode(episode: Episode) -> Conversation:
         tokens=episode.tokens,
     )
     return talk if episode.executed else _logged(episode, talk)
+
+
+def request_of(episode: Episode) -> WireRequest:
+    """Return the conversation and the tools of an episode as a request. Raises NotThisFormat."""
+    talk = of_episode(episode)
+    messages = [write_message(message) for message in talk.messages]
+    return chat.read_request({"model": talk.model or "", "messages": messages, "tools": list(talk.tools)})
 
 
 def _logged(episode: Episode, talk: Conversation) -> Conversation:

@@ -19,7 +19,7 @@ from typing import Any
 from r2v.data.episode import Tokens
 from r2v.data.interchange.conversation import Conversation
 from r2v.data.interchange.fields import BadRecord, amount, object_of, parsed, require
-from r2v.data.interchange.litellm import exchange
+from r2v.data.interchange.litellm import asked, exchange
 from r2v.log import logger
 from r2v.storage.compression import CutShort, lines_of
 from r2v.storage.paths import SESSIONS, TRAFFIC
@@ -114,7 +114,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def from_served(record: Any) -> Conversation:
-    """Return a recorded session as a conversation. Raises BadRecord."""
+    """Return a recorded session as a conversation; turns of a small model are context. Raises BadRecord."""
     if not isinstance(record, ServedSession):
         raise BadRecord("no recorded session: name the folder of a server, data/served/NAME")
     last = record.turns[-1]
@@ -123,7 +123,14 @@ def from_served(record: Any) -> Conversation:
         request, _reply(last), {"tools": request.get("tools"), "model": last["answered_by"] or last["model"]}
     )
     tokens = Tokens()
+    places = talk.places
+    usd: list[float | None] = [None] * len(places)
+    small: set[int] = set()
     for turn in record.turns:
+        number = len(Conversation(messages=asked(json.loads(turn["request"]))).places)
+        if number < len(usd):
+            usd[number] = turn["usd"]
+            small |= {places[number]} if turn.get("source") == "small" else set()
         counts = object_of(turn["tokens"])
         cached, output = int(counts.get("cached", 0)), int(counts.get("output", 0))
         tokens += Tokens(llm_in=sum(counts.values()) - output, llm_out=output, llm_cached=cached)
@@ -133,6 +140,8 @@ def from_served(record: Any) -> Conversation:
         task_id=outcome.get("task"),
         outcome=outcome.get("success"),
         cost=sum(amount(turn["usd"]) for turn in record.turns),
+        usd=tuple(usd),
+        copied=frozenset(small),
         tokens=tokens,
     )
 

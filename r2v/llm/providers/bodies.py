@@ -59,9 +59,11 @@ def system_prompt(messages: Sequence[Message], tools: Sequence[ToolSpec], action
 
 
 def turns(request: Request, shape: RequestShape) -> tuple[Message, ...]:
-    """The conversation without its system messages. Where actions are text, all of it is text of user and assistant,
-    tool results the user's."""
+    """The conversation without its system messages, as it is where it has rules of its own. Where actions are text,
+    all of it is text of user and assistant, tool results the user's."""
     said = [message for message in request.messages if message.role != "system"]
+    if request.own_rules:
+        return tuple(said)
     if request.tools and shape.actions == "tools":
         return tuple(_native(said))
     plain = [
@@ -182,7 +184,7 @@ def message_body(rate: Rate, request: Request) -> Json:
     output: Json = {} if shape.effort is None else {"effort": shape.effort}
     if request.tools and shape.actions == "json":
         output["format"] = {"type": "json_schema", "schema": action_schema(request.tools)}
-    if request.tools and shape.actions == "tools":
+    if request.tools and shape.actions == "tools" and not request.own_rules:
         choice = "any" if shape.forced_tool else "auto"
         options["tool_choice"] = {"type": choice, "disable_parallel_tool_use": True}
     options |= {"output_config": output} if output else {}
@@ -195,7 +197,7 @@ def message_body(rate: Rate, request: Request) -> Json:
 
 def _wire(rate: Rate, request: Request, options: Json, **function: bool) -> WireRequest:
     shape = rate.shape
-    system = system_prompt(request.messages, request.tools, shape.actions)
+    system = system_prompt(request.messages, () if request.own_rules else request.tools, shape.actions)
     native = request.tools if shape.actions == "tools" else ()
     return WireRequest(
         model=rate.model,
@@ -207,7 +209,7 @@ def _wire(rate: Rate, request: Request, options: Json, **function: bool) -> Wire
 
 
 def _one_call(request: Request, shape: RequestShape) -> Json:
-    if not request.tools or shape.actions != "tools":
+    if not request.tools or shape.actions != "tools" or request.own_rules:
         return {}
     return {"tool_choice": "required" if shape.forced_tool else "auto", "parallel_tool_calls": False}
 

@@ -277,6 +277,11 @@ def router_features(case: Case) -> Sequence[Part]:
     ]
 
 
+def recorded_states(case: Case) -> Sequence[Part]:
+    """Questions at recorded states, of which only the records know how many there are: not counted."""
+    return [Part(name="recorded states", total=UNCOUNTED, unit=Workload())]
+
+
 def routed(case: Case, share: float, *, verifier: bool | None = None) -> Workload:
     """An episode in which this share of the steps goes to the LLM; `verifier` as `observed` has it."""
     steps, most = case.student_steps, case.config.inference.max_llm_calls
