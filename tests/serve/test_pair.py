@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,10 +18,11 @@ from r2v.envs.desk import Desk
 from r2v.evaluation.setup import episodes_path
 from r2v.llm.waves import Waves
 from r2v.pipeline.write_bundle import write_bundle
-from r2v.rollout.actors import GreedyActor
+from r2v.rollout.actors import Actor, GreedyActor, Routed
 from r2v.rollout.model_factory import Purse, priced_teacher
 from r2v.rollout.session import RolloutWorld, episode_specs, play_many
 from r2v.serve.bundle import Bundle, read_bundle
+from r2v.serve.play_bundle import routed_actor
 from r2v.serve.server import Listening, listening
 from r2v.serve.traffic import read_traffic
 from tests.serve.stub import in_thread
@@ -36,9 +39,16 @@ def bundle(micro_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     return read_bundle(folder)
 
 
-@pytest.fixture
-def place(bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Listening]:
+@dataclass(frozen=True, kw_only=True)
+class Setting:
     """A server of the bundle in front of the desk's expert as a provider's model."""
+
+    place: Listening
+    emulator: Emulator
+
+
+@pytest.fixture
+def setting(bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Setting]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
     monkeypatch.setenv("CLIENT_API_KEY", "k" * 20)
@@ -53,40 +63,44 @@ def place(bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
         }
         config = load({"teacher": teacher, "serve": {"port": 0}})
 
-        async def main(ready, stop: asyncio.Event) -> None:  # type: ignore[no-untyped-def]
+        async def main(ready: Callable[[Any], None], stop: asyncio.Event) -> None:
             keys = {"client": "k" * 20}
             async with listening(config, tmp_path, record=True, keys=keys, bundle=bundle.folder) as listening_:
                 ready(listening_)
                 await stop.wait()
 
         with in_thread(main) as made:
-            yield made
+            yield Setting(place=made, emulator=emulator)
 
 
-def agent(place: Listening, model: str) -> Config:
-    """The desk's own agent, as a client of the server: it acts by whatever answers under this name."""
-    teacher = {"provider": "openai", "model_name": model, "base_url": f"{place.url}/v1", "usd_in": 1.0, "usd_out": 4.0}
+def agent(url: str, model: str) -> Config:
+    """The desk's own agent, which asks a model at a URL."""
+    teacher = {"provider": "openai", "model_name": model, "base_url": url, "usd_in": 1.0, "usd_out": 4.0}
     more = {"api_key_env": "CLIENT_API_KEY", "preflight": False, "mode": "concurrent", "max_tokens": 64}
     return load(str(MICRO), [f"teacher.{key}={value}" for key, value in (teacher | more).items()])
 
 
-def played(place: Listening, model: str, condition: str, folder: Path) -> list[Episode]:
-    config = agent(place, model)
+def played(config: Config, condition: str, folder: Path, bundle: Bundle | None = None) -> list[Episode]:
+    """Evaluation tasks played by the model that is asked, or by the bundle's pair with it as the LLM."""
     desk, waves = Desk(**config.env.options), Waves(workers=2)
     llm = priced_teacher(config.teacher, config.cost, desk, waves, Purse(folder=folder))
+    actor: Actor = GreedyActor(llm, "teacher")
+    if bundle is not None:
+        pair = routed_actor(bundle, desk, waves)
+        assert isinstance(pair, Routed)
+        actor = replace(pair, llm=llm)
     world = RolloutWorld(desk, config.perturbations, config.inference)
     selection = TaskSelection.evaluation(config, condition)
     limit = config.evaluation.num_tasks
     specs = episode_specs(desk, "evaluation", config.evaluation.seeds, selection, method="r2v", limit=limit)
-    return sorted(play_many(waves, world, specs, GreedyActor(llm, "teacher")), key=lambda episode: episode.episode_id)
+    return sorted(play_many(waves, world, specs, actor), key=lambda episode: episode.episode_id)
 
 
 @pytest.mark.parametrize("condition", ["noisy", "shift"])
-def test_it_acts_as_the_evaluation_did(
-    condition: str, place: Listening, bundle: Bundle, micro_run: Path, tmp_path: Path
-) -> None:
+def test_it_acts_as_the_evaluation_did(condition: str, setting: Setting, micro_run: Path, tmp_path: Path) -> None:
     evaluated = read_episodes(episodes_path(micro_run / "results" / "micro", condition, "r2v"))
-    episodes = played(place, "r2v", condition, tmp_path / "agent")
+    place = setting.place
+    episodes = played(agent(f"{place.url}/v1", "r2v"), condition, tmp_path / "agent")
     assert [one.episode_id for one in episodes] == [one.episode_id for one in evaluated]
     rows = [row for row in read_traffic(place.folder) if row["kind"] == "turn"]
     assert not {row["decision"]["reason"] for row in rows} - {"score", "budget"}
@@ -102,3 +116,23 @@ def test_it_acts_as_the_evaluation_did(
         if step.decision is not None
     )
     assert decided == expected and {source for _, source in expected} == {"small", "llm"}
+
+
+def test_its_tokens_and_dollars_are_the_evaluation_s(setting: Setting, bundle: Bundle, tmp_path: Path) -> None:
+    """The LLM is asked the same, byte for byte, at the same steps; the small model's bill is the same too."""
+    place, emulator = setting.place, setting.emulator
+    through = played(agent(f"{place.url}/v1", "r2v"), "noisy", tmp_path / "through")
+    served = emulator.ledger().bills
+    direct = played(agent(emulator.openai_url, LLM), "noisy", tmp_path / "direct", bundle)
+    evaluated = emulator.ledger().bills[len(served) :]
+    assert [one.success for one in direct] == [one.success for one in through]
+    assert sorted(bill.body_sha256 for bill in served) == sorted(bill.body_sha256 for bill in evaluated) != []
+    rows = [row for row in read_traffic(place.folder) if row["kind"] == "turn"]
+    by_llm = [row for row in rows if row["source"] == "llm"]
+    asked = [sum(row["tokens"].values()) - row["tokens"]["output"] for row in by_llm]
+    assert sorted(zip(asked, (row["tokens"]["output"] for row in by_llm), strict=True)) == sorted(
+        (bill.tokens_in, bill.tokens_out) for bill in evaluated
+    )
+    small = sum(row["decision"]["small"]["cost"] + row["decision"]["small"]["router"] for row in rows)
+    large = sum(row["usd"] for row in by_llm)
+    assert small > 0 and small + large == pytest.approx(sum(one.total_cost for one in direct), rel=1e-9)
