@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,11 @@ class Client:
     prepare: Callable[[Path, str, str], None] = lambda home, url, key: None
 
     @property
+    def home(self) -> Path:
+        """Where it is installed."""
+        return (HOME / self.package.replace("/", "-")).absolute()
+
+    @property
     def by_npm(self) -> bool:
         """True if it comes from npm, else from PyPI."""
         return "==" not in self.package
@@ -75,6 +80,20 @@ def _opencode(home: Path, url: str, key: str) -> None:
     settings = {"provider": {"r2v": provider}, "model": "r2v/r2v", "permission": {"bash": "allow"}}
     (home / "work" / "opencode.json").write_text(json.dumps(settings))
 
+
+_AGENTS_SDK = """
+import subprocess
+from agents import Agent, Runner, function_tool, set_tracing_disabled
+
+@function_tool
+def bash(command: str) -> str:
+    return subprocess.run(command, shell=True, capture_output=True, text=True).stdout
+
+set_tracing_disabled(True)
+agent = Agent(name="maker", instructions="Work in a shell.", tools=[bash], model="r2v")
+print(Runner.run_sync(agent, "Make out.txt").final_output)
+"""
+"""An agent of the OpenAI Agents SDK, which asks by Responses."""
 
 CLIENTS: Mapping[str, Client] = {
     "Claude Code": Client(
@@ -101,6 +120,7 @@ CLIENTS: Mapping[str, Client] = {
         words=("--auth-type", "openai", "-y", "-p", "Make out.txt"),
         env={"OPENAI_MODEL": "r2v"},
     ),
+    "Agents SDK": Client(package="openai-agents==0.24.0", program="python", words=("-c", _AGENTS_SDK)),
     "mini-swe-agent": Client(
         package="mini-swe-agent==2.4.6",
         program="mini",
@@ -135,10 +155,10 @@ def says(request: EmulatedRequest) -> str:
     return json.dumps({"tool": tool, _SHELLS[tool]: command} | ({} if tool == "exec_command" else more))
 
 
-def install() -> None:
-    """Install every client. Raises EnvironmentFault."""
-    for client in CLIENTS.values():
-        home = HOME / client.program
+def install(names: Sequence[str]) -> None:
+    """Install these clients. Raises EnvironmentFault."""
+    for client in map(CLIENTS.__getitem__, names):
+        home = client.home
         words = [["npm", "install", "--silent", "--prefix", str(home), client.package]]
         if not client.by_npm:
             words = [
@@ -154,7 +174,7 @@ def install() -> None:
 def program_of(client: Client) -> Path:
     """Where a client is installed."""
     folder = "node_modules/.bin" if client.by_npm else "bin"
-    return (HOME / client.program / folder / client.program).absolute()
+    return client.home / folder / client.program
 
 
 def session(client: Client, url: str, key: str) -> bool:
@@ -234,7 +254,7 @@ def main() -> None:
     )
     values = parser.parse_args()
     if values.install:
-        install()
+        install(values.only)
         return
     if _INSIDE not in os.environ:
         words = [sys.executable, "-m", "benchmarks.clients", *sys.argv[1:]]

@@ -75,6 +75,10 @@ class Domain:
             return f"unreadable part {kind:.40}"
         return self._prompt_problem(request)
 
+    def is_native(self, conversation: Iterable[Message]) -> bool:
+        """True for a conversation of R2V's own agent in a benchmark, which calls tools natively."""
+        return system_text(conversation).endswith(self._form("tools"))
+
     def _prompt_problem(self, request: WireRequest) -> str | None:
         text = system_text(request.conversation)
         if not request.functions and self.tools and not any(text.endswith(self._form(form)) for form in _FORMS[:2]):

@@ -46,6 +46,10 @@ def served_view(
     if turns and not after:
         raise NotReadable("nothing came after the last turn")
     observations = (*(turn.observation for turn in turns), after or "")
+    goal = talk.goal
+    if not observations[0] and domain.is_native(talk.messages):
+        goal, _, page = goal.partition("\n\n")  # R2V's own agents show the first page behind the goal
+        observations = (page, *observations[1:])
     actions = tuple(turn.action.raw_text for turn in turns)
     llm_steps = tuple(step for step, turn in enumerate(turns) if not _is_small(turn, session))
     return StepView(
@@ -53,10 +57,10 @@ def served_view(
         seed=0,
         step=len(actions),
         max_steps=inference.max_steps,
-        goal=talk.goal,
+        goal=goal,
         observations=observations,
         actions=actions,
-        messages=build_messages(talk.goal, observations, actions),
+        messages=build_messages(goal, observations, actions),
         tools=domain.specs,
         llm_calls=len(llm_steps),
         llm_steps=llm_steps,

@@ -21,8 +21,9 @@ from r2v.pipeline.write_bundle import write_bundle
 from r2v.rollout.actors import Actor, GreedyActor, Routed
 from r2v.rollout.model_factory import Purse, priced_teacher
 from r2v.rollout.session import RolloutWorld, episode_specs, play_many
+from r2v.router.escalation import escalates, recorded_score
 from r2v.serve.bundle import Bundle, read_bundle
-from r2v.serve.play_bundle import routed_actor
+from r2v.serve.play_bundle import bundle_gate, bundle_settings, routed_actor
 from r2v.serve.server import Listening, listening
 from r2v.serve.traffic import read_traffic
 from tests.serve.stub import in_thread
@@ -73,10 +74,11 @@ def setting(bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
             yield Setting(place=made, emulator=emulator)
 
 
-def agent(url: str, model: str) -> Config:
+def agent(url: str, model: str, actions: str = "text") -> Config:
     """The desk's own agent, which asks a model at a URL."""
     teacher = {"provider": "openai", "model_name": model, "base_url": url, "usd_in": 1.0, "usd_out": 4.0}
     more = {"api_key_env": "CLIENT_API_KEY", "preflight": False, "mode": "concurrent", "max_tokens": 64}
+    more |= {"actions": actions, "model.tools": "everywhere"}
     return load(str(MICRO), [f"teacher.{key}={value}" for key, value in (teacher | more).items()])
 
 
@@ -96,11 +98,13 @@ def played(config: Config, condition: str, folder: Path, bundle: Bundle | None =
     return sorted(play_many(waves, world, specs, actor), key=lambda episode: episode.episode_id)
 
 
-@pytest.mark.parametrize("condition", ["noisy", "shift"])
-def test_it_acts_as_the_evaluation_did(condition: str, setting: Setting, micro_run: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("condition,actions", [("noisy", "text"), ("shift", "text"), ("noisy", "tools")])
+def test_it_acts_as_the_evaluation_did(
+    condition: str, actions: str, setting: Setting, micro_run: Path, tmp_path: Path
+) -> None:
     evaluated = read_episodes(episodes_path(micro_run / "results" / "micro", condition, "r2v"))
     place = setting.place
-    episodes = played(agent(f"{place.url}/v1", "r2v"), condition, tmp_path / "agent")
+    episodes = played(agent(f"{place.url}/v1", "r2v", actions), condition, tmp_path / "agent")
     assert [one.episode_id for one in episodes] == [one.episode_id for one in evaluated]
     rows = [row for row in read_traffic(place.folder) if row["kind"] == "turn"]
     assert not {row["decision"]["reason"] for row in rows} - {"score", "budget"}
@@ -133,6 +137,11 @@ def test_its_tokens_and_dollars_are_the_evaluation_s(setting: Setting, bundle: B
     assert sorted(zip(asked, (row["tokens"]["output"] for row in by_llm), strict=True)) == sorted(
         (bill.tokens_in, bill.tokens_out) for bill in evaluated
     )
+    gate = bundle_gate(bundle, bundle_settings(bundle), None, None, "")
+    for decision in (row["decision"] for row in rows):
+        score = recorded_score(gate.score(decision["features"], 0, "", 0))
+        acts = "llm" if decision["reason"] == "score" and escalates(score, decision["threshold"]) else "small"
+        assert (score, acts) == (decision["score"], decision["source"]), "the log alone says who had to act"
     small = sum(row["decision"]["small"]["cost"] + row["decision"]["small"]["router"] for row in rows)
     large = sum(row["usd"] for row in by_llm)
     assert small > 0 and small + large == pytest.approx(sum(one.total_cost for one in direct), rel=1e-9)
