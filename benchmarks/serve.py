@@ -173,9 +173,42 @@ def _litellm(folder: Path, port: int, behind: int) -> Sequence[str]:
     ]
 
 
+_ROUTES = """schema_version = 1
+[llm_clients.upstream]
+format = "openai_chat"
+base_url = "http://127.0.0.1:{behind}/v1"
+api_key_env = "OPENAI_API_KEY"
+[targets.capable]
+id = "gpt-6-luna"
+llm_client = "upstream"
+[targets.efficient]
+id = "gpt-6-luna"
+llm_client = "upstream"
+[routes.switchyard]
+id = "switchyard"
+type = "stage_router"
+capable_target = "capable"
+efficient_target = "efficient"
+picker = "efficient_first"
+confidence_threshold = 0.5
+"""
+"""The configuration of Switchyard's README, both models at the upstream."""
+
+
+def _switchyard(folder: Path, port: int, behind: int) -> Sequence[str]:
+    (folder / "routes.toml").write_text(_ROUTES.format(behind=behind))
+    serve = (
+        f"from switchyard_rust.server import Server; import time; s = Server('routes.toml', {port}); time.sleep(1e6)"
+    )
+    return [str((HOME / "switchyard" / "bin" / "python").absolute()), "-c", serve]
+
+
 PEERS = {
     "r2v": Peer(
         package="", model="gpt-6-luna", start=_r2v, env={"R2V_SERVE_KEY": KEY, "OPENAI_API_KEY": "sk-upstream"}
+    ),
+    "Switchyard": Peer(
+        package="nemo-switchyard", model="switchyard", start=_switchyard, env={"OPENAI_API_KEY": "sk-upstream"}
     ),
     "LiteLLM": Peer(
         package="litellm[proxy]",

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from r2v.wire.message import mapping
 from r2v.wire.sse import end_of_event, end_of_events, read_events
-from r2v.wire.stream_facts import INFORMATIVE, StreamFacts, WireName, read_event, read_whole
+from r2v.wire.stream_facts import StreamFacts, WireName, informative, read_event, read_whole
 
 _LONGEST_READ = 16 << 20
 """Bytes of a reply that are kept for its record and for a usage in its body, and of an event that are read."""
@@ -77,11 +77,11 @@ class PassingReply:
         at = 0
         if not self._seen_first and events:
             at = self._read_event(events, 0, end_of_event(events, 0), passed)
-        for match in INFORMATIVE[self._wire].finditer(events):
-            if match.start() >= at:
-                start = end_of_events(events, at, match.start())
+        for place in informative(self._wire, events):
+            if place >= at:
+                start = end_of_events(events, at, place)
                 passed.append(events[at:start])
-                at = self._read_event(events, start, end_of_event(events, match.start()), passed)
+                at = self._read_event(events, start, end_of_event(events, place), passed)
         return b"".join([*passed, events[at:]])
 
     def _read_event(self, events: bytes, start: int, end: int, passed: list[bytes]) -> int:

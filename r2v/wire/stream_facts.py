@@ -105,9 +105,35 @@ def _usage(facts: StreamFacts, usage: object) -> None:
 
 _READERS = {"chat": _chat, "responses": _responses, "messages": _messages}
 
-INFORMATIVE: dict[WireName, re.Pattern[bytes]] = {
-    "chat": re.compile(rb'"(?:usage|error)"\s*:\s*\{|"error"\s*:\s*"|"finish_reason"\s*:\s*"|\[DONE\]'),
-    "responses": re.compile(rb"response\.(?:created|completed|incomplete|failed)|\"error\"|event: ?error"),
-    "messages": re.compile(rb"message_(?:start|delta|stop)|\"error\"|event: ?error"),
+
+def informative(wire: WireName, events: bytes) -> list[int]:
+    """Return places in all events that carry a fact, in order. Other events, most of a stream, need not be parsed."""
+    found = []
+    for mark, pattern in _INFORMATIVE[wire]:
+        at = events.find(mark)
+        while at >= 0:
+            if pattern.match(events, at):
+                found.append(at)
+            at = events.find(mark, at + len(mark))
+    return sorted(found)
+
+
+_INFORMATIVE: dict[WireName, tuple[tuple[bytes, re.Pattern[bytes]], ...]] = {
+    "chat": (
+        (b'"usage"', re.compile(rb'"usage"\s*:\s*\{')),
+        (b'"error"', re.compile(rb'"error"\s*:\s*[{"]')),
+        (b'"finish_reason"', re.compile(rb'"finish_reason"\s*:\s*"')),
+        (b"[DONE]", re.compile(rb"")),
+    ),
+    "responses": (
+        (b"response.", re.compile(rb"response\.(?:created|completed|incomplete|failed)")),
+        (b'"error"', re.compile(rb"")),
+        (b"event:", re.compile(rb"event: ?error")),
+    ),
+    "messages": (
+        (b"message_", re.compile(rb"message_(?:start|delta|stop)")),
+        (b'"error"', re.compile(rb"")),
+        (b"event:", re.compile(rb"event: ?error")),
+    ),
 }
-"""Pattern found in every event that carries a fact. Other events, most of a stream, are not parsed."""
+"""Literals, which are found fast, and what has to stand there."""
