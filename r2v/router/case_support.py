@@ -172,12 +172,6 @@ class CaseIndex:
         return nearest
 
     @cached_property
-    def _matrix(self) -> Any:
-        from scipy import sparse
-
-        return sparse.csr_matrix((self.values, self.steps, self.ends), shape=(len(self.terms), len(self.task_of)))
-
-    @cached_property
     def _numbers(self) -> dict[str, int]:
         return {term: number for number, term in enumerate(self.terms)}
 
@@ -186,10 +180,11 @@ class CaseIndex:
         return {task: number for number, task in enumerate(self.tasks)}
 
     def _nearest(self, numbers: NDArray[np.int32], weights: NDArray[np.float32], own: int) -> Nearest:
-        from scipy import sparse
-
-        state = sparse.csr_matrix((weights, numbers, np.array([0, len(numbers)])), shape=(1, len(self.terms)))
-        similarities = np.round((state @ self._matrix).toarray()[0] / _TEXTS, 6)
+        sums = np.zeros(len(self.task_of), np.float32)
+        starts, counts = self.ends[numbers], np.diff(self.ends)[numbers]
+        places = np.arange(counts.sum()) + np.repeat(starts - np.cumsum(counts) + counts, counts)
+        np.add.at(sums, self.steps[places], np.repeat(weights, counts) * self.values[places])
+        similarities = np.round(sums / _TEXTS, 6)
         similarities[self.task_of == own] = -1
         count = min(NEIGHBOURS, int((similarities >= 0).sum()))
         candidates = np.flatnonzero(similarities >= np.partition(similarities, -count)[-count])
@@ -197,6 +192,14 @@ class CaseIndex:
         return tuple(
             (self.signatures[self.signature_of[step]], round(float(similarities[step]), 6)) for step in nearest.tolist()
         )
+
+    def _check(self) -> None:
+        """Raises ValueError where the arrays are no sparse matrix of these terms and steps."""
+        sizes = len(self.ends) == len(self.terms) + 1 and len(self.steps) == len(self.values) == self.ends[-1]
+        in_order = self.ends[0] == 0 and bool((np.diff(self.ends) >= 0).all())
+        within = not len(self.steps) or 0 <= self.steps.min() <= self.steps.max() < len(self.task_of)
+        if not (sizes and in_order and within and len(self.signature_of) == len(self.task_of)):
+            raise ValueError("its arrays do not fit each other")
 
     def save(self, folder: Path) -> None:
         """Write the index as plain arrays and JSON, the same bytes from the same steps."""
@@ -215,7 +218,7 @@ class CaseIndex:
                 held: dict[str, Any] = {name: arrays[name] for name in _IN_ARRAYS}
             held |= {name: tuple(names[name]) for name in _IN_NAMES}
             index = cls(**held)
-            index._matrix.check_format()
+            index._check()
         except (OSError, ValueError, TypeError, KeyError, EOFError, BadZipFile) as error:
             raise InputError(f"{folder}: not an index of case support ({error}); make it again") from error
         return index
