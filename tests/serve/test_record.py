@@ -15,7 +15,7 @@ from r2v.config import Config, load
 from r2v.data.interchange.importing import Wanted, import_trajectories
 from r2v.data.registry import DataRegistry
 from r2v.data.store import TrajectoryStore
-from r2v.errors import UsageError
+from r2v.errors import EmptyResult, UsageError
 from r2v.serve.endpoints import PATHS
 from r2v.serve.record import RecordedCommand, record_command, recorded
 from r2v.serve.traffic import TrafficLog, read_traffic
@@ -125,6 +125,14 @@ def test_a_recorded_session_becomes_an_episode(
     assert [step.action.raw_text for step in episode.steps] == ['{"tool":"ls","at":"."}', "There is a.txt."]
     assert episode.extra["imported"]["outcome"] is True and episode.steps[1].observation.raw_text == "a.txt"
     assert not any(step.label for step in episode.steps)
+    assert episode.extra["imported"]["usd"] == pytest.approx([USD, USD])
+
+
+def test_a_run_that_asked_nothing_is_no_trajectory(tmp_path: Path) -> None:
+    with stub(answer) as provider:
+        done = run("sys.exit(0)", provider, tmp_path)
+    with pytest.raises(EmptyResult, match="no trajectory in it"):
+        import_trajectories(Wanted(sources=(str(done.folder),)), DataRegistry(tmp_path / "data"))
 
 
 @pytest.mark.parametrize("end,success,code", [

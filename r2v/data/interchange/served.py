@@ -44,7 +44,7 @@ class ServedSession:
 
 def is_served(path: Path) -> bool:
     """True for the folder of a server."""
-    return (path / TRAFFIC).is_file() and (path / SESSIONS).is_dir()
+    return (path / TRAFFIC).is_file()
 
 
 def served_sessions(folder: Path) -> Iterator[tuple[str, Any]]:
