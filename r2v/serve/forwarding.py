@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
@@ -163,14 +164,8 @@ class Forwarder:
             headers = [(name, "identity" if name == "accept-encoding" else value) for name, value in headers]
         if "thoughts" in turn.changed:
             headers = [(name, value) for name, value in headers if name != "content-encoding"]
-        async with self._upstream.post(self._endpoint.url(PATHS[wire], request.query), headers, sent) as response:
-            loop = asyncio.get_running_loop()
-
-            def drain(watched: asyncio.Future[None]) -> None:
-                if not watched.cancelled():  # the client has left, and the reply has not ended
-                    loop.call_later(self._settings.drain_seconds, response.close)
-
-            watch.add_done_callback(drain)
+        posted = self._upstream.post(self._endpoint.url(PATHS[wire], request.query), headers, sent)
+        async with posted as response, _closed_after(watch, self._settings.drain_seconds, response):
             turn.status, turn.first_byte = response.status, time.monotonic() - turn.began
             streams = response.status == 200 and response.content_type == "text/event-stream"
             reply = PassingReply(wire, streams=streams, withhold_usage=withhold)
@@ -232,6 +227,26 @@ class Forwarder:
             await self._books.lost(entry, turn.trouble)
             return
         await self._books.settle(entry, turn.usd)
+
+
+@asynccontextmanager
+async def _closed_after(
+    watch: asyncio.Future[None], seconds: float, response: aiohttp.ClientResponse
+) -> AsyncIterator[None]:
+    """Close the response so many seconds after its client has left, unless the block has ended before."""
+    loop, timers = asyncio.get_running_loop(), list[asyncio.TimerHandle]()
+
+    def close_later(watched: asyncio.Future[None]) -> None:
+        if not watched.cancelled():
+            timers.append(loop.call_later(seconds, response.close))
+
+    watch.add_done_callback(close_later)
+    try:
+        yield
+    finally:
+        watch.remove_done_callback(close_later)
+        for timer in timers:
+            timer.cancel()  # it would hold the response until then
 
 
 async def _left(receive: Receive) -> None:
