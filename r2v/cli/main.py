@@ -14,6 +14,7 @@ from contextlib import nullcontext
 from r2v import __version__
 from r2v.cli import stages
 from r2v.cli.boundary import guarded, require_text, require_usable_paths
+from r2v.cli.groups import GroupedParser
 from r2v.cli.options import Parser, config_words, imports_nothing
 from r2v.errors import EXIT_CODES, MissingInput
 from r2v.extensions import importing_nothing
@@ -66,6 +67,7 @@ def build_parser() -> argparse.ArgumentParser:
         experiments,
         game,
         gc,
+        groups,
         interchange,
         pilot,
         plan,
@@ -80,6 +82,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
 
     parser, commands = _empty_parser()
+    groups.add_commands(commands, parser)
     results.add_run(commands)
     stages.add_commands(commands)
     project.add_commands(commands)
@@ -103,8 +106,8 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _empty_parser() -> tuple[Parser, argparse._SubParsersAction[Parser]]:
-    parser = Parser(
+def _empty_parser() -> tuple[GroupedParser, argparse._SubParsersAction[Parser]]:
+    parser = GroupedParser(
         prog="r2v",
         description="Distil, verify, route. Start with `make mrp`, or `r2v run --help`.",
         epilog=f"exit codes: {'; '.join(f'{code} {meaning}' for code, meaning in EXIT_CODES.items())}",

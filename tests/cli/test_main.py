@@ -210,16 +210,18 @@ def test_a_closed_pipe_is_no_error(r2v: Shell, tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_help_and_version(tmp_path: Path) -> None:
+def test_help_and_version(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In an interpreter of its own."""
     typed = [sys.executable, "-m", "r2v"]
     done, version = (
         subprocess.run([*typed, word], cwd=tmp_path, env=environment(), capture_output=True, text=True)
         for word in ("--help", "--version")
     )
-    assert done.returncode == 0 and done.stderr == ""
+    assert done.returncode == 0 and done.stderr == "" and "r2v run --help" in done.stdout
+    assert main(["help", "stages"]) == 0
+    told = capsys.readouterr().out
     for stage in COMMANDS:
-        assert f"    {stage.name}" in done.stdout and stage.help in " ".join(done.stdout.split())
+        assert f"  {stage.name}" in told and stage.help in " ".join(told.split())
     assert version.stdout == f"r2v {__version__}\n"
 
 

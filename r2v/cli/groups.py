@@ -1,0 +1,89 @@
+"""Groups of commands: `r2v --help` lists those of every day, `r2v help GROUP` the others.
+
+r2v help              the groups
+r2v help cluster      the commands of one
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from r2v.cli.options import Parser
+
+EVERYDAY = (
+    "run", "init", "doctor", "run_all", "status", "logs", "explain", "cost", "pilot", "record", "serve", "import",
+    "export", "report", "help",
+)  # fmt: skip
+GROUPS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "stages": (
+        "the stages of the pipeline, one at a time",
+        (
+            "collect", "perturb", "train_policy", "train_verifier", "generate_candidates", "fit_case_support",
+            "generate_router_features", "train_router", "evaluate", "ablations", "train_hierarchical", "stages",
+        ),
+    ),
+    "cluster": (
+        "Slurm, GPUs and serving engines",
+        ("cluster", "resume", "cancel", "graph", "plan", "engine", "prefetch"),
+    ),
+    "results": (
+        "results, collected runs and what they were made with",
+        ("verify-results", "registry", "config", "providers", "gc"),
+    ),
+    "worlds": ("environments of benchmarks", ("check-env", "swebench", "webarena")),
+    "research": ("experiment sweeps and the AI Secret Game", ("experiments", "game")),
+    "shell": ("the command line itself", ("completion",)),
+}  # fmt: skip
+"""Name -> what it is about, and its commands."""
+
+
+class GroupedParser(Parser):
+    """The parser of `r2v`, whose help lists the commands of every day and names the groups."""
+
+    def format_help(self) -> str:
+        """Return the help text."""
+        with _listing(self, EVERYDAY):
+            return super().format_help()
+
+
+def add_commands(commands: argparse._SubParsersAction[Parser], parser: GroupedParser) -> None:
+    """Add `help`."""
+    about = f"list more commands: {', '.join(GROUPS)}"
+    command = commands.add_parser("help", help=about, description="List the commands of a group, or the groups.")
+    command.add_argument("group", nargs="?", choices=tuple(GROUPS), metavar="GROUP", help="; ".join(GROUPS))
+    command.set_defaults(act=lambda arguments: _act(parser, arguments.group))
+
+
+def _act(parser: GroupedParser, group: str | None) -> int:
+    if group is None:
+        for name, (about, _) in GROUPS.items():
+            print(f"r2v help {name:10} {about}")
+        return 0
+    about, names = GROUPS[group]
+    with _listing(parser, names):
+        formatter = parser._get_formatter()
+        formatter.start_section(about)
+        formatter.add_arguments(_commands(parser)._get_subactions())
+        formatter.end_section()
+        print(formatter.format_help(), end="")
+    return 0
+
+
+def _commands(parser: argparse.ArgumentParser) -> argparse._SubParsersAction[Any]:
+    return next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+
+
+@contextmanager
+def _listing(parser: argparse.ArgumentParser, names: tuple[str, ...]) -> Iterator[None]:
+    """Let the parser's help list these commands alone, in this order."""
+    commands = _commands(parser)
+    every = commands._choices_actions
+    by_name = {action.dest: action for action in every}
+    commands._choices_actions = [by_name[name] for name in names if name in by_name]
+    try:
+        yield
+    finally:
+        commands._choices_actions = every
