@@ -23,6 +23,7 @@ class Logs:
     name = "logs"
     version = "1"
     capabilities = Capabilities(deterministic=False, idempotent_errors=False)
+    more_tasks = "it is of records, which have no world: set router.label=imputed, or name another benchmark"
 
     def tasks(self) -> Sequence[Task]:
         """None: what was imported is not to be played again."""
