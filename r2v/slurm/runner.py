@@ -35,8 +35,6 @@ from r2v.storage.files import write_json
 from r2v.storage.integrity import hashed
 from r2v.storage.record import UNATTENDED, describe
 
-OF = "--of"
-"""The option that names chain, job and attempt, CHAIN/JOB.2, of a command line that stands for itself."""
 _LOOKS = 5
 """Looks at a configuration, a second apart, before it counts as damaged."""
 
@@ -46,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     setup()
     words = list(sys.argv[1:] if argv is None else argv)
     try:
-        if words[:1] == [OF]:
+        if words[:1] == [chains.OF]:
             name, _, job = words[1].rpartition("/")
             job, _, attempt = job.partition(".")
             return run(words[2:], name=name, job=job, attempt=int(attempt or 1))
