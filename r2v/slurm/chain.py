@@ -6,8 +6,7 @@
 
 `chain.json` holds a hash of itself and one of the configuration. It is written before the first sbatch and after each
 one. What a submitter that was killed had no time to write is found in the queue: a job's comment names its chain, its
-stage and the configuration. A chain of an earlier version is read with its old names of failures translated, so chains
-in the queue survive an upgrade.
+stage and the configuration.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from r2v.errors import InputError, UsageError, kind_named, nearest
+from r2v.errors import InputError, UsageError, nearest
 from r2v.storage.artifact_manifest import Damaged
 from r2v.storage.files import write_json
 from r2v.storage.integrity import hashed, read_hashed
@@ -78,7 +77,7 @@ class ChainJob:
     planned: Attempt | None = None
     """An attempt that is to be submitted, or was, and nobody could write its id down yet."""
     recipe: str = ""
-    """What it makes, by settings alone; "" from an earlier version."""
+    """What it makes, by settings alone."""
     owner: str = ""
     """The chain that makes the same, and is waited for (`r2v.slurm.shared_stages`); "" for this one."""
     asked: dict[str, str] = field(default_factory=dict)
@@ -126,7 +125,7 @@ class Chain:
     allow_env: tuple[str, ...] = ()
     """Environment variables that its jobs may send as keys, by name: --allow-env of whoever submitted it."""
     sentinel: dict[str, str] = field(default_factory=dict)
-    """What sentinels ask for; of an earlier version, the header of a script without GPUs."""
+    """What sentinels ask for."""
     jobs: dict[str, ChainJob] = field(default_factory=dict)
     earlier: dict[str, tuple[Attempt, ...]] = field(default_factory=dict)
     """By job: the attempts that were made under other configurations."""
@@ -289,11 +288,8 @@ def _job(value: dict[str, Any]) -> ChainJob:
 
 
 def _attempt(value: dict[str, Any]) -> Attempt:
-    failure = value.get("failure")
-    if failure:
-        failure = AttemptFailure(**{**failure, "kind": kind_named(failure["kind"]) or failure["kind"]})
-    reason = kind_named(value["reason"]) or value["reason"]
-    return Attempt(**{**value, "overrides": tuple(value["overrides"]), "reason": reason, "failure": failure})
+    failure = AttemptFailure(**value["failure"]) if value.get("failure") else None
+    return Attempt(**{**value, "overrides": tuple(value["overrides"]), "failure": failure})
 
 
 def write(root: Path, chain: Chain) -> None:

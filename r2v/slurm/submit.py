@@ -29,7 +29,6 @@ from r2v.slurm.chain import ASKED_FOR, OF, WHOLE, Attempt, Chain, comment
 from r2v.slurm.client import SlurmRefused
 from r2v.slurm.headers import Resources
 from r2v.slurm.learned_sizes import learn
-from r2v.slurm.requests import kept_sentinel
 from r2v.slurm.script_text import ENVIRONMENT
 from r2v.slurm.snapshot import code_lines
 from r2v.storage.files import writing
@@ -121,7 +120,7 @@ def stage_directives(
     return {
         **REQUIRED_DIRECTIVES,
         **directives,
-        **({_INVALID: "no"} if _INVALID in kept_sentinel(chain.sentinel) else {}),
+        **({_INVALID: "no"} if _INVALID in chain.sentinel else {}),
         "comment": comment(
             chain.name,
             job,
@@ -173,13 +172,13 @@ def submit_sentinel(root: Path, chain: Chain, ids: Sequence[str]) -> str:
 
 def sentinel_dependency(chain: Chain, ids: Sequence[str]) -> str:
     """What a sentinel waits for: the failure of any of these attempts, or the end of any."""
-    kind = "afternotok" if kept_sentinel(chain.sentinel).get(_INVALID) == "yes" else "afterany"
+    kind = "afternotok" if chain.sentinel.get(_INVALID) == "yes" else "afterany"
     return "?".join(f"{kind}:{id_}" for id_ in ids)
 
 
 def sentinel_args(root: Path, chain: Chain, ids: Sequence[str]) -> list[str]:
     """All that the sentinel of these attempts asks of sbatch."""
-    asked = kept_sentinel(chain.sentinel)
+    asked = dict(chain.sentinel)
     own = asked.pop("comment", "")
     return [
         *Resources(directives=asked).sbatch_args(),
