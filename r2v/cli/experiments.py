@@ -267,7 +267,7 @@ def _cancel(values: argparse.Namespace) -> int:
 
 
 def _diff(values: argparse.Namespace) -> int:
-    from r2v.experiments.differences import difference_lines
+    from r2v.experiments.compare import difference_lines
     from r2v.experiments.records import chosen
 
     print("\n".join(difference_lines(chosen(values.experiment), *values.runs)))
