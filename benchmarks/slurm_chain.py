@@ -31,6 +31,7 @@ from r2v.slurm import chain as chains  # noqa: E402
 from r2v.slurm.chain import Attempt, Chain, ChainJob  # noqa: E402
 from r2v.slurm.configuration import config_sha  # noqa: E402
 from r2v.slurm.reconcile import reconcile  # noqa: E402
+from r2v.slurm.site_profile import SiteProfile  # noqa: E402
 from tests.slurm.cluster import Cluster, lacking  # noqa: E402
 
 STAMP = """import time; began = time.time()
@@ -82,7 +83,8 @@ def ours(cluster: Cluster, folder: Path, stages: int) -> list[float]:
         for at in range(stages)
     }
     text = to_yaml(load(None, []))
-    chain = Chain(name=name, benchmark="desk", condition="noisy", config_sha=config_sha(text), jobs=jobs)
+    asked, sha = SiteProfile().sentinel_directives({}), config_sha(text)
+    chain = Chain(name=name, benchmark="desk", condition="noisy", config_sha=sha, sentinel=asked, jobs=jobs)
     chains.write(folder, chain)
     (chains.folder(folder, name) / "config.yaml").write_text(text)
     os.environ.update({**cluster.env, "PYTHONPATH": f"{folder}:{ROOT}"})

@@ -50,6 +50,7 @@ from r2v.slurm.configuration import config_sha  # noqa: E402
 from r2v.slurm.headers import Resources  # noqa: E402
 from r2v.slurm.reconcile import bring_in_line, by_sentinel, from_job, reconcile, surplus  # noqa: E402
 from r2v.slurm.shared_stages import publish_for_waiters, share  # noqa: E402
+from r2v.slurm.site_profile import SiteProfile  # noqa: E402
 from r2v.slurm.views import status  # noqa: E402
 from r2v.slurm.views.states import SlurmSnapshot  # noqa: E402
 from r2v.storage.artifact import build, look  # noqa: E402
@@ -102,7 +103,8 @@ class ChaosRun:
         if len(self.names) > 1:
             jobs = _beginning_alike(jobs)
         text = f"seed: 0\nprefix: {name}\nhierarchical: {{enabled: true}}\n"
-        chain = Chain(name=name, benchmark="desk", condition="noisy", config_sha=config_sha(text), jobs=jobs)
+        asked, sha = SiteProfile().sentinel_directives({}), config_sha(text)
+        chain = Chain(name=name, benchmark="desk", condition="noisy", config_sha=sha, sentinel=asked, jobs=jobs)
         resources = {job: Resources(directives={"mem": "1G", "time": "60"}) for job in jobs}
         drawn, self.slurm.faults.share = self.slurm.faults.share, 0.0
         chain, _ = share(self.root, chain, list(jobs), resources)

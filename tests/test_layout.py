@@ -256,10 +256,6 @@ KNOWN_CYCLES = [
     {"hrl/training/saving.py", "hrl/training/trainer.py"},
     {"memory/layer_matrices.py", "memory/shapes.py"},
     {"pipeline/inputs.py", "pipeline/jobs.py", "pipeline/plan/case.py", "pipeline/plan/known.py", "pipeline/rows.py"},
-    {
-        *("slurm/exit_record.py", "slurm/helper_array.py", "slurm/reconcile.py", "slurm/runner.py"),
-        *("slurm/sentinels.py", "slurm/stage_process.py", "slurm/submit.py"),
-    },
     {"stages/collect.py", "stages/collection_run.py"},
     {
         *("stages/generate_router_features.py", "stages/impute_router.py", "stages/router_rounds.py"),

@@ -131,10 +131,8 @@ OFFERED = {
     "r2v.envs.worker.boot",
     "r2v.llm.engines.launcher",
     "r2v.llm.engines.require_key",
-    "r2v.slurm.job",
 }
-"""For the interpreter, the shell, an engine's own Python, worlds in a child process, and
-the interfaces that older scripts import."""
+"""For the interpreter, the shell, an engine's own Python, and worlds in a child process."""
 
 
 def dotted(path: Path) -> str:

@@ -188,7 +188,7 @@ def _run(values: argparse.Namespace) -> int:
 
 def _background(values: argparse.Namespace) -> int:
     from r2v.experiments import background
-    from r2v.experiments.cancel import cancel_newest
+    from r2v.experiments.slurm_runs import cancel_newest
 
     if values.list:
         print("\n".join(background.lines()))
@@ -258,8 +258,8 @@ def _compare(values: argparse.Namespace) -> int:
 
 
 def _cancel(values: argparse.Namespace) -> int:
-    from r2v.experiments.cancel import cancel_runs
     from r2v.experiments.records import chosen
+    from r2v.experiments.slurm_runs import cancel_runs
 
     folder = chosen(values.experiment)
     print(f"{folder}: {cancel_runs(folder)} runs cancelled")
@@ -267,7 +267,7 @@ def _cancel(values: argparse.Namespace) -> int:
 
 
 def _diff(values: argparse.Namespace) -> int:
-    from r2v.experiments.differences import difference_lines
+    from r2v.experiments.compare import difference_lines
     from r2v.experiments.records import chosen
 
     print("\n".join(difference_lines(chosen(values.experiment), *values.runs)))

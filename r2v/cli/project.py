@@ -78,7 +78,7 @@ def _doctor(values: argparse.Namespace) -> int:
 
 
 def _cluster(values: argparse.Namespace) -> int:
-    from r2v.slurm import cluster_settings, headers, script_text
+    from r2v.slurm import headers, script_text, write_headers
 
     paths = headers.scripts()
     if not paths:
@@ -88,7 +88,7 @@ def _cluster(values: argparse.Namespace) -> int:
     for flaw in script_text.flaws():
         logger.warning("%s", flaw.line)
     if values.what == "set":
-        changed = cluster_settings.set_words(values.values)
+        changed = write_headers.set_words(values.values)
         logger.info("%d files changed", len(changed))
     print("\n".join(headers.lines(paths)))
     return 0

@@ -1,5 +1,6 @@
 """Launcher: the process of one run, which outlives whoever started it and whose end is never lost.
 
+    words = words_of(spec, run)
     started = start_run(words, run_dir, environment)
     while (end := started.look()) is None: ...
 
@@ -14,17 +15,22 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from r2v.errors import LeaseConflict
-from r2v.experiments.records import OUTPUT, RETURN_CODE
+from r2v.experiments.records import OUTPUT, RETURN_CODE, RunRecord
+from r2v.llm.providers.keys import allowed_words
 from r2v.storage.files import writing
 from r2v.storage.lease import Owner
+
+if TYPE_CHECKING:
+    from r2v.experiments.spec import ExperimentSpec
 
 RUN_DIR = "R2V_RUN_DIR"
 """The environment variable that tells a run its folder."""
@@ -114,6 +120,19 @@ class StartedRun:
     def stop(self, patience: float) -> None:
         """End the run and all that it started: asked first, killed after `patience` seconds."""
         stop_group(self.owner, patience, self.look)
+
+
+def words_of(spec: ExperimentSpec, run: RunRecord, flags: Sequence[str] = ()) -> list[str]:
+    """What is started for a run: the specification's command with {config} and {run_dir} filled in, or R2V's own word
+    for a point; a simulation's flags behind it, as they were typed."""
+    if spec.command:
+        filled = [word.replace("{config}", run.config_path).replace("{run_dir}", run.run_dir) for word in spec.command]
+        return [*filled, *flags]
+    own = [sys.executable, "-m", "r2v", "experiments"]
+    files = ["--config", run.config_path, "--run-dir", run.run_dir]
+    if spec.mode == "simulation":
+        return [*own, "simulate", *files, *flags]
+    return [*own, "point", *files, "--stage", str(spec.stage), *allowed_words()]
 
 
 def start_run(words: Sequence[str], folder: Path, environment: Mapping[str, str]) -> StartedRun:

@@ -5,7 +5,7 @@
 One process writes `experiment.json`, under the experiment's lease. Killed at any moment and started again with `resume`
 it loses no run and makes none twice: what ended meanwhile is read from its folder, what works is waited for, what was
 never begun begins (`r2v.experiments.launcher`). A point that any experiment of the project has completed is taken from
-there. By default one run works at a time.
+there. By default one run works at a time. Which is started next is the grid's order, or early stopping's choice.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 from r2v.constraints import shown
 from r2v.errors import EnvironmentFault, R2VError, UsageError
+from r2v.experiments.asha import AshaSchedule
 from r2v.experiments.asha_rule import levels_of
 from r2v.experiments.expansion import Point, expand, label_of
-from r2v.experiments.launcher import ActiveRun, RunEnd, adopt_run, left_code, start_run
+from r2v.experiments.launcher import ActiveRun, RunEnd, adopt_run, left_code, start_run, words_of
 from r2v.experiments.metrics import headline
 from r2v.experiments.opening import RunOptions, completed_elsewhere, folder_of, opened
 from r2v.experiments.records import (
@@ -31,13 +32,10 @@ from r2v.experiments.records import (
     now,
     write_record,
 )
-from r2v.experiments.schedule import RunSchedule, schedule_of
 from r2v.experiments.slots import FreeMemory, GpuWatch, slots_that_fit
-from r2v.experiments.slurm_looks import SlurmLooks
-from r2v.experiments.slurm_runs import require_accepted, submitted_run, text_of
+from r2v.experiments.slurm_runs import SlurmLooks, require_accepted, submitted_run, text_of
 from r2v.experiments.spec import ExperimentSpec, read_spec
 from r2v.experiments.views import LEASE, summary
-from r2v.experiments.words import words_of
 from r2v.log import WANDB_GROUP, logger
 from r2v.storage.files import write_text
 from r2v.storage.lease import lease
@@ -75,6 +73,41 @@ def run_experiment(spec_path: Path, options: RunOptions, sleep: Callable[[float]
             "--resume runs them again"
         )
     return folder
+
+
+class RunSchedule(Protocol):
+    """What decides on the next run."""
+
+    def next(self, record: ExperimentRecord, untried: Sequence[RunRecord]) -> tuple[RunRecord, str] | None:
+        """The run to start now and its configuration as YAML; None where there is none, now or at all. `untried` are
+        the runs that this process has not started yet."""
+        ...
+
+    def ended(self, record: ExperimentRecord, run: RunRecord) -> None:
+        """A run has completed or failed."""
+        ...
+
+
+def schedule_of(folder: Path, spec: ExperimentSpec, points: Sequence[Point]) -> RunSchedule:
+    """The schedule that a specification asks for."""
+    return GridSchedule(points) if spec.asha is None else AshaSchedule(folder, spec, spec.asha, points)
+
+
+class GridSchedule:
+    """Every point once, in the order of the grid."""
+
+    def __init__(self, points: Sequence[Point]) -> None:
+        self._texts = {point.identity: point.text for point in points}
+
+    def next(self, record: ExperimentRecord, untried: Sequence[RunRecord]) -> tuple[RunRecord, str] | None:
+        """The first run that is pending or has failed."""
+        for run in untried:
+            if run.status in ("pending", "failed") and run.identity in self._texts:
+                return run, self._texts[run.identity]
+        return None
+
+    def ended(self, record: ExperimentRecord, run: RunRecord) -> None:
+        """Nothing follows from it."""
 
 
 class Orchestrator:

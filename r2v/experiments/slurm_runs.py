@@ -18,25 +18,27 @@ import contextlib
 import io
 import os
 import shlex
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from r2v.errors import EnvironmentFault, InputError, R2VError, UsageError
-from r2v.experiments.launcher import RUN_DIR, RunEnd, left_code
-from r2v.experiments.records import OUTPUT, RETURN_CODE, RunRecord
+from r2v.experiments.launcher import RUN_DIR, RunEnd, left_code, words_of
+from r2v.experiments.records import OUTPUT, RETURN_CODE, SPEC_COPY, RunRecord, chosen, read_record, write_record
 from r2v.experiments.resources import job_resources
-from r2v.experiments.slurm_looks import SlurmLooks
-from r2v.experiments.spec import ExperimentSpec
-from r2v.experiments.words import words_of
+from r2v.experiments.spec import ExperimentSpec, read_spec
+from r2v.experiments.views import LEASE
 from r2v.llm.providers.keys import allowed
 from r2v.log import WANDB_GROUP, logger
 from r2v.slurm import client
 from r2v.storage.files import write_text
+from r2v.storage.lease import lease
 from r2v.storage.record import FOLDER
 
 if TYPE_CHECKING:
+    from r2v.slurm.client import Queued
     from r2v.slurm.views.status import ChainStatus
 
 MARK = "r2v-point"
@@ -57,6 +59,46 @@ code=$?
 echo $code > {code}.new && mv {code}.new {code}
 exit $code
 """
+
+
+@dataclass(kw_only=True)
+class SlurmLooks:
+    """What Slurm says of an experiment's runs, asked once for all of them and not more often than `every` seconds."""
+
+    every: float = 10.0
+    chains: set[str] = field(default_factory=set)
+    """The chains that are asked about."""
+    number: int = 0
+    rows: Mapping[str, Queued] = field(default_factory=dict)
+    statuses: Mapping[str, ChainStatus] = field(default_factory=dict)
+    codes: Mapping[str, int] = field(default_factory=dict)
+    """By chain: the exit code that its last failed job wrote of itself."""
+    _at: float = float("-inf")
+
+    def since(self, number: int) -> bool:
+        """Whether there is a look that came after this one; asks, where it is time. Where nobody answers there is
+        none."""
+        if time.monotonic() - self._at >= self.every:
+            self._ask()
+            self._at = time.monotonic()
+        return self.number > number
+
+    def _ask(self) -> None:
+        from r2v.slurm import chain as chains
+        from r2v.slurm.views import status
+
+        known = [name for name in sorted(self.chains) if name in chains.names()]
+        inputs = status.gather_inputs(known)
+        if inputs.slurm.queue is None:
+            logger.warning("%s; asked again", inputs.slurm.queue_down)
+            return
+        self.rows = inputs.slurm.queue
+        self.statuses = {one.name: one for one in status.statuses(inputs)}
+        exits = {name: [one.exit for one in inputs.records[name].values() if one.exit] for name in known}
+        self.codes = {
+            name: next((one["rc"] for one in reversed(found) if one.get("rc")), 1) for name, found in exits.items()
+        }
+        self.number += 1
 
 
 def chain_name(folder: Path, run: str) -> str:
@@ -298,3 +340,28 @@ class JobRun:
         """Cancel the job."""
         rows = client.of_chain(client.queue(), self.experiment.name, Path(), mark=MARK)
         client.cancel([row.id for row in rows if row.comment.endswith(self.name)])
+
+
+def cancel_runs(folder: Path) -> int:
+    """Cancel every run of an experiment that is in the queue, and note it as pending; how many there were. What other
+    chains wait for goes on. Raises LeaseConflict where a process works on the experiment: stop that one first."""
+    with lease(folder / LEASE):
+        record = read_record(folder)
+        submitted = [run for run in record.runs if run.status == "running" and run.chain is not None]
+        if not submitted:
+            return 0
+        spec, looks = read_spec(folder / SPEC_COPY), SlurmLooks()
+        for run in submitted:
+            submitted_run(folder, spec, run, looks).stop(0.0)
+            record = record.with_run(replace(run, status="pending", started_at=None, chain=None))
+            write_record(folder, record)
+    return len(submitted)
+
+
+def cancel_newest(name: str) -> int:
+    """The same of the newest experiment of a name; 0 where there is none."""
+    try:
+        folder = chosen(name)
+    except InputError:
+        return 0
+    return cancel_runs(folder)

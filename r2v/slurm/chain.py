@@ -6,12 +6,12 @@
 
 `chain.json` holds a hash of itself and one of the configuration. It is written before the first sbatch and after each
 one. What a submitter that was killed had no time to write is found in the queue: a job's comment names its chain, its
-stage and the configuration. A chain of an earlier version is read with its old names of failures translated, so chains
-in the queue survive an upgrade.
+stage and the configuration.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -19,11 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from r2v.errors import InputError, UsageError, kind_named, nearest
-from r2v.slurm.job_comment import WHOLE as WHOLE
-from r2v.slurm.job_comment import JobComment as JobComment
-from r2v.slurm.job_comment import comment as comment
-from r2v.slurm.job_comment import parse_comment as parse_comment
+from r2v.errors import InputError, UsageError, nearest
 from r2v.storage.artifact_manifest import Damaged
 from r2v.storage.files import write_json
 from r2v.storage.integrity import hashed, read_hashed
@@ -34,6 +30,10 @@ FORMAT = 1
 _REMEDY = "run the same `r2v run_all` again: running jobs are found in the queue"
 ASKED_FOR = ("first", "rerun", "resume")
 """Reasons of attempts that a person asked for; healing counts from the last of them."""
+OF = "--of"
+"""The option that names chain, job and attempt, CHAIN/JOB.2, of a runner's command line that stands for itself."""
+WHOLE = "all"
+"""In place of a job in a comment: a sentinel that watches all jobs of its chain."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +77,7 @@ class ChainJob:
     planned: Attempt | None = None
     """An attempt that is to be submitted, or was, and nobody could write its id down yet."""
     recipe: str = ""
-    """What it makes, by settings alone; "" from an earlier version."""
+    """What it makes, by settings alone."""
     owner: str = ""
     """The chain that makes the same, and is waited for (`r2v.slurm.shared_stages`); "" for this one."""
     asked: dict[str, str] = field(default_factory=dict)
@@ -125,7 +125,7 @@ class Chain:
     allow_env: tuple[str, ...] = ()
     """Environment variables that its jobs may send as keys, by name: --allow-env of whoever submitted it."""
     sentinel: dict[str, str] = field(default_factory=dict)
-    """What sentinels ask for; of an earlier version, the header of a script without GPUs."""
+    """What sentinels ask for."""
     jobs: dict[str, ChainJob] = field(default_factory=dict)
     earlier: dict[str, tuple[Attempt, ...]] = field(default_factory=dict)
     """By job: the attempts that were made under other configurations."""
@@ -171,6 +171,42 @@ class Chain:
                 reached.add(name)
                 behind.append(name)
         return behind
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobComment:
+    """The comment of a Slurm job, read: which chain and stage it belongs to, and with which configuration. Its number
+    tells an attempt that Slurm submits late, when the next one is planned already, from that next one."""
+
+    name: str
+    job: str
+    sha: str
+    sentinel: bool
+    attempt: int = 1
+    own: str = ""
+    """What the header says before it."""
+
+
+def comment(name: str, job: str, sha: str, *, attempt: int = 1, sentinel: bool = False, own: str = "") -> str:
+    """The comment that marks a Slurm job as ours, in squeue and sacct alike; behind the header's `own`, if it has one.
+
+    >>> comment("desk_noisy", "bc", "0f3c", own="grant 42")
+    'grant 42 r2v:desk_noisy/bc/0f3c'
+    >>> comment("desk_noisy", "bc", "0f3c", attempt=2)
+    'r2v:desk_noisy/bc/0f3c.2'
+    """
+    number = f".{attempt}" if attempt > 1 else ""
+    return f"{own} r2v:{name}/{job}{'~heal' if sentinel else ''}/{sha}{number}".lstrip()
+
+
+def parse_comment(text: str) -> JobComment | None:
+    """A comment made by `comment`, read; None for any other."""
+    match = re.fullmatch(r"(.*\s)?r2v:(\S+)/(\w+)(~heal)?/([0-9a-f]+)(?:\.(\d+))?", text.strip())
+    if match is None:
+        return None
+    own = (match[1] or "").strip()
+    attempt = int(match[6] or 1)
+    return JobComment(name=match[2], job=match[3], sha=match[5], sentinel=bool(match[4]), attempt=attempt, own=own)
 
 
 def now() -> str:
@@ -252,11 +288,8 @@ def _job(value: dict[str, Any]) -> ChainJob:
 
 
 def _attempt(value: dict[str, Any]) -> Attempt:
-    failure = value.get("failure")
-    if failure:
-        failure = AttemptFailure(**{**failure, "kind": kind_named(failure["kind"]) or failure["kind"]})
-    reason = kind_named(value["reason"]) or value["reason"]
-    return Attempt(**{**value, "overrides": tuple(value["overrides"]), "reason": reason, "failure": failure})
+    failure = AttemptFailure(**value["failure"]) if value.get("failure") else None
+    return Attempt(**{**value, "overrides": tuple(value["overrides"]), "failure": failure})
 
 
 def write(root: Path, chain: Chain) -> None:

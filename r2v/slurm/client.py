@@ -20,7 +20,6 @@ from pathlib import Path
 
 from r2v.errors import EnvironmentFault
 from r2v.slurm.command import (
-    NO_SLURM,
     NoAnswer,
     NoSlurm,
     SlurmRefused,
@@ -38,10 +37,8 @@ from r2v.slurm.sacct import ENDED, FIELDS, SacctRow, given, memory, read_account
 
 __all__ = [
     "Accounting",
-    "CHAIN_MARK",
     "ENDED",
     "HELPERS_MARK",
-    "NO_SLURM",
     "NoAnswer",
     "NoSlurm",
     "Partition",
@@ -53,7 +50,6 @@ __all__ = [
     "cancel",
     "job_number",
     "memory",
-    "one_line",
     "partitions",
     "present",
     "qos",

@@ -19,7 +19,6 @@ from r2v.config import Config
 from r2v.pipeline.jobs import job
 from r2v.slurm import headers
 from r2v.slurm.headers import Resources
-from r2v.slurm.site_profile import SiteProfile
 from r2v.slurm.write_headers import require_written
 from r2v.storage.paths import SCRIPTS
 from r2v.storage.weights import needs_gpu
@@ -57,14 +56,6 @@ def sentinel(root: Path) -> dict[str, str]:
     asked = of_job(root, CPU_SCRIPT, "").directives
     kept = (*PLACEMENT, "comment")
     return require_written(root).sentinel_directives({name: asked[name] for name in kept if name in asked})
-
-
-def kept_sentinel(kept: dict[str, str]) -> dict[str, str]:
-    """What the sentinels of a chain ask for, as the chain has kept it; one of an earlier version keeps the header of a
-    script without GPUs."""
-    if "time" in kept and "output" not in kept:
-        return dict(kept)
-    return SiteProfile().sentinel_directives({name: kept[name] for name in (*PLACEMENT, "chdir") if name in kept})
 
 
 def from_environment(values: Mapping[str, str]) -> dict[str, str]:

@@ -30,16 +30,15 @@ from r2v.pipeline.report import report_of
 from r2v.pipeline.run import run_here
 from r2v.slurm import chain as chains
 from r2v.slurm import client, requests
-from r2v.slurm.cancel import cancel as cancel
-from r2v.slurm.chain import Chain, ChainJob, HealingLimits, parse_comment
-from r2v.slurm.chain_budget import require_room
+from r2v.slurm.chain import WHOLE, Chain, ChainJob, HealingLimits, parse_comment
 from r2v.slurm.configuration import config_sha, require_configuration
 from r2v.slurm.estimate import estimate_lines, estimates
 from r2v.slurm.headers import Resources
+from r2v.slurm.healing.gpu_hours import require_room
 from r2v.slurm.learned_sizes import sized
 from r2v.slurm.preview import preview
-from r2v.slurm.reconcile import look_after_waiters
-from r2v.slurm.shared_stages import share, sharing
+from r2v.slurm.reconcile import look_after_waiters, reconcile
+from r2v.slurm.shared_stages import needed_by_others, owners, share, sharing, waiters
 from r2v.slurm.snapshot import pin
 from r2v.slurm.submit_missing import find, require_acceptable, submit_missing, table
 from r2v.storage import artifact as artifacts
@@ -146,6 +145,28 @@ def resume(
         require_cap(new, [step.job for step in steps], root)
         _submit_plan(root, new, chain, steps, "resume", live=live)
     look_after_waiters(root, name)
+    return 0
+
+
+def cancel(*, name: str | None = None, root: Path = Path()) -> int:
+    """End every job of a chain, sentinels and helpers included, so that nothing heals; returns an exit code. What other
+    chains wait for goes on."""
+    name = chains.only(root, name)
+    with sharing(root), chains.lock(root, name, wait=60.0):
+        chain = replace(chains.read(root, name), cancelled=chains.now())
+        chains.write(root, chain)
+        kept = needed_by_others(root, chain)
+        marks = {row.id: parse_comment(row.comment) for row in client.queue(name, root)}
+        ids = [id_ for id_, mark in marks.items() if not (kept and mark and mark.job in kept | {WHOLE})]
+        helpers = client.queue(name, root, mark=client.HELPERS_MARK)
+        client.cancel([*ids, *(row.id for row in helpers if row.comment.rpartition("/")[2] not in kept)])
+    print(f"{name}: {len(ids)} jobs cancelled" + (f" ({' '.join(ids)})" if ids else "; none was in the queue"))
+    if kept:
+        others = ", ".join(other.name for other in waiters(root, name))
+        print(f"{name}: {', '.join(job for job in chain.jobs if job in kept)} go on: {others} waits for what they make")
+    for owner in owners(chain):
+        if chains.read(root, owner).cancelled:
+            reconcile(owner, root=root, wait=10.0)
     return 0
 
 

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
+import signal
 import socket
 import sys
 import time
@@ -22,21 +24,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from r2v.errors import InputError, Interrupted, LeaseConflict, R2VError, UsageError
+from r2v.errors import FailureKind, InputError, Interrupted, LeaseConflict, R2VError, UsageError
 from r2v.llm.providers.keys import allowed_words
 from r2v.log import logger, setup
 from r2v.several_nodes import node_count
 from r2v.slurm import chain as chains
 from r2v.slurm import job_record
 from r2v.slurm.configuration import require_configuration
-from r2v.slurm.job_environment import granted_gpus, granted_memory, restart_count
+from r2v.slurm.job_environment import granted_gpus, granted_memory, oom_kills, restart_count
 from r2v.slurm.stage_process import JobStart, StageProcess, wait_for
 from r2v.storage.files import write_json
 from r2v.storage.integrity import hashed
 from r2v.storage.record import UNATTENDED, describe
 
-OF = "--of"
-"""The option that names chain, job and attempt, CHAIN/JOB.2, of a command line that stands for itself."""
 _LOOKS = 5
 """Looks at a configuration, a second apart, before it counts as damaged."""
 
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     setup()
     words = list(sys.argv[1:] if argv is None else argv)
     try:
-        if words[:1] == [OF]:
+        if words[:1] == [chains.OF]:
             name, _, job = words[1].rpartition("/")
             job, _, attempt = job.partition(".")
             return run(words[2:], name=name, job=job, attempt=int(attempt or 1))
@@ -87,7 +87,8 @@ def run(words: list[str], *, name: str, job: str | None = None, attempt: int = 1
     process = StageProcess(job_start)
     _begin(job_start)
 
-    from r2v.slurm import exit_record  # noqa: F401  # the next job waits for what is loaded behind the stage
+    from r2v.slurm import verify_outputs  # noqa: F401  # the next job waits for what is loaded behind the stage
+    from r2v.slurm.healing import classify  # noqa: F401
     from r2v.slurm.helper_array import helper_array
     from r2v.slurm.teacher_job import teacher_job
 
@@ -136,11 +137,10 @@ def _leave(code: int) -> NoReturn:
 def _end(job_start: JobStart, root: Path, name: str, code: int, error: dict[str, Any] | None) -> int:
     """Record how the stage ended, and do what that asks for; returns the exit code for Slurm."""
     from r2v.slurm import client
-    from r2v.slurm.exit_record import exit_record
     from r2v.slurm.reconcile import from_job
     from r2v.slurm.shared_stages import publish_for_waiters
 
-    exit_ = exit_record(job_start, code, error, root)
+    exit_ = _exit_record(job_start, code, error, root)
     goes_on = exit_["rc"] == Interrupted.exit_code and _worth_going_on(job_start, root, name)
     if job_start.helpers is not None:
         job_start.helpers.end(int(exit_["rc"]), goes_on=goes_on)
@@ -154,6 +154,39 @@ def _end(job_start: JobStart, root: Path, name: str, code: int, error: dict[str,
             publish_for_waiters(root, name, job_start.job)
         from_job(root, name, job_start.id, failed=bool(exit_["rc"]))
     return int(exit_["rc"])
+
+
+def _exit_record(job_start: JobStart, code: int, error: dict[str, Any] | None, root: Path) -> dict[str, Any]:
+    """The content of `exit.json`: how the stage ended, by its exit code, its own error record and the memory
+    it used, and the exit code that Slurm is given."""
+    from r2v.slurm.healing.classify import error_line, failure_kind, near_limit
+    from r2v.slurm.verify_outputs import missing_output
+
+    kind: FailureKind | None = failure_kind(code, error)
+    line = error_line(error) if error else ""
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+    killed = code in (-signal.SIGKILL, 128 + signal.SIGKILL) or "signal 9" in line
+    if code == 0:
+        missing = missing_output(job_start.words, root)
+        kind, line, code = ("bug", f"ended with 0, and yet {missing}", 1) if missing else (None, "", 0)
+    elif job_start.stalled:
+        kind, line = "stalled", job_start.stalled
+    elif kind != "cuda_oom" and (oom_kills() > job_start.oom_kills or killed and near_limit(peak, granted_memory())):
+        kind, line = "host_oom", f"killed at its memory limit: {peak >> 20} MB used by its largest process"
+    elif killed:
+        kind, line = "killed", line or "killed by signal 9, nothing says why"
+    elif code < 0:
+        line = line or f"killed by {signal.Signals(-code).name}"
+    rc = Interrupted.exit_code if kind == Interrupted.kind else 128 - code if code < 0 else code
+    return {
+        "rc": rc,
+        "signal": max(0, -code),
+        "kind": kind,
+        "line": line,
+        "at": chains.now(),
+        "restart": job_start.restart,
+        "peak_rss_bytes": peak,
+    }
 
 
 def _take_shared(root: Path, name: str) -> None:

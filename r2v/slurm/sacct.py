@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 ENDED = (
     "COMPLETED",
@@ -53,7 +53,6 @@ class SacctRow:
     """The highest exit code of its steps."""
     elapsed: int = 0
     gpus: int = 0
-    tres: dict[str, str] = field(default_factory=dict)
     requested: int | None = None
     max_rss: int | None = None
     nodes: str = ""
@@ -96,7 +95,6 @@ def _row(values: dict[str, str]) -> SacctRow:
         signal=number,
         derived=_exit(values.get("DerivedExitCode", ""))[0],
         elapsed=int(values.get("ElapsedRaw") or 0),
-        tres=tres,
         gpus=_gpus(tres),
         requested=memory(values.get("ReqMem", "")),
         max_rss=memory(values.get("MaxRSS", "")),

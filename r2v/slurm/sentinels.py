@@ -18,8 +18,6 @@ from r2v.slurm.chain import WHOLE
 from r2v.slurm.client import Queued
 from r2v.slurm.comparison import NEVER, Comparison, pending
 
-__all__ = ["idle_sentinels", "watch", "watched_by"]
-
 
 def watch(now: Comparison) -> bool:
     """Give what is in the queue its sentinel; False where Slurm does not take it."""

@@ -5,6 +5,9 @@ is kept small and free of threads, so that a copy can be made of it; what it nee
 
 Slurm signals every process of a job that it ends itself, with a SIGCONT ahead: that SIGTERM is not passed on again,
 since a second one means "at once".
+
+A watchdog ends a stage whose own pace has stopped; it asks nothing but the stage's events. A job whose artifact
+somebody else is making goes back into the queue under its own id, so that it waits there without a GPU.
 """
 
 from __future__ import annotations
@@ -17,19 +20,20 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from r2v.errors import LeaseConflict, R2VError
+from r2v.errors import EnvironmentFault, LeaseConflict, R2VError
 from r2v.log import logger
 from r2v.signals import stop_signals
 from r2v.slurm import job_record
 from r2v.slurm.job_environment import oom_kills
 from r2v.slurm.site_profile import project_profile
-from r2v.storage.record import FOLDER
+from r2v.storage.record import FOLDER, HELD_BY
 
 if TYPE_CHECKING:
     from r2v.slurm.helper_array import HelperArray
@@ -42,6 +46,14 @@ LOOK_SECONDS = 60.0
 LEASE_WAIT = 180.0
 """Seconds to wait for a lease with a GPU in hand: that of an earlier start of this job, killed on another node, is dead
 after 60."""
+STALL_PATIENCE = 1800.0
+"""Seconds without an event that no stage is ended for."""
+TIMES_LONGEST = 10.0
+"""How many times its longest step so far a step may take."""
+_STEPS = 3
+"""Steps that a stage must have made before it has a pace."""
+PAUSE = 600
+"""Seconds from one look at a lease that is held outside of Slurm to the next."""
 _PR_SET_PDEATHSIG = 1  # of prctl(2): the signal to send to a process when its parent dies
 _AWAITED = {signal.SIGCHLD, signal.SIGUSR2, signal.SIGCONT}
 
@@ -126,8 +138,6 @@ class StageProcess:
 
     def _look(self, folder: Path) -> None:
         """Ask for helpers where they are worth it, and end a stage that hangs: first as its time limit would."""
-        from r2v.slurm.watchdog import stalled
-
         job_start = self.job_start
         if job_start.helpers is not None:
             job_start.helpers.look(folder)
@@ -164,6 +174,61 @@ class StageProcess:
         job_start.warned = True
 
 
+def stalled(events: Sequence[Mapping[str, Any]], restart: int, now: datetime) -> str | None:
+    """Why a stage is taken to hang, in one line; None where it is not. Only the middle of what it counts is watched:
+    before its first steps and after its last it loads and saves for as long as that takes.
+
+    A rank that hangs in a collective, or a disk that answers no more, holds its GPUs to the time limit otherwise. What
+    a stage does takes as long as it takes: the measure is its own longest step so far, and nothing below half an hour
+    counts. Who waits for a provider, and has recorded until when, does not hang."""
+    if not events:
+        return None
+    what, done, total = (events[-1].get(key) for key in ("what", "done", "total"))
+    times, counts = list[datetime](), set[Any]()
+    for event in events:
+        if event.get("what") == what and event.get("restart", 0) == restart and event.get("done") not in counts:
+            counts.add(event.get("done"))
+            times.append(datetime.fromisoformat(str(event["at"])))
+    if len(times) <= _STEPS or not done or done == total:
+        return None
+    longest = max((after - before).total_seconds() for before, after in zip(times, times[1:], strict=False))
+    still = (now - times[-1]).total_seconds()
+    if still < max(STALL_PATIENCE, TIMES_LONGEST * longest):
+        return None
+    return (
+        f"{what} stands at {done} of {total} for {still / 60:.0f} minutes, its longest step took {longest:.0f} s; "
+        "ended by its watchdog"
+    )
+
+
+def put_back(job: str, error: Mapping[str, Any] | None) -> bool:
+    """Put a Slurm job back into the queue because of a lease conflict; False where nobody else is known to hold the
+    lease (this job's own earlier start may, for a minute), or the site puts nothing back: then it waits in place.
+
+    It waits in the queue for the end of the Slurm job that holds the lease, or for a while where a process outside of
+    Slurm does, and then looks again. Chains that make the same thing wait for each other before they start
+    (`r2v.slurm.shared_stages`); this is for whoever is in no chain: a script given to sbatch by hand, a command on a
+    login node."""
+    from r2v.slurm import client  # a look at Slurm, which no stage that starts has to wait for
+
+    holder = (error or {}).get(HELD_BY)
+    if holder is None or holder == job:
+        return False
+    # Slurm ends a job that it has put back; what it is told next it hears before it kills who asks.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCONT, *stop_signals()})
+    logger.info("r2v job %s: %s", job, (error or {}).get("message", ""))
+    logger.info("r2v job %s: back into the queue %s", job, f"behind job {holder}" if holder else f"for {PAUSE} s")
+    if not client.requeue(job):
+        return False
+    try:
+        behind = bool(holder) and client.update(job, dependency=f"afterany:{holder}")
+        if not behind:
+            client.update(job, starttime=f"now+{PAUSE}")
+    except EnvironmentFault as told:
+        logger.warning("r2v job %s: it starts again after Slurm's own pause: %s", job, told)
+    return True
+
+
 def wait_for(process: StageProcess) -> tuple[int, dict[str, Any] | None]:
     """The stage's exit code (negative: the signal that killed it) and its own error record. Where another process
     makes the same artifact the job goes back into the queue, and `put_back` is set; where that cannot be, or is its own
@@ -174,8 +239,6 @@ def wait_for(process: StageProcess) -> tuple[int, dict[str, Any] | None]:
         error = job_record.read_object(job_start.folder / "error.json") if job_start.folder and code else None
         if code != LeaseConflict.exit_code or not job_start.id or job_start.warned or time.monotonic() > deadline:
             return code, error
-        from r2v.slurm.waiting import put_back
-
         if put_back(job_start.id, error):
             job_start.put_back = True
             return code, error

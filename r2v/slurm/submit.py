@@ -1,8 +1,8 @@
-"""Submission: putting jobs of a chain into the queue, so that none is there twice. Only this module and the
-script of a stage know submitit.
+"""Submission: putting jobs of a chain into the queue, so that none is there twice. Only this module knows submitit,
+which writes the script of a stage's job.
 
-Each stage is one Checkpointable callable that Slurm starts directly (no srun: the time limit's warning reaches it
-through `--signal=B:`). Beside them waits one sentinel: a job of one CPU and five minutes that runs when any has failed.
+That script starts our runner directly (no srun: the time limit's warning reaches it through `--signal=B:`). Beside the
+stages waits one sentinel: a job of one CPU and five minutes that runs when any has failed.
 The chain is written after every sbatch; jobs that a killed submitter had no time to write are known by their comment.
 A job that has ended is never named in a dependency: Slurm takes one that it has forgotten for a success.
 What is submitted, and when, is decided by r2v.slurm.reconcile.
@@ -10,29 +10,27 @@ What is submitted, and when, is decided by r2v.slurm.reconcile.
 
 from __future__ import annotations
 
-import logging
 import shlex
 import signal
 import sys
+import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from submitit.helpers import Checkpointable
+from submitit.core.utils import JobPaths
+from submitit.slurm.slurm import SlurmExecutor
 
 from r2v.errors import EnvironmentFault
 from r2v.log import logger
 from r2v.slurm import chain as chains
 from r2v.slurm import client
 from r2v.slurm.bad_nodes import without_bad
-from r2v.slurm.chain import ASKED_FOR, WHOLE, Attempt, Chain, comment
+from r2v.slurm.chain import ASKED_FOR, OF, WHOLE, Attempt, Chain, comment
 from r2v.slurm.client import SlurmRefused
 from r2v.slurm.headers import Resources
 from r2v.slurm.learned_sizes import learn
-from r2v.slurm.requests import kept_sentinel
-from r2v.slurm.runner import OF
 from r2v.slurm.script_text import ENVIRONMENT
 from r2v.slurm.snapshot import code_lines
-from r2v.slurm.stage_script import StageScript, parameter
 from r2v.storage.files import writing
 from r2v.storage.paths import LOGS
 
@@ -42,23 +40,20 @@ _INVALID = "kill-on-invalid-dep"
 _SET_HERE = ("job-name", "output", "comment", "dependency", _INVALID)
 
 
-class StageJob(Checkpointable):
-    """What submitit pickles: the command line of one stage, and its chain and job. Jobs of an earlier version in the
-    queue run their pickle, which names this class and its attributes: they stay as they are."""
+class StageScript(SlurmExecutor):
+    """submitit's executor, of which the script with its header is used, and no pickle, no srun and no sbatch."""
 
-    def __init__(self, words: Sequence[str], name: str, job: str) -> None:
-        self.words, self.name, self.job = list(words), name, job
+    @classmethod
+    def affinity(cls) -> int:
+        """How well it suits this machine; above 0: it does."""
+        return 2
 
-    def __call__(self) -> None:
-        """Run the stage, and end with its own exit code (submitit would make a 1 of it)."""
-        from r2v.log import setup
-        from r2v.slurm.runner import run
-
-        setup()
-        sys.exit(run(self.words, name=self.name, job=self.job))
+    def text(self, command: str) -> str:
+        """The script that runs this command."""
+        return self._make_submission_file_text(command, uuid.uuid4().hex)
 
 
-def words_of(root: Path, chain: Chain, job: str, overrides: Sequence[str]) -> list[str]:
+def _words_of(chain: Chain, job: str, overrides: Sequence[str]) -> list[str]:
     """The `r2v` command line of a job, on the configuration that the chain keeps."""
     config = chains.folder(Path(), chain.name) / "config.yaml"
     return [*chain.jobs[job].command, "--config", str(config), *(["--overrides", *overrides] if overrides else [])]
@@ -92,8 +87,7 @@ def _submit_stage(
 ) -> str:
     requested = Resources(directives=dict(resources))
     directives = stage_directives(root, chain, job, resources, waits)
-    payload = StageJob(words_of(root, chain, job, overrides), chain.name, job)
-    executor = _executor(root, chain, payload, chain.jobs[job].next_number)
+    executor = _executor(root, chain)
     executor.update_parameters(
         job_name=f"{job}_{chain.name}",
         time=requested.time_minutes or None,
@@ -101,13 +95,19 @@ def _submit_stage(
         wckey=None,
         stderr_to_stdout=True,
         setup=[*environment_lines(root), "set -euo pipefail", *code_lines(chain.name)],
-        additional_parameters={parameter(name): value or True for name, value in directives.items()},
+        additional_parameters={_parameter(name): value or True for name, value in directives.items()},
     )
-    executor.arguments = [f"--comment={directives['comment']}"]
-    executor.known = chain.slurm_ids
     _make_logs(root)
-    logging.getLogger("submitit").setLevel(logging.ERROR)
-    return str(executor.submit(payload).job_id)
+    attempt = f"{chain.name}/{job}.{chain.jobs[job].next_number}"
+    words = [sys.executable, "-m", "r2v.slurm.runner", OF, attempt, *_words_of(chain, job, overrides)]
+    # exec: Python takes the batch shell's place, and with it the signals that are sent to that.
+    text = executor.text(f"exec {shlex.join(words)}")
+    id_ = client.sbatch([f"--comment={directives['comment']}"], text, known=chain.slurm_ids)
+    paths = JobPaths(executor.folder, id_)
+    with writing(paths.submission_file):
+        paths.folder.mkdir(parents=True, exist_ok=True)
+        paths.submission_file.write_text(text)
+    return id_
 
 
 def stage_directives(
@@ -120,7 +120,7 @@ def stage_directives(
     return {
         **REQUIRED_DIRECTIVES,
         **directives,
-        **({_INVALID: "no"} if _INVALID in kept_sentinel(chain.sentinel) else {}),
+        **({_INVALID: "no"} if _INVALID in chain.sentinel else {}),
         "comment": comment(
             chain.name,
             job,
@@ -134,17 +134,17 @@ def stage_directives(
     }
 
 
-def _executor(root: Path, chain: Chain, payload: StageJob, attempt: int) -> StageScript:
+def _executor(root: Path, chain: Chain) -> StageScript:
     folder = chains.folder(root, chain.name) / "submitit"
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     client.require()
-    executor = StageScript(folder / "%j")
-    # exec: Python takes the batch shell's place, and with it the signals that are sent to that.
-    executor.command = "exec " + shlex.join(
-        [sys.executable, "-m", "r2v.slurm.runner", OF, f"{payload.name}/{payload.job}.{attempt}", *payload.words]
-    )
-    return executor
+    return StageScript(folder / "%j")
+
+
+def _parameter(name: str) -> str:
+    """A directive as submitit spells the same one of its own, so that ours takes its place."""
+    return name if name == "open-mode" else name.replace("-", "_")
 
 
 def submit_sentinel(root: Path, chain: Chain, ids: Sequence[str]) -> str:
@@ -172,13 +172,13 @@ def submit_sentinel(root: Path, chain: Chain, ids: Sequence[str]) -> str:
 
 def sentinel_dependency(chain: Chain, ids: Sequence[str]) -> str:
     """What a sentinel waits for: the failure of any of these attempts, or the end of any."""
-    kind = "afternotok" if kept_sentinel(chain.sentinel).get(_INVALID) == "yes" else "afterany"
+    kind = "afternotok" if chain.sentinel.get(_INVALID) == "yes" else "afterany"
     return "?".join(f"{kind}:{id_}" for id_ in ids)
 
 
 def sentinel_args(root: Path, chain: Chain, ids: Sequence[str]) -> list[str]:
     """All that the sentinel of these attempts asks of sbatch."""
-    asked = kept_sentinel(chain.sentinel)
+    asked = dict(chain.sentinel)
     own = asked.pop("comment", "")
     return [
         *Resources(directives=asked).sbatch_args(),

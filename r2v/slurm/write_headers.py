@@ -4,6 +4,10 @@
     ## site: #SBATCH --gres=gpu:a100:2          was taken out
     # >>> site nersc 1a2b3c4d                   the lines in env.sh, to the next # <<< site
 
+    set_words(["profile=nersc", "account=m1234"])   # `r2v cluster set`: a profile, then a directive of every header
+    set_words(["train_policy.mem=120G"])            # of one script
+    set_words([])                                   # scripts/slurm/site.yaml again, after an edit
+
 Both doors read the same headers, so `sbatch scripts/slurm/...` and `run_all` ask the same. A header is put back as it
 was before it is written, so that writing twice changes nothing and another profile begins from the shipped one.
 """
@@ -11,10 +15,11 @@ was before it is written, so that writing twice changes nothing and another prof
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
-from r2v.errors import UsageError
-from r2v.slurm import headers
+from r2v.errors import UsageError, nearest
+from r2v.slurm import client, headers
 from r2v.slurm.directives import gpu_count, gpu_kind, minutes
 from r2v.slurm.headers import Resources
 from r2v.slurm.script_text import ENVIRONMENT, read_script, script_lines, write_script
@@ -24,6 +29,20 @@ from r2v.storage.files import write_text
 _ADDED, _REMOVED = "  # site", "## site: "
 _GPUS = ("gres", "gpus", "gpus-per-node", "gpus-per-task")
 _BLOCK = re.compile(r"# >>> site (\S+) (\w+)\r?\n.*?# <<< site\r?\n", re.S)
+
+
+def set_words(words: Sequence[str], root: Path = Path()) -> list[Path]:
+    """Do as KEY=VALUE words say; returns the files that changed. Raises UsageError before any is touched, but for a
+    profile that then meets a directive which cannot be."""
+    pairs = {key: value for key, equals, value in (word.partition("=") for word in words) if equals}
+    if len(pairs) < len(words):
+        raise UsageError(f"cluster set wants KEY=VALUE, each once; keys profile, {', '.join(headers.SETTABLE)}")
+    profile = pairs.pop("profile", None)
+    for key, value in pairs.items():
+        _require_directive(key.rpartition(".")[2], value)
+    changed = write(root) if not words else []
+    changed += choose(profile, root) if profile is not None else []
+    return list(dict.fromkeys([*changed, *headers.rewrite(headers.scripts(root), pairs)]))
 
 
 def choose(name: str, root: Path = Path()) -> list[Path]:
@@ -62,6 +81,14 @@ def require_written(root: Path = Path()) -> SiteProfile:
     if (root / SITE).exists() and path.exists() and written != site.mark:
         raise UsageError(f"{SITE} has changed since it was written into the headers; type r2v cluster set")
     return site
+
+
+def _require_directive(key: str, value: str) -> None:
+    """Raises UsageError for a key that neither R2V nor the sbatch that is here knows."""
+    if key in headers.SETTABLE:
+        return
+    if not client.present() or "unrecognized option" in client.test_only([f"--{key}={value}"]).line:
+        raise UsageError(f"cluster set {key}={value}: {nearest(key, ('profile', *headers.SETTABLE))}")
 
 
 def _own(name: str) -> str:

@@ -17,6 +17,7 @@ from r2v.slurm import chain as chains
 from r2v.slurm import job_record
 from r2v.slurm.chain import Attempt, Chain, ChainJob
 from r2v.slurm.command import through
+from r2v.slurm.site_profile import SiteProfile
 from tests.slurm.fake_in_process import FAKE, FakeInProcess
 
 FAKE_PATH = f"{FAKE}:{Path(sys.executable).parent}"
@@ -84,6 +85,7 @@ class Faked:
             config_sha="abc123",
             commit="0123456789abcdef",
             created_at=ago(3600),
+            sentinel=SiteProfile().sentinel_directives({}),
             jobs=made,
         )
         chains.write(self.root, chain)

@@ -86,23 +86,6 @@ def test_a_chain_that_cannot_be_read_says_so(text: str | None, told: str, tmp_pa
         chains.read(tmp_path, "x")
 
 
-def test_a_chain_with_the_old_names_of_failures_is_read(tmp_path: Path) -> None:
-    at = "2026-01-01T00:00:00+00:00"
-    failure = AttemptFailure(kind="lease_conflict", line="x", action="submitted again as 9", at=at)
-    attempts = (
-        Attempt(id="7", failure=failure),
-        Attempt(id="9", reason="lease_conflict"),
-        Attempt(id="11", reason="resume"),
-    )
-    whole = chain(collect=job(attempts=attempts))
-    chains.write(tmp_path, whole)
-    path = chains.folder(tmp_path, whole.name) / "chain.json"
-    earlier = json.loads(path.read_text().replace("lease_conflict", "held"))
-    del earlier["sha256"]  # which that version did not write
-    path.write_text(json.dumps(earlier))
-    assert chains.read(tmp_path, whole.name) == whole
-
-
 def test_a_comment_says_whose_job_it_is() -> None:
     assert comment("desk_noisy", "bc", "abc1") == "r2v:desk_noisy/bc/abc1"
     assert parse_comment("r2v:desk_noisy/bc/abc1") == JobComment(

@@ -47,7 +47,8 @@ def submitted(root: Path = Path(), resources: Mapping[str, str] = MappingProxyTy
         for name, needs in (("a", ()), ("b", ("a",)), ("c", ("b",)))
     }
     sha = config_sha("seed: 0\n")
-    chains.write(root, Chain(name=NAME, benchmark="desk", condition="noisy", config_sha=sha, jobs=jobs))
+    asked = SiteProfile().sentinel_directives({})
+    chains.write(root, Chain(name=NAME, benchmark="desk", condition="noisy", config_sha=sha, sentinel=asked, jobs=jobs))
     (chains.folder(root, NAME) / "config.yaml").write_text("seed: 0\n")
     reconcile(NAME)
     return chains.read(root, NAME)

@@ -10,7 +10,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import datetime
@@ -349,17 +348,6 @@ def test_an_exit_code_of_0_is_not_believed_without_the_artifact(
     assert missing_output([*words, "--output", "elsewhere"]) is None
     assert missing_output(["collect", "--config", "configs/desk/noisy.yaml"]) is None
     assert "no done run" in str(missing_output(["collect", "--overrides", "env.benchmark=chain"]))
-
-
-def test_a_script_that_was_queued_before_an_upgrade_still_finds_the_runner(folder: Folder) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "r2v.slurm.job", "perturb", "nowhere"],
-        cwd=folder.path,
-        env=folder.environment(),
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 2 and done.stderr.startswith("r2v: no configuration configs/nowhere/noisy.yaml")
 
 
 def test_which_places_a_command_fills() -> None:

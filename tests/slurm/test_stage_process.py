@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from r2v.slurm.site_profile import SITE
+from r2v.slurm.stage_process import STALL_PATIENCE, stalled
 from tests.slurm.test_runner import COMMAND_TIMEOUT, Folder, wait
 from tests.slurm.test_runner import collected as collected
 from tests.slurm.test_runner import folder as folder
@@ -84,3 +86,46 @@ def test_a_live_stage_that_stands_still_is_ended_by_its_watchdog(
     exit_ = folder.told("exit")
     assert exit_["kind"] == "stalled" and process.returncode == exit_["rc"] != 0, said
     assert "ended by its watchdog" in exit_["line"] and (exit_["signal"] == 9) == deaf
+
+
+BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def paced(*steps: tuple[float, int], what: str = "bc", restart: int = 0) -> list[dict[str, Any]]:
+    """Events at these seconds, so many done of 100."""
+    return [
+        {
+            "at": (BEGAN + timedelta(seconds=at)).isoformat(),
+            "what": what,
+            "done": done,
+            "total": 100,
+            "restart": restart,
+        }
+        for at, done in steps
+    ]
+
+
+STEADY = paced((0, 0), (10, 1), (20, 2), (30, 3), (40, 4))
+SLOW = paced((0, 0), (1000, 1), (2000, 2), (3000, 3), (4000, 4))
+
+
+@pytest.mark.parametrize(
+    ("told", "after", "hangs"),
+    [
+        (STEADY, 40 + STALL_PATIENCE - 1, False),
+        (STEADY, 40 + STALL_PATIENCE + 1, True),
+        (SLOW, 4000 + 9000, False),
+        (SLOW, 4000 + 10001, True),
+        ([], 1e6, False),
+        (STEADY[:3], 1e6, False),
+        (paced((0, 0), (10, 50), (20, 75), (30, 90), (40, 100)), 1e6, False),
+        ([*STEADY, *paced((50, 0), what="evaluating")], 1e6, False),
+        ([*STEADY, *paced((50, 4), restart=1)], 1e6, False),
+        (paced((0, 0), (1, 1), (2, 2), (3, 3), *((float(at), 4) for at in range(4, 4000, 10))), 4000.0, True),
+    ],
+)
+def test_a_stage_hangs_where_its_own_pace_has_stopped(told: list[dict[str, Any]], after: float, hangs: bool) -> None:
+    restart = told[-1]["restart"] if told else 0
+    found = stalled(told, restart, BEGAN + timedelta(seconds=after))
+    assert bool(found) == hangs
+    assert not hangs or "its longest step took" in str(found)

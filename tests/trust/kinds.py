@@ -827,9 +827,9 @@ OTHER_FILES = (
     ),
     FileKind(
         name="submission",
-        paths=("outputs/.chains/*/submitit/**", "outputs/.chains/*/*.pkl"),
-        form="pickle",
-        writers=("slurm.submit:_executor", "slurm.stage_script:StageScript._submit_command", "slurm.submit:_make_logs"),
+        paths=("outputs/.chains/*/submitit/**",),
+        form="text",
+        writers=("slurm.submit:_executor", "slurm.submit:_submit_stage", "slurm.submit:_make_logs"),
         damage="refused",
         readers=("run_all",),
     ),

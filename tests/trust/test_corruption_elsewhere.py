@@ -512,7 +512,7 @@ TRIED_ELSEWHERE = {
     "index of a journal": "tests/llm/providers/spending/test_journal_index.py",
     "change of the ledger": "read for being new; tests/llm/providers/spending/test_project.py",
     "merge record": "written, and read by nobody",
-    "submission": "submitit's own, which jobs of an earlier version read",
+    "submission": "the script that sbatch was given, written and read by nobody",
     "code snapshot": "tests/slurm/test_snapshot.py",
     "bundle manifest": "tests/serve/test_bundle.py",
     "bundle content": "tests/serve/test_bundle.py",

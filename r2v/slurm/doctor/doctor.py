@@ -19,14 +19,16 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
-from r2v.errors import EnvironmentFault, LeaseConflict, R2VError, nearest
+from r2v.envs.webarena.addresses import site_names
+from r2v.envs.webarena.check import check_set_up, check_sites
+from r2v.envs.webarena.home import is_installed
+from r2v.errors import EnvironmentFault, LeaseConflict, R2VError, UsageError, nearest
 from r2v.slurm import client, headers, requests
 from r2v.slurm.client import Partition
 from r2v.slurm.directives import gpu_kind, minutes
 from r2v.slurm.doctor.check_results import Finding, bad, ok, warn
 from r2v.slurm.doctor.node import TOKEN, in_a_job
 from r2v.slurm.doctor.propose import proposal
-from r2v.slurm.doctor.worlds import worlds
 from r2v.slurm.headers import Resources
 from r2v.slurm.script_text import flaws, read_script
 from r2v.slurm.site_profile import SITE
@@ -55,6 +57,7 @@ NETWORK = (
 """File systems that several machines can see."""
 FREE_GB = 200
 """Free disk space that one of the large benchmarks may need."""
+_WORLDS_REMEDY = "mend it, and `r2v webarena check` looks again (docs/webarena.md)"
 
 
 def examine(root: Path = Path()) -> Iterator[Finding]:
@@ -236,3 +239,22 @@ def _file_system(path: Path) -> str:
         if (here + "/").startswith(place.rstrip("/") + "/") and len(place) >= len(best[0]):
             best = (place, kind)
     return best[1]
+
+
+def worlds() -> Iterator[Finding]:
+    """Versions and language data of WebArena, and every site of every set that variables name: on the login node and
+    inside a job alike, for a site may answer the one and not the other. Nothing is said where WebArena is neither
+    installed nor named by a variable; where no variable names a site, what lacks is a warning."""
+    sets = site_names()
+    if not sets and not is_installed():
+        return
+    for sound, line in check_set_up():
+        lacks = bad if sets else warn
+        yield ok(f"webarena: {line}") if sound else lacks(f"webarena: {line}", _WORLDS_REMEDY)
+    for name in sets:
+        which = f"webarena {name}" if name else "webarena"
+        try:
+            for sound, line in check_sites(name):
+                yield ok(f"{which}: {line}") if sound else bad(f"{which}: {line}", _WORLDS_REMEDY)
+        except UsageError as error:
+            yield bad(str(error), _WORLDS_REMEDY)

@@ -1,17 +1,22 @@
 """The GPU-hours that a chain has used, for the budget that ends its healing (--max-gpu-hours), and those of all chains,
-for theirs (`max_gpu_hours` of the site profile)."""
+for theirs (`max_gpu_hours` of the site profile).
+
+A submission that could use more than is left of the budget of all chains, by the time limits of what it asks and of
+what is in the queue, is refused; healing ends where it is used up.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from r2v.errors import EnvironmentFault, InputError
+from r2v.errors import EnvironmentFault, InputError, UsageError
 from r2v.slurm import chain as chains
 from r2v.slurm import client, job_record
-from r2v.slurm.chain import Chain
+from r2v.slurm.chain import Attempt, Chain
+from r2v.slurm.headers import Resources
 from r2v.slurm.site_profile import SITE, project_profile
 
 
@@ -60,6 +65,30 @@ def used_by_all(root: Path, without: Collection[str] = ()) -> float:
     return sum(gpu_hours(root, chains.read(root, name), without) for name in chains.names(root))
 
 
+def require_room(root: Path, chain: Chain, wanted: Sequence[str], resources: Mapping[str, Resources]) -> None:
+    """Raises UsageError where the jobs that are to be submitted might use more GPU-hours than all chains may."""
+    cap = budget(root)
+    if cap is None or not wanted:
+        return
+    rows = {row.id for row in client.queue()}
+    known = [chains.read(root, name) for name in chains.names(root)]
+    queued = {
+        (one.name, job): entry.latest
+        for one in known
+        for job, entry in one.jobs.items()
+        if entry.latest is not None and entry.latest.id in rows
+    }
+    asked = sum(_hours(resources[name]) for name in wanted if (chain.name, name) not in queued)
+    waiting = sum(map(_asked, queued.values()))
+    used = used_by_all(root, without={attempt.id for attempt in queued.values()})
+    if used + waiting + asked > cap:
+        raise UsageError(
+            f"{chain.name}: up to {asked:.1f} GPU-hours, beside {used:.1f} used and {waiting:.1f} in the queue; all "
+            f"chains may use {cap:g} (max_gpu_hours in {SITE}); raise it, or shorten --time in the headers. Nothing "
+            "was submitted"
+        )
+
+
 def _recorded_hours(root: Path, name: str, id_: str, *, known: bool) -> float:
     """GPU-hours by the job's own record. Of a job without an end that accounting knows (`known`) none: it may have
     died long ago without a record."""
@@ -69,3 +98,11 @@ def _recorded_hours(root: Path, name: str, id_: str, *, known: bool) -> float:
     begun = datetime.fromisoformat(record.start["at"])
     ended = datetime.fromisoformat(record.exit["at"]) if record.exit else datetime.now(UTC)
     return float(record.start["gpus"]) * max(0.0, (ended - begun).total_seconds()) / 3600
+
+
+def _asked(attempt: Attempt) -> float:
+    return _hours(Resources(directives=attempt.resources))
+
+
+def _hours(resources: Resources) -> float:
+    return resources.gpus * resources.time_minutes / 60

@@ -78,7 +78,7 @@ def _by_kind(
     if failure.kind == "cuda_oom":
         return _smaller_batches(root, chain, job, latest)
     if failure.kind in ("timeout", "interrupted"):
-        return _more_time(root, chain, job, latest, evidence)
+        return _more_time(root, chain, job, latest)
     if failure.kind == "preempted":
         return Resubmit(**{**vars(same), "counted": False})
     if failure.kind in ("node_fail", "machine"):
@@ -138,7 +138,7 @@ def _megabytes(size: int) -> str:
     return f"{count >> 10}G" if count % 1024 == 0 and count else f"{count}M"
 
 
-def _more_time(root: Path, chain: Chain, job: str, latest: Attempt, evidence: Evidence) -> Resubmit:
+def _more_time(root: Path, chain: Chain, job: str, latest: Attempt) -> Resubmit:
     record = job_record.record(root, chain.name, latest.id)
     before = [
         job_record.record(root, chain.name, known.id) for known in chain.jobs[job].attempts if known.id != latest.id
