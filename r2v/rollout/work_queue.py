@@ -144,14 +144,18 @@ def require_measured(played: Iterator[Sequence[Any]]) -> None:
         )
 
 
+Plays = dict[str, tuple[Cell, EpisodeSpec]]
+"""Plays by their keys."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """Some tasks with all that is to be played of them: plays by key."""
+    """Some tasks with all plays of them."""
 
     name: str
-    plays: dict[str, tuple[Cell, EpisodeSpec]]
+    plays: Plays
 
-    def missing(self, cache: EpisodeCache) -> dict[str, tuple[Cell, EpisodeSpec]]:
+    def missing(self, cache: EpisodeCache) -> Plays:
         """Return the plays that are not in the cache."""
         return {key: play for key, play in self.plays.items() if key not in cache}
 
@@ -177,7 +181,7 @@ def blocks_of(cells: Sequence[Cell], size: int) -> list[Block]:
             number, weight = number + 1, 0
         block_of[task] = number
         weight += len(seen)
-    plays: list[dict[str, tuple[Cell, EpisodeSpec]]] = [{} for _ in range(number + 1 if points else 0)]
+    plays: list[Plays] = [{} for _ in range(number + 1 if points else 0)]
     for cell in cells:
         for key, spec in zip(cell.play_keys(), cell.specs, strict=True):
             plays[block_of[spec.task.task_id]].setdefault(key, (cell, spec))
@@ -357,11 +361,11 @@ class BlockPlayer:
         while blocks:
             open_before = sum(len(block.missing(self.cache)) for block in blocks)
             self._played = 0
-            held = self._play_free(blocks, partial(_share, open_before, workers))
-            if len(held) == len(blocks):
+            of_others = self._play_free(blocks, partial(_share, open_before, workers))
+            if len(of_others) == len(blocks):
                 self._sleep(self._pause)
             self.cache.refresh()
-            blocks = [block for block in held if block.missing(self.cache)]
+            blocks = [block for block in of_others if block.missing(self.cache)]
             open_now = sum(len(block.missing(self.cache)) for block in blocks)
             if (others := open_before - open_now - self._played) > 0:
                 self._found(what)
@@ -406,7 +410,7 @@ class BlockPlayer:
         while rest:
             while held.plays >= most:
                 yield partial(held.wait, self._waves)
-            taken: list[tuple[Block, dict[str, tuple[Cell, EpisodeSpec]]]] = []
+            taken: list[tuple[Block, Plays]] = []
             while rest and held.plays < most and len(taken) < _MOST_TAKEN:
                 block = rest.pop()
                 missing = self._take(block, held)
@@ -419,7 +423,7 @@ class BlockPlayer:
             for block, key, (cell, spec) in _cell_by_cell(taken):
                 yield partial(play_and_keep, key, cell, spec, partial(self._keep, held, block))
 
-    def _take(self, block: Block, held: HeldBlocks) -> dict[str, tuple[Cell, EpisodeSpec]] | None:
+    def _take(self, block: Block, held: HeldBlocks) -> Plays | None:
         """Lease a block; return its missing plays, or None where another worker holds it."""
         if self._finished():
             raise StageFinished
@@ -446,7 +450,7 @@ def _share(missing: int, workers: Callable[[], int], played: int) -> float:
 
 
 def _cell_by_cell(
-    taken: Sequence[tuple[Block, dict[str, tuple[Cell, EpisodeSpec]]]],
+    taken: Sequence[tuple[Block, Plays]],
 ) -> Iterator[tuple[Block, str, tuple[Cell, EpisodeSpec]]]:
     """Yield the plays of these blocks in the order in which one block of all their tasks would have them."""
     plays = [(block, key, play) for block, missing in taken for key, play in missing.items()]
