@@ -30,11 +30,10 @@ from r2v.llm.scripted import ScriptedBackend
 from r2v.llm.waves import Waves
 from r2v.randomness import digest
 from r2v.rollout.actors import Actor, GreedyActor, PricedModel, Routed
-from r2v.rollout.blocks import BlockPlayer
-from r2v.rollout.cells import Cell
 from r2v.rollout.episode_cache import EpisodeCache
 from r2v.rollout.gates import FeatureExtractor, ScoreGate
 from r2v.rollout.session import EpisodeSpec, RolloutWorld
+from r2v.rollout.work_queue import BlockPlayer, Cell
 
 PAGE = 34_000
 THRESHOLDS = (1.0, 0.9, 0.7, 0.5, 0.0)

@@ -34,7 +34,7 @@ import transformers  # noqa: F401
 
 from r2v.cli.main import main as r2v_main
 from r2v.llm.local.backend import LocalBackend
-from r2v.rollout.blocks import BlockPlayer
+from r2v.rollout.work_queue import BlockPlayer
 from r2v.storage.artifact_manifest import ARTIFACT_MANIFEST
 from r2v.storage.integrity import content_files
 

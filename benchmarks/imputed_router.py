@@ -32,9 +32,9 @@ from r2v.evaluation.settings import EvaluateSettings
 from r2v.evaluation.statistics import cluster_bootstrap_ci
 from r2v.pipeline.inputs import published
 from r2v.rollout.actors import GreedyActor
-from r2v.rollout.cells import MemoryPlayer, measured
 from r2v.rollout.session import EpisodeSpec, episode_specs, play_many
 from r2v.rollout.teacher_states import agreement_cell
+from r2v.rollout.work_queue import measured
 from r2v.router.labels import FeatureRow, labelled, read_rows
 from r2v.router.models import RouterModel
 from r2v.router.thresholds import match_rate
@@ -48,18 +48,16 @@ FIXED = ("random_router", "entropy_router")
 
 
 def runner_of(config: Config, made: dict[str, Path], folder: Path) -> MethodRunner:
-    """The models of a finished pipeline, and a player that keeps nothing on the disk."""
+    """The models of a finished pipeline; what they play is kept in `folder`."""
     work = Work(folder=folder, fingerprint="", inputs={}, root=folder)
     settings = EvaluateSettings.of(config)
-    runner = MethodRunner.of(
+    return MethodRunner.of(
         settings,
         work,
         policy=made["preference"] / "final",
         verifier=made["verifier"] / "final",
         router=made["router"],
     )
-    runner.player = MemoryPlayer(runner.waves)
-    return runner
 
 
 def with_router(runner: MethodRunner, name: str, model: RouterModel) -> MethodRunner:

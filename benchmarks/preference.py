@@ -50,7 +50,6 @@ from r2v.pipeline.inputs import published
 from r2v.pipeline.jobs import JOBS
 from r2v.pipeline.run import run_here
 from r2v.randomness import seed_of
-from r2v.rollout.cells import MemoryPlayer
 from r2v.storage.artifact import Work
 from r2v.storage.code_identity import git_commit
 
@@ -132,10 +131,9 @@ def played(config: Config, weights: Path, folder: Path, first_task: int) -> str:
     """A digit for each unread task: whether the policy succeeds alone."""
     work = Work(folder=folder, fingerprint="", inputs={}, root=folder)
     runner = MethodRunner.of(EvaluateSettings.of(config), work, policy=weights)
-    player = MemoryPlayer(runner.waves)
     cell = runner.cell(WEAK, fresh_specs(config, runner, "noisy", NUM_TASKS, first_task))
-    player.play([cell])
-    return "".join(str(int(episode.success)) for (episode,) in player.records(cell))
+    runner.player.play([cell])
+    return "".join(str(int(episode.success)) for (episode,) in runner.player.records(cell))
 
 
 def piece(number: int, first_task: int, path: Path) -> None:

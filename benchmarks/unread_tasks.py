@@ -30,7 +30,6 @@ from r2v.evaluation.methods import MethodRunner
 from r2v.evaluation.settings import EvaluateSettings
 from r2v.evaluation.statistics import FloatArray, bootstrap_draws, percentile_interval
 from r2v.pipeline.inputs import published
-from r2v.rollout.cells import MemoryPlayer
 from r2v.rollout.session import EpisodeSpec, episode_specs
 from r2v.router.labels import FeatureRow, LabelKind, labelled, read_rows
 from r2v.router.training import fit
@@ -40,16 +39,15 @@ DRAWS = 2000
 
 
 def runner_of(config: Config, folder: Path) -> MethodRunner:
-    """The models of a finished pipeline, and a player that keeps nothing on the disk."""
+    """The models of a finished pipeline; what they play is kept in `folder`."""
     work = Work(folder=folder, fingerprint="", inputs={}, root=folder)
     made = {job: published(config, job).folder for job in ("preference", "verifier")}
-    runner = MethodRunner.of(
+    return MethodRunner.of(
         EvaluateSettings.of(config),
         work,
         policy=made["preference"] / "final",
         verifier=made["verifier"] / "final",
     )
-    return dataclasses.replace(runner, player=MemoryPlayer(runner.waves))
 
 
 def routers_of(config: Config, runner: MethodRunner, rows: Sequence[FeatureRow]) -> dict[str, tuple[MethodRunner, str]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from r2v.config import CandidatesConfig
@@ -11,13 +12,41 @@ from r2v.llm.waves import Waves
 from r2v.policy.candidates import CandidateState
 from r2v.rollout.actors import GreedyActor, Scorer
 from r2v.rollout.candidate_rollout import CandidateRollout, FoldOf
-from r2v.rollout.cells import CellPlayer, MemoryPlayer, measured
 from r2v.rollout.corruption_rollout import CorruptionRollout
 from r2v.rollout.feature_rollout import FeatureRollout, rows_of
 from r2v.rollout.gates import FeatureExtractor
 from r2v.rollout.session import EpisodeSpec, RolloutWorld
+from r2v.rollout.work_queue import BlockPlayer, Cell, measured, play_and_keep, require_measured
 from r2v.router.labels import FeatureRow
 from r2v.verifier.labels import ExecutedAction
+
+
+class MemoryPlayer:
+    """A player that keeps what it played in memory, for as long as it lives."""
+
+    def __init__(self, waves: Waves) -> None:
+        self._waves = waves
+        self._played: dict[str, Sequence[Any]] = {}
+
+    def play(self, cells: Sequence[Cell], what: str = "") -> None:
+        """Play all of them in one run of the engine."""
+        missing = {
+            key: (cell, spec)
+            for cell in cells
+            for key, spec in zip(cell.play_keys(), cell.specs, strict=True)
+            if key not in self._played
+        }
+        keep = self._played.__setitem__
+        self._waves.run(partial(play_and_keep, key, cell, spec, keep) for key, (cell, spec) in missing.items())
+        for cell in cells:
+            require_measured(self.records(cell))
+
+    def records(self, cell: Cell) -> Iterator[Sequence[Any]]:
+        """What was played."""
+        return (self._played[key] for key in cell.play_keys())
+
+
+Player = BlockPlayer | MemoryPlayer
 
 
 def play_candidates(
@@ -33,7 +62,7 @@ def play_candidates(
     continuation: GreedyActor | None = None,
     what: str = "",
     identity: Mapping[str, Any] | None = None,
-    player: CellPlayer | None = None,
+    player: Player | None = None,
     faults: list[str] | None = None,
 ) -> list[CandidateState]:
     """The states of a candidate roll-out, played on by the small policy unless another is given. Why an episode has
@@ -62,7 +91,7 @@ def roll_out_features(
     *,
     what: str = "",
     identity: Mapping[str, Any] | None = None,
-    player: CellPlayer | None = None,
+    player: Player | None = None,
     faults: list[str] | None = None,
 ) -> list[FeatureRow]:
     """The rows of a feature roll-out. Why an episode has none is added to `faults`."""
@@ -81,7 +110,7 @@ def play_corruptions(
     discount: float,
     what: str = "",
     identity: Mapping[str, Any] | None = None,
-    player: CellPlayer | None = None,
+    player: Player | None = None,
 ) -> tuple[list[Episode], list[ExecutedAction]]:
     """The episodes and the actions of a corruption roll-out."""
     rollout = CorruptionRollout(world=world, teacher=teacher, waves=waves, per_episode=per_episode, discount=discount)

@@ -33,8 +33,6 @@ from r2v.errors import InputError, UsageError
 from r2v.evaluation.method_identity import MethodIdentity
 from r2v.llm.waves import Waves
 from r2v.rollout.actors import Actor, BestOfK, GreedyActor, PricedVerifier, Routed
-from r2v.rollout.blocks import BlockPlayer
-from r2v.rollout.cells import Cell, CellPlayer
 from r2v.rollout.counterfactual import play_oracle
 from r2v.rollout.feature_rollout import FeatureRollout
 from r2v.rollout.gates import FeatureExtractor, ScoreGate
@@ -49,6 +47,7 @@ from r2v.rollout.model_factory import (
 )
 from r2v.rollout.session import EpisodeSpec, RolloutWorld
 from r2v.rollout.sites import SitePool
+from r2v.rollout.work_queue import BlockPlayer, Cell
 from r2v.router.baselines import instruments, score_function
 from r2v.router.case_support import CaseIndex
 from r2v.router.models import RouterModel, load
@@ -73,7 +72,7 @@ class MethodRunner:
     """Models, world and routers, loaded and ready to play any method."""
 
     waves: Waves
-    player: CellPlayer
+    player: BlockPlayer
     """Plays what the project's episode cache does not have yet."""
     identity: MethodIdentity
     world: RolloutWorld

@@ -25,22 +25,23 @@ question, or once for all questions inside `async with waves.open():`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Hashable, Iterable, Sequence
-from concurrent.futures import Executor
-from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
-from r2v.llm.engine_resources import EngineResources
 from r2v.llm.futures import call_in_thread, fail_waiting, finish_in_thread, forward_result
 from r2v.llm.memo import Memo, chat_memo_key
-from r2v.llm.ports import Port, WaveCounts
-from r2v.llm.types import Backend, ChatModel, Remote, Reply, Request
+from r2v.llm.types import Backend, ChatModel, Preparing, Remote, Reply, Request
 
 Q = TypeVar("Q")
 A = TypeVar("A")
 R = TypeVar("R")
+
+_MODEL_THREADS = 32
+"""Most backends that answer at the same time. A thread is started when it is needed."""
 
 
 class Clock(Protocol):
@@ -65,6 +66,133 @@ class _Model:
         return await self.ask(request)
 
 
+@dataclass
+class WaveCounts:
+    """How the engine filled its waves."""
+
+    waves: int = 0
+    requests: int = 0
+    remembered: int = 0
+
+
+@dataclass
+class Port(Generic[Q, A]):
+    """The queue of requests in front of one backend, which answers wave by wave, or is remote and has many waves in
+    flight. A backend that prepares its requests (`Preparing`: a model that reads tokens) has that done in a thread
+    beside, while it answers others."""
+
+    backend: Backend[Q, A] | None
+    remote: Remote[Q, A] | None
+    max_batch: int
+    max_age: float
+    patience: float
+    """How much longer (seconds) a wave waits that is less than a quarter full."""
+    memo: Memo | None
+    memo_key: Callable[[Q], Hashable] | None
+    prepare: Callable[[Q], Q] | None
+    """Makes a request ready for the backend; None where it takes requests as they are."""
+    counts: WaveCounts = field(default_factory=WaveCounts)
+    pending: list[tuple[Q, asyncio.Future[A], float]] = field(default_factory=list)
+    """(request, where its answer goes, when it is due by the clock)"""
+    busy: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        backend: Backend[Q, A] | Remote[Q, A],
+        memo: Memo | None,
+        memo_key: Callable[[Q], Hashable] | None,
+        *,
+        max_age: float,
+        patience: float,
+    ) -> Port[Q, A]:
+        """Return the port of a backend. A remote one has an age of its own, and waits for nobody."""
+        remote = backend if isinstance(backend, Remote) else None
+        return cls(
+            backend=None if isinstance(backend, Remote) else backend,
+            remote=remote,
+            max_batch=backend.max_batch,
+            max_age=max_age if remote is None else remote.max_age,
+            patience=patience if remote is None else 0.0,
+            memo=memo,
+            memo_key=memo_key,
+            prepare=backend.prepare if remote is None and isinstance(backend, Preparing) else None,
+        )
+
+    def is_due(self, now: float) -> bool:
+        """True if the oldest request has waited long enough."""
+        narrow = 4 * len(self.pending) < self.max_batch
+        return now >= self.pending[0][2] + (self.patience if narrow else 0.0)
+
+    def delays(self, now: float) -> set[float]:
+        """Return the seconds until it may be due."""
+        return {self.pending[0][2] - now, self.pending[0][2] + self.patience - now}
+
+    def take(self) -> list[tuple[Q, asyncio.Future[A], float]]:
+        """Remove and return the next wave."""
+        wave, self.pending = self.pending[: self.max_batch], self.pending[self.max_batch :]
+        self.counts.waves += 1
+        self.counts.requests += len(wave)
+        return wave
+
+
+class _EngineResources:
+    """Threads and entered remotes of an engine; `worlds`, `encoder` and `models` exist while it is held.
+
+    They are opened by the first holder and closed after the last: a run of conversations holds them for its length, a
+    single question in an event loop of the user's own until it is answered.
+    """
+
+    def __init__(self, workers: int) -> None:
+        self._workers = workers
+        self._holders = 0
+        self._is_open = False
+
+    @asynccontextmanager
+    async def hold(self, ports: Sequence[Port[Any, Any]]) -> AsyncIterator[None]:
+        """Open what is not open yet, the remotes of these ports included. Raise RuntimeError in a second event loop
+        while another one holds them."""
+        self._bind()
+        self._holders += 1  # before the lock: who closes looks again, and a cancelled wait leaves nothing behind
+        try:
+            async with self._lock:
+                await self._open(ports)
+            yield
+        finally:
+            self._holders -= 1
+            if not self._holders:
+                async with self._lock:
+                    if not self._holders and self._is_open:
+                        await self._close()
+
+    def _bind(self) -> None:
+        loop = asyncio.get_running_loop()
+        if not self._holders and not self._is_open:
+            self._loop, self._lock = loop, asyncio.Lock()
+        elif loop is not self._loop:
+            raise RuntimeError("a wave engine serves one event loop at a time; make a Waves of its own for each loop")
+
+    async def _open(self, ports: Sequence[Port[Any, Any]]) -> None:
+        if not self._is_open:
+            self.worlds = ThreadPoolExecutor(self._workers)
+            self.encoder = ThreadPoolExecutor(1)  # a tokenizer serves no two at once
+            self.models = ThreadPoolExecutor(max(_MODEL_THREADS, len(ports)))
+            self._remotes, self._entered = AsyncExitStack(), set[int]()
+            self._is_open = True
+        for port in ports:
+            if port.remote is not None and id(port) not in self._entered:
+                await self._remotes.enter_async_context(port.remote)
+                self._entered.add(id(port))
+
+    async def _close(self) -> None:
+        try:
+            await self._remotes.aclose()
+        finally:
+            self._is_open = False
+            for threads in (self.models, self.encoder, self.worlds):
+                threads.shutdown()
+
+
 class Waves:
     """Runs conversations and batches their requests. One instance serves any number of `run` calls, one at a
     time, and single questions in a loop of the user's own. `clock` defaults to the running event loop."""
@@ -84,7 +212,7 @@ class Waves:
         self._acting = 0
         self._in_world = 0
         self._failed = False
-        self._resources = EngineResources(workers)
+        self._resources = _EngineResources(workers)
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def model(self, backend: Backend[Request, Reply] | Remote[Request, Reply], memo: Memo | None = None) -> ChatModel:

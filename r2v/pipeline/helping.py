@@ -4,8 +4,8 @@
     r2v evaluate --config configs/mrp.yaml --helpers 4     # the stage, and four of them beside it on this machine
 
 A helper finds the attempt that its configuration and inputs name, takes blocks under leases like the stage itself
-(`r2v.rollout.blocks`), writes nothing but plays into the episode cache, and ends with 0 when nothing is left. Nobody
-waits for it before it has begun; killed or absent, the result is the same.
+(`r2v.rollout.work_queue`), writes nothing but plays into the episode cache, and ends with 0 when nothing is left.
+Nobody waits for it before it has begun; killed or absent, the result is the same.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def help_job(
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
     """Play what is left of the attempt that makes this job's artifact. Raises UsageError as `require_helpable` does."""
-    from r2v.rollout.blocks import StageFinished  # all that plays episodes, which few stages need
+    from r2v.rollout.work_queue import StageFinished  # all that plays episodes, which few stages need
 
     require_helpable(config, row)
     stage, key = row.load(), fingerprint_of(config, row, inputs, hash_weights=True)

@@ -37,8 +37,7 @@ from r2v.pipeline.inputs import (
 )
 from r2v.pipeline.ready import require_cap, require_ready
 from r2v.pipeline.rows import Job
-from r2v.rollout.episode_cache import forget_finished
-from r2v.rollout.settling import settle
+from r2v.rollout.episode_cache import forget_finished, publish_plays
 from r2v.storage import artifact as artifacts
 from r2v.storage.artifact_manifest import Damaged
 from r2v.storage.durations import Duration, cpus_here, device_here, record
@@ -152,7 +151,7 @@ def run_job(
         assert found is not None
         if publish:
             _tell_rest(config, row, root)
-    settle(root, found.folder.name, found.files)
+    publish_plays(root, found.folder.name, found.files)
     seconds = time.process_time() - cpu
     if place and not fresh:
         artifacts.publish(place, found.folder)

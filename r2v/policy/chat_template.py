@@ -8,7 +8,8 @@ conversations of marked texts, and what does not arrive in them is told as the u
 stopped: a prompt must be the same on every day.
 
 Many templates show more before an earlier reply than their generation prompt has: an empty thought, the name of a
-channel. Prompts end in this opening, so that a reply is learned, given and shown later after the same text.
+channel. Prompts end in this opening, so that a reply is learned, given and shown later after the same text. A template
+that writes calls in a form of its own (`ToolForm`) is given actions in that form.
 """
 
 from __future__ import annotations
@@ -16,19 +17,21 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache, partial
 from os.path import commonprefix
 from typing import Any
 
+from r2v.data.action import parse_action
+from r2v.data.episode import Action
 from r2v.errors import UsageError
 from r2v.llm.providers.bodies import CALL_FORMAT, REPLY_FORMAT, system_prompt
 from r2v.log import logger
-from r2v.policy.tool_form import ToolForm
+from r2v.wire.actions import read_actions
 from r2v.wire.chat import template_message
-from r2v.wire.message import Message, ToolSpec
+from r2v.wire.message import Message, Part, TextPart, ToolCall, ToolSpec
 
 TEMPLATE_DATE = datetime(2024, 7, 26)
 """Today, for every template: the date that Llama's own take where they are given no clock."""
@@ -38,6 +41,16 @@ _STEPS = (0, 1, 3)
 """Lengths of the conversations that a template is tried on."""
 _TAG = re.compile(r"([<\[])([\w:]+)([>\]])\s*$")
 """A tag at the end of a prompt, which may open a thought."""
+
+Render = Callable[[Sequence[Message]], str | None]
+"""The text of a conversation, without a generation prompt; None where the template refuses it."""
+
+_ASKED = Message(role="user", content="go")
+_REPLY = "qzreply"
+_TRIED: Mapping[str, Any] = {"a": '"quoted"\nline <b> & \\ é', "b": "3", "c": 3, "d": True, "e": ["x", {"f": None}]}
+"""Arguments that come back as they were, or the template's form is not used."""
+_TRIED_SCHEMA = {"properties": {"b": {"type": "string"}}}
+_REMEMBERED = 1 << 14
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -338,3 +351,74 @@ def _as_json(text: str) -> str:
 def say_once(level: int, line: str) -> None:
     """Log a line, once in a process: encoders are made for every fold and phase."""
     logger.log(level, line)
+
+
+class ToolForm:
+    """An action as a chat template itself writes a call, and back, for these tools.
+
+        form = ToolForm.of(render, tools)          # None: the template writes none that can be read back
+        form.text('{"tool":"get"}')                # '<tool_call>\\n{"name": "get", "arguments": {}}\\n</tool_call>'
+        form.actions(text)                         # ('{"tool":"get"}',)
+
+    R2V stores, replays and compares lines of JSON; a model that was taught its template's calls is prompted, trained
+    and read in those. A template's form is used only where a call stands in the place of a plain reply, and comes back
+    from its text as it was: digits, quotes and line breaks in its texts included.
+    """
+
+    def __init__(self, render: Render, tools: Sequence[ToolSpec], before: str, after: str) -> None:
+        self._render, self._before, self._after = render, before, after
+        self._tools = {tool.name: tool.parameters.get("properties", {}) for tool in tools}
+        self.text = lru_cache(_REMEMBERED)(self._text)
+
+    @classmethod
+    def of(cls, render: Render, tools: Sequence[ToolSpec]) -> ToolForm | None:
+        """The form in which a template writes calls; None where it has none, or loses something of them."""
+        plain = render([_ASKED, Message(role="assistant", content=_REPLY)])
+        if plain is None or plain.count(_REPLY) != 1:
+            return None
+        before, _, after = plain.partition(_REPLY)
+        line = json.dumps({"tool": tools[0].name, **_TRIED})
+        tried = cls(render, [replace(tools[0], parameters=_TRIED_SCHEMA)], before, after)
+        shown = Message(role="assistant", content=tried.text(line))
+        called = _turn([parse_action(line)])
+        # without blanks, for templates trim texts, and not calls
+        as_text, as_call = ("".join((render([_ASKED, said, _ASKED]) or "").split()) for said in (shown, called))
+        return cls(render, tools, before, after) if shown.text != line and as_text == as_call else None
+
+    def actions(self, text: str) -> tuple[str, ...]:
+        """The actions in what a model said, a line each; the text itself where it holds none."""
+        lines = read_actions(Message(role="assistant", content=text), self._tools).lines
+        return tuple(map(self._typed, lines)) or (text,)
+
+    def _typed(self, line: str) -> str:
+        """The line with its texts as texts: a form without quotes does not tell them from numbers."""
+        call = parse_action(line)
+        schema = self._tools[call.action_type]
+        texts = {
+            name: json.dumps(value, ensure_ascii=False)
+            for name, value in call.arguments.items()
+            if not isinstance(value, str) and schema.get(name, {}).get("type") == "string"
+        }
+        return ToolCall(name=call.action_type, arguments=json.dumps(call.arguments | texts)).line if texts else line
+
+    def _text(self, action: str) -> str:
+        """An action in this form; itself where it is no call of these tools, or would not come back as it was."""
+        lines, calls = action.split("\n"), list[Action]()
+        while lines and (call := parse_action(lines[-1])).action_type in self._tools:
+            calls.insert(0, call)
+            lines.pop()
+        rendered = self._render([_ASKED, _turn(calls, "\n".join(lines))]) if calls else None
+        if rendered is None or not (rendered.startswith(self._before) and rendered.endswith(self._after)):
+            return action
+        text = rendered[len(self._before) : len(rendered) - len(self._after)].strip()
+        back = [parse_action(line) for line in self.actions(text)]
+        same = [(one.action_type, one.arguments) for one in back] == [(one.action_type, one.arguments) for one in calls]
+        return text if same else action
+
+
+def _turn(calls: Sequence[Action], words: str = "") -> Message:
+    parts: list[Part] = [TextPart(text=words)] if words else []
+    for number, call in enumerate(calls):
+        arguments = json.dumps(call.arguments, ensure_ascii=False)
+        parts.append(ToolCall(name=call.action_type, arguments=arguments, id=f"call{number:05d}"))
+    return Message(role="assistant", content=tuple(parts))

@@ -17,7 +17,6 @@ from r2v.llm.types import ScoreRequest
 from r2v.llm.waves import Waves
 from r2v.policy.candidates import CandidateAction, CandidateState
 from r2v.rollout.actors import GreedyActor, Scorer
-from r2v.rollout.cells import Cell
 from r2v.rollout.counterfactual import (
     SnapshotRollout,
     StepSnapshot,
@@ -25,8 +24,9 @@ from r2v.rollout.counterfactual import (
     play_counterfactual,
     rollout_with_snapshots,
 )
-from r2v.rollout.play_lines import BrokenPlay
+from r2v.rollout.episode_cache import BrokenPlay
 from r2v.rollout.session import EpisodeSpec, RolloutWorld
+from r2v.rollout.work_queue import Cell
 from r2v.router.features import masked
 from r2v.verifier.labels import detour_value
 

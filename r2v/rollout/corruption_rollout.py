@@ -10,9 +10,9 @@ from r2v.data.episode import Episode
 from r2v.llm.waves import Waves
 from r2v.randomness import generator
 from r2v.rollout.actors import GreedyActor
-from r2v.rollout.cells import Cell
 from r2v.rollout.counterfactual import SnapshotRollout, canaries_seen, play_counterfactual, rollout_with_snapshots
 from r2v.rollout.session import EpisodeSpec, RolloutWorld
+from r2v.rollout.work_queue import Cell
 from r2v.verifier.corruptions import Corruption, corrupt
 from r2v.verifier.labels import ExecutedAction, detour_value
 

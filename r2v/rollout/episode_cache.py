@@ -1,93 +1,118 @@
-"""The episode cache: what was played once is never played again, over attempts, stages and experiments.
+"""The episode cache: plays on disk under their content keys, shared by all attempts, stages and experiments.
 
     cache = EpisodeCache.of(work)
-    cache.add("plays", key, [episode])          # appended with a hash of its own as soon as it ends
-    cache.read(key, (Episode,))                 # what it came to, or None
+    cache.add("plays", key, [episode])          # append a play as soon as it ends
+    cache.read(key, (Episode,))                 # return its records, or None
+    publish_plays(root, name, artifact.files)   # after the artifact is finished
 
-`outputs/.episodes/<job>-<fingerprint>/` holds what an attempt played, a file a block; every attempt reads all of them.
-A play's key (`r2v.rollout.cells`) is the content of all that determines it, so whoever asks for the same play finds it:
-an evaluation with one seed more plays that seed. Once the artifact is finished its own files hold the episodes, and
-`published.json` says where (key -> file, line, hash); only records that no file has are kept, in `kept.jsonl`
-(`r2v.rollout.settling`).
+A play is an episode, or the records that a task's play came to (rows of features, candidates of states). Its key
+(`Cell.play_keys`) is a hash of everything that determines it, so any stage that asks for the same play finds it: an
+evaluation with one more seed plays that seed only. `outputs/.episodes/<job>-<fingerprint>/` holds the plays of one
+attempt, and every attempt reads all of these folders:
 
-Nothing here is trusted: every line is held against its hash when it is read. Damage costs a play and a line in the log.
-A play that a fault of the world ended counts within its attempt and for nobody else.
+- `<block>.jsonl` holds one line for each play, which carries a hash of its own:
+  {"sha256": of what follows, "key": of the play, "fault": false, "records": [["Episode", {...}]]}
+- `published.json` maps the keys of a finished attempt's plays to lines of its artifact's files.
+- `kept.jsonl` holds the plays of a finished attempt that are in no file of the artifact.
+
+Every line is verified against its hash when it is read; a line that is torn, altered or foreign is logged and its play
+is played again. A play that a fault of the world ended counts within its attempt only. A kill loses the plays in
+flight; a power cut also loses the plays of the last 5 seconds.
 """
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import json
+import os
+import re
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, BinaryIO
 
+from r2v.data.episode import to_dict
+from r2v.data.schema import from_dict
 from r2v.errors import InputError, LeaseConflict
 from r2v.log import logger
-from r2v.rollout.play_lines import PlayFile, header_of, line_at, line_hash, lines_from, raw_records, records_of
-from r2v.storage import compression
 from r2v.storage.artifact import Work
 from r2v.storage.artifact_manifest import ARTIFACT_MANIFEST
-from r2v.storage.files import write_lines, writing
-from r2v.storage.integrity import read_hashed, set_aside
+from r2v.storage.compression import LINES, line_at, places_of
+from r2v.storage.files import write_json, write_lines, writing
+from r2v.storage.integrity import hashed, read_hashed, set_aside
 from r2v.storage.lease import lease
 from r2v.storage.paths import ARTIFACTS, EPISODES
 from r2v.storage.removal import PLAYS_MARKER, NotOurs, is_own, make_own, remove_own
 
 PUBLISHED, KEPT = "published.json", "kept.jsonl"
 
+_SYNC_SECONDS = 5.0
+"""Seconds between two syncs of a file of plays."""
+_LINE = re.compile(
+    rb'\{"sha256":"([0-9a-f]{64})",("key":"([0-9a-f]{32})","fault":(true|false),"records":.*)\}\n', re.DOTALL
+)
+
+RecordLines = list[list[Any]]
+"""[kind, file, offset, hash of the line] of each record of a play that is in an artifact's or a run's files."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BrokenPlay:
+    """The only record of a play that a fault of the world ended before anything was measured."""
+
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlayHeader:
+    """What a line says before its records: the play's key, and whether a fault of the world ended the play."""
+
+    key: str
+    fault: bool
+
 
 @dataclass(frozen=True, slots=True)
-class _Line:
-    """A play in a file of play lines."""
+class _CachedPlay:
+    """A play in a file of the cache."""
 
     path: Path
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
-class _Published:
-    """A play whose records are lines of an artifact's files: [kind, file, offset, hash of the line] each."""
-
-    artifact: Path
-    records: list[list[Any]]
-
-
-class PlaysHome(Protocol):
-    """A file that plays are kept in instead of the cache, such as a run's trajectories."""
+class _StoredPlay:
+    """A play in the files of an artifact or a run."""
 
     folder: Path
-
-    def put(self, key: str, records: Sequence[Any]) -> bool:
-        """Keep what a play came to; False where the cache is to keep it."""
-        ...
-
-    def look(self) -> Iterator[tuple[str, list[list[Any]]]]:
-        """Key -> [kind, file, offset, hash of the line] of each record, of what was added since the last look."""
-        ...
+    lines: RecordLines
 
 
 class EpisodeCache:
-    """The plays of a project as one attempt, the folder `own` of `store`, sees and adds to them. Only places of lines
-    stay in memory. `alone`: the plays of other attempts are not looked at. `home`: where else this attempt's lie."""
+    """The plays of a project as one attempt reads and adds to them.
 
-    def __init__(self, store: Path, own: str, *, alone: bool = False, home: PlaysHome | None = None) -> None:
-        self.store, self.folder, self._alone, self._home = store, store / own, alone, home
-        self._places: dict[str, _Line | _Published] | None = None
+    store: the folder of all attempts. own: the name of this attempt's folder in it. alone: whether to ignore the plays
+    of other attempts. Only the places of plays are held in memory.
+    """
+
+    def __init__(self, store: Path, own: str, *, alone: bool = False) -> None:
+        self.store, self.folder, self._alone = store, store / own, alone
+        self._places: dict[str, _CachedPlay | _StoredPlay] | None = None
         self._read_to: dict[Path, int] = {}
         self._files: dict[str, PlayFile] = {}
-        self._told: set[Path] = set()
-        self._settled = False
+        self._warned: set[Path] = set()
+        self._published = False
 
     @classmethod
     def of(cls, work: Work) -> EpisodeCache:
-        """The cache as the attempt of a stage sees it; one that is made anew reads nobody else's plays."""
+        """Return the cache of a stage's attempt. An attempt that is made anew ignores the plays of others."""
         return cls(work.root / EPISODES, work.folder.name, alone=work.anew)
 
     def make_folder(self) -> None:
-        """Make and mark the folder that this attempt's plays lie in. One that an earlier version made is used as it is,
-        and never removed. Raises EnvironmentFault where the disk refuses."""
+        """Make and mark the folder of this attempt's plays. A folder that an earlier version made is used without a
+        mark, and is never removed. Raises EnvironmentFault where the disk refuses."""
         with writing(self.folder), suppress(NotOurs):
             make_own(self.folder, PLAYS_MARKER)
 
@@ -95,62 +120,59 @@ class EpisodeCache:
         return key in self._known()
 
     def count(self) -> int:
-        """How many plays it holds."""
+        """Return the number of plays in the cache."""
         return len(self._known())
 
     def read(self, key: str, kinds: Sequence[type]) -> list[Any] | None:
-        """What the play of this key came to, as records of these kinds; None where nobody has played it, or where what
-        was written is damaged: then it is as good as not played."""
+        """Return the records of a play as dataclasses of these kinds; None where nobody has played it. A damaged play
+        is forgotten, logged once for each file, and counts as not played."""
         place = self._known().get(key)
         if place is None:
             return None
-        source = place.path if isinstance(place, _Line) else place.artifact
+        source = place.path if isinstance(place, _CachedPlay) else place.folder
         try:
             return records_of(_raw(place, key), kinds)
         except FileNotFoundError:
-            logger.debug("  %s: settled meanwhile, or its artifact is gone", source)
+            logger.debug("  %s: published meanwhile, or its artifact is gone", source)
         except (OSError, ValueError) as error:
-            self._tell(source, f"a play of it is played again: {error}")
+            self._warn(source, f"a play of it is played again: {error}")
         except (TypeError, KeyError, AttributeError, RecursionError) as error:
-            self._tell(source, f"a play of another R2V is played again: {error}")
+            self._warn(source, f"a play of another R2V is played again: {error}")
         del self._known()[key]
         return None
 
     def add(self, block: str, key: str, records: Sequence[Any]) -> None:
-        """Write down what a play of a block came to. Raises EnvironmentFault where the disk refuses."""
-        if self._home is not None and self._home.put(key, records):
-            return
+        """Append the records of a play to the file of its block. Raises EnvironmentFault where the disk refuses."""
         file = self._files.setdefault(block, PlayFile(self.folder / f"{block}.jsonl"))
         begin, end = file.append(key, records)
-        self._known()[key] = _Line(file.path, begin)
+        self._known()[key] = _CachedPlay(file.path, begin)
         if self._read_to.get(file.path, 0) == begin:
             self._read_to[file.path] = end
 
     def close(self, block: str | None = None) -> None:
-        """Wait until the disk has everything, or all of one block."""
+        """Sync and close the file of one block, or of all blocks. Raises EnvironmentFault where the disk refuses."""
         for name in [*self._files] if block is None else [block]:
             if name in self._files:
                 self._files.pop(name).close()
 
     def refresh(self) -> None:
-        """Look for what other processes of this attempt have added, or have settled."""
+        """Read what other processes of this attempt have added or published since the last read."""
         if self._places is not None:
             for path in _play_files(self.folder):
                 self._scan(path, shared=False)
-            if not self._settled and (self.folder / PUBLISHED).exists():
-                self._take_published(self.folder)
-            self._take_home()
+            if not self._published and (self.folder / PUBLISHED).exists():
+                self._read_published(self.folder)
 
     def forget(self) -> None:
-        """Take away the files of this attempt's plays, which lie elsewhere now."""
+        """Remove the files of this attempt's plays, which are stored elsewhere by now."""
         self.close()
         if is_own(self.folder, PLAYS_MARKER):
             for path in _play_files(self.folder):
                 path.unlink(missing_ok=True)
 
     def forget_faults(self) -> None:
-        """Take out of this attempt's files what faults of the world ended, so that it is played again. A block that
-        another process holds is left."""
+        """Remove the plays that faults of the world ended from this attempt's files, so that they are played again. The
+        file of a block that another process leases is left as it is."""
         self.close()
         for path in _play_files(self.folder):
             try:
@@ -163,26 +185,29 @@ class EpisodeCache:
         self._places = None
         self._read_to.clear()
 
-    def _known(self) -> dict[str, _Line | _Published]:
-        """Key -> where its play lies, of all that is as it was written."""
+    def _known(self) -> dict[str, _CachedPlay | _StoredPlay]:
+        """Return key -> place of all plays whose lines are whole, read from the disk at the first call."""
         if self._places is None:
             self._places = {}
-            others = () if self._alone else (path for path in _folders(self.store) if path != self.folder)
-            for folder in others:
-                self._take_published(folder)
-                for path in _play_files(folder):
-                    self._scan(path, shared=True)
-            self._take_published(self.folder)
-            before = len(self._places)
-            for path in _play_files(self.folder):
-                self._scan(path, shared=False)
-            if resumed := len(self._places) - before:
-                logger.info("  resuming: %d plays of this attempt are already there", resumed)
-            self._take_home()
+            self._read_all()
         return self._places
 
+    def _read_all(self) -> None:
+        assert self._places is not None
+        for folder in () if self._alone else _folders(self.store):
+            if folder != self.folder:
+                self._read_published(folder)
+                for path in _play_files(folder):
+                    self._scan(path, shared=True)
+        self._read_published(self.folder)
+        before = len(self._places)
+        for path in _play_files(self.folder):
+            self._scan(path, shared=False)
+        if resumed := len(self._places) - before:
+            logger.info("  resuming: %d plays of this attempt are already there", resumed)
+
     def _scan(self, path: Path, *, shared: bool) -> None:
-        """Take the whole lines of a file in, from where the last look ended."""
+        """Read the whole lines of a file of plays from where the last scan ended. shared: leave out faults."""
         assert self._places is not None
         damaged, place = 0, self._read_to.get(path, 0)
         try:
@@ -193,39 +218,38 @@ class EpisodeCache:
                 header = header_of(line)
                 damaged += header is None and bool(line.strip())
                 if header is not None and not (shared and header.fault):
-                    self._places.setdefault(header.key, _Line(path, offset))
+                    self._places.setdefault(header.key, _CachedPlay(path, offset))
         except OSError as error:
-            self._tell(path, f"it cannot be read: {error}")
+            self._warn(path, f"it cannot be read: {error}")
         self._read_to[path] = place
         if damaged:
             logger.warning("  %s: %d lines are damaged; their plays are played again", path, damaged)
 
-    def _take_published(self, folder: Path) -> None:
-        assert self._places is not None
-        self._settled |= folder == self.folder and (folder / PUBLISHED).exists()
-        for key, records in published_in(folder).items():
-            self._places[key] = _Published(folder.parent.with_name(ARTIFACTS.name) / folder.name, records)
+    def _read_published(self, folder: Path) -> None:
+        self._published |= folder == self.folder and (folder / PUBLISHED).exists()
+        self._set_stored(folder.parent.with_name(ARTIFACTS.name) / folder.name, published_in(folder).items())
 
-    def _take_home(self) -> None:
+    def _set_stored(self, folder: Path, plays: Iterable[tuple[str, RecordLines]]) -> None:
+        """Set the places of plays that are in the files of an artifact or a run."""
         assert self._places is not None
-        if self._home is not None:
-            for key, records in self._home.look():
-                self._places[key] = _Published(self._home.folder, records)
+        for key, lines in plays:
+            self._places[key] = _StoredPlay(folder, lines)
 
-    def _tell(self, source: Path, problem: str) -> None:
-        """Name a damaged file, once."""
-        if source not in self._told:
-            self._told.add(source)
+    def _warn(self, source: Path, problem: str) -> None:
+        """Log a damaged file, once."""
+        if source not in self._warned:
+            self._warned.add(source)
             logger.warning("  %s: %s", source, problem)
 
 
 def lease_of(path: Path) -> Path:
-    """The lease of the one who plays a block and appends to its file."""
+    """Return the path of the lease of a block's file. Its holder plays the block and appends to the file."""
     return path.with_suffix(".lease")
 
 
-def published_in(folder: Path) -> dict[str, list[list[Any]]]:
-    """Key -> its records' lines, of the plays that lie in the artifact's files. A damaged list is named and is none."""
+def published_in(folder: Path) -> dict[str, RecordLines]:
+    """Return key -> lines of the plays that `published.json` says are in the artifact's files. A damaged file is logged
+    and counts as empty."""
     try:
         plays = read_hashed(folder / PUBLISHED)["plays"]
         return dict(plays)
@@ -236,18 +260,9 @@ def published_in(folder: Path) -> dict[str, list[list[Any]]]:
         return {}
 
 
-def published_line(artifact: Path, record: Sequence[Any]) -> bytes:
-    """The line of an artifact's file that a record is. Raises OSError, ValueError where it is not what it was."""
-    _, file, offset, content = record
-    line = compression.line_at(artifact / file, offset)
-    if line_hash(line) != content:
-        raise ValueError(f"{file} is not what was published")
-    return line
-
-
 def forget_finished(root: Path, name: str) -> None:
-    """Take away all that a finished attempt has played, because it is to be made anew; an unfinished one goes on. Plays
-    that R2V did not mark as its own are set aside, where the attempt does not find them."""
+    """Remove the plays of a finished attempt that is to be made anew; those of an unfinished one stay. A folder that
+    R2V did not mark as its own is renamed, so that the attempt does not find its plays."""
     folder = root / EPISODES / name
     if (root / ARTIFACTS / name / ARTIFACT_MANIFEST).exists():
         try:
@@ -256,9 +271,13 @@ def forget_finished(root: Path, name: str) -> None:
             logger.warning("  %s; it is set aside as %s", error, set_aside(folder).name)
 
 
-def _raw(place: _Line | _Published, key: str) -> list[list[Any]]:
-    if isinstance(place, _Published):
-        return [[record[0], json.loads(published_line(place.artifact, record))] for record in place.records]
+def _raw(place: _CachedPlay | _StoredPlay, key: str) -> list[list[Any]]:
+    """Return the records of a play as [kind, fields]. Raises OSError, and ValueError where a line is damaged."""
+    if isinstance(place, _StoredPlay):
+        return [
+            [kind, json.loads(_stored_line(place.folder / file, offset, content))]
+            for kind, file, offset, content in place.lines
+        ]
     line = line_at(place.path, place.offset)
     header = header_of(line)
     if header is None or header.key != key:
@@ -266,14 +285,183 @@ def _raw(place: _Line | _Published, key: str) -> list[list[Any]]:
     return raw_records(line)
 
 
+def _stored_line(path: Path, offset: int, content: str) -> bytes:
+    line = line_at(path, offset)
+    if line_hash(line) != content:
+        raise ValueError(f"{path.name} is not what was published")
+    return line
+
+
 def _folders(store: Path) -> list[Path]:
     return sorted(path for path in store.iterdir() if path.is_dir()) if store.is_dir() else []
 
 
 def _play_files(folder: Path) -> Iterable[Path]:
-    """The files of play lines in an attempt's folder. What is in the way of one is set aside."""
+    """Yield the files of plays in an attempt's folder. Anything else of such a name is renamed and logged."""
     for path in sorted(folder.glob("*.jsonl")):
         if path.is_file():
             yield path
         else:
             logger.warning("  %s is not a file: set aside as %s", path, set_aside(path).name)
+
+
+# Lines of plays: each is appended when its play ends, and is whole or counts as nothing.
+
+
+def fault_of(records: Sequence[Any]) -> str | None:
+    """Return why a play measured nothing; None where it measured something."""
+    first = records[0] if records else None
+    fault: str | None = first.reason if isinstance(first, BrokenPlay) else getattr(first, "env_fault", None)
+    return fault
+
+
+def play_line(key: str, records: Sequence[Any]) -> bytes:
+    """Return the line of a play, newline included."""
+    plain = [[type(record).__name__, to_dict(record)] for record in records]
+    body = {"key": key, "fault": fault_of(records) is not None, "records": plain}
+    text = json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False)[1:-1].encode()
+    return b'{"sha256":"%s",%s}\n' % (hashlib.sha256(text).hexdigest().encode(), text)
+
+
+def header_of(line: bytes) -> PlayHeader | None:
+    """Return the header of a line whose hash holds; None for any other line."""
+    match = _LINE.fullmatch(line)
+    if match is None or hashlib.sha256(match[2]).hexdigest().encode() != match[1]:
+        return None
+    return PlayHeader(key=match[3].decode(), fault=match[4] == b"true")
+
+
+def line_hash(line: bytes) -> str:
+    """Return what identifies a line of an artifact's file: 32 hex digits of its SHA-256, newline left out."""
+    return hashlib.sha256(line.rstrip(b"\n")).hexdigest()[:32]
+
+
+def raw_records(line: bytes) -> list[list[Any]]:
+    """Return the records of a line as [kind, fields]. Raises ValueError where its hash does not hold."""
+    if header_of(line) is None:
+        raise ValueError("its hash is not that of its content")
+    records: list[list[Any]] = json.loads(line)["records"]
+    return records
+
+
+def records_of(raw: Sequence[Sequence[Any]], kinds: Sequence[type]) -> list[Any]:
+    """Return plain records as dataclasses of these kinds. Raises ValueError, TypeError, KeyError, AttributeError or
+    RecursionError where another R2V wrote them."""
+    by_name = {kind.__name__: kind for kind in (*kinds, BrokenPlay)}
+    return [from_dict(by_name[name], fields) for name, fields in raw]
+
+
+class PlayFile:
+    """A file of plays, opened for appending when the first play comes. Its one writer holds the lease of the block."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file: BinaryIO | None = None
+        self._synced = 0.0
+
+    def append(self, key: str, records: Sequence[Any]) -> tuple[int, int]:
+        """Append the line of a play; return where it begins and ends, in bytes. Raises EnvironmentFault where the disk
+        refuses."""
+        line = play_line(key, records)
+        with writing(self.path):
+            if self._file is None:
+                self._file = self._opened()
+            place = self._file.tell()
+            if self._file.write(line) < len(line):  # how a disk says that it became full meanwhile
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            if time.monotonic() - self._synced > _SYNC_SECONDS:
+                os.fsync(self._file.fileno())
+                self._synced = time.monotonic()
+        return place, place + len(line)
+
+    def close(self) -> None:
+        """Sync and close the file. Raises EnvironmentFault where the disk refuses."""
+        if self._file is not None:
+            with writing(self.path), self._file as file:
+                os.fsync(file.fileno())
+            self._file = None
+
+    def _opened(self) -> BinaryIO:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        file = self.path.open("ab", buffering=0)
+        size = self.path.stat().st_size
+        if size > 0 and line_at(self.path, size - 1) != b"\n":
+            file.write(b"\n")  # behind what a killed process left of its line
+        return file
+
+
+def lines_from(path: Path, offset: int = 0) -> Iterator[tuple[int, bytes]]:
+    """Yield (offset, line) of each line from an offset on, in bytes; the last line may be torn. Raises OSError."""
+    with path.open("rb") as file:
+        file.seek(offset)
+        for line in file:
+            yield offset, line
+            offset += len(line)
+
+
+# Publishing: the plays of a finished artifact are in its own files, and the cache keeps no second copy of them.
+
+_Places = dict[str, tuple[str, int]]
+"""Hash of a line -> (file of the artifact, offset)."""
+
+
+def publish_plays(root: Path, name: str, files: Iterable[str]) -> None:
+    """Replace the cached plays of a finished attempt by references to the lines of its artifact's files.
+
+    Lines are found by their hashes: a play all of whose records are such lines becomes an entry of `published.json`,
+    any other play a line of `kept.jsonl`. Both are written before the files of plays are removed, so a kill leaves some
+    plays twice and loses none. Plays that another process is publishing are left, and so are those in a folder that R2V
+    did not mark as its own.
+    """
+    folder = root / EPISODES / name
+    blocks = [path for path in sorted(folder.glob("*.jsonl")) if path.is_file() and path.name != KEPT]
+    if not (blocks and is_own(folder, PLAYS_MARKER)):
+        return
+    with suppress(LeaseConflict), lease(root / EPISODES / f"{name}.lease"):
+        places = _places_in(root / ARTIFACTS / name, files)
+        published = {key: lines for key, lines in published_in(folder).items() if _holds(lines, places)}
+        if not write_lines(folder / KEPT, _kept([folder / KEPT, *blocks], places, published)):
+            (folder / KEPT).unlink()
+        write_json(folder / PUBLISHED, hashed({"plays": published}))
+        for path in blocks:
+            path.unlink(missing_ok=True)
+
+
+def _places_in(artifact: Path, files: Iterable[str]) -> _Places:
+    return {
+        line_hash(line): (name, offset)
+        for name in files
+        if name.endswith(LINES)
+        for offset, line in places_of(artifact / name)
+    }
+
+
+def _kept(paths: Iterable[Path], places: _Places, published: dict[str, RecordLines]) -> Iterator[str]:
+    """Yield the lines of the plays that are nowhere else, and add the others to `published`. Faults are left out."""
+    done = set[str]()
+    for path in paths:
+        for _, line in lines_from(path) if path.exists() else ():
+            header = header_of(line)
+            if header is None or header.fault or header.key in done:
+                continue
+            done.add(header.key)
+            if found := _found(raw_records(line), places):
+                published[header.key] = found
+            elif header.key not in published:
+                yield line.decode().rstrip("\n")
+
+
+def _found(records: list[list[Any]], places: _Places) -> RecordLines | None:
+    """Return the lines of a play's records; None where a record is in no file, or there is no record."""
+    found = []
+    for kind, fields in records:
+        text = json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
+        content = line_hash(text.encode())
+        if content not in places:
+            return None
+        found.append([kind, *places[content], content])
+    return found or None
+
+
+def _holds(lines: RecordLines, places: _Places) -> bool:
+    return all(places.get(content) == (file, offset) for _, file, offset, content in lines)

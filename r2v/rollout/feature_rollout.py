@@ -16,10 +16,10 @@ from r2v.data.injections import obeyed_injection
 from r2v.llm.waves import Waves
 from r2v.rollout.actors import Act, Actor, GreedyActor
 from r2v.rollout.bill import StepBill
-from r2v.rollout.cells import Cell
 from r2v.rollout.counterfactual import StepSnapshot, play_counterfactual, rollout_with_snapshots
 from r2v.rollout.gates import FeatureExtractor
 from r2v.rollout.session import EpisodeSpec, RolloutWorld
+from r2v.rollout.work_queue import Cell
 from r2v.router.labels import FeatureRow, disagrees
 
 ROWS_VERSION = 4

@@ -1,4 +1,4 @@
-"""The models of a configuration, loaded and priced: the teacher's side and the small policy's side.
+"""The models of a configuration, loaded, priced and fitted: the teacher's side and the small policy's side.
 
 Heavy libraries are imported when a local model is asked for, not before.
 """
@@ -6,6 +6,7 @@ Heavy libraries are imported when a local model is asked for, not before.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,6 +21,7 @@ from r2v.envs.guard import guarded_expert
 from r2v.errors import UsageError
 from r2v.llm.engines.teacher import served_teacher
 from r2v.llm.memo import Memo, score_memo_key
+from r2v.llm.providers.bodies import system_prompt
 from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
 from r2v.llm.providers.factory import make_provider
 from r2v.llm.providers.membership import JointBudget, Membership
@@ -29,9 +31,10 @@ from r2v.llm.providers.teacher import POLICY_KEYS, TEACHER_KEYS, EndpointKeys, a
 from r2v.llm.scripted import ScriptedBackend
 from r2v.llm.types import Backend, ChatModel, Remote, Reply, Request, ScoreReply, ScoreRequest
 from r2v.llm.waves import Waves
+from r2v.policy.chat_template import say_once
+from r2v.policy.half_elision import ELIDED, HalfElision, without_middle
 from r2v.rollout.actors import SMALL_MODEL, PricedModel, Scorer
 from r2v.rollout.bill import PromptCache
-from r2v.rollout.llm_context import FittedModel, fitted
 from r2v.storage.artifact import JOURNAL, Work
 from r2v.storage.integrity import content_files
 from r2v.storage.paths import REPLIES
@@ -44,10 +47,12 @@ WIDEST = 5000
 WAVE_PATIENCE = 1.0
 """Seconds that a narrow wave waits for worlds of this process, whose steps take no longer than a pass of the model."""
 _REMEMBERED: dict[str, Memo] = {}
-
-
 _JOINT: dict[Path, JointBudget] = {}
 """By the folder of an artifact's journals: teacher, small model and judge of one stage share one budget."""
+BYTES = 3
+"""Bytes of a prompt's texts in one token, about."""
+_AROUND = 8
+"""Tokens that a provider puts around a message, at most."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -353,3 +358,61 @@ def scoring_encoder(
 
     encoder = Encoder.of(tokenizer, policy, inference.max_new_tokens, tools)
     return lambda messages, action: [*encoder(messages), *encoder.action_ids(action)]
+
+
+def estimated(message: Message) -> int:
+    """Return about as many tokens as a message takes."""
+    return -(-len(message.text.encode(errors="surrogatepass")) // BYTES) + _AROUND
+
+
+def fitted(request: Request, context: int) -> Request:
+    """Return the request in a context of so many tokens, its reply included. One whose goal alone is too long is left
+    to the provider to answer, and so is another agent's conversation."""
+    if request.own_rules:
+        return request
+    told = system_prompt((), request.tools)
+    limit = context - request.max_tokens - len(told.encode()) // BYTES - _AROUND
+    elision = HalfElision(request.messages, estimated)
+    if elision.fits(limit):
+        return request
+    cut = elision.cut(limit)
+    form: Sequence[Message] | None = elision.form(cut)
+    if form and elision.newest_size > cut.room:
+        form = _newest_cut(form, cut.room - estimated(Message(role="tool", content=f"\n{ELIDED}\n")))
+    return request if form is None else replace(request, messages=tuple(form))
+
+
+def _newest_cut(form: Sequence[Message], keep: int) -> list[Message] | None:
+    """Return the conversation with so many tokens of its newest observation; None where nothing of it would be left."""
+    text = form[-1].text
+    characters = keep * BYTES * len(text) // max(1, len(text.encode(errors="surrogatepass")))
+    if form[-1].role != "tool" or characters < 2:
+        return None
+    return [*form[:-1], replace(form[-1], content=without_middle(text, characters))]
+
+
+@dataclass(frozen=True)
+class FittedModel:
+    """A chat model whose requests are fitted into its context, in tokens, by the rule of the small policy's prompts.
+
+    A provider refuses a prompt that is too long, and at ten thousand tokens a page that is the thirteenth step. So old
+    observations are left out, half of the context at once (`r2v.policy.half_elision`), and of a page that is too long
+    itself the middle. Its tokenizer is the provider's, so tokens are estimated: BYTES bytes each, fewer than were
+    measured, so that what fits by the estimate is read. What a request shows follows from the conversation, the tools,
+    the context and the length of the reply alone, so it can be computed again from a record.
+    """
+
+    model: ChatModel
+    context: int
+    name: str
+
+    async def reply(self, request: Request) -> Reply:
+        """Answer the request as it fits."""
+        shown = fitted(request, self.context)
+        if shown is not request:
+            say_once(
+                logging.INFO,
+                f"  {self.name}: conversations outgrow its context of {self.context} tokens (teacher.context); old "
+                "observations, or the middle of a page that is too long itself, are left out",
+            )
+        return await self.model.reply(shown)

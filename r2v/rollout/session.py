@@ -42,9 +42,11 @@ from r2v.perturb import PerturbedEnv, perturbation_type, wrap
 from r2v.policy.prompt_encoder import build_messages
 from r2v.rollout.actors import Act, Actor, StepView
 from r2v.rollout.bill import StepBill
-from r2v.rollout.play_lines import REFUSED
 from r2v.rollout.sites import SitePool, placed
 from r2v.wire.message import Message
+
+REFUSED = "no answer: "
+"""How the reason of a play begins that a provider refused for good, in a question asked beside an episode."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -21,9 +21,9 @@ from r2v.envs.base import Task
 from r2v.policy.prompt_encoder import build_messages
 from r2v.randomness import uniform
 from r2v.rollout.actors import GreedyActor, StepView
-from r2v.rollout.cells import Cell
 from r2v.rollout.gates import FeatureExtractor
 from r2v.rollout.session import EpisodeSpec
+from r2v.rollout.work_queue import Cell
 from r2v.router.labels import FeatureRow, differs_from_record
 from r2v.wire.message import ToolSpec
 

@@ -249,12 +249,11 @@ def _play_blocks(
     from r2v.envs.base import load_benchmark
     from r2v.llm.providers.remote import Unanswered
     from r2v.rollout.actors import GreedyActor
-    from r2v.rollout.blocks import block_size
-    from r2v.rollout.cells import Cell
+    from r2v.rollout.episode_log import play_into_log
     from r2v.rollout.model_factory import Purse, engine, priced_teacher
-    from r2v.rollout.run_plays import play_run
     from r2v.rollout.session import RolloutWorld
     from r2v.rollout.sites import SitePool
+    from r2v.rollout.work_queue import Cell, block_size
 
     benchmark = load_benchmark(cfg.env.benchmark, cfg.env.options)
     waves = engine(cfg.rollout, benchmark, cfg.teacher)
@@ -274,7 +273,7 @@ def _play_blocks(
 
     cell = Cell(what="collect", identity={"play": "collect"}, specs=specs, play=attempt, kinds=(Episode,))
     size = len(specs) if cfg.in_one_block else block_size(cfg.rollout)
-    play_run(cell, run.trajectories, work, waves, size, write)
+    play_into_log(cell, run.trajectories, work, waves, size, write)
     return open_still
 
 

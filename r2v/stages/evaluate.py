@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from r2v.data.episode import Episode
     from r2v.evaluation.methods import MethodRunner
     from r2v.evaluation.setup import RouterScores
-    from r2v.rollout.cells import Cell
     from r2v.rollout.session import EpisodeSpec
+    from r2v.rollout.work_queue import Cell
     from r2v.router.thresholds import Choice, Spending
 
 
@@ -247,7 +247,7 @@ def _cells(
 
 def _write_cell(runner: MethodRunner, cell: Cell, path: Path) -> int:
     """Write a cell's episodes in the order of their ids, one at a time in memory; how many were not measured."""
-    from r2v.rollout.cells import tell_faults
+    from r2v.rollout.work_queue import tell_faults
 
     ordered = replace(cell, specs=sorted(cell.specs, key=runner.world.identity_of))
     solved, faults = 0, list[str]()
@@ -296,8 +296,8 @@ def _router_scores(
     """Each router's scores beside the executed gain at the same steps (`_gain_cell`): what ECE, Brier and AUROC are
     computed from. Kept in gains/; no threshold or model is chosen by them."""
     from r2v.evaluation.setup import RouterScores
-    from r2v.rollout.cells import measured
     from r2v.rollout.feature_rollout import rows_of
+    from r2v.rollout.work_queue import measured
     from r2v.router.baselines import score_function
     from r2v.router.labels import read_rows, write_rows
 

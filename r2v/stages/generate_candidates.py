@@ -24,7 +24,7 @@ from r2v.storage.files import write_json
 
 if TYPE_CHECKING:
     from r2v.policy.candidates import CandidateState
-    from r2v.rollout.cells import Cell, CellPlayer
+    from r2v.rollout.work_queue import BlockPlayer, Cell
     from r2v.verifier.ranking import SampledAction
 
 
@@ -67,7 +67,7 @@ class CandidatesSettings:
         return self.candidates.with_teacher or self.candidates.continuation == "teacher"
 
 
-def _cell(cfg: CandidatesSettings, work: Work) -> tuple[CellPlayer, Cell, int]:
+def _cell(cfg: CandidatesSettings, work: Work) -> tuple[BlockPlayer, Cell, int]:
     """Who plays, what, and how many episodes are left out because they may not be branched."""
     from r2v.evaluation.method_identity import content_of
     from r2v.evaluation.methods import MethodRunner
@@ -118,7 +118,7 @@ def run(cfg: CandidatesSettings, work: Work) -> None:
     """Sample, score, execute and pair."""
     from r2v.policy.candidates import write_states
     from r2v.policy.pairs import make_pairs, why_none, write_pairs
-    from r2v.rollout.cells import measured
+    from r2v.rollout.work_queue import measured
     from r2v.verifier.ranking import ranking
 
     player, cell, never_branched = _cell(cfg, work)

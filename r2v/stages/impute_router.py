@@ -49,11 +49,10 @@ def impute_features(cfg: RouterFeaturesSettings, work: Work) -> None:
     from r2v.envs.base import load_benchmark
     from r2v.policy.training_tools import told
     from r2v.rollout.actors import GreedyActor
-    from r2v.rollout.blocks import BlockPlayer
-    from r2v.rollout.cells import measured
     from r2v.rollout.gates import FeatureExtractor
     from r2v.rollout.model_factory import Purse, engine, priced_native_policy, priced_policy
     from r2v.rollout.teacher_states import agreement_cell
+    from r2v.rollout.work_queue import BlockPlayer, measured
     from r2v.router.case_support import CaseIndex
     from r2v.router.labels import write_rows
 

@@ -36,7 +36,7 @@ from r2v.storage.files import replacing, write_json, writing
 from r2v.storage.removal import ATTEMPT_PART, remove_own
 
 if TYPE_CHECKING:
-    from r2v.rollout.cells import Cell, CellPlayer
+    from r2v.rollout.work_queue import BlockPlayer, Cell
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,15 +221,14 @@ def reroll(
 
 def _reroll_cell(
     cfg: PerturbSettings, benchmark: Benchmark, parents: Iterable[tuple[str, int]], seeds: Sequence[int], work: Work
-) -> tuple[CellPlayer, Cell]:
+) -> tuple[BlockPlayer, Cell]:
     """Who plays, and what: every parent under every perturbation seed, in an order of their own, so that all who play
     them cut them into the same blocks."""
     from r2v.rollout.actors import GreedyActor
-    from r2v.rollout.blocks import BlockPlayer
-    from r2v.rollout.cells import Cell
     from r2v.rollout.model_factory import Purse, engine, priced_teacher, teacher_name
     from r2v.rollout.session import EpisodeSpec, RolloutWorld
     from r2v.rollout.sites import SitePool
+    from r2v.rollout.work_queue import BlockPlayer, Cell
 
     waves = engine(cfg.rollout, benchmark, cfg.teacher)
     side = priced_teacher(cfg.teacher, c.CostConfig(llm=cfg.price), benchmark, waves, Purse.of(work))

@@ -17,12 +17,13 @@ from r2v.evaluation.calibration import (
     place_thresholds,
     played_at,
 )
-from r2v.rollout.cells import Cell, MemoryPlayer
 from r2v.rollout.session import EpisodeSpec
+from r2v.rollout.work_queue import Cell
 from r2v.router.choice import FEWEST_TASKS, PlacedScore, ScoreChoice
 from r2v.router.escalation import SCORE_ONLY
 from r2v.router.thresholds import match_rate
 from tests.chains import chain_stage, looks_hard, random_gate, specs
+from tests.rollouts import MemoryPlayer
 
 CHAIN = ChainBenchmark(num_tasks=30, length=4, hard=2)
 GATES = {"random_router": random_gate, "r2v": looks_hard}

@@ -11,11 +11,12 @@ import pytest
 
 from r2v.config import InferenceConfig
 from r2v.envs.chain import ChainBenchmark, right_action
-from r2v.rollout.cells import MemoryPlayer, measured
 from r2v.rollout.feature_rollout import FeatureRollout, rows_of
 from r2v.rollout.gates import FeatureExtractor
 from r2v.rollout.session import EpisodeSpec
+from r2v.rollout.work_queue import measured
 from r2v.router.labels import FeatureRow, check_rows, labelled
+from tests.rollouts import MemoryPlayer
 
 from ..chains import Stage, chain_stage, random_gate, specs
 

@@ -9,11 +9,12 @@ from r2v.config import InferenceConfig
 from r2v.data.episode import COPIED, Episode, StepLabel
 from r2v.envs.base import tools_of
 from r2v.envs.chain import ChainBenchmark, right_action
-from r2v.rollout.cells import MemoryPlayer, measured
 from r2v.rollout.gates import FeatureExtractor
 from r2v.rollout.teacher_states import agreement_cell, left_out_tasks, split_of, views_of
+from r2v.rollout.work_queue import measured
 from r2v.router.labels import FeatureRow
 from tests.chains import Stage, chain_stage, specs
+from tests.rollouts import MemoryPlayer
 
 TASKS = [f"task-{index}" for index in range(40)]
 

@@ -25,15 +25,16 @@ from r2v.llm.waves import Waves
 from r2v.pipeline.jobs import job
 from r2v.pipeline.run import run_job
 from r2v.randomness import uniform
-from r2v.rollout.cells import Cell, MemoryPlayer
 from r2v.rollout.fork import branchable
 from r2v.rollout.session import EpisodeSpec, RolloutWorld
+from r2v.rollout.work_queue import Cell
 from r2v.router.labels import FeatureRow, write_rows
 from r2v.stages.evaluate import _refuse_training_tasks, _router_scores
 from r2v.storage.artifact import Artifact, Work
 from r2v.verifier.labels import VerifierExample, write_examples
 from tests.chains import specs
 from tests.llm.talk import environment
+from tests.rollouts import MemoryPlayer
 from tests.router.rows import make_row
 from tests.shared_sites import SharedShop
 

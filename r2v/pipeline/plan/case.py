@@ -12,7 +12,7 @@ from r2v.config import Config
 from r2v.pipeline.plan.known import Known
 from r2v.pipeline.plan.price import longest_prompt, mean_prompt
 from r2v.pipeline.plan.workload import Workload
-from r2v.rollout.blocks import block_size
+from r2v.rollout.work_queue import block_size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class Part:
     remedy: str = ""
     """The configuration keys that make it smaller."""
     blocks: int = 1
-    """Blocks that it is cut into, of which a helper takes one at a time (`r2v.rollout.blocks`)."""
+    """Blocks that it is cut into, of which a helper takes one at a time (`r2v.rollout.work_queue`)."""
     alone: float = 0.0
     """Share of it that changes a world which others share: played alone on a site set (`r2v.rollout.sites`)."""
 

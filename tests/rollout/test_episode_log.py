@@ -8,9 +8,9 @@ from typing import Any
 from r2v.data.episode import Episode, to_line
 from r2v.data.store import DoneKey, read_episodes
 from r2v.envs.chain import ChainBenchmark
-from r2v.rollout.cells import Cell
-from r2v.rollout.run_plays import RunPlays, play_run
+from r2v.rollout.episode_log import EpisodeLog, play_into_log
 from r2v.rollout.session import EpisodeSpec
+from r2v.rollout.work_queue import Cell
 from r2v.storage.artifact import Work
 from tests.chains import chain_stage, specs
 
@@ -21,6 +21,10 @@ EPISODES = PLAYED.play(SPECS, PLAYED.small)
 KEYS: dict[DoneKey, str] = {
     (e.metadata.task_id, e.metadata.seed, None): f"key-{number}" for number, e in enumerate(EPISODES)
 }
+
+
+def log(path: Path, write: Any = None) -> EpisodeLog:
+    return EpisodeLog(path.parent / "outputs/.episodes", "collect-1", path, KEYS, write)
 
 
 class Collection:
@@ -45,7 +49,7 @@ class Collection:
         cell = Cell(what="collect", specs=SPECS, play=one, kinds=(Episode,))
         folder = self.root / "outputs/.artifacts/collect-1"
         work = Work(folder=folder, fingerprint="1", inputs={}, root=self.root, helping=helping)
-        play_run(cell, self.path, work, PLAYED.waves, 2, None if helping else self.write)
+        play_into_log(cell, self.path, work, PLAYED.waves, 2, None if helping else self.write)
 
     def cached(self) -> list[Path]:
         return list((self.root / "outputs/.episodes/collect-1").rglob("*.jsonl"))
@@ -53,17 +57,17 @@ class Collection:
 
 def test_what_is_added_to_the_file_is_found_once_with_its_place(tmp_path: Path) -> None:
     path = tmp_path / "trajectories.jsonl"
-    plays = RunPlays(path, KEYS)
-    assert list(plays.look()) == []
+    plays = log(path)
+    assert list(plays.added()) == []
     lines = [to_line(episode).encode() + b"\n" for episode in EPISODES[:3]]
     path.write_bytes(lines[0] + b'{"metadata": 3}\n[]\n\xff\n' + lines[1] + lines[2][:-9])
-    found = list(plays.look())
-    assert [key for key, _ in found] == ["key-0", "key-1"] and "key-1" in plays and "key-2" not in plays
+    found = list(plays.added())
+    assert [key for key, _ in found] == ["key-0", "key-1"] and plays.logged == {"key-0", "key-1"}
     (((_, name, offset, _),), *_) = [records for key, records in found if key == "key-1"]
     assert path.with_name(name).read_bytes()[offset:].startswith(lines[1])
     with path.open("ab") as file:
         file.write(lines[2][-9:])
-    assert [key for key, _ in plays.look()] == ["key-2"] and list(plays.look()) == []
+    assert [key for key, _ in plays.added()] == ["key-2"] and list(plays.added()) == []
 
 
 def test_a_helper_s_plays_are_taken_over_and_none_is_played_twice(tmp_path: Path) -> None:
@@ -90,6 +94,10 @@ def test_what_got_no_answer_is_written_nowhere_and_asked_again(tmp_path: Path) -
 def test_only_the_collecting_process_puts_episodes_into_the_run(tmp_path: Path) -> None:
     written: list[Any] = []
     path = tmp_path / "trajectories.jsonl"
-    assert not RunPlays(path, KEYS).put("key-0", EPISODES[:1])
-    assert RunPlays(path, KEYS).put("key-0", []) and RunPlays(path, KEYS, written.append).put("key-0", EPISODES[:1])
-    assert written == EPISODES[:1]
+    helper = log(path)
+    helper.add("block", "0" * 32, EPISODES[:1])
+    assert "0" * 32 in helper and not helper.logged
+    helper.add("block", "key-0", [])
+    log(path, written.append).add("block", "key-0", EPISODES[:1])
+    assert "key-0" not in helper and written == EPISODES[:1]
+    assert len(list(tmp_path.rglob("*.jsonl"))) == 1, "what the run has is in no other file"
