@@ -20,8 +20,8 @@ from typing import Any
 
 import torch
 
+from benchmarks.recipes.tiny_pretrain import train_step
 from benchmarks.small_base import BATCH, Document, lesson, model_of, optimizer_of, save, set_rate, tokenizer_of
-from r2v.bundled.tiny_pretrain import train_step
 from r2v.envs.babyai import call, laid_out, view
 from r2v.randomness import generator
 

@@ -37,7 +37,7 @@ from peft import LoraConfig
 from transformers import AutoConfig, AutoModelForCausalLM, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from r2v.bundled.toy_policy import build_tokenizer
+from benchmarks.recipes.toy_policy import build_tokenizer
 from r2v.config import GuidanceConfig, HierarchicalConfig, KLConfig, PolicyConfig
 from r2v.hrl.algorithm.training_batch import POLICY_STATISTICS, TrainingBatch, batch_logprobs, pad_rows, policy_loss_fn
 from r2v.hrl.models.roles import Roles, build_roles

@@ -17,7 +17,7 @@ import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import Lfm2Config, Lfm2ForCausalLM, PreTrainedTokenizerFast
 
-from r2v.bundled.tiny_pretrain import train_step
+from benchmarks.recipes.tiny_pretrain import train_step
 from r2v.randomness import generator
 
 TEMPLATE = (

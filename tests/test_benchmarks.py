@@ -8,7 +8,8 @@ from pathlib import Path
 from tests import warm
 
 REPOSITORY = Path(__file__).parents[1]
-NAMES = sorted(path.stem for path in (REPOSITORY / "benchmarks").glob("*.py"))
+BENCHMARKS = REPOSITORY / "benchmarks"
+NAMES = sorted(".".join(path.relative_to(BENCHMARKS).with_suffix("").parts) for path in BENCHMARKS.rglob("*.py"))
 EXTRAS = ("textworld", "minigrid", "gymnasium", "vllm", "browsergym", "playwright", "swebench", "cosmic_ray", "parso")
 """Packages that only a run of some benchmark needs: of the optional dependencies, or of a peer."""
 

@@ -126,7 +126,6 @@ def test_the_package_uses_every_module_that_it_ships() -> None:
 
 OFFERED = {
     "r2v.__main__",
-    "r2v.bundled.toy_policy",
     "r2v.envs.webarena.regrader",
     "r2v.envs.worker.boot",
     "r2v.llm.engines.launcher",

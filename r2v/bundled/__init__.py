@@ -1,1 +1,1 @@
-"""Bundled models: the weights that ship with R2V, and the recipes that pretrained them."""
+"""Bundled models: the weights that ship with R2V; `benchmarks/recipes` pretrained them."""

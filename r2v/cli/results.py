@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from r2v.cli.options import (
-    SEED,
     Parser,
     add_allow_env,
     add_anyway,
@@ -15,7 +14,6 @@ from r2v.cli.options import (
     add_force,
     load_config,
     runs_code,
-    whole,
 )
 from r2v.console import text_table
 from r2v.log import logger
@@ -109,13 +107,6 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
         help="print every key instead, as a table: type, default, allowed values and meaning",
     )
     show.set_defaults(act=_config)
-    about = "pretrain the bundled student's base again, by its recipe"
-    tiny = commands.add_parser("pretrain-tiny", help=about, description=f"{about}; some CPU-hours.")
-    tiny.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder for the weights; required")
-    tiny.add_argument(
-        "--seed", type=whole(SEED), default=0, metavar="N", help="seed of the recipe's draws (default: 0)"
-    )
-    tiny.set_defaults(act=_pretrain_tiny)
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -222,11 +213,4 @@ def _config(arguments: argparse.Namespace) -> int:
         print(markdown())
         return 0
     print(to_yaml(load_config(arguments)), end="")
-    return 0
-
-
-def _pretrain_tiny(arguments: argparse.Namespace) -> int:
-    from r2v.bundled.tiny_pretrain import pretrain
-
-    pretrain(arguments.output, arguments.seed)
     return 0

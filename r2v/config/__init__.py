@@ -38,7 +38,7 @@ from r2v.config.key_hints import key_hint
 from r2v.config.methods import METHODS, Method
 from r2v.config.models import PolicyConfig, TeacherConfig, endpoint_identity
 from r2v.config.profiles import AUTO, PROFILE_NAMES, values_of
-from r2v.config.renamed_keys import current_assignment, warn_of_former_models
+from r2v.config.renamed_keys import current_assignment, is_removed, warn_of_former_models
 from r2v.config.serving import ServeConfig
 from r2v.config.sources import (
     YAMLFile,
@@ -346,7 +346,8 @@ def _require_assignment(override: str) -> None:
     key, equals, _ = override.partition("=")
     if not equals or not key:
         raise UsageError(f"--overrides {shown(override)}: expected key=value, e.g. training.lr=1e-3")
-    if not key.startswith(("env.options.", "perturbations.extra")) and key not in _own_keys():
+    known = key in _own_keys() or is_removed(key) or key.startswith(("env.options.", "perturbations.extra"))
+    if not known:
         raise UsageError(f"--overrides {shown(override)}: unknown key {shown(key)}; {key_hint(key, _own_keys())}")
 
 

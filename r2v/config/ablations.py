@@ -155,18 +155,6 @@ ABLATION_ROWS = {
             overrides=("preference.accept=always",),
         ),
         Ablation(
-            name="rft",
-            description="the policy learns its own best actions (expert iteration) for DPO",
-            overrides=("preference.method=rft",),
-            shared=_UNSEEN,
-        ),
-        Ablation(
-            name="dagger",
-            description="the policy learns the teacher's actions at its own states for DPO",
-            overrides=("preference.method=dagger",),
-            shared=_UNSEEN,
-        ),
-        Ablation(
             name="pairs_by_verifier",
             description="pairs by the verifier's scores for executed values",
             overrides=("preference.pair_mode=verifier_margin",),

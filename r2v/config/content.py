@@ -7,7 +7,8 @@ from typing import Any
 
 from r2v.config.engines import LOCAL, POOLING_FLAGS, engine_identity
 from r2v.config.models import BUNDLED_NAMES, APIConfig, PolicyConfig, TeacherConfig, endpoint_identity
-from r2v.config.training import PHASES, Phase, TrainingConfig
+from r2v.config.renamed_keys import REMOVED_KEYS
+from r2v.config.training import PHASES, Phase, PreferenceConfig, TrainingConfig
 
 ELISION = "half"
 """How a context that is too long is shortened (`r2v.policy.half_elision`): another rule makes other artifacts of models
@@ -28,6 +29,8 @@ def identity(section: Any) -> Any:
         }
         if isinstance(section, Phase):
             values["effective_batch"] = values.pop("batch_size") * values.pop("gradient_accumulation_steps")
+        if isinstance(section, PreferenceConfig):
+            values |= REMOVED_KEYS["preference"]  # fingerprints are those from before they were removed
         if isinstance(section, PolicyConfig):
             values["load_in_4bit"] = section.in_4bit
             if section.model_name not in BUNDLED_NAMES or section.max_seq_len < PolicyConfig().max_seq_len:

@@ -1,4 +1,5 @@
-"""Renamed configuration keys: an old spelling is still read, with a warning that names the new one."""
+"""Renamed and removed configuration keys, which files of an earlier R2V have: an old spelling is still read, with a
+warning that names the new one, and a removed key with the only value that it has now."""
 
 from __future__ import annotations
 
@@ -6,11 +7,16 @@ import logging
 from typing import Any
 
 from r2v.config.models import FORMER_MODELS
+from r2v.config.yaml_text import plain
+from r2v.constraints import shown
+from r2v.errors import UsageError
 
 RENAMED_KEYS = {
     "teacher.hour_usd": "teacher.waiting_usd_per_hour",
 }
 """Old key -> the key that replaced it."""
+REMOVED_KEYS: dict[str, dict[str, Any]] = {"preference": {"method": "dpo", "rehearsal": 0.0}}
+"""Section -> removed key -> its value in every configuration since, which is still part of fingerprints."""
 
 _log = logging.getLogger("r2v")
 
@@ -24,9 +30,24 @@ def current_assignment(override: str) -> str:
     return f"{RENAMED_KEYS[key]}{equals}{value}"
 
 
+def is_removed(key: str) -> bool:
+    """Whether a dotted key is one that was removed."""
+    section, _, name = key.rpartition(".")
+    return name in REMOVED_KEYS.get(section, ())
+
+
 def rename_keys(tree: dict[str, Any], source: str) -> None:
     """Move the values of renamed keys in a tree that was read to their current names, in the same section. A value that
-    is also given under the current name wins."""
+    is also given under the current name wins. Removed keys are left out. Raises UsageError for another value of one."""
+    for name, removed in REMOVED_KEYS.items():
+        given: Any = tree.get(name)
+        for key in removed.keys() & given.keys() if isinstance(given, dict) else ():
+            value = plain(given.pop(key))
+            if value != removed[key]:
+                raise UsageError(
+                    f"{source}: {name}.{key}: got {shown(value)}, but the key was removed, and {removed[key]} is all "
+                    "that is left of it; leave it out"
+                )
     for old, new in RENAMED_KEYS.items():
         *sections, name = old.split(".")
         section: Any = tree

@@ -247,13 +247,10 @@ class CandidatesConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class PreferenceConfig:
-    """Policy improvement on executed candidates: what is learnt from them, and what of it is kept."""
+    """Policy improvement on executed candidates by DPO: the pairs, and when what was learnt is kept."""
 
     enabled: bool = True
     """Whether to train; false passes the bc policy on unchanged."""
-    method: Literal["dpo", "rft", "dagger"] = "dpo"
-    """What is learnt. dpo: of two actions the better; rft (rejection fine-tuning, a round of expert iteration): the
-    policy's own best actions, where their continuation succeeded; dagger: the teacher's at states of the policy."""
     accept: Literal["interval", "higher", "always"] = "interval"
     """When the trained policy replaces the cloned one. interval: its success on calibration tasks is higher, and so is
     the 95 % interval's lower end; higher: it is higher; always: unseen. Else the clone is published, and says so."""
@@ -262,9 +259,6 @@ class PreferenceConfig:
     that can be found, which the verdict names."""
     accept_seeds: Seeds = field(default_factory=lambda: [11, 12])
     """Seeds under which each of them is played."""
-    rehearsal: Annotated[float, Range(at_least=0, below=1)] = 0.0
-    """Share of the actions trained on that were cloned already, in [0, 1): whole episodes drawn by key, up to all there
-    are. Training on states of mistakes alone unlearns what the clone did right."""
     pair_mode: Literal["outcome", "verifier_margin", "consensus", "teacher_vs_slm"] = "outcome"
     """What orders two actions at the same state. outcome: executed values; verifier_margin: verifier scores; consensus:
     verifier scores where executed values agree; teacher_vs_slm: the teacher's action over the policy's."""
@@ -283,12 +277,6 @@ class PreferenceConfig:
 
     def __post_init__(self) -> None:
         check_fields("preference", self)
-        check(
-            self.method != "dpo" or not self.rehearsal or self.sft_weight > 0,
-            "preference.rehearsal",
-            "is learnt by likelihood, which preference.sft_weight=0 leaves out of dpo; raise that, or rehearse nothing",
-            self.rehearsal,
-        )
 
     def pairing(self) -> PreferenceConfig:
         """What the pairs depend on: fields of training alone are set to constants, and so not in its fingerprint."""
@@ -298,9 +286,7 @@ class PreferenceConfig:
             enabled=True,
             beta=1.0,
             sft_weight=0.0,
-            method=default.method,
             accept=default.accept,
             accept_tasks=default.accept_tasks,
             accept_seeds=default.accept_seeds,
-            rehearsal=default.rehearsal,
         )

@@ -65,10 +65,8 @@ def _deciding_inputs(config: Config, row: Job) -> set[str]:
     chosen = config.preference
     if row.name == "preference" and not chosen.enabled:
         return {"bc"}
-    if row.name == "candidates":
-        asks = chosen.method == "dpo" and chosen.pair_mode != "outcome"
-    else:
-        asks = "verifier" in config.router.features
+    by_scores = chosen.pair_mode != "outcome"
+    asks = by_scores if row.name == "candidates" else "verifier" in config.router.features
     return set(row.inputs) if asks else set(row.inputs) - {"verifier"}
 
 

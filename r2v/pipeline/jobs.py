@@ -263,7 +263,7 @@ JOBS = (
         place="outputs/{prefix}policy/{pipeline}/preference",
         outputs=("final",),
         needs=("candidates",),
-        also_reads=("bc", "perturb"),
+        also_reads=("bc", "perturb"),  # the latter for the sake of fingerprints: cloned actions were rehearsed once
         enabled=trains_policy,
         optional=True,
     ),

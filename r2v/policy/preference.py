@@ -5,9 +5,6 @@
 The reference is the cloned policy itself, so before the first update L's first part is ln 2; anything else
 means a wrong reference, and training refuses to start. DPO can lower both log-probs when the two actions are
 alike; the likelihood term and the report's `chosen_logp` watch over that.
-
-A rehearsed action (`r2v.policy.rehearsal`) is a pair with itself: DPO's part has no gradient there, and the likelihood
-term keeps what was cloned.
 """
 
 from __future__ import annotations
@@ -15,7 +12,7 @@ from __future__ import annotations
 import copy
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,18 +22,14 @@ import torch
 
 from r2v import distributed
 from r2v.config import Phase, PreferenceConfig
-from r2v.data.episode import Episode
 from r2v.errors import EmptyResult, InputError
 from r2v.log import logger
-from r2v.policy.bc import Collected
 from r2v.policy.export import export
 from r2v.policy.fit import arguments, draw_rows, fit, pad_for_ranks, schedule
 from r2v.policy.load import Loaded
 from r2v.policy.prompt_encoder import Encoder
-from r2v.policy.rehearsal import rehearsed
 from r2v.policy.sharded_loading import agree_on_dtypes, reference_of, whole_on
 from r2v.policy.sharded_training import gather_model, is_sharded
-from r2v.policy.training_rows import steps_of
 from r2v.storage.files import write_json
 from r2v.wire.message import Message
 
@@ -113,23 +106,19 @@ def train_preference(
     out: Path,
     *,
     seed: int,
-    cloned: Collected = (),
 ) -> dict[str, Any]:
     """Train the cloned policy `loaded` into `out`/final, resuming from `out`/checkpoint-latest; returns and
-    writes the report (as rank 0; the others' is empty). A share `preference.rehearsal` of the actions comes from
-    `cloned` episodes. Raises EmptyResult without pairs."""
+    writes the report (as rank 0; the others' is empty). Raises EmptyResult without pairs."""
     built, dropped = build_rows(pairs, encoder)
-    learnt = [built[i] for i in draw_rows(len(built), phase.max_examples, seed)]
-    if not learnt:
+    rows = [built[i] for i in draw_rows(len(built), phase.max_examples, seed)]
+    if not rows:
         raise EmptyResult(
             f"no preference pair to train on ({len(pairs)} given, {dropped} too long); lower "
             "preference.min_margin, or sample more with candidates.num_tasks"
         )
-    again, _ = build_rows(_with_itself(rehearsed(cloned, len(learnt), preference.rehearsal, seed)), encoder)
-    rows = [*learnt, *again]
     order = schedule([len(row) for row in rows], phase, seed)
     trainer = make_trainer([rows[i] for i in order], loaded, phase, preference, out, seed)
-    measured = learnt[:_MEASURED_PAIRS]
+    measured = rows[:_MEASURED_PAIRS]
     before, first = _before_training(trainer, loaded, measured)
     log = fit(trainer, "preference", out, [len(rows[i]) for i in order])
     loaded = gather_model(trainer, loaded)
@@ -137,8 +126,7 @@ def train_preference(
         return {}
     after = mean_logps(loaded, measured)
     report = {
-        "n_pairs": len(learnt),
-        "n_rehearsed": len(again),
+        "n_pairs": len(rows),
         "n_tasks": len({pair.task_id for pair in pairs}),
         "pairs_dropped": dropped,
         "first_loss": round(first, 6),
@@ -155,19 +143,12 @@ def train_preference(
     }
     write_json(out / "dpo_report.json", report)
     logger.info(
-        "  preference: %d pairs of %d tasks, %d cloned actions rehearsed, reward margin %+.4f",
-        *(len(learnt), report["n_tasks"], len(again), report["reward_margin"]),
+        "  preference: %d pairs of %d tasks, reward margin %+.4f",
+        *(len(rows), report["n_tasks"], report["reward_margin"]),
     )
     for warning in _warnings(before, after):
         logger.warning("  preference: %s", warning)
     return report
-
-
-def _with_itself(episodes: Iterable[Episode]) -> Iterator[Pair]:
-    """Every action of these episodes."""
-    for episode in episodes:
-        for prompt, action in steps_of(episode):
-            yield Pair(prompt=prompt, chosen=action, rejected=action, task_id=episode.metadata.task_id)
 
 
 def make_trainer(

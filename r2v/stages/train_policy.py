@@ -36,8 +36,6 @@ from r2v.storage.integrity import Artifact
 
 if TYPE_CHECKING:
     from r2v.data.episode import Episode
-    from r2v.policy.bc import Collected
-    from r2v.policy.imitation import ShownAction
     from r2v.policy.load import Loaded
     from r2v.policy.prompt_encoder import Encoder
 
@@ -162,12 +160,8 @@ def run_preference(cfg: PreferenceSettings, work: Work) -> None:
         hand_on(work)
         work.summary.update(enabled=cfg.preference.enabled, n_pairs=0)
         return
-    by_pairs = cfg.preference.method == "dpo"
-    report = _trained(cfg, work, _prefer, "dpo_report.json" if by_pairs else "imitation_report.json")
-    if by_pairs:
-        work.summary.update(_figures(report, "n_pairs", "n_tasks", "reward_margin", "before", "after", "warnings"))
-    else:
-        work.summary.update(_figures(report, "method", "n_examples", "n_tasks", "final_loss"))
+    report = _trained(cfg, work, _prefer, "dpo_report.json")
+    work.summary.update(_figures(report, "n_pairs", "n_tasks", "reward_margin", "before", "after", "warnings"))
     work.summary.update(weights_sha256=report["weights_sha256"])
     if cfg.acting is not None:
         accept_or_hand_on(cfg.preference, cfg.acting, work)
@@ -177,21 +171,8 @@ def _nothing_to_learn(cfg: PreferenceSettings, work: Work) -> str | None:
     """Why nothing is trained, if nothing is."""
     if not cfg.preference.enabled:
         return "preference.enabled=false"
-    if cfg.preference.method == "dpo":
-        pairs = work.inputs["candidates"].file("preference_pairs.jsonl")
-        return None if pairs.stat().st_size else "there are no preference pairs"
-    return (
-        None if _shown(cfg, work) else f"no state shows an action to learn by preference.method={cfg.preference.method}"
-    )
-
-
-def _shown(cfg: PreferenceSettings, work: Work) -> list[ShownAction]:
-    """The actions that rft or dagger learns."""
-    from r2v.policy.candidates import read_states
-    from r2v.policy.imitation import shown_actions
-
-    assert cfg.preference.method != "dpo"
-    return shown_actions(read_states(work.inputs["candidates"].file("candidates.jsonl")), cfg.preference.method)
+    pairs = work.inputs["candidates"].file("preference_pairs.jsonl")
+    return None if pairs.stat().st_size else "there are no preference pairs"
 
 
 def _trained(cfg: P, work: Work, train: Callable[[P, Work], dict[str, Any]], report: str) -> dict[str, Any]:
@@ -249,39 +230,13 @@ def _measured_on(episode: Episode, left_out: frozenset[str]) -> bool:
 
 
 def _prefer(cfg: PreferenceSettings, work: Work) -> dict[str, Any]:
-    from r2v.policy.imitation import train_imitation
     from r2v.policy.load import load_policy
     from r2v.policy.preference import read_pairs, train_preference
 
     loaded = load_policy(cfg.policy, work.inputs["bc"].file("final"), for_training=True, sharded=cfg.phase.fsdp)
     encoder = _encoder(cfg, loaded, _tools(cfg, work.inputs["bc"]))
-    cloned = _cloned(work) if cfg.preference.rehearsal else ()
-    if cfg.preference.method != "dpo":
-        return train_imitation(
-            _shown(cfg, work),
-            cfg.preference.method,
-            loaded,
-            encoder,
-            cfg.phase,
-            work.folder,
-            seed=cfg.seed,
-            cloned=cloned,
-            rehearsal=cfg.preference.rehearsal,
-        )
     pairs = read_pairs(work.inputs["candidates"].file("preference_pairs.jsonl"))
-    return train_preference(
-        pairs, loaded, encoder, cfg.phase, cfg.preference, work.folder, seed=cfg.seed, cloned=cloned
-    )
-
-
-def _cloned(work: Work) -> Collected:
-    """The episodes that bc's policy was cloned from."""
-    from r2v.data.store import StoredEpisodes
-
-    tasks = set(json.loads(work.inputs["bc"].file(TASKS).read_text()))
-    return StoredEpisodes(
-        work.inputs["perturb"].file("trajectories.jsonl"), keep=lambda episode: episode.metadata.task_id in tasks
-    )
+    return train_preference(pairs, loaded, encoder, cfg.phase, cfg.preference, work.folder, seed=cfg.seed)
 
 
 def _train_as_rank(folder: Path) -> None:

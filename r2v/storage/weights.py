@@ -11,8 +11,7 @@ from r2v.config.models import BUNDLED_NAMES, FORMER_MODELS, PolicyConfig
 from r2v.errors import DISK_REFUSES, InputError, R2VError, failure_of
 
 BUNDLED = {name: Path(__file__).parents[1] / "bundled" / "weights" / name for name in BUNDLED_NAMES}
-"""Models that come with R2V: the desk's student (`r2v.bundled.tiny`), and the word problems' toy policy
-(`r2v.bundled.toy_policy`)."""
+"""Models that come with R2V: the desk's student, and the word problems' toy policy; `benchmarks/recipes` made them."""
 ADAPTERS = "adapter_config.json"
 """What a folder of adapters has."""
 

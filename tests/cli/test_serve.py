@@ -123,5 +123,5 @@ def test_a_command_that_needs_train_says_so_in_one_line(tmp_path: Path, monkeypa
     monkeypatch.chdir(tmp_path)
     done = without_train("train_policy", "--stage", "bc")
     assert done.returncode in (3, 5) and len(done.stderr.strip().splitlines()) == 1
-    done = without_train("pretrain-tiny", "--output", "out")
+    done = without_train("train_hierarchical")
     assert done.returncode == 5 and "pip install 'r2v[train]'" in done.stderr and "Traceback" not in done.stderr

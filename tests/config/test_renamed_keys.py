@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from r2v.config import keys, load
-from r2v.config.renamed_keys import RENAMED_KEYS
+from r2v.config import identity, keys, load
+from r2v.config.renamed_keys import REMOVED_KEYS, RENAMED_KEYS
+from r2v.errors import UsageError
 
 
 @pytest.mark.parametrize(("old", "new"), RENAMED_KEYS.items())
@@ -29,3 +30,21 @@ def test_the_current_key_wins_over_the_old_one_in_a_file(tmp_path: Path) -> None
     path = tmp_path / "both.yaml"
     path.write_text("teacher: {hour_usd: 2.5, waiting_usd_per_hour: 3.5}\n")
     assert load(path).teacher.waiting_usd_per_hour == 3.5
+
+
+def test_a_removed_key_is_read_with_the_value_that_is_left_and_stays_in_fingerprints(tmp_path: Path) -> None:
+    """What an earlier R2V wrote beside an artifact is still a configuration of that artifact."""
+    path = tmp_path / "old.yaml"
+    path.write_text("preference: {method: dpo, rehearsal: 0.0, beta: 0.3}\n")
+    config = load(path, ["preference.method=dpo"])
+    assert config == load(None, ["preference.beta=0.3"])
+    for section, removed in REMOVED_KEYS.items():
+        assert removed.items() <= identity(getattr(config, section)).items()
+        assert not {f"{section}.{name}" for name in removed} & set(keys())
+
+
+@pytest.mark.parametrize("given", ["method=rft", "rehearsal=0.5", "method=[1]"])
+def test_another_value_of_a_removed_key_is_refused(given: str) -> None:
+    key = given.partition("=")[0]
+    with pytest.raises(UsageError, match=rf"preference\.{key}: got .*, but the key was removed"):
+        load(None, [f"preference.{given}"])

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from r2v.bundled.toy_policy import build_tokenizer, vocabulary
+from benchmarks.recipes.toy_policy import build_tokenizer, vocabulary
 from r2v.config import CriticConfig, GuidanceConfig, HierarchicalConfig, PolicyConfig, ReplayConfig
 from r2v.distributed import launch
 from r2v.errors import EnvironmentFault

@@ -9,7 +9,7 @@ import torch
 from torch.nn.functional import conv1d
 from transformers.cache_utils import DynamicCache
 
-from r2v.bundled.tiny import build_model
+from benchmarks.recipes.tiny import build_model
 from r2v.policy.float64 import ShortConv, depthwise, use_float64_layers
 
 pytestmark = pytest.mark.numerical

@@ -12,7 +12,7 @@ import torch
 
 from r2v.config import Phase, PreferenceConfig, Price
 from r2v.data.episode import Action, Episode, EpisodeMetadata, Observation, Step
-from r2v.errors import EmptyResult, InputError, Interrupted, UsageError
+from r2v.errors import EmptyResult, InputError, Interrupted
 from r2v.policy.load import Loaded
 from r2v.policy.preference import (
     Logps,
@@ -159,37 +159,6 @@ def test_flipped_pairs_flip_the_margin(tmp_path: Path) -> None:
         assert report["reward_margin"] > 0
         assert report["first_loss"] == pytest.approx(math.log(2), abs=1e-5)
     assert margins["given"] > 0 > margins["flipped"]
-
-
-def test_rehearsed_actions_are_pairs_with_themselves_and_learnt_by_likelihood(tmp_path: Path) -> None:
-    """DPO says nothing about them, and without a likelihood nothing would: that is refused."""
-    cloned = [
-        Episode(
-            episode_id=f"t{i}",
-            success=True,
-            metadata=EpisodeMetadata(task_id=f"t{i}", goal=f"open w{i}", benchmark="toy", split="train"),
-            steps=(
-                Step(step_idx=0, observation=Observation(raw_text="w7"), action=Action(raw_text=f"get w{i}")),
-                Step(step_idx=1, observation=Observation(raw_text="w8"), action=Action(raw_text="done")),
-            ),
-        )
-        for i in range(6)
-    ]
-    again = _rows([Pair(prompt=build_messages(f"open w{i}", ["w7"], []), chosen=f"get w{i}", rejected=f"get w{i}",
-                        task_id=f"t{i}") for i in range(6)])  # fmt: skip
-    likely, reports = {}, {}
-    for share in (0.0, 0.4):
-        loaded, settings = _loaded(), PreferenceConfig(sft_weight=1.0, rehearsal=share)
-        reports[share] = train_preference(
-            PAIRS, loaded, _encoder(), replace(PHASE, num_epochs=6), settings, tmp_path / str(share), seed=0,
-            cloned=cloned,
-        )  # fmt: skip
-        likely[share] = mean_logps(loaded, again).chosen
-    assert [(report["n_pairs"], report["n_rehearsed"]) for report in reports.values()] == [(12, 0), (12, 8)]
-    assert reports[0.4]["first_loss"] == pytest.approx(math.log(2), abs=1e-5)
-    assert likely[0.4] > likely[0.0]
-    with pytest.raises(UsageError, match="preference.rehearsal is learnt by likelihood"):
-        PreferenceConfig(sft_weight=0.0, rehearsal=0.5)
 
 
 def test_asked_to_stop_it_goes_on_to_the_same_end(tmp_path: Path) -> None:

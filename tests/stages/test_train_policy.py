@@ -119,10 +119,6 @@ def test_preference_starts_from_bc_and_can_be_left_out(config: c.Config, bc: Wor
     report = json.loads((work.folder / "dpo_report.json").read_text())
     assert report["n_pairs"] == report["n_tasks"] == 8 and report["reward_margin"] > 0
     assert report["weights_sha256"] != bc.summary["weights_sha256"]
-    again = _work(tmp_path / "again", **given, perturb=bc.inputs["perturb"])
-    rehearsing = replace(config, preference=replace(config.preference, rehearsal=0.5))
-    PREFERENCE.run(PREFERENCE.sections(rehearsing), again)
-    assert json.loads((again.folder / "dpo_report.json").read_text())["n_rehearsed"] == 8, "of what was cloned"
     without = _work(tmp_path / "without", **given)
     PREFERENCE.run(PREFERENCE.sections(c.load(None, ["preference.enabled=false"])), without)
     final = {name: sha for name, sha in content_files(bc.folder).items() if name.startswith("final/")}

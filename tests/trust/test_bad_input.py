@@ -324,7 +324,6 @@ class Option:
 
 
 NEEDED = {
-    "pretrain-tiny": ("--output", "pretrained"),
     "verify-results": ("nowhere",),
     "completion": ("bash",),
     "heal": ("nowhere", "bc"),
@@ -466,8 +465,7 @@ def wrong_paths() -> Iterator[Option]:
                     yield Option((*command, *rest, *name, path), USED)
 
 
-WRONG_PATHS = [case for case in wrong_paths() if case.words[:2] != ("pretrain-tiny", "--output")]
-"""`pretrain-tiny` works for hours where it may; tests/bundled tries its refusals."""
+WRONG_PATHS = list(wrong_paths())
 
 
 @pytest.mark.parametrize("case", drawn(WRONG_PATHS, 45, "wrong paths"), ids=str)
@@ -599,11 +597,7 @@ def test_whatever_is_assigned_to_a_key(key: str, value: str, attempt: Try) -> No
 
 
 @CALM
-@given(
-    words=st.lists(
-        st.sampled_from(sorted({c[0] for c in PARSERS} - {"providers", "game", "pretrain-tiny"})) | TEXT, max_size=4
-    )
-)
+@given(words=st.lists(st.sampled_from(sorted({c[0] for c in PARSERS} - {"providers", "game"})) | TEXT, max_size=4))
 def test_whatever_words_are_typed(words: list[str], attempt: Try) -> None:
     known = {command[0] for command in PARSERS}
     if words and words[0] in known and words[0] not in ("config", "stages"):

@@ -150,7 +150,6 @@ WORDS: dict[str, tuple[str, ...]] = {
     "game power": ("--models", "gpt-5.2"),
     "engine install": ("--home", "not-an-environment"),
     "engine show": ("--home", "not-an-environment"),
-    "pretrain-tiny": ("--help",),
     "swebench install": ("--help",),
     "webarena install": ("--help",),
 }

@@ -101,18 +101,6 @@ class PreferenceSummary:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImitationSummary:
-    """The same where it imitated (preference.method=rft or dagger)."""
-
-    method: Annotated[str, OneOf(values=("rft", "dagger"))]
-    n_examples: Count
-    n_tasks: Count
-    final_loss: NotNegative
-    weights_sha256: Digest
-    acceptance: AcceptanceFigures | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class HandedOnSummary:
     """The same where preference training was off or had no pairs."""
 
@@ -335,7 +323,7 @@ def _problems(name: str, one: InputRecord) -> Iterator[str]:
 
 
 def _variant(summary: type[Any], one: InputRecord) -> type[Any]:
-    """What the input says of itself where it was handed on and not trained, or trained in another way."""
+    """What the input says of itself where it was handed on and not trained."""
     if summary is not PreferenceSummary:
         return summary
-    return HandedOnSummary if "enabled" in one.summary else ImitationSummary if "method" in one.summary else summary
+    return HandedOnSummary if "enabled" in one.summary else summary

@@ -10,9 +10,9 @@ at risk having given it away; the interval is taken on the scale of log(-log S),
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from itertools import combinations
-from statistics import NormalDist
 from typing import Any
 
 from r2v.evaluation.statistics import holm
@@ -25,31 +25,32 @@ def kaplan_meier(players: Sequence[PlayerOutcome]) -> list[SummaryStats]:
     keeps it, how many were at risk and how many of them gave it away, Greenwood's standard error and the 95 % interval
     (None where nobody or everybody has given it away, and for fewer than `MIN_FOR_INTERVAL` players). Begins at message
     0."""
+    from scipy.stats import ecdf
+
     start = {"message": 0, "at_risk": len(players), "revealed": 0, "kept": 1.0, "error": 0.0, "interval": None}
     points: list[SummaryStats] = [start]
-    kept, variance = 1.0, 0.0
+    curve = ecdf(_censored(players)).sf
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # that there is no band at 0 and at 1
+        bands = curve.confidence_interval(confidence_level=0.95, method="log-log")
+    variance = 0.0
     for message in sorted({player.revealed_at for player in players if player.revealed_at is not None}):
         at_risk = sum((player.revealed_at or player.num_messages) >= message for player in players)
         revealed = sum(player.revealed_at == message for player in players)
-        kept *= 1 - revealed / at_risk
-        variance = variance + revealed / (at_risk * (at_risk - revealed)) if revealed < at_risk else math.inf
-        has_interval = kept > 0 and len(players) >= MIN_FOR_INTERVAL
+        kept = float(curve.evaluate(message))
+        variance += revealed / (at_risk * (at_risk - revealed)) if kept else 0.0
+        band = [float(bands.low.evaluate(message)), float(bands.high.evaluate(message))]
         points.append(
             {
                 "message": message,
                 "at_risk": at_risk,
                 "revealed": revealed,
                 "kept": kept,
-                "error": kept * math.sqrt(variance) if kept > 0 else None,
-                "interval": _log_log_interval(kept, math.sqrt(variance)) if has_interval else None,
+                "error": kept * math.sqrt(variance) if kept else None,
+                "interval": band if kept and len(players) >= MIN_FOR_INTERVAL else None,
             }
         )
     return points
-
-
-def _log_log_interval(kept: float, relative_error: float) -> list[float]:
-    half = NormalDist().inv_cdf(0.975) * relative_error / abs(math.log(kept))
-    return [kept ** math.exp(half), kept ** math.exp(-half)]
 
 
 def time_to_reveal(outcomes: Sequence[InteractionOutcome]) -> SummaryStats:
@@ -79,7 +80,7 @@ def time_to_reveal(outcomes: Sequence[InteractionOutcome]) -> SummaryStats:
 
 
 def _median(curve: Sequence[SummaryStats]) -> int | None:
-    return next((point["message"] for point in curve if point["kept"] <= 0.5), None)
+    return next((point["message"] for point in curve if point["kept"] <= 0.5 + 1e-12), None)  # rounded products
 
 
 def logrank_p(a: Sequence[PlayerOutcome], b: Sequence[PlayerOutcome]) -> float:

@@ -47,25 +47,29 @@ PUBLISHED = {  # week -> (survival, Greenwood's standard error), as in every tex
 }
 
 
-def test_greenwood_against_a_published_table_and_scipy() -> None:
-    from scipy.stats import CensoredData, ecdf
-
+def test_greenwood_against_a_published_table() -> None:
+    """The interval is taken on the scale of log(-log S), as of survival packages' conf.type "log-log"."""
     sides = [side("m", at=week, num_messages=week) if week > 0 else side("m", num_messages=-week) for week in REMISSION]
     curve = kaplan_meier(sides)[1:]
     assert {point["message"]: (round(point["kept"], 3), round(point["error"], 4)) for point in curve} == PUBLISHED
-    peer = ecdf(CensoredData(uncensored=[w for w in REMISSION if w > 0], right=[-w for w in REMISSION if w < 0])).sf
-    bands = peer.confidence_interval(confidence_level=0.95, method="log-log")
     for point in curve:
-        week = point["message"]
-        assert point["kept"] == pytest.approx(float(peer.evaluate(week)), abs=1e-12)
-        expected = [float(bands.low.evaluate(week)), float(bands.high.evaluate(week))]
-        assert point["interval"] == pytest.approx(expected, abs=1e-9)
+        half = 1.959964 * point["error"] / point["kept"] / abs(math.log(point["kept"]))
+        assert point["interval"] == pytest.approx(
+            [point["kept"] ** math.exp(sign * half) for sign in (1, -1)], abs=1e-6
+        )
 
 
 def test_where_everybody_or_too_few_gave_it_away_there_is_no_band() -> None:
     all_gone = kaplan_meier([side("m", at=1)] * 6)[-1]
     assert (all_gone["kept"], all_gone["error"], all_gone["interval"]) == (0.0, None, None)
     assert kaplan_meier([side("m", at=1), side("m"), side("m"), side("m")])[-1]["interval"] is None
+
+
+def test_the_median_is_where_exactly_half_are_left_however_that_is_rounded() -> None:
+    """23/24 * 22/23 * ... * 12/13 is an ulp above 1/2 as a product of floats."""
+    players = [side("a", at=message, num_messages=24) for message in range(1, 13)] + [side("a", num_messages=24)] * 12
+    (model, _) = time_to_reveal([pairing(k, player, side("b")) for k, player in enumerate(players)])["models"]
+    assert (model["name"], model["median"]) == ("a", 12)
 
 
 def test_logrank_by_hand() -> None:

@@ -1,6 +1,6 @@
 """The bundled toy policy of the word problems: its tokenizer, its tiny decoder, and the recipe of its pretraining.
 
-    python -m r2v.bundled.toy_policy --output r2v/bundled/weights/toy
+    python -m benchmarks.recipes.toy_policy --output r2v/bundled/weights/toy
 
 It is pretrained on written demonstrations of both roles, made from problems of the `train` split alone: an answer to a
 problem; a hint to an answer; a revised answer after a hint, or after none. The demonstrations are imperfect on purpose.
@@ -300,7 +300,7 @@ def _train_stage(model: Lfm2ForCausalLM, tokenizer: Any, stage: ToyPretrainingSt
 
 
 def main() -> None:
-    """`python -m r2v.bundled.toy_policy --output DIR`."""
+    """`python -m benchmarks.recipes.toy_policy --output DIR`."""
     parser = argparse.ArgumentParser(description="Pretrain the bundled toy policy again, by its recipe.")
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=SEED)

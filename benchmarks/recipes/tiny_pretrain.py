@@ -1,5 +1,7 @@
 """Pretraining of the bundled base: first it learns to copy, then the format of the desk's pages and calls.
 
+    python -m benchmarks.recipes.tiny_pretrain --output DIR
+
 Part A is associative recall in the desk's row format with random content: rows of (fields, id), then calls
 that repeat some fields and must end in the id that stood behind them. The curriculum begins tiny and advances
 only when the running accuracy says so, which decides whether a decoder of this size learns to copy at all.
@@ -10,6 +12,7 @@ called, so nothing of any expert enters.
 
 from __future__ import annotations
 
+import argparse
 import json
 import random
 import time
@@ -22,10 +25,10 @@ from typing import Any
 import torch
 from transformers import Lfm2ForCausalLM
 
-from r2v.bundled.tiny import build_model, build_tokenizer
-from r2v.bundled.tiny_documents import CurriculumStage, Document, dossier, recall, relation
-from r2v.bundled.tiny_transcripts import fresh_tasks, transcript_document
-from r2v.log import logger
+from benchmarks.recipes.tiny import build_model, build_tokenizer
+from benchmarks.recipes.tiny_documents import CurriculumStage, Document, dossier, recall, relation
+from benchmarks.recipes.tiny_transcripts import fresh_tasks, transcript_document
+from r2v.log import logger, setup
 from r2v.randomness import generator
 
 DOCUMENTS_PER_BATCH = 32
@@ -157,3 +160,19 @@ def pretrain(output: Path, seed: int = 0) -> None:
     model.save_pretrained(output)
     tokenizer.save_pretrained(output)
     (output / "recipe.json").write_text(json.dumps(recipe, indent=1) + "\n")
+
+
+def main() -> None:
+    """`python -m benchmarks.recipes.tiny_pretrain --output DIR`."""
+    parser = argparse.ArgumentParser(description="Pretrain the bundled student's base again, by its recipe.")
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder for the weights; required")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the recipe's draws (default: 0)")
+    arguments = parser.parse_args()
+    if arguments.output.exists():
+        parser.error(f"--output {arguments.output}: is there already; remove it, or name a new folder")
+    setup()
+    pretrain(arguments.output, arguments.seed)
+
+
+if __name__ == "__main__":
+    main()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from r2v.bundled.tiny import vocabulary
+from benchmarks.recipes.tiny import vocabulary
 from r2v.envs.desk import vocabulary as desk_vocabulary
 
 Document = tuple[list[int], list[int]]

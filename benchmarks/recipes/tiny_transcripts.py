@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from functools import cache
 
-from r2v.bundled.tiny import build_tokenizer
+from benchmarks.recipes.tiny import build_tokenizer
 from r2v.config import CategoryConfig, PerturbationsConfig
 from r2v.envs.base import Environment, Task
 from r2v.envs.desk import Desk

@@ -3,7 +3,6 @@ room to learn."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from r2v.bundled.toy_policy import (
+from benchmarks.recipes.toy_policy import (
     KEEP,
     LOOK,
     TOY_CURRICULUM,
@@ -24,14 +23,11 @@ from r2v.bundled.toy_policy import (
     pretrain,
     step_hint,
 )
-from r2v.config import PolicyConfig, identity, load
 from r2v.hrl.tasks.problems import Problem
 from r2v.hrl.tasks.prompts import Prompter
 from r2v.hrl.tasks.word_problems import OPERATIONS, word_problems
 from r2v.llm.local.decode import Draw, generate
-from r2v.policy.export import export
 from r2v.policy.float64 import use_float64_layers
-from r2v.policy.load import load_policy
 from r2v.randomness import generator
 
 pytestmark = pytest.mark.numerical
@@ -147,26 +143,3 @@ def test_the_recipe_depends_on_its_seed_alone(tmp_path: Path) -> None:
         pretrain(tmp_path / str(number), seed, [replace(stage, updates=1) for stage in TOY_CURRICULUM])
     first, second, third = ((tmp_path / str(number) / "model.safetensors").read_bytes() for number in range(3))
     assert first == second != third
-
-
-def test_the_shipped_toy_policy_is_the_one_that_results_name() -> None:
-    """An artifact names it "toy", not its weights: another one needs another name, or new versions of the stages
-    that read it."""
-    weights = hashlib.sha256((TOY_DIR / "model.safetensors").read_bytes()).hexdigest()
-    assert weights == "d15b93843ad922ae7d3a00bbb0ac88dc1a448c46b57ee835ffe7999448f37565"
-
-
-def test_its_former_name_is_read_with_a_warning_and_is_the_same_artifact(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level("WARNING", logger="r2v"):
-        former = load(None, ["policy.model_name=pupil"])
-    assert "policy.model_name=pupil is now called toy" in caplog.text
-    assert former == load(None, ["policy.model_name=toy"])
-    assert identity(former.policy)["model_name"] == "toy"
-
-
-def test_adapters_that_name_it_by_its_former_name_load(tmp_path: Path) -> None:
-    adapted = load_policy(PolicyConfig(model_name="toy", lora_r=2, device="cpu"), for_training=True)
-    export(replace(adapted, name="pupil"), tmp_path / "final")
-    assert json.loads((tmp_path / "final" / "adapter_config.json").read_text())["base_model_name_or_path"] == "pupil"
-    loaded = load_policy(PolicyConfig(model_name=str(tmp_path / "final"), device="cpu"))
-    assert loaded.model.num_parameters() == build_model(0).num_parameters()
