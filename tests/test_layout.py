@@ -252,7 +252,6 @@ def imported(name: str, *, anywhere: bool = False) -> set[str]:
 
 
 KNOWN_CYCLES = [
-    {"data/manifest.py", "data/tools.py"},
     {"hrl/training/saving.py", "hrl/training/trainer.py"},
     {"memory/layer_matrices.py", "memory/shapes.py"},
     {"pipeline/inputs.py", "pipeline/jobs.py", "pipeline/plan/case.py", "pipeline/plan/known.py", "pipeline/rows.py"},

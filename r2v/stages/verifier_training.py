@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from r2v import config as c
 from r2v import distributed
+from r2v.data.manifest import tools_of_runs
 from r2v.data.registry import DataRegistry
-from r2v.data.tools import tools_of_runs
 from r2v.randomness import digest
 from r2v.stages.train_verifier import LEFT_OUT, VerifierSettings
 from r2v.storage.artifact import Work, attempt_of
