@@ -252,7 +252,6 @@ def imported(name: str, *, anywhere: bool = False) -> set[str]:
 
 
 KNOWN_CYCLES = [
-    {"hrl/training/saving.py", "hrl/training/trainer.py"},
     {"pipeline/inputs.py", "pipeline/jobs.py", "pipeline/plan/case.py", "pipeline/plan/known.py", "pipeline/rows.py"},
     {
         *("slurm/exit_record.py", "slurm/helper_array.py", "slurm/reconcile.py", "slurm/runner.py"),
