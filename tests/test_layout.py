@@ -252,7 +252,6 @@ def imported(name: str, *, anywhere: bool = False) -> set[str]:
 
 
 KNOWN_CYCLES = [
-    {"pipeline/inputs.py", "pipeline/jobs.py", "pipeline/plan/case.py", "pipeline/plan/known.py", "pipeline/rows.py"},
     {
         *("slurm/exit_record.py", "slurm/helper_array.py", "slurm/reconcile.py", "slurm/runner.py"),
         *("slurm/sentinels.py", "slurm/stage_process.py", "slurm/submit.py"),
