@@ -260,7 +260,6 @@ KNOWN_CYCLES = [
         *("stages/generate_router_features.py", "stages/impute_router.py", "stages/router_rounds.py"),
         "stages/train_router.py",
     },
-    {"stages/train_verifier.py", "stages/verifier_training.py"},
 ]
 """Modules that import each other, for types only or inside functions. The list only ever gets shorter."""
 
