@@ -256,10 +256,6 @@ KNOWN_CYCLES = [
         *("slurm/exit_record.py", "slurm/helper_array.py", "slurm/reconcile.py", "slurm/runner.py"),
         *("slurm/sentinels.py", "slurm/stage_process.py", "slurm/submit.py"),
     },
-    {
-        *("stages/generate_router_features.py", "stages/impute_router.py", "stages/router_rounds.py"),
-        "stages/train_router.py",
-    },
 ]
 """Modules that import each other, for types only or inside functions. The list only ever gets shorter."""
 

@@ -3,8 +3,8 @@
     report = fit_verifiers(cfg, examples, work)                    # the stage itself
     python -m r2v.stages.verifier_training FOLDER .              # one of its ranks, started by a launch
 
-Ranks train and leave checkpoints; the command then finds every verifier trained, fits its temperature and writes it. What all of it depends on
-is `VerifierSettings`.
+Ranks train and leave checkpoints; the command then finds every verifier trained, fits its temperature and writes it.
+What all of it depends on is `VerifierSettings`.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from r2v.pipeline.plan.workload import UNCOUNTED, Workload, branches, branches_a
 from r2v.pipeline.rows import named
 from r2v.router.choice import ALTERNATIVES, FEWEST_TASKS
 from r2v.router.thresholds import GUARDED, MOST_PLAYED
-from r2v.stages.router_rounds import PLACING_PLAYS
+from r2v.stages.generate_router_features import PLACING_PLAYS
 
 
 def parts_of(stage: str, config: Config, known: Known) -> tuple[Part, ...]:
