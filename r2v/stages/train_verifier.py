@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from r2v.envs.base import Benchmark
     from r2v.verifier.labels import VerifierExample
 
-REPORT = "verifier_report.json"
+_REPORT = "verifier_report.json"
 
 
 def run(cfg: VerifierSettings, work: Work) -> None:
@@ -61,11 +61,11 @@ def run(cfg: VerifierSettings, work: Work) -> None:
     examples = read_examples(labels)
     if reason := lacking(cfg, examples):
         logger.warning("  verifier: left out, and what would read it goes on without: %s", reason)
-        write_json(work.folder / REPORT, {LEFT_OUT: reason})
+        write_json(work.folder / _REPORT, {LEFT_OUT: reason})
         work.summary.update({"n_examples": len(examples), "report": None, LEFT_OUT: reason})
         return
     report = fit_verifiers(cfg, examples, work)
-    write_json(work.folder / REPORT, report)
+    write_json(work.folder / _REPORT, report)
     work.summary.update(n_examples=len(examples), report=report)
     logger.info("  verifier: %s", verifier_line(report))
 
