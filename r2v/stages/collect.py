@@ -63,17 +63,15 @@ class CollectSettings:
     @classmethod
     def of(cls, config: c.Config) -> CollectSettings:
         """The parts of the whole configuration that are read here."""
-        return cls(
-            env=config.env,
-            teacher=config.teacher,
+        return c.sections_of(
+            cls,
+            config,
             max_steps=config.inference.max_steps,
             num_episodes=config.data.num_episodes,
             seeds=config.data.seeds,
             split_seed=config.data.split_seed,
             split_by=config.data.split_by,
             price=config.cost.llm,
-            rollout=config.rollout,
-            run=config.run,
         )
 
     @property

@@ -59,18 +59,15 @@ class PerturbSettings:
     @classmethod
     def of(cls, config: c.Config) -> PerturbSettings:
         """The parts of the whole configuration that are read here."""
-        return cls(
-            env=config.env,
-            teacher=config.teacher,
-            perturbations=config.perturbations,
-            perturb=config.perturb,
+        return c.sections_of(
+            cls,
+            config,
             condition=config.data.condition,
             perturbation_seeds=config.data.perturbation_seeds.train,
             split_seed=config.data.split_seed,
             split_by=config.data.split_by,
             max_steps=config.inference.max_steps,
             price=config.cost.llm,
-            rollout=config.rollout,
         )
 
     @property

@@ -49,14 +49,10 @@ class RouterFeaturesSettings:
     @classmethod
     def of(cls, config: c.Config) -> RouterFeaturesSettings:
         """The parts of the whole configuration that are read here."""
-        return cls(
-            env=config.env,
-            teacher=config.teacher,
-            policy=config.policy,
-            perturbations=config.perturbations,
-            cost=config.cost,
+        return c.sections_of(
+            cls,
+            config,
             inference=config.inference.acting("samples" in config.router.features),
-            rollout=config.rollout,
             tasks=c.TaskSelection.training(config),
             router=config.router.features_only(),
             seed=config.seed if config.router.routed_rounds else None,
@@ -91,17 +87,11 @@ class RouterSettings:
     @classmethod
     def of(cls, config: c.Config) -> RouterSettings:
         """The parts of the whole configuration that are read here."""
-        return cls(
-            env=config.env,
-            teacher=config.teacher,
-            policy=config.policy,
-            perturbations=config.perturbations,
-            cost=config.cost,
+        return c.sections_of(
+            cls,
+            config,
             inference=config.inference.acting("samples" in config.router.features),
-            rollout=config.rollout,
-            router=config.router,
             tasks=c.TaskSelection.training(config),
-            seed=config.seed,
             max_examples=config.training.router.max_examples,
         )
 

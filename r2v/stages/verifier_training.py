@@ -73,19 +73,14 @@ class VerifierSettings:
     @classmethod
     def of(cls, config: c.Config) -> VerifierSettings:
         """The parts of the whole configuration that are read here."""
-        return cls(
-            env=config.env,
-            teacher=config.teacher,
+        return c.sections_of(
+            cls,
+            config,
             policy=config.policy.trained(),
-            perturbations=config.perturbations,
             inference=config.inference.acting(),
-            cost=config.cost,
-            rollout=config.rollout,
-            verifier=config.verifier,
             phase=config.training.phase("verifier"),
             tasks=c.TaskSelection.training(config),
             num_folds=config.candidates.num_folds,
-            seed=config.seed,
             prompt=config.policy.prompt_version,
         )
 
