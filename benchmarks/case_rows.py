@@ -24,7 +24,7 @@ from r2v.policy.training_tools import told
 from r2v.router.baselines import Instruments
 from r2v.router.case_support import CaseIndex, recorded_steps
 from r2v.router.labels import FeatureRow, read_rows, write_rows
-from r2v.stages.generate_router_features import RouterFeaturesSettings
+from r2v.stages.router_settings import RouterFeaturesSettings
 from r2v.stages.train_policy import TASKS
 
 GROUP = "cases"

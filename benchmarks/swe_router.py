@@ -26,7 +26,7 @@ from r2v.router.baselines import Instruments
 from r2v.router.labels import FeatureRow
 from r2v.router.models import RouterModel
 from r2v.router.training import fit
-from r2v.stages.generate_router_features import RouterFeaturesSettings
+from r2v.stages.router_settings import RouterFeaturesSettings
 from r2v.storage.files import write_json
 
 SWE_ROUTER = "swe_router"

@@ -28,6 +28,7 @@ from r2v.config import (
     load,
     load_recorded,
     section,
+    sections_of,
     to_yaml,
 )
 from r2v.config.ablations import ABLATION_ROWS
@@ -228,6 +229,23 @@ def test_a_section_comes_back_from_its_identity() -> None:
     assert section(EnvConfig, identity(env)) == env
     with pytest.raises(UsageError, match="EnvConfig"):
         section(EnvConfig, {"benchmrk": "chain"})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Read:
+    env: EnvConfig
+    max_steps: int
+    seed: int = 7
+
+
+def test_settings_of_a_stage_are_sections_by_name_and_the_parts_that_are_given() -> None:
+    config = load(None, ["seed=3", "env.benchmark=chain"])
+    assert sections_of(Read, config, max_steps=4) == Read(env=config.env, max_steps=4, seed=3)
+    assert sections_of(Read, config, max_steps=4, seed=5).seed == 5
+    with pytest.raises(AttributeError, match="max_steps"):
+        sections_of(Read, config)
+    with pytest.raises(TypeError, match="max_step"):
+        sections_of(Read, config, max_steps=4, max_step=4)
 
 
 def test_default_ablations_exist() -> None:

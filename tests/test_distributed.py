@@ -21,8 +21,7 @@ import pytest
 from r2v import config as c
 from r2v import distributed
 from r2v.errors import EnvironmentFault, UsageError
-from r2v.stages.sharded_training import training_is_sharded
-from r2v.stages.train_policy import BC
+from r2v.stages.train_policy import BC, training_is_sharded
 from r2v.storage.record import Recorded, describe
 from tests import warm
 

@@ -132,6 +132,7 @@ __all__ = [
     "keys",
     "load",
     "section",
+    "sections_of",
     "to_yaml",
 ]
 
@@ -235,6 +236,13 @@ class TaskSelection:
             split_seed=config.data.split_seed,
             split_by=config.data.split_by,
         )
+
+
+def sections_of(settings: type[S], config: Config, **parts: Any) -> S:
+    """What a stage reads of a configuration: each field of `settings` is one of `parts`, or else what the configuration
+    has under that field's name."""
+    fields = dataclasses.fields(typing.cast("Any", settings))
+    return settings(**{item.name: getattr(config, item.name) for item in fields if item.name not in parts}, **parts)
 
 
 def load(path: Source = None, overrides: Sequence[str] = ()) -> Config:

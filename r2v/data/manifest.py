@@ -7,8 +7,10 @@ any other character becomes `--` and two hex digits for each of its bytes, so th
 from __future__ import annotations
 
 import json
+import logging
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -16,10 +18,12 @@ from typing import Any, Literal, get_args
 
 from r2v.data.episode import IMPORTED, to_dict
 from r2v.data.schema import from_dict
-from r2v.data.tools import RecordedTool
+from r2v.data.tools import RecordedTool, Tools, united
 from r2v.errors import InputError, UsageError
 from r2v.storage.artifact_manifest import json_sha256
 from r2v.storage.files import write_json
+
+log = logging.getLogger("r2v")
 
 RUN_MANIFEST = "run_manifest.json"
 RUN_SCHEMA = "1"
@@ -140,6 +144,19 @@ def write_manifest(manifest: RunManifest) -> None:
     }
     record = json.loads(json.dumps(record, allow_nan=False))
     write_json(manifest.output_dir / RUN_MANIFEST, {**record, "sha256": json_sha256(record)})
+
+
+def tools_of_runs(runs: Sequence[RunManifest]) -> Tools | None:
+    """The tools of these runs: of the executed ones among them, where there are any, else of the imported ones. None
+    where one of those recorded none. A tool that they define in several ways is warned of."""
+    executed = [run for run in runs if not run.imported] or runs
+    recorded = [run.tools for run in executed if run.tools is not None]
+    if len(recorded) < len(executed):
+        return None
+    tools, several = united(tool for listed in recorded for tool in listed)
+    if several:
+        log.warning("  the runs define %s in several ways; the first counts", ", ".join(several))
+    return tools
 
 
 def run_prefix(benchmark: str, provider: str, model_name: str) -> str:

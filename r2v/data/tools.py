@@ -8,23 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from r2v.data.schema import from_dict, parse_json
 from r2v.errors import InputError
 from r2v.storage.files import content_sha256, write_json
 from r2v.wire import chat
 from r2v.wire.message import ToolSpec, UnknownPart, functions_of
-
-if TYPE_CHECKING:
-    from r2v.data.manifest import RunManifest
-
-log = logging.getLogger("r2v")
 
 TOOLS_FILE = "tools.json"
 """File of an artifact with the tools that a policy is told in training."""
@@ -83,19 +77,6 @@ def united(listed: Iterable[RecordedTool]) -> tuple[Tools, tuple[str, ...]]:
         if found.setdefault(tool.name, tool) != tool:
             several[tool.name] = None
     return tuple(found.values()), tuple(several)
-
-
-def tools_of_runs(runs: Sequence[RunManifest]) -> Tools | None:
-    """The tools of these runs: of the executed ones among them, where there are any, else of the imported ones. None
-    where one of those recorded none. A tool that they define in several ways is warned of."""
-    executed = [run for run in runs if not run.imported] or runs
-    recorded = [run.tools for run in executed if run.tools is not None]
-    if len(recorded) < len(executed):
-        return None
-    tools, several = united(tool for listed in recorded for tool in listed)
-    if several:
-        log.warning("  the runs define %s in several ways; the first counts", ", ".join(several))
-    return tools
 
 
 def write_tools(path: Path, tools: Tools) -> None:

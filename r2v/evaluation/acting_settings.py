@@ -25,14 +25,10 @@ class ActingSettings:
     @classmethod
     def of(cls, config: c.Config) -> ActingSettings:
         """The parts of the whole configuration that are read here."""
-        return cls(
-            env=config.env,
-            teacher=config.teacher,
-            policy=config.policy,
-            perturbations=config.perturbations,
+        return c.sections_of(
+            cls,
+            config,
             inference=config.inference.acting(),
-            cost=config.cost,
-            rollout=config.rollout,
             tasks=c.TaskSelection.training(config),
             seeds=config.preference.accept_seeds,
         )

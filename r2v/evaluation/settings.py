@@ -47,16 +47,9 @@ class EvaluateSettings:
     def of(cls, config: c.Config) -> EvaluateSettings:
         """The parts of the whole configuration that are read here."""
         selections = {name: c.TaskSelection.evaluation(config, name) for name in config.evaluation.conditions}
-        return cls(
-            env=config.env,
-            teacher=config.teacher,
-            policy=config.policy,
-            perturbations=config.perturbations,
-            inference=config.inference,
-            cost=config.cost,
-            rollout=config.rollout,
-            router=config.router,
-            evaluation=config.evaluation,
+        return c.sections_of(
+            cls,
+            config,
             calibration=c.TaskSelection.training(config),
             selections=selections,
         )

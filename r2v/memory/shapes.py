@@ -7,13 +7,17 @@
 
 Families: `DECODERS` and `ENCODERS` (a critic). R2V's bundled student is an lfm2. Only config.json is read. A model that
 reads images too is a decoder with a tower beside it, which is loaded and never used.
+
+A mixture of experts keeps the matrices of all its experts in one three-dimensional parameter. Adapters on it have a
+rank for each expert, and are added to a copy of all of it whenever it runs (peft's ParamWrapper); 4-bit loading leaves
+it as wide as it was saved.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +36,6 @@ from r2v.memory.families import (
     mixture_sizes,
     sliding_window,
 )
-from r2v.memory.layer_matrices import LinearShape, matrices
 from r2v.memory.model_registry import KNOWN_MODELS, MODEL_CONFIGS, ModelConfigValues, lookup
 from r2v.storage.model_identity import hub_repository
 from r2v.storage.weights import BUNDLED, adapters_alone, base_of
@@ -40,6 +43,36 @@ from r2v.storage.weights import BUNDLED, adapters_alone, base_of
 HEAD_WIDTH = 768
 """Hidden width of a critic's head."""
 _WITH_ATTENTION = ("attention", "mixture")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearShape:
+    """A weight matrix, with its bias where it has one."""
+
+    name: str
+    inside: int
+    outside: int
+    bias: bool = False
+    copies: int = 1
+    """How many there are: one for each expert."""
+    linear: bool = True
+    """Whether it is a module of its own (nn.Linear), which can be packed."""
+    rank: int = 1
+    """Times the configured rank, that of its adapters: 2 where two matrices are one parameter."""
+
+    @property
+    def weights(self) -> int:
+        """Entries of the matrix, of all its copies."""
+        return self.copies * self.inside * self.outside
+
+    @property
+    def parameters(self) -> int:
+        """Entries of the matrix and its bias."""
+        return self.weights + (self.outside if self.bias else 0)
+
+    def lora_parameters(self, rank: int) -> int:
+        """Parameters of its adapters: r * (in + out) of each copy."""
+        return self.copies * self.rank * rank * (self.inside + self.outside)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +133,7 @@ class Shape:
 
     def linears(self, kind: LayerKind) -> tuple[LinearShape, ...]:
         """The matrices of one layer, in the order they are used."""
-        return matrices(self, kind)
+        return _matrices(self, kind)
 
     def small(self, kind: LayerKind) -> int:
         """Parameters of one layer outside its matrices: norms, and the kernel of a short convolution."""
@@ -165,6 +198,54 @@ class Shape:
     def fixed_cache_entries(self) -> int:
         """Cached numbers of a sequence of any length: the windows of the short convolutions."""
         return self.hidden * self.conv_kernel * Counter(self.kinds)["conv"]
+
+
+def _matrices(shape: Shape, kind: LayerKind) -> tuple[LinearShape, ...]:
+    """The matrices of one layer, in the order they are used."""
+    if kind == "encoder":
+        return tuple(_encoder(shape))
+    mixing = _convolution(shape) if kind == "conv" else _attention(shape)
+    return (*mixing, *(_experts(shape) if kind == "mixture" else _feed_forward(shape)))
+
+
+def _encoder(shape: Shape) -> Iterator[LinearShape]:
+    h, inner = shape.hidden, shape.inner
+    sizes = (("q", h, h), ("k", h, h), ("v", h, h), ("o", h, h), ("up", h, inner), ("down", inner, h))
+    for name, inside, outside in sizes:
+        yield LinearShape(name=name, inside=inside, outside=outside, bias=True)
+
+
+def _convolution(shape: Shape) -> Iterator[LinearShape]:
+    yield LinearShape(name="in", inside=shape.hidden, outside=3 * shape.hidden)
+    yield LinearShape(name="out", inside=shape.hidden, outside=shape.hidden)
+
+
+def _attention(shape: Shape) -> Iterator[LinearShape]:
+    h, q, kv, bias = shape.hidden, shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim, shape.qkv_bias
+    if shape.fused:
+        yield LinearShape(name="qkv", inside=h, outside=q + 2 * kv, bias=bias)
+    else:
+        yield LinearShape(name="q", inside=h, outside=q, bias=bias)
+        yield LinearShape(name="k", inside=h, outside=kv, bias=bias)
+        yield LinearShape(name="v", inside=h, outside=kv, bias=bias)
+    yield LinearShape(name="o", inside=q, outside=h, bias=shape.out_bias)
+
+
+def _feed_forward(shape: Shape) -> Iterator[LinearShape]:
+    h, inner, bias = shape.hidden, shape.inner, shape.mlp_bias
+    if shape.fused:
+        yield LinearShape(name="gate_up", inside=h, outside=2 * inner)
+    else:
+        yield LinearShape(name="gate", inside=h, outside=inner, bias=bias)
+        yield LinearShape(name="up", inside=h, outside=inner, bias=bias)
+    yield LinearShape(name="down", inside=inner, outside=h, bias=bias)
+
+
+def _experts(shape: Shape) -> Iterator[LinearShape]:
+    h, inner, count = shape.hidden, shape.expert_inner, shape.experts
+    yield LinearShape(name="router", inside=h, outside=count, linear=False)
+    yield LinearShape(name="experts gate_up", inside=h, outside=2 * inner, copies=count, linear=False, rank=2)
+    yield LinearShape(name="experts down", inside=inner, outside=h, copies=count, linear=False)
 
 
 def from_config(values: Mapping[str, Any], name: str = "model") -> Shape:

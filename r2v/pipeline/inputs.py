@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from r2v.config import PHASES, Config, HierarchicalConfig, PolicyConfig, identity, load_recorded
+from r2v.config.engines import LOCAL
 from r2v.data.manifest import RUN_MANIFEST, RunManifest
 from r2v.data.registry import DataRegistry
 from r2v.data.run import verify_run
@@ -22,6 +23,7 @@ from r2v.envs.base import require_playable
 from r2v.errors import InputError, MissingInput, UsageError
 from r2v.llm.providers.keys import require_sendable
 from r2v.log import logger
+from r2v.memory.shapes import require_unquantized, values_of
 from r2v.pipeline.jobs import job
 from r2v.pipeline.rows import Job
 from r2v.storage import artifact as artifacts
@@ -96,12 +98,22 @@ def require_possible(sections: Any) -> None:
 def require_policy(sections: Any) -> None:
     """Raises UsageError where the policy of a stage could not be served or loaded."""
     if hasattr(sections, "policy"):
-        from r2v.memory.local_weights import require_loadable
-
         if sections.policy.is_api:
             return
         sections.policy.require_servable()
         require_loadable(sections.policy)
+
+
+def require_loadable(policy: PolicyConfig) -> None:
+    """Raise UsageError for a policy that is loaded here and whose config.json, where it is known, says that its weights
+    are quantized. An engine may serve such a model."""
+    if policy.engine != LOCAL:
+        return
+    try:
+        values = values_of(policy.model_name)
+    except (InputError, RecursionError):  # RecursionError: adapters that name themselves as their base
+        return  # it may be downloaded or made yet; `r2v.policy.load` looks again
+    require_unquantized(values, f"policy.model_name={policy.model_name}")
 
 
 def require_chain(config: Config, wanted: Sequence[Job]) -> None:

@@ -6,13 +6,12 @@ The table itself is `r2v.pipeline.jobs`. Nothing heavy is imported: `r2v --help`
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from r2v.config import Config
-    from r2v.pipeline.plan.case import Case, Part
     from r2v.stages import Stage
 
 CONDITION = "CONDITION"
@@ -134,13 +133,10 @@ class Job:
 
     def load(self) -> Stage:
         """The stage itself. Cheap: stage modules import nothing heavy at the top."""
-        return cast("Stage", _named(self.stage))
-
-    def count_parts(self, case: Case) -> Sequence[Part]:
-        """The parts of the stage in this case, by what `parts` names."""
-        return cast("Sequence[Part]", _named(self.parts)(case)) if self.parts else ()
+        return cast("Stage", named(self.stage))
 
 
-def _named(path: str) -> Any:
+def named(path: str) -> Any:
+    """What a row names as module:attribute."""
     module, _, attribute = path.partition(":")
     return getattr(importlib.import_module(module), attribute)

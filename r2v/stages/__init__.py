@@ -2,20 +2,19 @@
 
 A stage is a value: `Stage(version, settings, run)`. `settings` is a dataclass whose fields are the configuration
 sections the stage reads (and nothing else it depends on), so it also decides the fingerprint. A stage that
-reads only part of a section says so with a classmethod `of(config)` that picks it; one that cannot run under every
-configuration refuses it in `require_possible()`, which is asked before any stage of a run begins. `run(settings, work)`
-reads `work.inputs`, writes into `work.folder` and puts its figures into `work.summary`. Stage modules import nothing
-heavy at the top: planning and status load them on login nodes.
+reads only part of a section says so with a classmethod `of(config)` that picks it (`r2v.config.sections_of`); one that
+cannot run under every configuration refuses it in `require_possible()`, which is asked before any stage of a run
+begins. `run(settings, work)` reads `work.inputs`, writes into `work.folder` and puts its figures into `work.summary`.
+Stage modules import nothing heavy at the top: planning and status load them on login nodes.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from r2v.config import Config
+from r2v.config import Config, sections_of
 from r2v.storage.artifact import Work
 
 
@@ -40,4 +39,4 @@ class Stage:
         """The stage's own settings: the sections, or parts of sections, that it reads of the whole configuration."""
         if hasattr(self.settings, "of"):
             return self.settings.of(config)
-        return self.settings(**{f.name: getattr(config, f.name) for f in dataclasses.fields(self.settings)})
+        return sections_of(self.settings, config)

@@ -20,16 +20,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from r2v import config as c
+from r2v.config import identity
 from r2v.data.registry import DataRegistry
-from r2v.data.run import RunHandle
+from r2v.data.run import RunHandle, verify_run
 from r2v.data.split import assign
 from r2v.data.store import sort_episodes
-from r2v.data.tools import tools_sha256
+from r2v.data.tools import Tools, tools_sha256
 from r2v.errors import EmptyResult, EnvironmentFault, InputError, UsageError
 from r2v.log import logger
 from r2v.stages import Stage
-from r2v.stages.collection_run import PROVIDER, begin, under_way
 from r2v.storage.artifact import Work
+from r2v.storage.artifact_manifest import ARTIFACT_MANIFEST, Damaged
 from r2v.storage.files import write_text
 
 if TYPE_CHECKING:
@@ -37,6 +38,11 @@ if TYPE_CHECKING:
     from r2v.data.manifest import RunManifest
     from r2v.envs.base import Benchmark
     from r2v.rollout.session import EpisodeSpec
+
+PROVIDER = "provider"
+"""Folder of a run with the journal of provider requests and what they cost."""
+_LOOKS = 30
+"""Looks, a second apart, at whether the run has begun that a helper is to help with."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,17 +63,15 @@ class CollectSettings:
     @classmethod
     def of(cls, config: c.Config) -> CollectSettings:
         """The parts of the whole configuration that are read here."""
-        return cls(
-            env=config.env,
-            teacher=config.teacher,
+        return c.sections_of(
+            cls,
+            config,
             max_steps=config.inference.max_steps,
             num_episodes=config.data.num_episodes,
             seeds=config.data.seeds,
             split_seed=config.data.split_seed,
             split_by=config.data.split_by,
             price=config.cost.llm,
-            rollout=config.rollout,
-            run=config.run,
         )
 
     @property
@@ -79,7 +83,7 @@ class CollectSettings:
 def run(cfg: CollectSettings, work: Work) -> None:
     """Play what is missing, close the run, and name it in runs.jsonl."""
     registry = DataRegistry(work.root / "data")
-    with begin(cfg, work, registry) as handle:
+    with _begin(cfg, work, registry) as handle:
         _announce(handle)
         specs = _specs(cfg, handle.run_id)
         open_still = _play_missing(cfg, specs, handle, work)
@@ -139,7 +143,7 @@ def run(cfg: CollectSettings, work: Work) -> None:
 
 def play(cfg: CollectSettings, work: Work) -> None:
     """Play what neither the run that is being collected nor another helper has."""
-    if (run := under_way(cfg, work)) is not None:
+    if (run := _under_way(cfg, work)) is not None:
         _play_blocks(cfg, _specs(cfg, run.run_id), run, work)
 
 
@@ -158,6 +162,75 @@ def cancel(config: c.Config, root: Path = Path()) -> str:
     folder = Path(DataRegistry(root / "data").get(config.run.id).output_dir) / PROVIDER
     cancelled = asyncio.run(provider_remote(config.teacher, Purse(folder=folder, root=root), only=True).cancel())
     return f"{config.run.id}: cancelled; {json.dumps(cancelled)}"
+
+
+def _begin(cfg: CollectSettings, work: Work, registry: DataRegistry) -> RunHandle:
+    """A new run, or one of this very configuration: interrupted, damaged, or done and merely not known as done."""
+    from r2v.envs.base import load_benchmark
+    from r2v.rollout.model_factory import teacher_name
+
+    benchmark = load_benchmark(cfg.env.benchmark, cfg.env.options)
+    name = teacher_name(cfg.teacher, benchmark)
+    runs = registry.query(benchmark=cfg.env.benchmark)
+    same = [m for m in runs if m.fingerprint == work.fingerprint and not (m.status == "done" and m.all_faults)]
+    unfinished = [m for m in same if m.status in ("interrupted", "partial", "failed") or _to_mend(cfg, m)]
+    if not work.anew:  # its artifact was damaged or lost, or a kill came before it: what was paid for is there
+        unfinished += [m for m in same if m.status == "done" and m not in unfinished]
+    run_id = cfg.run.id or (unfinished[-1].run_id if unfinished else None)
+    base = work.root / cfg.run.base if cfg.run.base else None
+    return registry.begin_run(
+        benchmark=cfg.env.benchmark,
+        provider=cfg.teacher.provider,
+        model_name=name,
+        fingerprint=work.fingerprint,
+        config=identity(cfg),
+        base=base,
+        tags=cfg.run.tags,
+        notes=cfg.run.notes,
+        tools=_tools(benchmark),
+        run_id=run_id,
+    )
+
+
+def _tools(benchmark: Benchmark) -> Tools | None:
+    """What a fresh world says its tools are; None, with a line, where it fails to."""
+    from r2v.envs.base import tools_of
+    from r2v.envs.guard import require_tools
+    from r2v.policy.training_tools import recorded
+
+    try:
+        return recorded(require_tools(tools_of(benchmark), benchmark))
+    except UsageError as error:
+        logger.warning("  the run is recorded without tools: %s", error)
+        return None
+
+
+def _under_way(cfg: CollectSettings, work: Work) -> RunManifest | None:
+    """The run that the attempt collects, or goes on with; None where none appears for a while."""
+    for _ in range(_LOOKS):
+        runs = DataRegistry(work.root / "data").query(benchmark=cfg.env.benchmark)
+        own = [m for m in runs if m.fingerprint == work.fingerprint and cfg.run.id in (None, m.run_id)]
+        unfinished = [m for m in own if m.status != "done"]
+        if unfinished or (work.folder / ARTIFACT_MANIFEST).exists():
+            return unfinished[-1] if unfinished else None
+        time.sleep(1.0)
+    return None
+
+
+def _to_mend(cfg: CollectSettings, run: RunManifest) -> bool:
+    """Whether a finished run's trajectories were damaged since, and can be played again. Raises InputError where a
+    provider would have to be paid a second time, because the journal of its answers is gone too."""
+    try:
+        if run.status == "done":
+            verify_run(run)
+        return False
+    except Damaged as error:
+        if cfg.teacher.provider != "scripted" and not (run.output_dir / PROVIDER).is_dir():
+            raise InputError(
+                f"{error}, and its journal {run.output_dir / PROVIDER} is gone: put either back, or move "
+                f"{run.output_dir} away to collect (and pay) anew"
+            ) from None
+        return True
 
 
 def _announce(handle: RunHandle) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from r2v import config as c
 from r2v.data.tools import TOOLS_FILE, read_tools
 from r2v.log import logger
 from r2v.stages import Stage
@@ -24,11 +23,6 @@ class CaseSupportSettings:
 
     seed: int
     """Of the draw of steps, where there are more than an index holds."""
-
-    @classmethod
-    def of(cls, config: c.Config) -> CaseSupportSettings:
-        """The parts of the whole configuration that are read here."""
-        return cls(seed=config.seed)
 
 
 def run(cfg: CaseSupportSettings, work: Work) -> None:

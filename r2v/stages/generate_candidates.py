@@ -47,18 +47,13 @@ class CandidatesSettings:
     @classmethod
     def of(cls, config: c.Config) -> CandidatesSettings:
         """The parts of the whole configuration that are read here."""
-        return cls(
-            env=config.env,
-            teacher=config.teacher,
-            policy=config.policy,
-            perturbations=config.perturbations,
+        return c.sections_of(
+            cls,
+            config,
             inference=config.inference.acting(),
-            cost=config.cost,
-            rollout=config.rollout,
             candidates=config.candidates.resolved(config.teacher.provider),
             preference=config.preference.pairing(),
             tasks=c.TaskSelection.training(config),
-            seed=config.seed,
         )
 
     @property

@@ -5,93 +5,47 @@ and then, round by round, of the pair routed so far.
 
 With `router.label=imputed` nothing is played: see `r2v.stages.impute_router`.
 
-Training and calibration tasks are played under the training conditions (`r2v.stages.router_rounds`,
-`r2v.rollout.feature_rollout`); evaluation tasks are never touched.
+Training and calibration tasks are played under the training conditions (`r2v.rollout.feature_rollout`); evaluation
+tasks are never touched.
+
+Round 0 is the small policy alone. In each later round the router that all rows so far teach is fitted, its thresholds
+are placed on calibration tasks at `router.round_budgets`, and it plays tasks, each at one of them. Every step is
+labelled by what asking and not asking come to when the router at this threshold plays on. So labels know of help that
+is still to come, and states are those that a routed policy meets; cf. fitted Q iteration and DAgger (arXiv 1011.0686).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from r2v import config as c
+from r2v.config.methods import OURS
 from r2v.errors import EmptyResult, UsageError
 from r2v.log import logger
 from r2v.stages import Stage
 from r2v.stages.accept_policy import published_policy
-from r2v.stages.summary_lines import features_line
+from r2v.stages.router_settings import RouterFeaturesSettings
+from r2v.stages.summary_lines import features_line, round_line
 from r2v.stages.verifier_training import trained
 from r2v.storage.artifact import Work
 
 if TYPE_CHECKING:
     from r2v.data.episode import Episode
-    from r2v.envs.base import Benchmark
+    from r2v.evaluation.methods import MethodRunner
+    from r2v.rollout.cells import Cell
     from r2v.rollout.session import EpisodeSpec
     from r2v.router.labels import FeatureRow
-
-
-@dataclass(frozen=True, kw_only=True)
-class RouterFeaturesSettings:
-    """What the features depend on."""
-
-    env: c.EnvConfig
-    teacher: c.TeacherConfig
-    policy: c.PolicyConfig
-    perturbations: c.PerturbationsConfig
-    inference: c.InferenceConfig
-    cost: c.CostConfig
-    rollout: c.RolloutConfig
-    tasks: c.TaskSelection
-    router: c.RouterConfig
-    """Without what only the router's own stage reads."""
-    seed: int | None = field(default=None, metadata=c.IF_GIVEN)
-    """Of the routers that play; None where none does."""
-    max_examples: int | None = field(default=None, metadata=c.IF_GIVEN)
-    """training.router.max_examples, where routers are fitted."""
-
-    @property
-    def asks_teacher(self) -> bool:
-        """Whether it can't do without the teacher."""
-        return not self.imputed
-
-    @property
-    def imputed(self) -> bool:
-        """True: nothing is played; the policy is asked about its teacher's states (`r2v.stages.impute_router`)."""
-        return self.router.imputed
-
-    @property
-    def samples(self) -> bool:
-        """Whether features need further samples of the small policy."""
-        return "samples" in self.router.features
-
-    @classmethod
-    def of(cls, config: c.Config) -> RouterFeaturesSettings:
-        """The parts of the whole configuration that are read here."""
-        return cls(
-            env=config.env,
-            teacher=config.teacher,
-            policy=config.policy,
-            perturbations=config.perturbations,
-            cost=config.cost,
-            inference=config.inference.acting("samples" in config.router.features),
-            rollout=config.rollout,
-            tasks=c.TaskSelection.training(config),
-            router=config.router.features_only(),
-            seed=config.seed if config.router.routed_rounds else None,
-            max_examples=config.training.router.max_examples if config.router.routed_rounds else None,
-        )
-
-    def specs(self, benchmark: Benchmark, split: str, *, method: str) -> list[EpisodeSpec]:
-        """The episodes of a split: its first `router.num_calibration_tasks` tasks, or all that may be trained on."""
-        from r2v.rollout.session import episode_specs
-
-        limit = self.router.num_calibration_tasks if split == "calibration" else None
-        return episode_specs(benchmark, split, self.router.seeds, self.tasks, method=method, limit=limit)
+    from r2v.router.models import RouterModel
+    from r2v.router.rounds import RoundFigures
 
 
 ROLLOUTS = "rollouts.jsonl.zst"
 """File of the artifact with the episodes that were played for rows: `FeatureRow.episode_id` and `round` name one."""
+
+
+PLACING_PLAYS = 4
+"""Thresholds that are played at most to place one of a round: labels need some share of LLM steps, not an exact one."""
 
 
 def _played(
@@ -101,7 +55,6 @@ def _played(
     from r2v.evaluation.methods import MethodRunner
     from r2v.rollout.fork import branchable
     from r2v.rollout.session import episode_specs
-    from r2v.stages.router_rounds import play_rounds
 
     runner = MethodRunner.of(
         cfg,
@@ -120,12 +73,87 @@ def _played(
         for spec in episode_specs(benchmark, split, cfg.router.seeds, cfg.tasks, method="slm_only", limit=count)
     ]
     first = branchable(benchmark, every, "router features")
-    rows, rounds, cells = play_rounds(cfg, runner, first, faults)
+    rows, rounds, cells = _play_rounds(cfg, runner, first, faults)
     if not rows:
         raise EmptyResult(f"router features: {len(first)} roll-outs gave no step; raise router.num_tasks")
     episodes = (records[0] for cell in cells for records in runner.player.records(cell))
     figures = {"n_never_branched": len(every) - len(first), "rounds": [one.plain() for one in rounds]}
     return rows, episodes, figures
+
+
+def _play_rounds(
+    cfg: RouterFeaturesSettings, runner: MethodRunner, first: Sequence[EpisodeSpec], faults: list[str]
+) -> tuple[list[FeatureRow], list[RoundFigures], list[Cell]]:
+    """The rows, figures and cells of round 0, which plays `first`, and of the routed rounds. Faults of the world are
+    added to `faults`. Every process that calls it plays the same cells, so helpers call it too."""
+    from r2v.rollout.cells import measured
+    from r2v.rollout.feature_rollout import rows_of
+    from r2v.router.models import CONSTANT
+    from r2v.router.rounds import RoundFigures
+
+    cells = [runner.feature_cell(first, "roll out, with counterfactuals")]
+    thresholds: dict[str, float] = {}
+    rows: list[FeatureRow] = []
+    figures: list[RoundFigures] = []
+    played: list[Cell] = []
+    model: RouterModel | None = None
+    for number in range(cfg.router.routed_rounds + 1):
+        if number:
+            if model is None or model.kind == CONSTANT:
+                logger.warning("  router: no round %d: the rows so far teach a constant router", number)
+                break
+            cells, thresholds = _routed(cfg, runner.routed_by(model), number)
+        runner.player.play(cells, f"round {number}" if number else cells[0].what)
+        new = [row for cell in cells for row in rows_of(measured(cell, runner.player, faults))]
+        played += cells
+        rows += new
+        before, model = model, _fitted(cfg, rows) if cfg.router.routed_rounds and rows else None
+        figures.append(RoundFigures.of(number, thresholds, new, before, model))
+        logger.info("  router features: %s", round_line(asdict(figures[-1])))
+    return rows, figures, played
+
+
+def _fitted(cfg: RouterFeaturesSettings, rows: Sequence[FeatureRow]) -> RouterModel:
+    from r2v.router.training import fit_routers
+
+    return fit_routers(rows, cfg.router, cfg.seed or 0, cfg.max_examples)[0]
+
+
+def _routed(cfg: RouterFeaturesSettings, runner: MethodRunner, number: int) -> tuple[list[Cell], dict[str, float]]:
+    """What a round plays, and its thresholds by budget."""
+    from r2v.evaluation.calibration import place_thresholds
+    from r2v.rollout.fork import branchable
+
+    router, benchmark = cfg.router, runner.world.benchmark
+    budgets = {f"{budget:g}": budget for budget in router.round_budgets}
+    calibration = cfg.specs(benchmark, "calibration", method=OURS)
+    targets = {(OURS, name): budget for name, budget in budgets.items()}
+    choices = place_thresholds(runner, calibration, targets, PLACING_PLAYS)
+    thresholds = {name: _consulted(choices[OURS, name].tau) for name in budgets}
+    start = router.num_tasks + (number - 1) * router.round_tasks
+    train = _window(cfg.specs(benchmark, "train", method=OURS), start, router.round_tasks)
+    specs = branchable(benchmark, [*train, *calibration], "router features")
+    dealt = {name: specs[place :: len(budgets)] for place, name in enumerate(budgets)}
+    cells = [
+        runner.feature_cell(dealt[name], f"round {number}, asking {name}", tau=tau, number=number)
+        for name, tau in thresholds.items()
+        if dealt[name]
+    ]
+    return cells, thresholds
+
+
+def _consulted(tau: float) -> float:
+    """The threshold at which the router is asked at every step: strictly between 0 and 1."""
+    from r2v.router.escalation import SCORE_ONLY
+
+    return min(max(tau, 1 - SCORE_ONLY), SCORE_ONLY)
+
+
+def _window(specs: Sequence[EpisodeSpec], start: int, count: int) -> list[EpisodeSpec]:
+    """The episodes of `count` tasks from the `start`-th on, going on with the first after the last."""
+    tasks = list(dict.fromkeys(spec.task.task_id for spec in specs))
+    chosen = {tasks[(start + index) % len(tasks)] for index in range(min(count, len(tasks)))}
+    return [spec for spec in specs if spec.task.task_id in chosen]
 
 
 def play(cfg: RouterFeaturesSettings, work: Work) -> None:

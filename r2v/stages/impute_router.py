@@ -25,6 +25,7 @@ from r2v.data.tools import TOOLS_FILE, Tools, read_tools
 from r2v.errors import EmptyResult, InputError
 from r2v.log import logger
 from r2v.router.escalation import recorded_score
+from r2v.stages.router_settings import RouterFeaturesSettings, RouterSettings
 from r2v.stages.summary_lines import imputed_features_line, imputed_router_line
 from r2v.stages.train_policy import TASKS
 from r2v.storage.artifact import Work
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
     from r2v.rollout.actors import StepView
     from r2v.router.labels import FeatureRow
     from r2v.router.models import RouterModel
-    from r2v.stages.generate_router_features import RouterFeaturesSettings
-    from r2v.stages.train_router import RouterSettings
 
 PAGE = "records.html"
 """What routing would have come to on the records."""

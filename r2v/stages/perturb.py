@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Literal
 from r2v import config as c
 from r2v.config import identity
 from r2v.data.episode import Condition, Episode, to_line
+from r2v.data.manifest import tools_of_runs
 from r2v.data.registry import DataRegistry
 from r2v.data.split import assign, normalised, require_split
 from r2v.data.store import TrajectoryStore
-from r2v.data.tools import TOOLS_FILE, tools_of_runs, write_tools
+from r2v.data.tools import TOOLS_FILE, write_tools
 from r2v.envs.base import Benchmark, load_benchmark
 from r2v.errors import EmptyResult, InputError
 from r2v.log import logger
@@ -58,18 +59,15 @@ class PerturbSettings:
     @classmethod
     def of(cls, config: c.Config) -> PerturbSettings:
         """The parts of the whole configuration that are read here."""
-        return cls(
-            env=config.env,
-            teacher=config.teacher,
-            perturbations=config.perturbations,
-            perturb=config.perturb,
+        return c.sections_of(
+            cls,
+            config,
             condition=config.data.condition,
             perturbation_seeds=config.data.perturbation_seeds.train,
             split_seed=config.data.split_seed,
             split_by=config.data.split_by,
             max_steps=config.inference.max_steps,
             price=config.cost.llm,
-            rollout=config.rollout,
         )
 
     @property

@@ -47,14 +47,10 @@ class PilotSettings:
     @classmethod
     def of(cls, config: c.Config) -> PilotSettings:
         """The parts of the whole configuration that are read here."""
-        return cls(
-            env=config.env,
-            teacher=config.teacher,
-            policy=config.policy,
-            perturbations=config.perturbations,
+        return c.sections_of(
+            cls,
+            config,
             inference=config.inference.acting(),
-            cost=config.cost,
-            rollout=config.rollout,
             tasks=c.TaskSelection.training(config),
             num_tasks=config.evaluation.pilot_tasks,
             seed=config.router.seeds[0],

@@ -25,11 +25,11 @@ from r2v import config as c
 from r2v import distributed
 from r2v.data.tools import TOOLS_FILE, Tools, read_tools, write_tools
 from r2v.envs.base import WORLDLESS, require_playable
+from r2v.errors import UsageError
 from r2v.evaluation.acting_settings import ActingSettings
 from r2v.log import logger
 from r2v.stages import Stage
 from r2v.stages.accept_policy import accept_or_hand_on, hand_on
-from r2v.stages.sharded_training import training_is_sharded
 from r2v.storage.artifact import Work, attempt_of
 from r2v.storage.files import write_json
 from r2v.storage.integrity import Artifact
@@ -273,8 +273,31 @@ def _figures(report: dict[str, Any], *names: str) -> dict[str, Any]:
     return {name: report[name] for name in names}
 
 
+def training_is_sharded(phase: c.Phase, policy: c.PolicyConfig, ranks: int) -> bool:
+    """Whether ranks divide more than the batch. Raises UsageError, before anything is loaded, where that cannot be
+    had."""
+    if phase.fsdp:
+        if ranks < 2 or not distributed.crowded(policy.device):
+            # accelerate would train whole weights on each rank elsewhere, without a word
+            raise UsageError(
+                "training.fsdp=true: fewer than two GPUs are used here (policy.device, training.ranks), and only GPUs "
+                "shard; set training.fsdp=false, or training.zero=2 or 3, which DeepSpeed does on a CPU too"
+            )
+        return True
+    if not phase.zero and phase.deepspeed is None:
+        return False
+    asked = f"training.deepspeed={phase.deepspeed}" if phase.deepspeed else f"training.zero={phase.zero}"
+    distributed.require_deepspeed(asked, policy.device)
+    if phase.deepspeed and not Path(phase.deepspeed).is_file():
+        raise UsageError(f"{asked}: no such file")
+    if phase.zero == 3 and policy.in_4bit:
+        raise UsageError(f"{asked}: 4-bit weights cannot be sharded; set training.zero=2 or policy.load_in_4bit=false")
+    return True
+
+
 BC = Stage(version=1, settings=BCSettings, run=run_bc)
 PREFERENCE = Stage(version=3, settings=PreferenceSettings, run=run_preference)
+
 
 if __name__ == "__main__":
     sys.exit(distributed.run_rank(lambda: _train_as_rank(Path(sys.argv[1]))))

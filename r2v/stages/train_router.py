@@ -11,7 +11,7 @@ in the episode cache: an interrupted run goes on from it.
 from __future__ import annotations
 
 import tempfile
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from r2v.evaluation.setup import MAIN
 from r2v.log import logger
 from r2v.stages import Stage
 from r2v.stages.accept_policy import published_policy
+from r2v.stages.router_settings import RouterSettings
 from r2v.stages.summary_lines import router_line
 from r2v.stages.verifier_training import trained
 from r2v.storage.artifact import Work
@@ -31,51 +32,6 @@ if TYPE_CHECKING:
 
     from r2v.router.choice import PlacedScore, ScoreChoice
     from r2v.router.thresholds import Choice, Guarantee, OperatingPoint
-
-
-@dataclass(frozen=True, kw_only=True)
-class RouterSettings:
-    """What a router depends on."""
-
-    env: c.EnvConfig
-    teacher: c.TeacherConfig
-    policy: c.PolicyConfig
-    perturbations: c.PerturbationsConfig
-    inference: c.InferenceConfig
-    cost: c.CostConfig
-    rollout: c.RolloutConfig
-    router: c.RouterConfig
-    tasks: c.TaskSelection
-    seed: int
-    max_examples: int | None = field(default=None, metadata=c.IF_GIVEN)
-    """training.router.max_examples."""
-
-    @classmethod
-    def of(cls, config: c.Config) -> RouterSettings:
-        """The parts of the whole configuration that are read here."""
-        return cls(
-            env=config.env,
-            teacher=config.teacher,
-            policy=config.policy,
-            perturbations=config.perturbations,
-            cost=config.cost,
-            inference=config.inference.acting("samples" in config.router.features),
-            rollout=config.rollout,
-            router=config.router,
-            tasks=c.TaskSelection.training(config),
-            seed=config.seed,
-            max_examples=config.training.router.max_examples,
-        )
-
-    @property
-    def asks_teacher(self) -> bool:
-        """Whether it can't do without the teacher."""
-        return not self.router.imputed
-
-    @property
-    def num_samples(self) -> int:
-        """Samples the router's features need per step."""
-        return self.inference.num_candidates if "samples" in self.router.features else 0
 
 
 def play(cfg: RouterSettings, work: Work) -> None:

@@ -19,10 +19,9 @@ fold.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from r2v import config as c
 from r2v.config import identity
 from r2v.data.episode import Condition
 from r2v.data.registry import DataRegistry
@@ -30,6 +29,14 @@ from r2v.errors import InputError
 from r2v.log import logger
 from r2v.stages import Stage
 from r2v.stages.summary_lines import consensus_line, corruptions_line, judge_line, verifier_line
+from r2v.stages.verifier_training import (
+    LABELS,
+    LEFT_OUT,
+    VerifierSettings,
+    fit_verifiers,
+    lacking,
+    values_out_of_fold,
+)
 from r2v.storage.artifact import Work
 from r2v.storage.files import write_json
 
@@ -38,81 +45,11 @@ if TYPE_CHECKING:
     from r2v.envs.base import Benchmark
     from r2v.verifier.labels import VerifierExample
 
-
-REPORT, LEFT_OUT = "verifier_report.json", "left_out"
-"""The report's file, and the key of it and of the summary that says why no verifier was trained."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class VerifierSettings:
-    """What a verifier depends on."""
-
-    env: c.EnvConfig
-    teacher: c.TeacherConfig
-    policy: c.PolicyConfig
-    perturbations: c.PerturbationsConfig
-    inference: c.InferenceConfig
-    cost: c.CostConfig
-    rollout: c.RolloutConfig
-    verifier: c.VerifierConfig
-    phase: c.Phase
-    tasks: c.TaskSelection
-    num_folds: int
-    seed: int
-    prompt: int | None = field(default=None, metadata=c.IF_GIVEN)
-    """`PolicyConfig.prompt_version`."""
-
-    def require_possible(self) -> None:
-        """Raises UsageError for weights that cannot be trained, or not by this optimizer."""
-        self.policy.require_trainable()
-        self.phase.require_optimizer()
-
-    def require_anew(self) -> None:
-        """Raises UsageError for a judge that is to be the model of a collection which the expert will make."""
-        if self.verifier.mode == "llm_judge" or self.verifier.label_sources[0] in ("judge", "consensus"):
-            self.teacher.require_judge()
-
-    @classmethod
-    def of(cls, config: c.Config) -> VerifierSettings:
-        """The parts of the whole configuration that are read here."""
-        return cls(
-            env=config.env,
-            teacher=config.teacher,
-            policy=config.policy.trained(),
-            perturbations=config.perturbations,
-            inference=config.inference.acting(),
-            cost=config.cost,
-            rollout=config.rollout,
-            verifier=config.verifier,
-            phase=config.training.phase("verifier"),
-            tasks=c.TaskSelection.training(config),
-            num_folds=config.candidates.num_folds,
-            seed=config.seed,
-            prompt=config.policy.prompt_version,
-        )
-
-    @property
-    def needs_world(self) -> bool:
-        """Whether the labels may be executed; recorded outcomes and a judge's opinions need no world."""
-        return self.verifier.mode != "llm_judge" and self.verifier.label_sources[0] in (
-            "auto",
-            "corrupted",
-            "consensus",
-        )
-
-    @property
-    def asks_teacher(self) -> bool:
-        """Whether the labels may cost a call to the teacher."""
-        return self.verifier.mode == "llm_judge" or self.verifier.label_sources[0] in (
-            "judge",
-            "corrupted",
-            "consensus",
-        )
+_REPORT = "verifier_report.json"
 
 
 def run(cfg: VerifierSettings, work: Work) -> None:
     """Make the labels, train, calibrate, report."""
-    from r2v.stages.verifier_training import LABELS, fit_verifiers, lacking, values_out_of_fold
     from r2v.verifier.labels import read_examples, td_examples, write_examples
 
     labels = work.folder / LABELS
@@ -124,11 +61,11 @@ def run(cfg: VerifierSettings, work: Work) -> None:
     examples = read_examples(labels)
     if reason := lacking(cfg, examples):
         logger.warning("  verifier: left out, and what would read it goes on without: %s", reason)
-        write_json(work.folder / REPORT, {LEFT_OUT: reason})
+        write_json(work.folder / _REPORT, {LEFT_OUT: reason})
         work.summary.update({"n_examples": len(examples), "report": None, LEFT_OUT: reason})
         return
     report = fit_verifiers(cfg, examples, work)
-    write_json(work.folder / REPORT, report)
+    write_json(work.folder / _REPORT, report)
     work.summary.update(n_examples=len(examples), report=report)
     logger.info("  verifier: %s", verifier_line(report))
 
@@ -148,7 +85,6 @@ def label_source(cfg: VerifierSettings, *, deterministic: bool | None) -> str:
 def _labelled(cfg: VerifierSettings, work: Work) -> list[VerifierExample]:
     """The examples, labelled by the source that the configuration comes to."""
     from r2v.envs.base import load_benchmark
-    from r2v.stages.verifier_training import lacking
 
     benchmark = load_benchmark(cfg.env.benchmark, cfg.env.options) if cfg.needs_world else None
     source = label_source(cfg, deterministic=None if benchmark is None else benchmark.capabilities.deterministic)

@@ -4,22 +4,22 @@
     python -m r2v.stages.verifier_training FOLDER .              # one of its ranks, started by a launch
 
 Ranks train and leave checkpoints; the command then finds every verifier trained, fits its temperature and writes it.
+What all of it depends on is `VerifierSettings`.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from r2v import config as c
 from r2v import distributed
+from r2v.data.manifest import tools_of_runs
 from r2v.data.registry import DataRegistry
-from r2v.data.tools import tools_of_runs
 from r2v.randomness import digest
-from r2v.stages.train_verifier import LEFT_OUT, VerifierSettings
 from r2v.storage.artifact import Work, attempt_of
 from r2v.storage.integrity import Artifact
 
@@ -36,6 +36,71 @@ VERIFIERS, VALUES = ".", "values"
 """Below an attempt's folder: the verifiers, and those whose values make labels of temporal differences."""
 FINAL = "final"
 """The folder of the verifier that learnt from all training tasks; those of the folds are named by their numbers."""
+
+LEFT_OUT = "left_out"
+"""The key of the report and of the summary that says why no verifier was trained."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifierSettings:
+    """What a verifier depends on."""
+
+    env: c.EnvConfig
+    teacher: c.TeacherConfig
+    policy: c.PolicyConfig
+    perturbations: c.PerturbationsConfig
+    inference: c.InferenceConfig
+    cost: c.CostConfig
+    rollout: c.RolloutConfig
+    verifier: c.VerifierConfig
+    phase: c.Phase
+    tasks: c.TaskSelection
+    num_folds: int
+    seed: int
+    prompt: int | None = field(default=None, metadata=c.IF_GIVEN)
+    """`PolicyConfig.prompt_version`."""
+
+    def require_possible(self) -> None:
+        """Raises UsageError for weights that cannot be trained, or not by this optimizer."""
+        self.policy.require_trainable()
+        self.phase.require_optimizer()
+
+    def require_anew(self) -> None:
+        """Raises UsageError for a judge that is to be the model of a collection which the expert will make."""
+        if self.verifier.mode == "llm_judge" or self.verifier.label_sources[0] in ("judge", "consensus"):
+            self.teacher.require_judge()
+
+    @classmethod
+    def of(cls, config: c.Config) -> VerifierSettings:
+        """The parts of the whole configuration that are read here."""
+        return c.sections_of(
+            cls,
+            config,
+            policy=config.policy.trained(),
+            inference=config.inference.acting(),
+            phase=config.training.phase("verifier"),
+            tasks=c.TaskSelection.training(config),
+            num_folds=config.candidates.num_folds,
+            prompt=config.policy.prompt_version,
+        )
+
+    @property
+    def needs_world(self) -> bool:
+        """Whether the labels may be executed; recorded outcomes and a judge's opinions need no world."""
+        return self.verifier.mode != "llm_judge" and self.verifier.label_sources[0] in (
+            "auto",
+            "corrupted",
+            "consensus",
+        )
+
+    @property
+    def asks_teacher(self) -> bool:
+        """Whether the labels may cost a call to the teacher."""
+        return self.verifier.mode == "llm_judge" or self.verifier.label_sources[0] in (
+            "judge",
+            "corrupted",
+            "consensus",
+        )
 
 
 def fold_of(task_id: str, num_folds: int) -> int:

@@ -13,9 +13,12 @@ from r2v.data.manifest import (
     read_manifest,
     run_prefix,
     time_stamp,
+    tools_of_runs,
     unescape_model,
     write_manifest,
 )
+from r2v.data.registry import DataRegistry
+from r2v.data.tools import RecordedTool, Tools
 from r2v.errors import InputError, UsageError
 
 MODELS = [
@@ -108,3 +111,25 @@ def test_hazard11_unknown_fields_are_kept_and_other_schemas_refused(tmp_path: Pa
     path.write_text("{")
     with pytest.raises(InputError, match="not a run manifest"):
         read_manifest(tmp_path)
+
+
+def _run(root: Path, second: int, provider: str, tools: Tools | None) -> str:
+    registry = DataRegistry(root, now=lambda: datetime(2026, 1, 1, second=second, tzinfo=UTC))
+    made = {"benchmark": "desk", "provider": provider, "model_name": "m", "fingerprint": "f", "config": {}}
+    with registry.begin_run(**made, tools=tools) as run:  # type: ignore[arg-type]
+        return run.run_id
+
+
+def test_executed_runs_say_the_tools_where_there_are_any_and_one_without_leaves_it_open(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    open_it, shut = RecordedTool(name="open", description="opens"), RecordedTool(name="shut")
+    other = RecordedTool(name="open", description="otherwise")
+    given = (("scripted", (open_it,)), ("imported", (shut,)), ("scripted", None), ("scripted", (other, shut)))
+    ids = [_run(tmp_path, second, provider, tools) for second, (provider, tools) in enumerate(given)]
+    registry = DataRegistry(tmp_path)
+    executed, imported, earlier, later = map(registry.get, ids)
+    assert tools_of_runs([imported]) == (shut,) and tools_of_runs([executed, imported]) == (open_it,)
+    assert tools_of_runs([executed, earlier]) is None
+    assert tools_of_runs([executed, later]) == (open_it, shut) and "open in several ways" in caplog.text
+    assert "tools" not in (tmp_path / "registry.json").read_text()

@@ -28,8 +28,8 @@ from r2v.serve.bundle import read_bundle
 from r2v.serve.domain import read_domain
 from r2v.serve.endpoints import PATHS
 from r2v.serve.server import listening
-from r2v.stages.generate_router_features import RouterFeaturesSettings
 from r2v.stages.impute_router import _recorded, placed_on_records
+from r2v.stages.router_settings import RouterFeaturesSettings
 from r2v.storage.artifact import Work, external
 from r2v.wire.exchange import WireReply
 from r2v.wire.message import ThinkingPart, ToolCall

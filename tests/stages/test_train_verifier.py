@@ -31,8 +31,8 @@ from r2v.policy.load import Loaded
 from r2v.policy.prompt_encoder import build_messages
 from r2v.randomness import digest
 from r2v.rollout.model_factory import require_provider, verifier_scorer
-from r2v.stages.train_verifier import STAGE, VerifierSettings, label_source
-from r2v.stages.verifier_training import _verifiers, fold_of, trained, values_out_of_fold
+from r2v.stages.train_verifier import STAGE, label_source
+from r2v.stages.verifier_training import VerifierSettings, _verifiers, fold_of, trained, values_out_of_fold
 from r2v.storage.artifact import JOURNAL, Artifact, Work
 from r2v.verifier.labels import VerifierExample, outcome_examples, read_examples
 from r2v.verifier.scores import auroc

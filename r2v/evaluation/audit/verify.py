@@ -8,9 +8,15 @@ What cannot be proved is listed by `unproven_of`, each entry with its reason; do
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
+from r2v.config import load_recorded, to_yaml
+from r2v.config.sources import YAMLFile
+from r2v.config.yaml_text import plain, read
 from r2v.data.schema import SchemaError, from_dict
 from r2v.errors import InputError, R2VError
 from r2v.evaluation.audit.check_bills import Biller
@@ -22,7 +28,6 @@ from r2v.evaluation.audit.check_calibration import (
     scores_of,
     thresholds_of,
 )
-from r2v.evaluation.audit.check_config import config_problems
 from r2v.evaluation.audit.check_imputed import imputed_problems, require_executed
 from r2v.evaluation.audit.check_inputs import AttemptRecord, check_bases, check_tools, input_artifacts, read_attempt
 from r2v.evaluation.audit.check_setup import (
@@ -241,3 +246,29 @@ def unproven_of(settings: EvaluateSettings, biller: Biller) -> dict[str, str]:
     if biller.spelling is None and not settings.policy.is_api:
         found["the small policy's tokens"] = f"the tokenizer of {shown(settings.policy.model_name)} is not at hand"
     return found
+
+
+def config_problems(path: Path) -> tuple[str, ...]:
+    """Return the values that R2V would have written otherwise, of a config.yaml that `settings_of` has read.
+
+    A reader of configurations is lenient where a person types: "yes" is true, "3" is a number. What R2V writes beside
+    an artifact is resolved, so there each value stands as it is. A key that is left out has its default.
+    """
+    return _written_otherwise(YAMLFile.read(path))
+
+
+@lru_cache(maxsize=8)
+def _written_otherwise(file: YAMLFile) -> tuple[str, ...]:
+    given, written = (plain(read(text, file.path).value) for text in (file.text, to_yaml(load_recorded(file.path))))
+    return tuple(_otherwise(given, written, ""))
+
+
+def _otherwise(given: Any, written: Any, stem: str) -> Iterator[str]:
+    if isinstance(given, dict) and isinstance(written, dict):
+        for name in given.keys() & written.keys():
+            yield from _otherwise(given[name], written[name], f"{stem}.{name}")
+    elif isinstance(given, list) and isinstance(written, list) and len(given) == len(written):
+        for index, (ours, theirs) in enumerate(zip(given, written, strict=True)):
+            yield from _otherwise(ours, theirs, f"{stem}[{index}]")
+    elif given != written or type(given) is not type(written):
+        yield f"{stem.lstrip('.')} is {given!r:.60}, R2V writes {written!r:.60}"

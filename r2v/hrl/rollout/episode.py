@@ -21,7 +21,6 @@ from r2v.hrl.models.roles import Roles
 from r2v.hrl.parallel import ranks
 from r2v.hrl.parallel.micro_batch import MicroBatchSizes, RolloutRows
 from r2v.hrl.rollout.generator import GenerationRequest, Generator
-from r2v.hrl.rollout.prompt_limit import limited
 from r2v.hrl.tasks.checkers import Checker, checked_score
 from r2v.hrl.tasks.problems import Problem
 from r2v.hrl.types import Completion, TokenIds
@@ -32,6 +31,8 @@ GenerateFn = Callable[[tuple[GenerationRequest, ...]], Coroutine[Any, Any, tuple
 """Awaited with the requests of one conversation at one moment; gives one completion each."""
 ScoreFn = Callable[[Problem, Sequence[str]], Coroutine[Any, Any, list[float]]]
 """Awaited with a problem and answers to it; gives the score of each, in [0, 1]."""
+PromptOf = Callable[[Sequence[str]], TokenIds]
+"""The prompt with these earlier texts in it."""
 Rounds = list[tuple[str, str | None]]
 
 _PATIENCE = 1.0
@@ -302,3 +303,23 @@ def play_many(
     )
     episodes = [(problem, (*key, "again", n) if n else key) for problem in problems for n in range(group)]
     return waves.run(partial(play, problem, context, own) for problem, own in ranks.local_share(episodes))
+
+
+def limited(make: PromptOf, texts: Sequence[str], limit: int | None) -> tuple[TokenIds, bool]:
+    """`make(texts)` with at most `limit` tokens (None: any number), and whether something was cut for it.
+
+    Of every earlier text only its end is kept, where the final answer stands: as much of each as fits, so that one long
+    answer costs a part of itself, and never a run. Where the rest alone is too long, the prompt's own end is kept.
+    """
+    whole = make(texts)
+    if limit is None or len(whole) <= limit:
+        return whole, False
+    low, high, best = 0, max(map(len, texts), default=0), make([""] * len(texts))
+    while low < high:  # the most characters of each text with which it fits
+        kept = (low + high + 1) // 2
+        shorter = make([text[-kept:] for text in texts])
+        if len(shorter) <= limit:
+            low, best = kept, shorter
+        else:
+            high = kept - 1
+    return best[-limit:], True

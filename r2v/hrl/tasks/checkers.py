@@ -4,9 +4,9 @@
 
 `numeric` compares numbers, 1/2 with 0.5 and 1,000 with 1000; `exact` compares words, ignoring case and spaces; `boxed`
 compares what the last \\boxed{} says, or stands after ####, by its mathematical meaning, with math-verify
-(`r2v.hrl.tasks.equivalence`); `program` runs the answer's code and the problem's own tests in two sandboxes
-(`r2v.hrl.tasks.programs`). `auto` chooses by the reference answers: boxes, else assertions, else numbers, else words.
-`package.module:function` is a checker of one's own (docs/extending/checker.md).
+(`r2v.hrl.tasks.equivalence`); `program` runs the answer's code and the problem's own tests in two sandboxes.
+`auto` chooses by the reference answers: boxes, else assertions, else numbers, else words. `package.module:function` is
+a checker of one's own (docs/extending/checker.md).
 """
 
 from __future__ import annotations
@@ -23,14 +23,18 @@ from r2v.errors import InputError, R2VError, UsageError
 from r2v.extensions import load_function
 from r2v.hrl.tasks.equivalence import same
 from r2v.hrl.tasks.problems import Problem, last_boxed
-from r2v.hrl.tasks.programs import program
 from r2v.log import logger
+from r2v.sandbox.limits import Limits
 from r2v.sandbox.process import lacking, require
+from r2v.sandbox.verdict import passes
 
 Checker = Callable[[Problem, str], float]
 """(problem, the answer's text) -> score in [0, 1]; 1 is right."""
 CheckerName = Literal["numeric", "exact", "boxed", "program"]
 
+LIMITS = Limits()
+"""What an answer's program may use, and its tests as well."""
+_BLOCK = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)```", re.DOTALL | re.IGNORECASE)
 _NUMBER = re.compile(r"[-+]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d{1,3})?(?:\s*/\s*\d[\d,]*)?")
 _ASSERTS = re.compile(r"^\s*assert\b", re.MULTILINE)
 _SECTION = "hierarchical.problems"
@@ -199,3 +203,18 @@ def _require_python(problem: Problem) -> None:
 
 def _shown(text: str) -> str:
     return repr(text if len(text) <= 60 else text[:57] + "...")
+
+
+def program(problem: Problem, answer: str, *, unsafe: bool = False) -> float:
+    """1 where the answer's code (the last fenced block, or all of it) passes the problem's tests; 0 where it raised,
+    was cut off, or left before the tests were through.
+
+    The code runs alone; the tests run in a process that it cannot reach, and compare plain values
+    (`r2v.sandbox.verdict`). Raises EnvironmentFault where there is no sandbox (and not `unsafe`), and InputError for
+    tests that cannot be judged.
+    """
+    blocks = _BLOCK.findall(answer)
+    try:
+        return float(passes(blocks[-1] if blocks else answer, problem.answer, limits=LIMITS, unsafe=unsafe))
+    except InputError as error:
+        raise InputError(f"problem {problem.id}: {error}") from None

@@ -16,6 +16,7 @@ keyed by (seed, iteration, problem, turn, hint, role).
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,27 +27,29 @@ from r2v import distributed
 from r2v.config import HierarchicalConfig, RolloutConfig, identity
 from r2v.errors import Interrupted, UsageError
 from r2v.hrl.algorithm.compute_advantages import check
-from r2v.hrl.models.roles import Roles
+from r2v.hrl.models.roles import Roles, SavedRole
 from r2v.hrl.parallel.base_model import BaseModel
 from r2v.hrl.parallel.micro_batch import CPU_MICRO_BATCH, MicroBatchSizes
+from r2v.hrl.parallel.parts import own_part
 from r2v.hrl.rollout.episode import GuidedEpisode, PlayedChecker, Prompts, gather_episodes, play_many
 from r2v.hrl.rollout.transitions import transitions_of
 from r2v.hrl.tasks.checkers import Checker
 from r2v.hrl.tasks.problems import Problem
-from r2v.hrl.training import alarms, metrics
+from r2v.hrl.training import alarms, checkpoint, metrics
 from r2v.hrl.training.critic_trainer import CriticTrainer
 from r2v.hrl.training.policies import Policies
-from r2v.hrl.training.saving import resume, save, trained_weights
-from r2v.hrl.training.schedule import rate_share
 from r2v.hrl.training.state import TRAINING_PHASES, TrainingState, hash_of
 from r2v.hrl.training.tracking import Tracking, timed
 from r2v.log import Progress, curve, logger
 from r2v.memory.planner.planner import Plan
 from r2v.randomness import generator
-from r2v.storage.checkpoint import LATEST
+from r2v.storage.checkpoint import LATEST, resuming
 
 KEPT_CONVERSATIONS = 5
 """Held-out conversations of each evaluation that the report keeps."""
+
+TRAINED: tuple[SavedRole, ...] = ("actor", "guidance", "critic", "value", "target")
+"""The roles whose weights a checkpoint holds."""
 
 
 class Trainer:
@@ -111,7 +114,7 @@ class Trainer:
     def run(self) -> dict[str, Any]:
         """Train to the end. Returns a report: accuracy on the held-out problems before and after, the number of
         iterations, and a hash of all trained weights. Raises Interrupted, with a checkpoint written, when stopped."""
-        resume(self)
+        self.resume()
         total = self.h.iterations
         with Progress("" if distributed.rank() else "hierarchical", total, self.state.iteration) as bar:
             if self.state.untrained is None:
@@ -124,7 +127,7 @@ class Trainer:
                     bar.advance(1, **self._shown)
                 stopping, over = self.stop(), self._over
                 if stopping or over or (done and self.state.iteration % self.h.save_every == 0):
-                    save(self)
+                    self._save()
                 if stopping and not over:
                     state = self.state
                     raise Interrupted(
@@ -300,3 +303,83 @@ class Trainer:
             for name in ("acc/turn1", last, "actor/loss", "critic/loss")
             if name in state.metrics
         }
+
+    def _save(self) -> None:
+        """Write a checkpoint: rank 0, where models are whole, and each rank its part, where FSDP shards them. A rank
+        that does not write waits, so that none resumes from half of one."""
+        first, state, in_parts = distributed.rank() == 0, self.state, self.roles.in_parts
+        learned: dict[str, Any] = {}
+        if in_parts:
+            self._save_part()
+        elif first or self.roles.sharded:
+            learned = {"trained": trained_weights(self.roles, first), "policies": self.policies.plain(first)}
+        if first:
+            replay_folder, critic_trainer = self.folder / "replay", self.critic_trainer
+            saved = {"state": state.plain(), **learned, "lines": self.metrics_file.length}
+            if critic_trainer is not None:
+                replay_folder.mkdir(parents=True, exist_ok=True)
+                saved |= {
+                    "critic": critic_trainer.network.optimizer.state_dict(),
+                    "replay": critic_trainer.replay_buffer.save(replay_folder),
+                }
+            position = {"iteration": state.iteration, "phase": state.phase, "replay": saved.get("replay", 0)}
+            needed = critic_trainer.replay_buffer.segments(replay_folder) if critic_trainer else ()
+            checkpoint.write(self.folder, state.number, self.identity, position, saved, needed, begun=in_parts)
+            if critic_trainer is not None:
+                critic_trainer.replay_buffer.forget(replay_folder, checkpoint.oldest(self.folder, "replay"))
+        distributed.wait_for_all()
+
+    def _save_part(self) -> None:
+        """This rank's part of all that is trained, into the checkpoint that rank 0 begins here and ends when all are
+        there."""
+        if distributed.rank() == 0:
+            checkpoint.begin(self.folder, self.state.number)
+        distributed.wait_for_all()
+        part = {
+            "trained": {role: self.roles.own_parts(role) for role in TRAINED},
+            "policies": self.policies.plain(distributed.rank() == 0, own_part),
+        }
+        checkpoint.write_part(self.folder, self.state.number, part)
+        distributed.wait_for_all()
+
+    def resume(self) -> None:
+        """Resume from the latest checkpoint, if there is one; metrics written after it are written again."""
+        saved = checkpoint.read(self.folder, self.identity)
+        if saved is not None:
+            with resuming((self.folder / LATEST).resolve()):
+                self._restore(saved)
+        if distributed.rank() == 0:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self.metrics_file.truncate(saved["lines"] if saved is not None else 0)
+        distributed.wait_for_all()
+
+    def _restore(self, saved: Mapping[str, Any]) -> None:
+        self.state = TrainingState.of(saved["state"])
+        for role, state in saved["trained"].items():
+            self.roles.load(role, state)
+        self.policies.load(saved["policies"])
+        if self.critic_trainer is not None:
+            self.critic_trainer.network.optimizer.load_state_dict(saved["critic"])
+            self.critic_trainer.replay_buffer.load(self.folder / "replay", saved["replay"])
+
+
+def trained_weights(roles: Roles, here: bool = True) -> dict[str, Any]:
+    """Copies of all that is trained, by role. All ranks must ask where models are sharded."""
+    return {role: roles.state(role, here) for role in TRAINED}
+
+
+def rate_share(h: HierarchicalConfig, iteration: int) -> float:
+    """The share in (0, 1] of the learning rate in this iteration, counted from 0: of both policies, and a function of
+    the iteration alone, so that a resumed run needs no state.
+
+    The critic's warm-up does not count. It rises linearly over `lr_warmup` iterations, (n + 1) / (lr_warmup + 1) in the
+    n-th, and is 1 after them; then it stays, or falls to the end, in the last iteration to just above 0.
+    """
+    first = h.critic.warmup if h.has_critic else 0
+    done, whole = iteration - first, h.iterations - first
+    if done < h.lr_warmup:
+        return max(done + 1, 1) / (h.lr_warmup + 1)
+    if h.lr_schedule == "constant":
+        return 1.0
+    left = 1 - (done - h.lr_warmup) / max(1, whole - h.lr_warmup)
+    return left if h.lr_schedule == "linear" else (1 - math.cos(math.pi * left)) / 2

@@ -11,10 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from r2v.memory.families import LayerKind
-from r2v.memory.layer_matrices import LinearShape
 from r2v.memory.planner.state import Precision
 from r2v.memory.planner.tape import SegmentProfile, SizedTensor, Tape
-from r2v.memory.shapes import Shape
+from r2v.memory.shapes import LinearShape, Shape
 
 
 @dataclass(frozen=True, kw_only=True)

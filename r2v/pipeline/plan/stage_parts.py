@@ -20,14 +20,16 @@ from r2v.pipeline.jobs import job
 from r2v.pipeline.plan.case import Case, Part
 from r2v.pipeline.plan.known import Known
 from r2v.pipeline.plan.workload import UNCOUNTED, Workload, branches, branches_at_most, episode
+from r2v.pipeline.rows import named
 from r2v.router.choice import ALTERNATIVES, FEWEST_TASKS
 from r2v.router.thresholds import GUARDED, MOST_PLAYED
-from r2v.stages.router_rounds import PLACING_PLAYS
+from r2v.stages.generate_router_features import PLACING_PLAYS
 
 
 def parts_of(stage: str, config: Config, known: Known) -> tuple[Part, ...]:
     """The parts of a stage; none for one that plays, asks and trains nothing."""
-    found = as_configured(config, job(stage)).count_parts(Case(config, known))
+    counted = as_configured(config, job(stage)).parts
+    found: Sequence[Part] = named(counted)(Case(config, known)) if counted else ()
     return tuple(part for part in found if part.total.steps or part.total.llm or part.total.trained)
 
 

@@ -19,7 +19,7 @@ from r2v.errors import InputError
 from r2v.hrl.algorithm.logprobs import completion_logprobs, pad_sequences
 from r2v.hrl.models.roles import Roles
 from r2v.hrl.parallel import ranks
-from r2v.hrl.rollout.episode import EpisodeContext, EpisodeSettings, GuidedEpisode, checked_by, play, play_many
+from r2v.hrl.rollout.episode import EpisodeContext, EpisodeSettings, GuidedEpisode, checked_by, limited, play, play_many
 from r2v.hrl.rollout.generator import GenerationRequest, Generator
 from r2v.hrl.tasks.problems import Problem
 from r2v.hrl.tasks.prompts import Prompter
@@ -299,3 +299,23 @@ def test_a_checker_that_raises_on_one_rank_ends_all_with_its_error(model: Path, 
 
 def test_alone_one_has_everything() -> None:
     assert ranks.all_gather([1, 2, 3]) == [1, 2, 3]
+
+
+def letters(texts: Sequence[str]) -> tuple[int, ...]:
+    """A letter a token, behind ten of a problem."""
+    return (*range(10), *(ord(letter) for text in texts for letter in text))
+
+
+def test_what_fits_is_left_alone() -> None:
+    assert limited(letters, ["abc", "de"], 15) == (letters(["abc", "de"]), False)
+    assert limited(letters, ["abc" * 99], None) == (letters(["abc" * 99]), False)
+
+
+def test_of_every_text_its_end_is_kept_as_long_as_possible() -> None:
+    assert limited(letters, ["abcdefgh", "xyz"], 17) == (letters(["efgh", "xyz"]), True)
+    assert limited(letters, ["abcdefgh", "xyz"], 12) == (letters(["h", "z"]), True)
+
+
+def test_where_the_rest_alone_is_too_long_its_end_is_kept() -> None:
+    assert limited(letters, ["abc"], 4) == ((6, 7, 8, 9), True)
+    assert limited(letters, [], 4) == ((6, 7, 8, 9), True)

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from r2v.errors import EnvironmentFault, InputError, UsageError
-from r2v.hrl.tasks.checkers import checked_score, checker_of, infer_checker
+from r2v.hrl.tasks.checkers import checked_score, checker_of, infer_checker, program
 from r2v.hrl.tasks.problems import Problem
-from r2v.hrl.tasks.programs import program
 from r2v.sandbox import process
 from tests.sandbox import MODES, sandboxed
 

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from r2v.config import GuidanceConfig, HierarchicalConfig
+from r2v.config import CriticConfig, GuidanceConfig, HierarchicalConfig
 from r2v.errors import UsageError
-from r2v.hrl.training.saving import resume
-from r2v.hrl.training.trainer import Trainer
+from r2v.hrl.training.trainer import Trainer, rate_share
 from r2v.policy.export import export
 from r2v.policy.load import load_policy
 from r2v.storage.files import content_sha256
@@ -178,7 +177,7 @@ def test_a_rate_that_is_too_high_is_told_and_the_checkpoint_kept(model: Path, tm
     assert "\n" not in str(refused.value)
     assert [line["iteration"] for line in lines(tmp_path)] == [0, 1]
     again = trainer_of(model, tmp_path, h)
-    resume(again)
+    again.resume()
     assert (again.state.iteration, again.state.actor) == (2, 1)
 
 
@@ -288,3 +287,22 @@ def test_a_training_that_gets_no_better_ends_and_keeps_its_best_actor_and_some_c
     again = trainer_of(model, tmp_path, h, checker=checker)
     trainer = again
     assert again.run() == report, "a run that ended so is over"
+
+
+RATED = HierarchicalConfig(iterations=12, lr_warmup=3, critic=CriticConfig(warmup=4))
+
+
+def test_the_rate_rises_after_the_critics_warm_up_and_then_stays() -> None:
+    shares = [rate_share(RATED, iteration) for iteration in range(12)]
+    assert shares == [0.25] * 5 + [0.5, 0.75, 1.0] + [1.0] * 4
+    alone = replace(RATED, advantage="grpo", group=2)
+    assert [rate_share(alone, iteration) for iteration in range(4)] == [0.25, 0.5, 0.75, 1.0]
+    assert all(rate_share(HierarchicalConfig(), iteration) == 1 for iteration in range(100))
+
+
+def test_it_falls_to_nothing_at_the_end_but_never_before() -> None:
+    falls = replace(RATED, lr_schedule="linear")
+    assert [rate_share(falls, iteration) for iteration in range(7, 12)] == pytest.approx([1, 0.8, 0.6, 0.4, 0.2])
+    cosine = [rate_share(replace(RATED, lr_schedule="cosine"), iteration) for iteration in range(7, 12)]
+    assert cosine[0] == 1 and cosine == sorted(cosine, reverse=True) and 0 < cosine[-1] < 0.1
+    assert cosine[2] == pytest.approx(0.6545, abs=1e-4)

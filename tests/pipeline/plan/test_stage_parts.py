@@ -21,7 +21,8 @@ from r2v.pipeline.jobs import job
 from r2v.pipeline.plan.stage_parts import parts_of, plays_of_thresholds
 from r2v.pipeline.plan.workload import Workload
 from r2v.router.thresholds import MOST_PLAYED, OperatingPoint, RateSearch, search_together
-from r2v.stages.train_verifier import VerifierSettings, _executed
+from r2v.stages.train_verifier import _executed
+from r2v.stages.verifier_training import VerifierSettings
 from r2v.storage.artifact import Work as Attempt
 from tests.pipeline.plan.counting import (
     LENGTH,

@@ -10,7 +10,7 @@ import pytest
 
 from r2v.cli.main import main
 from r2v.config import PolicyConfig
-from r2v.memory.local_weights import require_loadable
+from r2v.pipeline.inputs import require_loadable
 from r2v.storage.weights import ADAPTERS, BUNDLED
 
 

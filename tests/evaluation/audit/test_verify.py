@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from r2v.config import load, to_yaml
-from r2v.evaluation.audit.check_config import config_problems
+from r2v.evaluation.audit.verify import config_problems
 
 
 def test_what_r2v_writes_has_no_problem(tmp_path: Path) -> None:
