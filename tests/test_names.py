@@ -36,6 +36,7 @@ MADE_LATER = {
 MADE_UP = {
     "config.toml",
     "mini.yaml",
+    "routes.toml",
     "12_count_words.sh",
     "broken.py",
     "configs/BENCHMARK/CONDITION.yaml",
