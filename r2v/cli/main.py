@@ -71,10 +71,8 @@ def build_parser() -> argparse.ArgumentParser:
         interchange,
         pilot,
         plan,
-        prefetch,
         project,
         providers,
-        record,
         results,
         serve,
         swebench,
@@ -92,9 +90,7 @@ def build_parser() -> argparse.ArgumentParser:
     game.add_commands(commands)
     results.add_commands(commands)
     pilot.add_commands(commands)
-    prefetch.add_commands(commands)
     serve.add_commands(commands)
-    record.add_commands(commands)
     engine.add_commands(commands)
     environment.add_commands(commands)
     swebench.add_commands(commands)

@@ -1,4 +1,4 @@
-"""The commands that set a project up: `r2v init, doctor, cluster`.
+"""The commands that set a project up: `r2v init, doctor, cluster, prefetch`.
 
 r2v init mine --profile nersc           r2v cluster set profile=gpu gpu=h100           r2v doctor
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from r2v.cli.options import Parser
+from r2v.cli.options import Parser, add_config_options, load_config
 from r2v.errors import EnvironmentFault, UsageError
 from r2v.log import logger
 from r2v.storage.paths import SCRIPTS
@@ -51,6 +51,11 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     cluster.add_argument("what", choices=["show", "set"], help="show: print the headers; set: change them all")
     cluster.add_argument("values", nargs="*", metavar="KEY=VALUE", help=_SETTINGS)
     cluster.set_defaults(act=_cluster)
+    about = "get the models and images that a configuration's jobs read, so that they run without a network"
+    prefetch = commands.add_parser("prefetch", help=about, description=f"{about[0].upper()}{about[1:]}.")
+    add_config_options(prefetch)
+    prefetch.add_argument("--dry-run", action="store_true", help="print what is here and what is not, and get nothing")
+    prefetch.set_defaults(act=_prefetch)
 
 
 def _init(values: argparse.Namespace) -> int:
@@ -91,4 +96,16 @@ def _cluster(values: argparse.Namespace) -> int:
         changed = write_headers.set_words(values.values)
         logger.info("%d files changed", len(changed))
     print("\n".join(headers.lines(paths)))
+    return 0
+
+
+def _prefetch(arguments: argparse.Namespace) -> int:
+    from r2v.pipeline.prefetch import wanted
+
+    for item in wanted(load_config(arguments)):
+        here = item.here()
+        if here or arguments.dry_run:
+            print(f"{item.what}: {'here' if here else 'to be fetched'}")
+        else:
+            item.fetch(print)
     return 0

@@ -1,4 +1,4 @@
-"""`r2v serve`: a server in front of agents that routes between two models, or records what they ask an LLM."""
+"""`r2v serve` and `r2v record`: a server in front of agents, or in front of one command."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
-    """Add `serve`."""
+    """Add `serve` and `record`."""
     about = "serve a trained pair, or an LLM, to agents: requests are routed, booked and recorded, under a cap"
     parser = commands.add_parser(
         "serve",
@@ -46,6 +46,19 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     )
     add_allow_env(parser)
     parser.set_defaults(act=_act)
+    about = "run a command, and record what it asks an LLM, what that costs and whether it succeeds"
+    record = commands.add_parser(
+        "record",
+        help=about,
+        description="Run a command with OPENAI_BASE_URL, ANTHROPIC_BASE_URL and their keys set to a server of its own. "
+        "It succeeds if it exits with 0, or as it posts to R2V_FEEDBACK_URL. The exit code is the command's.",
+    )
+    add_llm_options(record)
+    record.add_argument("--task", metavar="ID", default="task", help="the task's id in the records (default: task)")
+    add_config_options(record)
+    add_allow_env(record)
+    record.add_argument("command", nargs="+", metavar="CMD", help="the command and its words, behind --")
+    record.set_defaults(act=_record)
 
 
 def add_llm_options(parser: argparse.ArgumentParser) -> None:
@@ -95,6 +108,16 @@ def _act(arguments: argparse.Namespace) -> int:
 
     asyncio.run(serve_until_stopped(config, record=arguments.record, ready=_tell, bundle=arguments.bundle))
     return 0
+
+
+def _record(arguments: argparse.Namespace) -> int:
+    llm_overrides(arguments)
+    config = load_config(arguments)
+    from r2v.serve.record import record_command
+
+    done = asyncio.run(record_command(arguments.command, config, task=arguments.task))
+    logger.info("  %s", done.line)
+    return done.exit_code
 
 
 def _with_llm_of(config: Config, bundle: Path) -> Config:

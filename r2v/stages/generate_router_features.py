@@ -33,8 +33,8 @@ from r2v.storage.artifact import Work
 if TYPE_CHECKING:
     from r2v.data.episode import Episode
     from r2v.evaluation.methods import MethodRunner
-    from r2v.rollout.work_queue import Cell
     from r2v.rollout.session import EpisodeSpec
+    from r2v.rollout.work_queue import Cell
     from r2v.router.labels import FeatureRow
     from r2v.router.models import RouterModel
     from r2v.router.rounds import RoundFigures
@@ -86,8 +86,8 @@ def _play_rounds(
 ) -> tuple[list[FeatureRow], list[RoundFigures], list[Cell]]:
     """The rows, figures and cells of round 0, which plays `first`, and of the routed rounds. Faults of the world are
     added to `faults`. Every process that calls it plays the same cells, so helpers call it too."""
-    from r2v.rollout.work_queue import measured
     from r2v.rollout.feature_rollout import rows_of
+    from r2v.rollout.work_queue import measured
     from r2v.router.models import CONSTANT
     from r2v.router.rounds import RoundFigures
 
