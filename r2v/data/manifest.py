@@ -181,8 +181,3 @@ def escape_model(name: str) -> str:
     'meta-llama--2FLlama-3.1-8B'
     """
     return re.sub(r"[^A-Za-z0-9.-]|-(?=-)", lambda m: "".join(f"--{b:02X}" for b in m[0].encode()), name)
-
-
-def unescape_model(escaped: str) -> str:
-    """Inverse of `escape_model`."""
-    return re.sub(r"(?:--[0-9A-F]{2})+", lambda m: bytes.fromhex(m[0].replace("--", "")).decode(), escaped)

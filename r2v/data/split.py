@@ -67,14 +67,6 @@ def assign(
     return assignment
 
 
-def check_disjoint(splits: Mapping[str, Iterable[str]]) -> None:
-    """Raise InputError where a key is listed under two splits: `splits` maps each split to its keys."""
-    placed: dict[str, str] = {}
-    for split, keys in splits.items():
-        for key in keys:
-            _settle(placed, "key", key, split)
-
-
 def require_split(
     task_ids: Iterable[str], assignment: Mapping[str, str], allowed: Collection[str], what: object
 ) -> None:

@@ -73,11 +73,6 @@ class TrajectoryStore:
                 os.fsync(self._descriptor)
             confirm(self.lease_path, self._owner)
 
-    def repair(self) -> int:
-        """Cut a torn end off; returns the bytes put into quarantine."""
-        with lease(self.lease_path), writing(self.path):
-            return mend_tail(self.path)
-
     def iter_episodes(self, *, growing: bool = False) -> Iterator[Episode]:
         """Stream the episodes. `growing` passes over an unfinished last line, for a file still being written.
 

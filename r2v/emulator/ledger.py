@@ -84,14 +84,6 @@ class Statement:
         """How often each (run, conversation, turn) was paid for."""
         return Counter(bill.turn for bill in self.bills if bill.turn is not None)
 
-    def paid_ids(self) -> Counter[str]:
-        """How often each custom_id was paid for."""
-        return Counter(bill.custom_id for bill in self.bills if bill.custom_id is not None)
-
-    def paid_bodies(self) -> Counter[str]:
-        """How often each request body (its SHA-256) was paid for, whatever it was called."""
-        return Counter(bill.body_sha256 for bill in self.bills)
-
 
 class Ledger:
     """The file, open for appending. Half a line left by a killed emulator is cut off first.

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from r2v.data.episode import Episode, to_line
-from r2v.data.store import TrajectoryStore, read_episodes, write_episodes
+from r2v.data.store import TrajectoryStore, mend_tail, read_episodes, write_episodes
 from r2v.errors import EnvironmentFault, InputError, LeaseConflict
 from tests.trust import drawn
 
@@ -64,11 +64,8 @@ def test_reading_streams(tmp_path: Path, play: Play) -> None:
 
 def test_two_writers_on_one_file_are_refused(tmp_path: Path, play: Play) -> None:
     path = tmp_path / "t.jsonl"
-    with TrajectoryStore(path).exclusive():
-        with pytest.raises(LeaseConflict):
-            TrajectoryStore(path).append(play())
-        with pytest.raises(LeaseConflict):
-            TrajectoryStore(path).repair()
+    with TrajectoryStore(path).exclusive(), pytest.raises(LeaseConflict):
+        TrajectoryStore(path).append(play())
     assert path.read_bytes() == b""
 
 
@@ -84,7 +81,7 @@ def test_tail_cut_at_any_byte_of_the_last_three_lines(quick_disk: Path, play: Pl
         path.write_bytes(whole[:cut])
         good = sum(end <= cut for end in ends[1:])
         assert list(TrajectoryStore(path).iter_episodes(growing=True)) == episodes[:good]
-        lost = TrajectoryStore(path).repair()
+        lost = mend_tail(path)
         assert path.read_bytes() == b"".join(lines[:good])
         fragment = aside.read_bytes()[:-1] if lost else b""
         assert path.read_bytes() + fragment in (whole[:cut], whole[:cut] + b"\n")
@@ -110,15 +107,15 @@ def test_torn_blocks_go_to_quarantine(tmp_path: Path, play: Play, torn: bytes) -
     write_episodes(path, [play()])
     good = path.read_bytes()
     path.write_bytes(good + torn)
-    assert TrajectoryStore(path).repair() == len(torn)
+    assert mend_tail(path) == len(torn)
     assert path.read_bytes() == good
     assert path.with_name("t.jsonl.quarantine").read_bytes() == torn + b"\n"
-    assert TrajectoryStore(path).repair() == 0
+    assert mend_tail(path) == 0
 
 
 def test_first_line_torn_leaves_an_empty_store(tmp_path: Path) -> None:
     (tmp_path / "t.jsonl").write_bytes(b'{"episode_id":"t')
-    assert TrajectoryStore(tmp_path / "t.jsonl").repair() == 16
+    assert mend_tail(tmp_path / "t.jsonl") == 16
     assert (tmp_path / "t.jsonl").read_bytes() == b""
 
 

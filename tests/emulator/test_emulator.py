@@ -26,6 +26,7 @@ from tests.emulator.clients import (
     submit_openai,
     upload,
 )
+from tests.paid import paid_bodies, paid_ids
 
 
 def upper(question: EmulatedRequest) -> str:
@@ -86,7 +87,7 @@ def test_an_accepted_batch_is_billed_once_though_nobody_looks_and_however_often_
     with Emulator() as emulator:
         client, claude = openai_client(emulator), anthropic_client(emulator)
         submit_openai(client, 3)
-        assert sum(emulator.ledger().paid_ids().values()) == 3
+        assert sum(paid_ids(emulator.ledger()).values()) == 3
         name = submit_anthropic(claude, 2).id
         finish_anthropic(claude, name)
         for _ in range(3):
@@ -100,7 +101,7 @@ def test_the_same_body_is_one_body_in_a_batch_and_out_of_it() -> None:
         _, [row], _ = run_openai(client, 1)
         said = client.chat.completions.create(**body("openai", "hello 0"))
         assert row["response"]["body"]["choices"][0]["message"]["content"] == said.choices[0].message.content
-        assert list(emulator.ledger().paid_bodies().values()) == [2]
+        assert list(paid_bodies(emulator.ledger()).values()) == [2]
 
 
 def test_listings_are_newest_first_and_paged() -> None:
@@ -135,7 +136,7 @@ def test_cancelling_keeps_and_bills_what_was_run_and_books_back_the_rest() -> No
             "canceled",
             "canceled",
         ]
-        assert emulator.ledger().paid_ids() == {custom_id(0): 2, custom_id(1): 2}
+        assert paid_ids(emulator.ledger()) == {custom_id(0): 2, custom_id(1): 2}
         with pytest.raises(openai.BadRequestError):
             client.batches.cancel(name)
 
@@ -340,4 +341,4 @@ def test_lines_are_utf8_as_they_are() -> None:
         assert row["response"]["body"]["choices"][0]["message"]["content"] == "smørrebrød 🎲"
         [result] = run_anthropic(anthropic_client(emulator), 1).values()
         assert result.message.content[0].text == "smørrebrød 🎲"
-        assert json.dumps(emulator.ledger().paid_ids()) == json.dumps({custom_id(0): 2})
+        assert json.dumps(paid_ids(emulator.ledger())) == json.dumps({custom_id(0): 2})

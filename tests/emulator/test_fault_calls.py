@@ -23,6 +23,7 @@ from tests.emulator.clients import (
     submit_openai,
     upload,
 )
+from tests.paid import paid_bodies
 
 Ask = Callable[[Emulator], Any]
 
@@ -159,7 +160,7 @@ def test_a_synchronous_call_can_be_paid_and_lost(ask: Ask) -> None:
             ask(emulator)
         assert isinstance(failed.value.__cause__, httpx2.NetworkError)
         ask(emulator)
-        assert list(emulator.ledger().paid_bodies().values()) == [2]
+        assert list(paid_bodies(emulator.ledger()).values()) == [2]
 
 
 def test_an_upload_can_be_kept_and_lost() -> None:

@@ -24,6 +24,7 @@ from tests.emulator.clients import (
     submit_anthropic,
     submit_openai,
 )
+from tests.paid import paid_ids
 
 
 def both(name: str) -> list[Fault]:
@@ -50,7 +51,7 @@ def test_one_line_fails_and_the_others_are_kept(name: str, status: int, kind: st
         results = run_anthropic(anthropic_client(emulator))
         assert [result.type for result in results.values()] == ["succeeded", "errored", "succeeded", "succeeded"]
         assert results[custom_id(1)].error.error.type == kind
-        assert emulator.ledger().paid_ids() == {custom_id(i): 2 for i in (0, 2, 3)}
+        assert paid_ids(emulator.ledger()) == {custom_id(i): 2 for i in (0, 2, 3)}
 
 
 def test_line_credit_is_retryable_after_a_top_up_only() -> None:

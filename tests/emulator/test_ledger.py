@@ -9,6 +9,7 @@ import pytest
 
 from r2v.emulator.ledger import Bill, Ledger, read_ledger, turn_of
 from r2v.errors import InputError
+from tests.paid import paid_bodies, paid_ids
 
 BILL = Bill(
     provider="openai",
@@ -77,8 +78,8 @@ def test_a_ledger_says_what_was_paid_for_booked_back_fired_and_leaked_however_of
     assert path.read_bytes() == whole and len(whole.splitlines()) == 10
     said = read_ledger(path)
     assert said.bills == (BILL, unnamed) and said.fired == {"late": [3, 5]} and said.leaks == 1
-    assert said.paid() == {("run", "talk", 0): 1} and said.paid_ids() == {"run-talk-0-0": 1}
-    assert said.paid_bodies() == {"0" * 64: 2}
+    assert said.paid() == {("run", "talk", 0): 1} and paid_ids(said) == {"run-talk-0-0": 1}
+    assert paid_bodies(said) == {"0" * 64: 2}
 
 
 @pytest.mark.parametrize("custom_id", [None, "", "talk", "run-talk-0", "run-talk-0-0\n", "run-talk-x-0", "-talk-0-0"])

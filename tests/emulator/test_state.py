@@ -28,6 +28,7 @@ from tests.emulator.clients import (
     submit_openai,
     upload,
 )
+from tests.paid import paid_ids
 
 
 def test_a_restarted_emulator_knows_its_batches_files_and_faults(tmp_path: Path) -> None:
@@ -46,7 +47,7 @@ def test_a_restarted_emulator_knows_its_batches_files_and_faults(tmp_path: Path)
         assert len(list(claude.messages.batches.results(other))) == 4
         fresh = submit_openai(client)
         assert fresh.id != found.id
-        assert emulator.ledger().paid_ids() == {custom_id(i): 3 for i in range(4)}
+        assert paid_ids(emulator.ledger()) == {custom_id(i): 3 for i in range(4)}
 
 
 def test_states_do_not_go_back_over_a_restart(tmp_path: Path) -> None:
@@ -69,7 +70,7 @@ def test_half_a_line_in_the_ledger_and_bills_of_a_batch_that_never_came_are_drop
     with Emulator(folder=tmp_path) as emulator:
         assert not emulator.ledger().bills and not list(openai_client(emulator).batches.list())
         submit_openai(openai_client(emulator), 1)
-        assert emulator.ledger().paid_ids() == {custom_id(0): 1}
+        assert paid_ids(emulator.ledger()) == {custom_id(0): 1}
 
 
 def test_deleted_files_are_gone(tmp_path: Path) -> None:
@@ -167,7 +168,7 @@ def test_a_killed_process_is_continued_by_the_same_command(tmp_path: Path) -> No
         running.send_signal(signal.SIGINT)
         said, _ = running.communicate(timeout=20)
         assert running.returncode == 0 and "billed 3 requests (3 in batches, 0 at once)" in said
-    assert read_ledger(tmp_path / "bills.jsonl").paid_ids() == {custom_id(i): 1 for i in range(3)}
+    assert paid_ids(read_ledger(tmp_path / "bills.jsonl")) == {custom_id(i): 1 for i in range(3)}
 
 
 def test_no_key_is_written_anywhere(tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ from r2v.verifier.scores import auroc
 from r2v.wire.message import Message
 from tests import tiny_models, warm
 from tests.llm.talk import HeldLifecycle, environment
+from tests.paid import paid_bodies
 
 RUN, OTHER_RUN = "desk_scripted_m_20260101T000000", "desk_scripted_m_20260102T000000"
 MODELS = {"openai": "gpt-5.2", "anthropic": "claude-haiku-4-5"}
@@ -140,7 +141,7 @@ def paid_once(emulator: Emulator, questions: int = QUESTIONS) -> bool:
     return (
         len(statement.paid()) == questions
         and set(statement.paid().values()) == {1}
-        and set(statement.paid_bodies().values()) == {1}
+        and set(paid_bodies(statement).values()) == {1}
     )
 
 

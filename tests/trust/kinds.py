@@ -1118,7 +1118,6 @@ OUTSIDE = {
     "data.registry:DataRegistry._new_folder": "folders",
     "data.store:TrajectoryStore.exclusive": "a lease",
     "data.store:TrajectoryStore.sync": "what append wrote",
-    "data.store:TrajectoryStore.repair": "what mend_tail and _quarantine write",
     "pipeline.helping:helpers": "a configuration in a temporary folder, as long as its helpers live",
     "rollout.episode_cache:PlayFile.close": "what append wrote",
     "storage.checkpoint:saving": "what the trainer's own checkpoints write",

@@ -26,6 +26,7 @@ from r2v.llm.providers.provider_requests import ResultLine
 from r2v.llm.providers.spending.journal_state import JournalBatch, JournalState
 from r2v.storage.lease import lease
 from tests.llm.talk import environment, killed, play
+from tests.paid import paid_bodies
 from tests.trust import drawn
 
 COUNT, TURNS = 3, 1
@@ -264,7 +265,7 @@ def test_killed_at_every_point_and_each_question_is_paid_once(
             assert [len(turns) for turns in said] == [TURNS] * COUNT
             assert all("conversation" in turns[0] for turns in said), said
             assert sorted(paid.values()) == [1] * COUNT * TURNS, f"killed at {at}: {paid}"
-            assert len(emulator.ledger().paid_bodies()) == COUNT * TURNS
+            assert len(paid_bodies(emulator.ledger())) == COUNT * TURNS
         if not was_killed:
             break
         points += 1
