@@ -209,7 +209,7 @@ def ignored(*paths: str) -> list[str]:
 def test_git_ignores_results_and_no_source() -> None:
     """An ignore of data/ without its leading slash would hide r2v/data."""
     assert ignored(*(path.relative_to(REPOSITORY).as_posix() for path in MODULES)) == []
-    made = ["data/runs/x/trajectories.jsonl", "outputs/.artifacts/x", "results/mrp", "logs/x.out", ".venv/bin"]
+    made = ["data/runs/x/trajectories.jsonl", "outputs/.artifacts/x", "results/mrp", "logs/x.out", ".venv"]
     assert ignored(*made) == made
     source = ["data/.gitkeep", "tests/data/test_x.py", "configs/desk/noisy.yaml", "r2v/bundled/weights/tiny/x"]
     assert ignored(*source) == []

@@ -129,7 +129,6 @@ def test_they_go_through_every_stage_to_a_bundle_and_the_books_are_the_bill(
         (["policy.api.effort=low"], "policy.api needs a provider"),
         (["policy.api.base_url=localhost"], "policy.api.base_url is a URL such as"),
         ([*PAIR, "policy.engine=vllm"], "policy.engine belongs to a policy that R2V trains"),
-        ([*PAIR, "router.label=imputed"], "router.label needs a policy that R2V trains"),
         ([*PAIR, "router.features=[uncertainty]"], "router.features must name a group that an API model gives"),
         ([*PAIR, "evaluation.methods=[entropy_router]"], "evaluation.methods must name one that an API model can play"),
         ([*PAIR, "hierarchical.enabled=true"], "hierarchical.enabled needs policy.provider=local"),

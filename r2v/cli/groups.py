@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from r2v.cli.options import Parser
+from r2v.pipeline.jobs import COMMANDS
 
 EVERYDAY = (
     "run", "init", "doctor", "run_all", "status", "logs", "explain", "cost", "pilot", "record", "serve", "import",
@@ -20,10 +21,7 @@ EVERYDAY = (
 GROUPS: dict[str, tuple[str, tuple[str, ...]]] = {
     "stages": (
         "the stages of the pipeline, one at a time",
-        (
-            "collect", "perturb", "train_policy", "train_verifier", "generate_candidates", "fit_case_support",
-            "generate_router_features", "train_router", "evaluate", "ablations", "train_hierarchical", "stages",
-        ),
+        (*(command.name for command in COMMANDS), "stages"),
     ),
     "cluster": (
         "Slurm, GPUs and serving engines",
