@@ -239,8 +239,8 @@ class TaskSelection:
 
 
 def sections_of(settings: type[S], config: Config, **parts: Any) -> S:
-    """What a stage reads of a configuration: each field of `settings` is one of `parts`, or else what the configuration
-    has under that field's name."""
+    """Return the settings of a stage: each field of `settings` from `parts`, or else the configuration's section of
+    that name."""
     fields = dataclasses.fields(typing.cast("Any", settings))
     return settings(**{item.name: getattr(config, item.name) for item in fields if item.name not in parts}, **parts)
 

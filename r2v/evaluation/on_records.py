@@ -123,12 +123,12 @@ class OnRecords:
 
     @property
     def gains(self) -> bool:
-        """Whether the records show that it keeps steps better than chance, and saves dollars."""
+        """True if the records show that the router keeps steps better than chance and saves dollars."""
         saves = self.saved is None or (self.saved_interval is not None and self.saved_interval[0] > 0)
         return saves and self.lead_interval is not None and self.lead_interval[0] > 0
 
     def verdict(self) -> str:
-        """What these records show, in a sentence or two."""
+        """Return the result in a sentence."""
         n = f"n = {self.sessions} sessions, {self.steps} steps"
         if self.most_saved == 0:
             return (

@@ -57,8 +57,9 @@ def views_of(
     """(what was to be seen, what the teacher did) of every step that the teacher decided. native: with the messages of
     the log, in place of R2V's rendering of them."""
     about = episode.metadata
-    talk = of_episode(episode)
-    logged, places = tuple(message.plain for message in talk.messages), talk.places
+    talk = of_episode(episode) if native else None
+    logged = () if talk is None else tuple(message.plain for message in talk.messages)
+    places = () if talk is None else talk.places
     observations = tuple(step.observation.raw_text for step in episode.steps)
     actions = tuple(step.action.raw_text for step in episode.steps)
     for index, step in enumerate(episode.steps):

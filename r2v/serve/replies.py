@@ -19,7 +19,7 @@ _LONGEST_READ = 16 << 20
 
 
 _LONGEST_END = 2
-"""Bytes of a mark between two events, at most, that may have come already."""
+"""Most bytes of the mark between two events that an earlier piece may end with."""
 
 
 class PassingReply:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from r2v.router.models import RouterModel
 
 PAGE = "records.html"
-"""What routing would have come to on the records."""
+"""Page with the cost and agreement of routing on the records."""
 
 
 def impute_features(cfg: RouterFeaturesSettings, work: Work) -> None:
@@ -129,7 +129,7 @@ def _tools(work: Work, name: str) -> Tools:
 
 
 def _readable(view: StepView) -> bool:
-    """Whether a recorded state holds nothing but words and calls, so that a small model is told all of it."""
+    """True if a recorded state holds only text and tool calls, so that a small model can be shown all of it."""
     inner = (
         one
         for message in view.messages
@@ -203,7 +203,7 @@ def impute_router(cfg: RouterSettings, rows: Sequence[FeatureRow], work: Work) -
 
 
 def _on_records(cfg: RouterSettings, model: RouterModel, held: Sequence[FeatureRow]) -> list[OnRecords]:
-    """What routing would have come to on the recorded calibration tasks, by budget."""
+    """Return the cost and agreement of routing on the recorded calibration tasks, by budget."""
     from r2v.evaluation.on_records import BUDGETS, OnRecords, routed_steps
 
     found = []

@@ -31,7 +31,7 @@ SITE_LEASES = Path("outputs/.sites")
 ENGINES = Path("outputs/.engines")
 """Where teachers that are served by a Slurm job say where they are, a folder each."""
 SERVERS = Path("data/served")
-"""Where servers keep books, log and recorded sessions, a folder each."""
+"""Folder of the servers: each has a folder with its books, log and recorded sessions."""
 TRAFFIC = "traffic.jsonl"
 """A server's log."""
 SESSIONS = "sessions"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import threading
 import time
@@ -11,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import httpx2
 import pytest
 
@@ -283,3 +285,13 @@ def test_usage_of_another_order_is_settled_below_what_was_reserved(tmp_path: Pat
     rows = [json.loads(line) for line in (server.folder / "journal.jsonl").read_text().splitlines()]
     forward, settled = rows[-2:]
     assert forward["row"] == "forward" and settled["row"] == "served" and settled["usd"] <= forward["usd"]
+
+
+def test_no_response_is_held_when_its_reply_has_ended(tmp_path: Path) -> None:
+    """A timer for a client that leaves held each for `serve.drain_seconds`."""
+    with stub(lambda seen: reply(whole("chat"))) as provider, served(tmp_path, provider.url) as server:
+        for _ in range(20):
+            assert post(server.url, PATHS["chat"], body("chat"), server.auth).status_code == 200
+        booked(server)
+        gc.collect()
+        assert sum(isinstance(one, aiohttp.ClientResponse) for one in gc.get_objects()) < 5

@@ -78,7 +78,7 @@ class Conversation:
     """True if its log says that it succeeded; None where it says nothing."""
     cost: float = 0.0
     usd: tuple[float | None, ...] = ()
-    """What each turn was billed, where the log tells; None where it does not."""
+    """USD of each turn as billed; None for a turn of which the log does not tell."""
     tokens: Tokens = field(default_factory=Tokens)
 
     @property

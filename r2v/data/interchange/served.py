@@ -71,7 +71,7 @@ def recorded_turns(path: Path) -> Iterator[dict[str, Any]]:
         for line in lines_of(path):
             yield json.loads(line)
     except CutShort:
-        logger.warning("%s: its last turn was cut off by a kill and is left out", path)
+        logger.warning("%s: its last turn is not whole and is left out", path)
 
 
 def _outcomes(path: Path) -> dict[str, dict[str, Any]]:
