@@ -58,15 +58,12 @@ class AblationRegistry:
 def registry() -> AblationRegistry:
     """Return what ablations.yaml says. It is read on first use, for commands that need no configuration."""
     content: dict[str, Any] = plain(read_file(_FILE).value)
-    rows = {
-        name: Ablation(
-            name=name, **{key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
-        )
-        for name, row in content["rows"].items()
-    }
-    parts = {part: (name, sign) for part, (name, sign) in content["learned_parts"].items()}
-    return AblationRegistry(rows=rows, default=content["default"], learned_parts=parts)
+    return AblationRegistry(
+        rows={name: _row(name, **row) for name, row in content["rows"].items()},
+        default=content["default"],
+        learned_parts={part: (row, sign) for part, (row, sign) in content["learned_parts"].items()},
+    )
 
 
-def _row(name: str, *, overrides: Sequence[str] = (), shared: Sequence[str] = (), **others: str) -> Ablation:
+def _row(name: str, *, overrides: Sequence[str] = (), shared: Sequence[str] = (), **others: Any) -> Ablation:
     return Ablation(name=name, overrides=tuple(overrides), shared=tuple(shared), **others)
