@@ -34,7 +34,7 @@ from r2v.hrl.tasks.prompts import Prompter
 from r2v.hrl.tasks.word_problems import word_problems
 from r2v.hrl.training.metrics import METRICS_FILE
 from r2v.hrl.training.trainer import Trainer
-from r2v.policy.float64 import use_float64_layers
+from r2v.policy.precision import use_float64_layers
 from r2v.randomness import uniform
 
 LOSSES = (

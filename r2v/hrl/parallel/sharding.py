@@ -1,6 +1,6 @@
 """FSDP2: language models sharded over the ranks, for updates that no single GPU would hold.
 
-    model = ShardedModel(module, mesh)                    # used like a `BaseModel`
+    model = fsdp_sharded(module, device)                  # used like a `BaseModel`
     with model.use_adapter("default") as module:          # training: weights, gradients and moments are sharded
         optimizer_step(network, rows, model.wrap_loss(loss_fn))    # a layer is gathered while it is read, then released
     with model.gathered(), model.use_adapter(None) as module:
@@ -39,39 +39,32 @@ class ShardedModel:
     """A model sharded over the ranks, used like a `BaseModel`. All ranks build it of the same model, and call
     `gathered` and train in step.
 
-    `from_rank0`: rank 0 alone has read the model, on its CPU, and the others have room for it. A GPU then has a layer
-    or a weight whole at a time, never the model."""
+    `root` runs a function as the sharded model's forward pass. `copy` is a plain copy, whose weights have memory only
+    while they are gathered; None where every rank has the whole weights.
+    """
 
-    def __init__(self, model: Any, mesh: DeviceMesh, device: str, *, from_rank0: bool = False) -> None:
-        self._copy = GatheredModel(model, device)
-        read = [weight.detach() for weight in model.parameters()] if from_rank0 and not distributed.rank() else []
-        self._root = _fully_sharded(model, mesh)
-        self._shards = BaseModel(model)
-        if from_rank0:
-            _share_out(model, read, device)
-
-    @property
-    def pairs(self) -> list[tuple[Tensor, Tensor]]:
-        """Every weight: this rank's shard, and the tensor of the plain copy."""
-        return list(zip(self._shards.model.parameters(), self._copy.base.model.parameters(), strict=True))
+    def __init__(self, model: Any, root: Callable[[Callable[[], Any]], Any], copy: BaseModel | None) -> None:
+        self.shards, self.copy = BaseModel(model), copy
+        self._root, self._users = root, 0
 
     @property
     def model(self) -> Any:
-        """The plain copy, whose weights have memory within `gathered`."""
-        return self._copy.base.model
+        """The plain model, whose weights have memory within `gathered`."""
+        return (self.copy or self.shards).model
 
     @contextmanager
     def use_adapter(self, adapter: str | None) -> Iterator[Any]:
         """As of a `BaseModel`: the plain copy within `gathered`, the sharded model otherwise."""
-        with (self._copy.base if self._copy.users else self._shards).use_adapter(adapter) as model:
+        plain = self.copy if self.copy is not None and self._users else self.shards
+        with plain.use_adapter(adapter) as model:
             yield model
 
     def trained(self, adapter: str | None) -> dict[str, nn.Parameter]:
-        """As of a `BaseModel`; sharded."""
-        return self._shards.trained(adapter)
+        """As of a `BaseModel`; sharded, unless every rank has the whole weights."""
+        return self.shards.trained(adapter)
 
     def wrap_loss(self, loss_fn: LossFn) -> LossFn:
-        """The loss function run as FSDP's forward pass, so that its backward pass gathers the weights too."""
+        """The loss function run as the sharded model's forward pass, so that its backward pass gathers weights too."""
         return lambda rows: cast(tuple[Tensor, Tensor], self._root(lambda: loss_fn(rows)))
 
     @contextmanager
@@ -82,38 +75,34 @@ class ShardedModel:
         try:
             yield
         finally:
-            self._copy.release()
-
-    def gather(self) -> BaseModel:
-        """The plain copy with the current weights, which stay whole: what a finished training exports. All ranks must
-        make the first call."""
-        return self._copy.gather()
-
-
-class GatheredModel:
-    """A plain copy of a model that is about to be sharded: its weights have memory only while it has users."""
-
-    def __init__(self, model: Any, device: str) -> None:
-        self.base = BaseModel(_emptied(model, device))
-        self.users = 0
-        self._shards = model
+            self._users -= 1
+            if self.copy is not None and not self._users:
+                for weight in self.copy.model.parameters():
+                    weight.untyped_storage().resize_(0)
 
     @torch.no_grad()
     def gather(self) -> BaseModel:
-        """The plain copy with the current weights, until `release` has been called as often."""
-        if not self.users:
-            for shard, weight in zip(self._shards.parameters(), self.base.model.parameters(), strict=True):
+        """The plain model with the current weights, which stay whole: what a finished training exports. All ranks must
+        make the first call."""
+        if self.copy is not None and not self._users:
+            for shard, weight in zip(self.shards.model.parameters(), self.copy.model.parameters(), strict=True):
                 weight.untyped_storage().resize_(weight.numel() * weight.element_size())
                 weight.copy_(full_tensor(shard))
-        self.users += 1
-        return self.base
+        self._users += 1
+        return self.copy or self.shards
 
-    def release(self) -> None:
-        """One user less; the last one frees the memory."""
-        self.users -= 1
-        if not self.users:
-            for weight in self.base.model.parameters():
-                weight.untyped_storage().resize_(0)
+
+def fsdp_sharded(model: Any, device: str, *, from_rank0: bool = False) -> ShardedModel:
+    """The model sharded by FSDP2 over all ranks. Raises UsageError for a model without layers.
+
+    `from_rank0`: rank 0 alone has read the model, on its CPU, and the others have room for it. A GPU then has a layer
+    or a weight whole at a time, never the model."""
+    copy = emptied_copy(model, device)
+    read = [weight.detach() for weight in model.parameters()] if from_rank0 and not distributed.rank() else []
+    root = _fully_sharded(model, init_device_mesh(torch.device(device).type, (distributed.ranks(),)))
+    if from_rank0:
+        _share_out(model, read, device)
+    return ShardedModel(model, root, copy)
 
 
 class RootModule(nn.Module):
@@ -127,11 +116,6 @@ class RootModule(nn.Module):
     def forward(self, act: Callable[[], Any]) -> Any:
         """What `act` returns; the loss must be part of it."""
         return act()
-
-
-def mesh_of(device: str) -> DeviceMesh:
-    """One dimension over all ranks, each with its `device`."""
-    return init_device_mesh(torch.device(device).type, (distributed.ranks(),))
 
 
 def check_sharding(h: HierarchicalConfig, placement: str, model: Any, device: str) -> None:
@@ -149,10 +133,10 @@ def check_sharding(h: HierarchicalConfig, placement: str, model: Any, device: st
             f"hierarchical.shards={shards}: with placement=split the roles of a process stand on several "
             "devices, shards lie on one; set hierarchical.placement=shared or full, or shards=none"
         )
-    if getattr(model, "is_loaded_in_4bit", False):
+    if shards != "zero2" and getattr(model, "is_loaded_in_4bit", False):
         raise UsageError(
             f"hierarchical.shards={shards}: 4-bit weights cannot be sharded; set "
-            "policy.load_in_4bit=false, or hierarchical.shards=none"
+            "policy.load_in_4bit=false, or hierarchical.shards=zero2 or none"
         )
     if shards == "fsdp":
         return
@@ -165,8 +149,8 @@ def check_sharding(h: HierarchicalConfig, placement: str, model: Any, device: st
     distributed.require_deepspeed(f"hierarchical.shards={shards}", device, "hierarchical.shards=fsdp")
 
 
-def _emptied(model: Any, device: str) -> Any:
-    """A copy of a model, on a device, whose weights have shapes and no memory. Tied weights stay tied."""
+def emptied_copy(model: Any, device: str) -> BaseModel:
+    """A copy of a model that is about to be sharded, whose weights have shapes and no memory. Tied ones stay tied."""
     memo: dict[int, Any] = {}
     for tensor in model.parameters():
         memo[id(tensor)] = nn.Parameter(torch.empty_like(tensor, device=device), requires_grad=False)
@@ -175,7 +159,7 @@ def _emptied(model: Any, device: str) -> Any:
     for module in emptied.modules():
         for name, buffer in module.named_buffers(recurse=False):
             module._buffers[name] = buffer.to(device)
-    return emptied
+    return BaseModel(emptied)
 
 
 @torch.no_grad()

@@ -32,7 +32,7 @@ from r2v.hrl.parallel.sharding import (
     load_optimizer_state,
     optimizer_state_of,
 )
-from r2v.hrl.parallel.zero import ZeroModel
+from r2v.hrl.parallel.zero import ZeroEngine
 from r2v.hrl.types import LossFn
 from r2v.memory.retry_on_oom import RetryResult, retry_on_oom
 
@@ -53,7 +53,7 @@ class Network:
         clip: float,
         micro_batch_size: int,
         setting: str,
-        engine: ZeroModel | None = None,
+        engine: ZeroEngine | None = None,
         fused: bool = False,
     ) -> None:
         self.name, self.parameters = name, [cast(nn.Parameter, tensor) for tensor in parameters]
