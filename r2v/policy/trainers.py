@@ -14,8 +14,7 @@ from typing import Any
 import torch
 from trl import DPOTrainer, SFTTrainer
 
-from r2v.policy.prefix_tree import IGNORED
-from r2v.policy.tree_models import mask_for
+from r2v.policy.prefix_tree import IGNORED, mask_for
 
 
 def collate_trees(rows: Sequence[dict[str, list[int]]], pad_id: int) -> dict[str, torch.Tensor]:
