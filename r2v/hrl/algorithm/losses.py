@@ -18,12 +18,6 @@ from r2v.hrl.algorithm.critic import CriticValues
 Per = Literal["sequence", "token"]
 
 
-def count(mask: Tensor, per: Per) -> Tensor:
-    """This batch's part of the denominator, of a mask (N, T): `sequence` counts utterances (ArCHer: a sum over tokens,
-    a mean over utterances), `token` their tokens. Sum it over micro-batches and ranks."""
-    return mask.any(-1).sum() if per == "sequence" else mask.sum()
-
-
 def token_weights(
     advantage: Tensor, baseline: Tensor | None = None, k1: Tensor | None = None, beta: float = 0.0
 ) -> Tensor:

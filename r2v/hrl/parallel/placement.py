@@ -69,11 +69,9 @@ def _check_split(gpus: int, ranks: int) -> None:
         )
 
 
-def ranks_of(placement: Placement, gpus: int, asked: int | None) -> int:
-    """How many processes train: those asked for (`training.ranks`), or as many as the GPUs of this machine serve."""
-    if asked is not None:
-        return asked
-    return max(1, gpus // _GPUS if placement == "split" else gpus)
+def split_ranks(gpus: int) -> int:
+    """How many processes the GPUs of this machine serve in `split`, a pair each; 1 where there are fewer."""
+    return max(1, gpus // _GPUS)
 
 
 def first_device(placement: str, device: str) -> str:

@@ -73,10 +73,6 @@ class Prompter:
         turns = [*self._messages(problem, rounds), _turn("assistant", answer), _turn("user", hint_request(score))]
         return self._ids(GUIDANCE_INSTRUCTIONS, turns)
 
-    def text(self, ids: Sequence[int]) -> str:
-        """Token ids as plain text, for a model with another vocabulary."""
-        return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
-
     @staticmethod
     def _messages(problem: Problem, rounds: Sequence[Round]) -> list[dict[str, str]]:
         turns = [_turn("user", problem.text)]

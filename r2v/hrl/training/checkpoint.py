@@ -28,7 +28,6 @@ from typing import Any
 import torch
 
 from r2v import distributed
-from r2v.config.models import FORMER_MODELS
 from r2v.errors import InputError
 from r2v.hrl.parallel.parts import joined
 from r2v.storage import checkpoint
@@ -126,9 +125,6 @@ def read(folder: Path, identity: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def _check(place: Path, made_with: Mapping[str, Any], asked_for: Mapping[str, Any]) -> None:
     ours, theirs = dict(_flat(asked_for)), dict(_flat(made_with))
-    model = theirs.get("policy.model_name")
-    if model in FORMER_MODELS:
-        theirs["policy.model_name"] = FORMER_MODELS[model]
     for key in sorted(ours.keys() | theirs.keys()):
         if ours.get(key) != theirs.get(key):
             raise InputError(

@@ -15,6 +15,7 @@ from torch import Tensor
 from r2v.config import HierarchicalConfig
 from r2v.hrl.algorithm import compute_advantages
 from r2v.hrl.algorithm.critic import CriticValues
+from r2v.hrl.algorithm.rewards import hint_rewards
 from r2v.hrl.algorithm.training_batch import (
     POLICY_STATISTICS,
     TokenBaseline,
@@ -68,7 +69,7 @@ class Policies:
             clip=self.h.grad_clip,
             micro_batch_size=self.sizes.of(role),
             setting=setting,
-            engine=self.roles.engine(role),
+            engine=self.roles.engines.get(role),
             fused=self.h.optimizer == "adamw_fused",
         )
 
@@ -147,7 +148,7 @@ class Policies:
         measured = metrics.of_policy("guidance", self._steps("guidance", hints.completions, batches["guidance"]))
         if self.roles.value is None:
             return measured
-        rewards = compute_advantages.hint_rewards(hints, self.h).reshape(-1)
+        rewards = hint_rewards(hints, self.h.guidance).reshape(-1)
         return measured | metrics.of_steps("value", self._value_steps(hints.completions, rewards))
 
     def _steps(self, role: GeneratingRole, completions: Sequence[Completion], batch: TrainingBatch) -> list[StepResult]:

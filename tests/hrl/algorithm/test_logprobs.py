@@ -18,8 +18,8 @@ from r2v.hrl.algorithm.logprobs import (
     require_known_logits,
     token_logprobs,
 )
-from r2v.hrl.algorithm.losses import count, policy_loss, token_weights
-from r2v.policy.float64 import use_float64_layers
+from r2v.hrl.algorithm.losses import policy_loss, token_weights
+from r2v.policy.precision import use_float64_layers
 from tests import tiny_models
 
 pytestmark = pytest.mark.numerical
@@ -115,7 +115,7 @@ def test_it_is_what_the_model_itself_says(kind: str) -> None:
 
 def gradients(model: Any, cuts: Sequence[Sequence[int]], chunk: int = 1024, again: bool = False) -> list[Tensor]:
     """Of one update, made of micro-batches; the denominator is the whole update's."""
-    whole = count(pad_sequences(PROMPTS, COMPLETIONS).completion, "token")
+    whole = pad_sequences(PROMPTS, COMPLETIONS).completion.sum()
     model.zero_grad()
     for rows in cuts:
         laid = pad_sequences([PROMPTS[i] for i in rows], [COMPLETIONS[i] for i in rows])

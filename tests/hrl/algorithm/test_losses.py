@@ -11,7 +11,6 @@ from r2v.hrl.algorithm.critic import CriticValues
 from r2v.hrl.algorithm.losses import (
     baseline_loss,
     clipped_loss,
-    count,
     critic_loss,
     critic_targets,
     policy_loss,
@@ -96,7 +95,7 @@ def test_one_turn_is_reinforce_with_a_baseline() -> None:
     logp = theta.log_softmax(-1).gather(-1, drawn)
     present = torch.ones(5, 1, dtype=torch.bool)
     advantage = gae(rewards, values, present, 0.95, 0.9)[:, 0]
-    loss = policy_loss(logp, token_weights(advantage), present, count(present, "sequence"))
+    loss = policy_loss(logp, token_weights(advantage), present, len(present))
     ours = torch.autograd.grad(loss, theta)[0]
     score = torch.nn.functional.one_hot(drawn[:, 0], 3) - theta.detach().softmax(-1)
     torch.testing.assert_close(ours, -(rewards - values) * score / 5, rtol=0, atol=1e-16)
@@ -108,13 +107,6 @@ def batch(seed: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     logp = -torch.rand(4, 6, generator=generator, dtype=torch.float64)
     mask = torch.arange(6) < torch.tensor([[6], [1], [3], [2]])
     return logp, logp.clone(), torch.tensor([1.0, -2.0, 0.5, 3.0], dtype=torch.float64), mask
-
-
-def test_denominators_count_utterances_or_tokens() -> None:
-    *_, mask = batch()
-    assert (int(count(mask, "sequence")), int(count(mask, "token"))) == (4, 12)
-    mask[1] = False
-    assert (int(count(mask, "sequence")), int(count(mask, "token"))) == (3, 11)
 
 
 def test_a_token_weight_is_the_advantage_less_baseline_and_penalty() -> None:
