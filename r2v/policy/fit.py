@@ -57,7 +57,7 @@ def schedule(lengths: Sequence[int], phase: Phase, seed: int) -> list[int]:
 
 
 def draw_rows(count: int, most: int | None, seed: int) -> list[int]:
-    """Which of `count` rows are trained on: all, or `most` of them drawn by key, in their order."""
+    """The rows of `count` that are trained on: all, or `most` of them drawn by key, in their order."""
     if most is None or most >= count:
         return list(range(count))
     return sorted(generator(seed, "examples").sample(range(count), most))

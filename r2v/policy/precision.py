@@ -19,8 +19,8 @@ from transformers.models.lfm2.modeling_lfm2 import Lfm2ShortConv, apply_mask_to_
 
 @contextmanager
 def tf32(wanted: bool) -> Iterator[None]:
-    """What is multiplied in float32 while a GPU trains (all of a fully trained model, or the adapters' weights and the
-    head beside bfloat16) may use TF32; afterwards all is as it was, so that what acts in the same process computes as
+    """Let float32 products use TF32 in the block (all products of a fully trained model, or those of the adapters and
+    the head beside bfloat16). Afterwards all is as it was, so that a policy that acts in the same process computes as
     in one of its own."""
     before = torch.get_float32_matmul_precision()
     try:

@@ -38,7 +38,7 @@ _MOVING_POSITIONS = ("dynamic", "longrope")
 _LONGEST = 8192
 """Tokens of a path, at most: a mask has the square of a sequence's length."""
 _FAR_OFF = 0.05
-"""How near a tree must come to its rows, as a part of what a wrong mask changes."""
+"""Largest distance of a tree from its rows, as a part of what a wrong mask changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +63,9 @@ class _Tree:
         self.ends: list[int] = []
         self.rows = 0
         self._path: list[int] = []
-        """Where the tokens of the newest row stand."""
+        """Positions of the tokens of the newest row."""
         self._taken: list[bool] = []
-        """Which tokens can carry no further label: they have one, or do not stand after what predicts them."""
+        """Tokens that can carry no further label: they have one, or do not stand after what predicts them."""
 
     def size_with(self, row: Row) -> int:
         """Tokens of the tree with one more row."""
@@ -97,13 +97,13 @@ class _Tree:
         self._taken.append(taken)
 
     def _close(self, depth: int) -> None:
-        """What comes next is seen by no token of the path from this depth on."""
+        """Leave the path at this depth: no later token sees what stands from there on."""
         for place in self._path[depth:]:
             self.ends[place] = len(self.ids)
         del self._path[depth:]
 
     def _shared(self, row: Row) -> int:
-        """How many of a row's tokens stand on the newest path, and can carry its labels there."""
+        """The number of a row's tokens that stand on the newest path, and can carry its labels there."""
         ids, labels = row
         shared = _alike([self.ids[place] for place in self._path], ids)
         return next((i for i in range(shared) if labels[i] != IGNORED and self._taken[self._path[i]]), shared)

@@ -49,7 +49,7 @@ class BCTrainer(SFTTrainer):  # type: ignore[misc]
 
 @dataclass(frozen=True, kw_only=True)
 class _Share:
-    """What part of its update a micro-batch is, in units of the mean over all micro-batches of all ranks: by rows,
+    """Weight of a micro-batch in its update, in units of the mean over all micro-batches of all ranks: by rows,
     those without completions among them, and by chosen tokens."""
 
     rows: float

@@ -61,7 +61,7 @@ def importance(logp: Tensor, drawn: Tensor, mask: Tensor, cap: float) -> Tensor:
 
 
 def baseline_loss(predicted: Tensor, advantage: Tensor, mask: Tensor, denominator: Tensor | float) -> Tensor:
-    """What fits the token baseline b (N, T) to the utterance's advantage (N,): squared errors of marked tokens."""
+    """Loss that fits the token baseline b (N, T) to the utterance's advantage (N,): squared errors of marked tokens."""
     target = _marked(advantage.detach()[:, None], mask)
     return (_marked(predicted, mask) - target).square().sum() / denominator
 

@@ -21,12 +21,12 @@ from r2v.hrl.algorithm.losses import Per
 from r2v.hrl.types import Completion, LossFn
 
 POLICY_STATISTICS = 4
-"""What a policy's loss sums over tokens beside the loss: k3, -log pi, clipped tokens, tokens."""
+"""Statistics that a policy's loss sums over tokens: k3, -log pi, clipped tokens, tokens."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingBatch:
-    """What a policy learns from N completions of at most T tokens."""
+    """The figures that a policy learns from: N completions of at most T tokens."""
 
     advantage: Tensor
     """(N,)."""

@@ -33,16 +33,9 @@ from r2v.hrl.models.bases import load_base, with_adapters
 from r2v.hrl.models.encoders import CriticTokenizer, ValueModel, build_critic, build_critic_tokenizer, build_value
 from r2v.hrl.models.served import ServedRoles
 from r2v.hrl.parallel.base_model import ACTOR, GUIDANCE, BaseModel
-from r2v.hrl.parallel.parts import own_part
 from r2v.hrl.parallel.placement import Devices, devices_of, placement_of
-from r2v.hrl.parallel.sharding import (
-    ShardedModel,
-    check_sharding,
-    copy_into,
-    fsdp_sharded,
-    full_cpu_copy,
-    full_shape,
-)
+from r2v.hrl.parallel.sharded_tensors import TakeFn, copy_into, full_cpu_copy, full_shape
+from r2v.hrl.parallel.sharding import ShardedModel, check_sharding, fsdp_sharded
 from r2v.hrl.parallel.zero import ZeroEngine, zero_sharded
 from r2v.hrl.types import LossFn
 from r2v.llm.engines.client import Adapter
@@ -75,7 +68,7 @@ class Roles:
     base: str
     """Its `base_sha256`; empty where they started from exported whole weights."""
     from_weights: bool
-    """Whether they started from exported weights, not from those of the model of that name."""
+    """True if they started from exported weights, not from those of the model of that name."""
     engines: Mapping[str, ZeroEngine] = field(default_factory=dict)
     """DeepSpeed's engines of the language models that are trained, where they have them: these step by themselves."""
     served: ServedRoles | None = None
@@ -97,7 +90,7 @@ class Roles:
 
     @property
     def sharded(self) -> bool:
-        """Whether each rank holds a shard of the language models."""
+        """True if each rank holds a shard of the language models."""
         return not isinstance(self.language_models["actor"][0], BaseModel)
 
     @property
@@ -131,7 +124,7 @@ class Roles:
         return {} if module is None else dict(module.named_parameters())
 
     def parameters(self, role: TrainedRole) -> list[Tensor]:
-        """What an optimizer trains of this role; nothing where the configuration has no such role."""
+        """The tensors of this role that an optimizer trains; nothing where the configuration has no such role."""
         return list(self.trained(role).values())
 
     def device(self, role: str) -> str:
@@ -139,14 +132,9 @@ class Roles:
         device: str = getattr(self.devices, role)
         return device
 
-    def state(self, role: SavedRole, here: bool = True) -> dict[str, Tensor]:
-        """A full copy, on the CPU, of the trained tensors. All ranks must ask where these are sharded; those that do
-        not want it `here` get empty tensors."""
-        return {name: full_cpu_copy(tensor, here) for name, tensor in self.trained(role).items()}
-
-    def own_parts(self, role: SavedRole) -> dict[str, Any]:
-        """What this rank writes of the trained tensors into a checkpoint in parts (`r2v.hrl.parallel.parts`)."""
-        return {name: own_part(tensor) for name, tensor in self.trained(role).items()}
+    def state(self, role: SavedRole, take: TakeFn = full_cpu_copy) -> dict[str, Any]:
+        """Return each of the role's trained tensors as `take` makes it. All ranks must ask where these are sharded."""
+        return {name: take(tensor) for name, tensor in self.trained(role).items()}
 
     @torch.no_grad()
     def load(self, role: SavedRole, state: Mapping[str, Tensor]) -> None:

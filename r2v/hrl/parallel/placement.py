@@ -21,7 +21,7 @@ _GPUS = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Devices:
-    """Which device each role stands on, in torch's words: cpu, cuda:0. In `shared`, actor, guidance and reference are
+    """Devices of the roles, in torch's words: cpu, cuda:0. In `shared`, actor, guidance and reference are
     one model, where the actor stands."""
 
     actor: str
@@ -70,7 +70,7 @@ def _check_split(gpus: int, ranks: int) -> None:
 
 
 def split_ranks(gpus: int) -> int:
-    """How many processes the GPUs of this machine serve in `split`, a pair each; 1 where there are fewer."""
+    """Return the number of processes that GPUs serve in `split`, a pair each; 1 where there are fewer."""
     return max(1, gpus // _GPUS)
 
 

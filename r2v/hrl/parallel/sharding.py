@@ -15,7 +15,7 @@ unsharded model: a run may resume with or without sharding. (`r2v.hrl.parallel.z
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -23,16 +23,13 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
 
 from r2v import distributed
 from r2v.config import HierarchicalConfig
 from r2v.errors import UsageError
 from r2v.hrl.parallel.base_model import BaseModel
+from r2v.hrl.parallel.sharded_tensors import copy_into, full_tensor
 from r2v.hrl.types import LossFn
-
-TakeFn = Callable[[Tensor], Any]
-"""What a checkpoint has of a tensor that may be sharded."""
 
 
 class ShardedModel:
@@ -114,7 +111,7 @@ class RootModule(nn.Module):
         self.model = model
 
     def forward(self, act: Callable[[], Any]) -> Any:
-        """What `act` returns; the loss must be part of it."""
+        """Return the result of `act`; the loss must be part of it."""
         return act()
 
 
@@ -187,78 +184,3 @@ def _fully_sharded(model: Any, mesh: DeviceMesh) -> RootModule:
         shard.set_gradient_divide_factor(1.0)
         shard.set_force_sum_reduction_for_comms(True)  # else NCCL multiplies by 1 on the way
     return root
-
-
-def is_sharded(tensor: Tensor) -> bool:
-    """Whether other ranks hold the rest of it."""
-    return isinstance(tensor, DTensor)
-
-
-def full_tensor(tensor: Tensor) -> Tensor:
-    """The full tensor; of a sharded one all ranks must ask."""
-    if isinstance(tensor, DTensor):
-        return tensor.full_tensor()
-    if not hasattr(tensor, "ds_id"):
-        return tensor
-    from deepspeed.runtime.zero import GatheredParameters
-
-    with GatheredParameters([tensor]):
-        return tensor.detach().clone()
-
-
-def full_shape(tensor: Tensor) -> tuple[int, ...]:
-    """The full tensor's shape; a ZeRO-3 parameter is empty between uses and keeps its shape as `ds_shape`."""
-    return tuple(getattr(tensor, "ds_shape", tensor.shape))
-
-
-@torch.no_grad()
-def copy_into(tensor: Tensor, value: Tensor) -> None:
-    """Set a tensor, sharded or not, to a value that every rank has in full."""
-    if not hasattr(tensor, "ds_id"):
-        tensor.copy_(shard_like(value, tensor))
-        return
-    from deepspeed.runtime.zero import GatheredParameters
-
-    with GatheredParameters([tensor], modifier_rank=0):
-        tensor.copy_(value)
-
-
-def full_cpu_copy(tensor: Tensor, here: bool = True) -> Tensor:
-    """A full copy on the CPU. A rank that does not want it `here` contributes its shard and gets an empty tensor:
-    several ranks of one machine would need the memory several times."""
-    full = full_tensor(tensor).detach()
-    return full.to("cpu", copy=True) if here else full.new_empty(0)
-
-
-def shard_like(tensor: Tensor, model: Tensor) -> Tensor:
-    """A full tensor, which every rank has, sharded as `model` is: this rank's shard, or all of it."""
-    if not isinstance(model, DTensor) or tensor.shape != model.shape:
-        return tensor
-    shard = distribute_tensor(tensor.to(model.device), model.device_mesh, model.placements, src_data_rank=None)
-    return shard.clone()  # a view of the full tensor would keep that alive
-
-
-def optimizer_state_of(optimizer: torch.optim.Optimizer, take: TakeFn = full_cpu_copy) -> dict[str, Any]:
-    """An optimizer's state for a checkpoint, in full tensors, or what `take` makes of each. All ranks must ask where
-    its parameters are sharded."""
-    saved = optimizer.state_dict()
-    if not any(is_sharded(tensor) for group in optimizer.param_groups for tensor in group["params"]):
-        return saved
-    state = {
-        index: {name: take(value) if isinstance(value, Tensor) else value for name, value in moments.items()}
-        for index, moments in saved["state"].items()
-    }
-    return {**saved, "state": state}
-
-
-def load_optimizer_state(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -> None:
-    """Load what `optimizer_state_of` gave, however its parameters were sharded."""
-    parameters = [tensor for group in optimizer.param_groups for tensor in group["params"]]
-    state = {
-        index: {
-            name: shard_like(value, parameters[index]) if isinstance(value, Tensor) else value
-            for name, value in moments.items()
-        }
-        for index, moments in saved["state"].items()
-    }
-    optimizer.load_state_dict({**saved, "state": state})

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from r2v import distributed
 from r2v.hrl.parallel.base_model import BaseModel
+from r2v.hrl.parallel.sharded_tensors import TakeFn, full_cpu_copy
 from r2v.hrl.parallel.sharding import RootModule, ShardedModel, emptied_copy
 from r2v.policy.sharded_training import skip_shared_memory_build
 
@@ -50,7 +51,7 @@ class ZeroEngine:
         self._begin()
 
     def forward(self, act: Callable[[], Any]) -> Any:
-        """What `act` returns, run as the engine's forward pass."""
+        """Run `act` as the engine's forward pass and return its result."""
         return self._engine(act)
 
     def backward(self, loss: Tensor, last: bool) -> None:
@@ -69,17 +70,15 @@ class ZeroEngine:
         self._engine.step()
         return float(self._engine.get_global_grad_norm()) if self._engine.was_step_applied() else float("inf")
 
-    def moments(self, here: bool = True) -> dict[str, Any]:
-        """The optimizer's state for a checkpoint, as of a plain AdamW of full tensors. All ranks must ask; those that
-        do not want it `here` get empty tensors."""
+    def moments(self, take: TakeFn = full_cpu_copy) -> dict[str, Any]:
+        """The optimizer's state for a checkpoint, as of a plain AdamW of full tensors, or what `take` makes of each.
+        All ranks must ask."""
         from deepspeed.utils import safe_get_full_optimizer_state
 
         steps, state = next(iter(self.optimizer_state.values()))["step"], dict[int, dict[str, Tensor]]()
         for index, tensor in enumerate(self._trained if steps else ()):
             moments = {name: safe_get_full_optimizer_state(tensor, name) for name in _MOMENTS}
-            state[index] = {"step": steps.clone()} | {
-                name: value.to("cpu", copy=True) if here else value.new_empty(0) for name, value in moments.items()
-            }
+            state[index] = {"step": steps.clone()} | {name: take(value) for name, value in moments.items()}
         return {"state": state, "param_groups": self._groups}
 
     def load_moments(self, saved: Mapping[str, Any]) -> None:

@@ -126,7 +126,7 @@ def gather_episodes(share: Sequence[GuidedEpisode]) -> list[GuidedEpisode]:
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeContext:
-    """What an episode needs besides its problem: both policies, prompts, scores, and its length and sampling."""
+    """The needs of an episode besides its problem: both policies, prompts, scores, and its length and sampling."""
 
     actor: GenerateFn
     guidance: GenerateFn

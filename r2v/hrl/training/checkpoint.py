@@ -4,7 +4,7 @@
                                 that phase needs (episodes, training batches), versions, length of metrics.jsonl; it is
                                 streamed: no second copy of it is ever in memory
     checkpoint-<n>/part-*.pt    where FSDP shards the language models: each rank's part of all weights and optimizers,
-                                in place of state.pt's (`r2v.hrl.parallel.parts`)
+                                in place of state.pt's (`r2v.hrl.parallel.sharded_tensors`)
     checkpoint-<n>/of.json      the configuration, seed and placement it was made with
     checkpoint-<n>/at.json      iteration, phase, cursor of the replay buffer
     checkpoint-<n>/sha256.json  hashes of these and of the segments of the replay buffer that it needs
@@ -29,7 +29,7 @@ import torch
 
 from r2v import distributed
 from r2v.errors import InputError
-from r2v.hrl.parallel.parts import joined
+from r2v.hrl.parallel.sharded_tensors import joined
 from r2v.storage import checkpoint
 from r2v.storage.checkpoint import CHECKPOINT_MARKER, LATEST, numbers
 from r2v.storage.files import replacing, write_json, writing

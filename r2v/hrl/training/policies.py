@@ -28,7 +28,7 @@ from r2v.hrl.models.encoders import padded_text
 from r2v.hrl.models.roles import GeneratingRole, Roles
 from r2v.hrl.parallel import ranks
 from r2v.hrl.parallel.micro_batch import MicroBatchSizes
-from r2v.hrl.parallel.sharding import TakeFn
+from r2v.hrl.parallel.sharded_tensors import TakeFn, full_cpu_copy
 from r2v.hrl.rollout.episode import GuidedEpisode
 from r2v.hrl.rollout.transitions import answers_of, hints_of
 from r2v.hrl.training import metrics
@@ -182,11 +182,11 @@ class Policies:
         rows = _local_rows(completions)
         return [optimizer_step(self.networks["value"], rows, loss_fn) for _ in range(self.h.updates)]
 
-    def plain(self, here: bool = True, take: TakeFn | None = None) -> dict[str, Any]:
+    def plain(self, take: TakeFn = full_cpu_copy) -> dict[str, Any]:
         """Optimizers and token baseline, for a checkpoint, in full tensors, or what `take` makes of each. All ranks
-        must ask where models are sharded, also those that do not want it `here`."""
+        must ask where models are sharded."""
         return {
-            "optimizers": {name: network.state(here, take) for name, network in self.networks.items()},
+            "optimizers": {name: network.state(take) for name, network in self.networks.items()},
             "baseline": {} if self.baseline is None else self.baseline.state_dict(),
         }
 

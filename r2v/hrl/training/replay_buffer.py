@@ -23,7 +23,7 @@ _DIGITS = 12
 
 
 def usable(done: Tensor, version: Tensor, current: int, max_age: int = 8) -> Tensor:
-    """Which transitions (N,) may still be trained on, bool: terminal ones always, for their reward does not change;
+    """Transitions (N,) that may still be trained on, bool: terminal ones always, for their reward does not change;
     others while the guidance that led to their next observation is at most `max_age` updates older than the `current`
     one, for newer guidance leads elsewhere."""
     return done | (version >= current - max_age)
@@ -38,7 +38,7 @@ class ReplayBuffer:
         self.capacity = capacity
         self.columns = {name: torch.zeros(capacity, *row.shape, dtype=row.dtype) for name, row in columns.items()}
         self.inserted = 0
-        """How many rows were ever added: the ring's cursor, which a checkpoint keeps."""
+        """Rows that were ever added: the ring's cursor, which a checkpoint keeps."""
         self._saved = 0
 
     def __len__(self) -> int:
@@ -54,7 +54,7 @@ class ReplayBuffer:
         self.inserted += count
 
     def _row_count(self, rows: Mapping[str, Tensor]) -> int:
-        """How many rows these are. Raises UsageError where their columns are not this ring's."""
+        """Return the number of these rows. Raises UsageError where their columns are not this ring's."""
         expected = {name: tuple(column.shape[1:]) for name, column in self.columns.items()}
         given = {name: tuple(row.shape[1:]) for name, row in rows.items()}
         counts = {len(row) for row in rows.values()}

@@ -33,7 +33,7 @@ class BestActor:
     weights: dict[str, Tensor] = field(default_factory=dict)
 
     def note(self, iteration: int, accuracy: float) -> bool:
-        """Whether the actor of this evaluation is the best now: its weights are to be kept."""
+        """True if the actor of this evaluation is the best now: its weights are to be kept."""
         self.worse = 0 if accuracy > self.accuracy else self.worse + 1
         if accuracy < self.accuracy:
             return False
@@ -41,7 +41,7 @@ class BestActor:
         return True
 
     def over(self, patience: int | None) -> bool:
-        """Whether so many evaluations brought nothing better."""
+        """True if so many evaluations brought nothing better."""
         return patience is not None and self.worse >= patience
 
     def report(self) -> dict[str, Any]:
@@ -78,7 +78,7 @@ class TrainingState:
     samples: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     """Some held-out conversations, by how many iterations there had been."""
     history: dict[str, list[float]] = field(default_factory=dict)
-    """What alarms look at (`WATCHED`), by iteration."""
+    """Metrics that alarms look at (`WATCHED`), by iteration."""
     alarms: list[str] = field(default_factory=list)
     """Names of the alarms that were given."""
 
