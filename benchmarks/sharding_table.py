@@ -18,6 +18,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -76,9 +77,7 @@ def run(cell: Cell, folder: Path, model: Path) -> str:
     try:
         for stop in stops:
             try:
-                trainers.trainer_of(
-                    model, folder, cell.settings, stop=lambda stop=stop: next(stop), **cell.policy
-                ).run()
+                trainers.trainer_of(model, folder, cell.settings, stop=partial(next, stop), **cell.policy).run()
             except Interrupted:
                 distributed.wait_for_all()
         trainers.trainer_of(model, folder, cell.settings, **cell.policy).run()

@@ -170,8 +170,8 @@ def make_bc_trainer(
 
 def teacher_match(episodes: Iterable[Episode], loaded: Loaded, encoder: Encoder, seed: int) -> dict[str, float]:
     """Return the shares of steps at which the greedy action, after the teacher's own history, is the teacher's: to the
-    character, in canonical form; and the share that parses as a tool call. On at most 200 steps, drawn by key: counted first, then
-    read again, so that no other stays in memory."""
+    character, in canonical form; and the share that parses as a tool call. On at most 200 steps, drawn by key: counted
+    first, then read again, so that no other stays in memory."""
     count = sum(1 for episode in episodes for _ in steps_of(episode))
     drawn = generator(seed, "match").sample(range(count), min(_MEASURED_STEPS, count))
     numbered = enumerate(step for episode in episodes for step in steps_of(episode))

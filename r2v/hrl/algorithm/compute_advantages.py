@@ -45,8 +45,7 @@ def check(h: HierarchicalConfig) -> None:
 def returns_of(answers: AnswerBatch, h: HierarchicalConfig) -> Tensor:
     """(N,): the discounted return from each answer on, averaged over the trajectories that continue from it."""
     rho = turn_rewards(answers.scores, h.rewards)
-    everywhere = torch.ones_like(rho, dtype=torch.bool)
-    return answers.mean_over_trajectories(gae(rho, torch.zeros_like(rho), everywhere, h.gamma, 1.0))
+    return answers.mean_over_trajectories(gae(rho, torch.zeros_like(rho), h.gamma, 1.0))
 
 
 def actor_batch(
@@ -87,8 +86,7 @@ def _advantage(answers: AnswerBatch, values: CriticValues | None, h: Hierarchica
     if h.advantage == "gae":
         rho = turn_rewards(answers.scores, h.rewards)
         expected = values.v.mean(0)[answers.trajectories]
-        everywhere = torch.ones_like(rho, dtype=torch.bool)
-        return answers.mean_over_trajectories(gae(rho, expected, everywhere, h.gamma, h.gae_lambda))
+        return answers.mean_over_trajectories(gae(rho, expected, h.gamma, h.gae_lambda))
     return critic_advantage(values, "min_v" if h.advantage == "min_v" else "v_of_min")
 
 

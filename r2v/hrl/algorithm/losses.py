@@ -18,19 +18,16 @@ from r2v.hrl.algorithm.critic import CriticValues
 Per = Literal["sequence", "token"]
 
 
-def token_weights(
-    advantage: Tensor, baseline: Tensor | None = None, k1: Tensor | None = None, beta: float = 0.0
-) -> Tensor:
-    """c (N, T) = A - b - beta*k1, or (N, 1) where a token adds nothing; no gradient flows through it.
+def token_weights(advantage: Tensor, baseline: Tensor | None = None, penalty: Tensor | None = None) -> Tensor:
+    """c (N, T) = A - b - penalty, or (N, 1) where a token adds nothing; no gradient flows through it.
 
-    `advantage` (N,), the token `baseline` (N, T), and `k1` = log pi - log ref (N, T), the penalty of KL by reward. A
-    token answers for its own k1, not for that of tokens after it.
+    `advantage` (N,), the token `baseline` (N, T), and the `penalty` (N, T) of KL by reward, beta*(log pi - log ref). A
+    token answers for its own penalty, not for that of tokens after it.
     """
     weights = advantage.detach()[:, None]
-    if baseline is not None:
-        weights = weights - baseline.detach()
-    if k1 is not None and beta:
-        weights = weights - beta * k1.detach()
+    for taken_off in (baseline, penalty):
+        if taken_off is not None:
+            weights = weights - taken_off.detach()
     return weights
 
 

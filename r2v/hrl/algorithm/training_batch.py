@@ -46,8 +46,8 @@ class TrainingBatch:
 
 def token_weights_of(batch: TrainingBatch, kl_mode: str) -> Tensor:
     """c (N, T) or (N, 1): a token's weight in the loss, before its completion's share."""
-    kl_term = batch.beta[:, None] * kl.k1(batch.behaviour, batch.reference) if kl_mode == "reward" else None
-    return losses.token_weights(batch.advantage, batch.baseline, kl_term, 1.0)
+    penalty = batch.beta[:, None] * kl.k1(batch.behaviour, batch.reference) if kl_mode == "reward" else None
+    return losses.token_weights(batch.advantage, batch.baseline, penalty)
 
 
 def denominator(completions: Sequence[Completion], per: Per, weight: Tensor | None = None) -> float:

@@ -31,7 +31,7 @@ def by_reward(theta: Tensor) -> Tensor:
     """All three actions as a batch, each weighing its probability; the penalty is taken off the reward."""
     logp, probability = theta.log_softmax(-1)[:, None], theta.detach().softmax(-1)[:, None]
     k1 = kl.k1(logp, REFERENCE.log_softmax(-1)[:, None])
-    return policy_loss(logp, token_weights(REWARD, k1=k1, beta=BETA) * probability, ALL, 1.0)
+    return policy_loss(logp, token_weights(REWARD, penalty=BETA * k1) * probability, ALL, 1.0)
 
 
 def by_loss(theta: Tensor, shown: Callable[[Tensor, Tensor], Tensor] | None = None) -> Tensor:

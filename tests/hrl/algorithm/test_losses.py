@@ -94,7 +94,7 @@ def test_one_turn_is_reinforce_with_a_baseline() -> None:
     drawn = torch.tensor([[0], [2], [1], [1], [0]])
     logp = theta.log_softmax(-1).gather(-1, drawn)
     present = torch.ones(5, 1, dtype=torch.bool)
-    advantage = gae(rewards, values, present, 0.95, 0.9)[:, 0]
+    advantage = gae(rewards, values, 0.95, 0.9)[:, 0]
     loss = policy_loss(logp, token_weights(advantage), present, len(present))
     ours = torch.autograd.grad(loss, theta)[0]
     score = torch.nn.functional.one_hot(drawn[:, 0], 3) - theta.detach().softmax(-1)
@@ -115,15 +115,15 @@ def test_a_token_weight_is_the_advantage_less_baseline_and_penalty() -> None:
     k1 = torch.tensor([[0.1, -0.1], [0.0, 0.2]], requires_grad=True)
     assert token_weights(advantage).shape == (2, 1) and not token_weights(advantage).requires_grad
     assert not token_weights(advantage, baseline).requires_grad
-    weights = token_weights(advantage, baseline, k1, 0.5)
+    weights = token_weights(advantage, baseline, 0.5 * k1)
     assert weights.tolist() == [pytest.approx([0.45, 0.8]), pytest.approx([1.0, 1.9])]
     assert not weights.requires_grad
 
 
 def test_no_penalty_is_taken_unless_a_weight_is_given() -> None:
     advantage, k1 = torch.tensor([1.0, 2.0]), torch.tensor([[0.1, -0.1], [0.0, 0.2]])
-    assert token_weights(advantage, k1=k1).tolist() == [[1.0], [2.0]]
-    assert token_weights(advantage, k1=k1, beta=1.0).tolist() == [pytest.approx([0.9, 1.1]), pytest.approx([2.0, 1.8])]
+    assert token_weights(advantage).tolist() == [[1.0], [2.0]]
+    assert token_weights(advantage, penalty=k1).tolist() == [pytest.approx([0.9, 1.1]), pytest.approx([2.0, 1.8])]
 
 
 def test_each_loss_is_the_sum_over_marked_tokens_by_hand() -> None:

@@ -140,7 +140,7 @@ def test_lambda_0_looks_one_turn_ahead_along_every_way() -> None:
 def test_one_turn_is_reinforce_with_a_baseline(lam: float) -> None:
     """Rewards less what was expected, whatever gamma and lambda, and a gradient of just that."""
     rewards, expected = torch.tensor([[0.0, 0.25, 1.0], [0.1, 0.2, 0.3]], dtype=torch.float64)
-    advantage = gae(rewards[:, None], expected[:, None], torch.ones(3, 1, dtype=torch.bool), 0.9, lam)[:, 0]
+    advantage = gae(rewards[:, None], expected[:, None], 0.9, lam)[:, 0]
     logits = torch.randn(3, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
     logp, mask = logits.log_softmax(-1)[:, :1], torch.ones(3, 1, dtype=torch.bool)
     policy_loss(logp, token_weights(advantage), mask, len(mask)).backward()
