@@ -89,14 +89,9 @@ def _part_file(rank: int, ranks: int) -> str:
     return f"part-{rank + 1:05}-of-{ranks:05}.pt"
 
 
-def kept(folder: Path) -> list[int]:
-    """The numbers of the checkpoints that are there."""
-    return list(numbers(folder))
-
-
 def oldest(folder: Path, what: str) -> int:
     """The least value of a position's number, over the checkpoints that are there; 0 where one of them is damaged."""
-    return min(_position(folder / f"checkpoint-{number}", what) for number in kept(folder))
+    return min(_position(folder / f"checkpoint-{number}", what) for number in numbers(folder))
 
 
 def _position(place: Path, what: str) -> int:
