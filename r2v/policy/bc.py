@@ -24,12 +24,11 @@ from r2v.log import logger
 from r2v.policy.export import export
 from r2v.policy.fit import arguments, draw_rows, fit, pad_for_ranks, schedule
 from r2v.policy.load import Loaded
-from r2v.policy.prefix_tree import IGNORED
+from r2v.policy.prefix_tree import IGNORED, why_no_trees
 from r2v.policy.prompt_encoder import Encoder
 from r2v.policy.sharded_loading import agree_on_dtypes, from_rank0
 from r2v.policy.sharded_training import gather_model
 from r2v.policy.training_rows import TrainingRow, build_rows, steps_of
-from r2v.policy.tree_models import why_no_trees
 from r2v.randomness import generator
 from r2v.storage.files import write_json
 
@@ -170,9 +169,9 @@ def make_bc_trainer(
 
 
 def teacher_match(episodes: Iterable[Episode], loaded: Loaded, encoder: Encoder, seed: int) -> dict[str, float]:
-    """How often the greedy action, after the teacher's own history, is the teacher's: to the character, in
-    canonical form, and how often it parses as a tool call. On at most 200 steps, drawn by key: counted first, then
-    read again, so that no other stays in memory."""
+    """Return the shares of steps at which the greedy action, after the teacher's own history, is the teacher's: to the
+    character, in canonical form; and the share that parses as a tool call. On at most 200 steps, drawn by key: counted
+    first, then read again, so that no other stays in memory."""
     count = sum(1 for episode in episodes for _ in steps_of(episode))
     drawn = generator(seed, "match").sample(range(count), min(_MEASURED_STEPS, count))
     numbered = enumerate(step for episode in episodes for step in steps_of(episode))

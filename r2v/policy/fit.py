@@ -22,8 +22,8 @@ from r2v import distributed
 from r2v.config import Phase
 from r2v.errors import Interrupted, UsageError
 from r2v.log import Progress
+from r2v.policy.precision import tf32
 from r2v.policy.sharded_training import fsdp_plugin, skip_shared_memory_build, zero_plugin
-from r2v.policy.tf32 import tf32
 from r2v.randomness import generator, seed_of
 from r2v.storage import checkpoint
 from r2v.storage.checkpoint import LATEST
@@ -57,7 +57,7 @@ def schedule(lengths: Sequence[int], phase: Phase, seed: int) -> list[int]:
 
 
 def draw_rows(count: int, most: int | None, seed: int) -> list[int]:
-    """Which of `count` rows are trained on: all, or `most` of them drawn by key, in their order."""
+    """The rows of `count` that are trained on: all, or `most` of them drawn by key, in their order."""
     if most is None or most >= count:
         return list(range(count))
     return sorted(generator(seed, "examples").sample(range(count), most))

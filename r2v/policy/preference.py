@@ -188,7 +188,7 @@ def make_trainer(
 
 
 def _before_training(trainer: Any, loaded: Loaded, rows: Sequence[PairRow]) -> tuple[Logps, float]:
-    """What the policy gives the pairs, and DPO's loss, before any update. Under FSDP rank 0 alone has the policy whole,
+    """Log-probabilities of the pairs, and DPO's loss, before any update. Under FSDP rank 0 alone has the policy whole,
     on its CPU, and the other ranks' figures mean nothing."""
     if not trainer.is_fsdp_enabled:
         first = _first_sharded_loss(trainer, loaded, rows[:16]) if is_sharded(trainer) else _first_loss(trainer)
@@ -237,7 +237,7 @@ class Logps:
 
     @property
     def margin(self) -> float:
-        """How much likelier the chosen action is."""
+        """Log-probability of the chosen action less that of the rejected one."""
         return self.chosen - self.rejected
 
     def summary(self) -> dict[str, float]:
@@ -250,7 +250,7 @@ class Logps:
 
 
 def mean_logps(loaded: Loaded, rows: Sequence[PairRow]) -> Logps:
-    """What the model gives these pairs as it stands."""
+    """Return the mean log-probabilities of these pairs under the model."""
     loaded.model.eval()
     chosen = [_logp(loaded.model, row.prompt, row.chosen) for row in rows]
     rejected = [_logp(loaded.model, row.prompt, row.rejected) for row in rows]

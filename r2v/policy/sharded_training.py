@@ -58,7 +58,7 @@ def fsdp_plugin(checkpointing: bool) -> dict[str, Any]:
 
 
 def is_sharded(trainer: Any) -> bool:
-    """Whether the weights are sharded over ranks (ZeRO-3, FSDP)."""
+    """True if the weights are sharded over ranks (ZeRO-3, FSDP)."""
     plugin = trainer.accelerator.state.deepspeed_plugin
     return isinstance(trainer.model_wrapped, FSDPModule) or (plugin is not None and plugin.zero_stage == 3)
 

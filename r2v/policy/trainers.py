@@ -14,8 +14,7 @@ from typing import Any
 import torch
 from trl import DPOTrainer, SFTTrainer
 
-from r2v.policy.prefix_tree import IGNORED
-from r2v.policy.tree_models import mask_for
+from r2v.policy.prefix_tree import IGNORED, mask_for
 
 
 def collate_trees(rows: Sequence[dict[str, list[int]]], pad_id: int) -> dict[str, torch.Tensor]:
@@ -50,7 +49,7 @@ class BCTrainer(SFTTrainer):  # type: ignore[misc]
 
 @dataclass(frozen=True, kw_only=True)
 class _Share:
-    """What part of its update a micro-batch is, in units of the mean over all micro-batches of all ranks: by rows,
+    """Weight of a micro-batch in its update, in units of the mean over all micro-batches of all ranks: by rows,
     those without completions among them, and by chosen tokens."""
 
     rows: float

@@ -21,12 +21,12 @@ from r2v.hrl.algorithm.losses import Per
 from r2v.hrl.types import Completion, LossFn
 
 POLICY_STATISTICS = 4
-"""What a policy's loss sums over tokens beside the loss: k3, -log pi, clipped tokens, tokens."""
+"""Statistics that a policy's loss sums over tokens: k3, -log pi, clipped tokens, tokens."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingBatch:
-    """What a policy learns from N completions of at most T tokens."""
+    """The figures that a policy learns from: N completions of at most T tokens."""
 
     advantage: Tensor
     """(N,)."""
@@ -46,8 +46,8 @@ class TrainingBatch:
 
 def token_weights_of(batch: TrainingBatch, kl_mode: str) -> Tensor:
     """c (N, T) or (N, 1): a token's weight in the loss, before its completion's share."""
-    kl_term = batch.beta[:, None] * kl.k1(batch.behaviour, batch.reference) if kl_mode == "reward" else None
-    return losses.token_weights(batch.advantage, batch.baseline, kl_term, 1.0)
+    penalty = batch.beta[:, None] * kl.k1(batch.behaviour, batch.reference) if kl_mode == "reward" else None
+    return losses.token_weights(batch.advantage, batch.baseline, penalty)
 
 
 def denominator(completions: Sequence[Completion], per: Per, weight: Tensor | None = None) -> float:

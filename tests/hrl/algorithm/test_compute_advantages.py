@@ -26,7 +26,7 @@ from r2v.hrl.rollout.episode import GuidedEpisode, HintedAnswer, ScoredAnswer
 from r2v.hrl.rollout.transitions import answers_of
 from r2v.hrl.tasks.problems import Problem
 from r2v.hrl.types import Completion
-from r2v.policy.float64 import use_float64_layers
+from r2v.policy.precision import use_float64_layers
 from tests.hrl.tabular_mdp import GAMMA, first_score, second_score
 
 pytestmark = pytest.mark.numerical

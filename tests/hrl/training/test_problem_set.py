@@ -8,8 +8,8 @@ from pathlib import Path
 
 from r2v.config import HierarchicalConfig, ProblemsConfig
 from r2v.config.hierarchical import UNKNOWN_TOKENS
-from r2v.hrl.tasks.lengths import BUNDLED_TOKENS, with_lengths
 from r2v.hrl.tasks.problems import Problem, read_problems
+from r2v.hrl.training.problem_set import BUNDLED_TOKENS, with_lengths
 
 FILE = HierarchicalConfig(problems=ProblemsConfig(path="gsm8k.jsonl"))
 

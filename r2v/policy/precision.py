@@ -1,4 +1,4 @@
-"""float64 layers: replacements that are exact and fast on a CPU.
+"""Precision of products and layers: TF32 while a GPU trains, and exact float64 layers on a CPU.
 
 transformers' RMS norms round to float32 whatever the model's precision; a difference of 1e-16 that flips such a
 rounding comes out as 1e-9. And torch has no kernel for a depthwise convolution in float64: a few multiplications
@@ -7,12 +7,28 @@ and additions are five times as fast for the handful of tokens that decoding add
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 from transformers.models.lfm2.modeling_lfm2 import Lfm2ShortConv, apply_mask_to_padding_states
+
+
+@contextmanager
+def tf32(wanted: bool) -> Iterator[None]:
+    """Let float32 products use TF32 in the block (all products of a fully trained model, or those of the adapters and
+    the head beside bfloat16). Afterwards all is as it was, so that a policy that acts in the same process computes as
+    in one of its own."""
+    before = torch.get_float32_matmul_precision()
+    try:
+        if wanted:
+            torch.set_float32_matmul_precision("high")
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def use_float64_layers(model: Any) -> None:

@@ -10,7 +10,7 @@ from torch.nn.functional import conv1d
 from transformers.cache_utils import DynamicCache
 
 from benchmarks.recipes.tiny import build_model
-from r2v.policy.float64 import ShortConv, depthwise, use_float64_layers
+from r2v.policy.precision import ShortConv, depthwise, tf32, use_float64_layers
 
 pytestmark = pytest.mark.numerical
 
@@ -43,3 +43,13 @@ def test_replies_are_the_original_models() -> None:
             )
             # The norms of the original round to float32.
             torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-4)
+
+
+def test_tf32_lasts_as_long_as_the_training_and_is_left_alone_where_it_is_not_wanted() -> None:
+    before = torch.get_float32_matmul_precision()
+    with tf32(False):
+        assert torch.get_float32_matmul_precision() == before
+    with pytest.raises(RuntimeError, match="cut"), tf32(True):
+        assert torch.get_float32_matmul_precision() == "high"
+        raise RuntimeError("cut")
+    assert torch.get_float32_matmul_precision() == before
