@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks.routing_tree import Family, Method, Rival, RoutingTree, Walked, own_score, scores_of, walk
 from r2v.config.methods import OURS
-from r2v.router.choice import paired
+from r2v.router.thresholds import paired
 from r2v.router.escalation import SCORE_ONLY
 from r2v.router.thresholds import Choice, OperatingPoint, RateSearch, Spending, search_together
 from r2v.storage.files import write_json

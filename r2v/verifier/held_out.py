@@ -5,6 +5,10 @@
 
 A temperature is fitted to them (`r2v.verifier.calibrate`) and the report is about them; a verifier's scores of what it
 has learnt say nothing of what it is worth.
+
+The controls show what a verifier would score well by without judging the action. Where an observation names the
+outcome, a score may be read off it: hiding the last one shows how much of the AUROC rests there. A verifier whose
+features tell the teacher's actions from others' may score their style instead of what they do (arXiv 2504.07164).
 """
 
 from __future__ import annotations
@@ -16,10 +20,38 @@ import numpy as np
 from numpy.typing import NDArray
 
 from r2v.verifier.calibrate import readings_of
-from r2v.verifier.controls import hide_last_observation, looks_like_teacher
 from r2v.verifier.labels import VerifierExample
 from r2v.verifier.model import Encode, VerifierModel
 from r2v.verifier.scores import auroc
+from r2v.wire.message import Message
+
+
+def hide_last_observation(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """The conversation with what the world showed last blanked; as it is where the world has shown nothing."""
+    shown = [at for at, message in enumerate(messages) if message.role == "tool"]
+    return tuple(replace(message, content="") if at in shown[-1:] else message for at, message in enumerate(messages))
+
+
+def looks_like_teacher(
+    features: NDArray[np.float64], examples: Sequence[VerifierExample]
+) -> NDArray[np.float64] | None:
+    """The log-odds, (examples,), that a logistic regression on a verifier's features (examples, size) gives to each
+    action's being the teacher's. It learns from the other half of the tasks; None where a half holds one kind only."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    teacher = np.array([example.by_teacher for example in examples])
+    places = {task: place for place, task in enumerate(sorted({example.task_id for example in examples}))}
+    half = np.array([places[example.task_id] % 2 for example in examples])
+    odds = np.empty(len(examples))
+    for own in (0, 1):
+        others = half != own
+        if not 0 < teacher[others].sum() < others.sum():
+            return None
+        classifier = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
+        odds[half == own] = classifier.fit(features[others], teacher[others]).decision_function(features[half == own])
+    return odds
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,8 +18,7 @@ from r2v.errors import InputError
 from r2v.evaluation.audit.folder import read_json
 from r2v.evaluation.settings import EvaluateSettings
 from r2v.evaluation.setup import MAIN, CalibrationRecord
-from r2v.router.choice import ALTERNATIVES, FEWEST_TASKS, ScoreChoice
-from r2v.router.thresholds import TOLERANCES
+from r2v.router.thresholds import ALTERNATIVES, FEWEST_TASKS, TOLERANCES, ScoreChoice
 
 CALIBRATION = "calibration.json"
 MOST_USD = 1e6

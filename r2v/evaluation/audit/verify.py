@@ -49,7 +49,7 @@ from r2v.evaluation.setup import SETUP, CalibrationRecord, Setup, choices_of, pl
 from r2v.evaluation.tables.build import STRUCTURED, read_tables, require_results
 from r2v.evaluation.tables.files import render, with_manifest
 from r2v.rollout.session import EpisodeSpec, RolloutWorld
-from r2v.router.choice import ScoreChoice
+from r2v.router.thresholds import ScoreChoice
 from r2v.storage.artifact_manifest import ARTIFACT_MANIFEST, read_artifact_manifest
 from r2v.storage.integrity import CONFIGURATION
 

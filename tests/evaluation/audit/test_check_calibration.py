@@ -11,8 +11,7 @@ from r2v.config import load
 from r2v.evaluation.audit.check_calibration import calibration_problems, router_problems
 from r2v.evaluation.settings import EvaluateSettings
 from r2v.evaluation.setup import CalibrationRecord
-from r2v.router.choice import PlacedScore, ScoreChoice
-from r2v.router.thresholds import OperatingPoint
+from r2v.router.thresholds import OperatingPoint, PlacedScore, ScoreChoice
 
 OWN = CalibrationRecord(tau=0.25, target=0.1, llm_call_rate=0.1, success=0.75, cost=0.02)
 RECORDS = {

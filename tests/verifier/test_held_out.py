@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from r2v.randomness import generator
-from r2v.verifier.controls import hide_last_observation, looks_like_teacher
-from r2v.verifier.held_out import HeldOutScores, pooled, score_held_out
+from r2v.verifier.held_out import HeldOutScores, hide_last_observation, looks_like_teacher, pooled, score_held_out
 from r2v.verifier.labels import VerifierExample
 from r2v.verifier.model import VerifierModel
 from r2v.verifier.scores import auroc
