@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, fields
 from r2v.config.methods import METHODS
 from r2v.data.episode import Episode
 from r2v.data.injections import obeyed_injection
+from r2v.errors import InputError
 from r2v.evaluation.audit.check_calibration import MOST_USD
 from r2v.evaluation.audit.recorded_actors import LLM, SLM, RecordedActors
 from r2v.evaluation.setup import RouterScores
@@ -60,6 +61,7 @@ class GainsCheck:
     """The features of the first row, which all have."""
     y: list[float] = field(default_factory=list)
     p: dict[str, list[float | None]] = field(default_factory=dict)
+    """Each router's score of each row; None where a model gave it."""
 
     def problems(
         self,
@@ -71,10 +73,18 @@ class GainsCheck:
         what was seen in it, where that was evaluated and replays."""
         for row in rows:
             yield from self._alone(row, spec)
-            yield from (f"{row.state_id}: {problem}" for problem in self._feature_problems(row))
+            wrong = list(self._feature_problems(row))
             self.y.append(float((row.gain or 0) > 0))
             for method in self.routed:
-                self.p.setdefault(method, []).append(self._score(method, row, spec))
+                score = None
+                if not METHODS[method].trained_router and not wrong:
+                    try:
+                        made = score_function(method, {})(row.features, spec.seed, row.task_id, row.step_idx)
+                        score = round(made, 6)
+                    except InputError as error:
+                        wrong.append(str(error))
+                self.p.setdefault(method, []).append(score)
+            yield from (f"{row.state_id}: {problem}" for problem in wrong)
         if played is None:
             return
         episode, views = played
@@ -189,12 +199,6 @@ class GainsCheck:
                 untrusted=self.untrusted,
             )
         )
-
-    def _score(self, method: str, row: FeatureRow, spec: EpisodeSpec) -> float | None:
-        """What setup.json should say a router scored in the row's state; None where a model did."""
-        if METHODS[method].trained_router or not self.names <= row.features.keys():
-            return None
-        return round(score_function(method, {})(row.features, spec.seed, row.task_id, row.step_idx), 6)
 
     def scores_problems(self, recorded: dict[str, RouterScores]) -> Iterator[str]:
         """What in setup.json's router scores is not what the rows say."""

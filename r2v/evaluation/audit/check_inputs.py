@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from r2v.config.engines import EngineRecord
-from r2v.constraints import NotNegative, Share, Text, check_fields
+from r2v.constraints import NotNegative, Share, check_fields
 from r2v.data.schema import from_dict
 from r2v.data.tools import TOOLS_FILE, tools_file_sha256
 from r2v.envs.base import Benchmark, tools_of
@@ -26,8 +26,6 @@ from r2v.storage.artifact_manifest import wrong_hashes
 from r2v.storage.integrity import Artifact
 from r2v.storage.model_identity import base_sha256
 from r2v.storage.weights import BUNDLED
-
-Digest = Annotated[str, Text(pattern="[0-9a-f]{64}", meaning="a SHA-256 in hex")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,8 +68,8 @@ class AttemptRecord:
     """attempt.meta.json: the job, the hashes of the models that it read, and its inputs."""
 
     job: str
-    bases: dict[str, Digest] = field(default_factory=dict)
-    """Empty: made before models were hashed, or the policy plays nowhere."""
+    bases: dict[str, str] = field(default_factory=dict)
+    """Hashes of the models that were read; empty where the policy plays nowhere."""
     inputs: dict[str, InputRecord] = field(default_factory=dict)
 
     @property
@@ -93,8 +91,11 @@ def read_attempt(results: Path, findings: Findings) -> AttemptRecord:
 def check_bases(attempt: AttemptRecord, settings: EvaluateSettings, findings: Findings) -> None:
     """Hold the hash of a bundled base to the one that this R2V brings; that of another is the folder's word."""
     name = settings.policy.model_name
-    if unknown := sorted(attempt.bases.keys() - ({"base"} if settings.reads_base else set())):
-        findings.add(ATTEMPT, f"bases.{unknown[0]} is none that an evaluation with these methods reads")
+    if odd := sorted(attempt.bases.keys() ^ ({"base"} if settings.reads_base else set())):
+        missing = odd[0] not in attempt.bases
+        findings.add(ATTEMPT, f"bases.{odd[0]} is {'missing' if missing else 'none of these methods'}")
+    if wrong := wrong_hashes(attempt.bases, "bases"):
+        findings.add(ATTEMPT, wrong)
     recorded = attempt.bases.get("base")
     if name in BUNDLED and recorded is not None and recorded != (here := base_sha256(name)):
         findings.add(ATTEMPT, f"bases.base is {recorded[:12]}, the bundled model {name} is {here[:12]}")
