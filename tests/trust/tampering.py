@@ -192,7 +192,9 @@ def is_believable(operation: str, kind: str, leaf: LeafPath, before: Any) -> boo
     if operation in ("null", "range", "type") and before is None:
         return bool({int, float} & set(get_args(hint)))  # which makes a number of nothing
     if operation == "range" and isinstance(before, (dict, list)):  # which empties it
-        return all(declared_at(schema, (*inner, step))[1] for step in (before if isinstance(before, dict) else (0,)))
+        return get_args(hint)[-1:] == (Any,) or all(
+            declared_at(schema, (*inner, step))[1] for step in (before if isinstance(before, dict) else (0,))
+        )
     return operation == "range" and isinstance(before, bool)
 
 
