@@ -46,7 +46,7 @@ from r2v.data.run import RunHandle, UtcClock, continued, set_damage_aside, with_
 from r2v.data.store import TrajectoryStore
 from r2v.data.tools import Tools
 from r2v.errors import EnvironmentFault, InputError, LeaseConflict, R2VError, UsageError, nearest
-from r2v.storage.code_identity import git_commit
+from r2v.storage.artifact_manifest import git_commit
 from r2v.storage.files import remove_drafts, write_text, writing
 from r2v.storage.lease import lease
 
@@ -320,8 +320,7 @@ class DataRegistry:
         place = self.runs / run_id
         target = place.readlink() if place.is_symlink() else Path(run_id)
         record = {**read_record(place), "output_dir": os.path.normpath(Path("runs") / target)}
-        del record["config"]
-        record.pop("tools", None)  # a run of an earlier version has none
+        del record["config"], record["tools"]
         return record
 
     def _manifests(self) -> Iterator[RunManifest]:

@@ -22,8 +22,10 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator
 from dataclasses import replace
+from enum import StrEnum
 from typing import Any, Literal
 
 from r2v.data.action import parse_action
@@ -33,9 +35,69 @@ from r2v.errors import UsageError
 from r2v.perturb.category import PerturbationKind, call_failed, category, perturbation_type
 from r2v.perturb.live import PerturbedEnv
 from r2v.perturb.renaming import renamed_line
-from r2v.perturb.report import Rejected, Report
 from r2v.perturb.schedule import Schedule
 from r2v.wire.message import ToolSpec
+
+
+class Rejected(StrEnum):
+    """Why an episode has no twin of some construction."""
+
+    UNTOUCHED = "untouched"
+    """Nothing hit it."""
+    TOO_LONG = "too_long"
+    """It would take more steps than an actor has."""
+    LOST_SUPPORT = "lost_support"
+    """A later action could no longer be known."""
+    NOT_IDEMPOTENT = "not_idempotent"
+    """A failed call may have changed the world."""
+    FAILED = "failed"
+    """The teacher did not succeed in the perturbed world."""
+    DUPLICATE = "duplicate"
+    """Another twin of the same parent reads the same."""
+
+
+class Report:
+    """Running counts; memory is the number of different categories and steps."""
+
+    def __init__(self) -> None:
+        self.read: Counter[str] = Counter()
+        self.made: Counter[str] = Counter()
+        self._rejected: Counter[tuple[str, str]] = Counter()
+        self._hits: Counter[tuple[str, int]] = Counter()
+
+    def add(self, episode: Episode) -> Episode:
+        """Count an episode that is handed on."""
+        self.made[episode.construction] += 1
+        for step in episode.steps:
+            self._hits.update((one.category, step.step_idx) for one in step.perturbations)
+        return episode
+
+    def reject(self, construction: str, why: Rejected) -> None:
+        """Count a twin that was not made."""
+        self._rejected[construction, why.value] += 1
+
+    def accepted(self, construction: str, twin: Episode | Rejected) -> Iterator[Episode]:
+        """The twin if there is one; otherwise its rejection is counted."""
+        if isinstance(twin, Rejected):
+            self.reject(construction, twin)
+        else:
+            yield self.add(twin)
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values in a fixed order."""
+        rejected: dict[str, dict[str, int]] = defaultdict(dict)
+        for (construction, why), count in sorted(self._rejected.items()):
+            rejected[construction][why] = count
+        hits: dict[str, dict[str, int]] = defaultdict(dict)
+        for (name, step), count in sorted(self._hits.items()):
+            hits[name][str(step)] = count
+        return {
+            "read": dict(sorted(self.read.items())),
+            "made": dict(sorted(self.made.items())),
+            "rejected": rejected,
+            "hits": {name: sum(steps.values()) for name, steps in hits.items()},
+            "hits_by_step": hits,
+        }
 
 
 def lost_support(clean: Episode, edited: Episode) -> list[tuple[int, str]]:

@@ -239,7 +239,7 @@ def _verdicts(sources: Sources) -> list[ET.Element]:
 
 
 def _colour(claim: Mapping[str, Any]) -> str:
-    """The class of a claim's verdict; earlier versions had a verdict not_supported and no opposite claims."""
+    """The class of a claim's verdict."""
     return "not_supported" if claim.get("opposite") else str(claim["verdict"])
 
 

@@ -28,7 +28,7 @@ from r2v.stages.accept_policy import published_policy
 from r2v.stages.train_policy import TASKS
 from r2v.stages.verifier_training import LABELS, trained
 from r2v.storage.artifact import Work
-from r2v.storage.code_identity import git_commit
+from r2v.storage.artifact_manifest import git_commit
 from r2v.storage.files import write_json
 
 if TYPE_CHECKING:

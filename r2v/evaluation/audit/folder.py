@@ -140,7 +140,7 @@ def _check_manifest(results: Path, hashes: dict[str, str], findings: Findings) -
             findings.add("missing file", f"{name}, which {ARTIFACT_MANIFEST} lists")
         elif hashes[name] != recorded:
             findings.add("altered file", f"{name} is {hashes[name][:16]}, {ARTIFACT_MANIFEST} says {recorded[:16]}")
-    if manifest.config_sha256 is not None and content_sha256(results / CONFIGURATION) != manifest.config_sha256:
+    if content_sha256(results / CONFIGURATION) != manifest.config_sha256:
         findings.add("altered file", f"config.yaml is not the one of {ARTIFACT_MANIFEST}")
     for name in sorted(hashes.keys() - manifest.files.keys()):
         findings.add("stray file", f"{name} is not listed in {ARTIFACT_MANIFEST}")

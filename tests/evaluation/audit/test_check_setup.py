@@ -53,6 +53,6 @@ def test_results_of_an_earlier_version_are_told_from_altered_ones(version: int, 
     sections = {item.name: getattr(settings, item.name) for item in fields(settings)}
     made = fingerprint(EVALUATE_STAGE, version, sections, {})
     findings = Findings()
-    manifest = ArtifactManifest(stage=EVALUATE_STAGE, fingerprint=made, files={}, inputs={})
+    manifest = ArtifactManifest(stage=EVALUATE_STAGE, fingerprint=made, files={}, inputs={}, config_sha256="")
     check_fingerprint(manifest, {}, {}, settings, findings)
     assert bool(findings) == (said is not None) and (said or "") in str(findings)
