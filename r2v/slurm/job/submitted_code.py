@@ -11,13 +11,12 @@ from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
-from storage.artifact_manifest import OWN_PACKAGE, code_identity, git_commit, own_snapshot
-
 from r2v.errors import R2VError
 from r2v.log import logger
 from r2v.slurm.chain.chain import Chain
 from r2v.slurm.client import client
 from r2v.slurm.job.command_line import config_file
+from r2v.storage.artifact_manifest import OWN_PACKAGE, code_identity, git_commit, own_snapshot
 
 _NAMED = 3
 """Edited files that are named."""

@@ -14,8 +14,6 @@ from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 from typing import Any
 
-from storage.artifact_manifest import OWN_PACKAGE
-
 from r2v.config import load
 from r2v.config.models import API_PROVIDERS
 from r2v.config.profiles import PAID_SMALL
@@ -24,6 +22,7 @@ from r2v.errors import InputError, UsageError
 from r2v.slurm.site import write_headers
 from r2v.slurm.site.script_text import read_script, write_script
 from r2v.slurm.site.site_profile import NONE, SHIPPED, SITE, shipped
+from r2v.storage.artifact_manifest import OWN_PACKAGE
 from r2v.storage.files import write_text, writing
 from r2v.storage.paths import CONFIGS, LOGS, ROOMS, SCRIPTS
 
