@@ -38,8 +38,7 @@ from r2v.cli.main import main as r2v_main
 from r2v.config import load
 from r2v.randomness import generator
 from r2v.rollout.episode_cache import KEPT, PUBLISHED
-from r2v.storage.artifact_manifest import ARTIFACT_MANIFEST
-from r2v.storage.code_identity import git_commit
+from r2v.storage.artifact_manifest import ARTIFACT_MANIFEST, git_commit
 from r2v.storage.files import write_json
 from r2v.storage.integrity import content_files
 

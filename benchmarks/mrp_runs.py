@@ -45,7 +45,7 @@ from r2v.evaluation.metrics import mean_over_seeds
 from r2v.evaluation.outcomes import measure
 from r2v.evaluation.setup import MAIN, read_setup, stored_episodes
 from r2v.evaluation.statistics import FloatArray
-from r2v.storage.code_identity import git_commit
+from r2v.storage.artifact_manifest import git_commit
 from r2v.storage.compression import lines_of
 from r2v.storage.files import write_json, write_lines
 

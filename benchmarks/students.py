@@ -54,7 +54,7 @@ from r2v.pipeline.run import run_here
 from r2v.rollout.session import EpisodeSpec
 from r2v.router.labels import FeatureRow, read_rows
 from r2v.storage.artifact import Work
-from r2v.storage.code_identity import git_commit
+from r2v.storage.artifact_manifest import git_commit
 
 OUTCOMES = Path("benchmarks/outcomes/training_seeds")
 DESK = Path("configs/desk-full.yaml")

@@ -34,7 +34,7 @@ from r2v.config import (
 from r2v.config.ablations import registry
 from r2v.errors import UsageError
 from r2v.perturb.category import Scene, category
-from r2v.perturb.generic import GENERIC
+from r2v.perturb.schedule import GENERIC
 from r2v.pipeline.inputs import fingerprint_of
 from r2v.pipeline.jobs import job
 from r2v.pipeline.plan.jobs_to_do import touched

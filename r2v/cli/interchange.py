@@ -15,7 +15,7 @@ IMPORT_FORMATS = (
     *("messages", "claude-code", "codex", "responses", "sharegpt", "completion", "inspect", "tau-bench", "litellm"),
     *("atif", "sweagent"),
 )
-"""Names of `r2v.data.interchange.formats`, whose table would take its readers into every start of r2v."""
+"""Names of `r2v.data.interchange.importing`, whose table would take its readers into every start of r2v."""
 _CLAIMS = {True: "say that they succeeded", False: "say that they failed", None: "say neither"}
 
 

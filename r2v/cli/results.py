@@ -270,8 +270,7 @@ def _config(arguments: argparse.Namespace) -> int:
 
 
 def _pilot(arguments: argparse.Namespace) -> int:
-    from r2v.pipeline.pilot import describe, pilot
-    from r2v.pipeline.pilot_of_agent import pilot_of_agent
+    from r2v.pipeline.pilot import describe, pilot, pilot_of_agent
 
     config = load_config(arguments)
     if (arguments.tasks is None) != (arguments.cmd is None):

@@ -22,9 +22,20 @@ from r2v.evaluation.methods import MethodRunner
 from r2v.log import logger
 from r2v.rollout.session import EpisodeSpec
 from r2v.rollout.work_queue import Cell
-from r2v.router.choice import FEWEST_TASKS, PlacedScore, ScoreChoice, paired
 from r2v.router.escalation import SCORE_ONLY
-from r2v.router.thresholds import MOST_PLAYED, Choice, OperatingPoint, Point, RateSearch, Spending, search_together
+from r2v.router.thresholds import (
+    FEWEST_TASKS,
+    MOST_PLAYED,
+    Choice,
+    OperatingPoint,
+    PlacedScore,
+    Point,
+    RateSearch,
+    ScoreChoice,
+    Spending,
+    paired,
+    search_together,
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -74,8 +74,8 @@ def read_sources(results: Path, ablations: Path | None = None) -> Sources:
     sha256 = {f"{STRUCTURED}/{name}": digest for name, digest in manager.files.items()}
     missing = []
     setup = read_setup(results)
-    of_benchmark = (setup.benchmark.replace(":", "."), setup.benchmark)
-    names_beside = [results.absolute().parent / "ablations" / name for name in (results.absolute().name, *of_benchmark)]
+    of_ablation = (results.absolute().name, setup.benchmark.replace(":", "."))
+    names_beside = [results.absolute().parent / "ablations" / name for name in of_ablation]
     beside = ablations or next((path for path in names_beside if path.exists()), names_beside[0])
     try:
         of_ablations = ResultsManager(beside / STRUCTURED)

@@ -27,8 +27,7 @@ from r2v.data.tools import TOOLS_FILE, write_tools
 from r2v.envs.base import Benchmark, load_benchmark
 from r2v.errors import EmptyResult, InputError
 from r2v.log import logger
-from r2v.perturb.offline import twins
-from r2v.perturb.report import Rejected, Report
+from r2v.perturb.offline import Rejected, Report, twins
 from r2v.perturb.schedule import Schedule, make_schedule
 from r2v.randomness import digest
 from r2v.stages import Stage

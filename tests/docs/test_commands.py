@@ -100,7 +100,7 @@ ELSEWHERE = {
     "r2v import data/served/default": "tests/serve/test_record.py::test_a_recorded_session_becomes_an_episode",
     "r2v pilot --tasks tasks.txt --cmd 'mini --model-class litellm_response -m openai/llm -t {task} -y' --overrides "
     "teacher.provider=openai teacher.model_name=gpt-6.1-terra policy.provider=openai policy.model_name=gpt-6-luna "
-    "teacher.max_usd=20": ("tests/pipeline/test_pilot_of_agent.py::test_a_pilot_plays_an_agent_by_both_models"),
+    "teacher.max_usd=20": ("tests/pipeline/test_pilot.py::test_a_pilot_plays_an_agent_by_both_models"),
     "r2v engine install": "tests/llm/engines/test_install.py::test_pip_that_fails_is_one_line",
     "r2v engine show": "tests/cli/cluster/test_engine.py::test_an_absent_engine_is_one_line_and_exit_5",
     "r2v engine serve --config FILE --host 0.0.0.0 --port 8000": (

@@ -19,9 +19,8 @@ from r2v.evaluation.calibration import (
 )
 from r2v.rollout.session import EpisodeSpec
 from r2v.rollout.work_queue import Cell
-from r2v.router.choice import FEWEST_TASKS, PlacedScore, ScoreChoice
 from r2v.router.escalation import SCORE_ONLY
-from r2v.router.thresholds import match_rate
+from r2v.router.thresholds import FEWEST_TASKS, PlacedScore, ScoreChoice, match_rate
 from tests.chains import chain_stage, looks_hard, random_gate, specs
 from tests.rollouts import MemoryPlayer
 

@@ -15,8 +15,7 @@ from r2v.data.episode import Episode
 from r2v.envs.base import Task
 from r2v.envs.desk import Desk
 from r2v.errors import UsageError
-from r2v.perturb.offline import annotate
-from r2v.perturb.report import Rejected
+from r2v.perturb.offline import Rejected, annotate
 from r2v.perturb.schedule import Schedule, make_schedule
 from r2v.rollout.session import RolloutWorld
 from tests.docs.pages import REPOSITORY, blocks_of

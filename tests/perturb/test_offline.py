@@ -13,10 +13,8 @@ from r2v.data.episode import Action, Episode, Observation, Step, parse_episode, 
 from r2v.envs.desk import Desk
 from r2v.errors import UsageError
 from r2v.perturb import PerturbedEnv, call_failed
-from r2v.perturb.offline import annotate, insert, replace_pages, twins
-from r2v.perturb.report import Rejected, Report
+from r2v.perturb.offline import Rejected, Report, annotate, insert, lost_support, replace_pages, twins
 from r2v.perturb.schedule import Schedule, make_schedule
-from r2v.perturb.support import lost_support
 
 
 def replay_actions(episode: Episode) -> list[str]:

@@ -16,7 +16,7 @@ from r2v.config import load
 from r2v.data.registry import DataRegistry
 from r2v.data.store import read_episodes
 from r2v.errors import InputError
-from r2v.evaluation.audit.check_imputed import imputed_problems, require_executed
+from r2v.evaluation.audit.check_setup import imputed_problems, require_executed
 from r2v.evaluation.audit.verify import verify_results
 from r2v.evaluation.methods import _routers
 from r2v.evaluation.settings import EvaluateSettings

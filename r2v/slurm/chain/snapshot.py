@@ -29,7 +29,7 @@ from r2v.errors import UsageError
 from r2v.extensions import is_dotted, source_file
 from r2v.log import logger
 from r2v.slurm.chain.chain import Chain, folder
-from r2v.storage.code_identity import OWN_PACKAGE, SNAPSHOT_RECORD, code_identity, git_commit
+from r2v.storage.artifact_manifest import OWN_PACKAGE, SNAPSHOT_RECORD, code_identity, git_commit
 from r2v.storage.files import write_json, writing
 from r2v.storage.paths import LOGS, ROOMS, SNAPSHOTS
 from r2v.storage.removal import SNAPSHOT_MARKER, remove_own

@@ -282,7 +282,7 @@ def _begin(job_start: JobStart) -> None:
     """Record the start, while the stage loads what it needs."""
     if job_start.folder is None:
         return
-    from r2v.storage.code_identity import code_identity, git_commit, own_snapshot
+    from r2v.storage.artifact_manifest import code_identity, git_commit, own_snapshot
 
     _write(
         job_start,

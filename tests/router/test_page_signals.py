@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from r2v.router.action_roles import UNPARSEABLE, signature, tool_of
+from r2v.router.page_signals import UNPARSEABLE, signature, tool_of
 from r2v.wire.message import ToolSpec
 
 TOOLS = (

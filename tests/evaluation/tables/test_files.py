@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from r2v.evaluation.tables.latex import escape, latex_table
+from r2v.evaluation.tables.files import escape, latex_table
 
 
 def row(method, success, interval, **figures):
