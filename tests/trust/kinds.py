@@ -563,7 +563,7 @@ EXPERIMENT_FILES = (
         paths=("outputs/experiments/*/runs/**",),
         form="json",
         writers=(
-            "experiments.schedule.launcher:start_run",
+            "experiments.schedule.launcher:start_process",
             "experiments.point:leave_figures",
             "experiments.schedule.slurm_runs:ChainRun.go",
             "experiments.schedule.slurm_runs:JobRun.go",

@@ -29,7 +29,7 @@ from r2v.experiments.records import (
     write_record,
 )
 from r2v.experiments.schedule.asha import AshaSchedule
-from r2v.experiments.schedule.launcher import ActiveRun, RunEnd, adopt_run, left_code, start_run, words_of
+from r2v.experiments.schedule.launcher import RUN_DIR, ActiveRun, RunEnd, adopt_run, left_code, start_process, words_of
 from r2v.experiments.schedule.opening import RunOptions, completed_elsewhere, folder_of, opened
 from r2v.experiments.schedule.slots import FreeMemory, GpuWatch, slots_that_fit
 from r2v.experiments.schedule.slurm_runs import SlurmLooks, require_accepted, submitted_run, text_of
@@ -232,8 +232,8 @@ class Orchestrator:
         else:
             write_text(Path(run.config_path), text)
             words = words_of(self.spec, run, self.options.flags)
-            environment = {WANDB_GROUP: self.folder.name, FOLDER: str(folder.resolve())}
-            active = started = start_run(words, folder, environment)
+            environment = {WANDB_GROUP: self.folder.name, **dict.fromkeys((FOLDER, RUN_DIR), str(folder.resolve()))}
+            active = started = start_process(words, folder / OUTPUT, environment)
             run = replace(run, process=started.owner.filename)
         self._active[run.run], self._began[run.run] = active, time.monotonic()
         self._tried.add(run.run)
