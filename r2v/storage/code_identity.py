@@ -1,8 +1,8 @@
 """The identity of the code at work: what its files hold, the snapshot they lie in, the commit they were of.
 
 An artifact records it (`artifact.json`, "code") and no fingerprint holds it, a stage's own version does: an edit that
-changes no result makes nothing anew. Code that was submitted to Slurm lies in a snapshot (`r2v.slurm.snapshot`), a
-folder with `snapshot.json` beside the package, which knows the commit.
+changes no result makes nothing anew. Code that was submitted to Slurm lies in a snapshot
+(`r2v.slurm.chain.snapshot`), a folder with `snapshot.json` beside the package, which knows the commit.
 """
 
 from __future__ import annotations

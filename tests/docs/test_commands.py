@@ -27,8 +27,8 @@ from r2v.cli.main import main as r2v
 from r2v.config import load
 from r2v.emulator import EmulatedRequest, Emulator, Lifecycle, game
 from r2v.emulator.answers import load_answer
-from r2v.slurm.command import through
-from r2v.slurm.site_profile import project_profile
+from r2v.slurm.client.command import through
+from r2v.slurm.site.site_profile import project_profile
 from r2v.storage.files import write_text
 from r2v.storage.paths import SCRIPTS
 from tests import warm

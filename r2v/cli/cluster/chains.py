@@ -161,7 +161,8 @@ def resumption(values: argparse.Namespace) -> dict[str, Any]:
 
 
 def _run_all(values: argparse.Namespace) -> int:
-    from r2v.slurm import run_all, script_text
+    from r2v.slurm import run_all
+    from r2v.slurm.site import script_text
 
     if not values.here:
         script_text.report()
@@ -169,7 +170,8 @@ def _run_all(values: argparse.Namespace) -> int:
 
 
 def _resume(values: argparse.Namespace) -> int:
-    from r2v.slurm import run_all, script_text
+    from r2v.slurm import run_all
+    from r2v.slurm.site import script_text
 
     script_text.report()
     return run_all.resume(**resumption(values))
@@ -189,14 +191,14 @@ def chain_name(values: argparse.Namespace) -> str:
 
 
 def _heal(values: argparse.Namespace) -> int:
-    from r2v.slurm import notify, sentinels
-    from r2v.slurm.chain import WHOLE
-    from r2v.slurm.reconcile import by_sentinel
+    from r2v.slurm.chain.chain import WHOLE
+    from r2v.slurm.healing import sentinels
+    from r2v.slurm.healing.reconcile import by_sentinel
 
     require("CHAIN", Text(longest=400, pattern=r"\w[\w.:-]*", meaning="the name of a chain, not a path"), values.name)
     code = by_sentinel(values.name, values.job)
     watched = sentinels.watched_by(Path(), values.name) if values.job == WHOLE else [values.job] if values.job else []
-    return max([notify.tell(values.name, job) for job in watched], default=0) or code
+    return max([sentinels.tell(values.name, job) for job in watched], default=0) or code
 
 
 def _status(values: argparse.Namespace) -> int:

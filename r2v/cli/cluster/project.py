@@ -59,7 +59,7 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
 
 
 def _init(values: argparse.Namespace) -> int:
-    from r2v.slurm.new_project import begin
+    from r2v.slurm.site.new_project import begin
 
     models = {"teacher": values.teacher, "student": values.student}
     written = begin(values.folder, profile=values.profile, benchmark=values.benchmark, **models)
@@ -83,7 +83,8 @@ def _doctor(values: argparse.Namespace) -> int:
 
 
 def _cluster(values: argparse.Namespace) -> int:
-    from r2v.slurm import headers, script_text, write_headers
+    from r2v.slurm.client import client
+    from r2v.slurm.site import headers, script_text, write_headers
 
     paths = headers.scripts()
     if not paths:
@@ -93,7 +94,7 @@ def _cluster(values: argparse.Namespace) -> int:
     for flaw in script_text.flaws():
         logger.warning("%s", flaw.line)
     if values.what == "set":
-        changed = write_headers.set_words(values.values)
+        changed = write_headers.set_words(values.values, takes=client.takes_option)
         logger.info("%d files changed", len(changed))
     print("\n".join(headers.lines(paths)))
     return 0

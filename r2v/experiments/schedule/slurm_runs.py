@@ -32,13 +32,13 @@ from r2v.experiments.specification.spec import ExperimentSpec, read_spec
 from r2v.experiments.views import LEASE
 from r2v.llm.providers.keys import allowed
 from r2v.log import WANDB_GROUP, logger
-from r2v.slurm import client
+from r2v.slurm.client import client
 from r2v.storage.files import write_text
 from r2v.storage.lease import lease
 from r2v.storage.record import FOLDER
 
 if TYPE_CHECKING:
-    from r2v.slurm.client import Queued
+    from r2v.slurm.client.client import Queued
     from r2v.slurm.views.status import ChainStatus
 
 MARK = "r2v-point"
@@ -84,7 +84,7 @@ class SlurmLooks:
         return self.number > number
 
     def _ask(self) -> None:
-        from r2v.slurm import chain as chains
+        from r2v.slurm.chain import chain as chains
         from r2v.slurm.views import status
 
         known = [name for name in sorted(self.chains) if name in chains.names()]
@@ -132,7 +132,7 @@ def submitted_run(
 
 def require_accepted(spec: ExperimentSpec) -> None:
     """Raises NoSlurm where there is none here, UsageError where it would not take a run's job as it stands."""
-    from r2v.slurm import script_text
+    from r2v.slurm.site import script_text
     from r2v.slurm.submit_missing import check_request
 
     client.require()
@@ -233,7 +233,7 @@ class ChainRun:
         return RunEnd(return_code=0)
 
     def _mend(self) -> None:
-        from r2v.slurm.reconcile import reconcile
+        from r2v.slurm.healing.reconcile import reconcile
 
         try:
             for line in reconcile(self.name, wait=5.0):
@@ -249,8 +249,8 @@ class ChainRun:
 
     def stop(self, patience: float) -> None:
         """Cancel what of the chain is in the queue and nobody else waits for."""
-        from r2v.slurm import chain as chains
         from r2v.slurm import run_all
+        from r2v.slurm.chain import chain as chains
 
         if self.name in chains.names():
             with contextlib.redirect_stdout(io.StringIO()):
@@ -297,7 +297,7 @@ class JobRun:
         logger.info("%-12s job %s", self.run.run, id_)
 
     def _script(self, folder: Path) -> str:
-        from r2v.slurm.submit import environment_lines
+        from r2v.slurm.client.submit import environment_lines
 
         exports = {RUN_DIR: str(folder), FOLDER: str(folder), WANDB_GROUP: self.experiment.name}
         return _SCRIPT.format(

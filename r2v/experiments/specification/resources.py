@@ -16,12 +16,12 @@ from r2v.constraints import shown
 from r2v.errors import UsageError
 
 if TYPE_CHECKING:
-    from r2v.slurm.headers import Resources
+    from r2v.slurm.site.headers import Resources
 
 
 def resources_of(tree: Document) -> dict[str, str]:
     """The directives of a specification; none where it names none. Raises UsageError naming the line."""
-    from r2v.slurm.directives import check
+    from r2v.slurm.site.directives import check
 
     values = tree.value.get("resources", {})
     if not isinstance(values, dict):
@@ -46,6 +46,6 @@ def _directive(tree: Document, name: str, value: Any, check: Any) -> str:
 
 def job_resources(directives: Mapping[str, str]) -> Resources:
     """What the job of a run asks for: where jobs without a GPU run, in their size, but for these directives."""
-    from r2v.slurm import requests
+    from r2v.slurm.site import requests
 
     return requests.of_job(Path(), requests.CPU_SCRIPT, "").merged(directives)

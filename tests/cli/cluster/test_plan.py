@@ -21,8 +21,8 @@ from r2v.pipeline.graph import selection
 from r2v.pipeline.jobs import JOBS
 from r2v.pipeline.plan.dry_run import PlannedWork
 from r2v.pipeline.plan.known import known_here
-from r2v.slurm import requests
 from r2v.slurm.estimate import estimates, planned_by_headers
+from r2v.slurm.site import requests
 from tests.pipeline.plan.test_measured import ran
 
 REPOSITORY = Path(__file__).parents[3]

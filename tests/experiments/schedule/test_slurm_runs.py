@@ -21,7 +21,7 @@ from r2v.experiments.records import read_record, write_record
 from r2v.experiments.schedule.background import background_runs, stop
 from r2v.experiments.schedule.opening import RunOptions
 from r2v.experiments.schedule.orchestrator import run_experiment
-from r2v.slurm import chain as chains
+from r2v.slurm.chain import chain as chains
 from tests.experiments.programs import Sweep
 from tests.experiments.schedule.test_background import until
 from tests.slurm.faked import Faked
