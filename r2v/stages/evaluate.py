@@ -79,7 +79,7 @@ def run(cfg: EvaluateSettings, work: Work) -> None:
     from r2v.evaluation.headline import headline
     from r2v.evaluation.setup import Setup, choices_of, plain_calibration, write_setup
     from r2v.evaluation.tables.build import write_results_folder
-    from r2v.serve.domain import benchmark_domain
+    from r2v.serve.bundle.domain import benchmark_domain
 
     played, cfg = play(cfg, work), _possible(cfg, work)
     runner, specs = played.runner, played.specs

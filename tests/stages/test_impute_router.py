@@ -24,10 +24,10 @@ from r2v.pipeline.inputs import published
 from r2v.router.case_support import CASE_SCORE
 from r2v.router.labels import read_rows
 from r2v.router.models import load as load_router
-from r2v.serve.bundle import read_bundle
-from r2v.serve.domain import read_domain
-from r2v.serve.endpoints import PATHS
+from r2v.serve.bundle.domain import read_domain
+from r2v.serve.bundle.manifest import read_bundle
 from r2v.serve.server import listening
+from r2v.serve.transport.endpoints import PATHS
 from r2v.stages.impute_router import _recorded, placed_on_records
 from r2v.stages.router_settings import RouterFeaturesSettings
 from r2v.storage.artifact import Work, external

@@ -271,7 +271,7 @@ def _logs(values: argparse.Namespace) -> int:
 
 
 def _explain(values: argparse.Namespace) -> int:
-    from r2v.serve.explain import explained
+    from r2v.serve.accounts.explain import explained
     from r2v.slurm.views import explain, logs, settle, status
 
     other = len(values.words) == 1 and values.words[0] not in status.names()

@@ -12,14 +12,14 @@ from r2v.errors import UsageError
 from r2v.llm.providers.teacher import POLICY_KEYS, asked_rate
 from r2v.llm.waves import Waves
 from r2v.log import logger
-from r2v.serve.books import Books
-from r2v.serve.bundle import read_bundle
-from r2v.serve.domain import read_domain
-from r2v.serve.endpoints import endpoint
-from r2v.serve.pair import ServedPair
-from r2v.serve.play_bundle import bundle_gate, bundle_settings, local_pair
-from r2v.serve.small import APISmall, LocalSmall, Small
-from r2v.serve.upstream import Upstream
+from r2v.serve.accounts.books import Books
+from r2v.serve.bundle.domain import read_domain
+from r2v.serve.bundle.manifest import read_bundle
+from r2v.serve.bundle.play_bundle import bundle_gate, bundle_settings, local_pair
+from r2v.serve.pair.pair import ServedPair
+from r2v.serve.pair.small import APISmall, LocalSmall, Small
+from r2v.serve.transport.endpoints import endpoint
+from r2v.serve.transport.upstream import Upstream
 
 
 @asynccontextmanager

@@ -24,12 +24,12 @@ from r2v.llm.providers.prices import Rate
 from r2v.llm.types import Reply, Request, Sample, Usage
 from r2v.rollout.actors import PricedModel, StepView
 from r2v.rollout.bill import StepBill
-from r2v.serve.body import RequestBody
-from r2v.serve.books import Books
-from r2v.serve.endpoints import PATHS, Endpoint
+from r2v.serve.accounts.books import Books
+from r2v.serve.pair.state import CALL_ID
 from r2v.serve.request import ClientRequest, worst_case
-from r2v.serve.state import CALL_ID
-from r2v.serve.upstream import BrokenOff, NotSent, Upstream
+from r2v.serve.transport.body import RequestBody
+from r2v.serve.transport.endpoints import PATHS, Endpoint
+from r2v.serve.transport.upstream import BrokenOff, NotSent, Upstream
 from r2v.wire import anthropic, chat, responses
 from r2v.wire.exchange import TokenCounts, TokenUsage, WireReply, first_number
 from r2v.wire.message import Message, Part, TextPart, ToolCall

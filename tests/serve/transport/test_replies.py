@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from r2v.serve.replies import PassingReply
+from r2v.serve.transport.replies import PassingReply
 from r2v.wire.exchange import TokenUsage
 from r2v.wire.stream_facts import WireName
 from tests.serve.wires import USAGE, WIRES, events

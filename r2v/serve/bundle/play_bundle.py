@@ -47,7 +47,7 @@ from r2v.rollout.model_factory import (
 from r2v.router.baselines import instruments, score_function
 from r2v.router.case_support import CaseIndex
 from r2v.router.models import load
-from r2v.serve.bundle import Bundle
+from r2v.serve.bundle.manifest import Bundle
 from r2v.wire.message import ToolSpec
 
 T = TypeVar("T")

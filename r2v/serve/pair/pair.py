@@ -21,13 +21,13 @@ from r2v.errors import InputError
 from r2v.rollout.actors import StepView
 from r2v.rollout.gates import ScoreGate
 from r2v.router.escalation import escalates, needs_score, recorded_score
-from r2v.serve.books import CapReached
-from r2v.serve.bundle import Bundle
-from r2v.serve.domain import Domain
+from r2v.serve.accounts.books import CapReached
+from r2v.serve.bundle.domain import Domain
+from r2v.serve.bundle.manifest import Bundle
+from r2v.serve.pair.small import Small, SmallFailed, SmallProposal
+from r2v.serve.pair.state import NotReadable, served_view
 from r2v.serve.request import ClientRequest
 from r2v.serve.sessions import AgentSession
-from r2v.serve.small import Small, SmallFailed, SmallProposal
-from r2v.serve.state import NotReadable, served_view
 from r2v.wire.chat import NotThisFormat
 from r2v.wire.message import Message, mapping
 

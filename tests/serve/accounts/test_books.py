@@ -19,9 +19,9 @@ import pytest
 from r2v.config import load
 from r2v.llm.providers.spending.journal_report import read_journal
 from r2v.llm.providers.teacher import teacher_rate
-from r2v.serve.books import Books, CapReached
-from r2v.serve.endpoints import PATHS
-from r2v.serve.traffic import read_traffic
+from r2v.serve.accounts.books import Books, CapReached
+from r2v.serve.accounts.traffic import read_traffic
+from r2v.serve.transport.endpoints import PATHS
 from r2v.wire.exchange import TokenUsage
 from r2v.wire.stream_facts import WireName
 from tests.serve.stub import Seen, Served, Step, reply, served, stream, stub

@@ -13,7 +13,7 @@ from typing import Any
 from r2v.console import text_table
 from r2v.data.episode import Episode
 from r2v.data.store import TrajectoryStore
-from r2v.serve.traffic import read_traffic
+from r2v.serve.accounts.traffic import read_traffic
 from r2v.storage.paths import SERVERS, TRAFFIC
 
 _HEADS = ("turn", "author", "why", "score", "threshold", "$ paid", "$ small", "$ LLM")

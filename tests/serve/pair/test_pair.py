@@ -22,10 +22,10 @@ from r2v.rollout.actors import Actor, GreedyActor, Routed
 from r2v.rollout.model_factory import Purse, priced_teacher
 from r2v.rollout.session import RolloutWorld, episode_specs, play_many
 from r2v.router.escalation import escalates, recorded_score
-from r2v.serve.bundle import Bundle, read_bundle
-from r2v.serve.play_bundle import bundle_gate, bundle_settings, routed_actor
+from r2v.serve.accounts.traffic import read_traffic
+from r2v.serve.bundle.manifest import Bundle, read_bundle
+from r2v.serve.bundle.play_bundle import bundle_gate, bundle_settings, routed_actor
 from r2v.serve.server import Listening, listening
-from r2v.serve.traffic import read_traffic
 from tests.serve.stub import in_thread
 from tests.trust import MICRO
 

@@ -20,7 +20,7 @@ from r2v.data.interchange.fields import BadRecord
 from r2v.data.interchange.litellm import asked
 from r2v.policy.prompt_encoder import build_messages
 from r2v.rollout.actors import StepView
-from r2v.serve.domain import Domain
+from r2v.serve.bundle.domain import Domain
 from r2v.serve.sessions import AgentSession
 
 CALL_ID = "r2v_"

@@ -14,12 +14,12 @@ from r2v.data.interchange.importing import Wanted, import_trajectories
 from r2v.data.interchange.served import served_sessions
 from r2v.data.registry import DataRegistry
 from r2v.errors import EnvironmentFault, InputError, UsageError
-from r2v.serve.endpoints import PATHS
+from r2v.serve.accounts.recording import Recorder, session_path
+from r2v.serve.accounts.traffic import TrafficLog, read_traffic
 from r2v.serve.keys import server_keys
-from r2v.serve.recording import Recorder, session_path
-from r2v.serve.traffic import TrafficLog, read_traffic
+from r2v.serve.transport.endpoints import PATHS
+from tests.serve.accounts.test_books import booked
 from tests.serve.stub import Seen, Step, reply, served, stub
-from tests.serve.test_books import booked
 from tests.serve.test_forwarding import post
 from tests.serve.wires import USD, body, whole
 

@@ -19,7 +19,7 @@ from r2v.errors import InputError, UsageError
 from r2v.pipeline.model_card import model_card, read_table
 from r2v.pipeline.write_bundle import write_bundle
 from r2v.router.models import load as load_router
-from r2v.serve.bundle import BUNDLE_MANIFEST, BundleManifest, read_bundle, write_bundle_manifest
+from r2v.serve.bundle.manifest import BUNDLE_MANIFEST, BundleManifest, read_bundle, write_bundle_manifest
 from r2v.storage.artifact_manifest import Damaged
 from tests.trust import MICRO
 from tests.trust.alter import BYTES

@@ -8,7 +8,7 @@ import pytest
 
 from r2v.data.interchange.served import recorded_turns
 from r2v.errors import InputError
-from r2v.serve.recording import Recorder, session_path
+from r2v.serve.accounts.recording import Recorder, session_path
 
 
 def write(folder: Path, *turns: int) -> Path:

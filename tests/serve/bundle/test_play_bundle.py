@@ -21,8 +21,8 @@ from r2v.evaluation.setup import episodes_path
 from r2v.llm.waves import Waves
 from r2v.pipeline.write_bundle import write_bundle
 from r2v.rollout.session import EpisodeSpec, RolloutWorld, episode_specs
-from r2v.serve.bundle import Bundle, read_bundle
-from r2v.serve.play_bundle import routed_actor
+from r2v.serve.bundle.manifest import Bundle, read_bundle
+from r2v.serve.bundle.play_bundle import routed_actor
 from tests import warm
 from tests.trust import MICRO
 
