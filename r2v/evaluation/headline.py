@@ -15,7 +15,7 @@ from typing import Any
 from r2v.config.methods import OURS, STRONG, WEAK
 from r2v.evaluation.claims import COST_TOLERANCE
 from r2v.evaluation.figure_text import decimals, dollars, signed
-from r2v.evaluation.table_rows import TableRow
+from r2v.evaluation.measures.table_rows import TableRow
 
 
 @dataclass(frozen=True, kw_only=True)

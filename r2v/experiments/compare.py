@@ -168,7 +168,7 @@ def _setting(label: str, runs: Sequence[RunRecord], metric: str) -> SettingResul
 def _interval(figures: Sequence[float], runs: Sequence[RunRecord]) -> tuple[tuple[float, float] | None, str]:
     from scipy.stats import t
 
-    from r2v.evaluation.statistics import cluster_bootstrap_ci
+    from r2v.evaluation.measures.statistics import cluster_bootstrap_ci
 
     if len(figures) > 1:
         half = float(t.ppf(0.5 + LEVEL / 2, len(figures) - 1)) * stdev(figures) / math.sqrt(len(figures))
@@ -192,7 +192,7 @@ def _reference(settings: Sequence[SettingResult], asked: str | None) -> SettingR
 def _tested(
     settings: Sequence[SettingResult], first: SettingResult, groups: Mapping[str, Sequence[RunRecord]]
 ) -> list[SettingResult]:
-    from r2v.evaluation.statistics import holm, paired_difference
+    from r2v.evaluation.measures.statistics import holm, paired_difference
 
     tests = {}
     for one in settings:

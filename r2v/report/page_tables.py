@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Sequence
 
 from r2v.config.methods import OURS
-from r2v.evaluation.comparisons import AT_COST
+from r2v.evaluation.measures.comparisons import AT_COST
 from r2v.report.elements import section, tag
 from r2v.report.leads import Lead, leads
 from r2v.report.series import interval_of, number_of

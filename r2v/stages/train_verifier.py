@@ -107,7 +107,7 @@ def _labelled(cfg: VerifierSettings, work: Work) -> list[VerifierExample]:
 
 def _executed(cfg: VerifierSettings, work: Work, benchmark: Benchmark) -> list[VerifierExample]:
     """Labels by playing on: half of the tasks clean, half under the training hazards."""
-    from r2v.evaluation.method_identity import world_identity
+    from r2v.evaluation.acting.method_identity import world_identity
     from r2v.policy.prompt_encoder import build_messages
     from r2v.rollout.actors import GreedyActor
     from r2v.rollout.fork import branchable

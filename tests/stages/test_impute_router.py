@@ -16,9 +16,9 @@ from r2v.config import load
 from r2v.data.registry import DataRegistry
 from r2v.data.store import read_episodes
 from r2v.errors import InputError
+from r2v.evaluation.acting.methods import _routers
 from r2v.evaluation.audit.check_imputed import imputed_problems, require_executed
 from r2v.evaluation.audit.verify import verify_results
-from r2v.evaluation.methods import _routers
 from r2v.evaluation.settings import EvaluateSettings
 from r2v.pipeline.inputs import published
 from r2v.router.case_support import CASE_SCORE

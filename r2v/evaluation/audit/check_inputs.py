@@ -17,9 +17,9 @@ from r2v.data.schema import from_dict
 from r2v.data.tools import TOOLS_FILE, tools_file_sha256
 from r2v.envs.base import Benchmark, tools_of
 from r2v.errors import InputError, R2VError
+from r2v.evaluation.acting.readiness import Readiness
 from r2v.evaluation.audit.findings import Findings
 from r2v.evaluation.audit.folder import Fewer, read_json
-from r2v.evaluation.readiness import Readiness
 from r2v.evaluation.settings import EvaluateSettings
 from r2v.policy.training_tools import recorded
 from r2v.router.rounds import RoundFigures

@@ -14,9 +14,9 @@ import numpy as np
 
 from r2v.config.methods import OURS, STRONG, WEAK
 from r2v.data.episode import MODEL_FAILURES
-from r2v.evaluation.frontier import LISTED, area, cost_fraction
-from r2v.evaluation.metrics import Figure, figures, robustness_gap, router_figures, tail_figures, values
-from r2v.evaluation.outcomes import Grid, Measured
+from r2v.evaluation.measures.frontier import LISTED, area, cost_fraction
+from r2v.evaluation.measures.metrics import Figure, figures, robustness_gap, router_figures, tail_figures, values
+from r2v.evaluation.measures.outcomes import Grid, Measured
 from r2v.evaluation.setup import FRONTIER, MAIN, Setup
 
 TableRow = dict[str, Any]

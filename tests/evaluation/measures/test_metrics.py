@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from r2v.evaluation.metrics import (
+from r2v.evaluation.measures.metrics import (
     BOOTSTRAP,
     figures,
     normalised_cost,
@@ -17,9 +17,9 @@ from r2v.evaluation.metrics import (
     tail_figures,
     values,
 )
-from r2v.evaluation.outcomes import Grid, Measured, measure
+from r2v.evaluation.measures.outcomes import Grid, Measured, measure
+from r2v.evaluation.measures.statistics import cluster_bootstrap_ci, wilson
 from r2v.evaluation.setup import RouterScores, Setup
-from r2v.evaluation.statistics import cluster_bootstrap_ci, wilson
 from tests.evaluation.conftest import play
 
 FAULT = "browser died"

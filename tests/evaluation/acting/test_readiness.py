@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from r2v.evaluation.readiness import Readiness
+from r2v.evaluation.acting.readiness import Readiness
 
 GOOD = Readiness(parsed=1.0, exact=0.9, loss=0.1, falling=False, played=20, solved=12)
 

@@ -18,7 +18,7 @@ from statistics import fmean
 from r2v.config.methods import OURS
 from r2v.data.episode import Episode
 from r2v.errors import EmptyResult
-from r2v.evaluation.methods import MethodRunner
+from r2v.evaluation.acting.methods import MethodRunner
 from r2v.log import logger
 from r2v.rollout.session import EpisodeSpec
 from r2v.rollout.work_queue import Cell

@@ -30,7 +30,7 @@ from r2v.config.methods import METHODS, OURS, ROUTERS
 from r2v.data.episode import Episode
 from r2v.envs.base import load_benchmark
 from r2v.errors import InputError, UsageError
-from r2v.evaluation.method_identity import MethodIdentity
+from r2v.evaluation.acting.method_identity import MethodIdentity
 from r2v.llm.waves import Waves
 from r2v.rollout.actors import Actor, BestOfK, GreedyActor, PricedVerifier, Routed
 from r2v.rollout.counterfactual import play_oracle

@@ -20,10 +20,10 @@ from functools import lru_cache
 import numpy as np
 
 from r2v.config.methods import STRONG, WEAK
-from r2v.evaluation.metrics import BOOTSTRAP, Figure, mean_over_seeds
-from r2v.evaluation.outcomes import Grid, Measured
+from r2v.evaluation.measures.metrics import BOOTSTRAP, Figure, mean_over_seeds
+from r2v.evaluation.measures.outcomes import Grid, Measured
+from r2v.evaluation.measures.statistics import FloatArray, bootstrap_draws, percentile_interval, ratio_draws
 from r2v.evaluation.setup import MAIN
-from r2v.evaluation.statistics import FloatArray, bootstrap_draws, percentile_interval, ratio_draws
 
 LISTED, BILLED = "cost", "cached_cost"
 """Columns of a grid: USD at list prices, and with the prompt cache of the LLM's endpoint."""

@@ -17,11 +17,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from r2v.config.methods import BOUNDS, FAMILY, OURS, ROUTERS
-from r2v.evaluation.frontier import Curve, curve_of, curve_tasks, success_at_cost
-from r2v.evaluation.metrics import mean_over_seeds
-from r2v.evaluation.outcomes import Measured
-from r2v.evaluation.setup import MAIN
-from r2v.evaluation.statistics import (
+from r2v.evaluation.measures.frontier import Curve, curve_of, curve_tasks, success_at_cost
+from r2v.evaluation.measures.metrics import mean_over_seeds
+from r2v.evaluation.measures.outcomes import Measured
+from r2v.evaluation.measures.statistics import (
     FloatArray,
     PairedDifference,
     bootstrap_p,
@@ -30,7 +29,8 @@ from r2v.evaluation.statistics import (
     paired_difference,
     percentile_interval,
 )
-from r2v.evaluation.table_rows import TableRow
+from r2v.evaluation.measures.table_rows import TableRow
+from r2v.evaluation.setup import MAIN
 
 AT_COST = "success_at_cost"
 METRICS = ("success_rate", AT_COST, "apgr")

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from r2v.evaluation import statistics as st
+from r2v.evaluation.measures import statistics as st
 
 A = [1, 1, 1, 1, 0, 0, 1, 1, 1, 0]
 B = [1, 0, 1, 0, 0, 0, 1, 0, 1, 0]

@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 
-from r2v.evaluation.comparisons import AT_COST, METRICS, comparison_rows, leaders
-from r2v.evaluation.outcomes import measure
+from r2v.evaluation.measures.comparisons import AT_COST, METRICS, comparison_rows, leaders
+from r2v.evaluation.measures.outcomes import measure
+from r2v.evaluation.measures.statistics import holm, minimum_detectable_difference
 from r2v.evaluation.setup import Setup
-from r2v.evaluation.statistics import holm, minimum_detectable_difference
 
 
 def evaluation(make_episode, solved: dict[str, int], frontier=None, tasks=40, usd=None):

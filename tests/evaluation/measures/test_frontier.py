@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from r2v.errors import InputError
-from r2v.evaluation.comparisons import comparison_rows
-from r2v.evaluation.frontier import Curve, area, cost_fraction, interpolated
-from r2v.evaluation.outcomes import measure
+from r2v.evaluation.measures.comparisons import comparison_rows
+from r2v.evaluation.measures.frontier import Curve, area, cost_fraction, interpolated
+from r2v.evaluation.measures.outcomes import measure
+from r2v.evaluation.measures.table_rows import frontier_rows
 from r2v.evaluation.setup import Setup
-from r2v.evaluation.table_rows import frontier_rows
 
 
 def one(x: float) -> np.ndarray:

@@ -17,10 +17,10 @@ from typing import Any, Literal
 import numpy as np
 
 from r2v.config.methods import CLONE, WEAK
-from r2v.evaluation.acting_settings import ActingSettings
-from r2v.evaluation.calibration import CalibrationPlay, played_cell
-from r2v.evaluation.methods import MethodRunner
-from r2v.evaluation.statistics import paired_difference
+from r2v.evaluation.acting.acting_settings import ActingSettings
+from r2v.evaluation.acting.calibration import CalibrationPlay, played_cell
+from r2v.evaluation.acting.methods import MethodRunner
+from r2v.evaluation.measures.statistics import paired_difference
 from r2v.rollout.session import EpisodeSpec, episode_specs
 from r2v.storage.artifact import Work
 

@@ -10,7 +10,7 @@ import pytest
 from r2v.config import Config, InferenceConfig, TeacherConfig
 from r2v.config.methods import METHODS
 from r2v.envs.chain import ChainBenchmark
-from r2v.evaluation.method_identity import MethodIdentity, content_of
+from r2v.evaluation.acting.method_identity import MethodIdentity, content_of
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from r2v.config import METHODS, EvaluationConfig
 from r2v.config.methods import BOUNDS, FAMILY, OURS, ROUTERS, STRONG, WEAK
 from r2v.errors import UsageError
-from r2v.evaluation.methods import ACTORS, TRAINED_ROUTERS
+from r2v.evaluation.acting.methods import ACTORS, TRAINED_ROUTERS
 from r2v.router.baselines import FIXED_SCORES
 
 

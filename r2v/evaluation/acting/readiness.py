@@ -16,7 +16,7 @@ from typing import Any
 
 from r2v.envs.base import load_benchmark
 from r2v.errors import EmptyResult, InputError, UsageError
-from r2v.evaluation.acting_settings import ActingSettings
+from r2v.evaluation.acting.acting_settings import ActingSettings
 from r2v.log import logger
 from r2v.storage.artifact import Work
 
@@ -108,9 +108,9 @@ def readiness_of(cfg: ActingSettings, work: Work, report: Mapping[str, Any]) -> 
 
 def _played(cfg: ActingSettings, work: Work, policy: Path, known: Readiness) -> Readiness:
     from r2v.config.methods import CLONE, WEAK
-    from r2v.evaluation.acceptance import successes
-    from r2v.evaluation.calibration import played_cell
-    from r2v.evaluation.methods import MethodRunner
+    from r2v.evaluation.acting.acceptance import successes
+    from r2v.evaluation.acting.calibration import played_cell
+    from r2v.evaluation.acting.methods import MethodRunner
     from r2v.rollout.session import episode_specs
 
     runner = MethodRunner.of(cfg, work, policy=policy, variants={CLONE: policy})

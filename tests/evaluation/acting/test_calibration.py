@@ -10,7 +10,7 @@ import pytest
 from r2v.data.episode import Episode
 from r2v.envs.chain import ChainBenchmark
 from r2v.errors import EmptyResult
-from r2v.evaluation.calibration import (
+from r2v.evaluation.acting.calibration import (
     CalibrationPlay,
     choose_scores,
     operating_point_of,

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from r2v.config.methods import OURS
-from r2v.evaluation.outcomes import Grid, Measured
-from r2v.evaluation.setup import MAIN, Setup
-from r2v.evaluation.statistics import (
+from r2v.evaluation.measures.outcomes import Grid, Measured
+from r2v.evaluation.measures.statistics import (
     FloatArray,
     Interval,
     bootstrap_draws,
@@ -24,6 +23,7 @@ from r2v.evaluation.statistics import (
     percentile_interval,
     wilson,
 )
+from r2v.evaluation.setup import MAIN, Setup
 from r2v.verifier.scores import auroc, brier, ece
 
 Ratio = tuple[FloatArray, FloatArray]

@@ -7,7 +7,7 @@ import pytest
 
 from r2v.data.episode import AppliedPerturbation, StepLabel
 from r2v.errors import InputError
-from r2v.evaluation.outcomes import Outcome, is_llm_step, measure, obeyed_injection
+from r2v.evaluation.measures.outcomes import Outcome, is_llm_step, measure, obeyed_injection
 from r2v.evaluation.setup import Setup
 
 
@@ -134,7 +134,7 @@ def test_a_doubled_or_unplanned_episode_is_refused(episodes, setup, make_episode
 
 
 def test_a_fault_of_the_world_is_counted_and_in_no_mean(make_episode):
-    from r2v.evaluation.metrics import mean_over_seeds
+    from r2v.evaluation.measures.metrics import mean_over_seeds
 
     setup = Setup(benchmark="desk", methods=("r2v",), seeds=(1, 2), tasks={"noisy": ["a", "b"]})
     played = [
