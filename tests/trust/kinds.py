@@ -281,8 +281,8 @@ ARTIFACT_FILES = (
         form="json",
         writers=(
             "stages.perturb:run",
-            "policy.bc:train_bc",
-            "policy.preference:train_preference",
+            "policy.training.bc:train_bc",
+            "policy.training.preference:train_preference",
             "stages.accept_policy:accept_or_hand_on",
             "stages.train_verifier:run",
             "stages.train_verifier:_opinions",
@@ -638,7 +638,7 @@ CHECKPOINT_FILES = (
         ),
         form="pickle",
         writers=(
-            "policy.fit:_CheckpointCallback.on_save",
+            "policy.training.fit:_CheckpointCallback.on_save",
             "hrl.training.checkpoint:write",
             "hrl.training.checkpoint:begin",
             "hrl.training.checkpoint:write_part",

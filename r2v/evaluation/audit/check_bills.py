@@ -32,7 +32,7 @@ from r2v.router.escalation import needs_score
 from r2v.storage.weights import BUNDLED
 
 if TYPE_CHECKING:
-    from r2v.policy.prompt_encoder import Encoder
+    from r2v.policy.prompts.prompt_encoder import Encoder
 
 _USD, _SECONDS = 2e-9, 2e-6
 """What rounding leaves: costs are stored with 10 digits, seconds with 6."""
@@ -144,7 +144,7 @@ class Biller:
             return cls(settings=settings, encode=None, spelling=None, expert=expert, small=small, large=large)
         from transformers import PreTrainedTokenizerFast  # AutoTokenizer makes the same of these files, with torch
 
-        from r2v.policy.prompt_encoder import Encoder
+        from r2v.policy.prompts.prompt_encoder import Encoder
 
         tokenizer = PreTrainedTokenizerFast.from_pretrained(BUNDLED[settings.policy.model_name])
         encoder = Encoder.of(tokenizer, settings.policy, settings.inference.max_new_tokens, remember=_REMEMBERED)

@@ -9,7 +9,7 @@ from r2v.data.episode import Episode, EpisodeMetadata, Tokens
 from r2v.envs.base import load_benchmark
 from r2v.evaluation.audit.check_bills import Biller
 from r2v.evaluation.settings import EvaluateSettings
-from r2v.policy.prompt_encoder import Encoder, build_messages
+from r2v.policy.prompts.prompt_encoder import Encoder, build_messages
 from r2v.rollout.session import episode_specs
 from r2v.storage.weights import BUNDLED
 from r2v.wire.message import Message

@@ -14,7 +14,8 @@ from r2v.config import Phase, PreferenceConfig, Price
 from r2v.data.episode import Action, Episode, EpisodeMetadata, Observation, Step
 from r2v.errors import EmptyResult, InputError, Interrupted
 from r2v.policy.load import Loaded
-from r2v.policy.preference import (
+from r2v.policy.prompts.prompt_encoder import Encoder, build_messages
+from r2v.policy.training.preference import (
     Logps,
     Pair,
     PairRow,
@@ -25,10 +26,9 @@ from r2v.policy.preference import (
     read_pairs,
     train_preference,
 )
-from r2v.policy.prompt_encoder import Encoder, build_messages
 from tests import tiny_models
 
-from .stopping import stopped_by_a_signal
+from ..stopping import stopped_by_a_signal
 
 pytestmark = pytest.mark.numerical
 
@@ -92,7 +92,7 @@ def test_the_loss_starts_at_ln_2(lora: int, tmp_path: Path) -> None:
 
 
 def test_a_wrong_reference_is_refused(tmp_path: Path) -> None:
-    from r2v.policy.preference import _first_loss
+    from r2v.policy.training.preference import _first_loss
 
     trainer = make_trainer(_rows(PAIRS), _loaded(), PHASE, DPO_ONLY, tmp_path, 0)
     with torch.no_grad():
@@ -214,7 +214,7 @@ def test_where_the_pairs_are_right_executed_success_rises(tmp_path: Path) -> Non
     often; 200 sampled actions a policy are executed. Seeds fixed: .44 before, .85 after."""
     from r2v.llm.local.backend import LocalBackend
     from r2v.llm.types import Request
-    from r2v.policy.bc import train_bc
+    from r2v.policy.training.bc import train_bc
 
     def world(action: str) -> bool:
         return action == "get w1"

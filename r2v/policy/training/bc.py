@@ -4,7 +4,7 @@
 
 Where the chat template opens a reply (`ChatTemplate.opening`), the tokens of the opening count as action tokens.
 
-What one training sequence is: `r2v.policy.training_rows`.
+What one training sequence is: `r2v.policy.training.rows`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from r2v.errors import EmptyResult, InputError
 from r2v.llm.local.decode import Draw, generate
 from r2v.log import logger
 from r2v.policy.export import export
-from r2v.policy.fit import arguments, draw_rows, fit, pad_for_ranks, schedule
 from r2v.policy.load import Loaded
 from r2v.policy.prefix_tree import IGNORED
-from r2v.policy.prompt_encoder import Encoder
+from r2v.policy.prompts.prompt_encoder import Encoder
 from r2v.policy.sharded_loading import agree_on_dtypes, from_rank0
-from r2v.policy.sharded_training import gather_model
-from r2v.policy.training_rows import TrainingRow, build_rows, steps_of
+from r2v.policy.training.fit import arguments, draw_rows, fit, pad_for_ranks, schedule
+from r2v.policy.training.rows import TrainingRow, build_rows, steps_of
+from r2v.policy.training.sharded_training import gather_model
 from r2v.policy.tree_models import why_no_trees
 from r2v.randomness import generator
 from r2v.storage.files import write_json
@@ -145,7 +145,7 @@ def make_bc_trainer(
     from datasets import Dataset
     from trl import SFTConfig
 
-    from r2v.policy.trainers import BCTrainer, collate_trees
+    from r2v.policy.training.trainers import BCTrainer, collate_trees
 
     eos, pad = loaded.tokenizer.eos_token_id, loaded.tokenizer.pad_token_id
     blank = TrainingRow([eos] * 2, [IGNORED] * 2, 0, 0)

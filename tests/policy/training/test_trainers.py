@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from r2v.config import load
-from r2v.policy.bc import make_bc_trainer
 from r2v.policy.load import Loaded
 from r2v.policy.prefix_tree import IGNORED
-from r2v.policy.training_rows import TrainingRow
+from r2v.policy.training.bc import make_bc_trainer
+from r2v.policy.training.rows import TrainingRow
 from tests import tiny_models
 
 VOCABULARY = 40_000

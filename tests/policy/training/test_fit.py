@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from r2v.config import load
-from r2v.policy.fit import arguments
+from r2v.policy.training.fit import arguments
 
 
 @pytest.mark.parametrize(

@@ -25,11 +25,11 @@ from r2v.config import Phase, PreferenceConfig
 from r2v.errors import EmptyResult, InputError
 from r2v.log import logger
 from r2v.policy.export import export
-from r2v.policy.fit import arguments, draw_rows, fit, pad_for_ranks, schedule
 from r2v.policy.load import Loaded
-from r2v.policy.prompt_encoder import Encoder
+from r2v.policy.prompts.prompt_encoder import Encoder
 from r2v.policy.sharded_loading import agree_on_dtypes, reference_of, whole_on
-from r2v.policy.sharded_training import gather_model, is_sharded
+from r2v.policy.training.fit import arguments, draw_rows, fit, pad_for_ranks, schedule
+from r2v.policy.training.sharded_training import gather_model, is_sharded
 from r2v.storage.files import write_json
 from r2v.wire.message import Message
 
@@ -159,7 +159,7 @@ def make_trainer(
     from datasets import Dataset
     from trl import DPOConfig
 
-    from r2v.policy.trainers import PairTrainer
+    from r2v.policy.training.trainers import PairTrainer
 
     laid = [BLANK if i is None else rows[i] for i in pad_for_ranks(range(len(rows)), phase, distributed.ranks())]
     data = Dataset.from_dict(

@@ -15,10 +15,10 @@ from r2v.config import Phase, load
 from r2v.config.ablations import registry
 from r2v.data.episode import Action, Episode, EpisodeMetadata, Observation, Step
 from r2v.errors import EmptyResult, EnvironmentFault, InputError, Interrupted, UsageError
-from r2v.policy.bc import IGNORED, build_rows, check_clonable, train_bc
-from r2v.policy.fit import schedule
 from r2v.policy.load import Loaded
-from r2v.policy.prompt_encoder import Encoder, build_messages
+from r2v.policy.prompts.prompt_encoder import Encoder, build_messages
+from r2v.policy.training.bc import IGNORED, build_rows, check_clonable, train_bc
+from r2v.policy.training.fit import schedule
 from r2v.randomness import generator
 from r2v.storage.checkpoint import SEAL, seal
 from r2v.storage.files import content_sha256
@@ -26,7 +26,7 @@ from tests import tiny_models
 from tests.storage.test_checkpoint import files_of_at_most
 from tests.trust import drawn
 
-from .stopping import stopped_by_a_signal
+from ..stopping import stopped_by_a_signal
 
 pytestmark = pytest.mark.numerical
 
