@@ -23,7 +23,7 @@ from r2v.config.evaluation import FEATURE_GROUPS
 from r2v.config.methods import STRONG
 from r2v.console import text_table
 from r2v.data.episode import Episode
-from r2v.evaluation.outcomes import is_llm_step
+from r2v.evaluation.measures.outcomes import is_llm_step
 from r2v.evaluation.setup import OPERATING_POINT, read_setup, stored_episodes
 from r2v.llm.providers.prices import Rate, rate_of
 from r2v.rollout.bill import PromptCache

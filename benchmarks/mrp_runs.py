@@ -40,11 +40,11 @@ import numpy as np
 
 from benchmarks.student_pieces import DRAWS, bounds, generator_of
 from r2v.config.methods import OURS, ROUTERS, STRONG, WEAK
-from r2v.evaluation.frontier import BILLED, Curve
-from r2v.evaluation.metrics import mean_over_seeds
-from r2v.evaluation.outcomes import measure
+from r2v.evaluation.measures.frontier import BILLED, Curve
+from r2v.evaluation.measures.metrics import mean_over_seeds
+from r2v.evaluation.measures.outcomes import measure
+from r2v.evaluation.measures.statistics import FloatArray
 from r2v.evaluation.setup import MAIN, read_setup, stored_episodes
-from r2v.evaluation.statistics import FloatArray
 from r2v.storage.artifact_manifest import git_commit
 from r2v.storage.compression import lines_of
 from r2v.storage.files import write_json, write_lines

@@ -32,7 +32,7 @@ import numpy as np
 from benchmarks.routing_tree import EVER, Family, Judged, Method, Node, Rival, RoutingTree, own_score
 from r2v.config import Config, RouterConfig
 from r2v.config.methods import OURS
-from r2v.evaluation.statistics import FloatArray
+from r2v.evaluation.measures.statistics import FloatArray
 from r2v.router.baselines import FIXED_SCORES, Instruments
 from r2v.router.case_support import CASE_SCORE, NEIGHBOURS
 from r2v.router.features import select

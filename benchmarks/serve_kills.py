@@ -28,8 +28,8 @@ import httpx2
 from r2v.config import load
 from r2v.emulator import Emulator
 from r2v.llm.providers.spending.journal_report import read_journal
-from r2v.serve.endpoints import PATHS
 from r2v.serve.server import listening
+from r2v.serve.transport.endpoints import PATHS
 from tests.serve.stub import in_thread
 from tests.serve.wires import WIRES, body
 

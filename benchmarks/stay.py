@@ -28,9 +28,9 @@ from benchmarks.students import student
 from r2v.config import Config, load
 from r2v.config.methods import OURS
 from r2v.console import text_table
-from r2v.evaluation.frontier import Curve
+from r2v.evaluation.measures.frontier import Curve
+from r2v.evaluation.measures.statistics import FloatArray, percentile_interval
 from r2v.evaluation.settings import EvaluateSettings
-from r2v.evaluation.statistics import FloatArray, percentile_interval
 from r2v.rollout.bill import PromptCache
 from r2v.router.escalation import SCORE_ONLY
 from r2v.router.labels import FeatureRow

@@ -45,7 +45,7 @@ from r2v.data.split import assign
 from r2v.envs.base import Task, more_tasks
 from r2v.envs.desk import Desk
 from r2v.errors import UsageError, nearest
-from r2v.evaluation.methods import MethodRunner
+from r2v.evaluation.acting.methods import MethodRunner
 from r2v.evaluation.settings import EvaluateSettings
 from r2v.pipeline.graph import upstream
 from r2v.pipeline.inputs import published

@@ -16,14 +16,16 @@ from r2v.cli.options import Parser, add_allow_env, add_word, runs_code, whole
 from r2v.constraints import Range
 from r2v.errors import InputError, UsageError
 
-FLAGS = ("--show", "--research_only", "--no_confusion", "--advanced")
-"""Handed on to the runs of a simulation as they are typed."""
 _ABOUT = {
     "--show": "simulation: open the plots on the screen as well",
     "--research_only": "simulation: only the plots that a paper would show",
     "--no_confusion": "simulation: no confusion matrices",
     "--advanced": "simulation: the plots of reliability and of every threshold too",
 }
+FLAGS = tuple(_ABOUT)
+"""Handed on to the runs of a simulation as they are typed."""
+_RUN_OPTIONS = ("resume", "limit", "slots", "fresh", "lost", "allow_spec_change", "slurm")
+"""Options of `run` that are fields of `RunOptions`."""
 _COUNT = Range(at_least=1, at_most=100_000)
 _EXPERIMENT = "name, folder's name or folder of an experiment (default: the newest)"
 
@@ -170,16 +172,7 @@ def _run(values: argparse.Namespace) -> int:
         spec = read_spec(values.exp)
         print("\n".join(dry_run_lines(spec, expand(spec))))
         return 0
-    options = RunOptions(
-        resume=values.resume,
-        limit=values.limit,
-        slots=values.slots,
-        flags=_flags(values),
-        fresh=values.fresh,
-        lost=values.lost,
-        allow_spec_change=values.allow_spec_change,
-        slurm=values.slurm,
-    )
+    options = RunOptions(flags=_flags(values), **{name: getattr(values, name) for name in _RUN_OPTIONS})
     if values.slurm is not None and values.slots != 1:
         raise UsageError(f"--slots {values.slots}: is of runs that work here; --slurm N says how many may be queued")
     run_experiment(values.exp, options)
@@ -295,13 +288,8 @@ def _replay(values: argparse.Namespace) -> int:
 def _simulate(values: argparse.Namespace) -> int:
     from r2v.experiments.simulation import SimulationFlags, simulate
 
-    flags = SimulationFlags(
-        show=values.show,
-        research_only=values.research_only,
-        no_confusion=values.no_confusion,
-        advanced=values.advanced,
-    )
-    simulate(values.config, values.run_dir, flags)
+    names = (flag.removeprefix("--") for flag in FLAGS)
+    simulate(values.config, values.run_dir, SimulationFlags(**{name: getattr(values, name) for name in names}))
     return 0
 
 

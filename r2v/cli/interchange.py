@@ -149,7 +149,7 @@ def _export(arguments: argparse.Namespace) -> int:
 
 def _bundle(arguments: argparse.Namespace) -> int:
     from r2v.pipeline.write_bundle import write_bundle
-    from r2v.serve.bundle import read_bundle
+    from r2v.serve.bundle.manifest import read_bundle
 
     if arguments.format or arguments.successes:
         raise UsageError("export: --format and --successes are of episodes; name them with --trajectories FILE")

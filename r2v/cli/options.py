@@ -86,16 +86,16 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--config", metavar="FILE", help="YAML file; what it leaves out keeps its default (default: all defaults)"
     )
-    parser.add_argument(
-        "--overrides",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="KEY=VALUE",
-        help="configuration values that win over file and flags, such as training.lr=1e-5 (default: none)",
-    )
+    add_overrides(parser, "configuration values that win over file and flags, such as training.lr=1e-5")
     parser.add_argument("--seed", type=whole(SEED), metavar="N", help="seed of training and of every draw (default: 0)")
     parser.set_defaults(takes_config=True)
+
+
+def add_overrides(parser: argparse.ArgumentParser, about: str) -> None:
+    """Add --overrides."""
+    parser.add_argument(
+        "--overrides", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help=f"{about} (default: none)"
+    )
 
 
 def add_anyway(parser: argparse.ArgumentParser) -> None:

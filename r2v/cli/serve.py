@@ -122,8 +122,8 @@ def _record(arguments: argparse.Namespace) -> int:
 
 def _with_llm_of(config: Config, bundle: Path) -> Config:
     """Return the configuration with the LLM that a bundle was evaluated with."""
-    from r2v.serve.bundle import read_bundle
-    from r2v.serve.play_bundle import bundle_settings
+    from r2v.serve.bundle.manifest import read_bundle
+    from r2v.serve.bundle.play_bundle import bundle_settings
 
     teacher = bundle_settings(read_bundle(bundle)).teacher
     if teacher.provider == "scripted":

@@ -20,10 +20,10 @@ from typing import Any
 
 from r2v.config.methods import CLONE, FAMILY, METHODS, ORACLE, OURS, ROUTERS, STRONG, WEAK
 from r2v.data.episode import MODEL_FAILURES
-from r2v.evaluation.comparisons import AT_COST
 from r2v.evaluation.figure_text import decimals, dollars, signed
+from r2v.evaluation.measures.comparisons import AT_COST
+from r2v.evaluation.measures.table_rows import TableRow
 from r2v.evaluation.setup import FRONTIER, GAINS, RouterScores
-from r2v.evaluation.table_rows import TableRow
 
 Claim = dict[str, Any]
 

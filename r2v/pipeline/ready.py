@@ -16,7 +16,7 @@ from pathlib import Path
 from r2v.config import Config, TeacherConfig
 from r2v.data.schema import from_dict
 from r2v.errors import EmptyResult, InputError, R2VError, UsageError
-from r2v.evaluation.readiness import Readiness
+from r2v.evaluation.acting.readiness import Readiness
 from r2v.llm.providers.spending.project import ProjectLedger
 from r2v.llm.providers.teacher import teacher_rate
 from r2v.log import logger

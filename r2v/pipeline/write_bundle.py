@@ -27,8 +27,8 @@ from r2v.evaluation.tables.build import STRUCTURED
 from r2v.log import logger
 from r2v.pipeline.inputs import flat, place_of, published, read_published
 from r2v.pipeline.model_card import imputed_card, model_card
-from r2v.serve.bundle import BUNDLE_FORMAT, BundleManifest, write_bundle_manifest
-from r2v.serve.domain import domain_of, write_domain
+from r2v.serve.bundle.domain import domain_of, write_domain
+from r2v.serve.bundle.manifest import BUNDLE_FORMAT, BundleManifest, write_bundle_manifest
 from r2v.storage.artifact import attempt_of
 from r2v.storage.files import content_sha256, write_json, write_text, writing
 from r2v.storage.integrity import CONFIGURATION, Artifact

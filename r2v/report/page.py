@@ -19,7 +19,7 @@ from typing import Any
 
 from r2v.config.methods import OURS
 from r2v.evaluation.claims import headline
-from r2v.evaluation.comparisons import AT_COST
+from r2v.evaluation.measures.comparisons import AT_COST
 from r2v.plotting import INK, LINE
 from r2v.report.elements import section, tag
 from r2v.report.leads import Lead, leads

@@ -17,7 +17,7 @@ from typing import Any
 
 from r2v.data.schema import from_dict
 from r2v.errors import InputError, R2VError
-from r2v.evaluation.acceptance import Verdict
+from r2v.evaluation.acting.acceptance import Verdict
 from r2v.evaluation.setup import Setup, read_setup
 from r2v.evaluation.tables.build import STRUCTURED, require_results
 from r2v.evaluation.tables.summary import ABLATIONS_FILE

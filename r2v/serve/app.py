@@ -20,18 +20,18 @@ from starlette.routing import Route
 
 from r2v.errors import EnvironmentFault, R2VError
 from r2v.log import logger
+from r2v.serve.accounts.books import Books
+from r2v.serve.accounts.metrics import Metrics
+from r2v.serve.accounts.traffic import TrafficLog
 from r2v.serve.answering import Answerer
-from r2v.serve.body import RequestBody, Unreadable
-from r2v.serve.books import Books
-from r2v.serve.endpoints import COUNT_PATH, PATHS, Endpoint
 from r2v.serve.forwarding import Message, Receive, Refused, Send
-from r2v.serve.headers import Headers, first, to_client, to_provider
 from r2v.serve.keys import ServerKeys
-from r2v.serve.metrics import Metrics
 from r2v.serve.request import ClientRequest
 from r2v.serve.sessions import Sessions
-from r2v.serve.traffic import TrafficLog
-from r2v.serve.upstream import BrokenOff, NotSent, Upstream
+from r2v.serve.transport.body import RequestBody, Unreadable
+from r2v.serve.transport.endpoints import COUNT_PATH, PATHS, Endpoint
+from r2v.serve.transport.headers import Headers, first, to_client, to_provider
+from r2v.serve.transport.upstream import BrokenOff, NotSent, Upstream
 from r2v.wire.errors import write_error
 from r2v.wire.stream_facts import WireName
 

@@ -37,7 +37,7 @@ from r2v.storage.artifact import Work
 
 if TYPE_CHECKING:
     from r2v.data.episode import Episode
-    from r2v.evaluation.methods import MethodRunner
+    from r2v.evaluation.acting.methods import MethodRunner
     from r2v.rollout.session import EpisodeSpec
     from r2v.rollout.work_queue import Cell
     from r2v.router.labels import FeatureRow
@@ -56,7 +56,7 @@ def _played(
     cfg: RouterFeaturesSettings, work: Work, faults: list[str]
 ) -> tuple[list[FeatureRow], Iterator[Episode], dict[str, Any]]:
     """The rows and the episodes of all rounds, and figures of them; faults of the world are added to `faults`."""
-    from r2v.evaluation.methods import MethodRunner
+    from r2v.evaluation.acting.methods import MethodRunner
     from r2v.rollout.fork import branchable
     from r2v.rollout.session import episode_specs
 
@@ -125,7 +125,7 @@ def _fitted(cfg: RouterFeaturesSettings, rows: Sequence[FeatureRow]) -> RouterMo
 
 def _routed(cfg: RouterFeaturesSettings, runner: MethodRunner, number: int) -> tuple[list[Cell], dict[str, float]]:
     """What a round plays, and its thresholds by budget."""
-    from r2v.evaluation.calibration import place_thresholds
+    from r2v.evaluation.acting.calibration import place_thresholds
     from r2v.rollout.fork import branchable
 
     router, benchmark = cfg.router, runner.world.benchmark

@@ -89,8 +89,8 @@ class PlacedRouter:
 def _place(cfg: RouterSettings, work: Work, folder: Path) -> PlacedRouter:
     """Fit both routers into `folder`, play calibration tasks under r2v's and choose the score that acts; with a
     guarantee where one is asked for."""
-    from r2v.evaluation.calibration import choose_scores, failures_at, played_at
-    from r2v.evaluation.methods import MethodRunner
+    from r2v.evaluation.acting.calibration import choose_scores, failures_at, played_at
+    from r2v.evaluation.acting.methods import MethodRunner
     from r2v.rollout.session import episode_specs
     from r2v.router.baselines import score_function
     from r2v.router.labels import labelled, read_rows

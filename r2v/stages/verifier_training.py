@@ -229,7 +229,7 @@ def _verifiers(
 ) -> Iterator[tuple[Path, Sequence[VerifierExample]]]:
     """Every verifier's folder, and what it learns from: the one that is used, then one for each fold; at most
     `training.verifier.max_examples` each."""
-    from r2v.policy.fit import draw_rows
+    from r2v.policy.training.fit import draw_rows
 
     learns = {FINAL: list(train)}
     for fold in range(cfg.num_folds):

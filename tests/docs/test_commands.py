@@ -89,7 +89,7 @@ ELSEWHERE = {
         "tests/cli/test_serve.py::test_record_ends_as_its_command_does"
     ),
     "r2v serve outputs/bundles/desk --llm openai:gpt-6.1-terra --max-usd 20": (
-        "tests/serve/test_pair.py::test_it_acts_as_the_evaluation_did"
+        "tests/serve/pair/test_pair.py::test_it_acts_as_the_evaluation_did"
     ),
     "r2v run --overrides env.benchmark=logs router.label=imputed router.model=case_support 'data.runs=[RUN]' "
     "policy.provider=openai policy.model_name=gpt-6-luna teacher.max_usd=5": RECORDED,
@@ -174,10 +174,10 @@ ELSEWHERE = {
         "tests/hrl/test_extending.py::test_one_file_adds_a_checker_and_a_reward"
     ),
     "r2v export outputs/bundles/desk --config configs/mrp.yaml": (
-        "tests/serve/test_bundle.py::test_the_command_writes_checks_and_refuses"
+        "tests/serve/bundle/test_manifest.py::test_the_command_writes_checks_and_refuses"
     ),
     "r2v export outputs/bundles/desk --check": (
-        "tests/serve/test_bundle.py::test_the_command_writes_checks_and_refuses"
+        "tests/serve/bundle/test_manifest.py::test_the_command_writes_checks_and_refuses"
     ),
     "r2v game label results/batch_jobs/JOB --sample 40 --output labels.jsonl": (
         "tests/cli/game/test_labels.py::test_a_sample_is_shown_recorded_and_gone_on_with"

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from r2v.evaluation.claims import caveats, claims, headline
-from r2v.evaluation.comparisons import AT_COST, verdict
+from r2v.evaluation.measures.comparisons import AT_COST, verdict
 from r2v.evaluation.setup import RouterScores
 
 FIGURES = {"n_seeds": 5, "n_env_faults": 0, "success_rate": 0.5, "avg_latency": None}

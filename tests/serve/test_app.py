@@ -18,11 +18,11 @@ import openai
 import pytest
 import zstandard
 
-from r2v.serve.endpoints import COUNT_PATH, PATHS
+from r2v.serve.transport.endpoints import COUNT_PATH, PATHS
 from r2v.wire.stream_facts import WireName
+from tests.serve.accounts.test_books import booked
 from tests.serve.conftest import KEY
 from tests.serve.stub import Seen, Served, Step, Stub, reply, served, stream, stub
-from tests.serve.test_books import booked
 from tests.serve.wires import WIRES, body, events, whole
 
 

@@ -23,7 +23,7 @@ from r2v.data.store import TrajectoryStore, read_episodes
 from r2v.emulator import Emulator, Fault, Lifecycle
 from r2v.envs.base import load_benchmark, tools_of
 from r2v.errors import EnvironmentFault, InputError, Interrupted, UsageError
-from r2v.evaluation.statistics import wilson
+from r2v.evaluation.measures.statistics import wilson
 from r2v.llm.types import ScoreRequest
 from r2v.llm.waves import Waves
 from r2v.pipeline.helping import help_job

@@ -476,9 +476,9 @@ def test_no_command_that_makes_anew_or_removes_takes_a_journal(
 # The table ------------------------------------------------------------------------------------------------------------
 
 TRIED_ELSEWHERE = {
-    "served traffic": "tests/serve/test_traffic.py",
-    "served session": "tests/serve/test_traffic.py",
-    "keys of a server": "tests/serve/test_traffic.py",
+    "served traffic": "tests/serve/accounts/test_traffic.py",
+    "served session": "tests/serve/accounts/test_traffic.py",
+    "keys of a server": "tests/serve/accounts/test_traffic.py",
     "pilot figures": "tests/pipeline/test_pilot.py",
     "address of a teacher's server": "written anew every few seconds; tests/llm/engines/test_teacher.py",
     "configuration of a teacher's job": "written by whoever submits it; tests/slurm/job/test_teacher_job.py",
@@ -515,8 +515,8 @@ TRIED_ELSEWHERE = {
     "merge record": "written, and read by nobody",
     "submission": "the script that sbatch was given, written and read by nobody",
     "code snapshot": "tests/slurm/chain/test_snapshot.py",
-    "bundle manifest": "tests/serve/test_bundle.py",
-    "bundle content": "tests/serve/test_bundle.py",
+    "bundle manifest": "tests/serve/bundle/test_manifest.py",
+    "bundle content": "tests/serve/bundle/test_manifest.py",
     "case index": "content of an artifact, and tests/router/test_case_support.py",
     "log": "text for people",
 }

@@ -14,12 +14,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from r2v.cli.options import SEED, add_allow_env, add_anyway, decimal, runs_code, whole
+from r2v.cli.options import SEED, add_allow_env, add_anyway, add_overrides, decimal, runs_code, whole
 from r2v.constraints import Range, Text, require
 from r2v.errors import InputError, UsageError
 from r2v.log import logger
 
 _CHAIN = "<benchmark>_<condition>, or the prefix of the configuration; may be left out where there is only one"
+_SUBMITTED = ("start", "allow_env", "max_attempts", "max_gpu_hours", "live")
+"""Options of both commands that submit, as the arguments of `r2v.slurm.run_all` are called."""
 ClusterParser = TypeVar("ClusterParser", bound=argparse.ArgumentParser)
 
 
@@ -81,14 +83,7 @@ def _add_submitting(commands: argparse._SubParsersAction[ClusterParser]) -> None
     resume = _add(commands, "resume", "go on with a chain: what failed, and all that waits for it", _resume)
     resume.add_argument("name", nargs="?", metavar="CHAIN", help=_CHAIN)
     for parser, replaced in ((run, "the file"), (resume, "the chain")):
-        parser.add_argument(
-            "--overrides",
-            nargs="+",
-            action="extend",
-            default=[],
-            metavar="KEY=VALUE",
-            help=f"configuration values that replace those of {replaced} (default: none)",
-        )
+        add_overrides(parser, f"configuration values that replace those of {replaced}")
         add_allow_env(parser)
         add_anyway(parser)
         runs_code(parser)
@@ -115,6 +110,7 @@ def _add_submitting(commands: argparse._SubParsersAction[ClusterParser]) -> None
             metavar="H",
             help="GPU-hours of the chain, healing included (default: no limit)",
         )
+    run.set_defaults(max_attempts=3)
     cancel = _add(commands, "cancel", "end every job of a chain, sentinels too; nothing heals afterwards", _cancel)
     cancel.add_argument("name", nargs="?", metavar="CHAIN", help=_CHAIN)
     heal = commands.add_parser("heal", description="what a sentinel runs when its stage has failed")
@@ -126,38 +122,19 @@ def _add_submitting(commands: argparse._SubParsersAction[ClusterParser]) -> None
 
 
 def submission(values: argparse.Namespace) -> dict[str, Any]:
-    """What a parsed `run_all` line gives to `r2v.slurm.run_all.submit`. Raises UsageError for a line without a
-    benchmark."""
+    """Return the arguments of `r2v.slurm.run_all.submit` that a parsed `run_all` line gives. Raises UsageError for a
+    line without a benchmark."""
     if values.benchmark is None and values.config is None:
         raise UsageError("run_all needs a benchmark: webarena, swebench, desk or all; or --config FILE")
     seed = [] if values.seed is None else [f"seed={values.seed}"]
-    limits = {} if values.max_attempts is None else {"max_attempts": values.max_attempts}
-    return {
-        "benchmark": values.benchmark,
-        "config": values.config,
-        "overrides": [*seed, *values.overrides],
-        "start": values.start,
-        "without": values.without,
-        "dry_run": values.dry_run,
-        "here": values.here,
-        "allow_env": values.allow_env,
-        "max_gpu_hours": values.max_gpu_hours,
-        "live": values.live,
-        **limits,
-    }
+    given = {name: getattr(values, name) for name in ("benchmark", "config", "without", "dry_run", "here", *_SUBMITTED)}
+    return {**given, "overrides": [*seed, *values.overrides]}
 
 
 def resumption(values: argparse.Namespace) -> dict[str, Any]:
-    """What a parsed `resume` line gives to `r2v.slurm.run_all.resume`. Raises UsageError where no chain is meant."""
-    return {
-        "name": chain_name(values),
-        "start": values.start,
-        "overrides": values.overrides,
-        "allow_env": values.allow_env,
-        "max_attempts": values.max_attempts,
-        "max_gpu_hours": values.max_gpu_hours,
-        "live": values.live,
-    }
+    """Return the arguments of `r2v.slurm.run_all.resume` that a parsed `resume` line gives. Raises UsageError where no
+    chain is meant."""
+    return {"name": chain_name(values), **{name: getattr(values, name) for name in ("overrides", *_SUBMITTED)}}
 
 
 def _run_all(values: argparse.Namespace) -> int:
@@ -271,7 +248,7 @@ def _logs(values: argparse.Namespace) -> int:
 
 
 def _explain(values: argparse.Namespace) -> int:
-    from r2v.serve.explain import explained
+    from r2v.serve.accounts.explain import explained
     from r2v.slurm.views import explain, logs, settle, status
 
     other = len(values.words) == 1 and values.words[0] not in status.names()

@@ -18,9 +18,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from r2v.cli.cluster.plan_options import DEFAULT_CRITIC, TOKENS, add_job, add_measured, add_strategy
-from r2v.cli.options import whole
-from r2v.cli.renamed import add_renamed
+from r2v.cli.cluster.plan_options import DEFAULT_CRITIC, add_job, add_measured, add_strategy
+from r2v.cli.options import add_overrides, whole
 from r2v.constraints import Range
 from r2v.errors import UsageError
 from r2v.memory.planner.stage_names import ACTING_STAGES, STAGES, WITHOUT_MODEL
@@ -77,14 +76,7 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
         metavar="FILE",
         help="configuration: its policy, training and hierarchical sections (default: all defaults)",
     )
-    plan.add_argument(
-        "--overrides",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="KEY=VALUE",
-        help="configuration values that win over the file (default: none)",
-    )
+    add_overrides(plan, "configuration values that win over the file")
     plan.add_argument(
         "--gpu",
         metavar="SIZE",
@@ -115,9 +107,6 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     add_strategy(plan)
     add_measured(plan)
     plan.add_argument("--json", action="store_true", help="print the plan as JSON")
-    add_renamed(plan, "--n", "--gpus", type=whole(_GPUS))
-    add_renamed(plan, "--prompt", "--prompt-tokens", type=whole(TOKENS))
-    add_renamed(plan, "--completion", "--completion-tokens", type=whole(TOKENS))
     plan.set_defaults(act=run)
 
 

@@ -23,7 +23,7 @@ from r2v.evaluation.audit.findings import Findings, shown
 from r2v.evaluation.settings import EVALUATE_STAGE, EVALUATE_VERSION, EvaluateSettings
 from r2v.evaluation.setup import FRONTIER, GAINS, SETUP, Setup
 from r2v.rollout.session import RolloutWorld
-from r2v.serve.domain import benchmark_domain
+from r2v.serve.bundle.domain import benchmark_domain
 from r2v.storage.artifact import fingerprint
 from r2v.storage.artifact_manifest import ArtifactManifest
 from r2v.storage.integrity import Artifact

@@ -23,7 +23,7 @@ from r2v import distributed
 from r2v.hrl.parallel.base_model import BaseModel
 from r2v.hrl.parallel.sharded_tensors import TakeFn, full_cpu_copy
 from r2v.hrl.parallel.sharding import RootModule, ShardedModel, emptied_copy
-from r2v.policy.sharded_training import skip_shared_memory_build
+from r2v.policy.training.sharded_training import skip_shared_memory_build
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 

@@ -47,6 +47,7 @@ def test_run_all_as_typed() -> None:
         "dry_run": True,
         "here": False,
         "allow_env": ["LAB_SECRET"],
+        "max_attempts": 3,
         "max_gpu_hours": 200.0,
         "live": False,
     }

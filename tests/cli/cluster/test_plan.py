@@ -60,24 +60,6 @@ def test_the_table_has_columns_in_the_words_of_training(capsys: pytest.CaptureFi
     assert batch == 128 and (accumulation - 1) * micro_batch < batch <= accumulation * micro_batch
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [("--n", "--gpus"), ("--prompt", "--prompt-tokens"), ("--completion", "--completion-tokens")],
-)
-def test_an_old_option_works_and_warns(
-    old: str, new: str, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
-    outputs = []
-    for option in (old, new):
-        typed(*LLAMA, "--json", option, "2")
-        outputs.append(capsys.readouterr().out)
-    assert outputs[0] == outputs[1]
-    assert [record.getMessage() for record in caplog.records] == [f"{old} is the old name of {new}; it still works"]
-    with pytest.raises(SystemExit):
-        typed("--help")
-    assert f" {old} " not in capsys.readouterr().out
-
-
 def test_for_a_program(capsys: pytest.CaptureFixture[str]) -> None:
     typed(*LLAMA, "--json", "--batch", "32", "--episodes", "8")
     found = json.loads(capsys.readouterr().out)

@@ -25,7 +25,7 @@ from r2v.data.merge import Source, merge
 from r2v.data.registry import DataRegistry
 from r2v.data.store import read_episodes
 from r2v.errors import InputError
-from r2v.evaluation.outcomes import Outcome
+from r2v.evaluation.measures.outcomes import Outcome
 from tests.data.interchange.logs import atif, called, chat, lines, trajectory
 
 

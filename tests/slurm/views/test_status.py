@@ -171,14 +171,14 @@ def test_a_failure_that_nobody_mends_is_1_and_its_children_keep_their_places(fak
         submitted_at=ago(3600),
         failure=AttemptFailure(
             kind="bug",
-            line="ValueError: x (r2v/policy/bc.py:7)",
+            line="ValueError: x (r2v/policy/training/bc.py:7)",
             action="not tried again: a fault of the code",
             at=ago(700),
         ),
     )
     chains.write(faked.root, chain.with_attempt("bc", told))
     faked.done("100"), faked.done("102", "perturb"), faked.done("106", "verifier")
-    faked.failed("104", "bug", "ValueError: x (r2v/policy/bc.py:7)")
+    faked.failed("104", "bug", "ValueError: x (r2v/policy/training/bc.py:7)")
     faked.accounted("104", "FAILED", ExitCode="1:0")
     for number in range(108, 120):
         faked.queued(str(number), reason="DependencyNeverSatisfied" if number == 108 else "Dependency")

@@ -1,0 +1,353 @@
+"""Prompt encoder: from a conversation to token ids that fit the context length.
+
+A context is `(system?, user = goal, tool = observation 0, assistant = action 0, ..., tool = newest observation)`.
+`Encoder` renders it with the tokenizer's own chat template (`r2v.policy.prompts.chat_template`) and, where it is too
+long, lets go of old observations, half of the context at once (`r2v.policy.prompts.half_elision`), and of the middle of
+an observation that is too long itself. The goal, and the action that follows, are never cut. Training, acting and the
+verifier make their prompts here, so that they are the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from threading import Lock
+from typing import Any
+
+from r2v.config import PolicyConfig
+from r2v.errors import InputError, UsageError
+from r2v.policy.prompts.chat_template import ChatTemplate, probes, say_once
+from r2v.policy.prompts.half_elision import ELIDED, HalfElision, without_middle
+from r2v.wire.message import Message, ToolSpec
+
+__all__ = ["ELIDED", "Encoder", "Prompt", "build_messages"]
+
+_REMEMBERED = 1 << 21
+"""Tokens of messages that are kept, about 80 MB."""
+_TOOLS_SHARE = 2
+"""Tools are told where they take at most one part in so many of the prompt."""
+_CHARACTERS = 3
+"""Characters of each end of a long text that are tokenised, for each token of the longest prompt."""
+_SLACK = 16
+"""Tokens where a text was cut open, which may not be those of the whole."""
+_SIZES = 1 << 16
+_SHORT = 2048
+"""Characters below which looking up a segment costs less than hashing its text."""
+
+
+def build_messages(
+    goal: str, observations: Sequence[str], actions: Sequence[str], system: str | None = None
+) -> tuple[Message, ...]:
+    """The conversation so far: one more observation than actions. Raises ValueError otherwise. A world that shows
+    nothing at first (or a log in which the user's words are all there is) has no turn for it."""
+    turns = [] if system is None else [Message(role="system", content=system)]
+    turns.append(Message(role="user", content=goal))
+    for index, (observation, action) in enumerate(zip(observations, (*actions, None), strict=True)):
+        if observation or index:
+            turns.append(Message(role="tool", content=observation))
+        if action is not None:
+            turns.append(Message(role="assistant", content=action))
+    return tuple(turns)
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """Token ids up to where the action begins. `elided`: something of the context was left out."""
+
+    ids: tuple[int, ...]
+    elided: bool
+
+
+class Encoder:
+    """Messages to token ids, at most `max_seq_len - reserve` of them; `reserve` is kept for the action.
+
+    Where the template only strings messages together (checked here on probes), each message is tokenised once, the last
+    `remember` tokens are kept, and what is left out is counted exactly; where it looks around, the whole conversation
+    is rendered anew and what is left out is estimated. `tools` are told in every prompt. Raises UsageError where the
+    tokenizer has no chat template or no end-of-sequence token, or a template that loses texts.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        *,
+        max_seq_len: int,
+        reserve: int,
+        tools: Sequence[ToolSpec] = (),
+        remember: int = _REMEMBERED,
+        enable_thinking: bool = False,
+    ) -> None:
+        if not tokenizer.chat_template or tokenizer.eos_token_id is None:
+            raise UsageError(
+                f"{tokenizer.name_or_path or 'tokenizer'}: has no chat template or no end token; "
+                "set them in its tokenizer_config.json"
+            )
+        if not 0 < reserve < max_seq_len:
+            raise UsageError(
+                f"policy.max_seq_len {max_seq_len}: must be above the {reserve} tokens kept for the "
+                "action (inference.max_new_tokens)"
+            )
+        self.tokenizer, self.max_seq_len, self.reserve = tokenizer, max_seq_len, reserve
+        self.template = self._affordable(tools, enable_thinking)
+        self.template.say_how()
+        self._segments = Segments(self.template, max_seq_len, remember)
+        self.concatenative = self._segments.string_together()
+
+    @classmethod
+    def of(
+        cls,
+        tokenizer: Any,
+        policy: PolicyConfig,
+        reserve: int,
+        tools: Sequence[ToolSpec] = (),
+        remember: int = _REMEMBERED,
+    ) -> Encoder:
+        """The encoder of a configured policy in a world of these tools. A bundled model was made without tools."""
+        told = tools if policy.tools == "auto" else ()
+        return cls(
+            tokenizer,
+            max_seq_len=policy.max_seq_len,
+            reserve=reserve,
+            tools=told,
+            remember=remember,
+            enable_thinking=policy.enable_thinking or False,
+        )
+
+    def __call__(self, messages: Sequence[Message]) -> list[int]:
+        """The ids a model is given for this conversation."""
+        return list(self.prompt(messages).ids)
+
+    def prompt(self, messages: Sequence[Message], reserve: int | None = None) -> Prompt:
+        """The ids, and whether anything was left out. Raises InputError where even the shortest form is too
+        long."""
+        limit = self.max_seq_len - (self.reserve if reserve is None else reserve)
+        told = self.template.told(messages)
+        if self.concatenative and told[0].role != "tool" and len(self.template.fold.turns(told)) == len(told):
+            return self._joined(told, limit)
+        return self._rendered(told, limit)
+
+    def _joined(self, messages: Sequence[Message], limit: int) -> Prompt:
+        """The prompt of segments, counted exactly."""
+        segments, opening = self._segments, messages[0]
+        elision = HalfElision(messages, lambda m: segments.size(None if m is opening else opening.role, m))
+        asking = segments.ids(opening.role, None)
+        cut = elision.cut(limit - len(asking))
+        form, ids = elision.form(cut), list[int]()
+        whole = elision.newest_size <= cut.room
+        for message in form if whole else form[:-1]:
+            ids += segments.ids(None if message is opening else opening.role, message)
+        if not whole:
+            newest = elision.newest and segments.cut(opening.role, elision.newest, cut.room)
+            if not newest:
+                raise self._too_long(elision.opening_size + len(asking), limit)
+            ids += newest
+        return Prompt((*ids, *asking), cut.elided > 0 or not whole)
+
+    def _rendered(self, messages: Sequence[Message], limit: int) -> Prompt:
+        """The prompt of a template that looks around: the estimate is lowered until the rendering fits."""
+        each, once = self._overhead
+        elision = HalfElision(messages, lambda m: self._segments.text_size(m.text) + each)
+        allowed, over = limit, 0
+        while True:
+            cut = elision.cut(allowed - once)
+            form, whole = elision.form(cut), elision.newest_size <= cut.room
+            if not whole:
+                keep = cut.room - over - each - self._segments.text_size(f"\n{ELIDED}\n")
+                if elision.newest is None or keep < 2:
+                    raise self._too_long(elision.opening_size + once, limit)
+                text = elision.newest.text
+                form[-1] = replace(form[-1], content=without_middle(text, self._segments.characters(text, keep)))
+            ids = self._ids(form)
+            if len(ids) <= limit:
+                return Prompt(tuple(ids), cut.elided > 0 or not whole)
+            if whole:
+                allowed = min(allowed - 1, allowed * limit // len(ids))
+            else:
+                over += len(ids) - limit
+
+    def _too_long(self, tokens: int, limit: int) -> InputError:
+        what = "the goal is" if not self.template.tools else "the goal and the tools (policy.tools) are"
+        return InputError(
+            f"context of {tokens} tokens without any old turn, {limit} allowed: {what} too "
+            "long; raise policy.max_seq_len"
+        )
+
+    def action_ids(self, action: str) -> list[int]:
+        """The ids of an action and its end token: what a policy is trained to generate."""
+        text = action if self.template.form is None else self.template.form.text(action)
+        return [*self.tokenizer(text, add_special_tokens=False)["input_ids"], self.tokenizer.eos_token_id]
+
+    def actions(self, text: str) -> tuple[str, ...]:
+        """The actions in what the policy generated, in the order in which they are to be executed."""
+        return (text,) if self.template.form is None else self.template.form.actions(text)
+
+    def opening_size(self, messages: Sequence[Message]) -> int:
+        """Tokens at the end of a prompt that the template shows before a reply and does not ask for one with."""
+        return self._segments.text_size(self.template.opening(self.template.fold.turns(messages[-1:])))
+
+    def _ids(self, messages: Sequence[Message]) -> list[int]:
+        turns = self.template.fold.turns(messages)
+        if not self.concatenative:
+            return self.template.render(turns, generation=True)
+        ids = list(self._segments.ids(None, turns[0]))
+        for turn in turns[1:]:
+            ids += self._segments.ids(turns[0].role, turn)
+        return ids + self._segments.ids(turns[0].role, None)
+
+    @cached_property
+    def _overhead(self) -> tuple[int, int]:
+        """Tokens that the template puts around a message, on average, and once in a prompt."""
+        shortest, *_, longest = (self.template.told(probe) for probe in probes(system=False))
+        around = []
+        for probe in (shortest, longest):
+            rendered = self.template.render(self.template.fold.turns(probe), generation=True)
+            around.append(len(rendered) - sum(self._segments.text_size(message.text) for message in probe))
+        each = max(0, -(-(around[1] - around[0]) // (len(longest) - len(shortest))))
+        return each, around[0] - each * len(shortest)
+
+    def _affordable(self, tools: Sequence[ToolSpec], enable_thinking: bool) -> ChatTemplate:
+        """The template with the tools, or without where they would leave too little room."""
+        bare = ChatTemplate(self.tokenizer, enable_thinking=enable_thinking)
+        if not tools:
+            return bare
+        template, probe, room = (
+            ChatTemplate(self.tokenizer, tools, enable_thinking=enable_thinking),
+            next(probes(system=False)),
+            self.max_seq_len - self.reserve,
+        )
+        length, without = (len(t.render(t.turns(probe), generation=True)) for t in (template, bare))
+        if (length - without) * _TOOLS_SHARE <= room:
+            return template
+        say_once(
+            logging.WARNING,
+            f"  policy.tools=auto: the model is not told its {len(tools)} tools, which take {length - without} tokens "
+            f"of {room}; raise policy.max_seq_len",
+        )
+        return bare
+
+
+class Segments:
+    """The tokens that single messages add to a prompt of one template, each tokenised once, for prompts of at most
+    `longest` tokens. About `remember` tokens are kept.
+
+    A template that only strings messages together is checked on probes, and its prompts are made of remembered
+    segments. Of a message that no prompt can hold, only as much of both ends is tokenised as a prompt could show. Sizes
+    are kept longer than tokens: every old message is counted at every step, few are still shown.
+
+    A segment is named by the role that opens its conversation and by its message: without a role, the message is the
+    opening one; without a message, it is what asks for the action. Safe to use from several threads.
+    """
+
+    def __init__(self, template: ChatTemplate, longest: int, remember: int) -> None:
+        self.template, self.longest, self._remember = template, longest, remember
+        self._reach = _CHARACTERS * longest
+        self._tokenizer: Any = template.tokenizer
+        self._lock = Lock()
+        self._ids: OrderedDict[tuple[str | None, Message | None], list[int]] = OrderedDict()
+        self._kept = 0
+        self._sizes: OrderedDict[tuple[str | None, str | None, bytes], int] = OrderedDict()
+
+    def ids(self, opening: str | None, message: Message | None) -> list[int]:
+        """Token ids of a segment; of one that no prompt can hold, those of its two ends, more than a prompt holds."""
+        with self._lock:
+            known = self._ids.get((opening, message))
+            if known is not None:
+                self._ids.move_to_end((opening, message))
+                return known
+        made = self._tokens(self._text(opening, message))
+        with self._lock:
+            if (opening, message) not in self._ids:
+                self._ids[opening, message] = made
+                self._kept += len(made)
+            while self._kept > self._remember and len(self._ids) > 1:
+                self._kept -= len(self._ids.popitem(last=False)[1])
+        return made
+
+    def size(self, opening: str | None, message: Message) -> int:
+        """Tokens of a segment; some number above `longest` for one that no prompt can hold."""
+        if len(message.text) < _SHORT:
+            return len(self.ids(opening, message))
+        return self._size((opening, message.role), message.text, lambda: len(self.ids(opening, message)))
+
+    def text_size(self, text: str) -> int:
+        """Tokens of a text by itself; some number above `longest` where no prompt can hold it."""
+        return self._size((None, None), text, lambda: len(self._tokens(text)))
+
+    def characters(self, text: str, tokens: int) -> int:
+        """About how many characters of a text, of both its ends together, take so many tokens."""
+        return tokens * min(len(text), 2 * self._reach) // max(1, self.text_size(text))
+
+    def _size(self, kind: tuple[str | None, str | None], text: str, count: Callable[[], int]) -> int:
+        key = (*kind, hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest())
+        size = self._sizes.get(key)
+        if size is None:
+            size = count()
+            with self._lock:
+                self._sizes[key] = size
+                if len(self._sizes) > _SIZES:
+                    self._sizes.popitem(last=False)
+        return size
+
+    def cut(self, opening: str | None, message: Message, room: int) -> list[int] | None:
+        """A segment without its middle, a marker in its place: `room` tokens. None where that would hold little more
+        than what the template puts around a message."""
+        marker = self._tokenised(f"\n{ELIDED}\n")
+        keep = room - len(marker)
+        if keep < 2 * (1 + len(self.ids(opening, replace(message, content="")))):
+            return None
+        ids = self.ids(opening, message)
+        return [*ids[: keep - keep // 2], *marker, *ids[len(ids) - keep // 2 :]]
+
+    def string_together(self) -> bool:
+        """True if segments joined are the rendered whole, and each begins with a token of its own, so that no merge can
+        reach across a border whatever the messages say."""
+        added = set(self._tokenizer.get_added_vocab().values()) | set(self._tokenizer.all_special_ids)
+        for messages in [*probes(system=True), *probes(system=False)]:
+            probe = self.template.turns(messages)
+            keys: list[tuple[str | None, Message | None]] = [(None, probe[0])]
+            keys += [(probe[0].role, message) for message in (*probe[1:], None)]
+            texts = [self._text(*key) if self._is_possible(*key) else None for key in keys]
+            if None in texts:
+                return False
+            pieces = [self._tokenised(text) for text in texts if text is not None]
+            joined = [token for piece in pieces for token in piece]
+            if joined != self.template.render(probe, generation=True) or any(p and p[0] not in added for p in pieces):
+                return False
+        return True
+
+    def _is_possible(self, opening: str | None, message: Message | None) -> bool:
+        """True if the template renders this message alone, and after an opening without changing that."""
+        if opening is None:
+            return self.template.try_text([message] if message else [], generation=False) is not None
+        start = _start(opening)
+        before = self.template.try_text([start], generation=False)
+        after = self.template.try_text([start, message] if message else [start], generation=message is None)
+        return before is not None and after is not None and after.startswith(before)
+
+    def _text(self, opening: str | None, message: Message | None) -> str:
+        if opening is None:
+            assert message is not None
+            return self.template.text([message], generation=False)
+        start = _start(opening)
+        before = self.template.text([start], generation=False)
+        after = [start] if message is None else [start, message]
+        return self.template.text(after, generation=message is None)[len(before) :]
+
+    def _tokens(self, text: str) -> list[int]:
+        if len(text) > 2 * self._reach:
+            head = self._tokenised(text[: self._reach])[:-_SLACK]
+            tail = self._tokenised(text[-self._reach :])[_SLACK:]
+            if 2 * min(len(head), len(tail)) > self.longest:
+                return head + tail
+        return self._tokenised(text)
+
+    def _tokenised(self, text: str) -> list[int]:
+        return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def _start(role: str) -> Message:
+    return Message(role=role, content="")  # type: ignore[arg-type]
