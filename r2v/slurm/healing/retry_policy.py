@@ -165,7 +165,7 @@ def _more_time(root: Path, chain: Chain, job: str, latest: Attempt) -> Resubmit:
 def _smaller_batches(root: Path, chain: Chain, job: str, latest: Attempt) -> Resubmit | str:
     require_configuration(root, chain)
     config = load(chains.folder(root, chain.name) / "config.yaml", latest.overrides)
-    changes = _split(config, job)
+    changes = smaller_batches(config, job)
     if not changes:
         return "its batches are of one row already; policy.load_in_4bit, policy.max_seq_len or a larger GPU are left"
     changed = {change.split("=")[0] for change in changes}
@@ -179,18 +179,18 @@ def _lighter(h: HierarchicalConfig) -> Sequence[str]:
     return ("hierarchical.micro_batch=1",) if h.micro_batch != 1 else ()
 
 
-def _split(config: Config, job: str) -> Sequence[str]:
+def smaller_batches(config: Config, job: str, *, smallest: bool = False) -> Sequence[str]:
     """The overrides that make a job's batches smaller: half, or where that is no whole number the largest part that
-    divides them, with as many more of them; () where they cannot be."""
+    divides them (`smallest`: one row), with as many more of them; () where they cannot be."""
     phase = next((name for name in PHASES if name == job), None)
     if phase is None:
         size = config.rollout.batch_size
-        played = (f"rollout.batch_size={size // 2}",) if size > 1 else ()
+        played = (f"rollout.batch_size={1 if smallest else size // 2}",) if size > 1 else ()
         return (*(_lighter(config.hierarchical) if job == "hierarchical" else ()), *played)
     knobs = config.training.phase(phase)
     if knobs.batch_size == 1:
         return ()
-    smaller = max(size for size in range(1, knobs.batch_size) if knobs.batch_size % size == 0)
+    smaller = 1 if smallest else max(size for size in range(1, knobs.batch_size) if knobs.batch_size % size == 0)
     more = knobs.gradient_accumulation_steps * (knobs.batch_size // smaller)
     stem = f"training.{phase}"
     return (f"{stem}.batch_size={smaller}", f"{stem}.gradient_accumulation_steps={more}")

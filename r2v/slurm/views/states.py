@@ -16,9 +16,11 @@ from r2v.console import duration
 from r2v.slurm.chain import job_record
 from r2v.slurm.chain.chain import Attempt
 from r2v.slurm.chain.job_record import JobRecord
-from r2v.slurm.client.client import Accounting, Queued, SacctRow
+from r2v.slurm.client.client import Queued, SacctRow
 from r2v.slurm.healing.classify import ALIVE, Evidence, classify
-from r2v.slurm.views.humanize import clock, reason_text, size
+from r2v.slurm.healing.comparison import NEVER
+from r2v.slurm.views.humanize import clock, reason_text
+from r2v.slurm.views.sources import SlurmSnapshot
 
 JobState = Literal[
     "done",
@@ -35,16 +37,6 @@ JobState = Literal[
 ]
 ACCOUNTING_LAG = 120.0
 """Seconds in which accounting may not yet know of a job."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SlurmSnapshot:
-    """Slurm's answers at one time: my jobs in the queue by id (None: no answer, `queue_down` says why), and what
-    accounting says."""
-
-    queue: dict[str, Queued] | None
-    queue_down: str | None = None
-    accounting: Accounting = field(default_factory=Accounting)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,29 +78,22 @@ def job_status(job: str, attempt: Attempt, record: JobRecord, slurm: SlurmSnapsh
 
 
 def _alive(queued: Queued, record: JobRecord) -> dict[str, Any]:
-    if queued.state == "PENDING":
-        reason = queued.reason
-        if queued.dependency and not reason.startswith(("Dependency", "JobHeld")):
-            reason = "Dependency"  # squeue says what the scheduler met last, at times "Priority" or nothing yet
-        depends = reason.startswith("Dependency")
-        starts = None if depends or not queued.start else queued.start
-        words = reason_text(reason, queued.id)
-        return {
-            "state": "waiting" if depends else "queued",
-            "never": queued.reason == "DependencyNeverSatisfied",
-            "starts": starts,
-            "words": f"{words}; starts about {clock(starts)}" if starts else words,
-        }
+    """The state, and what belongs to it, of a job that is in the queue."""
     if queued.state in ("RUNNING", "COMPLETING", "CONFIGURING"):
         event, left = job_record.progress(record), job_record.seconds_left(record)
         where = f"{queued.elapsed} of {queued.limit}" + (f" on {queued.nodes}" if queued.nodes else "")
-        return {
-            "state": "running",
-            "progress": event,
-            "seconds_left": left,
-            "words": ", ".join(part for part in (_activity(event, left), *_waits(record), where) if part),
-        }
-    return {"state": "queued", "words": reason_text(queued.reason or queued.state, queued.id)}
+        words = ", ".join(part for part in (_activity(event, left), *_waits(record), where) if part)
+        return {"state": "running", "progress": event, "seconds_left": left, "words": words}
+    if queued.state != "PENDING":
+        return {"state": "queued", "words": reason_text(queued.reason or queued.state, queued.id)}
+    reason = queued.reason
+    if queued.dependency and not reason.startswith(("Dependency", "JobHeld")):
+        reason = "Dependency"  # squeue says what the scheduler met last, at times "Priority" or nothing yet
+    words = reason_text(reason, queued.id)
+    if reason.startswith("Dependency"):
+        return {"state": "waiting", "words": words, "never": queued.reason == NEVER}
+    starts = queued.start or None
+    return {"state": "queued", "starts": starts, "words": f"{words}; starts about {clock(starts)}" if starts else words}
 
 
 def _ended(attempt: Attempt, record: JobRecord, row: SacctRow | None, slurm: SlurmSnapshot) -> dict[str, Any]:
@@ -158,13 +143,11 @@ def _age(attempt: Attempt, record: JobRecord) -> float:
 
 
 def _activity(event: Mapping[str, Any] | None, left: float | None) -> str:
+    """What a running job does: its step, how far it is, its loss, and the time left at its pace."""
     if event is None:
         return ""
-    parts = [
-        f"{event.get('what', '')} {event.get('done', '')}/{event['total']}"
-        if event.get("total")
-        else str(event.get("what", ""))
-    ]
+    step = str(event.get("what", ""))
+    parts = [f"{step} {event.get('done', '')}/{event['total']}" if event.get("total") else step]
     if isinstance(blocks := event.get("blocks_left"), (int, float)):  # of a stage that plays
         parts = [f"{parts[0]} episodes", f"{blocks:.0f} blocks left"]
     if isinstance(event.get("loss"), (int, float)):
@@ -195,8 +178,3 @@ def _elapsed(record: JobRecord, row: SacctRow | None) -> str:
     if not (begun and ended):
         return ""
     return duration((datetime.fromisoformat(ended) - datetime.fromisoformat(begun)).total_seconds())
-
-
-def memory_text(status: JobStatus) -> str:
-    """The memory high water mark, "" where nobody measured it."""
-    return size(status.peak_bytes) if status.peak_bytes else ""
