@@ -33,6 +33,7 @@ from r2v.experiments.views import LEASE
 from r2v.llm.providers.keys import allowed
 from r2v.log import WANDB_GROUP, logger
 from r2v.slurm.client import client
+from r2v.slurm.client.command import require
 from r2v.storage.files import write_text
 from r2v.storage.lease import lease
 from r2v.storage.record import FOLDER
@@ -136,7 +137,7 @@ def require_accepted(spec: ExperimentSpec) -> None:
     from r2v.slurm.site import script_text
     from r2v.slurm.submit_missing import check_request
 
-    client.require()
+    require()
     script_text.report()
     if spec.stage is not None:
         return  # each chain asks about each of its jobs

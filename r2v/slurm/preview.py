@@ -14,7 +14,7 @@ from pathlib import Path
 
 from r2v.slurm.chain.chain import WHOLE, Chain
 from r2v.slurm.client import client
-from r2v.slurm.client.client import NoSlurm
+from r2v.slurm.client.command import NoSlurm, present
 from r2v.slurm.site.headers import Resources
 from r2v.slurm.submit_missing import check_request
 from r2v.storage.paths import LOGS, SCRIPTS
@@ -83,7 +83,7 @@ def _typed(args: Sequence[str]) -> str:
 
 def _unreachable() -> str | None:
     """Why Slurm cannot be asked here; None where it can."""
-    if not client.present():
+    if not present():
         return "Slurm is not on this machine"
     try:
         client.partitions()

@@ -17,6 +17,7 @@ from r2v.slurm.chain import chain as chains
 from r2v.slurm.chain.chain import Attempt, Chain, comment, parse_comment
 from r2v.slurm.client import client
 from r2v.slurm.client.client import Partition, Queued, SubmitCheck
+from r2v.slurm.client.sacct import memory
 from r2v.slurm.job.command_line import require_nodes_used
 from r2v.slurm.site.directives import gpu_count, gpu_kind, node_count
 from r2v.slurm.site.headers import Resources
@@ -118,7 +119,7 @@ def _offers(partition: Partition, resources: Resources) -> bool:
     offered = [item.split("(")[0] for item in partition.gres.split(",")]
     fits = [item for item in offered if not kind or f":{kind}:" in item]
     enough = not resources.gpus or any(gpu_count(item) >= resources.gpus / nodes for item in fits)
-    return enough and (client.memory(resources.directives.get("mem", "")) or 0) <= partition.memory << 20
+    return enough and (memory(resources.directives.get("mem", "")) or 0) <= partition.memory << 20
 
 
 def table(chain: Chain, wanted: Sequence[str], submitted: Sequence[str], resources: Mapping[str, Resources]) -> str:

@@ -20,7 +20,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from r2v.errors import InputError, UsageError, nearest
+from r2v.data.schema import from_dict
+from r2v.errors import InputError
 from r2v.storage.artifact_manifest import Damaged
 from r2v.storage.files import write_json
 from r2v.storage.integrity import hashed, read_hashed
@@ -241,20 +242,6 @@ def _written_at(root: Path, name: str) -> float:
         return 0.0
 
 
-def only(root: Path, name: str | None) -> str:
-    """The chain of this name, or the only one. Raises UsageError naming the ones there are."""
-    known = names(root)
-    if name in known or (name is not None and (folder(root, name) / "config.yaml").exists()):
-        return name  # where its chain.json is lost, `read` says so
-    if not known:
-        raise UsageError(f"no chain of jobs under {root / CHAINS}; submit one: r2v run_all desk")
-    if name is None and len(known) > 1:
-        raise UsageError(f"which chain? Name one of {', '.join(known)}")
-    if name is not None:
-        raise UsageError(f"no chain {name}; {nearest(name, known)}")
-    return known[0]
-
-
 @contextmanager
 def lock(root: Path, name: str, *, wait: float = 0.0) -> Iterator[None]:
     """The exclusive right to change a chain, for the length of the block. Raises LeaseConflict where another process
@@ -270,35 +257,18 @@ def read(root: Path, name: str) -> Chain:
         value = read_hashed(path)
         if value.pop("format") != FORMAT:
             raise InputError(f"{path}: written by another version of R2V; use that one, or move the folder away")
-        jobs = {key: _job(job) for key, job in value.pop("jobs").items()}
-        earlier = {key: tuple(map(_attempt, known)) for key, known in value.pop("earlier", {}).items()}
-        value |= {"limits": HealingLimits(**value["limits"]), "allow_env": tuple(value.get("allow_env", ()))}
-        return Chain(**{**value, "jobs": jobs, "earlier": earlier})
+        return from_dict(Chain, value)
     except FileNotFoundError:
         raise InputError(f"{path}: missing; no chain of this name was submitted from here; or else {_REMEDY}") from None
     except Damaged as error:
         raise InputError(f"{error}; move it away and {_REMEDY}") from None
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
+    except (ValueError, LookupError) as error:
         raise InputError(f"{path}: damaged ({error!r}); move it away and {_REMEDY}") from None
-
-
-def _job(value: dict[str, Any]) -> ChainJob:
-    lists = {"needs": tuple(value["needs"]), "command": tuple(value["command"])}
-    planned = _attempt(value["planned"]) if value.get("planned") else None
-    return ChainJob(**{**value, **lists, "attempts": tuple(map(_attempt, value["attempts"])), "planned": planned})
-
-
-def _attempt(value: dict[str, Any]) -> Attempt:
-    failure = AttemptFailure(**value["failure"]) if value.get("failure") else None
-    return Attempt(**{**value, "overrides": tuple(value["overrides"]), "failure": failure})
 
 
 def write(root: Path, chain: Chain) -> None:
     """Replace the chain's file. The caller holds its lease."""
-    value = {"format": FORMAT, **asdict(chain)}
-    if not chain.allow_env:  # jobs in the queue that run an earlier R2V read this file too, and refuse a new key
-        del value["allow_env"]
-    write_json(folder(root, chain.name) / "chain.json", hashed(value))
+    write_json(folder(root, chain.name) / "chain.json", hashed({"format": FORMAT, **asdict(chain)}))
 
 
 def require_configuration(root: Path, chain: Chain) -> None:

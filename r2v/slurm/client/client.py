@@ -21,7 +21,6 @@ from pathlib import Path
 from r2v.errors import EnvironmentFault
 from r2v.slurm.client.command import (
     NoAnswer,
-    NoSlurm,
     SlurmRefused,
     ask,
     call,
@@ -30,38 +29,9 @@ from r2v.slurm.client.command import (
     patience,
     pauses,
     present,
-    require,
     terminal,
 )
-from r2v.slurm.client.sacct import ENDED, FIELDS, SacctRow, given, memory, read_accounting
-
-__all__ = [
-    "Accounting",
-    "ENDED",
-    "HELPERS_MARK",
-    "NoAnswer",
-    "NoSlurm",
-    "Partition",
-    "Queued",
-    "SacctRow",
-    "SlurmRefused",
-    "SubmitCheck",
-    "accounting",
-    "cancel",
-    "job_number",
-    "memory",
-    "partitions",
-    "present",
-    "qos",
-    "queue",
-    "requeue",
-    "require",
-    "sbatch",
-    "show",
-    "takes_option",
-    "test_only",
-    "update",
-]
+from r2v.slurm.client.sacct import FIELDS, SacctRow, given, read_accounting
 
 _SEPARATOR = "\x1f"
 _QUEUE = {

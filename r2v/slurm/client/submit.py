@@ -27,7 +27,7 @@ from r2v.slurm.chain.chain import ASKED_FOR, OF, WHOLE, Attempt, Chain, comment
 from r2v.slurm.chain.experience import learn, without_bad
 from r2v.slurm.chain.snapshot import code_lines
 from r2v.slurm.client import client
-from r2v.slurm.client.client import SlurmRefused
+from r2v.slurm.client.command import SlurmRefused, require
 from r2v.slurm.site.headers import Resources
 from r2v.slurm.site.script_text import ENVIRONMENT
 from r2v.storage.files import writing
@@ -137,7 +137,7 @@ def _executor(root: Path, chain: Chain) -> StageScript:
     folder = chains.folder(root, chain.name) / "submitit"
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    client.require()
+    require()
     return StageScript(folder / "%j")
 
 

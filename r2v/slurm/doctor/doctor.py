@@ -25,6 +25,7 @@ from r2v.envs.webarena.home import is_installed
 from r2v.errors import EnvironmentFault, LeaseConflict, R2VError, UsageError, nearest
 from r2v.slurm.client import client
 from r2v.slurm.client.client import Partition
+from r2v.slurm.client.command import present
 from r2v.slurm.client.variables import kept_from_queries
 from r2v.slurm.doctor.check_results import Finding, bad, ok, warn
 from r2v.slurm.doctor.node import TOKEN, in_a_job
@@ -67,7 +68,7 @@ def examine(root: Path = Path()) -> Iterator[Finding]:
     yield ok(f"Python {sys.version.split()[0]}, {sys.executable}, on {socket.gethostname()}")
     if inside:
         yield from in_a_job(root)
-    elif not client.present():
+    elif not present():
         yield bad(
             "Slurm's commands are not on PATH",
             "log in to the cluster's login node, or run without Slurm: r2v run_all desk --here",

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from r2v.errors import EnvironmentFault
 from r2v.slurm.client import client
+from r2v.slurm.client.command import require
 from r2v.slurm.doctor.check_results import Finding, bad, ok, warn
 from r2v.slurm.job.job_environment import granted_gpus
 from r2v.slurm.site.site_profile import SITE
@@ -44,7 +45,7 @@ def _submission() -> Finding:
         f"name a login node that takes ssh from here, `submit_host: NAME` in {SITE}, or healing waits for a command"
     )
     try:
-        client.require()
+        require()
         answer = client.test_only(["--ntasks=1", "--time=1"])
     except EnvironmentFault as error:
         return bad(f"this node may not submit: {error}", remedy)

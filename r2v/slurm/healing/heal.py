@@ -19,6 +19,7 @@ from r2v.slurm.chain.chain import Attempt, AttemptFailure, Chain
 from r2v.slurm.chain.experience import remember
 from r2v.slurm.client import client
 from r2v.slurm.client.command import terminal
+from r2v.slurm.client.sacct import ENDED
 from r2v.slurm.healing.classify import ALIVE, Evidence, Failure, classify
 from r2v.slurm.healing.retry_policy import Resubmit, decide
 from r2v.slurm.site.directives import error_file
@@ -37,12 +38,12 @@ def ended_well(root: Path, chain: Chain, attempt: Attempt, state: str = "") -> b
     its own record, else by accounting. None where nobody says."""
     evidence = collect_evidence(root, chain, "", attempt, {})
     recorded = evidence.exit
-    if state in client.ENDED:
+    if state in ENDED:
         return state == "COMPLETED" and not (recorded or {}).get("kind")
     if recorded is not None:
         return recorded.get("rc") == 0 and not recorded.get("kind")
     rows = client.accounting([attempt.id]).jobs.get(attempt.id, [])
-    return rows[-1].state == "COMPLETED" if rows and rows[-1].state in client.ENDED else None
+    return rows[-1].state == "COMPLETED" if rows and rows[-1].state in ENDED else None
 
 
 def examine(

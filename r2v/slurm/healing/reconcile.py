@@ -23,8 +23,7 @@ from r2v.slurm.chain import chain as chains
 from r2v.slurm.chain import job_record
 from r2v.slurm.chain.chain import WHOLE, Attempt, Chain, parse_comment, require_configuration
 from r2v.slurm.client import client
-from r2v.slurm.client.client import NoSlurm, SlurmRefused
-from r2v.slurm.client.command import pauses
+from r2v.slurm.client.command import NoSlurm, SlurmRefused, pauses
 from r2v.slurm.healing import shared_stages
 from r2v.slurm.healing.classify import Evidence, Failure
 from r2v.slurm.healing.comparison import Comparison, pending, waiting_for

@@ -31,6 +31,7 @@ from r2v.slurm.chain import chain as chains
 from r2v.slurm.chain import job_record
 from r2v.slurm.chain.chain import Attempt, Chain, require_configuration
 from r2v.slurm.client import client
+from r2v.slurm.client.sacct import memory
 from r2v.slurm.healing.classify import Evidence, Failure
 from r2v.slurm.healing.gpu_hours import over_cap
 from r2v.slurm.site.headers import Resources
@@ -106,7 +107,7 @@ def _more_memory(latest: Attempt, evidence: Evidence) -> Resubmit | str:
     """Half as much again of whichever memory the header asks for, else of what Slurm granted."""
     resources = dict(latest.resources)
     key = next((name for name in ("mem", "mem-per-cpu", "mem-per-gpu") if name in resources), "mem")
-    had = client.memory(resources.get(key, "")) or evidence.measured[1]
+    had = memory(resources.get(key, "")) or evidence.measured[1]
     if not had:
         return f"it had all the memory of its node (--{key}={resources.get(key, '')}), or Slurm does not say how much"
     wanted = had * 3 // 2

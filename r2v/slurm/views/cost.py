@@ -12,7 +12,7 @@ from typing import Any
 
 from r2v.console import text_table
 from r2v.errors import EnvironmentFault
-from r2v.slurm.client.client import SacctRow
+from r2v.slurm.client.sacct import SacctRow
 from r2v.slurm.healing.classify import ALIVE
 from r2v.slurm.site.headers import Resources
 from r2v.slurm.views.chain_status import ChainStatus

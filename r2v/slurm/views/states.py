@@ -16,7 +16,8 @@ from r2v.console import duration
 from r2v.slurm.chain import job_record
 from r2v.slurm.chain.chain import Attempt
 from r2v.slurm.chain.job_record import JobRecord
-from r2v.slurm.client.client import Queued, SacctRow
+from r2v.slurm.client.client import Queued
+from r2v.slurm.client.sacct import SacctRow
 from r2v.slurm.healing.classify import ALIVE, Evidence, classify
 from r2v.slurm.healing.comparison import NEVER
 from r2v.slurm.views.humanize import clock, reason_text
