@@ -831,6 +831,7 @@ OTHER_FILES = (
             "slurm.client.submit:_executor",
             "slurm.client.submit:_submit_stage",
             "slurm.client.submit:_make_logs",
+            "slurm.job.runner:_write_result",
         ),
         damage="refused",
         readers=("run_all",),

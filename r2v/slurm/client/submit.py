@@ -1,7 +1,10 @@
 """Submission: putting jobs of a chain into the queue, so that none is there twice. Only this module knows submitit,
-which writes the script of a stage's job.
+which writes the header and the script of a stage's job. Its `SlurmJob` then answers for an attempt by its id:
 
-That script starts our runner directly (no srun: the time limit's warning reaches it through `--signal=B:`). Beside the
+    job = submitit.SlurmJob("outputs/.chains/desk_noisy/submitit/%j", "104")
+    job.state, job.stdout(), job.result()           # by sacct; the log; the content of exit.json, once it is done
+
+The script starts our runner directly (no srun: the time limit's warning reaches it through `--signal=B:`). Beside the
 stages waits one sentinel: a job of one CPU and five minutes that runs when any has failed.
 The chain is written after every sbatch; jobs that a killed submitter had no time to write are known by their comment.
 A job that has ended is never named in a dependency: Slurm takes one that it has forgotten for a success.
@@ -10,10 +13,10 @@ What is submitted, and when, is decided by r2v.slurm.healing.reconcile.
 
 from __future__ import annotations
 
+import os
 import shlex
 import signal
 import sys
-import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -40,16 +43,16 @@ _SET_HERE = ("job-name", "output", "comment", "dependency", _INVALID)
 
 
 class StageScript(SlurmExecutor):
-    """submitit's executor, of which the script with its header is used, and no pickle, no srun and no sbatch."""
+    """submitit's executor without its `submit`, which asks sbatch once and takes a lost answer for a failure."""
 
     @classmethod
     def affinity(cls) -> int:
-        """How well it suits this machine; above 0: it does."""
+        """How well it suits this machine, above 0: a node that submits through a login node has no srun."""
         return 2
 
     def text(self, command: str) -> str:
-        """The script that runs this command."""
-        return self._make_submission_file_text(command, uuid.uuid4().hex)
+        """The script that runs this command, by submitit's one private name here: its public calls submit."""
+        return self._make_submission_file_text(command, uid="")
 
 
 def _words_of(chain: Chain, job: str, overrides: Sequence[str]) -> list[str]:
@@ -102,10 +105,12 @@ def _submit_stage(
     # exec: Python takes the batch shell's place, and with it the signals that are sent to that.
     text = executor.text(f"exec {shlex.join(words)}")
     id_ = client.sbatch([f"--comment={directives['comment']}"], text, known=chain.slurm_ids)
-    paths = JobPaths(executor.folder, id_)
+    paths = JobPaths(executor.folder, id_, task_id=0)
     with writing(paths.submission_file):
         paths.folder.mkdir(parents=True, exist_ok=True)
         paths.submission_file.write_text(text)
+        paths.stdout.unlink(missing_ok=True)  # of a Slurm that has begun to count anew
+        paths.stdout.symlink_to(os.path.relpath(root / LOGS / f"{job}_{chain.name}_{id_}.out", paths.folder))
     return id_
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 import os
+import pickle
 import resource
 import signal
 import socket
@@ -33,7 +34,7 @@ from r2v.slurm.chain import job_record
 from r2v.slurm.chain.chain import require_configuration
 from r2v.slurm.job.job_environment import granted_gpus, granted_memory, oom_kills, restart_count
 from r2v.slurm.job.stage_process import JobStart, StageProcess, wait_for
-from r2v.storage.files import write_json
+from r2v.storage.files import replacing, write_json
 from r2v.storage.integrity import hashed
 from r2v.storage.record import UNATTENDED, describe
 
@@ -144,6 +145,8 @@ def _end(job_start: JobStart, root: Path, name: str, code: int, error: dict[str,
     if job_start.helpers is not None:
         job_start.helpers.end(int(exit_["rc"]), goes_on=goes_on)
     _write(job_start, "exit.json", exit_)  # before the requeue: Slurm may start this job again at once
+    if not goes_on:
+        _write_result(job_start, root, name, exit_)
     if goes_on and client.requeue(job_start.id):
         logger.info("r2v job %s: back into the queue, to go on from its checkpoint", job_start.id)
     elif exit_["rc"] and exit_["line"]:
@@ -331,6 +334,18 @@ def _write(job_start: JobStart, name: str, value: dict[str, Any]) -> None:
         return
     try:
         write_json(job_start.folder / name, hashed(value))
+    except R2VError as error:
+        logger.warning("r2v job %s: %s", job_start.id, error)
+
+
+def _write_result(job_start: JobStart, root: Path, name: str, exit_: dict[str, Any]) -> None:
+    """Leave the end of a job that submitit wrote the script of where its `SlurmJob.result` looks for it."""
+    folder = chains.folder(root, name) / "submitit" / job_start.id
+    if not job_start.id or not folder.is_dir():
+        return
+    try:
+        with replacing(folder / f"{job_start.id}_0_result.pkl") as file:
+            pickle.dump(("error", exit_["line"]) if exit_["rc"] else ("success", exit_), file)
     except R2VError as error:
         logger.warning("r2v job %s: %s", job_start.id, error)
 
