@@ -202,14 +202,8 @@ def _submit_chain(
                 f"{name}: jobs {' '.join(others)} of another configuration are in the queue; end them: r2v "
                 f"cancel {name}, or go on with them: r2v resume {name} --overrides KEY=VALUE"
             )
-        chain = Chain(
-            name=name,
-            benchmark=config.env.benchmark,
-            condition=config.data.condition,
-            config_sha=sha,
-            created_at=chains.now(),
-            limits=limits,
-            allow_env=_names((), allow_env),
+        chain = replace(
+            _new_chain(root, config), created_at=chains.now(), limits=limits, allow_env=_names((), allow_env)
         )
         known = chains.read(root, name) if name in chains.names(root) else None
         if known is not None and known.config_sha == sha:
@@ -340,14 +334,17 @@ def _sha(config: Config) -> str:
     return config_sha(to_yaml(config))
 
 
-def _print_plan(root: Path, config: Config, steps: Sequence[PlannedJob], words: Sequence[str]) -> None:
-    bare = Chain(
+def _new_chain(root: Path, config: Config) -> Chain:
+    return Chain(
         name=places_of(config, root).name,
         benchmark=config.env.benchmark,
         condition=config.data.condition,
         config_sha=_sha(config),
     )
-    chain = _with_steps(root, config, bare, steps)
+
+
+def _print_plan(root: Path, config: Config, steps: Sequence[PlannedJob], words: Sequence[str]) -> None:
+    chain = _with_steps(root, config, _new_chain(root, config), steps)
     wanted = [step.job.name for step in steps if step.state != "up to date"]
     resources = _resources(root, config, steps)
     lines, refused = preview(

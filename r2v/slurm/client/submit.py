@@ -62,52 +62,48 @@ def _words_of(chain: Chain, job: str, overrides: Sequence[str]) -> list[str]:
 
 
 def submit_stage(root: Path, chain: Chain, job: str, planned: Attempt, waits: Sequence[str]) -> str:
-    """Submit a planned attempt behind these Slurm jobs, none of which may have ended; returns its id. Raises
-    SlurmRefused with Slurm's reason, NoSlurm. Nothing is written down of it in the chain."""
-    id_ = _submit_where_nodes_are_sound(root, chain, job, planned.resources, planned.overrides, waits)
+    """Submit a planned attempt behind these Slurm jobs, none of which may have ended; returns its id. It avoids nodes
+    that are known as bad, unless Slurm has no others for it. Raises SlurmRefused with Slurm's reason, NoSlurm. The
+    chain is not changed."""
+    avoiding = without_bad(root, planned.resources)
+    try:
+        id_ = _submit_stage(root, chain, job, avoiding, planned.overrides, waits)
+    except SlurmRefused as error:
+        if avoiding == planned.resources:
+            raise
+        logger.warning("%s: Slurm rejected --exclude=%s (%s); submitting without it", job, avoiding["exclude"], error)
+        id_ = _submit_stage(root, chain, job, planned.resources, planned.overrides, waits)
     if planned.reason not in ASKED_FOR and (before := chain.jobs[job].latest) is not None:
         learn(root, chain.name, job, before.resources, planned.resources)
     return id_
 
 
-def _submit_where_nodes_are_sound(
-    root: Path, chain: Chain, job: str, resources: Mapping[str, str], overrides: Sequence[str], waits: Sequence[str]
-) -> str:
-    """Submit away from nodes that are known as bad; anywhere, where Slurm has no others for this job."""
-    avoiding = without_bad(root, resources)
-    try:
-        return _submit_stage(root, chain, job, avoiding, overrides, waits)
-    except SlurmRefused as error:
-        if avoiding == dict(resources):
-            raise
-        logger.warning("%s: not without %s (%s); it may go there", job, avoiding["exclude"], error)
-    return _submit_stage(root, chain, job, resources, overrides, waits)
-
-
 def _submit_stage(
     root: Path, chain: Chain, job: str, resources: Mapping[str, str], overrides: Sequence[str], waits: Sequence[str]
 ) -> str:
-    requested = Resources(directives=dict(resources))
     directives = stage_directives(root, chain, job, resources, waits)
-    executor = _executor(root, chain)
+    folder = chains.folder(root, chain.name) / "submitit"
+    for made in (folder, root / LOGS):
+        _make_folder(made)
+    require()
+    executor = StageScript(folder / "%j")
     executor.update_parameters(
         job_name=f"{job}_{chain.name}",
-        time=requested.time_minutes or None,
+        time=Resources(directives=dict(resources)).time_minutes or None,
         use_srun=False,
         wckey=None,
         stderr_to_stdout=True,
         setup=[*environment_lines(root), "set -euo pipefail", *code_lines(chain.name)],
         additional_parameters={_parameter(name): value or True for name, value in directives.items()},
     )
-    _make_logs(root)
     attempt = f"{chain.name}/{job}.{chain.jobs[job].next_number}"
     words = [sys.executable, "-m", "r2v.slurm.job.runner", OF, attempt, *_words_of(chain, job, overrides)]
     # exec: Python takes the batch shell's place, and with it the signals that are sent to that.
     text = executor.text(f"exec {shlex.join(words)}")
     id_ = client.sbatch([f"--comment={directives['comment']}"], text, known=chain.slurm_ids)
     paths = JobPaths(executor.folder, id_, task_id=0)
+    _make_folder(paths.folder)
     with writing(paths.submission_file):
-        paths.folder.mkdir(parents=True, exist_ok=True)
         paths.submission_file.write_text(text)
         paths.stdout.unlink(missing_ok=True)  # of a Slurm that has begun to count anew
         paths.stdout.symlink_to(os.path.relpath(root / LOGS / f"{job}_{chain.name}_{id_}.out", paths.folder))
@@ -138,14 +134,6 @@ def stage_directives(
     }
 
 
-def _executor(root: Path, chain: Chain) -> StageScript:
-    folder = chains.folder(root, chain.name) / "submitit"
-    with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    require()
-    return StageScript(folder / "%j")
-
-
 def _parameter(name: str) -> str:
     """A directive as submitit spells the same one of its own, so that ours takes its place."""
     return name if name == "open-mode" else name.replace("-", "_")
@@ -170,7 +158,7 @@ def submit_sentinel(root: Path, chain: Chain, ids: Sequence[str]) -> str:
         "done",
         'exit "$code"',
     ]
-    _make_logs(root)
+    _make_folder(root / LOGS)
     return client.sbatch(sentinel_args(root, chain, ids), "\n".join(lines) + "\n", known=chain.slurm_ids)
 
 
@@ -201,7 +189,7 @@ def environment_lines(root: Path) -> list[str]:
     return [f"source {ENVIRONMENT} || exit {EnvironmentFault.exit_code}"] if (root / ENVIRONMENT).exists() else []
 
 
-def _make_logs(root: Path) -> None:
-    """Make the folder of the logs: without it Slurm ends a job at once, with 0:53 and no message."""
-    with writing(root / LOGS):
-        (root / LOGS).mkdir(parents=True, exist_ok=True)
+def _make_folder(path: Path) -> None:
+    """Make a folder where there is none. Without that of the logs Slurm ends a job at once, with 0:53 and no line."""
+    with writing(path):
+        path.mkdir(parents=True, exist_ok=True)

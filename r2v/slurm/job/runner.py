@@ -66,14 +66,13 @@ def run(words: list[str], *, name: str, job: str | None = None, attempt: int = 1
 
     Records lie in the chain's folder under the Slurm job's id. Without Slurm nothing is recorded.
     """
+    chain = _chain(root, name)
     if job is not None:
-        words = with_allowed_keys(words, _chain(root, name))
+        words = with_allowed_keys(words, chain)
         os.environ[UNATTENDED] = "1"
     id_ = os.environ.get("SLURM_JOB_ID", "")
     folder = job_record.record_folder(root, name, id_).resolve() if id_ else None
-    job_start = JobStart(
-        words=words, job=job or _job_of(words, root, name), id=id_, restart=restart_count(), folder=folder
-    )
+    job_start = JobStart(words=words, job=job or _job_of(words, chain), id=id_, restart=restart_count(), folder=folder)
     if id_ and _done_before(root, name, job_start):
         logger.info("r2v job %s: %s was done before it was started again", id_, job_start.job)
         return 0
@@ -84,7 +83,10 @@ def run(words: list[str], *, name: str, job: str | None = None, attempt: int = 1
     if job is not None and id_ and _one_too_many(root, name, job_start, attempt):
         logger.info("r2v job %s: %s has another attempt; this one was submitted twice", id_, job_start.job)
         return LeaseConflict.exit_code
-    _take_shared(root, name)
+    if chain is not None and any(entry.owner and not entry.skipped for entry in chain.jobs.values()):
+        from r2v.slurm.healing.shared_stages import publish_all
+
+        publish_all(root, name)  # what other chains have made for this one, which its stage may read
     process = StageProcess(job_start)
     _begin(job_start)
 
@@ -191,15 +193,6 @@ def _exit_record(job_start: JobStart, code: int, error: dict[str, Any] | None, r
     }
 
 
-def _take_shared(root: Path, name: str) -> None:
-    """Publish what other chains have made for this one, which its stage may read."""
-    chain = _chain(root, name)
-    if chain is not None and any(entry.owner and not entry.skipped for entry in chain.jobs.values()):
-        from r2v.slurm.healing.shared_stages import publish_all
-
-        publish_all(root, name)
-
-
 def _one_too_many(root: Path, name: str, job_start: JobStart, attempt: int) -> bool:
     """Whether another attempt at the same stage stands in the chain instead of this one."""
     chain = _chain(root, name)
@@ -210,9 +203,8 @@ def _one_too_many(root: Path, name: str, job_start: JobStart, attempt: int) -> b
     return surplus(root, name, job_start.job, attempt, job_start.id)
 
 
-def _job_of(words: Sequence[str], root: Path, name: str) -> str:
-    """Which job of the chain a command is; its stage where the chain has none like it, or is not there."""
-    chain = _chain(root, name)
+def _job_of(words: Sequence[str], chain: chains.Chain | None) -> str:
+    """The job of the chain that a command is; its stage where the chain has none like it, or is not there."""
     known = {} if chain is None else chain.jobs
     commands = {job: set(entry.command) - {"--force"} for job, entry in known.items()}
     return next((job for job, command in commands.items() if command <= set(words)), words[0])

@@ -22,7 +22,7 @@ from r2v.slurm.chain.chain import Attempt, Chain, ChainJob, require_configuratio
 from r2v.slurm.client import client
 from r2v.slurm.healing.reconcile import reconcile
 from r2v.slurm.views.humanize import clock
-from r2v.slurm.views.sources import ChainFiles, SlurmSnapshot, Sources, gather
+from r2v.slurm.views.sources import ChainFiles, SlurmSnapshot, ViewSources, gather
 from r2v.slurm.views.states import JobStatus, failure_text, job_status
 from r2v.storage.lease import holder
 
@@ -78,7 +78,7 @@ def overall(codes: Iterable[int]) -> int:
     return next((code for code in (1, EnvironmentFault.exit_code, ACTIVE) if code in present), 0)
 
 
-def statuses(sources: Sources, root: Path = Path()) -> list[ChainStatus]:
+def statuses(sources: ViewSources, root: Path = Path()) -> list[ChainStatus]:
     """The status of every chain that these sources show."""
     return [fold(sources.files[name], sources.slurm, root, sources.files) for name in sources.shown]
 
@@ -117,7 +117,7 @@ def fold(
     return ChainStatus(files=files, slurm=slurm, jobs=[*jobs.values(), *by_hand], attendant=attendant, banners=banners)
 
 
-def settled(wanted: Sequence[str], root: Path = Path(), *, costs: bool = False) -> Sources:
+def settled(wanted: Sequence[str], root: Path = Path(), *, costs: bool = False) -> ViewSources:
     """The sources of these chains, gathered once more where a chain was out of line and has been looked after."""
     for _ in range(LOOKS):
         sources = gather(wanted, root, costs=costs)

@@ -53,7 +53,7 @@ class ChainFiles:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sources:
+class ViewSources:
     """All that views are made of: Slurm's answers, and the files of the chains `shown` and of those that make
     something for them."""
 
@@ -61,7 +61,7 @@ class Sources:
     shown: tuple[str, ...]
     files: Mapping[str, ChainFiles]
 
-    def read_again(self, root: Path = Path()) -> Sources:
+    def read_again(self, root: Path = Path()) -> ViewSources:
         """The same answers of Slurm beside the files as they are now."""
         return replace(self, files={name: read_files(name, root) for name in self.files})
 
@@ -100,7 +100,7 @@ def readable(wanted: Sequence[str], root: Path = Path()) -> list[str]:
     return sound
 
 
-def gather(wanted: Sequence[str], root: Path = Path(), *, costs: bool = False) -> Sources:
+def gather(wanted: Sequence[str], root: Path = Path(), *, costs: bool = False) -> ViewSources:
     """The queue, then the files of these chains, then accounting for what has left the queue; `costs`: for what is in
     it too, and for helpers."""
     queue, down = None, None
@@ -116,7 +116,7 @@ def gather(wanted: Sequence[str], root: Path = Path(), *, costs: bool = False) -
     ids = [id_ for id_, _ in records if costs or queue is None or id_ not in queue]
     arrays = [array for _, record in records if costs for array in record.helpers]
     slurm = SlurmSnapshot(queue=queue, queue_down=down, accounting=client.accounting([*ids, *arrays]))
-    return Sources(slurm=slurm, shown=tuple(wanted), files=files)
+    return ViewSources(slurm=slurm, shown=tuple(wanted), files=files)
 
 
 def read_files(name: str, root: Path = Path()) -> ChainFiles:
