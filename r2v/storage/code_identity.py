@@ -24,9 +24,9 @@ SNAPSHOT_RECORD = SNAPSHOT_MARKER.file
 
 @cache
 def code_identity() -> str:
-    """12 hex digits of what R2V's Python files hold, as they were when this process first asked."""
+    """12 hex digits of what R2V's Python and YAML files hold, as they were when this process first asked."""
     content = hashlib.sha256()
-    for path in sorted(OWN_PACKAGE.rglob("*.py")):
+    for path in sorted((*OWN_PACKAGE.rglob("*.py"), *OWN_PACKAGE.rglob("*.yaml"))):
         content.update(f"{path.relative_to(OWN_PACKAGE).as_posix()}\0".encode())
         content.update(hashlib.sha256(path.read_bytes()).digest())
     return content.hexdigest()[:12]
