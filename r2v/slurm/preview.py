@@ -28,7 +28,7 @@ def preview(
     why: Mapping[str, str],
     words: Sequence[str],
 ) -> tuple[list[str], list[str]]:
-    """What `--dry-run` prints, and the jobs that Slurm would not take. `words` name the configuration to a job's
+    """The lines of `--dry-run`, and the jobs that Slurm would not take. `words` name the configuration to a job's
     command. Nothing is submitted."""
     lines, refused, hours, no_answer = [], list[str](), 0.0, _unreachable()
     if wanted and not (root / LOGS).is_dir():

@@ -378,7 +378,7 @@ def _print_outcome(
     for step in steps:
         if step.spoiled:
             logger.warning("%s is stale: %s", step.job.name, step.why)
-    made_for_us = [name for name, entry in chain.jobs.items() if entry.owner and not entry.skipped]
+    made_for_us = [name for name, entry in chain.jobs.items() if entry.is_shared]
     skipped = sum(step.state == "up to date" for step in steps)
     print(table(chain, wanted, submitted, resources))
     print(

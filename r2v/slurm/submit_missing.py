@@ -98,8 +98,8 @@ def _place(script: Path, refusal: str) -> str:
 
 
 def check_request(resources: Resources) -> SubmitCheck:
-    """Whether Slurm would accept a header. Nodes that are down and a full queue pass by themselves: they are no reason
-    to refuse it."""
+    """Ask Slurm whether it would accept a header. Nodes that are down and a full queue pass by themselves: they are no
+    reason to refuse it."""
     answer = client.test_only(
         [word for word in resources.sbatch_args() if not word.startswith(("--output", "--error", "--job-name"))]
     )
@@ -111,7 +111,7 @@ def check_request(resources: Resources) -> SubmitCheck:
 
 
 def _offers(partition: Partition, resources: Resources) -> bool:
-    """Whether a partition's nodes, up or down, have what a header asks for."""
+    """True if a partition's nodes, up or down, have what a header asks for."""
     named = resources.directives.get("partition", "")
     if named and partition.name not in named.split(","):
         return False

@@ -40,7 +40,7 @@ WHOLE = "all"
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptFailure:
-    """How an attempt failed, and what healing did about it."""
+    """The failure of an attempt, and what healing did about it."""
 
     kind: str
     line: str
@@ -61,7 +61,7 @@ class Attempt:
     """first, rerun, resume; or the kind of failure that it answers; or dependency, for a waiting job that the
     site had killed with its parent."""
     counted: bool = True
-    """Whether it uses up one of the attempts that the limits allow."""
+    """True if it uses up one of the attempts that the limits allow."""
     submitted_at: str = ""
     failure: AttemptFailure | None = None
     config_sha: str = ""
@@ -79,16 +79,21 @@ class ChainJob:
     planned: Attempt | None = None
     """An attempt that is to be submitted, or was, and nobody could write its id down yet."""
     recipe: str = ""
-    """What it makes, by settings alone."""
+    """The recipe of its artifact, by settings alone."""
     owner: str = ""
     """The chain that makes the same, and is waited for (`r2v.slurm.healing.shared_stages`); "" for this one."""
     asked: dict[str, str] = field(default_factory=dict)
-    """What it would ask for, should this chain have to make it after all."""
+    """The resources that it would ask for, should this chain have to make it after all."""
 
     @property
     def latest(self) -> Attempt | None:
         """The attempt that counts."""
         return self.attempts[-1] if self.attempts else None
+
+    @property
+    def is_shared(self) -> bool:
+        """True while another chain makes it, and what that makes is not published here."""
+        return bool(self.owner) and not self.skipped
 
     @property
     def next_number(self) -> int:
@@ -103,7 +108,7 @@ class ChainJob:
 
 @dataclass(frozen=True, kw_only=True)
 class HealingLimits:
-    """How far healing may go: counted attempts of each job, GPU-hours of the whole chain (None: no cap)."""
+    """The limits of healing: counted attempts of each job, GPU-hours of the whole chain (None: no cap)."""
 
     attempts: int = 3
     gpu_hours: float | None = None
@@ -127,7 +132,7 @@ class Chain:
     allow_env: tuple[str, ...] = ()
     """Environment variables that its jobs may send as keys, by name: --allow-env of whoever submitted it."""
     sentinel: dict[str, str] = field(default_factory=dict)
-    """What sentinels ask for."""
+    """The resources of a sentinel."""
     jobs: dict[str, ChainJob] = field(default_factory=dict)
     earlier: dict[str, tuple[Attempt, ...]] = field(default_factory=dict)
     """By job: the attempts that were made under other configurations."""
@@ -186,7 +191,7 @@ class JobComment:
     sentinel: bool
     attempt: int = 1
     own: str = ""
-    """What the header says before it."""
+    """The comment that the header gives, which stands before it."""
 
 
 def comment(name: str, job: str, sha: str, *, attempt: int = 1, sentinel: bool = False, own: str = "") -> str:
@@ -286,5 +291,5 @@ def require_configuration(root: Path, chain: Chain) -> None:
 
 
 def config_sha(text: str) -> str:
-    """What tells one configuration, as YAML, from another."""
+    """The hash that tells one configuration, as YAML, from another."""
     return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -47,7 +47,7 @@ class StageScript(SlurmExecutor):
 
     @classmethod
     def affinity(cls) -> int:
-        """How well it suits this machine, above 0: a node that submits through a login node has no srun."""
+        """Its fitness for this machine, above 0: a node that submits through a login node has no srun."""
         return 2
 
     def text(self, command: str) -> str:
@@ -163,7 +163,7 @@ def submit_sentinel(root: Path, chain: Chain, ids: Sequence[str]) -> str:
 
 
 def sentinel_dependency(chain: Chain, ids: Sequence[str]) -> str:
-    """What a sentinel waits for: the failure of any of these attempts, or the end of any."""
+    """The dependency of a sentinel: the failure of any of these attempts, or the end of any."""
     kind = "afternotok" if chain.sentinel.get(_INVALID) == "yes" else "afterany"
     return "?".join(f"{kind}:{id_}" for id_ in ids)
 

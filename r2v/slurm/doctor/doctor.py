@@ -105,7 +105,7 @@ def _cluster(root: Path) -> Iterator[Finding]:
 
 
 def _sentinel(root: Path) -> Finding:
-    """Whether a sentinel's own line, which stands in no header, would be accepted."""
+    """Ask sbatch about a sentinel's own line, which stands in no header."""
     remedy = f"what it lacks goes under `sentinels` in {SITE} (r2v cluster set profile=... makes one)"
     try:
         answer = client.test_only(Resources(directives=requests.sentinel(root)).sbatch_args())
@@ -144,7 +144,7 @@ def _headers(root: Path, partitions: Mapping[str, Partition]) -> Iterator[Findin
 
 
 def _lacking(name: str, request: Resources, partitions: Mapping[str, Partition]) -> Iterator[Finding]:
-    """What a header asks for and the cluster does not have, with what it has."""
+    """Findings about directives of a header that the cluster lacks, each with what it has."""
     # `partition` alone is written into the headers of jobs without a GPU as well
     elsewhere = f"r2v cluster set {'partition=NAME cpu_partition=NAME' if request.gpus else 'cpu_partition=NAME'}"
     for word in filter(None, request.directives.get("partition", "").split(",")):

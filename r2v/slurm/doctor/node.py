@@ -40,7 +40,7 @@ def in_a_job(root: Path) -> Iterator[Finding]:
 
 
 def _submission() -> Finding:
-    """Whether a job can speak to Slurm from here: the dying one heals its chain, and else its sentinel."""
+    """Check that a job can speak to Slurm from here: the dying one heals its chain, and else its sentinel."""
     remedy = (
         f"name a login node that takes ssh from here, `submit_host: NAME` in {SITE}, or healing waits for a command"
     )

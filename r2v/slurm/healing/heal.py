@@ -34,7 +34,7 @@ DOUBTFUL: tuple[FailureKind, ...] = ("killed", "bug", "unknown", "cancelled", "n
 
 
 def ended_well(root: Path, chain: Chain, attempt: Attempt, state: str = "") -> bool | None:
-    """Whether an attempt that is not in the queue has succeeded: by the `state` that the controller remembers, else by
+    """True if an attempt that is not in the queue has succeeded: by the `state` that the controller remembers, else by
     its own record, else by accounting. None where nobody says."""
     evidence = collect_evidence(root, chain, "", attempt, {})
     recorded = evidence.exit
@@ -78,7 +78,7 @@ def examine(
 
 
 def collect_evidence(root: Path, chain: Chain, job: str, attempt: Attempt, scontrol: dict[str, str]) -> Evidence:
-    """What the attempt's own records, its log and the controller say; accounting aside."""
+    """The evidence of the attempt's own records, its log and the controller; accounting aside."""
     record = job_record.record(root, chain.name, attempt.id)
     restart = (record.start or {}).get("restart", 0)
     exit_ = record.exit if record.exit and record.exit.get("restart", 0) == restart else None

@@ -53,7 +53,7 @@ class Resubmit:
 
 
 def decide(root: Path, chain: Chain, job: str, evidence: Evidence, failure: Failure) -> Resubmit | str:
-    """What to do about the failure of a job's latest attempt; a string says why nothing is done."""
+    """The answer to the failure of a job's latest attempt; a string says why nothing is done."""
     attempts = chain.jobs[job].since_asked
     latest = attempts[-1]
     decision = _by_kind(root, chain, job, latest, evidence, failure)

@@ -81,9 +81,9 @@ def run(words: list[str], *, name: str, job: str | None = None, attempt: int = 1
         _begin(job_start)
         return _end(job_start, root, name, damage.exit_code, describe(damage))
     if job is not None and id_ and _one_too_many(root, name, job_start, attempt):
-        logger.info("r2v job %s: %s has another attempt; this one was submitted twice", id_, job_start.job)
+        logger.info("r2v job %s: duplicate submission of %s; exiting", id_, job_start.job)
         return LeaseConflict.exit_code
-    if chain is not None and any(entry.owner and not entry.skipped for entry in chain.jobs.values()):
+    if chain is not None and any(entry.is_shared for entry in chain.jobs.values()):
         from r2v.slurm.healing.shared_stages import publish_all
 
         publish_all(root, name)  # what other chains have made for this one, which its stage may read
@@ -194,7 +194,7 @@ def _exit_record(job_start: JobStart, code: int, error: dict[str, Any] | None, r
 
 
 def _one_too_many(root: Path, name: str, job_start: JobStart, attempt: int) -> bool:
-    """Whether another attempt at the same stage stands in the chain instead of this one."""
+    """True if another attempt at the same stage stands in the chain instead of this one."""
     chain = _chain(root, name)
     if chain is None or job_start.id in chain.slurm_ids:
         return False
@@ -222,7 +222,7 @@ def _chain(root: Path, name: str) -> chains.Chain | None:
 
 
 def _configuration_damage(words: Sequence[str], root: Path, name: str) -> InputError | None:
-    """What is wrong with the chain's configuration, where a job reads it. `resume` replaces it and then the chain, so
+    """The damage of the chain's configuration, where a job reads it. `resume` replaces it and then the chain, so
     it is looked at again before that is believed."""
     damage = None
     for _ in range(_LOOKS if str(chains.folder(root, name) / "config.yaml") in words else 0):
@@ -239,7 +239,7 @@ def _configuration_damage(words: Sequence[str], root: Path, name: str) -> InputE
 
 
 def _idle_nodes(words: Sequence[str]) -> UsageError | None:
-    """What is wrong with a job that has more nodes than its command can use."""
+    """The error of a job that has more nodes than its command can use."""
     if node_count() == 1:
         return None
     from r2v.slurm.job.command_line import require_allocation_used
@@ -252,7 +252,7 @@ def _idle_nodes(words: Sequence[str]) -> UsageError | None:
 
 
 def _done_before(root: Path, name: str, job_start: JobStart) -> bool:
-    """Whether an earlier start of this job ended well (its node failed a moment later): a collection, say, is
+    """True if an earlier start of this job ended well (its node failed a moment later): a collection, say, is
     paid for and must not be made anew."""
     before = job_record.record(root, name, job_start.id).exit
     return bool(job_start.restart and before and before.get("rc") == 0 and before.get("kind") is None)
@@ -303,7 +303,7 @@ def _begin(job_start: JobStart) -> None:
 
 
 def _worth_going_on(job_start: JobStart, root: Path, name: str) -> bool:
-    """Whether an interrupted job should put itself back: not when Slurm is ending it anyway, not when this start
+    """True if an interrupted job should put itself back: not when Slurm is ending it anyway, not when this start
     got no further than those before, and not beyond the chain's GPU-hours."""
     if not job_start.id or job_start.ended_by_slurm:
         return False

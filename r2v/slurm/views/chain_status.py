@@ -92,7 +92,7 @@ def fold(
     """The status of one chain; of a stage that one of the `others` makes, what stands there."""
     chain = files.chain
     jobs = {
-        name: _of_owner(name, job, others, slurm) if job.owner and not job.skipped else _of(name, job, files, slurm)
+        name: _of_owner(name, job, others, slurm) if job.is_shared else _of(name, job, files, slurm)
         for name, job in chain.jobs.items()
     }
     attendant = _attendant(chain, jobs.values(), root)
@@ -177,7 +177,7 @@ def _waiting(job: JobStatus, chain: Chain, jobs: Mapping[str, JobStatus], attend
 def _banners(
     chain: Chain, jobs: Iterable[JobStatus], slurm: SlurmSnapshot, root: Path, attendant: str = ""
 ) -> list[str]:
-    """What a status says above its jobs: what could not be asked, and what stops the whole chain."""
+    """The warnings of a status: what could not be asked, and what stops the whole chain."""
     lines = []
     if (chains.folder(root, chain.name) / "config.yaml").exists():
         try:

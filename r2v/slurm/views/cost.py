@@ -80,14 +80,14 @@ def _of(name: str, number: int, id_: str, rows: Sequence[SacctRow], minutes: int
 
 
 def _used(used: float | None, asked: float | None, unit: str, scale: float = 1.0) -> str:
-    """How much of what was asked for an attempt used: "1.2 of 48.0 GB"."""
+    """The used part of what an attempt asked for: "1.2 of 48.0 GB"."""
     if not used or not asked:
         return ""
     return f"{used / scale:.1f} of {asked / scale:.1f} {unit}"
 
 
 def lines(name: str, costs: Sequence[AttemptCost]) -> list[str]:
-    """What `r2v cost` prints of one chain."""
+    """The lines of `r2v cost` about one chain."""
     total, wasted = sum(cost.gpu_hours for cost in costs), sum(cost.wasted for cost in costs)
     share = f"{100 * wasted / total:.0f}%" if total else "none"
     rows = [

@@ -6,11 +6,11 @@ command to go on with.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from r2v.config import load
-from r2v.errors import FailureKind, InputError, R2VError
+from r2v.errors import FailureKind, InputError, R2VError, kind_named
 from r2v.slurm.chain.chain import Chain, ChainJob, folder
 from r2v.slurm.chain.job_record import JobRecord
 from r2v.slurm.healing.classify import REMEDIES
@@ -44,7 +44,7 @@ def explain(status: ChainStatus, job: str | None = None, root: Path = Path()) ->
 
 
 def _screen(failed: JobStatus, status: ChainStatus, root: Path) -> tuple[str, list[tuple[str, list[str]]]]:
-    """What broke, in a line, and all that is known of it, by label."""
+    """The failed job in a line, and all that is known of it, by label."""
     chain, record = status.chain, status.files.records.get(failed.id)
     job = chain.jobs.get(failed.job)
     kind = f": {failed.kind}" if failed.kind not in (None, failed.state) else ""
@@ -128,8 +128,7 @@ def _remedy(failed: JobStatus, chain: Chain, root: Path) -> str:
         return f"r2v resume {chain.name}"
     if failed.kind == "cuda_oom" and (smaller := _smaller(failed.job, chain, root)):
         return f"r2v resume {chain.name} --from {failed.job} --overrides {smaller}"
-    remedies: Mapping[str | None, str] = dict(REMEDIES)
-    return remedies.get(failed.kind, REMEDIES["unknown"]).format(name=chain.name, job=failed.job)
+    return REMEDIES[kind_named(failed.kind) or "unknown"].format(name=chain.name, job=failed.job)
 
 
 def _smaller(job: str, chain: Chain, root: Path) -> str:

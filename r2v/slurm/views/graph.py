@@ -63,7 +63,7 @@ def mermaid_lines(status: ChainStatus) -> list[str]:
 
 
 def _depths(chain: Chain) -> Mapping[str, int]:
-    """How many jobs stand in the longest row before each."""
+    """By job: the length of the longest row of jobs before it."""
     depths: dict[str, int] = {}
     for name, job in chain.jobs.items():
         depths[name] = 1 + max((depths[need] for need in job.needs if need in depths), default=-1)

@@ -102,7 +102,7 @@ def first_error(text: str) -> list[str]:
 
 
 def errors(text: str) -> list[str]:
-    """What went wrong first in each start of a log."""
+    """The first error of each start of a log."""
     by_start = [first_error(part) for part in starts(text)]
     found = list[str]()
     for number, lines in enumerate(by_start, start=1):
@@ -113,7 +113,7 @@ def errors(text: str) -> list[str]:
 
 
 def follow(root: Path, name: str, id_: str, pause: float = 0.5) -> Iterator[str]:
-    """What is in a job's log and what is added to it, until its own record says that it has ended. Waits for the
+    """Yield a job's log, and what is added to it until its own record says that it has ended. Waits for the
     log of a job that has yet to begin. Reads files only: however long it lasts, Slurm is not asked."""
     while not log_paths(root, id_):
         time.sleep(pause)

@@ -61,9 +61,9 @@ class JobStatus:
     by_hand: bool = False
     """Submitted by an sbatch line, not by run_all."""
     never: bool = False
-    """Whether it waits, according to Slurm, for what can't come."""
+    """True if it waits, according to Slurm, for what can't come."""
     unanswered: bool = False
-    """Whether it failed, and nobody has decided yet what follows."""
+    """True if it failed, and nothing is decided about it yet."""
     owner: str = ""
     """The chain that makes it, where another one does."""
     helpers: dict[str, int] = field(default_factory=dict)
@@ -98,7 +98,7 @@ def _alive(queued: Queued, record: JobRecord) -> dict[str, Any]:
 
 
 def _ended(attempt: Attempt, record: JobRecord, row: SacctRow | None, slurm: SlurmSnapshot) -> dict[str, Any]:
-    """How an attempt that is not in the queue ended."""
+    """The end of an attempt that is not in the queue."""
     last = final(record)
     late = row is not None and row.state in ALIVE  # accounting, which comes behind the job's own record
     if last.exit is not None or not late:
@@ -144,7 +144,7 @@ def _age(attempt: Attempt, record: JobRecord) -> float:
 
 
 def _activity(event: Mapping[str, Any] | None, left: float | None) -> str:
-    """What a running job does: its step, how far it is, its loss, and the time left at its pace."""
+    """The progress of a running job: its step, how far it is, its loss, and the time left at its pace."""
     if event is None:
         return ""
     step = str(event.get("what", ""))
@@ -157,7 +157,7 @@ def _activity(event: Mapping[str, Any] | None, left: float | None) -> str:
 
 
 def _waits(record: JobRecord) -> list[str]:
-    """What the job waits for, with reason, start and end."""
+    """The waits of a job, each with its reason, start and end."""
     restart = int((record.start or {}).get("restart", 0))
     return [
         f"waits for {wait['wait']} since {clock(wait['at'])}, until {clock(wait['until'])} at most ({wait['why']})"

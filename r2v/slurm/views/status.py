@@ -29,7 +29,7 @@ LOOK_EVERY = 5.0
 
 
 def lines(status: ChainStatus) -> list[str]:
-    """What `r2v status` prints of one chain."""
+    """The lines of `r2v status` about one chain."""
     chain, head = status.chain, f"{status.chain.name}: {status.counts}"
     if chain.created_at:
         commit = (chain.commit or "")[:10] + ("+" if chain.dirty else "")
@@ -49,7 +49,7 @@ def lines(status: ChainStatus) -> list[str]:
 
 
 def _with_place(job: JobStatus, status: ChainStatus) -> str:
-    """What a job does, and, while it runs, which of how many stages it is."""
+    """The state of a job in words, and, while it runs, which of how many stages it is."""
     if job.state != "running" or job.by_hand:
         return job.words
     place = list(status.own_jobs).index(job.job) + 1
@@ -72,7 +72,7 @@ def as_json(status: ChainStatus) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Frame:
-    """What there is to see at one time."""
+    """One screen of `--watch`."""
 
     text: str
     exit_code: int
