@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,24 @@ class JobRecord:
     """The waits, the newest last: at, restart, wait, why (None: it is over), until."""
     helpers: tuple[str, ...] = ()
     """Ids of the arrays of helpers that it submitted."""
+
+    @property
+    def restart(self) -> int:
+        """The number of its last start, from 0 on."""
+        return int((self.start or {}).get("restart", 0))
+
+    @property
+    def last_exit(self) -> dict[str, Any] | None:
+        """The end of its last start; None for that of an earlier one, from which it was put back into the queue."""
+        return self.exit if self.exit and int(self.exit.get("restart", 0)) >= self.restart else None
+
+    @property
+    def seconds(self) -> float | None:
+        """Seconds from its last start to its end, or to now; None where it never began."""
+        if self.start is None:
+            return None
+        ended = datetime.fromisoformat(self.exit["at"]) if self.exit else datetime.now(UTC)
+        return max(0.0, (ended - datetime.fromisoformat(self.start["at"])).total_seconds())
 
 
 def record_folder(root: Path, name: str, job_id: str) -> Path:

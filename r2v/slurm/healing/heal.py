@@ -36,8 +36,7 @@ DOUBTFUL: tuple[FailureKind, ...] = ("killed", "bug", "unknown", "cancelled", "n
 def ended_well(root: Path, chain: Chain, attempt: Attempt, state: str = "") -> bool | None:
     """True if an attempt that is not in the queue has succeeded: by the `state` that the controller remembers, else by
     its own record, else by accounting. None where nobody says."""
-    evidence = collect_evidence(root, chain, "", attempt, {})
-    recorded = evidence.exit
+    recorded = job_record.record(root, chain.name, attempt.id).last_exit
     if state in ENDED:
         return state == "COMPLETED" and not (recorded or {}).get("kind")
     if recorded is not None:
@@ -80,11 +79,11 @@ def examine(
 def collect_evidence(root: Path, chain: Chain, job: str, attempt: Attempt, scontrol: dict[str, str]) -> Evidence:
     """The evidence of the attempt's own records, its log and the controller; accounting aside."""
     record = job_record.record(root, chain.name, attempt.id)
-    restart = (record.start or {}).get("restart", 0)
-    exit_ = record.exit if record.exit and record.exit.get("restart", 0) == restart else None
     ran = record.start is not None or scontrol.get("NodeList", "") not in ("", "(null)")
     log = _log_tail(root, chain, job, attempt)
-    return Evidence(start=record.start, exit=exit_, error=record.error, scontrol=scontrol, log=log, started=ran)
+    return Evidence(
+        start=record.start, exit=record.last_exit, error=record.error, scontrol=scontrol, log=log, started=ran
+    )
 
 
 def _log_tail(root: Path, chain: Chain, job: str, attempt: Attempt) -> str:

@@ -144,7 +144,7 @@ def _more_time(root: Path, chain: Chain, job: str, latest: Attempt) -> Resubmit:
     before = [
         job_record.record(root, chain.name, known.id) for known in chain.jobs[job].attempts if known.id != latest.id
     ]
-    if job_record.progressed(record, (record.start or {}).get("restart", 0), before):
+    if job_record.progressed(record, record.restart, before):
         return Resubmit(
             resources=latest.resources,
             overrides=latest.overrides,

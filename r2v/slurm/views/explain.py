@@ -6,10 +6,10 @@ command to go on with.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from r2v.config import load
+from r2v.console import text_table
 from r2v.errors import FailureKind, InputError, R2VError, kind_named
 from r2v.slurm.chain.chain import Chain, ChainJob, folder
 from r2v.slurm.chain.job_record import JobRecord
@@ -36,9 +36,10 @@ def explain(status: ChainStatus, job: str | None = None, root: Path = Path()) ->
     else:
         healed = [line for name, entry in chain.jobs.items() for line in _healing(entry, name)]
         head, sections = f"nothing is broken ({status.counts})", [("healed", healed)]
+    rows = [(label if at == 0 else "", line) for label, lines in sections for at, line in enumerate(lines)]
     return [
         f"{chain.name}: {head}",
-        *(line for label, lines in sections for line in _labelled(label, lines)),
+        *(f"  {line}" for line in text_table(rows).splitlines()),
         *(f"  ! {line}" for line in status.banners),
     ]
 
@@ -64,10 +65,6 @@ def _screen(failed: JobStatus, status: ChainStatus, root: Path) -> tuple[str, li
         ("log", log),
         ("go on", [_remedy(failed, chain, root)] if failed.state in BROKEN else []),
     ]
-
-
-def _labelled(label: str, lines: Sequence[str]) -> list[str]:
-    return [f"  {label if index == 0 else '':8} {line}" for index, line in enumerate(lines)]
 
 
 def _what(failed: JobStatus, record: JobRecord | None, job: ChainJob | None) -> str:

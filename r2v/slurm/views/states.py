@@ -99,15 +99,16 @@ def _alive(queued: Queued, record: JobRecord) -> dict[str, Any]:
 
 def _ended(attempt: Attempt, record: JobRecord, row: SacctRow | None, slurm: SlurmSnapshot) -> dict[str, Any]:
     """The end of an attempt that is not in the queue."""
-    last = final(record)
     late = row is not None and row.state in ALIVE  # accounting, which comes behind the job's own record
-    if last.exit is not None or not late:
+    if record.last_exit is not None or not late:
         told = None if late else row
-        failure = classify(Evidence(exit=last.exit, error=last.error, row=told, started=record.start is not None))
+        failure = classify(
+            Evidence(exit=record.last_exit, error=record.error, row=told, started=record.start is not None)
+        )
         if failure is not None:
             state = "cancelled" if failure.kind == "cancelled" else "failed"
             return {"state": state, "kind": failure.kind, "words": failure_text(failure.kind, failure.line)}
-    if last.exit is not None:
+    if record.last_exit is not None:
         return {"state": "done", "words": _elapsed(record, row)}
     if slurm.queue is None:
         return {"state": "unknown", "words": "the queue could not be asked, and there is no record of its end"}
@@ -124,15 +125,6 @@ def _ended(attempt: Attempt, record: JobRecord, row: SacctRow | None, slurm: Slu
 def failure_text(kind: str, line: str) -> str:
     """A failure in one line: its kind, unless the line begins with it, and the line."""
     return line if line.startswith(kind) else f"{kind}: {line}"
-
-
-def final(record: JobRecord) -> JobRecord:
-    """The record without what an earlier start of the same job left: one that was put back into the queue and
-    started again has not ended by the end of its first start."""
-    restart = int((record.start or {}).get("restart", 0))
-    if record.exit is not None and int(record.exit.get("restart", restart)) < restart:
-        return JobRecord(folder=record.folder, start=record.start, events=record.events, waits=record.waits)
-    return record
 
 
 def _age(attempt: Attempt, record: JobRecord) -> float:
@@ -158,10 +150,9 @@ def _activity(event: Mapping[str, Any] | None, left: float | None) -> str:
 
 def _waits(record: JobRecord) -> list[str]:
     """The waits of a job, each with its reason, start and end."""
-    restart = int((record.start or {}).get("restart", 0))
     return [
         f"waits for {wait['wait']} since {clock(wait['at'])}, until {clock(wait['until'])} at most ({wait['why']})"
-        for wait in job_record.waiting(record, restart, datetime.now(UTC))
+        for wait in job_record.waiting(record, record.restart, datetime.now(UTC))
     ]
 
 
@@ -173,9 +164,5 @@ def _peak(record: JobRecord, rows: Sequence[SacctRow]) -> int | None:
 
 
 def _elapsed(record: JobRecord, row: SacctRow | None) -> str:
-    begun, ended = (record.start or {}).get("at"), (record.exit or {}).get("at")
-    if row is not None and row.elapsed:
-        return duration(row.elapsed)
-    if not (begun and ended):
-        return ""
-    return duration((datetime.fromisoformat(ended) - datetime.fromisoformat(begun)).total_seconds())
+    seconds = row.elapsed if row is not None and row.elapsed else record.seconds
+    return "" if seconds is None else duration(seconds)
