@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import submitit
-from submitit.slurm.slurm import SlurmExecutor
+from submitit.slurm.slurm import SlurmExecutor, SlurmInfoWatcher
 
 from r2v.slurm import run_all
 from r2v.slurm.site import headers
@@ -27,6 +27,12 @@ class Anywhere(SlurmExecutor):
     def affinity(cls) -> int:
         """It suits this machine."""
         return 2
+
+
+class Alone(submitit.SlurmJob[object]):
+    """submitit's job, whose watcher knows no jobs of other tests."""
+
+    watcher = SlurmInfoWatcher()
 
 
 def test_the_script_of_a_stage_is_what_submitit_writes_of_the_same_parameters(checkout: Faked) -> None:
@@ -60,7 +66,7 @@ def test_the_script_of_a_stage_is_what_submitit_writes_of_the_same_parameters(ch
 def test_submitits_job_answers_state_and_log(checkout: Faked) -> None:
     run_all.submit(benchmark="desk")
     id_ = ids(checkout)["bc"]
-    job: submitit.SlurmJob[object] = submitit.SlurmJob(FOLDER, id_)
+    job = Alone(FOLDER, id_)
     assert job.stdout() is None and not job.done()
     (checkout.root / f"logs/bc_{NAME}_{id_}.out").write_text("step 1\n")
     assert job.stdout() == "step 1\n"
