@@ -131,7 +131,7 @@ ELSEWHERE = {
     ),
     "r2v webarena regrade": "tests/envs/webarena/test_pipeline.py::test_a_collection_is_recorded_and_graded_again",
     "r2v report results/mrp": "tests/report/test_build.py::test_made_again_it_is_the_same",
-    "r2v status --watch": "tests/slurm/views/test_watch.py::test_it_ends_when_nothing_is_active",
+    "r2v status --watch": "tests/slurm/views/test_status.py::test_it_ends_when_nothing_is_active",
     "make mrp": "tests/test_mrp.py::test_everything_the_seed_names_is_there",
     "make sandbox": "installs a package of the system; `make test` has done so",
     "make test": "is what runs this",

@@ -20,7 +20,7 @@ from r2v.slurm import run_all
 from r2v.slurm.chain import chain as chains
 from r2v.slurm.chain import job_record
 from r2v.slurm.client import client
-from r2v.slurm.client.client import NoSlurm
+from r2v.slurm.client.command import NoSlurm
 from r2v.slurm.job.runner import with_allowed_keys
 from tests.pipeline.test_run import NAMES, SEED_TABLE
 from tests.slurm.faked import FAKE, Faked
@@ -333,7 +333,7 @@ def test_cancel_ends_all_in_one_call_and_nothing_heals_after_it(checkout: Faked)
 
     run_all.submit(benchmark="desk")
     queue = {row["JobID"] for row in rows(checkout)}
-    assert run_all.cancel() == 0
+    assert run_all.cancel(name=NAME) == 0
     assert [set(call[2:]) for call in calls(checkout, "scancel")] == [queue]
     assert chain(checkout).cancelled and rows(checkout) == []
     before = chain(checkout)
@@ -418,7 +418,7 @@ def test_a_bug_is_left_to_a_person_and_the_rest_waits(checkout: Faked) -> None:
 
 def test_resume_prints_the_difference_and_keeps_what_waits(checkout: Faked, capsys: pytest.CaptureFixture[str]) -> None:
     first = failed_bc(checkout, "bug", "ValueError: the answer is 43", 1)
-    assert run_all.resume(overrides=["training.bc.lr=1e-5"], max_attempts=5) == 0
+    assert run_all.resume(name=NAME, overrides=["training.bc.lr=1e-5"], max_attempts=5) == 0
     now, made = ids(checkout), chain(checkout)
     assert "training.bc.lr: None -> 1e-05" in capsys.readouterr().out
     assert made.jobs["bc"].latest.reason == "resume" and now["bc"] != first["bc"]  # type: ignore[union-attr]
@@ -460,8 +460,8 @@ def test_resume_does_not_change_what_runs(checkout: Faked) -> None:
     running["State"] = "RUNNING"
     put(checkout, queue)
     with pytest.raises(LeaseConflict, match=f"collect runs with the configuration as it was .job {running['JobID']}"):
-        run_all.resume(overrides=["data.seeds=[7]"])
-    assert run_all.resume(overrides=["router.l2=7"]) == 0
+        run_all.resume(name=NAME, overrides=["data.seeds=[7]"])
+    assert run_all.resume(name=NAME, overrides=["router.l2=7"]) == 0
 
 
 PAID = ["teacher.provider=openai", "teacher.model_name=gpt-5.2", "teacher.api_key_env=LAB_SECRET", "teacher.max_usd=9"]
@@ -482,8 +482,8 @@ def test_the_variable_that_a_chain_may_send_as_a_key_is_recorded_and_holds_for_i
     assert chain(checkout).allow_env == ("LAB_SECRET",) and len(calls(checkout, "sbatch")) == 2
     assert with_allowed_keys(["collect"], chain(checkout)) == ["collect", "--allow-env", "LAB_SECRET"]
     with pytest.raises(UsageError, match="--allow-env NEW_SECRET"):
-        run_all.resume(overrides=["teacher.api_key_env=NEW_SECRET"])
-    run_all.resume(overrides=["teacher.max_tokens=7"], allow_env=["OTHER_SECRET"])
+        run_all.resume(name=NAME, overrides=["teacher.api_key_env=NEW_SECRET"])
+    run_all.resume(name=NAME, overrides=["teacher.max_tokens=7"], allow_env=["OTHER_SECRET"])
     assert chain(checkout).allow_env == ("LAB_SECRET", "OTHER_SECRET")
     assert "sk-0123456789" not in (chains.folder(checkout.root, NAME) / "chain.json").read_text()
     put(checkout, [])
@@ -510,7 +510,7 @@ def test_a_hub_model_is_pinned_to_the_commit_that_the_cache_knows(
         run_all.submit(**asked)
         assert load(path).policy.revision == commit
         main.write_text("3" * 40)
-        run_all.resume(overrides=["training.bc.lr=1e-9"])
+        run_all.resume(name=NAME, overrides=["training.bc.lr=1e-9"])
         assert load(path).policy.revision == commit
         put(checkout, [])
 
@@ -518,7 +518,7 @@ def test_a_hub_model_is_pinned_to_the_commit_that_the_cache_knows(
 def test_what_is_submitted_without_a_job_stays_without_it(checkout: Faked) -> None:
     run_all.submit(benchmark="desk", without=["ablations"])
     assert "ablations" not in chain(checkout).jobs and len(rows(checkout)) == 10
-    run_all.resume()
+    run_all.resume(name=NAME)
     assert "ablations" not in chain(checkout).jobs
     run_all.submit(benchmark="desk")
     assert len(rows(checkout)) == 11
@@ -536,7 +536,7 @@ def test_going_on_from_a_job_takes_what_is_published_and_keeps_the_graph(checkou
     assert [name for name, job in made.jobs.items() if job.skipped] == ["collect", "perturb"]
     assert len(rows(checkout)) == 9 and made.jobs["bc"].needs == ("perturb",)
     put(checkout, [{**rows(checkout)[0], "JobID": "500", "Comment": "(null)"}])  # somebody else's
-    run_all.resume(start="bc", overrides=["training.bc.lr=1e-9"])
+    run_all.resume(name="chain_noisy", start="bc", overrides=["training.bc.lr=1e-9"])
     made = chains.read(checkout.root, "chain_noisy")
     assert {name: job.needs for name, job in made.jobs.items()} == SEED_TABLE
     assert [len(job.attempts) for job in made.jobs.values()] == [0, 0, *[2] * 8]

@@ -828,9 +828,9 @@ OTHER_FILES = (
         paths=("outputs/.chains/*/submitit/**",),
         form="text",
         writers=(
-            "slurm.client.submit:_executor",
             "slurm.client.submit:_submit_stage",
-            "slurm.client.submit:_make_logs",
+            "slurm.client.submit:_make_folder",
+            "slurm.job.runner:_write_result",
         ),
         damage="refused",
         readers=("run_all",),

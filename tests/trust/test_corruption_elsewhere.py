@@ -513,7 +513,7 @@ TRIED_ELSEWHERE = {
     "index of a journal": "tests/llm/providers/spending/test_journal_index.py",
     "change of the ledger": "read for being new; tests/llm/providers/spending/test_project.py",
     "merge record": "written, and read by nobody",
-    "submission": "the script that sbatch was given, written and read by nobody",
+    "submission": "the script that sbatch was given, and the end of its job for submitit: R2V reads neither",
     "code snapshot": "tests/slurm/chain/test_snapshot.py",
     "bundle manifest": "tests/serve/bundle/test_manifest.py",
     "bundle content": "tests/serve/bundle/test_manifest.py",

@@ -162,7 +162,7 @@ def _cancel(values: argparse.Namespace) -> int:
 
 def chain_name(values: argparse.Namespace) -> str:
     """The chain that a parsed line names, or the only one there is. Raises UsageError naming those there are."""
-    from r2v.slurm.views.status import chosen
+    from r2v.slurm.views.sources import chosen
 
     return chosen(Path(), values.name)
 
@@ -179,39 +179,33 @@ def _heal(values: argparse.Namespace) -> int:
 
 
 def _status(values: argparse.Namespace) -> int:
-    from r2v.slurm.views import settle, status, status_text
-
-    wanted = _wanted(values)
-    readable = status.readable(wanted)
-    if values.watch:
-        return _watch(values, readable)
-    statuses = status.statuses(settle.settled_inputs(readable))
-    if values.json:
-        print(json.dumps({"chains": [status_text.as_json(chain) for chain in statuses]}, indent=2))
-    else:
-        print("\n".join("\n".join(status_text.lines(chain)) for chain in statuses))
-    code = status.overall(chain.exit_code for chain in statuses)
-    return code if readable == wanted else InputError.exit_code
-
-
-def _watch(values: argparse.Namespace, wanted: Sequence[str]) -> int:
-    from r2v.slurm.views import watch
-
-    if values.json:
-        raise UsageError("status --watch --json: --watch is for people; a program asks `r2v status --json`")
-    return watch.show(wanted)
-
-
-def _wanted(values: argparse.Namespace) -> list[str]:
-    """The chains that a line names, or all of them."""
     from r2v.slurm.views import status
+    from r2v.slurm.views.chain_status import overall, settled, statuses
 
-    return [status.chosen(Path(), name) for name in values.names] or status.names() or [status.chosen(Path(), None)]
+    wanted, readable = _wanted(values)
+    if values.watch and values.json:
+        raise UsageError("status --watch --json: --watch is for people; a program asks `r2v status --json`")
+    if values.watch:
+        return status.watch(readable)
+    shown = statuses(settled(readable))
+    if values.json:
+        print(json.dumps({"chains": [status.as_json(chain) for chain in shown]}, indent=2))
+    else:
+        print("\n".join("\n".join(status.lines(chain)) for chain in shown))
+    return overall(chain.exit_code for chain in shown) if readable == wanted else InputError.exit_code
+
+
+def _wanted(values: argparse.Namespace) -> tuple[list[str], list[str]]:
+    """The chains that a line names, or all of them; and those of them that can be read."""
+    from r2v.slurm.views.sources import chosen, names, readable
+
+    wanted = [chosen(Path(), name) for name in values.names] or names() or [chosen(Path(), None)]
+    return wanted, readable(wanted)
 
 
 def _one_job(words: Sequence[str]) -> tuple[str, str | None]:
     """CHAIN JOB, or either of them alone where only one chain is there."""
-    from r2v.slurm.views.status import chosen, names
+    from r2v.slurm.views.sources import chosen, names
 
     if len(words) > 2:
         raise UsageError(f"{' '.join(words)}: at most a chain and a job")
@@ -221,21 +215,21 @@ def _one_job(words: Sequence[str]) -> tuple[str, str | None]:
 
 
 def _logs(values: argparse.Namespace) -> int:
-    from r2v.slurm.views import logs, settle
+    from r2v.slurm.views import logs
+    from r2v.slurm.views.chain_status import settled
 
     name, word = _one_job(values.words)
     if word is None:
         raise UsageError(f"which job of {name}? r2v logs {name} JOB")
-    inputs = settle.settled_inputs([name])
-    chain, records = inputs.chains[name], inputs.records[name]
-    id_ = logs.job_id(chain, records, word)
+    files = settled([name]).files[name]
+    id_ = logs.job_id(files, word)
     if values.follow:
         if not logs.log_paths(Path(), id_):
             logger.info("job %s has not begun; waiting (Ctrl-C ends the waiting, not the job)", id_)
         for text in logs.follow(Path(), name, id_):
             print(text, end="", flush=True)
         return 0
-    for path in logs.with_errors(Path(), chain, id_):
+    for path in logs.with_errors(Path(), files.chain, id_):
         text = path.read_text(errors="replace")
         logger.info("%s", path)
         if not values.errors:
@@ -249,29 +243,29 @@ def _logs(values: argparse.Namespace) -> int:
 
 def _explain(values: argparse.Namespace) -> int:
     from r2v.serve.accounts.explain import explained
-    from r2v.slurm.views import explain, logs, settle, status
+    from r2v.slurm.views import explain, logs
+    from r2v.slurm.views.chain_status import settled, statuses
+    from r2v.slurm.views.sources import names
 
-    other = len(values.words) == 1 and values.words[0] not in status.names()
+    other = len(values.words) == 1 and values.words[0] not in names()
     if other and (lines := explained(Path(), values.words[0])):
         print("\n".join(lines))
         return 0
     name, job = _one_job(values.words)
-    inputs = settle.settled_inputs([name])
-    found = status.statuses(inputs)[0]
+    (status,) = statuses(settled([name]))
     word = logs.NUMBERS.get(job, job) if job else None
-    if word and word not in {job_status.job for job_status in found.jobs}:
-        logs.job_id(inputs.chains[name], inputs.records[name], word)
-    print("\n".join(explain.explain(inputs.chains[name], found, inputs.records[name], word)))
+    if word and word not in {one.job for one in status.jobs}:
+        logs.job_id(status.files, word)
+    print("\n".join(explain.explain(status, word)))
     return 0
 
 
 def _cost(values: argparse.Namespace) -> int:
-    from r2v.slurm.views import cost, settle, status
+    from r2v.slurm.views import cost
+    from r2v.slurm.views.chain_status import settled, statuses
 
-    wanted = _wanted(values)
-    readable = status.readable(wanted)
-    settle.settled_inputs(readable)
-    found = {name: cost.attempt_costs(name) for name in readable}
+    wanted, readable = _wanted(values)
+    found = {one.chain.name: cost.attempt_costs(one) for one in statuses(settled(readable, costs=True))}
     if values.json:
         print(json.dumps({"chains": [cost.as_json(name, spent) for name, spent in found.items()]}, indent=2))
     else:
@@ -280,13 +274,12 @@ def _cost(values: argparse.Namespace) -> int:
 
 
 def _graph(values: argparse.Namespace) -> int:
-    from r2v.slurm.views import graph, settle, status
+    from r2v.slurm.views import graph
+    from r2v.slurm.views.chain_status import settled, statuses
 
-    name = status.chosen(Path(), values.name)
-    inputs = settle.settled_inputs([name])
-    chain, found = inputs.chains[name], status.statuses(inputs)[0]
+    (status,) = statuses(settled([chain_name(values)]))
     if values.format == "json":
-        print(json.dumps(graph.as_json(chain, found), indent=2))
+        print(json.dumps(graph.as_json(status), indent=2))
     else:
-        print("\n".join((graph.mermaid_lines if values.format == "mermaid" else graph.ascii_lines)(chain, found)))
+        print("\n".join((graph.mermaid_lines if values.format == "mermaid" else graph.ascii_lines)(status)))
     return 0

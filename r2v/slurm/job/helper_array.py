@@ -51,11 +51,11 @@ class HelperArray:
     resources: Resources
     root: Path = Path()
     considered: bool = False
-    """Whether Slurm has been asked: once a start, whatever it answered."""
+    """True once Slurm has been asked, which happens once a start."""
 
     @property
     def comment(self) -> str:
-        """What the array is known by in the queue, behind the header's own, whichever attempt submitted it."""
+        """The comment of the array in the queue, behind the header's own; the same for every attempt of the job."""
         return client.helpers_comment(self.name, self.job)
 
     def look(self, folder: Path) -> None:

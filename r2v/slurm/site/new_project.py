@@ -72,8 +72,8 @@ def begin(
 
 
 def shipped_files() -> dict[str, Path]:
-    """What a project begins with, by its place in it: of the checkout that R2V is run from, else of the wheel. Raises
-    InputError where neither has it."""
+    """The files that a project begins with, by their places in it: of the checkout that R2V is run from, else of the
+    wheel. Raises InputError where neither has it."""
     checkout = OWN_PACKAGE.parent
     if (checkout / "pyproject.toml").exists():
         found = [*(checkout / CONFIGS).rglob("*.yaml"), *(checkout / SCRIPTS).glob("*.sh"), checkout / "run_all.sh"]
