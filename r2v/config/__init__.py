@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from r2v.config.checks import IF_GIVEN, RUNTIME, check
 from r2v.config.content import identity
-from r2v.config.cost import CostConfig, Price, PromptCacheConfig
+from r2v.config.cost import CostConfig, Price
 from r2v.config.evaluation import CONDITIONS, AblationsConfig, EvaluationConfig, InferenceConfig, RouterConfig
 from r2v.config.execution import LoggingConfig, RolloutConfig
 from r2v.config.hierarchical import (
@@ -38,7 +38,7 @@ from r2v.config.key_hints import key_hint
 from r2v.config.methods import METHODS, Method
 from r2v.config.models import PolicyConfig, TeacherConfig, endpoint_identity
 from r2v.config.profiles import AUTO, PROFILE_NAMES, values_of
-from r2v.config.renamed_keys import current_assignment, is_removed, warn_of_former_models
+from r2v.config.renamed_keys import current_assignment, is_removed, rename_keys, warn_of_former_models
 from r2v.config.serving import ServeConfig
 from r2v.config.sources import (
     YAMLFile,
@@ -74,7 +74,7 @@ from r2v.config.training import (
     VerifierConfig,
 )
 from r2v.config.yaml_text import write
-from r2v.constraints import NAME, OneOf, Seed, check_fields, hints_of, shown, unwrap
+from r2v.constraints import NAME, OneOf, Seed, check_fields, declared, hints_of, shown, unwrap
 from r2v.errors import UsageError
 
 __all__ = [
@@ -112,7 +112,6 @@ __all__ = [
     "PreferenceConfig",
     "Price",
     "ProblemsConfig",
-    "PromptCacheConfig",
     "RUNTIME",
     "ReplayConfig",
     "RolloutConfig",
@@ -344,7 +343,10 @@ def section(cls: type[S], values: dict[str, Any]) -> S:
     """One section from plain values, as `identity` gave them. Raises UsageError as `load` does."""
     from omegaconf import OmegaConf
 
-    merged = _merged(cls.__name__, OmegaConf.structured(cls), values)
+    name = next(item.name for item in dataclasses.fields(Config) if hints_of(Config)[item.name] is cls)
+    tree = {name: copy.deepcopy(values)}
+    rename_keys(tree, cls.__name__)
+    merged = _merged(cls.__name__, OmegaConf.structured(cls), tree[name])
     made = _explained(cls.__name__, lambda: OmegaConf.to_object(merged))
     assert isinstance(made, cls)
     return made
@@ -354,8 +356,7 @@ def _require_assignment(override: str) -> None:
     key, equals, _ = override.partition("=")
     if not equals or not key:
         raise UsageError(f"--overrides {shown(override)}: expected key=value, e.g. training.lr=1e-3")
-    known = key in _own_keys() or is_removed(key) or key.startswith(("env.options.", "perturbations.extra"))
-    if not known:
+    if key not in _own_keys() and not is_removed(key) and not key.startswith(_mappings()):
         raise UsageError(f"--overrides {shown(override)}: unknown key {shown(key)}; {key_hint(key, _own_keys())}")
 
 
@@ -382,6 +383,13 @@ def keys(cls: type = Config, stem: str = "") -> Iterator[str]:
 def _own_keys() -> tuple[str, ...]:
     """The keys of `Config`."""
     return tuple(keys())
+
+
+@functools.cache
+def _mappings() -> tuple[str, ...]:
+    """Beginnings of the keys of mappings, below which a user names keys of his own."""
+    free = [key for key, base, _ in declared(Config) if typing.get_origin(base) is dict]
+    return tuple(f"{key}{end}" for key in free for end in ".[")
 
 
 def to_yaml(config: Config) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from r2v.config.ablations import ABLATION_ROWS, ALL_ROWS, DEFAULT_ABLATIONS, Ablation
-from r2v.config.checks import IF_GIVEN, RUNTIME, SHA256, Budget, Names, Seeds, check, members
+from r2v.config.checks import IF_GIVEN, RUNTIME, Budget, Names, Seeds, check, members
 from r2v.config.methods import METHODS, ORACLE
 from r2v.constraints import (
     Count,
@@ -48,8 +48,6 @@ class RouterConfig:
     """Classifier that predicts the gain of an LLM step: boosting, logistic (which can be read), constant (the same at
     every step, which any model becomes where the labels hold one class), case_support (the share of the teacher's
     nearest recorded steps that act otherwise: nothing is fitted but its scale), or package.module:Class of your own."""
-    model_sha256: SHA256 | None = field(default=None, metadata=IF_GIVEN)
-    """Filled in: the content of the module of a model by dotted path, so that an edited one makes new artifacts."""
     label: Literal["counterfactual", "disagreement", "episode", "imputed"] = "counterfactual"
     """Label it is fitted on. counterfactual: the executed gain of an LLM step; disagreement: the LLM would act
     differently; episode: the episode fails. imputed, for logs without a world: the policy acts otherwise than its
@@ -97,8 +95,7 @@ class RouterConfig:
     def __post_init__(self) -> None:
         check_fields("router", self)
         require_name("router.model", self.model, ROUTER_MODELS)
-        content = source_sha256("router.model", self.model) if is_dotted(self.model) else None
-        object.__setattr__(self, "model_sha256", content)
+        _ = self.model_sha256  # a module that cannot be found is refused here
         members("router.features", self.features, FEATURE_GROUPS)
         check(
             self.budget_over_small is None or not self.imputed,
@@ -112,6 +109,11 @@ class RouterConfig:
             f"belongs to router.label={IMPUTED}",
             self.held_out_tasks,
         )
+
+    @property
+    def model_sha256(self) -> str | None:
+        """Content of the module of a model by dotted path, so that an edited one makes new artifacts; else None."""
+        return source_sha256("router.model", self.model) if is_dotted(self.model) else None
 
     @property
     def imputed(self) -> bool:
@@ -228,8 +230,6 @@ class EvaluationConfig:
     """Calibration tasks that `r2v pilot` plays by either model; no other command reads it."""
     bootstrap: Annotated[int, Range(at_least=1, at_most=1_000_000)] = 10_000
     """Bootstrap resamples of the task-clustered confidence intervals."""
-    cvar_alpha: PositiveShare = 0.2
-    """CVaR level of cvar_failure: the share of worst tasks that is averaged."""
 
     def __post_init__(self) -> None:
         check_fields("evaluation", self)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated
 
 from r2v.config.checks import RUNTIME, OrAuto
 from r2v.constraints import Distinct, Line, Range, check_fields
@@ -58,11 +58,6 @@ def allocated_cpus() -> int:
 class LoggingConfig:
     """Where progress and metrics are logged."""
 
-    wandb: Literal["auto", "disabled", "offline", "online"] = field(default="auto", metadata=RUNTIME)
-    """Mode of Weights and Biases. auto: online once `wandb login` has left a key, else disabled. WANDB_MODE wins. Files
-    are written to logs/wandb, from which `wandb sync` sends what was not sent."""
-    project: Line = field(default="r2v-agent", metadata=RUNTIME)
-    """Name of the wandb project."""
     report: bool = field(default=True, metadata=RUNTIME)
     """Write the report (`r2v report`) whenever evaluate or ablations has ended, by whichever door."""
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields, replace
 from importlib.util import find_spec
 from ipaddress import ip_address
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from r2v.config.checks import IF_GIVEN, RUNTIME, Spec, check
 from r2v.config.engines import ENGINE_KEY_ENV, JOB, LOCAL, VLLM, server_root, wrong_url
-from r2v.config.llm_model import Effort, ModelConfig
+from r2v.config.llm_model import Effort, ModelFacts, given_facts
 from r2v.constraints import (
     VARIABLE_NAME,
     Count,
+    Keywords,
     Line,
     NotNegative,
     OneOf,
@@ -89,10 +90,9 @@ class TeacherConfig:
     actions: Literal["text", "json", "tools", "auto"] | None = field(default=None, metadata=IF_GIVEN)
     """How actions come back. text: JSON that the prompt asks for; json: JSON that a schema holds to; tools: native tool
     calls; auto: tools, json or text, the first that the model is known to take. None: text."""
-    model: ModelConfig = field(default_factory=ModelConfig, metadata=IF_GIVEN)
-    """What the model registry would say of the model, for one that it does not know."""
-    reuse: bool = False
-    """Identical requests at temperature 0 are sent once, whichever episode they come from."""
+    model: Annotated[dict[str, Any], Keywords()] = field(default_factory=dict, metadata=IF_GIVEN)
+    """Facts of a model that the registry does not know, each in place of the registry's: the fields of
+    `r2v.config.llm_model.ModelFacts`, e.g. {tools: everywhere, batch_price: 0.5}."""
     mode: Literal["batch", "concurrent", "auto"] = field(default="auto", metadata=RUNTIME)
     """How requests go to a provider: batch (its batch API, half the price), concurrent (direct calls), or auto."""
     engine: Annotated[str, Text(longest=500)] | None = field(default=None, metadata=RUNTIME)
@@ -102,8 +102,6 @@ class TeacherConfig:
     provider."""
     engine_venv: PathText | None = field(default=None, metadata=RUNTIME)
     """Virtual environment of that engine; None: where `r2v engine install` puts it."""
-    usd_per_gpu_hour: NotNegative = field(default=0.0, metadata=RUNTIME)
-    """engine=job: what an hour of each of the job's GPUs costs, in USD, for `r2v providers ledger`."""
     max_usd: Positive | None = field(default=None, metadata=RUNTIME)
     """Hard cap in USD on what a pipeline may be billed, all its stages, runs and helpers together; None: none."""
     project_max_usd: Positive | None = field(default=None, metadata=RUNTIME)
@@ -118,8 +116,6 @@ class TeacherConfig:
     )
     """Most conversations at the same time where a provider is asked. None: 5000, or twice max_concurrent where all
     calls are direct; rollout.max_conversations where worlds are a browser's, a container's or a site's."""
-    queued_tokens: Count | None = field(default=None, metadata=RUNTIME)
-    """Prompt tokens in unfinished provider batches, at most; None: learned from the provider's refusals."""
     flush_seconds: Positive = field(default=30.0, metadata=RUNTIME)
     """Seconds that a request waits for others to share its provider batch."""
     poll_seconds: Positive = field(default=30.0, metadata=RUNTIME)
@@ -144,6 +140,7 @@ class TeacherConfig:
             self._serve()
         require_name("teacher.provider", self.provider, PROVIDER_NAMES)
         check_fields("teacher", self)
+        object.__setattr__(self, "model", given_facts("teacher.model", self.model))
         self._check_endpoint()
 
     def _serve(self) -> None:
@@ -161,6 +158,11 @@ class TeacherConfig:
         object.__setattr__(self, "base_url", url)
         for name in ("usd_in", "usd_out"):
             object.__setattr__(self, name, getattr(self, name) or 0.0)
+
+    @property
+    def facts(self) -> ModelFacts:
+        """The facts in `model`."""
+        return ModelFacts(**self.model)
 
     def require_judge(self) -> None:
         """Raises UsageError where this teacher cannot judge: a scripted expert knows the answers."""
@@ -219,11 +221,12 @@ class APIConfig:
     """Tokens for thoughts; None: 4096."""
     actions: Literal["text", "json", "tools", "auto"] | None = None
     """How actions come back; None: text."""
-    model: ModelConfig = field(default_factory=ModelConfig, metadata=IF_GIVEN)
-    """What the model registry would say of the model."""
+    model: Annotated[dict[str, Any], Keywords()] = field(default_factory=dict, metadata=IF_GIVEN)
+    """Facts of the model, as teacher.model."""
 
     def __post_init__(self) -> None:
         check_fields("policy.api", self)
+        object.__setattr__(self, "model", given_facts("policy.api.model", self.model))
         _check_url("policy.api", self.base_url)
 
 
@@ -343,8 +346,8 @@ class PolicyConfig:
         """An API model that calls tools natively, as the conversations of other agents have it; of one on a server of
         its own, of which nothing is known, that is assumed."""
         model = self.api.model
-        if self.api.base_url is not None and model.tools is None:
-            model = replace(model, tools="everywhere")
+        if self.api.base_url is not None:
+            model = {"tools": "everywhere", **model}
         return replace(self, api=replace(self.api, actions="tools", model=model))
 
     def require_servable(self) -> None:

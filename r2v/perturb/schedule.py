@@ -11,7 +11,7 @@ same seconds and the same names, nothing is recorded.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from r2v.config import INJECTION_FAMILIES, CategoryConfig, PerturbationMode, PerturbationsConfig
@@ -61,6 +61,8 @@ class Schedule:
     benchmark: str
     categories: Mapping[str, CategoryConfig]
     seed: int
+    modes: Mapping[str, PerturbationMode] = field(default_factory=dict)
+    """Categories with another mode than their own."""
     surface: Surface = GENERIC
     held_out_families: tuple[str, ...] = ()
 
@@ -77,7 +79,7 @@ class Schedule:
         if "prompt_injection" in self.active and not self.families:
             raise UsageError(
                 "perturbations.held_out_families: every family is held out; leave one of "
-                f"{', '.join(INJECTION_FAMILIES)} or set perturbations.prompt_injection.enabled=false"
+                f"{', '.join(INJECTION_FAMILIES)} or set perturbations.prompt_injection.prob=0"
             )
         for name in self._of("tool_call"):
             severity = self.categories[name].severity
@@ -93,7 +95,7 @@ class Schedule:
         bundled = PerturbationsConfig.categories()
         order = (*bundled, *(name for name in self.categories if name not in bundled))
         given = ((name, self.categories.get(name)) for name in order)
-        return tuple(name for name, config in given if config and config.enabled and config.prob > 0)
+        return tuple(name for name, config in given if config and config.prob > 0)
 
     @cached_property
     def families(self) -> tuple[str, ...]:
@@ -143,7 +145,7 @@ class Schedule:
 
     def mode(self, name: str) -> PerturbationMode:
         """A category's mode here: the one that the configuration chose, else its own."""
-        return self.categories[name].mode or category(name).mode
+        return self.modes.get(name, category(name).mode)
 
     def permanent(self, name: str) -> bool:
         """Whether a category's hits last to the end of the episode."""
@@ -214,6 +216,7 @@ def make_schedule(
         benchmark=benchmark.name,
         categories=perturbations.active(condition),
         seed=seed,
+        modes=perturbations.modes,
         surface=benchmark if isinstance(benchmark, Surface) else GENERIC,
         held_out_families=() if condition == "shift" else tuple(perturbations.held_out_families),
     )

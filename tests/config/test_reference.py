@@ -50,13 +50,20 @@ def test_every_field_has_a_range_or_a_rule() -> None:
     assert {key: words for key, field in FIELDS.items() if (words := bare(*field))} == {WEIGHTS: ["list"]}
 
 
+def test_there_are_at_most_290_keys() -> None:
+    """A constant that nobody changes stands beside its code; a key that is not set in most projects has to earn it."""
+    of_mappings = [hint for _, base, _ in declared(Config) for hint in typing.get_args(base)]
+    inside = [key for hint in of_mappings if dataclasses.is_dataclass(hint) for key in declared(typing.cast(type, hint))]
+    assert len(FIELDS) + len(inside) <= 290
+
+
 def test_a_number_without_a_range_would_be_noticed() -> None:
     assert bare(int, ()) and bare(float, (Text(),)) and bare(list[int], (Distinct(),)) and bare(dict[str, Any], ())
 
 
 def test_the_reference_has_every_key_with_its_meaning() -> None:
     assert list(ROWS) == list(FIELDS)
-    assert all(row.meaning for row in ROWS.values() if not row.key.startswith("training.router."))
+    assert all(row.meaning for row in ROWS.values())
     assert ROWS["verifier.discount"] == ConfigKey(
         key="verifier.discount",
         type="float",

@@ -139,11 +139,11 @@ def test_every_key_of_an_extra_category_changes_what_is_played(fog: Perturbation
 
     some, untouched = given(prob=0.3), [ROWS] * 30
     assert some != untouched
-    assert given(prob=0.3, enabled=False) == untouched
+    assert given(prob=0.0, severity=0.9) == untouched
     assert given(prob=0.6) != some
     assert given(prob=0.3, severity=0.9) != some
-    with pytest.raises(UsageError, match=r"perturbations\.extra\.fog_of_page:FOG\.mode is said by the category itself"):
-        given(prob=0.3, mode="implicit_permanent")
+    with pytest.raises(UsageError, match="perturbations.modes: got fog_of_page:FOG, allowed: tool_error"):
+        dataclasses.replace(fog, modes={NAME: "implicit_permanent"})
 
 
 def test_the_severity_of_failing_calls_of_ones_own_is_the_chance_of_a_second_failure(

@@ -87,8 +87,8 @@ class Charges:
         """Of the LLM: the expert by the configuration, a provider's by its list price."""
         if settings.teacher.provider != "scripted":
             return cls._of_endpoint(settings.teacher, settings)
-        llm = settings.cost.llm
-        return cls(price=(llm.input, llm.output), cache=PromptCache.of(llm.input, settings.cost.cache))
+        llm = settings.cost.llm_price
+        return cls(price=(llm.input, llm.output), cache=PromptCache.of(llm.input, settings.cost))
 
     @classmethod
     def of_policy(cls, settings: EvaluateSettings) -> Charges:
@@ -102,8 +102,8 @@ class Charges:
         try:
             rate = teacher_rate(asked)
         except UsageError:
-            return cls(price=None, cache=PromptCache.of(settings.cost.llm.input, settings.cost.cache))
-        cache = PromptCache.of(rate.input, settings.cost.cache, rate.cached, rate.write_5m)
+            return cls(price=None, cache=PromptCache.of(settings.cost.llm.input, settings.cost))
+        cache = PromptCache.of(rate.input, settings.cost, rate.cached, rate.write_5m)
         return cls(price=(rate.input, rate.output), rate=rate, cache=cache)
 
     def listed(self, tokens_in: int, tokens_out: int) -> float:
@@ -138,7 +138,7 @@ class Biller:
         """The instruments for these settings; nothing that a folder names is loaded."""
         expert = None
         if settings.teacher.provider == "scripted" and isinstance(benchmark, Demonstrated):
-            expert = ScriptedBackend(benchmark.expert, name="expert", price=settings.cost.llm)
+            expert = ScriptedBackend(benchmark.expert, name="expert", price=settings.cost.llm_price)
         small, large = Charges.of_policy(settings), Charges.of_llm(settings)
         if settings.policy.is_api or settings.policy.model_name not in BUNDLED:
             return cls(settings=settings, encode=None, spelling=None, expert=expert, small=small, large=large)
@@ -304,8 +304,8 @@ class Biller:
                 yield name, f"is {recorded}, its tokens at its prices cost {counted:.10g}{hint}"
 
     def _time(self, episode: Episode, counted: _Counted, seconds: float) -> Iterator[tuple[str, str]]:
-        llm, tokens = self.settings.cost.llm, episode.tokens
-        slm = llm if self.settings.policy.is_api else self.settings.cost.slm
+        llm, tokens = self.settings.cost.llm_price, episode.tokens
+        slm = llm if self.settings.policy.is_api else self.settings.cost.slm_price
         modelled = (counted.slm_calls + counted.verifier_calls) * slm.seconds_per_call
         modelled += slm.seconds_per_token * tokens.slm_out
         modelled += counted.llm_calls * llm.seconds_per_call + llm.seconds_per_token * tokens.llm_out + seconds
