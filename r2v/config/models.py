@@ -90,7 +90,7 @@ class TeacherConfig:
     actions: Literal["text", "json", "tools", "auto"] | None = field(default=None, metadata=IF_GIVEN)
     """How actions come back. text: JSON that the prompt asks for; json: JSON that a schema holds to; tools: native tool
     calls; auto: tools, json or text, the first that the model is known to take. None: text."""
-    model: Annotated[dict[str, Any], Keywords()] = field(default_factory=dict, metadata=IF_GIVEN)
+    model: Annotated[dict[str, Any], Keywords()] = field(default_factory=dict, metadata=IF_GIVEN, hash=False)
     """Facts of a model that the registry does not know, each in place of the registry's: the fields of
     `r2v.config.llm_model.ModelFacts`, e.g. {tools: everywhere, batch_price: 0.5}."""
     mode: Literal["batch", "concurrent", "auto"] = field(default="auto", metadata=RUNTIME)
@@ -221,7 +221,7 @@ class APIConfig:
     """Tokens for thoughts; None: 4096."""
     actions: Literal["text", "json", "tools", "auto"] | None = None
     """How actions come back; None: text."""
-    model: Annotated[dict[str, Any], Keywords()] = field(default_factory=dict, metadata=IF_GIVEN)
+    model: Annotated[dict[str, Any], Keywords()] = field(default_factory=dict, metadata=IF_GIVEN, hash=False)
     """Facts of the model, as teacher.model."""
 
     def __post_init__(self) -> None:
