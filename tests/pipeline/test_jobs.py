@@ -24,7 +24,7 @@ from r2v.pipeline import jobs
 from r2v.pipeline.graph import made_by, phases
 from r2v.pipeline.jobs import JOBS, command, job
 from r2v.pipeline.rows import CONDITION, Command, Flag
-from r2v.slurm.script_args import usage
+from r2v.slurm.job.script_args import usage
 from r2v.storage.paths import SCRIPTS
 
 REPOSITORY = Path(__file__).parents[2]
@@ -57,7 +57,7 @@ def test_a_command_of_two_phases_makes_what_stands_between_them() -> None:
 @pytest.mark.parametrize("one", jobs.COMMANDS, ids=lambda one: one.name)
 def test_a_script_runs_its_command_and_its_first_lines_say_what_it_takes(one: Command) -> None:
     text = (REPOSITORY / SCRIPTS / one.script).read_text()
-    assert f'exec python -m r2v.slurm.runner {one.name} "$@"\n' in text
+    assert f'exec python -m r2v.slurm.job.runner {one.name} "$@"\n' in text
     comment = [line for line in text.splitlines()[1:4] if line.startswith("# ")]
     assert f"sbatch {SCRIPTS / one.script}" in comment[0]
     if one.config:
@@ -127,8 +127,8 @@ def test_no_second_list_of_stages_stands_in_the_package() -> None:
 
 OTHER_SUBJECTS = {
     "r2v/config/training.py": "phases of training, by their configuration keys",
-    "r2v/memory/planner": "stages that the planner has arithmetic for, held to the table by tests/cli/test_plan.py",
-    "r2v/cli/plan.py": "the same, as choices of r2v plan",
+    "r2v/memory/planner": "stages with arithmetic of the planner, held to the table by tests/cli/cluster/test_plan.py",
+    "r2v/cli/cluster/plan.py": "the same, as choices of r2v plan",
     "r2v/slurm/healing/retry_policy.py": "which keys make a training smaller",
 }
 """Places that list trainings, not stages."""

@@ -127,7 +127,8 @@ def test_a_full_reward_is_success_and_distances_have_a_threshold() -> None:
 
 
 def browser_of(process: int) -> int:
-    """The oldest Chromium below a worker."""
+    """Return the Chromium below a worker that has no Chromium above it; process numbers start again, so the smallest
+    one may be a renderer's."""
     ancestors, names = {}, {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -135,14 +136,15 @@ def browser_of(process: int) -> int:
         except OSError:
             continue
         ancestors[int(stat.parent.name)], names[int(stat.parent.name)] = int(fields.split()[1]), name.partition("(")[2]
-    found = []
+    below = []
     for candidate, name in names.items():
         above = ancestors[candidate]
         while above not in (0, 1, process):
             above = ancestors.get(above, 0)
         if above == process and name.startswith("chrom"):
-            found.append(candidate)
-    return min(found)
+            below.append(candidate)
+    (browser,) = [process for process in below if ancestors[process] not in below and "crashpad" not in names[process]]
+    return browser
 
 
 @real_browser
