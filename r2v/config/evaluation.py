@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from r2v.config.ablations import ALL_ROWS, Ablation, registry
-from r2v.config.checks import IF_GIVEN, RUNTIME, Budget, Names, Seeds, check, members
+from r2v.config.checks import EVERYDAY, IF_GIVEN, RUNTIME, Budget, Names, Seeds, check, members
 from r2v.config.methods import METHODS, ORACLE
 from r2v.constraints import (
     Count,
@@ -63,7 +63,7 @@ class RouterConfig:
     held_out_tasks: Budget | None = field(default=None, metadata=IF_GIVEN)
     """With label=imputed: share of the recorded tasks that cloning leaves out, so that the policy is asked about states
     that it has not learnt; None: 0.25."""
-    features: Names = field(default_factory=lambda: ["uncertainty", "progress", "page", "tool"])
+    features: Names = field(default_factory=lambda: ["uncertainty", "progress", "page", "tool"], metadata=EVERYDAY)
     """Feature groups: uncertainty, samples, verifier, progress, page, tool, cases (how the teacher's nearest recorded
     steps act). The verifier, paid for what it reads at each step, has not earned its place among them."""
     num_tasks: Count = 150
@@ -77,7 +77,7 @@ class RouterConfig:
     """Training tasks that the router so far plays in each round; they are dealt over round_budgets."""
     round_budgets: Annotated[list[Budget], Distinct()] = field(default_factory=lambda: [0.07, 0.23])
     """Shares of LLM steps that the router so far plays at in a round, as realised on calibration tasks."""
-    budget: Share = 0.2
+    budget: Share = field(default=0.2, metadata=EVERYDAY)
     """Share of steps that may go to the LLM, as realised on calibration tasks."""
     budget_over_small: Positive | None = field(default=None, metadata=IF_GIVEN)
     """The budget in dollars, in place of a share of steps: by how much an episode may cost more than the small policy's
@@ -179,9 +179,9 @@ class InferenceConfig:
     """Nucleus sampling: probability mass that these actions are drawn from."""
     max_llm_calls: CountOrNone = 30
     """LLM calls that an episode may spend, whatever the router decides (llm_only is exempt)."""
-    max_steps: Annotated[int, Range(at_least=1, at_most=100_000)] = 16
+    max_steps: Annotated[int, Range(at_least=1, at_most=100_000)] = field(default=16, metadata=EVERYDAY)
     """Steps after which an episode is truncated, which counts as a failure."""
-    max_new_tokens: Annotated[int, Range(at_least=1, at_most=1_000_000)] = 24
+    max_new_tokens: Annotated[int, Range(at_least=1, at_most=1_000_000)] = field(default=24, metadata=EVERYDAY)
     """Longest action of the small policy, in tokens."""
 
     def __post_init__(self) -> None:
@@ -206,16 +206,20 @@ def operating_point(budget: float) -> str:
 class EvaluationConfig:
     """The comparison: methods, tasks and statistics."""
 
-    methods: Names = field(default_factory=lambda: [m.name for m in METHODS.values() if m.by_default])
+    methods: Names = field(
+        default_factory=lambda: [m.name for m in METHODS.values() if m.by_default], metadata=EVERYDAY
+    )
     """Methods to compare: the rows of the main table (r2v.config.methods describes them)."""
-    conditions: Names = field(default_factory=lambda: ["clean", "noisy", "shift"])
+    conditions: Names = field(default_factory=lambda: ["clean", "noisy", "shift"], metadata=EVERYDAY)
     """Conditions to play under: clean; noisy, as in training; shift, with held-out perturbations too; heldout, noisy on
     task templates held out of training."""
-    seeds: Seeds = field(default_factory=lambda: [1, 2])
+    seeds: Seeds = field(default_factory=lambda: [1, 2], metadata=EVERYDAY)
     """Seeds; every task is played once per seed."""
-    num_tasks: Count | None = None
+    num_tasks: Count | None = field(default=None, metadata=EVERYDAY)
     """Number of evaluation tasks; None: all."""
-    budgets: Annotated[list[Budget], Distinct(empty=True)] = field(default_factory=lambda: [0.05, 0.1, 0.2, 0.4])
+    budgets: Annotated[list[Budget], Distinct(empty=True)] = field(
+        default_factory=lambda: [0.05, 0.1, 0.2, 0.4], metadata=EVERYDAY
+    )
     """Operating points of frontier.csv: shares of LLM steps, as realised on calibration tasks; none: no frontier."""
     oracle_tasks: CountOrNone | None = field(default=None, metadata=IF_GIVEN)
     """Tasks of each condition that oracle_router plays, the first ones; None: all; 0: it is left out. It tries
@@ -285,7 +289,7 @@ class EvaluationConfig:
 class AblationsConfig:
     """The ablations: what is taken out of the pipeline, one thing at a time."""
 
-    names: Names = field(default_factory=lambda: list(registry().default))
+    names: Names = field(default_factory=lambda: list(registry().default), metadata=EVERYDAY)
     """Ablations to run: rows of ablations.csv by name (r2v.config.ablations describes them), or all: every row that
     this configuration can tell anything of, in the order of the table."""
     seeds: Seeds = field(default_factory=lambda: [1, 2])

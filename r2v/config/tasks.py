@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from r2v.config.checks import IF_GIVEN, RUNTIME, SHA256, Seeds, Spec, check, members
+from r2v.config.checks import EVERYDAY, IF_GIVEN, RUNTIME, SHA256, Seeds, Spec, check, members
 from r2v.constraints import Count, Distinct, Keywords, Name, PathText, Seed, Share, Text, check_fields
 from r2v.extensions import require_name, source_sha256
 
@@ -32,9 +32,9 @@ MODES: dict[str, tuple[PerturbationMode, ...]] = {
 class EnvConfig:
     """The environment."""
 
-    benchmark: Spec = "desk"
+    benchmark: Spec = field(default="desk", metadata=EVERYDAY)
     """Benchmark: babyai, chain, desk, miniwob, swebench, textworld, webarena, or your own by package.module:Class."""
-    options: Annotated[dict[str, Any], Keywords()] = field(default_factory=dict)
+    options: Annotated[dict[str, Any], Keywords()] = field(default_factory=dict, metadata=EVERYDAY)
     """Keyword arguments of the benchmark's class."""
 
     def __post_init__(self) -> None:
@@ -60,13 +60,13 @@ class PerturbationSeeds:
 class DataConfig:
     """The data: tasks, runs and split."""
 
-    condition: Literal["clean", "noisy"] = "noisy"
+    condition: Literal["clean", "noisy"] = field(default="noisy", metadata=EVERYDAY)
     """Training data: clean, teacher episodes only; noisy, perturbed ones too."""
-    num_episodes: Count | None = None
+    num_episodes: Count | None = field(default=None, metadata=EVERYDAY)
     """Training tasks that a collection plays, per seed; None: all."""
-    seeds: Seeds = field(default_factory=lambda: [1, 2])
+    seeds: Seeds = field(default_factory=lambda: [1, 2], metadata=EVERYDAY)
     """Collection seeds; every task is played once per seed."""
-    runs: Annotated[list[Name], Distinct(empty=True)] = field(default_factory=list)
+    runs: Annotated[list[Name], Distinct(empty=True)] = field(default_factory=list, metadata=EVERYDAY)
     """Ids of the runs to train on; empty: the run that this pipeline collected, else the latest finished one."""
     split_seed: Seed = 0
     """Seed of the split of tasks into train, calibration and evaluation; do not change it within a benchmark."""

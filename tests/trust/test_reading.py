@@ -138,7 +138,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "completion": ("bash",),
     "providers forget": ("batch_1",),
     "experiments diff": RUNS,
-    "experiments simulate": (*CONFIG, "--run-dir", "simulated"),
+    "experiments simulate": ("c.yaml", "simulated"),
     "experiments background": ("--list",),
     "swebench images": CONFIG,
     "engine serve": CONFIG,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from r2v.cli.options import SEED, add_allow_env, add_anyway, decimal, runs_code, whole
+from r2v.cli.options import decimal, runs_code, sends_keys, whole
 from r2v.constraints import Range, Text, require
 from r2v.errors import InputError, UsageError
 from r2v.log import logger
@@ -67,9 +67,6 @@ def _add_submitting(commands: argparse._SubParsersAction[ClusterParser]) -> None
     run.add_argument("benchmark", nargs="?", help="webarena, swebench, desk, or all (webarena and swebench)")
     run.add_argument("--config", metavar="FILE", help="configuration (default: configs/<benchmark>/noisy.yaml)")
     run.add_argument(
-        "--seed", type=whole(SEED), metavar="N", help="the seed of every random draw (default: the configuration's)"
-    )
-    run.add_argument(
         "--without", nargs="+", default=[], metavar="JOB", help="jobs to leave out, by name or number (default: none)"
     )
     run.add_argument(
@@ -89,8 +86,7 @@ def _add_submitting(commands: argparse._SubParsersAction[ClusterParser]) -> None
             metavar="KEY=VALUE",
             help=f"configuration values that replace those of {replaced} (default: none)",
         )
-        add_allow_env(parser)
-        add_anyway(parser)
+        sends_keys(parser)
         runs_code(parser)
         parser.add_argument(
             "--from",
@@ -130,12 +126,11 @@ def submission(values: argparse.Namespace) -> dict[str, Any]:
     benchmark."""
     if values.benchmark is None and values.config is None:
         raise UsageError("run_all needs a benchmark: webarena, swebench, desk or all; or --config FILE")
-    seed = [] if values.seed is None else [f"seed={values.seed}"]
     limits = {} if values.max_attempts is None else {"max_attempts": values.max_attempts}
     return {
         "benchmark": values.benchmark,
         "config": values.config,
-        "overrides": [*seed, *values.overrides],
+        "overrides": values.overrides,
         "start": values.start,
         "without": values.without,
         "dry_run": values.dry_run,
