@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from r2v.config.checks import EVERYDAY, IF_GIVEN, RUNTIME, check
+from r2v.config.checks import EVERYDAY_KEY, IF_GIVEN, RUNTIME, check
 from r2v.config.content import identity
 from r2v.config.cost import CostConfig, Price
 from r2v.config.evaluation import CONDITIONS, AblationsConfig, EvaluationConfig, InferenceConfig, RouterConfig
@@ -56,7 +56,6 @@ from r2v.config.tasks import (
     CategoryConfig,
     DataConfig,
     EnvConfig,
-    ExtraCategoryConfig,
     PerturbationMode,
     PerturbationsConfig,
     PerturbationSeeds,
@@ -89,7 +88,6 @@ __all__ = [
     "DataConfig",
     "EnvConfig",
     "EvaluationConfig",
-    "ExtraCategoryConfig",
     "GuidanceConfig",
     "HierarchicalConfig",
     "IF_GIVEN",
@@ -148,13 +146,13 @@ Layer = tuple[str, dict[str, Any]]
 class Config:
     """The whole configuration; config.yaml beside an artifact is one."""
 
-    prefix: Annotated[str, replace(NAME, empty=True)] = field(default="", metadata=RUNTIME | EVERYDAY)
+    prefix: Annotated[str, replace(NAME, empty=True)] = field(default="", metadata=RUNTIME | EVERYDAY_KEY)
     """Folder name in place of <benchmark>_<condition>, e.g. mrp: data/mrp, outputs/mrp, results/mrp."""
-    profile: Annotated[str, OneOf(values=PROFILE_NAMES)] = field(default=AUTO, metadata=RUNTIME | EVERYDAY)
+    profile: Annotated[str, OneOf(values=PROFILE_NAMES)] = field(default=AUTO, metadata=RUNTIME | EVERYDAY_KEY)
     """Settings beneath the file: for a size of model tiny, lora-0.5b, lora-1b, lora-8b, qlora-8b or full-1b; paid-small
     for a whole pipeline below 20 USD, alone or with a size (paid-small+lora-8b). auto: the size of policy.model_name
     where training.lr is not given; none for bundled models, and none for those of providers."""
-    seed: Seed = field(default=0, metadata=EVERYDAY)
+    seed: Seed = field(default=0, metadata=EVERYDAY_KEY)
     """Random seed of all training."""
     anyway: bool = field(default=False, metadata=RUNTIME)
     """True: stages that ask a paid teacher begin although the cloned policy solves nothing."""

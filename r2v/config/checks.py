@@ -15,7 +15,7 @@ from r2v.errors import UsageError, nearest
 
 RUNTIME = {"runtime": True}
 """Field metadata of what does not change results, such as paths, device, workers and retries: not in fingerprints."""
-EVERYDAY = {"reader": "everyday"}
+EVERYDAY_KEY = {"reader": "everyday"}
 """Field metadata of the keys that most projects set; the others are the cluster's if RUNTIME, else for research."""
 IF_GIVEN = {"if_given": True}
 """Field metadata of a key that is in fingerprints only where it is set (not None, not {}): adding it changed none."""
@@ -34,7 +34,6 @@ Spec = Annotated[
     ),
 ]
 """A built-in name, or a dotted path that also names folders."""
-SHA256 = Annotated[str, Text(pattern="([0-9a-f]{64})?", empty=True, meaning="a SHA-256 in hex, which is filled in")]
 
 
 def check(condition: bool, key: str, rule: str, got: object) -> None:
@@ -59,6 +58,7 @@ class OrAuto:
     rule: Range
     """The other constraint."""
     word: str = "auto"
+    """The word."""
 
     def allows(self, value: Any) -> bool:
         """Whether it is the word, or the other one allows it."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from r2v.config.ablations import ALL_ROWS, Ablation, registry
-from r2v.config.checks import EVERYDAY, IF_GIVEN, RUNTIME, Budget, Names, Seeds, check, members
+from r2v.config.checks import EVERYDAY_KEY, IF_GIVEN, RUNTIME, Budget, Names, Seeds, check, members
 from r2v.config.methods import METHODS, ORACLE
 from r2v.constraints import (
     Count,
@@ -63,7 +64,7 @@ class RouterConfig:
     held_out_tasks: Budget | None = field(default=None, metadata=IF_GIVEN)
     """With label=imputed: share of the recorded tasks that cloning leaves out, so that the policy is asked about states
     that it has not learnt; None: 0.25."""
-    features: Names = field(default_factory=lambda: ["uncertainty", "progress", "page", "tool"], metadata=EVERYDAY)
+    features: Names = field(default_factory=lambda: ["uncertainty", "progress", "page", "tool"], metadata=EVERYDAY_KEY)
     """Feature groups: uncertainty, samples, verifier, progress, page, tool, cases (how the teacher's nearest recorded
     steps act). The verifier, paid for what it reads at each step, has not earned its place among them."""
     num_tasks: Count = 150
@@ -77,7 +78,7 @@ class RouterConfig:
     """Training tasks that the router so far plays in each round; they are dealt over round_budgets."""
     round_budgets: Annotated[list[Budget], Distinct()] = field(default_factory=lambda: [0.07, 0.23])
     """Shares of LLM steps that the router so far plays at in a round, as realised on calibration tasks."""
-    budget: Share = field(default=0.2, metadata=EVERYDAY)
+    budget: Share = field(default=0.2, metadata=EVERYDAY_KEY)
     """Share of steps that may go to the LLM, as realised on calibration tasks."""
     budget_over_small: Positive | None = field(default=None, metadata=IF_GIVEN)
     """The budget in dollars, in place of a share of steps: by how much an episode may cost more than the small policy's
@@ -110,7 +111,7 @@ class RouterConfig:
             self.held_out_tasks,
         )
 
-    @property
+    @functools.cached_property
     def model_sha256(self) -> str | None:
         """Content of the module of a model by dotted path, so that an edited one makes new artifacts; else None."""
         return source_sha256("router.model", self.model) if is_dotted(self.model) else None
@@ -179,9 +180,9 @@ class InferenceConfig:
     """Nucleus sampling: probability mass that these actions are drawn from."""
     max_llm_calls: CountOrNone = 30
     """LLM calls that an episode may spend, whatever the router decides (llm_only is exempt)."""
-    max_steps: Annotated[int, Range(at_least=1, at_most=100_000)] = field(default=16, metadata=EVERYDAY)
+    max_steps: Annotated[int, Range(at_least=1, at_most=100_000)] = field(default=16, metadata=EVERYDAY_KEY)
     """Steps after which an episode is truncated, which counts as a failure."""
-    max_new_tokens: Annotated[int, Range(at_least=1, at_most=1_000_000)] = field(default=24, metadata=EVERYDAY)
+    max_new_tokens: Annotated[int, Range(at_least=1, at_most=1_000_000)] = field(default=24, metadata=EVERYDAY_KEY)
     """Longest action of the small policy, in tokens."""
 
     def __post_init__(self) -> None:
@@ -207,18 +208,18 @@ class EvaluationConfig:
     """The comparison: methods, tasks and statistics."""
 
     methods: Names = field(
-        default_factory=lambda: [m.name for m in METHODS.values() if m.by_default], metadata=EVERYDAY
+        default_factory=lambda: [m.name for m in METHODS.values() if m.by_default], metadata=EVERYDAY_KEY
     )
     """Methods to compare: the rows of the main table (r2v.config.methods describes them)."""
-    conditions: Names = field(default_factory=lambda: ["clean", "noisy", "shift"], metadata=EVERYDAY)
+    conditions: Names = field(default_factory=lambda: ["clean", "noisy", "shift"], metadata=EVERYDAY_KEY)
     """Conditions to play under: clean; noisy, as in training; shift, with held-out perturbations too; heldout, noisy on
     task templates held out of training."""
-    seeds: Seeds = field(default_factory=lambda: [1, 2], metadata=EVERYDAY)
+    seeds: Seeds = field(default_factory=lambda: [1, 2], metadata=EVERYDAY_KEY)
     """Seeds; every task is played once per seed."""
-    num_tasks: Count | None = field(default=None, metadata=EVERYDAY)
+    num_tasks: Count | None = field(default=None, metadata=EVERYDAY_KEY)
     """Number of evaluation tasks; None: all."""
     budgets: Annotated[list[Budget], Distinct(empty=True)] = field(
-        default_factory=lambda: [0.05, 0.1, 0.2, 0.4], metadata=EVERYDAY
+        default_factory=lambda: [0.05, 0.1, 0.2, 0.4], metadata=EVERYDAY_KEY
     )
     """Operating points of frontier.csv: shares of LLM steps, as realised on calibration tasks; none: no frontier."""
     oracle_tasks: CountOrNone | None = field(default=None, metadata=IF_GIVEN)
@@ -289,7 +290,7 @@ class EvaluationConfig:
 class AblationsConfig:
     """The ablations: what is taken out of the pipeline, one thing at a time."""
 
-    names: Names = field(default_factory=lambda: list(registry().default), metadata=EVERYDAY)
+    names: Names = field(default_factory=lambda: list(registry().default), metadata=EVERYDAY_KEY)
     """Ablations to run: rows of ablations.csv by name (r2v.config.ablations describes them), or all: every row that
     this configuration can tell anything of, in the order of the table."""
     seeds: Seeds = field(default_factory=lambda: [1, 2])

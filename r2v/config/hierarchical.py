@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from r2v.config.checks import EVERYDAY, IF_GIVEN, RUNTIME, check
+from r2v.config.checks import EVERYDAY_KEY, IF_GIVEN, RUNTIME, check
 from r2v.constraints import (
     Count,
     CountOrNone,
@@ -173,7 +173,7 @@ class ReplayConfig:
 class HierarchicalConfig:
     """Reinforcement learning of an actor and of the guidance model that gives it hints."""
 
-    enabled: bool = field(default=False, metadata=EVERYDAY)
+    enabled: bool = field(default=False, metadata=EVERYDAY_KEY)
     """Whether stage 10 is part of the chain of jobs; `r2v train_hierarchical` runs it in any case."""
     start: Literal["model", "bc"] = "model"
     """What both policies start from: policy.model_name as it is, or this pipeline's bc policy."""

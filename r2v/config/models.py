@@ -8,7 +8,7 @@ from ipaddress import ip_address
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from r2v.config.checks import EVERYDAY, IF_GIVEN, RUNTIME, Spec, check
+from r2v.config.checks import EVERYDAY_KEY, IF_GIVEN, RUNTIME, Spec, check
 from r2v.config.engines import ENGINE_KEY_ENV, JOB, LOCAL, VLLM, server_root, wrong_url
 from r2v.config.llm_model import Effort, ModelFacts, given_facts
 from r2v.constraints import (
@@ -58,26 +58,26 @@ _Device = Text(pattern=r"auto|cpu|mps|(cuda|xpu|hpu|npu)(:\d{1,3})?", meaning="a
 class TeacherConfig:
     """The teacher: the LLM that demonstrates, and that the router may call."""
 
-    provider: Spec = field(default="scripted", metadata=EVERYDAY)
+    provider: Spec = field(default="scripted", metadata=EVERYDAY_KEY)
     """Who answers: scripted, the benchmark's own expert; openai; anthropic; or a provider of one's own by its dotted
     path package.module:Class."""
-    base_url: Line | None = field(default=None, metadata=EVERYDAY)
+    base_url: Line | None = field(default=None, metadata=EVERYDAY_KEY)
     """Root of another endpoint that speaks the provider's API, e.g. http://localhost:8000/v1; None: the provider's."""
-    api_key_env: Annotated[str, _Variable] | None = field(default=None, metadata=RUNTIME | EVERYDAY)
+    api_key_env: Annotated[str, _Variable] | None = field(default=None, metadata=RUNTIME | EVERYDAY_KEY)
     """Environment variable that holds the key; None: OPENAI_API_KEY or ANTHROPIC_API_KEY. A name that does not end in
     _API_KEY needs --allow-env on the command line."""
-    model_name: Line = field(default="expert", metadata=EVERYDAY)
+    model_name: Line = field(default="expert", metadata=EVERYDAY_KEY)
     """Model name, as the provider spells it."""
     temperature: Temperature = 0.0
     """Sampling temperature; 0: greedy."""
-    max_tokens: Annotated[int, Range(at_least=1, at_most=10_000_000)] = field(default=4096, metadata=EVERYDAY)
+    max_tokens: Annotated[int, Range(at_least=1, at_most=10_000_000)] = field(default=4096, metadata=EVERYDAY_KEY)
     """Longest reply, in tokens."""
     context: Annotated[int, Range(at_least=1024, at_most=100_000_000)] | None = field(default=None, metadata=IF_GIVEN)
     """Longest prompt with its reply, in tokens of about three bytes; of a longer conversation old observations are left
     out. None: from the model registry; without limit for a model that it lacks."""
-    usd_in: NotNegative | None = field(default=None, metadata=EVERYDAY)
+    usd_in: NotNegative | None = field(default=None, metadata=EVERYDAY_KEY)
     """USD per million prompt tokens; None: from the model registry."""
-    usd_out: NotNegative | None = field(default=None, metadata=EVERYDAY)
+    usd_out: NotNegative | None = field(default=None, metadata=EVERYDAY_KEY)
     """USD per million reply tokens; None: from the model registry."""
     effort: Effort | None = field(default=None, metadata=IF_GIVEN)
     """How much the model reasons, in the provider's own words; None: the model's default, and no word of it."""
@@ -93,7 +93,7 @@ class TeacherConfig:
     model: Annotated[dict[str, Any], Keywords()] = field(default_factory=dict, metadata=IF_GIVEN, hash=False)
     """Facts of a model that the registry does not know, each in place of the registry's: the fields of
     `r2v.config.llm_model.ModelFacts`, e.g. {tools: everywhere, batch_price: 0.5}."""
-    mode: Literal["batch", "concurrent", "auto"] = field(default="auto", metadata=RUNTIME | EVERYDAY)
+    mode: Literal["batch", "concurrent", "auto"] = field(default="auto", metadata=RUNTIME | EVERYDAY_KEY)
     """How requests go to a provider: batch (its batch API, half the price), concurrent (direct calls), or auto."""
     engine: Annotated[str, Text(longest=500)] | None = field(default=None, metadata=RUNTIME)
     """Who serves a teacher of open weights, a folder or hub model in `model_name`. vllm: a server beside each stage, on
@@ -102,7 +102,7 @@ class TeacherConfig:
     provider."""
     engine_venv: PathText | None = field(default=None, metadata=RUNTIME)
     """Virtual environment of that engine; None: where `r2v engine install` puts it."""
-    max_usd: Positive | None = field(default=None, metadata=RUNTIME | EVERYDAY)
+    max_usd: Positive | None = field(default=None, metadata=RUNTIME | EVERYDAY_KEY)
     """Hard cap in USD on what a pipeline may be billed, all its stages, runs and helpers together; None: none."""
     project_max_usd: Positive | None = field(default=None, metadata=RUNTIME)
     """Hard cap in USD on what all runs, stages and games of the checkout may be billed, ever. The first that names one
@@ -249,26 +249,28 @@ PROMPT_VERSION = 2
 class PolicyConfig:
     """The policy: the small model, distilled by R2V or asked through an API as it is."""
 
-    provider: Spec | None = field(default=None, metadata=IF_GIVEN | EVERYDAY)
+    provider: Spec | None = field(default=None, metadata=IF_GIVEN | EVERYDAY_KEY)
     """Who answers for the small model: local, or None, weights of its own, which R2V trains; openai, anthropic or a
     provider by its dotted path, an API's or a server's model, which is not trained."""
     api: APIConfig = field(default_factory=APIConfig, metadata=IF_GIVEN)
     """How a provider's model is asked."""
-    model_name: PathText = field(default="tiny", metadata=EVERYDAY)
+    model_name: PathText = field(default="tiny", metadata=EVERYDAY_KEY)
     """tiny (the bundled student), toy (the bundled model of hierarchical training's word problems), a local directory,
     or a hub name; of a provider, its name for the model."""
     revision: Line | None = field(default=None, metadata=RUNTIME)
     """Commit, branch or tag of a hub model; None: the commit of its main branch in the hub's cache, else the newest.
     `run_all` writes the commit into the chain. Its files, and not its name, are in every fingerprint."""
-    lora_r: Annotated[int, Range(at_least=0, at_most=65_536)] = field(default=0, metadata=EVERYDAY)
+    lora_r: Annotated[int, Range(at_least=0, at_most=65_536)] = field(default=0, metadata=EVERYDAY_KEY)
     """LoRA rank; 0: all weights are trained."""
     lora_alpha: Count | None = None
     """LoRA scaling alpha; None: twice the rank."""
     lora_dropout: Annotated[float, Range(at_least=0, below=1)] = 0.0
     """Dropout probability on the adapters' input."""
-    load_in_4bit: Annotated[bool | str, OneOf(values=(True, False, "auto"))] = field(default=False, metadata=EVERYDAY)
+    load_in_4bit: Annotated[bool | str, OneOf(values=(True, False, "auto"))] = field(
+        default=False, metadata=EVERYDAY_KEY
+    )
     """Load the frozen base in 4 bits (nf4): true, false, or auto: under adapters, where bitsandbytes is installed."""
-    max_seq_len: Annotated[int, Range(at_least=32, at_most=10_000_000)] = field(default=640, metadata=EVERYDAY)
+    max_seq_len: Annotated[int, Range(at_least=32, at_most=10_000_000)] = field(default=640, metadata=EVERYDAY_KEY)
     """Longest context with its action, in tokens; older observations are elided first."""
     dtype: Literal["auto", "float32", "float64", "bfloat16"] = "auto"
     """Type of the weights at inference; auto: float64 for the bundled student on a CPU, else the saved type. For
@@ -280,7 +282,7 @@ class PolicyConfig:
     """Value of `enable_thinking` for chat templates that read it (Qwen 3.x, GLM, Nemotron), in training and acting. R2V
     teaches actions without thoughts, so a thought that the template opens is closed empty under either value. None:
     false; a bundled model's template reads none."""
-    device: Annotated[str, _Device] = field(default="auto", metadata=RUNTIME | EVERYDAY)
+    device: Annotated[str, _Device] = field(default="auto", metadata=RUNTIME | EVERYDAY_KEY)
     """Torch device, such as cpu or cuda:1; auto: a GPU where there is one."""
     engine: Annotated[str, Text(longest=500)] = LOCAL
     """Who answers for the policy where it plays, and draws where it is trained by its own draws (hierarchical). local:

@@ -53,6 +53,7 @@ REMOVED_KEYS: dict[str, RemovedKey] = {
     "router.model_sha256": RemovedKey(value=None),
     "logging.wandb": RemovedKey(value="auto", remedy="set the variable WANDB_MODE"),
     "logging.project": RemovedKey(value="r2v-agent", remedy="set the variable WANDB_PROJECT"),
+    "serve.max_body_mb": RemovedKey(value=33),
     "serve.connect_seconds": RemovedKey(value=10.0),
     "serve.first_byte_seconds": RemovedKey(value=600.0),
     **{
@@ -99,6 +100,10 @@ def is_removed(key: str) -> bool:
 def rename_keys(tree: dict[str, Any], source: str) -> None:
     """Move the values of renamed keys in a tree that was read to their current names. A value that is also given under
     the current name wins. Removed keys are left out. Raise UsageError for another value of one."""
+    for category in _extra_categories(tree):  # which are named by a user, so that no key below stands for them
+        if plain(category.pop("enabled", None)) is False:
+            raise UsageError(f"{source}: perturbations.extra: got enabled=false, but the key was removed; set prob=0")
+        category.pop("source_sha256", None)
     for key, value in _taken(tree, REMOVED_KEYS):
         removed = REMOVED_KEYS[key]
         if value is not None and value != removed.value:
@@ -112,6 +117,12 @@ def rename_keys(tree: dict[str, Any], source: str) -> None:
         for part in sections:
             section = section.setdefault(part, {})
         section.setdefault(name, value)
+
+
+def _extra_categories(tree: dict[str, Any]) -> list[dict[str, Any]]:
+    perturbations = tree.get("perturbations")
+    extra = perturbations.get("extra") if isinstance(perturbations, dict) else None
+    return [one for one in extra.values() if isinstance(one, dict)] if isinstance(extra, dict) else []
 
 
 def _taken(tree: dict[str, Any], keys: Iterable[str]) -> Iterator[tuple[str, Any]]:

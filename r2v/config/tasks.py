@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from r2v.config.checks import EVERYDAY, IF_GIVEN, RUNTIME, SHA256, Seeds, Spec, check, members
+from r2v.config.checks import EVERYDAY_KEY, IF_GIVEN, RUNTIME, Seeds, Spec, check, members
 from r2v.constraints import Count, Distinct, Keywords, Name, PathText, Seed, Share, Text, check_fields
 from r2v.extensions import require_name, source_sha256
 
@@ -32,9 +33,9 @@ MODES: dict[str, tuple[PerturbationMode, ...]] = {
 class EnvConfig:
     """The environment."""
 
-    benchmark: Spec = field(default="desk", metadata=EVERYDAY)
+    benchmark: Spec = field(default="desk", metadata=EVERYDAY_KEY)
     """Benchmark: babyai, chain, desk, miniwob, swebench, textworld, webarena, or your own by package.module:Class."""
-    options: Annotated[dict[str, Any], Keywords()] = field(default_factory=dict, metadata=EVERYDAY)
+    options: Annotated[dict[str, Any], Keywords()] = field(default_factory=dict, metadata=EVERYDAY_KEY)
     """Keyword arguments of the benchmark's class."""
 
     def __post_init__(self) -> None:
@@ -60,13 +61,13 @@ class PerturbationSeeds:
 class DataConfig:
     """The data: tasks, runs and split."""
 
-    condition: Literal["clean", "noisy"] = field(default="noisy", metadata=EVERYDAY)
+    condition: Literal["clean", "noisy"] = field(default="noisy", metadata=EVERYDAY_KEY)
     """Training data: clean, teacher episodes only; noisy, perturbed ones too."""
-    num_episodes: Count | None = field(default=None, metadata=EVERYDAY)
+    num_episodes: Count | None = field(default=None, metadata=EVERYDAY_KEY)
     """Training tasks that a collection plays, per seed; None: all."""
-    seeds: Seeds = field(default_factory=lambda: [1, 2], metadata=EVERYDAY)
+    seeds: Seeds = field(default_factory=lambda: [1, 2], metadata=EVERYDAY_KEY)
     """Collection seeds; every task is played once per seed."""
-    runs: Annotated[list[Name], Distinct(empty=True)] = field(default_factory=list, metadata=EVERYDAY)
+    runs: Annotated[list[Name], Distinct(empty=True)] = field(default_factory=list, metadata=EVERYDAY_KEY)
     """Ids of the runs to train on; empty: the run that this pipeline collected, else the latest finished one."""
     split_seed: Seed = 0
     """Seed of the split of tasks into train, calibration and evaluation; do not change it within a benchmark."""
@@ -104,14 +105,6 @@ class CategoryConfig:
     severity: Share = 0.5
     """Strength in [0, 1], such as the share of lines that a partial observation loses. stale_observation, shuffled_dom
     and prompt_injection have none: there it cannot be changed."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExtraCategoryConfig(CategoryConfig):
-    """A perturbation of one's own, named by the dotted path it is filed under."""
-
-    source_sha256: SHA256 = ""
-    """Filled in: the content of its module, so that an edited category makes new artifacts."""
 
 
 def _category(prob: float, severity: float = 0.5) -> Any:
@@ -154,7 +147,7 @@ class PerturbationsConfig:
     """Typing errors in the goal, never in quotes or numbers (severity: share of words)."""
     latency: CategoryConfig = _category(0.0)
     """Simulated seconds are added; the text is unchanged (severity: up to twenty seconds at 1)."""
-    extra: dict[str, ExtraCategoryConfig] = field(default_factory=dict, metadata=IF_GIVEN)
+    extra: dict[str, CategoryConfig] = field(default_factory=dict, metadata=IF_GIVEN)
     """Categories of one's own by dotted path package.module:NAME, e.g. {"mypackage.fog:CATEGORY": {prob: 0.2}}; they
     compose after the bundled ones, in this order (docs/extending/perturbation.md)."""
     modes: Annotated[dict[str, Any], Keywords()] = field(default_factory=dict, metadata=IF_GIVEN)
@@ -168,10 +161,9 @@ class PerturbationsConfig:
     encoded."""
 
     def __post_init__(self) -> None:
-        for path, category in self.extra.items():
+        for path in self.extra:
             require_name("perturbations.extra", path, ())
-            content = source_sha256("perturbations.extra", path)
-            self.extra[path] = dataclasses.replace(category, source_sha256=content)
+        _ = self.extra_sha256  # a module that cannot be found is refused here
         members("perturbations.modes", self.modes, MODES)
         check_fields("perturbations", self)
         members("perturbations.held_out", self.held_out, (*self.categories(), *self.extra))
@@ -186,6 +178,11 @@ class PerturbationsConfig:
             )
         for name, mode in self.modes.items():
             self._require_mode(name, mode)
+
+    @functools.cached_property
+    def extra_sha256(self) -> dict[str, str]:
+        """The content of the module of each category of one's own, so that an edited one makes new artifacts."""
+        return {path: source_sha256("perturbations.extra", path) for path in self.extra}
 
     def _require_mode(self, name: str, mode: PerturbationMode) -> None:
         """Raise UsageError for a mode that the category does not have, and for a severity that it does not read."""

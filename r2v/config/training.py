@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Annotated, Any, Literal, get_args
 
-from r2v.config.checks import EVERYDAY, IF_GIVEN, RUNTIME, Names, Seeds, check
+from r2v.config.checks import EVERYDAY_KEY, IF_GIVEN, RUNTIME, Names, Seeds, check
 from r2v.constraints import (
     Count,
     NotNegative,
@@ -79,13 +79,13 @@ class TrainingConfig:
     """Optimisation. The blocks bc, preference and verifier inherit every field that they leave out. The
     router has none: it is fitted to convergence on all rows at once (router.model, router.l2)."""
 
-    num_epochs: Positive = field(default=6.0, metadata=EVERYDAY)
+    num_epochs: Positive = field(default=6.0, metadata=EVERYDAY_KEY)
     """Passes over the data (epochs)."""
-    lr: Positive = field(default=4e-3, metadata=EVERYDAY)
+    lr: Positive = field(default=4e-3, metadata=EVERYDAY_KEY)
     """Peak learning rate (AdamW, linear decay)."""
-    batch_size: Count = field(default=16, metadata=EVERYDAY)
+    batch_size: Count = field(default=16, metadata=EVERYDAY_KEY)
     """Examples per device and micro-batch."""
-    gradient_accumulation_steps: Count = field(default=1, metadata=EVERYDAY)
+    gradient_accumulation_steps: Count = field(default=1, metadata=EVERYDAY_KEY)
     """Micro-batches per update."""
     weight_decay: Share = 0.01
     """AdamW's decoupled weight decay, in [0, 1]."""
@@ -196,7 +196,7 @@ class VerifierConfig:
 class CandidatesConfig:
     """The candidates: K actions per state, each continued by execution."""
 
-    num_samples: Annotated[int, Range(at_least=1, at_most=10_000)] = field(default=5, metadata=EVERYDAY)
+    num_samples: Annotated[int, Range(at_least=1, at_most=10_000)] = field(default=5, metadata=EVERYDAY_KEY)
     """K: actions sampled per state, from one shared prefix."""
     temperature: Temperature = 0.7
     """Sampling temperature of the candidates; 0: greedy."""
