@@ -4,12 +4,12 @@
     python -m benchmarks.mrp_runs --seeds 3 --kernels avx2          # one piece
     python -m benchmarks.mrp_runs --seeds                           # the table of the runs that are there
 
-A run is `r2v run --config configs/mrp.yaml --seed N` in a folder of its own, outputs/mrp_runs/seed-<N>-<kernels>, so
-that nothing is shared between runs; one that was cut off goes on. The kernels are those of the processor, or AVX2
-(`ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2`): training is in float32, so they make two slightly different
-students of one seed. Kept in benchmarks/outcomes/mrp/seed-<N>-<kernels>: the tables of the results folder as they are
-(`TABLES`), run.json (commit, processor, CPU-seconds), and outcomes.jsonl.zst, success and USD as billed of each task at
-each operating point.
+A run is `r2v run --config configs/mrp.yaml --overrides seed=N` in a folder of its own,
+outputs/mrp_runs/seed-<N>-<kernels>, so that nothing is shared between runs; one that was cut off goes on. The kernels
+are those of the processor, or AVX2 (`ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2`): training is in float32, so
+they make two slightly different students of one seed. Kept in benchmarks/outcomes/mrp/seed-<N>-<kernels>: the tables of
+the results folder as they are (`TABLES`), run.json (commit, processor, CPU-seconds), and outcomes.jsonl.zst, success
+and USD as billed of each task at each operating point.
 
 The table, per condition: r2v's lead in APGR over each baseline, the mean over runs, with a 95 % bootstrap over training
 seeds and tasks (both runs of a seed are drawn together, and all runs play the same tasks); the mean of each kind of
@@ -65,8 +65,8 @@ def make(seed: int, kernels: str, config: Path, folder: Path) -> None:
     work.mkdir(parents=True, exist_ok=True)
     environment = {**os.environ, "PYTHONPATH": str(Path.cwd()), **KERNELS[kernels]}
     began = resource.getrusage(resource.RUSAGE_CHILDREN)
-    command = [sys.executable, "-m", "r2v", "run", "--config", str(config.resolve()), "--seed", str(seed)]
-    command += ["--without", "ablations", "--overrides", "logging.report=false"]
+    command = [sys.executable, "-m", "r2v", "run", "--config", str(config.resolve())]
+    command += ["--without", "ablations", "--overrides", "logging.report=false", f"seed={seed}"]
     subprocess.run(command, cwd=work, env=environment, check=True)
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     (results,) = (path.parent for path in (work / "results").glob("*/setup.json"))

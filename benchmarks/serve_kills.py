@@ -81,8 +81,23 @@ def kills(number: int) -> None:
     """Print what the kills left."""
     root, draw = Path(tempfile.mkdtemp(prefix="r2v-kills-")), random.Random(7)
     with Emulator(models=[MODEL]) as emulator:
-        words = [sys.executable, "-m", "r2v", "serve", "--record", "--llm", f"openai:{MODEL}", "--port", "18490"]
-        words += ["--llm-url", emulator.openai_url, "--overrides", "teacher.usd_in=1", "teacher.usd_out=4"]
+        words = [
+            sys.executable,
+            "-m",
+            "r2v",
+            "serve",
+            "--record",
+            "--llm",
+            f"openai:{MODEL}",
+            "--overrides",
+            "serve.port=18490",
+        ]
+        words += [
+            "serve.port=18490",
+            f"teacher.base_url={emulator.openai_url}",
+            "teacher.usd_in=1",
+            "teacher.usd_out=4",
+        ]
         env = {**os.environ, "OPENAI_API_KEY": "sk-emulated", "R2V_SERVE_KEY": KEY, "PYTHONPATH": str(Path.cwd())}
         load_words = [sys.executable, "-m", "benchmarks.serve_kills", "--clients", "18490"]
         answered = root / "answered"

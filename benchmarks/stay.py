@@ -57,7 +57,7 @@ def swept(
     """stays -> USD of each task and point at list prices and with the cache, (2, T, P), and success, (T, P). The first
     two points are the small policy alone and the LLM alone."""
     rate = price_of(model)
-    cache = PromptCache.of(rate.input, config.cost.cache, rate.cached, rate.write_5m)
+    cache = PromptCache.of(rate.input, config.cost, rate.cached, rate.write_5m)
     runner = trees[0].runner
     ours = own_score(rivals(config, rows, {task.task_id: task.goal for task in runner.world.benchmark.tasks()})[OURS])
     (alone,) = walks(trees, [(ours, SCORE_ONLY)])

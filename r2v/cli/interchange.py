@@ -135,10 +135,8 @@ def _export(arguments: argparse.Namespace) -> int:
 
     if arguments.trajectories is None:
         return _bundle(arguments)
-    if arguments.check or arguments.config or arguments.overrides or arguments.seed is not None:
-        raise UsageError(
-            "export --trajectories: takes no --check, --config, --overrides or --seed: those are of bundles"
-        )
+    if arguments.check or arguments.config or arguments.overrides:
+        raise UsageError("export --trajectories: takes no --check, --config or --overrides: those are of bundles")
     path = _trajectories(arguments.trajectories)
     episodes = TrajectoryStore(path).iter_episodes()
     chosen = (episode for episode in episodes if episode.demonstrates or not arguments.successes)

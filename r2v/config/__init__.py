@@ -19,9 +19,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from r2v.config.checks import IF_GIVEN, RUNTIME, check
+from r2v.config.checks import EVERYDAY_KEY, IF_GIVEN, RUNTIME, check
 from r2v.config.content import identity
-from r2v.config.cost import CostConfig, Price, PromptCacheConfig
+from r2v.config.cost import CostConfig, Price
 from r2v.config.evaluation import CONDITIONS, AblationsConfig, EvaluationConfig, InferenceConfig, RouterConfig
 from r2v.config.execution import LoggingConfig, RolloutConfig
 from r2v.config.hierarchical import (
@@ -38,7 +38,7 @@ from r2v.config.key_hints import key_hint
 from r2v.config.methods import METHODS, Method
 from r2v.config.models import PolicyConfig, TeacherConfig, endpoint_identity
 from r2v.config.profiles import AUTO, PROFILE_NAMES, values_of
-from r2v.config.renamed_keys import current_assignment, is_removed, warn_of_former_models
+from r2v.config.renamed_keys import current_assignment, is_removed, rename_keys, warn_of_former_models
 from r2v.config.serving import ServeConfig
 from r2v.config.sources import (
     YAMLFile,
@@ -56,7 +56,6 @@ from r2v.config.tasks import (
     CategoryConfig,
     DataConfig,
     EnvConfig,
-    ExtraCategoryConfig,
     PerturbationMode,
     PerturbationsConfig,
     PerturbationSeeds,
@@ -74,7 +73,7 @@ from r2v.config.training import (
     VerifierConfig,
 )
 from r2v.config.yaml_text import write
-from r2v.constraints import NAME, OneOf, Seed, check_fields, hints_of, shown, unwrap
+from r2v.constraints import NAME, OneOf, Seed, check_fields, declared, hints_of, shown, unwrap
 from r2v.errors import UsageError
 
 __all__ = [
@@ -89,7 +88,6 @@ __all__ = [
     "DataConfig",
     "EnvConfig",
     "EvaluationConfig",
-    "ExtraCategoryConfig",
     "GuidanceConfig",
     "HierarchicalConfig",
     "IF_GIVEN",
@@ -112,7 +110,6 @@ __all__ = [
     "PreferenceConfig",
     "Price",
     "ProblemsConfig",
-    "PromptCacheConfig",
     "RUNTIME",
     "ReplayConfig",
     "RolloutConfig",
@@ -149,16 +146,16 @@ Layer = tuple[str, dict[str, Any]]
 class Config:
     """The whole configuration; config.yaml beside an artifact is one."""
 
-    prefix: Annotated[str, replace(NAME, empty=True)] = field(default="", metadata=RUNTIME)
+    prefix: Annotated[str, replace(NAME, empty=True)] = field(default="", metadata=RUNTIME | EVERYDAY_KEY)
     """Folder name in place of <benchmark>_<condition>, e.g. mrp: data/mrp, outputs/mrp, results/mrp."""
-    profile: Annotated[str, OneOf(values=PROFILE_NAMES)] = field(default=AUTO, metadata=RUNTIME)
+    profile: Annotated[str, OneOf(values=PROFILE_NAMES)] = field(default=AUTO, metadata=RUNTIME | EVERYDAY_KEY)
     """Settings beneath the file: for a size of model tiny, lora-0.5b, lora-1b, lora-8b, qlora-8b or full-1b; paid-small
     for a whole pipeline below 20 USD, alone or with a size (paid-small+lora-8b). auto: the size of policy.model_name
     where training.lr is not given; none for bundled models, and none for those of providers."""
-    seed: Seed = 0
+    seed: Seed = field(default=0, metadata=EVERYDAY_KEY)
     """Random seed of all training."""
     anyway: bool = field(default=False, metadata=RUNTIME)
-    """True: stages that ask a paid teacher begin although the cloned policy solves nothing (`--anyway`)."""
+    """True: stages that ask a paid teacher begin although the cloned policy solves nothing."""
     env: EnvConfig = field(default_factory=EnvConfig)
     data: DataConfig = field(default_factory=DataConfig)
     run: RunConfig = field(default_factory=RunConfig)
@@ -344,7 +341,10 @@ def section(cls: type[S], values: dict[str, Any]) -> S:
     """One section from plain values, as `identity` gave them. Raises UsageError as `load` does."""
     from omegaconf import OmegaConf
 
-    merged = _merged(cls.__name__, OmegaConf.structured(cls), values)
+    name = next(item.name for item in dataclasses.fields(Config) if hints_of(Config)[item.name] is cls)
+    tree = {name: copy.deepcopy(values)}
+    rename_keys(tree, cls.__name__)
+    merged = _merged(cls.__name__, OmegaConf.structured(cls), tree[name])
     made = _explained(cls.__name__, lambda: OmegaConf.to_object(merged))
     assert isinstance(made, cls)
     return made
@@ -354,8 +354,7 @@ def _require_assignment(override: str) -> None:
     key, equals, _ = override.partition("=")
     if not equals or not key:
         raise UsageError(f"--overrides {shown(override)}: expected key=value, e.g. training.lr=1e-3")
-    known = key in _own_keys() or is_removed(key) or key.startswith(("env.options.", "perturbations.extra"))
-    if not known:
+    if key not in _own_keys() and not is_removed(key) and not key.startswith(_mappings()):
         raise UsageError(f"--overrides {shown(override)}: unknown key {shown(key)}; {key_hint(key, _own_keys())}")
 
 
@@ -382,6 +381,13 @@ def keys(cls: type = Config, stem: str = "") -> Iterator[str]:
 def _own_keys() -> tuple[str, ...]:
     """The keys of `Config`."""
     return tuple(keys())
+
+
+@functools.cache
+def _mappings() -> tuple[str, ...]:
+    """Beginnings of the keys of mappings, below which a user names keys of his own."""
+    free = [key for key, base, _ in declared(Config) if typing.get_origin(base) is dict]
+    return tuple(f"{key}{end}" for key in free for end in ".[")
 
 
 def to_yaml(config: Config) -> str:

@@ -5,15 +5,29 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from r2v.config.cost import CostConfig
 from r2v.config.engines import LOCAL, POOLING_FLAGS, engine_identity
+from r2v.config.evaluation import EvaluationConfig, RouterConfig
+from r2v.config.hierarchical import HierarchicalConfig
 from r2v.config.models import BUNDLED_NAMES, APIConfig, PolicyConfig, TeacherConfig, endpoint_identity
-from r2v.config.renamed_keys import REMOVED_KEYS
+from r2v.config.renamed_keys import hashed_values
+from r2v.config.tasks import CategoryConfig, PerturbationsConfig
 from r2v.config.training import PHASES, Phase, PreferenceConfig, TrainingConfig
 
 ELISION = "half"
 """How a context that is too long is shortened (`r2v.policy.prompts.half_elision`): another rule makes other artifacts
 of models whose contexts may be too long. In the default context of a bundled model each conversation on the desk
 fits."""
+
+_STEMS = {
+    PreferenceConfig: "preference",
+    EvaluationConfig: "evaluation",
+    HierarchicalConfig: "hierarchical",
+    TeacherConfig: "teacher",
+}
+"""Sections with removed keys that fingerprints still hold."""
+_PROMPT_CACHE = {"read": 0.1, "write": 1.25, "lifetime": 300.0}
+"""The same of `cost`: keys that became `r2v.rollout.bill.PromptCache`'s defaults."""
 
 
 def identity(section: Any) -> Any:
@@ -30,8 +44,17 @@ def identity(section: Any) -> Any:
         }
         if isinstance(section, Phase):
             values["effective_batch"] = values.pop("batch_size") * values.pop("gradient_accumulation_steps")
-        if isinstance(section, PreferenceConfig):
-            values |= REMOVED_KEYS["preference"]  # fingerprints are those from before they were removed
+        values |= hashed_values(_STEMS.get(type(section), ""))
+        if isinstance(section, CategoryConfig):
+            values["enabled"] = True  # as from before this key was removed
+        if isinstance(section, PerturbationsConfig):
+            for path, content in section.extra_sha256.items():
+                values["extra"][path]["source_sha256"] = content
+        if isinstance(section, CostConfig):
+            values |= {"slm": identity(section.slm_price), "llm": identity(section.llm_price)}
+            values["cache"] = {**_PROMPT_CACHE, "min_tokens": values.pop("cache_min_tokens")}
+        if isinstance(section, RouterConfig) and section.model_sha256 is not None:
+            values["model_sha256"] = section.model_sha256
         if isinstance(section, PolicyConfig):
             values["load_in_4bit"] = section.in_4bit
             if section.model_name not in BUNDLED_NAMES or section.max_seq_len < PolicyConfig().max_seq_len:

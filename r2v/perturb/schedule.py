@@ -14,7 +14,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -120,6 +120,8 @@ class Schedule:
     benchmark: str
     categories: Mapping[str, CategoryConfig]
     seed: int
+    modes: Mapping[str, PerturbationMode] = field(default_factory=dict)
+    """Categories with another mode than their own."""
     surface: Surface = GENERIC
     held_out_families: tuple[str, ...] = ()
 
@@ -136,7 +138,7 @@ class Schedule:
         if "prompt_injection" in self.active and not self.families:
             raise UsageError(
                 "perturbations.held_out_families: every family is held out; leave one of "
-                f"{', '.join(INJECTION_FAMILIES)} or set perturbations.prompt_injection.enabled=false"
+                f"{', '.join(INJECTION_FAMILIES)} or set perturbations.prompt_injection.prob=0"
             )
         for name in self._of("tool_call"):
             severity = self.categories[name].severity
@@ -152,7 +154,7 @@ class Schedule:
         bundled = PerturbationsConfig.categories()
         order = (*bundled, *(name for name in self.categories if name not in bundled))
         given = ((name, self.categories.get(name)) for name in order)
-        return tuple(name for name, config in given if config and config.enabled and config.prob > 0)
+        return tuple(name for name, config in given if config and config.prob > 0)
 
     @cached_property
     def families(self) -> tuple[str, ...]:
@@ -202,7 +204,7 @@ class Schedule:
 
     def mode(self, name: str) -> PerturbationMode:
         """A category's mode here: the one that the configuration chose, else its own."""
-        return self.categories[name].mode or category(name).mode
+        return self.modes.get(name, category(name).mode)
 
     def permanent(self, name: str) -> bool:
         """Whether a category's hits last to the end of the episode."""
@@ -273,6 +275,7 @@ def make_schedule(
         benchmark=benchmark.name,
         categories=perturbations.active(condition),
         seed=seed,
+        modes=perturbations.modes,
         surface=benchmark if isinstance(benchmark, Surface) else GENERIC,
         held_out_families=() if condition == "shift" else tuple(perturbations.held_out_families),
     )

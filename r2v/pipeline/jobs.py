@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from r2v.errors import UsageError, nearest
-from r2v.pipeline.rows import CONDITION, Command, FileInput, Flag, Instead, Job
+from r2v.pipeline.rows import CONDITION, Command, FileInput, Flag, Instead, Job, Positional
 
 if TYPE_CHECKING:
     from r2v.config import Config
@@ -65,23 +65,7 @@ PERTURB = Command(
     help="turn collected runs into noisy training trajectories",
     script="02_perturb.sh",
     helped=True,
-    positionals=("--seeds", CONDITION),
-    flags=(
-        Flag(
-            name="--seeds",
-            key="data.perturbation_seeds.train",
-            metavar="SEED",
-            many=True,
-            help="seeds of the perturbations; each gives one perturbed twin an episode (default: 101)",
-        ),
-        Flag(
-            name="--runs",
-            key="data.runs",
-            metavar="RUN_ID",
-            many=True,
-            help="runs to perturb (default: the latest done run of the benchmark)",
-        ),
-    ),
+    positionals=(Positional(name="SEEDS", key="data.perturbation_seeds.train", many=True), CONDITION),
 )
 TRAIN_POLICY = Command(
     name="train_policy",
@@ -96,6 +80,7 @@ TRAIN_POLICY = Command(
         ),
     ),
     phased=True,
+    output=True,
     resumable=True,
 )
 TRAIN_VERIFIER = Command(
@@ -108,8 +93,7 @@ GENERATE_CANDIDATES = Command(
     help="sample, execute and score K actions per state",
     script="05_generate_candidates.sh",
     helped=True,
-    positionals=("--K", CONDITION),
-    flags=(Flag(name="--K", key="candidates.num_samples", metavar="K", help="actions sampled per state (default: 5)"),),
+    positionals=(Positional(name="K", key="candidates.num_samples"), CONDITION),
 )
 FIT_CASE_SUPPORT = Command(
     name="fit_case_support",
@@ -143,14 +127,6 @@ EVALUATE = Command(
             many=True,
             help="methods to play (default: every method of the main table)",
         ),
-        Flag(
-            name="--conditions",
-            key="evaluation.conditions",
-            metavar="CONDITION",
-            many=True,
-            help="conditions to play under (default: clean noisy shift)",
-        ),
-        Flag(name="--num-tasks", key="evaluation.num_tasks", metavar="N", help="tasks per condition (default: all)"),
     ),
 )
 ABLATIONS = Command(
@@ -158,9 +134,8 @@ ABLATIONS = Command(
     help="take parts away, one at a time, and play both",
     script="09_ablations.sh",
     helped=True,
-    positionals=("--seeds", CONDITION),
+    positionals=(Positional(name="SEEDS", key="ablations.seeds", many=True), CONDITION),
     flags=(
-        Flag(name="--seeds", key="ablations.seeds", metavar="SEED", many=True, help="world seeds (default: 1 2)"),
         Flag(name="--names", key="ablations.names", metavar="NAME", many=True, help="rows or all (default: the usual)"),
     ),
 )
@@ -169,13 +144,7 @@ TRAIN_HIERARCHICAL = Command(
     help="hierarchical RL: an actor and the guidance that hints to it",
     script="10_train_hierarchical.sh",
     config="configs/hierarchical.yaml",
-    flags=(
-        Flag(
-            name="--unsafe",
-            key="hierarchical.problems.unsafe",
-            help="dangerous: without bubblewrap, run programs that the model wrote all the same (default: false)",
-        ),
-    ),
+    output=True,
 )
 
 

@@ -44,7 +44,7 @@ def require_ready(config: Config, row: Job, root: Path, *, stop: bool) -> None:
         return
     raise EmptyResult(
         f"{row.name} and what follows ask {config.teacher.model_name}, and {found}; nothing more was asked: train "
-        "again, or go on all the same with --anyway"
+        "again, or go on all the same with --overrides anyway=true"
     )
 
 

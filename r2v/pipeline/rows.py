@@ -17,18 +17,33 @@ if TYPE_CHECKING:
 CONDITION = "CONDITION"
 """The positional argument of an sbatch line that picks configs/<benchmark>/<condition>.yaml; noisy where left out."""
 
+JOIN = ("--overrides", "rollout.helpers=join")
+"""Words behind a stage's command line that make it a helper (`r2v.pipeline.helping`)."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Flag:
-    """An option that is another spelling of a configuration key: `--K 8` is `--overrides candidates.num_samples=8`."""
+    """An option that is another spelling of a configuration key: `--names no_dpo` is `--overrides
+    ablations.names=[no_dpo]`."""
 
     name: str
     key: str
     help: str
     """What it means, its unit and its default (a test holds the default against the configuration's)."""
-    metavar: str | None = None
-    """What its value is called; None: it takes no value and sets its key to true."""
+    metavar: str
+    """What its value is called."""
     many: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Positional:
+    """A word behind a script's name on an sbatch line that sets a configuration key."""
+
+    name: str
+    """As usage lines show it."""
+    key: str
+    many: bool = False
+    """True if its value is a list, in one pair of quotes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,16 +74,18 @@ class Command:
     script: str
     """The file in scripts/slurm/ that runs it; its #SBATCH header says what the job asks of the cluster."""
     flags: tuple[Flag, ...] = ()
-    positionals: tuple[str, ...] = (CONDITION,)
-    """What the words after BENCHMARK mean on an sbatch line: CONDITION, or an option of this command."""
+    positionals: tuple[str | Positional, ...] = (CONDITION,)
+    """What the words after BENCHMARK mean on an sbatch line: CONDITION, an option of this command, or a key."""
     config: str | None = None
     """The configuration that its script takes where neither --config nor a BENCHMARK is named."""
     file_inputs: tuple[FileInput, ...] = ()
     instead: tuple[Instead, ...] = ()
     phased: bool = False
     """Whether it makes several jobs, of which `--stage` picks one."""
+    output: bool = False
+    """True if it takes --output, a place of the result's own."""
     helped: bool = False
-    """Whether it takes --helper and --helpers: its stage has a `Stage.play`."""
+    """True if it takes helpers (`rollout.helpers`): its stage has a `Stage.play`."""
     resumable: bool = False
     """Whether `--resume CHECKPOINT` alone goes on with an interrupted attempt."""
 

@@ -27,7 +27,7 @@ from r2v.data.split import assign
 from r2v.envs.base import Equipped, load_benchmark, more_tasks
 from r2v.errors import EmptyResult, EnvironmentFault, InputError, UsageError
 from r2v.llm.providers.spending.payer import paying
-from r2v.log import WANDB_GROUP, WandbRun, in_stage, in_wandb, logger
+from r2v.log import WANDB_GROUP, WANDB_PROJECT, WandbRun, in_stage, in_wandb, logger
 from r2v.pipeline.graph import place_in_chain, selection, untrained_line
 from r2v.pipeline.inputs import (
     bases_of,
@@ -213,8 +213,8 @@ def _wandb_run(config: Config, row: Job, key: str, root: Path) -> WandbRun:
     """How a job's making shows itself to wandb."""
     name = places_of(config, root).name
     return WandbRun(
-        mode=config.logging.wandb,
-        project=config.logging.project,
+        mode="auto",
+        project=os.environ.get("WANDB_PROJECT", WANDB_PROJECT),
         id=f"{name}-{row.name}-{key}"[-100:].replace(":", "."),
         job=row.name,
         group=os.environ.get(WANDB_GROUP, name),

@@ -89,8 +89,7 @@ async def listening(
         turns = TurnLog(traffic, sessions, metrics, Recorder(folder) if record else None)
         forwarder = Forwarder(llm, settings, upstream, books, metrics)
         answerer = Answerer(llm, settings, forwarder, sessions, turns, metrics, pair)
-        max_body = settings.max_body_mb * 1_000_000
-        app = ServeApp(llm, answerer, upstream, books, sessions, metrics, traffic, known_keys, max_body=max_body)
+        app = ServeApp(llm, answerer, upstream, books, sessions, metrics, traffic, known_keys)
         logging.getLogger("uvicorn.access").disabled = True  # its lines hold query strings
         bound = _bound(settings.host, settings.port)
         stack.callback(bound.close)

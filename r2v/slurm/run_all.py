@@ -68,7 +68,7 @@ def submit(
     without: Sequence[str] = (),
     dry_run: bool = False,
     here: bool = False,
-    max_attempts: int = 3,
+    max_attempts: int | None = None,
     max_gpu_hours: float | None = None,
     live: bool = False,
     allow_env: Sequence[str] = (),

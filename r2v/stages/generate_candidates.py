@@ -1,6 +1,6 @@
 """Stage 4, candidates: K sampled actions per state, scored, executed to the end, and paired for preference training.
 
-    r2v generate_candidates --config configs/mrp.yaml --K 8
+    r2v generate_candidates --config configs/mrp.yaml --overrides candidates.num_samples=8
 
 States come from the cloned policy's own roll-outs on training tasks. Scores are cross-fitted: the verifier that
 scores a task was trained without it. ranking_report.json says what choosing by these scores is worth, executed: beside

@@ -120,7 +120,7 @@ def _play_rounds(
 def _fitted(cfg: RouterFeaturesSettings, rows: Sequence[FeatureRow]) -> RouterModel:
     from r2v.router.training import fit_routers
 
-    return fit_routers(rows, cfg.router, cfg.seed or 0, cfg.max_examples)[0]
+    return fit_routers(rows, cfg.router, cfg.seed or 0)[0]
 
 
 def _routed(cfg: RouterFeaturesSettings, runner: MethodRunner, number: int) -> tuple[list[Cell], dict[str, float]]:

@@ -98,7 +98,7 @@ def _place(cfg: RouterSettings, work: Work, folder: Path) -> PlacedRouter:
     from r2v.router.training import fit_routers, report
 
     rows = read_rows(work.inputs["router_features"].file("router_features.jsonl"))
-    model, disagreement = fit_routers(rows, cfg.router, cfg.seed, cfg.max_examples)
+    model, disagreement = fit_routers(rows, cfg.router, cfg.seed)
     model.save(folder / "r2v.json")
     disagreement.save(folder / "disagreement_router.json")
     runner = MethodRunner.of(

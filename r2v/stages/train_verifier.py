@@ -144,7 +144,10 @@ def _executed(cfg: VerifierSettings, work: Work, benchmark: Benchmark) -> list[V
     ).cell(
         specs,
         what=what,
-        identity={"world": world_identity(cfg, benchmark), "llm": [identity(cfg.teacher), identity(cfg.cost.llm)]},
+        identity={
+            "world": world_identity(cfg, benchmark),
+            "llm": [identity(cfg.teacher), identity(cfg.cost.llm_price)],
+        },
     )
     player = BlockPlayer.of(waves, work, cfg.rollout)
     player.play([cell], what)

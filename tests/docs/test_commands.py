@@ -55,7 +55,7 @@ STAND_INS = (
     (r"(python scripts/collect_trajectories.py .*)", r"\1 --num-episodes 2 --seeds 1"),
     (r"(teacher\.provider=\w+)", r"\1 teacher.poll_seconds=0.05"),
     (r"teacher\.base_url=\S+", "teacher.base_url=$OPENAI_BASE_URL"),
-    (r"(python examples/\w+\.py .*|r2v game run .*)", r"\1 --poll-seconds 0.05 --figures none"),
+    (r"(python examples/\w+\.py .*|r2v game run .*)", r"\1 --overrides poll_seconds=0.05 figures=[]"),
     (r"(r2v game run .*) --replicates \d+", r"\1 --replicates 1"),
 )
 """What is replaced in a command, so that it takes a second instead of hours and finds the emulator."""

@@ -285,8 +285,8 @@ def test_rejections_have_reasons(desk: Desk, clean: list[Episode], only: Make) -
 
 
 def test_no_retry_is_inserted_after_a_failure_that_lasts(desk: Desk, clean: list[Episode], only: Make) -> None:
-    lasting = CategoryConfig(prob=0.3, mode="explicit_permanent")
-    both = make_schedule(desk, only(tool_error=lasting, tool_timeout=0.3), "noisy", 101)
+    hazard = only(modes={"tool_error": "explicit_permanent"}, tool_error=0.3, tool_timeout=0.3)
+    both = make_schedule(desk, hazard, "noisy", 101)
     with pytest.raises(UsageError, match="insert: tool_error is explicit_permanent"):
         insert(clean[0], both, max_steps=16)
     made = [one for episode in clean for one in twins(episode, both, ["insert"], **WAYS, report=Report())]

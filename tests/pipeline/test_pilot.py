@@ -23,7 +23,7 @@ from tests.serve.wires import USAGE, USD, whole
 from tests.two_models import LARGE, SMALL
 
 WORDS = (
-    *("--num-tasks", "6", "--overrides", "teacher.provider=anthropic", f"teacher.model_name={LARGE}"),
+    *("--overrides", "evaluation.pilot_tasks=6", "teacher.provider=anthropic", f"teacher.model_name={LARGE}"),
     *("teacher.max_tokens=64", "teacher.preflight=false", "policy.provider=openai", f"policy.model_name={SMALL}"),
     *("policy.api.max_tokens=64", "teacher.max_usd=2", "inference.max_steps=10"),
 )

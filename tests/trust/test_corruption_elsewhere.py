@@ -184,8 +184,6 @@ def test_a_damaged_chain_is_named_and_no_command_acts_on_it(
 GAME = (
     "game",
     "run",
-    "--figures",
-    "none",
     "--models",
     "gpt35",
     "--interactions",
@@ -195,7 +193,7 @@ GAME = (
     "--results",
     "results/batch_jobs",
 )
-GAME += ("--mode", "batch", "--poll-seconds", "0.05")
+GAME += ("--mode", "batch", "--overrides", "poll_seconds=0.05", "figures=[]")
 COLLECT = (
     "env.options.num_tasks=12",
     "env.options.num_heldout=0",

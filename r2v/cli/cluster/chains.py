@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from r2v.cli.options import SEED, add_allow_env, add_anyway, add_overrides, decimal, runs_code, whole
+from r2v.cli.options import add_overrides, decimal, runs_code, sends_keys, whole
 from r2v.constraints import Range, Text, require
 from r2v.errors import InputError, UsageError
 from r2v.log import logger
@@ -69,9 +69,6 @@ def _add_submitting(commands: argparse._SubParsersAction[ClusterParser]) -> None
     run.add_argument("benchmark", nargs="?", help="webarena, swebench, desk, or all (webarena and swebench)")
     run.add_argument("--config", metavar="FILE", help="configuration (default: configs/<benchmark>/noisy.yaml)")
     run.add_argument(
-        "--seed", type=whole(SEED), metavar="N", help="the seed of every random draw (default: the configuration's)"
-    )
-    run.add_argument(
         "--without", nargs="+", default=[], metavar="JOB", help="jobs to leave out, by name or number (default: none)"
     )
     run.add_argument(
@@ -84,8 +81,7 @@ def _add_submitting(commands: argparse._SubParsersAction[ClusterParser]) -> None
     resume.add_argument("name", nargs="?", metavar="CHAIN", help=_CHAIN)
     for parser, replaced in ((run, "the file"), (resume, "the chain")):
         add_overrides(parser, f"configuration values that replace those of {replaced}")
-        add_allow_env(parser)
-        add_anyway(parser)
+        sends_keys(parser)
         runs_code(parser)
         parser.add_argument(
             "--from",
@@ -126,9 +122,8 @@ def submission(values: argparse.Namespace) -> dict[str, Any]:
     line without a benchmark."""
     if values.benchmark is None and values.config is None:
         raise UsageError("run_all needs a benchmark: webarena, swebench, desk or all; or --config FILE")
-    seed = [] if values.seed is None else [f"seed={values.seed}"]
-    given = {name: getattr(values, name) for name in ("benchmark", "config", "without", "dry_run", "here", *_SUBMITTED)}
-    return {**given, "overrides": [*seed, *values.overrides]}
+    names = ("benchmark", "config", "overrides", "without", "dry_run", "here", *_SUBMITTED)
+    return {name: getattr(values, name) for name in names}
 
 
 def resumption(values: argparse.Namespace) -> dict[str, Any]:

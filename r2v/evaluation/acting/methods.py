@@ -150,7 +150,7 @@ class MethodRunner:
             ),
             extractor=FeatureExtractor(
                 sections.inference,
-                verifier=None if scorer is None else PricedVerifier(scorer, sections.cost.slm),
+                verifier=None if scorer is None else PricedVerifier(scorer, sections.cost.slm_price),
                 slm=slm.model,
                 num_samples=num_samples,
                 untrusted=benchmark.capabilities.untrusted,

@@ -37,8 +37,8 @@ class Charges:
         """Of the LLM: the expert by the configuration, a provider's by its list price."""
         if settings.teacher.provider != "scripted":
             return cls._of_endpoint(settings.teacher, settings)
-        llm = settings.cost.llm
-        return cls(price=(llm.input, llm.output), cache=PromptCache.of(llm.input, settings.cost.cache))
+        llm = settings.cost.llm_price
+        return cls(price=(llm.input, llm.output), cache=PromptCache.of(llm.input, settings.cost))
 
     @classmethod
     def of_policy(cls, settings: EvaluateSettings) -> Charges:
@@ -52,8 +52,8 @@ class Charges:
         try:
             rate = teacher_rate(asked)
         except UsageError:
-            return cls(price=None, cache=PromptCache.of(settings.cost.llm.input, settings.cost.cache))
-        cache = PromptCache.of(rate.input, settings.cost.cache, rate.cached, rate.write_5m)
+            return cls(price=None, cache=PromptCache.of(settings.cost.llm.input, settings.cost))
+        cache = PromptCache.of(rate.input, settings.cost, rate.cached, rate.write_5m)
         return cls(price=(rate.input, rate.output), rate=rate, cache=cache)
 
     def listed(self, tokens_in: int, tokens_out: int) -> float:
@@ -99,8 +99,8 @@ class Bills:
             if cached + written > read:
                 yield "tokens", f"tokens.{side}_cached and {side}_written are more than {side}_in, {read}"
         yield from self._money(episode)
-        llm = self.settings.cost.llm
-        slm = llm if self.settings.policy.is_api else self.settings.cost.slm
+        llm = self.settings.cost.llm_price
+        slm = llm if self.settings.policy.is_api else self.settings.cost.slm_price
         modelled = seconds + slm.seconds_per_token * (recorded.slm_out - tokens.slm_out)
         modelled += llm.seconds_per_token * (recorded.llm_out - tokens.llm_out)
         if abs(episode.sim_time_seconds - modelled) > _SECONDS:

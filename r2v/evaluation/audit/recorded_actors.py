@@ -103,7 +103,7 @@ class RecordedActors:
         policy, expert, encode = settings.policy, None, None
         if settings.teacher.provider == "scripted" and isinstance(benchmark, Demonstrated):
             name = teacher_name(settings.teacher, benchmark)
-            expert = ScriptedBackend(benchmark.expert, name=name, price=settings.cost.llm)
+            expert = ScriptedBackend(benchmark.expert, name=name, price=settings.cost.llm_price)
         if not policy.is_api and policy.model_name in BUNDLED:
             from transformers import PreTrainedTokenizerFast  # AutoTokenizer makes the same of these files, with torch
 
@@ -153,7 +153,7 @@ class RecordedActors:
     @property
     def _of_llm(self) -> tuple[Any, ...]:
         cost, teacher = self.settings.cost, self.settings.teacher
-        return cost.llm, "llm", teacher.max_tokens, PromptCache.of(cost.llm.input, cost.cache)
+        return cost.llm_price, "llm", teacher.max_tokens, PromptCache.of(cost.llm.input, cost)
 
     def _continues(self, step: Step) -> bool:
         """True if the step executes a later call of the reply of the step before."""
@@ -171,7 +171,7 @@ class RecordedActors:
 
     def _priced_small(self, recorded: Reply) -> PricedModel:
         cost = self.settings.cost
-        price = cost.llm if self.settings.policy.is_api else cost.slm
+        price = cost.llm_price if self.settings.policy.is_api else cost.slm_price
         return PricedModel(_RecordedModel(recorded), price, SMALL_MODEL, self.settings.inference.max_new_tokens)
 
     def _large(self, step: Step, method: str) -> PricedModel:
@@ -199,7 +199,7 @@ class RecordedActors:
         unkept = Reply(samples=(Sample(text=""),), usage=Usage(tokens_in=prompt), model="")
         extractor = FeatureExtractor(
             inference,
-            verifier=PricedVerifier(_RecordedVerifier(self.encode), self.settings.cost.slm),
+            verifier=PricedVerifier(_RecordedVerifier(self.encode), self.settings.cost.slm_price),
             slm=self._priced_small(unkept),
             num_samples=inference.num_candidates if asked.samples else 0,
         )
@@ -219,7 +219,7 @@ class RecordedActors:
                 raise NoRecord(f"candidate log-probability {one.logprob} is not in [{_LOWEST:g}, 0]")
             scores[one.text] = one.score
         samples = tuple(Sample(text=one.text, logprobs=(one.logprob or 0.0,)) for one in candidates)
-        verifier = PricedVerifier(_RecordedVerifier(self.encode, scores), self.settings.cost.slm)
+        verifier = PricedVerifier(_RecordedVerifier(self.encode, scores), self.settings.cost.slm_price)
         return BestOfK(self._small(view, step, samples), verifier, inference, inference.num_candidates)
 
 

@@ -132,10 +132,10 @@ def words_of(spec: ExperimentSpec, run: RunRecord, flags: Sequence[str] = ()) ->
         filled = [word.replace("{config}", run.config_path).replace("{run_dir}", run.run_dir) for word in spec.command]
         return [*filled, *flags]
     own = [sys.executable, "-m", "r2v", "experiments"]
-    files = ["--config", run.config_path, "--run-dir", run.run_dir]
+    files = [run.config_path, run.run_dir]
     if spec.mode == "simulation":
         return [*own, "simulate", *files, *flags]
-    return [*own, "point", *files, "--stage", str(spec.stage), *allowed_words()]
+    return [*own, "point", *files, str(spec.stage), *allowed_words()]
 
 
 def start_process(

@@ -103,7 +103,7 @@ def local_pair(
     if not bundle.verifier.is_dir():
         return slm, None
     scorer = verifier_scorer(policy, bundle.verifier, inference, rollout, waves, tools)
-    return slm, PricedVerifier(scorer, cost.slm)
+    return slm, PricedVerifier(scorer, cost.slm_price)
 
 
 def bundle_gate(

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from r2v.config.llm_model import ModelConfig
 from r2v.config.models import TeacherConfig
 from r2v.errors import UsageError
 from r2v.llm.providers.keys import announce, read_key
@@ -65,7 +64,7 @@ def _rate(endpoint: Endpoint, name: str) -> Rate | None:
         if spelling != teacher.model_name:
             teacher = replace(teacher, model_name=spelling, engine=None)
             if teacher.base_url is None:  # prices that are given are those of the configured model
-                teacher = replace(teacher, usd_in=None, usd_out=None, model=ModelConfig())
+                teacher = replace(teacher, usd_in=None, usd_out=None, model={})
         try:
             return teacher_rate(teacher, keys=endpoint.settings)
         except UsageError:

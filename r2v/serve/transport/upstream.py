@@ -19,6 +19,10 @@ from yarl import URL
 from r2v.config import ServeConfig
 
 _LONGEST_HEADER = 1 << 16
+_CONNECT_SECONDS = 10.0
+"""A host that takes longer to accept a connection is down."""
+_FIRST_BYTE_SECONDS = 600.0
+"""The providers' own SDKs give up on a reply then."""
 
 
 class NotSent(Exception):
@@ -38,7 +42,7 @@ class Upstream:
     async def __aenter__(self) -> Upstream:
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=15),
-            timeout=aiohttp.ClientTimeout(total=None, connect=None, sock_connect=self._settings.connect_seconds),
+            timeout=aiohttp.ClientTimeout(total=None, connect=None, sock_connect=_CONNECT_SECONDS),
             auto_decompress=False,
             trust_env=True,
             max_line_size=_LONGEST_HEADER,
@@ -58,15 +62,14 @@ class Upstream:
         """Send a request, and yield its reply once the headers have arrived. Raises NotSent and BrokenOff."""
         sending = self._session.post(URL(url, encoded=True), headers=headers, data=body, allow_redirects=False)
         try:
-            async with asyncio.timeout(self._settings.first_byte_seconds):
+            async with asyncio.timeout(_FIRST_BYTE_SECONDS):
                 response = await sending
         except aiohttp.ClientConnectorError as error:
             raise NotSent(f"no connection to {error.host}:{error.port} ({error.os_error.strerror})") from None
         except (aiohttp.ConnectionTimeoutError, aiohttp.InvalidURL) as error:
-            raise NotSent(f"no connection within {self._settings.connect_seconds:g} s ({error})") from None
+            raise NotSent(f"no connection within {_CONNECT_SECONDS:g} s ({error})") from None
         except TimeoutError:
-            seconds = self._settings.first_byte_seconds
-            raise BrokenOff(f"no reply within serve.first_byte_seconds={seconds:g}") from None
+            raise BrokenOff(f"no reply within {_FIRST_BYTE_SECONDS:g} s") from None
         except (aiohttp.ClientError, OSError) as error:
             raise BrokenOff(f"the connection broke ({type(error).__name__}: {error!s:.100})") from None
         try:
