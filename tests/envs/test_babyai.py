@@ -11,7 +11,7 @@ from r2v.cli.main import main
 from r2v.envs.base import Task, load_benchmark
 from r2v.errors import UsageError
 from r2v.llm.types import Request
-from r2v.policy.prompts.prompt_encoder import build_messages
+from r2v.policy.prompt_encoder import build_messages
 from r2v.randomness import generator
 from tests.seeds.workspace import REPOSITORY, standing_in
 from tests.small_sizes import SMALL

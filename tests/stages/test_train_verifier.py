@@ -29,7 +29,7 @@ from r2v.pipeline.jobs import job
 from r2v.pipeline.run import run_job
 from r2v.policy.export import export
 from r2v.policy.load import Loaded
-from r2v.policy.prompts.prompt_encoder import build_messages
+from r2v.policy.prompt_encoder import build_messages
 from r2v.randomness import digest
 from r2v.rollout.model_factory import require_provider, verifier_scorer
 from r2v.stages.train_verifier import STAGE, judge_teacher, label_source

@@ -26,7 +26,7 @@ from r2v.config import Config
 from r2v.data.episode import Episode
 from r2v.evaluation.audit.check_calibration import CalibrationRecord
 from r2v.evaluation.audit.check_inputs import AttemptRecord, RouterSummary
-from r2v.evaluation.audit.verify import rebuild
+from r2v.evaluation.audit.rebuild_tables import rebuild
 from r2v.evaluation.setup import Setup
 from r2v.router.labels import FeatureRow
 from r2v.storage.artifact_manifest import ArtifactManifest, json_sha256

@@ -7,7 +7,7 @@ import pytest
 
 from r2v.data.episode import Action, Episode, EpisodeMetadata, Observation, Step
 from r2v.errors import InputError
-from r2v.policy.prompts.prompt_encoder import build_messages
+from r2v.policy.prompt_encoder import build_messages
 from r2v.randomness import uniform
 from r2v.verifier.labels import (
     ExecutedAction,

@@ -8,7 +8,7 @@ What cannot be proved is listed by `unproven_of`, each entry with its reason; do
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -42,12 +42,12 @@ from r2v.evaluation.audit.check_setup import (
 )
 from r2v.evaluation.audit.findings import Findings, shown
 from r2v.evaluation.audit.folder import EvaluationSummary, check_files, engine_problems, plain_files
+from r2v.evaluation.audit.rebuild_tables import check_tables
 from r2v.evaluation.audit.recorded_actors import RecordedActors
 from r2v.evaluation.audit.replay_episodes import Cell, CellCounts, EpisodesAudit
 from r2v.evaluation.settings import EvaluateSettings, never_branched
 from r2v.evaluation.setup import SETUP, CalibrationRecord, Setup, choices_of, planned_files, read_setup
-from r2v.evaluation.tables.build import STRUCTURED, read_tables, require_results
-from r2v.evaluation.tables.files import render, with_manifest
+from r2v.evaluation.tables.build import STRUCTURED, require_results
 from r2v.rollout.session import EpisodeSpec, RolloutWorld
 from r2v.router.thresholds import ScoreChoice
 from r2v.storage.artifact_manifest import ARTIFACT_MANIFEST, read_artifact_manifest
@@ -134,7 +134,7 @@ def _verified(results: Path, trust: bool) -> Verified:
     audit = EpisodesAudit(results, setup, world, actors, bills, thresholds, scores, findings)
     audit.run()
     _check_artifact(results, asked, attempt, calibration, audit, findings)
-    num_tables = _tables(results, findings)
+    num_tables = check_tables(results, findings)
     if findings:
         raise InputError(f"{results}: {findings}")
     return Verified(
@@ -205,34 +205,6 @@ def _check_artifact(
     check_fingerprint(manifest, inputs, attempt.bases, settings, findings)
     if "router" in inputs:
         findings.extend(CALIBRATION, router_problems(calibration, inputs["router"].summary))
-
-
-def _tables(results: Path, findings: Findings) -> int:
-    """Build every table again, and hold the stored ones to it byte for byte; how many files there are."""
-    try:
-        texts = rebuild(results)
-    except Exception as error:  # built of a stranger's values, whose findings stand beside this one
-        findings.add("tables", f"cannot be built: {error}")
-        return 0
-    findings.extend("tables", (f"{name} is not what the episodes give" for name in differing(results, texts)))
-    return len(texts)
-
-
-def rebuild(results: Path) -> dict[str, str]:
-    """The text of every file of structured_results/, from the stored episodes and setup alone."""
-    return with_manifest(render(read_tables(results).bundle()))
-
-
-def differing(results: Path, texts: Mapping[str, str]) -> list[str]:
-    """The files of structured_results/ that are missing, changed, or none of these texts."""
-    folder = results / STRUCTURED
-    stored = {path.name: path for path in folder.iterdir()} if folder.is_dir() else {}
-    changed = [name for name, text in texts.items() if not _holds(folder / name, text)]
-    return [*changed, *sorted(stored.keys() - texts.keys())]
-
-
-def _holds(path: Path, text: str) -> bool:
-    return path.is_file() and path.read_bytes() == text.encode()
 
 
 def unproven_of(actors: RecordedActors, bills: Bills) -> dict[str, str]:

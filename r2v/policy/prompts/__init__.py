@@ -1,1 +1,0 @@
-"""Prompts of the policy: chat templates, what is left out of a long conversation, token ids."""
