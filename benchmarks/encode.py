@@ -24,7 +24,7 @@ from transformers import PreTrainedTokenizerFast
 
 from r2v.envs.desk import Desk
 from r2v.policy.prefix_tree import IGNORED, Row, lay_out
-from r2v.policy.prompts.prompt_encoder import Encoder, build_messages
+from r2v.policy.prompt_encoder import Encoder, build_messages
 from r2v.wire.message import Message
 
 LIMIT, RESERVE = 4096, 96

@@ -31,7 +31,7 @@ from r2v.llm.local.backend import LocalBackend
 from r2v.llm.types import Reply, Request, Sample, Usage
 from r2v.llm.waves import Waves
 from r2v.policy.load import load_policy
-from r2v.policy.prompts.prompt_encoder import Encoder
+from r2v.policy.prompt_encoder import Encoder
 from r2v.rollout.actors import GreedyActor, PricedModel
 from r2v.rollout.session import RolloutWorld, episode_specs, play_many
 

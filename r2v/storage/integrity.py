@@ -169,8 +169,8 @@ def hashed(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_hashed(path: Path) -> dict[str, Any]:
-    """The JSON object of a file that was written with its own hash, without that. Raises FileNotFoundError, and Damaged
-    where it is not what was written."""
+    """Return the JSON object of a file without the hash of itself, which a file that people edit does not have. Raises
+    FileNotFoundError, and Damaged where it is not what was written."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -182,7 +182,7 @@ def read_hashed(path: Path) -> dict[str, Any]:
     if not isinstance(record, dict):
         raise Damaged(path, f"it holds a {type(record).__name__}, not an object")
     recorded = record.pop("sha256", None)
-    if (now := json_sha256(record)) != recorded:
+    if recorded is not None and (now := json_sha256(record)) != recorded:
         raise Damaged(path, f"its content is {now[:12]}, it says {recorded!s:.12}")
     return record
 
