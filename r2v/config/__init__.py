@@ -342,7 +342,7 @@ def section(cls: type[S], values: dict[str, Any]) -> S:
     from omegaconf import OmegaConf
 
     name = next(item.name for item in dataclasses.fields(Config) if hints_of(Config)[item.name] is cls)
-    tree = {name: copy.deepcopy(values)}
+    tree = {name: {key: value for key, value in copy.deepcopy(values).items() if key != "extra_sha256"}}
     rename_keys(tree, cls.__name__)
     merged = _merged(cls.__name__, OmegaConf.structured(cls), tree[name])
     made = _explained(cls.__name__, lambda: OmegaConf.to_object(merged))

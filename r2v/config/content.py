@@ -10,8 +10,8 @@ from r2v.config.engines import LOCAL, POOLING_FLAGS, engine_identity
 from r2v.config.evaluation import EvaluationConfig, RouterConfig
 from r2v.config.hierarchical import HierarchicalConfig
 from r2v.config.models import BUNDLED_NAMES, APIConfig, PolicyConfig, TeacherConfig, endpoint_identity
-from r2v.config.renamed_keys import hashed_values
-from r2v.config.tasks import CategoryConfig, PerturbationsConfig
+from r2v.config.renamed_keys import removed_values
+from r2v.config.tasks import PerturbationsConfig
 from r2v.config.training import PHASES, Phase, PreferenceConfig, TrainingConfig
 
 ELISION = "half"
@@ -43,12 +43,11 @@ def identity(section: Any) -> Any:
         }
         if isinstance(section, Phase):
             values["effective_batch"] = values.pop("batch_size") * values.pop("gradient_accumulation_steps")
-        values |= hashed_values(_STEMS.get(type(section), ""))
-        if isinstance(section, CategoryConfig):
-            values["enabled"] = True  # as from before this key was removed
+        values |= removed_values(_STEMS.get(type(section), ""))
         if isinstance(section, PerturbationsConfig):
-            for path, content in section.extra_sha256.items():
-                values["extra"][path]["source_sha256"] = content
+            for name in values.keys() & set(section.categories()):
+                values[name] |= removed_values(f"perturbations.{name}")
+            values |= {"extra_sha256": section.extra_sha256} if section.extra else {}
         if isinstance(section, CostConfig):
             values |= {"slm": identity(section.slm_price), "llm": identity(section.llm_price)}
             values["cache"] = {**_PROMPT_CACHE, "min_tokens": values.pop("cache_min_tokens")}

@@ -151,7 +151,7 @@ def test_a_head_learns_what_the_judge_says_in_every_mode_of_every_provider(
     found = {}
     ways = (("openai", "batch"), ("openai", "concurrent"), ("openai", "auto"), ("anthropic", "auto"))
     for provider, mode in ways:
-        config = load(None, overrides(base, provider, f"teacher.mode={mode}", "training.verifier.save_steps=1000"))
+        config = load(None, overrides(base, provider, f"teacher.mode={mode}", "training.save_steps=1000"))
         with served() as emulator:
             made = run_job(
                 config, job("verifier"), {"collect": published(config, "collect", root)}, root=root, force=True
