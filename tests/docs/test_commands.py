@@ -43,7 +43,7 @@ OWN_MODEL = (
 )
 STAND_INS = (
     (r"--num-episodes \d+", "--num-episodes 2"),
-    (r"(r2v pilot .*)--num-tasks \d+", r"\1--num-tasks 2"),
+    (r"(r2v pilot .*)", r"\1 evaluation.pilot_tasks=2"),
     (r"--num-interactions \d+|--interactions \d+", "--interactions 2"),
     (r"policy\.model_name=(FOLDER|outputs/\S+/final)", f"policy.model_name={TINY}"),
     (
