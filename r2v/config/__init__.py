@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from r2v.config.checks import EVERYDAY_KEY, IF_GIVEN, RUNTIME, check
-from r2v.config.content import identity
+from r2v.config.content import COMPUTED, identity
 from r2v.config.cost import CostConfig, Price
 from r2v.config.evaluation import CONDITIONS, AblationsConfig, EvaluationConfig, InferenceConfig, RouterConfig
 from r2v.config.execution import LoggingConfig, RolloutConfig
@@ -331,8 +331,8 @@ def section(cls: type[S], values: dict[str, Any]) -> S:
     from omegaconf import OmegaConf
 
     name = next(item.name for item in dataclasses.fields(Config) if hints_of(Config)[item.name] is cls)
-    tree = {name: {key: value for key, value in copy.deepcopy(values).items() if key != "extra_sha256"}}
-    rename_keys(tree, cls.__name__)
+    tree = {name: {key: value for key, value in copy.deepcopy(values).items() if key not in COMPUTED}}
+    rename_keys(tree, cls.__name__, warns=False)
     merged = _merged(cls.__name__, OmegaConf.structured(cls), tree[name])
     made = understood(cls.__name__, lambda: OmegaConf.to_object(merged), _own_keys())
     assert isinstance(made, cls)

@@ -25,8 +25,8 @@ _STEMS = {
     TeacherConfig: "teacher",
 }
 """Sections with removed keys that fingerprints still hold."""
-_PROMPT_CACHE = {"read": 0.1, "write": 1.25, "lifetime": 300.0}
-"""The same of `cost`: keys that became `r2v.rollout.bill.PromptCache`'s defaults."""
+COMPUTED = ("extra_sha256", "model_sha256")
+"""Hashes of a user's modules, which `identity` adds to what a section holds."""
 
 
 def identity(section: Any) -> Any:
@@ -49,8 +49,9 @@ def identity(section: Any) -> Any:
                 values[name] |= removed_values(f"perturbations.{name}")
             values |= {"extra_sha256": section.extra_sha256} if section.extra else {}
         if isinstance(section, CostConfig):
-            values |= {"slm": identity(section.slm_price), "llm": identity(section.llm_price)}
-            values["cache"] = {**_PROMPT_CACHE, "min_tokens": values.pop("cache_min_tokens")}
+            for part in ("slm", "llm"):
+                values[part] |= removed_values(f"cost.{part}")
+            values["cache"] = {"min_tokens": values.pop("cache_min_tokens"), **removed_values("cost.cache")}
         if isinstance(section, RouterConfig) and section.model_sha256 is not None:
             values["model_sha256"] = section.model_sha256
         if isinstance(section, PolicyConfig):

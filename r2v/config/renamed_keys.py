@@ -15,6 +15,7 @@ from r2v.errors import UsageError
 
 RENAMED_KEYS = {
     "teacher.hour_usd": "teacher.waiting_usd_per_hour",
+    "cost.cache.min_tokens": "cost.cache_min_tokens",
 }
 """Old key -> the key that replaced it."""
 REMOVED_KEYS: dict[str, Any] = {
@@ -24,6 +25,13 @@ REMOVED_KEYS: dict[str, Any] = {
     "evaluation.cvar_alpha": 0.2,
     "hierarchical.importance_cap": 2.0,
     "teacher.reuse": False,
+    "cost.slm.seconds_per_call": 0.02,
+    "cost.slm.seconds_per_token": 0.001,
+    "cost.llm.seconds_per_call": 0.6,
+    "cost.llm.seconds_per_token": 0.02,
+    "cost.cache.read": 0.1,
+    "cost.cache.write": 1.25,
+    "cost.cache.lifetime": 300.0,
     **{f"perturbations.{name}.enabled": True for name in PerturbationsConfig.categories()},
 }
 """Removed key -> its value in every configuration since, which is still part of fingerprints."""
@@ -51,7 +59,7 @@ def is_removed(key: str) -> bool:
     return key in REMOVED_KEYS
 
 
-def rename_keys(tree: dict[str, Any], source: str) -> None:
+def rename_keys(tree: dict[str, Any], source: str, *, warns: bool = True) -> None:
     """Move the values of renamed keys in a tree that was read to their current names. A value that is also given under
     the current name wins. Removed keys are left out. Raise UsageError for another value of one."""
     for key, value in _taken(tree, REMOVED_KEYS):
@@ -61,7 +69,8 @@ def rename_keys(tree: dict[str, Any], source: str) -> None:
                 "left of it; leave it out"
             )
     for old, value in _taken(tree, RENAMED_KEYS):
-        _warn(old, source)
+        if warns:
+            _warn(old, source)
         *sections, name = RENAMED_KEYS[old].split(".")
         section = tree
         for part in sections:
@@ -70,14 +79,17 @@ def rename_keys(tree: dict[str, Any], source: str) -> None:
 
 
 def _taken(tree: dict[str, Any], keys: Iterable[str]) -> Iterator[tuple[str, Any]]:
-    """Take these dotted keys out of a tree. Yield each with its value."""
+    """Take these dotted keys out of a tree, and what they leave empty below a section. Yield each with its value."""
     for key in keys:
         *sections, name = key.split(".")
+        above: Any = tree
         section: Any = tree
         for part in sections:
-            section = section.get(part) if isinstance(section, dict) else None
+            above, section = section, section.get(part) if isinstance(section, dict) else None
         if isinstance(section, dict) and name in section:
             yield key, plain(section.pop(name))
+            if not section and len(sections) > 1:
+                del above[sections[-1]]
 
 
 def warn_of_former_models(tree: Any) -> None:

@@ -22,19 +22,19 @@ def nested(key: str, value: object) -> str:
 def test_an_old_key_is_read_with_a_warning(
     old: str, new: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (tmp_path / "old.yaml").write_text(nested(old, 2.5))
+    (tmp_path / "old.yaml").write_text(nested(old, 2000))
     assert old not in set(keys())
-    for config in (load(None, [f"{old}=2.5"]), load(tmp_path / "old.yaml")):
+    for config in (load(None, [f"{old}=2000"]), load(tmp_path / "old.yaml")):
         value: Any = config
         for part in new.split("."):
             value = getattr(value, part)
-        assert value == 2.5
+        assert value == 2000
     assert caplog.text.count(f"{old} is now called {new}") == 2
 
 
 def test_the_current_key_wins_over_the_old_one_in_a_file(tmp_path: Path) -> None:
     path = tmp_path / "both.yaml"
-    path.write_text("teacher: {hour_usd: 2.5, waiting_usd_per_hour: 3.5}\n")
+    path.write_text("teacher: {hour_usd: 2000, waiting_usd_per_hour: 3.5}\n")
     assert load(path).teacher.waiting_usd_per_hour == 3.5
 
 
