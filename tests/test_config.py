@@ -87,12 +87,11 @@ def test_precedence_is_defaults_file_overrides(tmp_path: Path) -> None:
 REFUSED = {
     "nothing of an optimiser acts on the router": (
         "training.router.lr=0.1",
-        "training.router.lr: got 0.1, but the key was removed; the router is fitted to convergence on all rows; "
-        "set router.l2, router.model or router.num_tasks",
+        "unknown key training.router.lr; did you mean training.preference.lr?",
     ),
     "a category that is off": (
         "perturbations.latency.enabled=false",
-        "perturbations.latency.enabled: got False, but the key was removed; set perturbations.latency.prob=0",
+        "perturbations.latency.enabled: got False, but the key was removed, and True is all that is left of it",
     ),
     "a mode of a category with one": (
         "perturbations.modes.latency=explicit_permanent",
@@ -114,7 +113,7 @@ REFUSED = {
     ),
     "no severity of shuffled rows": ("perturbations.shuffled_dom.severity=0.1", "shuffled_dom has no severity"),
     "no severity of a stale page": ("perturbations.stale_observation.severity=1", "stale_observation has no severity"),
-    "warm-up of a phase": ("training.bc.warmup_ratio=3", "the key was removed; set training.warmup_ratio"),
+    "warm-up of a phase": ("training.bc.warmup_ratio=3", "unknown key training.bc.warmup_ratio; did you mean"),
     "decay of a phase": ("training.bc.weight_decay=3", "training.bc.weight_decay must be in [0, 1], got 3"),
     "decay": ("training.weight_decay=-0.1", "training.weight_decay must be in [0, 1], got -0.1"),
     "unknown injection family": (

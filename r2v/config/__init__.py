@@ -12,15 +12,14 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
-import re
 import typing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from r2v.config.checks import EVERYDAY_KEY, IF_GIVEN, RUNTIME, check
-from r2v.config.content import identity
+from r2v.config.content import COMPUTED, identity
 from r2v.config.cost import CostConfig, Price
 from r2v.config.evaluation import CONDITIONS, AblationsConfig, EvaluationConfig, InferenceConfig, RouterConfig
 from r2v.config.execution import LoggingConfig, RolloutConfig
@@ -272,7 +271,7 @@ def _loaded(layers: Sequence[Layer]) -> Config:
             merged = _merged(f"profile={profile}", merged, values)
     for source, tree in layers:
         merged = _merged(source, merged, tree)
-    config = _explained(source, lambda: OmegaConf.to_object(merged))
+    config = understood(source, lambda: OmegaConf.to_object(merged), _own_keys())
     warn_of_former_models(merged)
     assert isinstance(config, Config)
     if config.profile not in (profile, AUTO):
@@ -324,17 +323,7 @@ def _merged(source: str, tree: Any, changes: dict[str, Any]) -> Any:
         require_shapes(source, tree, changes)
         return OmegaConf.unsafe_merge(tree, changes)
 
-    return _explained(source, lambda: understood(source, merge))
-
-
-def _explained(source: str, read: Callable[[], S]) -> S:
-    """What `read` gives; an OmegaConf error in it becomes one UsageError with the key and the nearest one."""
-    from omegaconf.errors import OmegaConfBaseException
-
-    try:
-        return read()
-    except OmegaConfBaseException as error:
-        raise UsageError(f"{source}: {_explain(error)}") from error
+    return understood(source, merge, _own_keys())
 
 
 def section(cls: type[S], values: dict[str, Any]) -> S:
@@ -342,10 +331,10 @@ def section(cls: type[S], values: dict[str, Any]) -> S:
     from omegaconf import OmegaConf
 
     name = next(item.name for item in dataclasses.fields(Config) if hints_of(Config)[item.name] is cls)
-    tree = {name: copy.deepcopy(values)}
-    rename_keys(tree, cls.__name__)
+    tree = {name: {key: value for key, value in copy.deepcopy(values).items() if key not in COMPUTED}}
+    rename_keys(tree, cls.__name__, warns=False)
     merged = _merged(cls.__name__, OmegaConf.structured(cls), tree[name])
-    made = _explained(cls.__name__, lambda: OmegaConf.to_object(merged))
+    made = understood(cls.__name__, lambda: OmegaConf.to_object(merged), _own_keys())
     assert isinstance(made, cls)
     return made
 
@@ -356,16 +345,6 @@ def _require_assignment(override: str) -> None:
         raise UsageError(f"--overrides {shown(override)}: expected key=value, e.g. training.lr=1e-3")
     if key not in _own_keys() and not is_removed(key) and not key.startswith(_mappings()):
         raise UsageError(f"--overrides {shown(override)}: unknown key {shown(key)}; {key_hint(key, _own_keys())}")
-
-
-def _explain(error: Exception) -> str:
-    """One line from an OmegaConf error: the full key, the value, what is allowed."""
-    key = getattr(error, "full_key", None) or ""
-    message = str(error).splitlines()[0]
-    unknown = re.match(r"Key '(\w+)' not in", message)
-    if unknown:
-        return f"unknown key {key}; {key_hint(str(key), _own_keys())}"
-    return f"{key}: {message}" if key else message
 
 
 def keys(cls: type = Config, stem: str = "") -> Iterator[str]:

@@ -10,12 +10,12 @@ from r2v.config.engines import LOCAL, POOLING_FLAGS, engine_identity
 from r2v.config.evaluation import EvaluationConfig, RouterConfig
 from r2v.config.hierarchical import HierarchicalConfig
 from r2v.config.models import BUNDLED_NAMES, APIConfig, PolicyConfig, TeacherConfig, endpoint_identity
-from r2v.config.renamed_keys import hashed_values
-from r2v.config.tasks import CategoryConfig, PerturbationsConfig
+from r2v.config.renamed_keys import removed_values
+from r2v.config.tasks import PerturbationsConfig
 from r2v.config.training import PHASES, Phase, PreferenceConfig, TrainingConfig
 
 ELISION = "half"
-"""How a context that is too long is shortened (`r2v.policy.half_elision`): another rule makes other artifacts
+"""How a context that is too long is shortened (`r2v.policy.prompts.half_elision`): another rule makes other artifacts
 of models whose contexts may be too long. In the default context of a bundled model each conversation on the desk
 fits."""
 
@@ -26,8 +26,8 @@ _STEMS = {
     TeacherConfig: "teacher",
 }
 """Sections with removed keys that fingerprints still hold."""
-_PROMPT_CACHE = {"read": 0.1, "write": 1.25, "lifetime": 300.0}
-"""The same of `cost`: keys that became `r2v.rollout.bill.PromptCache`'s defaults."""
+COMPUTED = ("extra_sha256", "model_sha256")
+"""Hashes of a user's modules, which `identity` adds to what a section holds."""
 
 
 def identity(section: Any) -> Any:
@@ -44,15 +44,15 @@ def identity(section: Any) -> Any:
         }
         if isinstance(section, Phase):
             values["effective_batch"] = values.pop("batch_size") * values.pop("gradient_accumulation_steps")
-        values |= hashed_values(_STEMS.get(type(section), ""))
-        if isinstance(section, CategoryConfig):
-            values["enabled"] = True  # as from before this key was removed
+        values |= removed_values(_STEMS.get(type(section), ""))
         if isinstance(section, PerturbationsConfig):
-            for path, content in section.extra_sha256.items():
-                values["extra"][path]["source_sha256"] = content
+            for name in values.keys() & set(section.categories()):
+                values[name] |= removed_values(f"perturbations.{name}")
+            values |= {"extra_sha256": section.extra_sha256} if section.extra else {}
         if isinstance(section, CostConfig):
-            values |= {"slm": identity(section.slm_price), "llm": identity(section.llm_price)}
-            values["cache"] = {**_PROMPT_CACHE, "min_tokens": values.pop("cache_min_tokens")}
+            for part in ("slm", "llm"):
+                values[part] |= removed_values(f"cost.{part}")
+            values["cache"] = {"min_tokens": values.pop("cache_min_tokens"), **removed_values("cost.cache")}
         if isinstance(section, RouterConfig) and section.model_sha256 is not None:
             values["model_sha256"] = section.model_sha256
         if isinstance(section, PolicyConfig):

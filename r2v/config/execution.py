@@ -70,7 +70,7 @@ class LoggingConfig:
     """Where progress and metrics are logged."""
 
     report: bool = field(default=True, metadata=RUNTIME)
-    """Write the report (`r2v report`) whenever evaluate or ablations has ended, by whichever door."""
+    """Write the report whenever evaluate or ablations has ended, by whichever door."""
 
     def __post_init__(self) -> None:
         check_fields("logging", self)

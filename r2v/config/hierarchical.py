@@ -243,7 +243,7 @@ class HierarchicalConfig:
     micro_batch: Count | None = field(default=None, metadata=RUNTIME)
     """Rows per micro-batch; None: the memory planner's choice."""
     calibration: PathText | None = field(default=None, metadata=RUNTIME)
-    """A file written by `r2v plan --probe` on a GPU of this kind, which corrects the memory plan."""
+    """A file written by --probe of `r2v plan` on a GPU of this kind, which corrects the memory plan."""
     gradient_checkpointing: bool | None = field(default=None, metadata=RUNTIME)
     """Whether layers are recomputed in backward instead of keeping activations; None: the memory planner's choice, and
     false on a CPU, where it does not plan."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from r2v.config.models import FORMER_MODELS
@@ -14,73 +13,36 @@ from r2v.config.yaml_text import plain
 from r2v.constraints import shown
 from r2v.errors import UsageError
 
-_CATEGORIES = PerturbationsConfig.categories()
 RENAMED_KEYS = {
     "teacher.hour_usd": "teacher.waiting_usd_per_hour",
     "cost.cache.min_tokens": "cost.cache_min_tokens",
-    **{f"perturbations.{name}.mode": f"perturbations.modes.{name}" for name in _CATEGORIES},
 }
 """Old key -> the key that replaced it."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RemovedKey:
-    """A key that was removed."""
-
-    value: Any
-    """Its value in every configuration since; a value that is None or this one is still read."""
-    remedy: str = "leave it out"
-    """End of the line that refuses another value."""
-    hashed: bool = False
-    """True: `value` is still part of fingerprints, so that artifacts from before the removal hold."""
-
-
-_FITTED = "the router is fitted to convergence on all rows; set router.l2, router.model or router.num_tasks"
-_OF_A_PHASE = ("num_epochs", "lr", "batch_size", "gradient_accumulation_steps", "weight_decay", "max_examples")
-_OF_ALL_PHASES = ("warmup_ratio", "grad_clip", "save_steps", "optimizer")
-REMOVED_KEYS: dict[str, RemovedKey] = {
-    "preference.method": RemovedKey(value="dpo", hashed=True),
-    "preference.rehearsal": RemovedKey(value=0.0, hashed=True),
-    "preference.max_similarity": RemovedKey(value=0.95, hashed=True),
-    "evaluation.cvar_alpha": RemovedKey(value=0.2, hashed=True),
-    "hierarchical.importance_cap": RemovedKey(value=2.0, hashed=True),
-    "teacher.reuse": RemovedKey(value=False, hashed=True),
-    "teacher.queued_tokens": RemovedKey(value=None),
-    "cost.cache.read": RemovedKey(value=0.1, remedy="set teacher.model.cached_price"),
-    "cost.cache.write": RemovedKey(value=1.25, remedy="set teacher.model.cache_write_price"),
-    "cost.cache.lifetime": RemovedKey(value=300.0),
-    "teacher.usd_per_gpu_hour": RemovedKey(value=0.0),
-    "router.model_sha256": RemovedKey(value=None),
-    "logging.wandb": RemovedKey(value="auto", remedy="set the variable WANDB_MODE"),
-    "logging.project": RemovedKey(value="r2v-agent", remedy="set the variable WANDB_PROJECT"),
-    "serve.max_body_mb": RemovedKey(value=33),
-    "serve.connect_seconds": RemovedKey(value=10.0),
-    "serve.first_byte_seconds": RemovedKey(value=600.0),
-    **{
-        f"cost.{model}.{name}": RemovedKey(value=seconds)
-        for model, call, token in (("slm", 0.02, 0.001), ("llm", 0.6, 0.02))
-        for name, seconds in (("seconds_per_call", call), ("seconds_per_token", token))
-    },
-    **{f"training.router.{name}": RemovedKey(value=None, remedy=_FITTED) for name in (*_OF_A_PHASE, *_OF_ALL_PHASES)},
-    **{
-        f"training.{phase}.{name}": RemovedKey(value=None, remedy=f"set training.{name}")
-        for phase in ("bc", "preference", "verifier")
-        for name in _OF_ALL_PHASES
-    },
-    **{
-        f"perturbations.{name}.enabled": RemovedKey(value=True, remedy=f"set perturbations.{name}.prob=0")
-        for name in _CATEGORIES
-    },
+REMOVED_KEYS: dict[str, Any] = {
+    "preference.method": "dpo",
+    "preference.rehearsal": 0.0,
+    "preference.max_similarity": 0.95,
+    "evaluation.cvar_alpha": 0.2,
+    "hierarchical.importance_cap": 2.0,
+    "teacher.reuse": False,
+    "cost.slm.seconds_per_call": 0.02,
+    "cost.slm.seconds_per_token": 0.001,
+    "cost.llm.seconds_per_call": 0.6,
+    "cost.llm.seconds_per_token": 0.02,
+    "cost.cache.read": 0.1,
+    "cost.cache.write": 1.25,
+    "cost.cache.lifetime": 300.0,
+    **{f"perturbations.{name}.enabled": True for name in PerturbationsConfig.categories()},
 }
-"""Dotted key -> what is left of it."""
+"""Removed key -> its value in every configuration since, which is still part of fingerprints."""
 
 _log = logging.getLogger("r2v")
 
 
-def hashed_values(section: str) -> dict[str, Any]:
-    """Return the removed keys of a section that fingerprints still hold, with their values."""
-    named = ((key.rpartition("."), removed) for key, removed in REMOVED_KEYS.items() if removed.hashed)
-    return {name: removed.value for (stem, _, name), removed in named if stem == section}
+def removed_values(section: str) -> dict[str, Any]:
+    """Return the removed keys of a section, by name, with the values that fingerprints still hold."""
+    named = ((key.rpartition("."), value) for key, value in REMOVED_KEYS.items())
+    return {name: value for (stem, _, name), value in named if stem == section}
 
 
 def current_assignment(override: str) -> str:
@@ -97,21 +59,18 @@ def is_removed(key: str) -> bool:
     return key in REMOVED_KEYS
 
 
-def rename_keys(tree: dict[str, Any], source: str) -> None:
+def rename_keys(tree: dict[str, Any], source: str, *, warns: bool = True) -> None:
     """Move the values of renamed keys in a tree that was read to their current names. A value that is also given under
     the current name wins. Removed keys are left out. Raise UsageError for another value of one."""
-    for category in _extra_categories(tree):  # which are named by a user, so that no key below stands for them
-        if plain(category.pop("enabled", None)) is False:
-            raise UsageError(f"{source}: perturbations.extra: got enabled=false, but the key was removed; set prob=0")
-        category.pop("source_sha256", None)
     for key, value in _taken(tree, REMOVED_KEYS):
-        removed = REMOVED_KEYS[key]
-        if value is not None and value != removed.value:
-            raise UsageError(f"{source}: {key}: got {shown(value)}, but the key was removed; {removed.remedy}")
+        if value != REMOVED_KEYS[key]:
+            raise UsageError(
+                f"{source}: {key}: got {shown(value)}, but the key was removed, and {REMOVED_KEYS[key]} is all that is "
+                "left of it; leave it out"
+            )
     for old, value in _taken(tree, RENAMED_KEYS):
-        if value is None:
-            continue
-        _warn(old, source)
+        if warns:
+            _warn(old, source)
         *sections, name = RENAMED_KEYS[old].split(".")
         section = tree
         for part in sections:
@@ -119,25 +78,18 @@ def rename_keys(tree: dict[str, Any], source: str) -> None:
         section.setdefault(name, value)
 
 
-def _extra_categories(tree: dict[str, Any]) -> list[dict[str, Any]]:
-    perturbations = tree.get("perturbations")
-    extra = perturbations.get("extra") if isinstance(perturbations, dict) else None
-    return [one for one in extra.values() if isinstance(one, dict)] if isinstance(extra, dict) else []
-
-
 def _taken(tree: dict[str, Any], keys: Iterable[str]) -> Iterator[tuple[str, Any]]:
-    """Take these dotted keys out of a tree, and the sections that they leave empty. Yield each with its value."""
+    """Take these dotted keys out of a tree, and what they leave empty below a section. Yield each with its value."""
     for key in keys:
         *sections, name = key.split(".")
-        path: list[Any] = [tree]
+        above: Any = tree
+        section: Any = tree
         for part in sections:
-            path.append(path[-1].get(part) if isinstance(path[-1], dict) else None)
-        if not isinstance(path[-1], dict) or name not in path[-1]:
-            continue
-        written = path[-1].pop(name)
-        if len(sections) > 1 and not path[-1]:
-            del path[-2][sections[-1]]
-        yield key, plain(written)
+            above, section = section, section.get(part) if isinstance(section, dict) else None
+        if isinstance(section, dict) and name in section:
+            yield key, plain(section.pop(name))
+            if not section and len(sections) > 1:
+                del above[sections[-1]]
 
 
 def warn_of_former_models(tree: Any) -> None:

@@ -18,27 +18,23 @@ def nested(key: str, value: object) -> str:
     return "".join(f"{section}: {{" for section in sections) + f"{name}: {value}" + "}" * len(sections)
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [(old, new) for old, new in RENAMED_KEYS.items() if not old.endswith(".mode") or "tool_error" in old],
-)
+@pytest.mark.parametrize(("old", "new"), RENAMED_KEYS.items())
 def test_an_old_key_is_read_with_a_warning(
     old: str, new: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    chosen: Any = "explicit_permanent" if old.endswith(".mode") else 2000
-    (tmp_path / "old.yaml").write_text(nested(old, chosen))
+    (tmp_path / "old.yaml").write_text(nested(old, 2000))
     assert old not in set(keys())
-    for config in (load(None, [f"{old}={chosen}"]), load(tmp_path / "old.yaml")):
+    for config in (load(None, [f"{old}=2000"]), load(tmp_path / "old.yaml")):
         value: Any = config
         for part in new.split("."):
-            value = value[part] if isinstance(value, dict) else getattr(value, part)
-        assert value == chosen
+            value = getattr(value, part)
+        assert value == 2000
     assert caplog.text.count(f"{old} is now called {new}") == 2
 
 
 def test_the_current_key_wins_over_the_old_one_in_a_file(tmp_path: Path) -> None:
     path = tmp_path / "both.yaml"
-    path.write_text("teacher: {hour_usd: 2.5, waiting_usd_per_hour: 3.5}\n")
+    path.write_text("teacher: {hour_usd: 2000, waiting_usd_per_hour: 3.5}\n")
     assert load(path).teacher.waiting_usd_per_hour == 3.5
 
 
@@ -54,10 +50,10 @@ def test_a_removed_key_is_read_with_the_value_that_is_left_and_stays_in_fingerpr
 
 @pytest.mark.parametrize("key", REMOVED_KEYS)
 def test_a_removed_key_is_still_read_with_its_last_value(key: str, tmp_path: Path) -> None:
-    value = REMOVED_KEYS[key].value
-    (tmp_path / "old.yaml").write_text(nested(key, "null" if value is None else str(value).lower()))
-    assert load(tmp_path / "old.yaml") == load(None) == load(None, [f"{key}=null"])
-    with pytest.raises(UsageError, match=rf"{key}: got odd, but the key was removed; "):
+    value = REMOVED_KEYS[key]
+    (tmp_path / "old.yaml").write_text(nested(key, str(value).lower()))
+    assert load(tmp_path / "old.yaml") == load(None) == load(None, [f"{key}={str(value).lower()}"])
+    with pytest.raises(UsageError, match=rf"{key}: got odd, but the key was removed, "):
         load(None, [f"{key}=odd"])
 
 

@@ -43,7 +43,7 @@ OWN_MODEL = (
 )
 STAND_INS = (
     (r"--num-episodes \d+", "--num-episodes 2"),
-    (r"(r2v pilot .*)--num-tasks \d+", r"\1--num-tasks 2"),
+    (r"(r2v pilot .*)", r"\1 evaluation.pilot_tasks=2"),
     (r"--num-interactions \d+|--interactions \d+", "--interactions 2"),
     (r"policy\.model_name=(FOLDER|outputs/\S+/final)", f"policy.model_name={TINY}"),
     (
@@ -81,21 +81,21 @@ ELSEWHERE = {
         "tests/test_mrp.py::test_ablation_none_reproduces_the_main_run"
     ),
     "pip install -e '.[serve]'": "installs; `make install-dev` does it from the locks",
-    "r2v serve --record --llm anthropic:claude-opus-5-5 --max-usd 20": (
+    "r2v serve --record --llm anthropic:claude-opus-5-5 --overrides teacher.max_usd=20": (
         "tests/cli/test_serve.py::test_it_says_where_it_listens_and_ends_when_told"
     ),
-    "r2v record --llm openai:gpt-6.1-terra --max-usd 5 --task bug-7 -- mini --model-class "
+    "r2v record --llm openai:gpt-6.1-terra --overrides teacher.max_usd=5 --task bug-7 -- mini --model-class "
     "litellm_response -m openai/llm -t 'Fix the failing test.' -y": (
         "tests/cli/test_serve.py::test_record_ends_as_its_command_does"
     ),
-    "r2v serve outputs/bundles/desk --llm openai:gpt-6.1-terra --max-usd 20": (
+    "r2v serve outputs/bundles/desk --llm openai:gpt-6.1-terra --overrides teacher.max_usd=20": (
         "tests/serve/pair/test_pair.py::test_it_acts_as_the_evaluation_did"
     ),
     "r2v run --overrides env.benchmark=logs router.label=imputed router.model=case_support 'data.runs=[RUN]' "
     "policy.provider=openai policy.model_name=gpt-6-luna teacher.max_usd=5": RECORDED,
     "r2v export outputs/bundles/mine --overrides env.benchmark=logs router.label=imputed router.model=case_support "
     "'data.runs=[RUN]' policy.provider=openai policy.model_name=gpt-6-luna teacher.max_usd=5": RECORDED,
-    "r2v serve outputs/bundles/mine --llm anthropic:claude-opus-5-5 --max-usd 20": RECORDED,
+    "r2v serve outputs/bundles/mine --llm anthropic:claude-opus-5-5 --overrides teacher.max_usd=20": RECORDED,
     "r2v explain SESSION": "tests/serve/test_answering.py::test_a_session_is_explained_turn_by_turn",
     "r2v import data/served/default": "tests/serve/test_record.py::test_a_recorded_session_becomes_an_episode",
     "r2v pilot --tasks tasks.txt --cmd 'mini --model-class litellm_response -m openai/llm -t {task} -y' --overrides "

@@ -144,7 +144,6 @@ TOUCHED = {
     "rollout.batch_size=3": set(),
     "prefix=x": set(),
     "run.notes=x": set(),
-    "logging.project=x": set(),
     "policy.device=cuda": set(),
     "training.save_steps=7": set(),
 }

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from r2v.policy.prompts.prompt_encoder import build_messages
 
 from r2v.config import Config, TeacherConfig, load, to_yaml
 from r2v.data.episode import Action, Episode, EpisodeMetadata, Observation, Step, episode_id
@@ -29,7 +30,6 @@ from r2v.pipeline.jobs import job
 from r2v.pipeline.run import run_job
 from r2v.policy.export import export
 from r2v.policy.load import Loaded
-from r2v.policy.prompt_encoder import build_messages
 from r2v.randomness import digest
 from r2v.rollout.model_factory import require_provider, verifier_scorer
 from r2v.stages.train_verifier import STAGE, judge_teacher, label_source
@@ -153,7 +153,7 @@ def test_a_head_learns_what_the_judge_says_in_every_mode_of_every_provider(
     found = {}
     ways = (("openai", "batch"), ("openai", "concurrent"), ("openai", "auto"), ("anthropic", "auto"))
     for provider, mode in ways:
-        config = load(None, overrides(base, provider, f"teacher.mode={mode}", "training.verifier.save_steps=1000"))
+        config = load(None, overrides(base, provider, f"teacher.mode={mode}", "training.save_steps=1000"))
         with served() as emulator:
             made = run_job(
                 config, job("verifier"), {"collect": published(config, "collect", root)}, root=root, force=True

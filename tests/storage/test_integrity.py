@@ -150,8 +150,7 @@ def test_a_record_with_a_hash_of_its_own_is_read_as_written_or_named_with_both_h
     path.write_text(json.dumps(record))
     assert read_hashed(path) == {"pair": [1, 2], "rate": 0.5}
     path.write_text(json.dumps({"rate": 0.5}))
-    with pytest.raises(Damaged, match="it says None"):
-        read_hashed(path)
+    assert read_hashed(path) == {"rate": 0.5}, "a file that people edit has no hash"
     path.write_text(json.dumps({**record, "rate": 0.6}))
     now = json_sha256({"pair": [1, 2], "rate": 0.6})
     with pytest.raises(Damaged, match=f"its content is {now[:12]}, it says {record['sha256'][:12]}(?![0-9a-f])"):

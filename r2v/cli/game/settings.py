@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from r2v.constraints import Distinct, Line, NotNegative, OneOf, Positive, Range, Seed, Share, check_fields
-from r2v.errors import UsageError
 from r2v.game.play.rules import Rules
 
 if TYPE_CHECKING:
@@ -83,18 +82,15 @@ def game_settings(overrides: Sequence[str]) -> GameSettings:
     """Return the settings with `key=value` changes. Raise UsageError for an unknown key, or a value that it cannot
     have."""
     from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
 
+    from r2v.config import keys
     from r2v.config.sources import override_tree, understood
 
-    merged = OmegaConf.structured(GameSettings)
+    merged, known = OmegaConf.structured(GameSettings), tuple(keys(GameSettings))
     for override in overrides:
         source = f"--overrides {override}"
-        try:
-            tree = override_tree(source, override, GameSettings)
-            merged = understood(source, lambda: OmegaConf.merge(merged, tree))  # noqa: B023
-        except OmegaConfBaseException as error:
-            raise UsageError(f"{source}: {str(error).splitlines()[0]}") from error
+        tree = override_tree(source, override, GameSettings)
+        merged = understood(source, lambda: OmegaConf.merge(merged, tree), known)  # noqa: B023
     settings = OmegaConf.to_object(merged)
     assert isinstance(settings, GameSettings)
     check_fields("", settings)

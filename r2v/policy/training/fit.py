@@ -187,7 +187,7 @@ def _refuse(trainer: Any, what: str, finding: str) -> NoReturn:
     """End a training that has diverged: a restart would end the same way."""
     raise UsageError(
         f"{what}: training has diverged: {finding}; nothing is published. Lower training.{what}.lr (now "
-        f"{trainer.args.learning_rate:g}), training.{what}.grad_clip (now {trainer.args.max_grad_norm:g}) or "
+        f"{trainer.args.learning_rate:g}), training.grad_clip (now {trainer.args.max_grad_norm:g}) or "
         f"training.{what}.weight_decay (now {trainer.args.weight_decay:g})"
     )
 

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 import torch
+from r2v.policy.prompts.prompt_encoder import Encoder, build_messages
 
 from r2v.config import Price
 from r2v.llm.local.backend import LocalBackend
 from r2v.llm.local.decode import Draw, generate
 from r2v.llm.sampling import entropy, inverse_cdf, nucleus
 from r2v.llm.types import Reply, Request
-from r2v.policy.prompt_encoder import Encoder, build_messages
 from r2v.randomness import generator, uniform
 from tests import tiny_models
 
