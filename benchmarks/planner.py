@@ -4,6 +4,7 @@
     python benchmarks/planner.py --large                     # shapes of real models too: more time, no more memory
     python benchmarks/planner.py --only none --drawn 20      # cases drawn by chance instead
     python benchmarks/planner.py --cuda --large              # on a GPU, random weights: torch.cuda.max_memory_allocated
+    python benchmarks/planner.py --write-guard               # the planner's answers, as tests/memory/guard.json
 
 The judge is r2v/memory/tracker/tracker.py (torch's own MemTracker does not run with adapters), and what it judges is
 the step
@@ -16,13 +17,14 @@ it is given the planner's own state of every role.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import statistics
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -36,6 +38,7 @@ from r2v.memory.tracker.phase_case import PhaseCase, planned, state_of
 from r2v.randomness import generator
 
 MIB = 2**20
+GUARD = Path(__file__).resolve().parents[1] / "tests/memory/guard.json"
 SMALL: ModelConfigValues = {
     "model_type": "llama",
     "hidden_size": 256,
@@ -175,6 +178,31 @@ def _drawn(draw: random.Random) -> PhaseCase:
     )
 
 
+def guard_cases() -> list[PhaseCase]:
+    """The cases whose answers are kept: the grid, the large ones, and 20 drawn with seed 0. The 40 that were measured
+    on an H200 are the grid and the first four of the large ones."""
+    return [*grid(), *large(), *drawn(20, 0)]
+
+
+def write_guard(path: Path) -> None:
+    """Write the peak in bytes that the planner predicts for each of `guard_cases`. Models stand in a table of their
+    own, for many cases share one."""
+    models: list[ModelConfigValues] = []
+    lines = []
+    for case in guard_cases():
+        values = {field.name: getattr(case, field.name) for field in fields(case)}
+        for role in ("model", "critic"):
+            if values[role] is not None:
+                if values[role] not in models:
+                    models.append(values[role])
+                values[role] = models.index(values[role])
+        memory = planned(case)
+        lines.append(json.dumps({**values, "peak": round(memory.total), "peak_at": memory.peak_at}))
+    tables = ",\n  ".join(json.dumps(values) for values in models)
+    rows = ",\n  ".join(lines)
+    path.write_text(f'{{"models": [\n  {tables}\n], "cases": [\n  {rows}\n]}}\n')
+
+
 def rule_of_thumb(case: PhaseCase) -> float:
     """Bytes by formula: the state of every role, 2 (12 h + 2 kv + 4 I) a token and
     layer (checkpointed: 1.3 * 2 h, and one whole layer), and 8 V a token, of a chunk where there are chunks."""
@@ -228,7 +256,11 @@ def main() -> int:
     options.add_argument("--drawn", type=int, default=0, metavar="N", help="this many random cases as well")
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--cuda", action="store_true", help="measure on this machine's GPU instead of tracking")
+    options.add_argument("--write-guard", action="store_true", help="write the planner's answers, and measure nothing")
     values = options.parse_args()
+    if values.write_guard:
+        write_guard(GUARD)
+        return 0
     judge = _on_gpu() if values.cuda else lambda case: run_fake(case).size
     if judge is None:
         print("no GPU here: nothing was measured; run the same command where torch.cuda.is_available()")
