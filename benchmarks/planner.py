@@ -306,6 +306,10 @@ def ship() -> None:
     lookup = partial(store.measurement, measure=measure)
     for name, values in MODEL_CONFIGS.items():
         store.sizes(values, name, measure)
+    for stage, name, fields, sizes, gpus in _DOCUMENTED:
+        for size in sizes:
+            _documented(stage, name, fields, size, gpus, measure)
+        print(stage, name, fields, flush=True)
     files = [path for path in sorted((ROOT / "configs").rglob("*.yaml")) if path.parent.name not in _OTHER_CONFIGS]
     configs = [configured(path) for path in files] + [
         load(None, [f"profile={name}", f"policy.model_name={LARGEST[name]}"]) for name in PROFILES if name in LARGEST
@@ -319,10 +323,6 @@ def ship() -> None:
             planned = plan_stages(config, stages, measure, lookup)
             stages_report(config, planned)
         print(config.policy.model_name, flush=True)
-    for stage, name, fields, sizes, gpus in _DOCUMENTED:
-        for size in sizes:
-            _documented(stage, name, fields, size, gpus, measure)
-        print(stage, name, fields, flush=True)
 
 
 def _documented(stage: Any, name: str, fields: dict[str, Any], size: float, gpus: int, measure: store.Measure) -> None:

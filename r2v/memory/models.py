@@ -89,6 +89,8 @@ def estimated(values: Mapping[str, Any], name: str = "model") -> ParameterCounts
             f"{name}: its config.json has no usable {error}; it must say hidden_size, num_hidden_layers, "
             "num_attention_heads, intermediate_size and vocab_size"
         ) from None
+    if values.get("model_type") == "lfm2" and text.get("block_auto_adjust_ff_dim", True):
+        inner = 2 * inner // 3
     width = int(text.get("head_dim") or hidden // heads)
     keys = int(text.get("num_key_value_heads") or heads)
     experts = int(text.get("num_local_experts") or text.get("num_experts") or 1)
@@ -101,7 +103,7 @@ def estimated(values: Mapping[str, Any], name: str = "model") -> ParameterCounts
     head = 0 if text.get("tie_word_embeddings", True) else table
     return ParameterCounts(
         total=layers * (attention + experts * forward) + table + head,
-        per_token=layers * (attention + chosen * forward) + table,
+        per_token=layers * (attention + chosen * forward) + (0 if values.get("model_type") in ENCODERS else table),
     )
 
 

@@ -1004,6 +1004,13 @@ OTHER_FILES = (
         damage="ignored",
     ),
     FileKind(
+        name="measured memory",
+        paths=("outputs/.measured/*.json",),
+        form="json",
+        writers=("memory.store:keep",),
+        damage="rebuilt",
+    ),
+    FileKind(
         name="recorded traffic",
         paths=("data/webarena/traces/*.json", "data/webarena/traces/*.har.gz"),
         form="text",
@@ -1076,6 +1083,7 @@ ELSEWHERE = {
     "bundle content",
     "case index",
     "counts of a benchmark",
+    "measured memory",
     "recorded traffic",
     "changed sites",
     "log",

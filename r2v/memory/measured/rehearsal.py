@@ -265,8 +265,7 @@ def rehearse(case: MeasuredCase, shape: FixedShape, depth: int | None = None, *,
 
 @contextmanager
 def _without_collection() -> Iterator[None]:
-    """A block without garbage collection: attention masks are made by closures that refer to each other, and when those
-    go depends on what ran before. Here they stay."""
+    """A block without garbage collection: when it runs depends on what ran before, and rehearsals must be alike."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -115,7 +115,7 @@ def generated(player: Loaded, ids: list[list[int]], num_samples: int = 1, **draw
     backend = LocalBackend(
         player.model,
         player.tokenizer,
-        lambda messages: ids[int(messages[0].content)][:PROMPT],
+        lambda messages: ids[int(messages[0].content)][messages[0].content == "0" : PROMPT],  # one is shorter
         name="slm",
         price=price,
         max_batch=ROWS,
@@ -135,7 +135,7 @@ def generated(player: Loaded, ids: list[list[int]], num_samples: int = 1, **draw
 
 def scored(judge: VerifierModel, ids: list[list[int]]) -> None:
     """ROWS contexts with their actions in one wave."""
-    backend = VerifierBackend(judge, lambda messages, action: ids[int(action)], ROWS)
+    backend = VerifierBackend(judge, lambda messages, action: ids[int(action)][action == "0" :], ROWS)
     backend.answer([ScoreRequest(messages=(), action=str(row)) for row in range(ROWS)])
 
 
