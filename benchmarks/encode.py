@@ -19,12 +19,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from r2v.policy.prompts.prompt_encoder import Encoder, build_messages
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from r2v.envs.desk import Desk
 from r2v.policy.prefix_tree import IGNORED, Row, lay_out
+from r2v.policy.prompt_encoder import Encoder, build_messages
 from r2v.wire.message import Message
 
 LIMIT, RESERVE = 4096, 96

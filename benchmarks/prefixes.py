@@ -23,9 +23,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from r2v.policy.prompts.prompt_encoder import Encoder, build_messages
-
 from benchmarks.encode import learnt_texts, shipped, tokenizer
+from r2v.policy.prompt_encoder import Encoder, build_messages
 
 RESERVE = 256
 

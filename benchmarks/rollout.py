@@ -24,7 +24,6 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
-from r2v.policy.prompts.prompt_encoder import Encoder
 
 from r2v.config import Config, TaskSelection
 from r2v.envs.base import load_benchmark
@@ -32,6 +31,7 @@ from r2v.llm.local.backend import LocalBackend
 from r2v.llm.types import Reply, Request, Sample, Usage
 from r2v.llm.waves import Waves
 from r2v.policy.load import load_policy
+from r2v.policy.prompt_encoder import Encoder
 from r2v.rollout.actors import GreedyActor, PricedModel
 from r2v.rollout.session import RolloutWorld, episode_specs, play_many
 

@@ -19,7 +19,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from r2v.policy.prompts.prompt_encoder import Encoder, build_messages
 
 from examples.hub_models import hub_model
 from r2v.cli.main import main
@@ -31,6 +30,7 @@ from r2v.llm.local.backend import LocalBackend
 from r2v.llm.types import Reply, Request, ScoreRequest
 from r2v.llm.waves import Waves
 from r2v.policy.load import load_policy
+from r2v.policy.prompt_encoder import Encoder, build_messages
 from r2v.policy.serving import scoring_servers, served_policy
 from r2v.rollout.model_factory import verifier_scorer
 from tests import trust

@@ -15,7 +15,7 @@ from r2v.config.tasks import PerturbationsConfig
 from r2v.config.training import PHASES, Phase, PreferenceConfig, TrainingConfig
 
 ELISION = "half"
-"""How a context that is too long is shortened (`r2v.policy.prompts.half_elision`): another rule makes other artifacts
+"""How a context that is too long is shortened (`r2v.policy.half_elision`): another rule makes other artifacts
 of models whose contexts may be too long. In the default context of a bundled model each conversation on the desk
 fits."""
 

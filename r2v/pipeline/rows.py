@@ -120,6 +120,9 @@ class Job:
     parts: str = ""
     """Dotted path module:function of (Case) -> parts, which counts what it plays, asks and trains
     (`r2v.pipeline.plan.case`); "" for one that does none of these."""
+    memory: str = ""
+    """Dotted path module:function of the code that runs one micro-batch of its own on fixed shapes, by which the memory
+    planner measures it; "": it holds no local model."""
     usual_share: float = 1.0
     """Of the questions to the LLM that `parts` counts, the share that is asked, as on desk: the others equal earlier
     ones, or a search ends before them, or a threshold keeps them. A guess, where no run here says more."""

@@ -27,7 +27,7 @@ from r2v import distributed
 from r2v.config import PolicyConfig
 from r2v.errors import EnvironmentFault, InputError, UsageError
 from r2v.log import logger
-from r2v.memory.shapes import require_unquantized
+from r2v.memory.models import require_unquantized
 from r2v.policy.precision import use_float64_layers
 from r2v.policy.sharded_loading import room_for
 from r2v.randomness import seed_of

@@ -1,8 +1,8 @@
 """Prompt encoder: from a conversation to token ids that fit the context length.
 
 A context is `(system?, user = goal, tool = observation 0, assistant = action 0, ..., tool = newest observation)`.
-`Encoder` renders it with the tokenizer's own chat template (`r2v.policy.prompts.chat_template`) and, where it is too
-long, lets go of old observations, half of the context at once (`r2v.policy.prompts.half_elision`), and of the middle of
+`Encoder` renders it with the tokenizer's own chat template (`r2v.policy.chat_template`) and, where it is too
+long, lets go of old observations, half of the context at once (`r2v.policy.half_elision`), and of the middle of
 an observation that is too long itself. The goal, and the action that follows, are never cut. Training, acting and the
 verifier make their prompts here, so that they are the same.
 """
@@ -20,8 +20,8 @@ from typing import Any
 
 from r2v.config import PolicyConfig
 from r2v.errors import InputError, UsageError
-from r2v.policy.prompts.chat_template import ChatTemplate, probes, say_once
-from r2v.policy.prompts.half_elision import ELIDED, HalfElision, without_middle
+from r2v.policy.chat_template import ChatTemplate, probes, say_once
+from r2v.policy.half_elision import ELIDED, HalfElision, without_middle
 from r2v.wire.message import Message, ToolSpec
 
 __all__ = ["ELIDED", "Encoder", "Prompt", "build_messages"]

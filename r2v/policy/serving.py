@@ -22,7 +22,7 @@ from r2v.llm.engines.served import Served
 from r2v.llm.engines.servers import EngineServer
 from r2v.llm.local.wording import TokenReplies, end_ids
 from r2v.policy.load import device_of, load_tokenizer
-from r2v.policy.prompts.prompt_encoder import Encoder
+from r2v.policy.prompt_encoder import Encoder
 from r2v.storage.artifact_manifest import json_sha256
 from r2v.storage.integrity import content_files
 from r2v.storage.model_identity import base_sha256, model_folder, require_base

@@ -31,8 +31,8 @@ from r2v.llm.providers.teacher import POLICY_KEYS, TEACHER_KEYS, EndpointKeys, a
 from r2v.llm.scripted import ScriptedBackend
 from r2v.llm.types import Backend, ChatModel, Remote, Reply, Request, ScoreReply, ScoreRequest
 from r2v.llm.waves import Waves
-from r2v.policy.prompts.chat_template import say_once
-from r2v.policy.prompts.half_elision import ELIDED, HalfElision, without_middle
+from r2v.policy.chat_template import say_once
+from r2v.policy.half_elision import ELIDED, HalfElision, without_middle
 from r2v.rollout.actors import SMALL_MODEL, PricedModel, Scorer
 from r2v.rollout.bill import PromptCache
 from r2v.storage.artifact import JOURNAL, Work
@@ -294,7 +294,7 @@ def _policy_backend(
 
         return served_policy(policy, weights, inference, cost.slm_price, tools)
     from r2v.llm.local.backend import LocalBackend
-    from r2v.policy.prompts.prompt_encoder import Encoder
+    from r2v.policy.prompt_encoder import Encoder
     from r2v.policy.shared_base import acting_policy
 
     loaded = acting_policy(policy, weights)
@@ -352,7 +352,7 @@ def scoring_encoder(
     tokenizer: Any, policy: PolicyConfig, inference: InferenceConfig, tools: Sequence[ToolSpec] = ()
 ) -> Callable[[Sequence[Message], str], list[int]]:
     """(context, action) -> the ids a verifier reads: the context as the policy sees it, then the action."""
-    from r2v.policy.prompts.prompt_encoder import Encoder
+    from r2v.policy.prompt_encoder import Encoder
 
     encoder = Encoder.of(tokenizer, policy, inference.max_new_tokens, tools)
     return lambda messages, action: [*encoder(messages), *encoder.action_ids(action)]
@@ -394,7 +394,7 @@ class FittedModel:
     """A chat model whose requests are fitted into its context, in tokens, by the rule of the small policy's prompts.
 
     A provider refuses a prompt that is too long, and at ten thousand tokens a page that is the thirteenth step. So old
-    observations are left out, half of the context at once (`r2v.policy.prompts.half_elision`), and of a page that is
+    observations are left out, half of the context at once (`r2v.policy.half_elision`), and of a page that is
     too long itself the middle. Its tokenizer is the provider's, so tokens are estimated: BYTES bytes each, fewer than
     were measured, so that what fits by the estimate is read. What a request shows follows from the conversation, the
     tools, the context and the length of the reply alone, so it can be computed again from a record.

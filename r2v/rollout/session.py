@@ -39,7 +39,7 @@ from r2v.llm.providers.remote import Unanswered
 from r2v.llm.waves import Waves
 from r2v.log import Progress
 from r2v.perturb import PerturbedEnv, perturbation_type, wrap
-from r2v.policy.prompts.prompt_encoder import build_messages
+from r2v.policy.prompt_encoder import build_messages
 from r2v.rollout.actors import Act, Actor, StepView
 from r2v.rollout.bill import StepBill
 from r2v.rollout.sites import SitePool, placed

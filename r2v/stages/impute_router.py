@@ -142,7 +142,7 @@ def _readable(view: StepView) -> bool:
 def _fits(cfg: RouterFeaturesSettings, work: Work) -> Any:
     """Whether a state can be put to the policy."""
     from r2v.policy.load import load_tokenizer
-    from r2v.policy.prompts.prompt_encoder import Encoder
+    from r2v.policy.prompt_encoder import Encoder
     from r2v.policy.training_tools import told
 
     tokenizer = load_tokenizer(cfg.policy, work.inputs["bc"].file("final"))

@@ -37,7 +37,7 @@ from r2v.storage.integrity import Artifact
 if TYPE_CHECKING:
     from r2v.data.episode import Episode
     from r2v.policy.load import Loaded
-    from r2v.policy.prompts.prompt_encoder import Encoder
+    from r2v.policy.prompt_encoder import Encoder
 
 TASKS = "tasks.json"
 """The ids of the tasks that a cloned policy has learnt from."""
@@ -263,7 +263,7 @@ def _tools(cfg: BCSettings | PreferenceSettings, source: Artifact) -> Tools:
 
 
 def _encoder(cfg: BCSettings | PreferenceSettings, loaded: Loaded, tools: Tools) -> Encoder:
-    from r2v.policy.prompts.prompt_encoder import Encoder
+    from r2v.policy.prompt_encoder import Encoder
     from r2v.policy.training_tools import told
 
     return Encoder.of(loaded.tokenizer, cfg.policy, cfg.max_new_tokens, told(tools))

@@ -112,7 +112,7 @@ def _labelled(cfg: VerifierSettings, work: Work) -> list[VerifierExample]:
 def _executed(cfg: VerifierSettings, work: Work, benchmark: Benchmark) -> list[VerifierExample]:
     """Labels by playing on: half of the tasks clean, half under the training hazards."""
     from r2v.evaluation.acting.method_identity import world_identity
-    from r2v.policy.prompts.prompt_encoder import build_messages
+    from r2v.policy.prompt_encoder import build_messages
     from r2v.rollout.actors import GreedyActor
     from r2v.rollout.fork import branchable
     from r2v.rollout.model_factory import Purse, engine, priced_teacher
@@ -163,7 +163,7 @@ def _executed(cfg: VerifierSettings, work: Work, benchmark: Benchmark) -> list[V
 
 def _outcomes(cfg: VerifierSettings, work: Work, source: str) -> list[VerifierExample]:
     """Labels from what the recorded episodes came to; for `td`, which values are learnt from, as it is."""
-    from r2v.policy.prompts.prompt_encoder import build_messages
+    from r2v.policy.prompt_encoder import build_messages
     from r2v.verifier.labels import blamed, outcome_examples
 
     episodes = DataRegistry(work.root / "data").iter_episodes(work.inputs["collect"].summary["run_ids"])
@@ -194,7 +194,7 @@ def _agreed(cfg: VerifierSettings, work: Work, benchmark: Benchmark) -> list[Ver
 
 def _judged(cfg: VerifierSettings, work: Work) -> list[VerifierExample]:
     """Labels from a judge's opinion of the recorded steps and of wrong ones beside them."""
-    from r2v.policy.prompts.prompt_encoder import build_messages
+    from r2v.policy.prompt_encoder import build_messages
     from r2v.verifier.judge_labels import steps_to_judge
     from r2v.verifier.labels import judged_examples
 

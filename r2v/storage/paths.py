@@ -26,6 +26,8 @@ SNAPSHOTS = Path("outputs/.snapshots")
 """What Slurm jobs run: code and configuration as they were submitted, a folder per content."""
 SITE_LEASES = Path("outputs/.sites")
 """Where the leases of site sets lie."""
+MEASURED = Path("outputs/.measured")
+"""Where measurements of models' memory are kept, a file for each content."""
 ENGINES = Path("outputs/.engines")
 """Where teachers that are served by a Slurm job say where they are, a folder each."""
 SERVERS = Path("data/served")

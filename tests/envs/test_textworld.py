@@ -9,13 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from r2v.policy.prompts.prompt_encoder import build_messages
 
 from examples.hub_models import hub_model
 from r2v.cli.main import main
 from r2v.envs.base import Task, load_benchmark
 from r2v.errors import UsageError
 from r2v.llm.types import Request
+from r2v.policy.prompt_encoder import build_messages
 from r2v.randomness import generator
 from tests.seeds.workspace import REPOSITORY, standing_in
 from tests.small_sizes import SMALL

@@ -127,8 +127,7 @@ def test_no_second_list_of_stages_stands_in_the_package() -> None:
 
 OTHER_SUBJECTS = {
     "r2v/config/training.py": "phases of training, by their configuration keys",
-    "r2v/memory/planner": "stages with arithmetic of the planner, held to the table by tests/cli/cluster/test_plan.py",
-    "r2v/cli/cluster/plan.py": "the same, as choices of r2v plan",
+    "r2v/memory/planner": "trainings that the planner has roles for, held to the table by the test below",
     "r2v/slurm/healing/retry_policy.py": "which keys make a training smaller",
 }
 """Places that list trainings, not stages."""

@@ -9,16 +9,16 @@ from datetime import datetime
 from functools import cache
 
 import pytest
-from r2v.policy.prompts import chat_template
-from r2v.policy.prompts.chat_template import ChatTemplate, ToolForm, in_order, with_stopped_clock
-from r2v.policy.prompts.prompt_encoder import Encoder, build_messages
 
 from r2v.config import Price
 from r2v.data.episode import Action, Episode, EpisodeMetadata, Observation, Step
 from r2v.errors import UsageError
 from r2v.llm.local.decode import Drawn
 from r2v.llm.local.wording import TokenReplies
+from r2v.policy import chat_template
+from r2v.policy.chat_template import ChatTemplate, ToolForm, in_order, with_stopped_clock
 from r2v.policy.prefix_tree import IGNORED
+from r2v.policy.prompt_encoder import Encoder, build_messages
 from r2v.policy.training.rows import build_rows
 from r2v.wire.message import Message, ToolSpec
 from tests import tiny_models

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from r2v.policy.prompts.half_elision import ELIDED, Cut, HalfElision, without_middle
-from r2v.policy.prompts.prompt_encoder import build_messages
 
+from r2v.policy.half_elision import ELIDED, Cut, HalfElision, without_middle
+from r2v.policy.prompt_encoder import build_messages
 from r2v.randomness import generator
 from r2v.wire.message import Message
 

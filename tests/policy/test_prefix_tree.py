@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from r2v.policy.prompts.prompt_encoder import Encoder
 from transformers import (
     BloomConfig,
     BloomForCausalLM,
@@ -28,6 +27,7 @@ from r2v.config import Phase
 from r2v.data.episode import Action, Episode, EpisodeMetadata, Observation, Step
 from r2v.policy.load import Loaded
 from r2v.policy.prefix_tree import IGNORED, Layout, Row, lay_out, mask_for, tree_mask, why_no_trees
+from r2v.policy.prompt_encoder import Encoder
 from r2v.policy.training import bc
 from r2v.policy.training.rows import build_rows
 from r2v.policy.training.trainers import collate_trees

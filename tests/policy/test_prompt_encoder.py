@@ -7,11 +7,11 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from r2v.policy.prompts.chat_template import ChatTemplate
-from r2v.policy.prompts.prompt_encoder import ELIDED, Encoder, Segments, build_messages
 
 from r2v.config import PolicyConfig, identity
 from r2v.errors import InputError, UsageError
+from r2v.policy.chat_template import ChatTemplate
+from r2v.policy.prompt_encoder import ELIDED, Encoder, Segments, build_messages
 from r2v.randomness import generator
 from r2v.wire.message import Message, ToolSpec
 from tests import tiny_models

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from r2v.policy.prompts.prompt_encoder import Encoder, build_messages
 from transformers import TrainerCallback
 
 from r2v.config import Phase, PolicyConfig, PreferenceConfig
 from r2v.data.episode import Action, Episode, EpisodeMetadata, Observation, Step
 from r2v.distributed import join, rank, ranks, run_rank
 from r2v.policy.load import Loaded, load_policy
+from r2v.policy.prompt_encoder import Encoder, build_messages
 from r2v.policy.training import bc, preference
 from r2v.policy.training.fit import schedule
 from r2v.randomness import generator

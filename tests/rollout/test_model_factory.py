@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from r2v.policy.prompts.half_elision import ELIDED
-from r2v.policy.prompts.prompt_encoder import build_messages
 
 from r2v import config as c
 from r2v.config import CostConfig, TeacherConfig
@@ -23,7 +21,9 @@ from r2v.llm.local.backend import LocalBackend
 from r2v.llm.types import Reply, Request, Sample, Usage
 from r2v.llm.waves import Waves
 from r2v.policy.export import export
+from r2v.policy.half_elision import ELIDED
 from r2v.policy.load import Loaded, load_policy
+from r2v.policy.prompt_encoder import build_messages
 from r2v.policy.training_tools import recorded
 from r2v.rollout.model_factory import (
     BYTES,

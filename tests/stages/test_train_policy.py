@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from r2v.policy.prompts.prompt_encoder import Encoder
 
 from r2v import config as c
 from r2v.config import identity
@@ -23,6 +22,7 @@ from r2v.evaluation.acting.acceptance import Verdict, verdict_of
 from r2v.pipeline.inputs import require_world
 from r2v.policy.export import export
 from r2v.policy.load import Loaded, load_policy
+from r2v.policy.prompt_encoder import Encoder
 from r2v.stages.train_policy import BC, PREFERENCE
 from r2v.storage.artifact import ATTEMPT, Artifact, Work, content_files
 from r2v.wire.message import ToolSpec

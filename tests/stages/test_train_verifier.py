@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 import torch
-from r2v.policy.prompts.prompt_encoder import build_messages
 
 from r2v.config import Config, TeacherConfig, load, to_yaml
 from r2v.data.episode import Action, Episode, EpisodeMetadata, Observation, Step, episode_id
@@ -30,6 +29,7 @@ from r2v.pipeline.jobs import job
 from r2v.pipeline.run import run_job
 from r2v.policy.export import export
 from r2v.policy.load import Loaded
+from r2v.policy.prompt_encoder import build_messages
 from r2v.randomness import digest
 from r2v.rollout.model_factory import require_provider, verifier_scorer
 from r2v.stages.train_verifier import STAGE, judge_teacher, label_source

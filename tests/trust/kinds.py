@@ -1008,6 +1008,13 @@ OTHER_FILES = (
         damage="ignored",
     ),
     FileKind(
+        name="measured memory",
+        paths=("outputs/.measured/*.json",),
+        form="json",
+        writers=("memory.store:keep",),
+        damage="rebuilt",
+    ),
+    FileKind(
         name="recorded traffic",
         paths=("data/webarena/traces/*.json", "data/webarena/traces/*.har.gz"),
         form="text",
@@ -1080,6 +1087,7 @@ ELSEWHERE = {
     "bundle content",
     "case index",
     "counts of a benchmark",
+    "measured memory",
     "recorded traffic",
     "changed sites",
     "log",

@@ -504,6 +504,7 @@ TRIED_ELSEWHERE = {
     "report figure": "a picture, for people",
     "game labels": "tests/cli/game/test_labels.py",
     "counts of a benchmark": "tests/pipeline/plan/test_recorded.py",
+    "measured memory": "tests/memory/test_store.py",
     "recorded traffic": "read by `r2v webarena regrade`; tests/envs/webarena",
     "changed sites": "a mark whose being there is all; tests/envs/webarena",
     "ledger entry": "tests/llm/providers/spending/test_project.py",

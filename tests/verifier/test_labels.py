@@ -4,10 +4,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from r2v.policy.prompts.prompt_encoder import build_messages
 
 from r2v.data.episode import Action, Episode, EpisodeMetadata, Observation, Step
 from r2v.errors import InputError
+from r2v.policy.prompt_encoder import build_messages
 from r2v.randomness import uniform
 from r2v.verifier.labels import (
     ExecutedAction,

@@ -22,7 +22,7 @@ from r2v.evaluation.settings import EvaluateSettings
 from r2v.llm.providers.bodies import CONTINUES
 from r2v.llm.scripted import ScriptedBackend
 from r2v.llm.types import Reply, Request, Sample, ScoreReply, ScoreRequest, Usage
-from r2v.policy.prompts.prompt_encoder import Encoder
+from r2v.policy.prompt_encoder import Encoder
 from r2v.rollout.actors import (
     SMALL_MODEL,
     Act,

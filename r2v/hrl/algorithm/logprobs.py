@@ -91,8 +91,16 @@ def completion_logprobs(
     `chunk * V` logits exist at a time; with `gradient_checkpointing` only each layer's input is kept, and the layer is
     recomputed in backward. Raises UsageError for models whose layers cannot be recomputed.
     """
-    causal = model.get_base_model() if hasattr(model, "peft_config") else model
     row, column = batch.completion.nonzero(as_tuple=True)
+    return logprobs_at(model, batch, row, column, chunk, gradient_checkpointing=gradient_checkpointing)
+
+
+def logprobs_at(
+    model: Any, batch: TokenBatch, row: Tensor, column: Tensor, chunk: int, *, gradient_checkpointing: bool = False
+) -> Tensor:
+    """(N, T): the log-probabilities of the tokens at `row` and `column`, flat tensors, 0 elsewhere; else as
+    `completion_logprobs`."""
+    causal = model.get_base_model() if hasattr(model, "peft_config") else model
     with autocast_of(causal):
         with _checkpointed_layers(causal) if gradient_checkpointing else nullcontext():
             states = last_states(causal, batch)

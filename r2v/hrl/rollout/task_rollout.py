@@ -26,7 +26,7 @@ from r2v.hrl.tasks.problems import Problem
 from r2v.hrl.tasks.task_states import TaskState
 from r2v.llm.types import Reply, Request, Sample, Usage
 from r2v.llm.waves import Waves
-from r2v.policy.prompts.prompt_encoder import Encoder
+from r2v.policy.prompt_encoder import Encoder
 from r2v.rollout.actors import Act, GreedyActor, PricedModel
 from r2v.rollout.model_factory import engine
 from r2v.rollout.session import EpisodeSpec, RolloutWorld, Session

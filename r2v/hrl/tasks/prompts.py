@@ -15,7 +15,7 @@ from typing import Any
 
 from r2v.errors import UsageError
 from r2v.hrl.tasks.problems import Problem
-from r2v.policy.prompts.chat_template import with_stopped_clock
+from r2v.policy.chat_template import with_stopped_clock
 
 Round = tuple[str, str | None]
 """An answer and the hint that was given to it; None where nobody gave one."""

@@ -22,7 +22,7 @@ from r2v.data.episode import episode_id
 from r2v.errors import InputError
 from r2v.hrl.tasks.problems import Problem
 from r2v.hrl.tasks.prompts import GUIDANCE_INSTRUCTIONS, Round, hint_request, revision_request
-from r2v.policy.prompts.prompt_encoder import Encoder
+from r2v.policy.prompt_encoder import Encoder
 from r2v.randomness import digest
 from r2v.rollout.session import EpisodeSpec
 from r2v.storage.files import write_lines

@@ -36,7 +36,7 @@ from r2v.hrl.tasks.prompts import Prompter, instructions_for
 from r2v.hrl.tasks.task_states import TaskPrompter, divided, read_states, write_states
 from r2v.hrl.tasks.word_problems import word_problems
 from r2v.log import logger
-from r2v.policy.prompts.prompt_encoder import Encoder
+from r2v.policy.prompt_encoder import Encoder
 from r2v.randomness import digest
 from r2v.rollout.fork import branchable
 from r2v.rollout.model_factory import told_tools

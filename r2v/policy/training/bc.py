@@ -24,7 +24,7 @@ from r2v.log import logger
 from r2v.policy.export import export
 from r2v.policy.load import Loaded
 from r2v.policy.prefix_tree import IGNORED, why_no_trees
-from r2v.policy.prompts.prompt_encoder import Encoder
+from r2v.policy.prompt_encoder import Encoder
 from r2v.policy.sharded_loading import agree_on_dtypes, from_rank0
 from r2v.policy.training.fit import arguments, draw_rows, fit, pad_for_ranks, schedule
 from r2v.policy.training.rows import TrainingRow, build_rows, steps_of

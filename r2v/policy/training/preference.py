@@ -26,7 +26,7 @@ from r2v.errors import EmptyResult, InputError
 from r2v.log import logger
 from r2v.policy.export import export
 from r2v.policy.load import Loaded
-from r2v.policy.prompts.prompt_encoder import Encoder
+from r2v.policy.prompt_encoder import Encoder
 from r2v.policy.sharded_loading import agree_on_dtypes, reference_of, whole_on
 from r2v.policy.training.fit import arguments, draw_rows, fit, pad_for_ranks, schedule
 from r2v.policy.training.sharded_training import gather_model, is_sharded

@@ -3,7 +3,7 @@
     built = build_rows(episodes, encoder, trees=lambda: True)
 
 An episode that fits is one row with its loss on every action. Where it does not (its context is elided as it will be
-while acting, `r2v.policy.prompts.prompt_encoder`) or where the template rewrites history, its steps are rows that share
+while acting, `r2v.policy.prompt_encoder`) or where the template rewrites history, its steps are rows that share
 their beginnings: laid into prefix trees (`r2v.policy.prefix_tree`) where the model can read such, else trained on one
 by one. No action is ever cut: a step whose goal and action alone are too long is dropped and counted.
 """
@@ -17,7 +17,7 @@ from typing import Any
 from r2v.data.episode import COPIED, Episode
 from r2v.errors import InputError
 from r2v.policy.prefix_tree import IGNORED, lay_out
-from r2v.policy.prompts.prompt_encoder import Encoder, build_messages
+from r2v.policy.prompt_encoder import Encoder, build_messages
 
 
 @dataclass(frozen=True, slots=True)

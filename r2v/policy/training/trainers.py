@@ -1,6 +1,6 @@
 """Trainers: TRL's SFT and DPO on rows that are tokenised already.
 
-Contexts are elided by `r2v.policy.prompts.prompt_encoder`, the same way in training and while acting, so TRL's own
+Contexts are elided by `r2v.policy.prompt_encoder`, the same way in training and while acting, so TRL's own
 preparation (rendering, cutting at max_length, dropping what it cut to nothing) must not touch them.
 """
 

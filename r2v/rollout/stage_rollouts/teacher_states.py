@@ -18,7 +18,7 @@ from typing import Any
 from r2v.data.episode import COPIED, IMPORTED, Episode
 from r2v.data.interchange.conversation import of_episode
 from r2v.envs.base import Task
-from r2v.policy.prompts.prompt_encoder import build_messages
+from r2v.policy.prompt_encoder import build_messages
 from r2v.randomness import uniform
 from r2v.rollout.actors import GreedyActor, StepView
 from r2v.rollout.gates import FeatureExtractor

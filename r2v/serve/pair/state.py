@@ -18,7 +18,7 @@ from r2v.config import InferenceConfig
 from r2v.data.interchange.conversation import Conversation, Turn
 from r2v.data.interchange.fields import BadRecord
 from r2v.data.interchange.litellm import asked
-from r2v.policy.prompts.prompt_encoder import build_messages
+from r2v.policy.prompt_encoder import build_messages
 from r2v.rollout.actors import StepView
 from r2v.serve.bundle.domain import Domain
 from r2v.serve.sessions import AgentSession

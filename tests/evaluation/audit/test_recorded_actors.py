@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from r2v.policy.prompts.prompt_encoder import Encoder, build_messages
 
 from r2v.config import load
 from r2v.data.action import parse_action
@@ -13,6 +12,7 @@ from r2v.data.episode import Candidate, Decision, Observation, Proposal, Step, T
 from r2v.envs.base import load_benchmark
 from r2v.evaluation.audit.recorded_actors import NoRecord, RecordedActors
 from r2v.evaluation.settings import EvaluateSettings
+from r2v.policy.prompt_encoder import Encoder, build_messages
 from r2v.rollout.actors import StepView
 from r2v.rollout.session import episode_specs
 from r2v.storage.weights import BUNDLED

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from r2v.policy.prompts.prompt_encoder import Encoder, build_messages
 
 from r2v.config import InferenceConfig, PerturbationsConfig, PolicyConfig, ProblemsConfig, RolloutConfig, TaskSelection
 from r2v.envs.chain import ChainBenchmark, call, right_action
@@ -20,6 +19,7 @@ from r2v.hrl.rollout.generator import GenerationRequest
 from r2v.hrl.rollout.task_rollout import TRIES, ExecutedActions, task_states
 from r2v.hrl.tasks.task_states import TaskPrompter, TaskState, divided, read_states, write_states
 from r2v.hrl.types import Completion
+from r2v.policy.prompt_encoder import Encoder, build_messages
 from r2v.rollout.session import EpisodeSpec, RolloutWorld, episode_specs
 
 from ..playing import settings

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from r2v.policy.prompts.prompt_encoder import Encoder, build_messages
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
 from r2v.config import Price
@@ -17,6 +16,7 @@ from r2v.llm.local.decode import Draw, Drawn, generate
 from r2v.llm.local.prefill import PASS_OF_A_CPU, PASS_OF_A_GPU
 from r2v.llm.local.prefix_cache import BLOCK, PrefixCache
 from r2v.llm.types import Request
+from r2v.policy.prompt_encoder import Encoder, build_messages
 from r2v.randomness import generator
 from tests import tiny_models
 

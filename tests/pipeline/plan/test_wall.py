@@ -9,8 +9,8 @@ import pytest
 
 from r2v.config import load
 from r2v.envs.pace import Pace
+from r2v.memory.models import counted
 from r2v.memory.seconds import StageTokens, seconds_of
-from r2v.memory.shapes import shape_of
 from r2v.pipeline.plan.wall import (
     BUNDLED_SECONDS,
     Allotted,
@@ -80,7 +80,7 @@ def test_local_models_take_what_the_planner_estimates() -> None:
     config = load(None, [LLAMA, "profile=lora-8b"])
     work = Workload(student=100, drawn=100, verifier=50, read=1e6, written=6400)
     tokens = StageTokens(read=1e6 + 6400, waves=6400 / config.rollout.batch_size)
-    shape = shape_of(config.policy.model_name)
+    shape = counted(config.policy.model_name)
     acting = time_of(work, config, PACE, Allotted(gpus=1, card="h100"))
     assert acting.model == acting.wall == pytest.approx(seconds_of(tokens, shape, card="h100"))
     assert time_of(work, load(None), PACE, Allotted()).model == pytest.approx(150 * BUNDLED_SECONDS)

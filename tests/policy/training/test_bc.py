@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 import torch
-from r2v.policy.prompts.prompt_encoder import Encoder, build_messages
 
 from r2v.config import Phase, load
 from r2v.config.ablations import registry
 from r2v.data.episode import Action, Episode, EpisodeMetadata, Observation, Step
 from r2v.errors import EmptyResult, EnvironmentFault, InputError, Interrupted, UsageError
 from r2v.policy.load import Loaded
+from r2v.policy.prompt_encoder import Encoder, build_messages
 from r2v.policy.training.bc import IGNORED, build_rows, check_clonable, train_bc
 from r2v.policy.training.fit import schedule
 from r2v.randomness import generator

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from r2v.policy.prompts.prompt_encoder import Encoder, build_messages
 
 from r2v.config import Phase, PreferenceConfig, Price
 from r2v.data.episode import Action, Episode, EpisodeMetadata, Observation, Step
 from r2v.errors import EmptyResult, InputError, Interrupted
 from r2v.policy.load import Loaded
+from r2v.policy.prompt_encoder import Encoder, build_messages
 from r2v.policy.training.preference import (
     Logps,
     Pair,
