@@ -131,7 +131,8 @@ def test_bad_pilots_of_agents_are_one_line(tmp_path: Path) -> None:
             pilot_of_agent(config, tasks, "agent", tmp_path)
         with pytest.raises(UsageError, match="no command line"):
             pilot_of_agent(config, tasks, "agent '{task}", tmp_path)
+        vendor = pilot_config(provider, "teacher.max_usd=null", "teacher.base_url=https://llm.example/v1")
         with pytest.raises(UsageError, match="max_usd is not set"):
-            pilot_of_agent(pilot_config(provider, "teacher.max_usd=null"), tasks, "agent {task}", tmp_path)
+            pilot_of_agent(vendor, tasks, "agent {task}", tmp_path)
         with pytest.raises(EnvironmentFault, match="asked no model"):
             pilot_of_agent(config, tasks, "true {task}", tmp_path)
