@@ -56,7 +56,7 @@ def test_it_says_whether_routing_can_pay_and_what_that_costs(
     Path("results/pilot/desk_noisy/pilot.json").write_text("{}")
     assert main(["pilot", *WORDS]) == 0 and len(provider.ledger().bills) == asked, "nothing is paid again"
     assert json.loads(Path("results/pilot/desk_noisy/pilot.json").read_text())["figures"] == figures, "made again"
-    assert main(["run", "--dry-run", *WORDS[2:]]) == 0
+    assert main(["run", "--dry-run", "--overrides", *WORDS[2:]]) == 0
     assert f"of {LARGE} and $" in (plan := capsys.readouterr().out) and "as in pilot-" in plan
     total = next(line for line in plan.splitlines() if line.startswith("all "))
     assert told.split("likely $")[1].split(",")[0] in total, "both estimates are one"
@@ -131,8 +131,7 @@ def test_bad_pilots_of_agents_are_one_line(tmp_path: Path) -> None:
             pilot_of_agent(config, tasks, "agent", tmp_path)
         with pytest.raises(UsageError, match="no command line"):
             pilot_of_agent(config, tasks, "agent '{task}", tmp_path)
-        vendor = pilot_config(provider, "teacher.max_usd=null", "teacher.base_url=https://llm.example/v1")
         with pytest.raises(UsageError, match="max_usd is not set"):
-            pilot_of_agent(vendor, tasks, "agent {task}", tmp_path)
+            pilot_of_agent(pilot_config(provider, "teacher.max_usd=null"), tasks, "agent {task}", tmp_path)
         with pytest.raises(EnvironmentFault, match="asked no model"):
             pilot_of_agent(config, tasks, "true {task}", tmp_path)
