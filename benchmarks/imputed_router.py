@@ -33,7 +33,7 @@ from r2v.evaluation.statistics import cluster_bootstrap_ci
 from r2v.pipeline.inputs import published
 from r2v.rollout.actors import GreedyActor
 from r2v.rollout.session import EpisodeSpec, episode_specs, play_many
-from r2v.rollout.teacher_states import agreement_cell
+from r2v.rollout.stage_rollouts.teacher_states import agreement_cell
 from r2v.rollout.work_queue import measured
 from r2v.router.labels import FeatureRow, labelled, read_rows
 from r2v.router.models import RouterModel

@@ -41,16 +41,21 @@ from r2v.pipeline import jobs as jobs_table  # noqa: E402
 from r2v.pipeline.graph import as_configured  # noqa: E402
 from r2v.pipeline.inputs import fingerprint_of  # noqa: E402
 from r2v.randomness import generator  # noqa: E402
-from r2v.slurm import chain as chains  # noqa: E402
-from r2v.slurm import client, job_record  # noqa: E402
-from r2v.slurm.chain import Attempt, Chain, ChainJob  # noqa: E402
-from r2v.slurm.command import through  # noqa: E402
-from r2v.slurm.comparison import Comparison  # noqa: E402
-from r2v.slurm.configuration import config_sha  # noqa: E402
-from r2v.slurm.headers import Resources  # noqa: E402
-from r2v.slurm.reconcile import bring_in_line, by_sentinel, from_job, reconcile, surplus  # noqa: E402
-from r2v.slurm.shared_stages import publish_for_waiters, share  # noqa: E402
-from r2v.slurm.site_profile import SiteProfile  # noqa: E402
+from r2v.slurm.chain import chain as chains  # noqa: E402
+from r2v.slurm.chain import job_record  # noqa: E402
+from r2v.slurm.chain.chain import (  # noqa: E402
+    Attempt,
+    Chain,
+    ChainJob,
+    config_sha,
+)
+from r2v.slurm.client import client  # noqa: E402
+from r2v.slurm.client.command import through  # noqa: E402
+from r2v.slurm.healing.comparison import Comparison  # noqa: E402
+from r2v.slurm.healing.reconcile import bring_in_line, by_sentinel, from_job, reconcile, surplus  # noqa: E402
+from r2v.slurm.healing.shared_stages import publish_for_waiters, share  # noqa: E402
+from r2v.slurm.site.headers import Resources  # noqa: E402
+from r2v.slurm.site.site_profile import SiteProfile  # noqa: E402
 from r2v.slurm.views import status  # noqa: E402
 from r2v.slurm.views.states import SlurmSnapshot  # noqa: E402
 from r2v.storage.artifact import build, look  # noqa: E402

@@ -31,7 +31,7 @@ from r2v.config import (
     sections_of,
     to_yaml,
 )
-from r2v.config.ablations import ABLATION_ROWS
+from r2v.config.ablations import registry
 from r2v.errors import UsageError
 from r2v.perturb.category import Scene, category
 from r2v.perturb.generic import GENERIC
@@ -249,7 +249,7 @@ def test_settings_of_a_stage_are_sections_by_name_and_the_parts_that_are_given()
 
 
 def test_default_ablations_exist() -> None:
-    assert set(Config().ablations.names) <= set(ABLATION_ROWS)
+    assert set(Config().ablations.names) <= set(registry().rows)
 
 
 def leaves(record: Any, stem: str = "") -> Iterator[tuple[str, Any, dataclasses.Field[Any]]]:

@@ -159,13 +159,13 @@ def _flags(values: argparse.Namespace) -> tuple[str, ...]:
 
 
 def _run(values: argparse.Namespace) -> int:
-    from r2v.experiments.opening import RunOptions
-    from r2v.experiments.orchestrator import run_experiment
+    from r2v.experiments.schedule.opening import RunOptions
+    from r2v.experiments.schedule.orchestrator import run_experiment
 
     if values.dry_run:
         from r2v.experiments.dry_run import dry_run_lines
-        from r2v.experiments.expansion import expand
-        from r2v.experiments.spec import read_spec
+        from r2v.experiments.specification.expansion import expand
+        from r2v.experiments.specification.spec import read_spec
 
         spec = read_spec(values.exp)
         print("\n".join(dry_run_lines(spec, expand(spec))))
@@ -187,8 +187,8 @@ def _run(values: argparse.Namespace) -> int:
 
 
 def _background(values: argparse.Namespace) -> int:
-    from r2v.experiments import background
-    from r2v.experiments.slurm_runs import cancel_newest
+    from r2v.experiments.schedule import background
+    from r2v.experiments.schedule.slurm_runs import cancel_newest
 
     if values.list:
         print("\n".join(background.lines()))
@@ -211,9 +211,9 @@ def _background(values: argparse.Namespace) -> int:
 
 def _launch_experiment(values: argparse.Namespace) -> Any:
     """Check the specification here, where its errors are seen, and start it."""
-    from r2v.experiments import background
-    from r2v.experiments.expansion import expand
-    from r2v.experiments.spec import read_spec
+    from r2v.experiments.schedule import background
+    from r2v.experiments.specification.expansion import expand
+    from r2v.experiments.specification.spec import read_spec
     from r2v.llm.providers.keys import allowed_words
 
     spec = read_spec(values.experiment)
@@ -259,7 +259,7 @@ def _compare(values: argparse.Namespace) -> int:
 
 def _cancel(values: argparse.Namespace) -> int:
     from r2v.experiments.records import chosen
-    from r2v.experiments.slurm_runs import cancel_runs
+    from r2v.experiments.schedule.slurm_runs import cancel_runs
 
     folder = chosen(values.experiment)
     print(f"{folder}: {cancel_runs(folder)} runs cancelled")
@@ -275,9 +275,9 @@ def _diff(values: argparse.Namespace) -> int:
 
 
 def _replay(values: argparse.Namespace) -> int:
-    from r2v.experiments.asha import replayed
     from r2v.experiments.records import SPEC_COPY, chosen
-    from r2v.experiments.spec import read_spec
+    from r2v.experiments.schedule.asha import replayed
+    from r2v.experiments.specification.spec import read_spec
 
     folder = chosen(values.experiment)
     spec = read_spec(folder / SPEC_COPY)

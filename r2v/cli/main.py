@@ -59,46 +59,26 @@ def stage_parser() -> argparse.ArgumentParser:
 
 def build_parser() -> argparse.ArgumentParser:
     """The whole command line."""
-    from r2v.cli import (
-        cluster,
-        completion,
-        engine,
-        environment,
-        experiments,
-        game,
-        gc,
-        groups,
-        interchange,
-        pilot,
-        plan,
-        project,
-        providers,
-        results,
-        serve,
-        swebench,
-        webarena,
-    )
+    from r2v.cli import experiments, groups, interchange, providers, results, serve, worlds
+    from r2v.cli.cluster import chains, engine, plan, project
+    from r2v.cli.game import commands as game
 
     parser, commands = _empty_parser()
-    groups.add_commands(commands, parser)
+    groups.add_help(commands, parser)
     results.add_run(commands)
     stages.add_commands(commands)
     project.add_commands(commands)
-    cluster.add_commands(commands)
+    chains.add_commands(commands)
     providers.add_commands(commands)
     plan.add_commands(commands)
     game.add_commands(commands)
     results.add_commands(commands)
-    pilot.add_commands(commands)
     serve.add_commands(commands)
     engine.add_commands(commands)
-    environment.add_commands(commands)
-    swebench.add_commands(commands)
-    webarena.add_commands(commands)
+    worlds.add_commands(commands)
     interchange.add_commands(commands)
     experiments.add_commands(commands)
-    gc.add_commands(commands)
-    completion.add_commands(commands, parser)
+    groups.add_completion(commands, parser)
     return parser
 
 

@@ -15,7 +15,7 @@ from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from r2v.cli import ledger, provider_journals
+from r2v.cli import journals
 from r2v.cli.options import SEED, decimal, runs_code, whole
 from r2v.constraints import Range, require
 from r2v.errors import UsageError, nearest
@@ -32,8 +32,7 @@ def add_commands(commands: Any) -> None:
         "providers", help="what providers were paid and owe; a rehearsal against emulated ones"
     )
     subcommands = providers.add_subparsers(title="commands", metavar="<command>", required=True)
-    provider_journals.add_commands(subcommands)
-    ledger.add_command(subcommands)
+    journals.add_commands(subcommands)
     emulate = subcommands.add_parser(
         "emulate", help="serve the OpenAI and Anthropic APIs on this machine, with faults on request"
     )

@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from r2v.config.ablations import ABLATION_ROWS, ALL_ROWS, DEFAULT_ABLATIONS, Ablation
+from r2v.config.ablations import ALL_ROWS, Ablation, registry
 from r2v.config.checks import IF_GIVEN, RUNTIME, SHA256, Budget, Names, Seeds, check, members
 from r2v.config.methods import METHODS, ORACLE
 from r2v.constraints import (
@@ -285,7 +285,7 @@ class EvaluationConfig:
 class AblationsConfig:
     """The ablations: what is taken out of the pipeline, one thing at a time."""
 
-    names: Names = field(default_factory=lambda: list(DEFAULT_ABLATIONS))
+    names: Names = field(default_factory=lambda: list(registry().default))
     """Ablations to run: rows of ablations.csv by name (r2v.config.ablations describes them), or all: every row that
     this configuration can tell anything of, in the order of the table."""
     seeds: Seeds = field(default_factory=lambda: [1, 2])
@@ -296,12 +296,11 @@ class AblationsConfig:
 
     def __post_init__(self) -> None:
         check_fields("ablations", self)
-        members("ablations.names", self.names, (*ABLATION_ROWS, ALL_ROWS))
+        members("ablations.names", self.names, (*registry().rows, ALL_ROWS))
         check(self.names == [ALL_ROWS] or ALL_ROWS not in self.names, "ablations.names", "holds all alone", self.names)
 
     @property
     def rows(self) -> list[Ablation]:
         """The rows that are named, in this order."""
-        return (
-            list(ABLATION_ROWS.values()) if self.names == [ALL_ROWS] else [ABLATION_ROWS[name] for name in self.names]
-        )
+        rows = registry().rows
+        return list(rows.values()) if self.names == [ALL_ROWS] else [rows[name] for name in self.names]

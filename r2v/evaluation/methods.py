@@ -34,7 +34,6 @@ from r2v.evaluation.method_identity import MethodIdentity
 from r2v.llm.waves import Waves
 from r2v.rollout.actors import Actor, BestOfK, GreedyActor, PricedVerifier, Routed
 from r2v.rollout.counterfactual import play_oracle
-from r2v.rollout.feature_rollout import FeatureRollout
 from r2v.rollout.gates import FeatureExtractor, ScoreGate
 from r2v.rollout.model_factory import (
     Purse,
@@ -47,6 +46,7 @@ from r2v.rollout.model_factory import (
 )
 from r2v.rollout.session import EpisodeSpec, RolloutWorld
 from r2v.rollout.sites import SitePool
+from r2v.rollout.stage_rollouts.features import FeatureRollout
 from r2v.rollout.work_queue import BlockPlayer, Cell
 from r2v.router.baselines import instruments, score_function
 from r2v.router.case_support import CaseIndex

@@ -26,10 +26,10 @@ from typing import Any
 from r2v.config.yaml_text import plain, read_file
 from r2v.console import text_table
 from r2v.errors import EmptyResult, UsageError, nearest
-from r2v.experiments.asha import point_of
-from r2v.experiments.expansion import label_of, shown_value
 from r2v.experiments.metrics import metrics_of, outcomes_of
 from r2v.experiments.records import ExperimentRecord, RunRecord, read_record
+from r2v.experiments.schedule.asha import point_of
+from r2v.experiments.specification.expansion import label_of, shown_value
 from r2v.storage.files import replacing, write_text
 
 LEVEL = 0.95

@@ -8,9 +8,9 @@ from datetime import datetime
 from pathlib import Path
 
 from r2v.console import duration, text_table
-from r2v.experiments.expansion import label_of
 from r2v.experiments.metrics import SERIES, headline
 from r2v.experiments.records import ExperimentRecord, RunRecord, experiments, now, read_record
+from r2v.experiments.specification.expansion import label_of
 from r2v.storage.lease import holder
 from r2v.storage.record import EVENTS
 

@@ -15,9 +15,9 @@ from r2v.pipeline.plan.dry_run import PlannedWork, planned_jobs, table
 from r2v.pipeline.plan.known import Known, known_here
 from r2v.pipeline.plan.wall import Allotted
 from r2v.pipeline.rows import Job
-from r2v.slurm import requests
-from r2v.slurm.directives import gpu_kind
-from r2v.slurm.headers import Resources
+from r2v.slurm.site import requests
+from r2v.slurm.site.directives import gpu_kind
+from r2v.slurm.site.headers import Resources
 from r2v.storage.paths import SCRIPTS
 from r2v.storage.weights import needs_gpu
 

@@ -12,10 +12,10 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from r2v.slurm import client
-from r2v.slurm.chain import WHOLE, Chain
-from r2v.slurm.client import NoSlurm
-from r2v.slurm.headers import Resources
+from r2v.slurm.chain.chain import WHOLE, Chain
+from r2v.slurm.client import client
+from r2v.slurm.client.client import NoSlurm
+from r2v.slurm.site.headers import Resources
 from r2v.slurm.submit_missing import check_request
 from r2v.storage.paths import LOGS, SCRIPTS
 
@@ -59,7 +59,7 @@ def preview(
 def _stage_line(
     root: Path, chain: Chain, name: str, request: Resources, waits: Sequence[str], words: Sequence[str]
 ) -> str:
-    from r2v.slurm.submit import stage_directives
+    from r2v.slurm.client.submit import stage_directives
 
     job = chain.jobs[name]
     asked = stage_directives(root, chain, name, request.directives, [f"${need}" for need in waits])
@@ -69,7 +69,7 @@ def _stage_line(
 
 
 def _sentinel_line(root: Path, chain: Chain, wanted: Sequence[str]) -> str:
-    from r2v.slurm.submit import environment_lines, sentinel_args
+    from r2v.slurm.client.submit import environment_lines, sentinel_args
 
     args = sentinel_args(root, chain, [f"${name}" for name in wanted])
     script = "; ".join([*environment_lines(root), f"exec python -m r2v heal {shlex.quote(chain.name)} {WHOLE}"])

@@ -28,18 +28,26 @@ from r2v.pipeline.plan.jobs_to_do import PlannedJob, plan, require_worlds, touch
 from r2v.pipeline.ready import require_cap
 from r2v.pipeline.report import report_of
 from r2v.pipeline.run import run_here
-from r2v.slurm import chain as chains
-from r2v.slurm import client, requests
-from r2v.slurm.chain import WHOLE, Chain, ChainJob, HealingLimits, parse_comment
-from r2v.slurm.configuration import config_sha, require_configuration
+from r2v.slurm.chain import chain as chains
+from r2v.slurm.chain.chain import (
+    WHOLE,
+    Chain,
+    ChainJob,
+    HealingLimits,
+    config_sha,
+    parse_comment,
+    require_configuration,
+)
+from r2v.slurm.chain.experience import sized
+from r2v.slurm.chain.snapshot import pin
+from r2v.slurm.client import client
 from r2v.slurm.estimate import estimate_lines, estimates
-from r2v.slurm.headers import Resources
 from r2v.slurm.healing.gpu_hours import require_room
-from r2v.slurm.learned_sizes import sized
+from r2v.slurm.healing.reconcile import look_after_waiters, reconcile
+from r2v.slurm.healing.shared_stages import needed_by_others, owners, share, sharing, waiters
 from r2v.slurm.preview import preview
-from r2v.slurm.reconcile import look_after_waiters, reconcile
-from r2v.slurm.shared_stages import needed_by_others, owners, share, sharing, waiters
-from r2v.slurm.snapshot import pin
+from r2v.slurm.site import requests
+from r2v.slurm.site.headers import Resources
 from r2v.slurm.submit_missing import find, require_acceptable, submit_missing, table
 from r2v.storage import artifact as artifacts
 from r2v.storage.files import write_text

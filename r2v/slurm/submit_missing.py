@@ -13,14 +13,14 @@ from pathlib import Path
 
 from r2v.console import text_table
 from r2v.errors import EnvironmentFault, UsageError
-from r2v.slurm import chain as chains
-from r2v.slurm import client
-from r2v.slurm.chain import Attempt, Chain, comment, parse_comment
-from r2v.slurm.client import Partition, Queued, SubmitCheck
-from r2v.slurm.directives import gpu_count, gpu_kind, node_count
-from r2v.slurm.headers import Resources
-from r2v.slurm.node_use import require_nodes_used
-from r2v.slurm.script_text import read_script, script_lines
+from r2v.slurm.chain import chain as chains
+from r2v.slurm.chain.chain import Attempt, Chain, comment, parse_comment
+from r2v.slurm.client import client
+from r2v.slurm.client.client import Partition, Queued, SubmitCheck
+from r2v.slurm.job.command_line import require_nodes_used
+from r2v.slurm.site.directives import gpu_count, gpu_kind, node_count
+from r2v.slurm.site.headers import Resources
+from r2v.slurm.site.script_text import read_script, script_lines
 from r2v.storage.paths import SCRIPTS
 
 _NO_NODE = "Requested node configuration is not available"
@@ -37,7 +37,7 @@ def submit_missing(
 
     Raises EnvironmentFault, with all that was submitted written down, where Slurm refuses one.
     """
-    from r2v.slurm.reconcile import bring_in_line
+    from r2v.slurm.healing.reconcile import bring_in_line
 
     rows = client.queue(chain.name, root)
     _update_comments(rows, chain)

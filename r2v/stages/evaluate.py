@@ -296,7 +296,7 @@ def _router_scores(
     """Each router's scores beside the executed gain at the same steps (`_gain_cell`): what ECE, Brier and AUROC are
     computed from. Kept in gains/; no threshold or model is chosen by them."""
     from r2v.evaluation.setup import RouterScores
-    from r2v.rollout.feature_rollout import rows_of
+    from r2v.rollout.stage_rollouts.features import rows_of
     from r2v.rollout.work_queue import measured
     from r2v.router.baselines import score_function
     from r2v.router.labels import read_rows, write_rows

@@ -66,10 +66,10 @@ def _cell(cfg: CandidatesSettings, work: Work) -> tuple[BlockPlayer, Cell, int]:
     """Who plays, what, and how many episodes are left out because they may not be branched."""
     from r2v.evaluation.method_identity import content_of
     from r2v.evaluation.methods import MethodRunner
-    from r2v.rollout.candidate_rollout import CandidateRollout
     from r2v.rollout.fork import branchable
     from r2v.rollout.model_factory import told_tools, verifier_scorer
     from r2v.rollout.session import episode_specs
+    from r2v.rollout.stage_rollouts.candidates import CandidateRollout
     from r2v.stages.verifier_training import fold_of, trained
 
     runner = MethodRunner.of(cfg, work, policy=work.inputs["bc"].file("final"))

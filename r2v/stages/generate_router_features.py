@@ -5,8 +5,8 @@ and then, round by round, of the pair routed so far.
 
 With `router.label=imputed` nothing is played: see `r2v.stages.impute_router`.
 
-Training and calibration tasks are played under the training conditions (`r2v.rollout.feature_rollout`); evaluation
-tasks are never touched.
+Training and calibration tasks are played under the training conditions (`r2v.rollout.stage_rollouts.features`);
+evaluation tasks are never touched.
 
 Round 0 is the small policy alone. In each later round the router that all rows so far teach is fitted, its thresholds
 are placed on calibration tasks at `router.round_budgets`, and it plays tasks, each at one of them. Every step is
@@ -86,7 +86,7 @@ def _play_rounds(
 ) -> tuple[list[FeatureRow], list[RoundFigures], list[Cell]]:
     """The rows, figures and cells of round 0, which plays `first`, and of the routed rounds. Faults of the world are
     added to `faults`. Every process that calls it plays the same cells, so helpers call it too."""
-    from r2v.rollout.feature_rollout import rows_of
+    from r2v.rollout.stage_rollouts.features import rows_of
     from r2v.rollout.work_queue import measured
     from r2v.router.models import CONSTANT
     from r2v.router.rounds import RoundFigures

@@ -217,7 +217,7 @@ def _clone(cfg: BCSettings, work: Work) -> dict[str, Any]:
 def _left_out(cfg: BCSettings, path: Path) -> frozenset[str]:
     """The tasks that are left to an imputed router."""
     from r2v.data.store import StoredEpisodes
-    from r2v.rollout.teacher_states import left_out_tasks
+    from r2v.rollout.stage_rollouts.teacher_states import left_out_tasks
 
     if cfg.held_out_tasks is None:
         return frozenset()

@@ -110,11 +110,11 @@ def _executed(cfg: VerifierSettings, work: Work, benchmark: Benchmark) -> list[V
     from r2v.evaluation.method_identity import world_identity
     from r2v.policy.prompt_encoder import build_messages
     from r2v.rollout.actors import GreedyActor
-    from r2v.rollout.corruption_rollout import CorruptionRollout
     from r2v.rollout.fork import branchable
     from r2v.rollout.model_factory import Purse, engine, priced_teacher
     from r2v.rollout.session import RolloutWorld, episode_specs
     from r2v.rollout.sites import SitePool
+    from r2v.rollout.stage_rollouts.corruptions import CorruptionRollout
     from r2v.rollout.work_queue import BlockPlayer, tell_faults
     from r2v.verifier.labels import executed_examples, outcome_examples
 

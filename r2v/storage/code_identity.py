@@ -1,8 +1,8 @@
 """The identity of the code at work: what its files hold, the snapshot they lie in, the commit they were of.
 
 An artifact records it (`artifact.json`, "code") and no fingerprint holds it, a stage's own version does: an edit that
-changes no result makes nothing anew. Code that was submitted to Slurm lies in a snapshot (`r2v.slurm.snapshot`), a
-folder with `snapshot.json` beside the package, which knows the commit.
+changes no result makes nothing anew. Code that was submitted to Slurm lies in a snapshot
+(`r2v.slurm.chain.snapshot`), a folder with `snapshot.json` beside the package, which knows the commit.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ SNAPSHOT_RECORD = SNAPSHOT_MARKER.file
 
 @cache
 def code_identity() -> str:
-    """12 hex digits of what R2V's Python files hold, as they were when this process first asked."""
+    """12 hex digits of what R2V's Python and YAML files hold, as they were when this process first asked."""
     content = hashlib.sha256()
-    for path in sorted(OWN_PACKAGE.rglob("*.py")):
+    for path in sorted((*OWN_PACKAGE.rglob("*.py"), *OWN_PACKAGE.rglob("*.yaml"))):
         content.update(f"{path.relative_to(OWN_PACKAGE).as_posix()}\0".encode())
         content.update(hashlib.sha256(path.read_bytes()).digest())
     return content.hexdigest()[:12]

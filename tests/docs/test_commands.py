@@ -27,8 +27,8 @@ from r2v.cli.main import main as r2v
 from r2v.config import load
 from r2v.emulator import EmulatedRequest, Emulator, Lifecycle, game
 from r2v.emulator.answers import load_answer
-from r2v.slurm.command import through
-from r2v.slurm.site_profile import project_profile
+from r2v.slurm.client.command import through
+from r2v.slurm.site.site_profile import project_profile
 from r2v.storage.files import write_text
 from r2v.storage.paths import SCRIPTS
 from tests import warm
@@ -102,9 +102,9 @@ ELSEWHERE = {
     "teacher.provider=openai teacher.model_name=gpt-6.1-terra policy.provider=openai policy.model_name=gpt-6-luna "
     "teacher.max_usd=20": ("tests/pipeline/test_pilot_of_agent.py::test_a_pilot_plays_an_agent_by_both_models"),
     "r2v engine install": "tests/llm/engines/test_install.py::test_pip_that_fails_is_one_line",
-    "r2v engine show": "tests/cli/test_engine.py::test_an_absent_engine_is_one_line_and_exit_5",
+    "r2v engine show": "tests/cli/cluster/test_engine.py::test_an_absent_engine_is_one_line_and_exit_5",
     "r2v engine serve --config FILE --host 0.0.0.0 --port 8000": (
-        "tests/cli/test_engine.py::test_a_server_that_ends_hands_its_exit_code_on"
+        "tests/cli/cluster/test_engine.py::test_a_server_that_ends_hands_its_exit_code_on"
     ),
     "pip install -e '.[miniwob]'": "installs; `make browser` does it from the locks",
     "make browser": "installs packages; `make test` has done so",
@@ -125,7 +125,7 @@ ELSEWHERE = {
     ),
     "pip install -e '.[webarena]'": "installs; the extra asks for nothing more than the core",
     "r2v webarena install": "fetches from PyPI; `make test` has done so",
-    "r2v webarena check": "tests/cli/test_webarena.py::test_check_tells_site_by_site",
+    "r2v webarena check": "tests/cli/test_worlds.py::test_check_tells_site_by_site",
     "r2v run --config configs/webarena/noisy.yaml": (
         "tests/envs/webarena/test_pipeline.py::test_the_shipped_configuration_ends_well_on_stub_sites"
     ),
@@ -180,7 +180,7 @@ ELSEWHERE = {
         "tests/serve/test_bundle.py::test_the_command_writes_checks_and_refuses"
     ),
     "r2v game label results/batch_jobs/JOB --sample 40 --output labels.jsonl": (
-        "tests/cli/test_game_labels.py::test_a_sample_is_shown_recorded_and_gone_on_with"
+        "tests/cli/game/test_labels.py::test_a_sample_is_shown_recorded_and_gone_on_with"
     ),
     "python benchmarks/hrl_study.py --table": "shows what its runs left; they take hours of CPU",
     "python benchmarks/hrl_learning.py": "trains for six minutes of CPU",

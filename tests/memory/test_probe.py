@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from r2v.cli.plan import add_commands
+from r2v.cli.cluster.plan import add_commands
 from r2v.config import CriticConfig, HierarchicalConfig, PolicyConfig
 from r2v.errors import InputError, UsageError
 from r2v.hrl.parallel.micro_batch import planned as plan_of_training

@@ -24,7 +24,7 @@ from r2v.pipeline import jobs
 from r2v.pipeline.graph import made_by, phases
 from r2v.pipeline.jobs import JOBS, command, job
 from r2v.pipeline.rows import CONDITION, Command, Flag
-from r2v.slurm.script_args import usage
+from r2v.slurm.job.script_args import usage
 from r2v.storage.paths import SCRIPTS
 
 REPOSITORY = Path(__file__).parents[2]
@@ -57,7 +57,7 @@ def test_a_command_of_two_phases_makes_what_stands_between_them() -> None:
 @pytest.mark.parametrize("one", jobs.COMMANDS, ids=lambda one: one.name)
 def test_a_script_runs_its_command_and_its_first_lines_say_what_it_takes(one: Command) -> None:
     text = (REPOSITORY / SCRIPTS / one.script).read_text()
-    assert f'exec python -m r2v.slurm.runner {one.name} "$@"\n' in text
+    assert f'exec python -m r2v.slurm.job.runner {one.name} "$@"\n' in text
     comment = [line for line in text.splitlines()[1:4] if line.startswith("# ")]
     assert f"sbatch {SCRIPTS / one.script}" in comment[0]
     if one.config:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from r2v.config import Phase, load
-from r2v.config.ablations import ABLATION_ROWS
+from r2v.config.ablations import registry
 from r2v.data.episode import Action, Episode, EpisodeMetadata, Observation, Step
 from r2v.errors import EmptyResult, EnvironmentFault, InputError, Interrupted, UsageError
 from r2v.policy.bc import IGNORED, build_rows, check_clonable, train_bc
@@ -138,7 +138,7 @@ def test_what_must_not_be_learnt_from_is_refused(change: dict[str, object], prob
 
 def test_the_cloning_of_the_ablation_dpo_from_base_moves_no_weight(tmp_path: Path) -> None:
     """An update of one example, of a size below the spacing of the weights."""
-    cloning = load(None, ABLATION_ROWS["dpo_from_base"].overrides).training.phase("bc")
+    cloning = load(None, registry().rows["dpo_from_base"].overrides).training.phase("bc")
     loaded = _loaded()
     before = {name: weight.detach().clone() for name, weight in loaded.model.named_parameters()}
     report = train_bc([_episode(1), _episode(2)], loaded, _encoder(), cloning, tmp_path, seed=0)

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from r2v.cli.game import build_parser
-from r2v.cli.game_options import GameDefaults
+from r2v.cli.game.commands import build_parser
+from r2v.cli.game.options import GameDefaults
 from r2v.emulator import Emulator, Lifecycle, game
 from r2v.game.service.services import SERVICES
 from tests import warm

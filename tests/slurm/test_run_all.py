@@ -16,10 +16,12 @@ import pytest
 
 from r2v.config import load, to_yaml
 from r2v.errors import EnvironmentFault, LeaseConflict, UsageError
-from r2v.slurm import chain as chains
-from r2v.slurm import client, job_record, run_all
-from r2v.slurm.client import NoSlurm
-from r2v.slurm.runner import with_allowed_keys
+from r2v.slurm import run_all
+from r2v.slurm.chain import chain as chains
+from r2v.slurm.chain import job_record
+from r2v.slurm.client import client
+from r2v.slurm.client.client import NoSlurm
+from r2v.slurm.job.runner import with_allowed_keys
 from tests.pipeline.test_run import NAMES, SEED_TABLE
 from tests.slurm.faked import FAKE, Faked
 from tests.slurm.faked import faked as faked
@@ -129,7 +131,7 @@ def test_the_scripts_of_a_chain_ask_what_the_headers_say(checkout: Faked) -> Non
         assert f"\n#SBATCH {line}\n" in script, line
     assert script.index("source scripts/slurm/env.sh") < script.index("set -euo pipefail") < script.index("\nexec ")
     assert "srun" not in script and "--error" not in script and "wckey" not in script
-    assert f"-m r2v.slurm.runner --of {NAME}/bc.1 train_policy --stage bc --config " in script
+    assert f"-m r2v.slurm.job.runner --of {NAME}/bc.1 train_policy --stage bc --config " in script
     sentinel = next(call for call in calls(checkout, "sbatch") if f"--job-name=heal_{NAME}" in call)
     assert {"--kill-on-invalid-dep=yes", "--time=5", "--cpus-per-task=1", "--partition=cpu"} <= set(sentinel)
     assert not [word for word in sentinel if "gpu" in word]
@@ -327,7 +329,7 @@ exec {FAKE}/sbatch "$@"
 
 
 def test_cancel_ends_all_in_one_call_and_nothing_heals_after_it(checkout: Faked) -> None:
-    from r2v.slurm.reconcile import by_sentinel as heal
+    from r2v.slurm.healing.reconcile import by_sentinel as heal
 
     run_all.submit(benchmark="desk")
     queue = {row["JobID"] for row in rows(checkout)}
@@ -357,7 +359,7 @@ def failed_bc(checkout: Faked, kind: str, line: str, rc: int) -> dict[str, str]:
 
 
 def test_healing_submits_again_and_retargets_what_waits(checkout: Faked) -> None:
-    from r2v.slurm.reconcile import by_sentinel as heal
+    from r2v.slurm.healing.reconcile import by_sentinel as heal
 
     first = failed_bc(checkout, "host_oom", "killed at its memory limit", 137)
     assert heal(NAME, "bc") == 0
@@ -376,7 +378,7 @@ def test_healing_submits_again_and_retargets_what_waits(checkout: Faked) -> None
 
 def test_a_sentinel_killed_halfway_does_not_submit_twice(checkout: Faked) -> None:
     """Slurm runs it again where its node failed; what the first life submitted is in the queue, and no more."""
-    from r2v.slurm.reconcile import by_sentinel as heal
+    from r2v.slurm.healing.reconcile import by_sentinel as heal
 
     first = failed_bc(checkout, "host_oom", "killed at its memory limit", 137)
     heal(NAME, "bc")
@@ -393,7 +395,7 @@ def test_a_sentinel_killed_halfway_does_not_submit_twice(checkout: Faked) -> Non
 
 
 def test_a_job_resubmitted_names_no_job_that_has_ended(checkout: Faked) -> None:
-    from r2v.slurm.reconcile import by_sentinel as heal
+    from r2v.slurm.healing.reconcile import by_sentinel as heal
 
     failed_bc(checkout, "killed", "killed", 137)
     heal(NAME, "bc")
@@ -402,7 +404,7 @@ def test_a_job_resubmitted_names_no_job_that_has_ended(checkout: Faked) -> None:
 
 
 def test_a_bug_is_left_to_a_person_and_the_rest_waits(checkout: Faked) -> None:
-    from r2v.slurm.reconcile import by_sentinel as heal
+    from r2v.slurm.healing.reconcile import by_sentinel as heal
 
     first = failed_bc(checkout, "bug", "ValueError: the answer is 43", 1)
     submitted = len(calls(checkout, "sbatch"))
@@ -430,7 +432,7 @@ def test_resume_prints_the_difference_and_keeps_what_waits(checkout: Faked, caps
 
 def test_what_was_made_by_hand_frees_what_waits_for_it(checkout: Faked) -> None:
     """bc failed in the chain and was made by `sbatch scripts/slurm/03_train_policy.sh` since."""
-    from r2v.slurm.reconcile import bring_in_line
+    from r2v.slurm.healing.reconcile import bring_in_line
 
     first = failed_bc(checkout, "bug", "ValueError: the answer is 43", 1)
     made = bring_in_line(checkout.root, chain(checkout)).chain
@@ -441,7 +443,7 @@ def test_what_was_made_by_hand_frees_what_waits_for_it(checkout: Faked) -> None:
 
 
 def test_an_end_that_nobody_can_tell_of_is_held_and_said(checkout: Faked) -> None:
-    from r2v.slurm.reconcile import by_sentinel as heal
+    from r2v.slurm.healing.reconcile import by_sentinel as heal
 
     failed_bc(checkout, "bug", "", 1)
     shutil.rmtree(job_record.record_folder(checkout.root, NAME, ids(checkout)["bc"]))
@@ -545,7 +547,7 @@ def test_a_need_that_failed_meanwhile_stops_the_submission(checkout: Faked) -> N
     run_all.submit(benchmark="desk")
     gone = {ids(checkout)["collect"], ids(checkout)["perturb"]}
     put(checkout, [row for row in rows(checkout) if row["JobID"] not in gone])
-    from r2v.slurm.reconcile import bring_in_line
+    from r2v.slurm.healing.reconcile import bring_in_line
 
     planned = chain(checkout).with_job("perturb", planned=chains.Attempt(id="", reason="rerun"))
     now = bring_in_line(checkout.root, planned)

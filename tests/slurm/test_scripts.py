@@ -15,8 +15,8 @@ import pytest
 from r2v.cli import main as cli
 from r2v.cli.options import load_config
 from r2v.errors import UsageError
-from r2v.slurm import headers
-from r2v.slurm.script_args import expand
+from r2v.slurm.job.script_args import expand
+from r2v.slurm.site import headers
 from r2v.storage import paths
 
 REPOSITORY = Path(__file__).parents[2]
@@ -52,7 +52,7 @@ def test_a_script_is_a_header_and_three_lines(name: str) -> None:
     rest = [line for line in lines if line and not line.startswith("#")]
     assert lines[0] == "#!/bin/bash"
     assert rest[0] == 'cd "${SLURM_SUBMIT_DIR:-.}" && source scripts/slurm/env.sh ||' and rest[1].endswith("exit 2; }")
-    assert re.fullmatch(r'exec python -m r2v\.slurm\.runner [\w .\-/]+ "\$@"', rest[2]) and len(rest) == 3
+    assert re.fullmatch(r'exec python -m r2v\.slurm\.job\.runner [\w .\-/]+ "\$@"', rest[2]) and len(rest) == 3
     wanted = headers.read(SCRIPTS / name).directives
     assert wanted["output"] == "logs/%x_%j.out" and wanted["open-mode"] == "append"
     assert wanted["signal"] == "B:USR2@120" and wanted["requeue"] == "" and "error" not in wanted
@@ -81,12 +81,12 @@ def test_a_script_runs_from_the_spool_folder_of_a_node(name: str, checkout: Path
     assert done.returncode == 0, done.stderr
     cwd, export, *words = done.stdout.splitlines()
     assert (cwd, export) == (f"cwd={checkout}", "export=none")
-    assert words[:2] == ["-m", "r2v.slurm.runner"] and words[-4:] == ["webarena", "1 2 3", "--overrides", "a.b=1"]
+    assert words[:2] == ["-m", "r2v.slurm.job.runner"] and words[-4:] == ["webarena", "1 2 3", "--overrides", "a.b=1"]
 
 
 def test_a_script_typed_without_slurm_works_in_the_checkout(checkout: Path) -> None:
     done = bash(checkout, "scripts/slurm/07_train_router.sh", "desk", cwd=checkout)
-    assert done.stdout.splitlines()[2:] == ["-m", "r2v.slurm.runner", "train_router", "desk"]
+    assert done.stdout.splitlines()[2:] == ["-m", "r2v.slurm.job.runner", "train_router", "desk"]
 
 
 def test_a_script_from_elsewhere_ends_before_any_work(checkout: Path, tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from r2v.cli.main import build_parser, main
-from r2v.slurm import chain as chains
-from r2v.slurm.configuration import config_sha
+from r2v.slurm.chain import chain as chains
+from r2v.slurm.chain.chain import config_sha
 from r2v.storage.files import write_text
 from tests.slurm.faked import FAKE_PATH, Faked
 

@@ -23,16 +23,17 @@ from r2v.envs.webarena.addresses import site_names
 from r2v.envs.webarena.check import check_set_up, check_sites
 from r2v.envs.webarena.home import is_installed
 from r2v.errors import EnvironmentFault, LeaseConflict, R2VError, UsageError, nearest
-from r2v.slurm import client, headers, requests
-from r2v.slurm.client import Partition
-from r2v.slurm.directives import gpu_kind, minutes
+from r2v.slurm.client import client
+from r2v.slurm.client.client import Partition
+from r2v.slurm.client.variables import kept_from_queries
 from r2v.slurm.doctor.check_results import Finding, bad, ok, warn
 from r2v.slurm.doctor.node import TOKEN, in_a_job
 from r2v.slurm.doctor.propose import proposal
-from r2v.slurm.headers import Resources
-from r2v.slurm.script_text import flaws, read_script
-from r2v.slurm.site_profile import SITE
-from r2v.slurm.variables import kept_from_queries
+from r2v.slurm.site import headers, requests
+from r2v.slurm.site.directives import gpu_kind, minutes
+from r2v.slurm.site.headers import Resources
+from r2v.slurm.site.script_text import flaws, read_script
+from r2v.slurm.site.site_profile import SITE
 from r2v.storage.files import write_text
 from r2v.storage.lease import lease
 from r2v.storage.paths import CHAINS, SCRIPTS

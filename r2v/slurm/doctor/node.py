@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from r2v.errors import EnvironmentFault
-from r2v.slurm import client
+from r2v.slurm.client import client
 from r2v.slurm.doctor.check_results import Finding, bad, ok, warn
-from r2v.slurm.job_environment import granted_gpus
-from r2v.slurm.site_profile import SITE
+from r2v.slurm.job.job_environment import granted_gpus
+from r2v.slurm.site.site_profile import SITE
 from r2v.storage.paths import CHAINS
 
 TOKEN = CHAINS / ".doctor"

@@ -37,7 +37,7 @@ from r2v.errors import (
     R2VError,
     kind_named,
 )
-from r2v.slurm.client import SacctRow, memory
+from r2v.slurm.client.client import SacctRow, memory
 
 ALIVE = (
     "PENDING",

@@ -13,11 +13,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from r2v.errors import EnvironmentFault, InputError, UsageError
-from r2v.slurm import chain as chains
-from r2v.slurm import client, job_record
-from r2v.slurm.chain import Attempt, Chain
-from r2v.slurm.headers import Resources
-from r2v.slurm.site_profile import SITE, project_profile
+from r2v.slurm.chain import chain as chains
+from r2v.slurm.chain import job_record
+from r2v.slurm.chain.chain import Attempt, Chain
+from r2v.slurm.client import client
+from r2v.slurm.site.headers import Resources
+from r2v.slurm.site.site_profile import SITE, project_profile
 
 
 def gpu_hours(root: Path, chain: Chain, without: Collection[str] = ()) -> float:

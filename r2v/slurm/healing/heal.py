@@ -2,7 +2,7 @@
 
 `examine` gathers what the attempt's records, its log, the controller and, where nothing else can tell, accounting say;
 `answer` decides (r2v.slurm.healing.retry_policy) and writes down both the failure and the attempt that is to follow.
-r2v.slurm.reconcile submits it, and points what waits at it: it keeps its id and its place in the queue.
+r2v.slurm.healing.reconcile submits it, and points what waits at it: it keeps its id and its place in the queue.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from pathlib import Path
 
 from r2v.errors import EnvironmentFault, FailureKind, R2VError
 from r2v.log import logger
-from r2v.slurm import chain as chains
-from r2v.slurm import client, job_record
-from r2v.slurm.bad_nodes import remember
-from r2v.slurm.chain import Attempt, AttemptFailure, Chain
-from r2v.slurm.command import terminal
-from r2v.slurm.directives import error_file
+from r2v.slurm.chain import chain as chains
+from r2v.slurm.chain import job_record
+from r2v.slurm.chain.chain import Attempt, AttemptFailure, Chain
+from r2v.slurm.chain.experience import remember
+from r2v.slurm.client import client
+from r2v.slurm.client.command import terminal
 from r2v.slurm.healing.classify import ALIVE, Evidence, Failure, classify
 from r2v.slurm.healing.retry_policy import Resubmit, decide
+from r2v.slurm.site.directives import error_file
 from r2v.storage.paths import LOGS
 
 SETTLE = 12.0

@@ -27,13 +27,13 @@ from pathlib import Path
 
 from r2v.config import PHASES, Config, HierarchicalConfig, load
 from r2v.errors import R2VError
-from r2v.slurm import chain as chains
-from r2v.slurm import client, job_record
-from r2v.slurm.chain import Attempt, Chain
-from r2v.slurm.configuration import require_configuration
-from r2v.slurm.headers import Resources
+from r2v.slurm.chain import chain as chains
+from r2v.slurm.chain import job_record
+from r2v.slurm.chain.chain import Attempt, Chain, require_configuration
+from r2v.slurm.client import client
 from r2v.slurm.healing.classify import Evidence, Failure
 from r2v.slurm.healing.gpu_hours import over_cap
+from r2v.slurm.site.headers import Resources
 
 MAX_BY_KIND = {"host_oom": 3, "cuda_oom": 2, "machine": 3, "installation": 1, "no_log": 1}
 """How often one kind is answered."""

@@ -13,10 +13,10 @@ from typing import Any
 
 from r2v.console import text_table
 from r2v.errors import EnvironmentFault
-from r2v.slurm import client
-from r2v.slurm.client import SacctRow
-from r2v.slurm.headers import Resources
+from r2v.slurm.client import client
+from r2v.slurm.client.client import SacctRow
 from r2v.slurm.healing.classify import ALIVE
+from r2v.slurm.site.headers import Resources
 from r2v.slurm.views.status import files
 
 

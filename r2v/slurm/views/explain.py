@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from r2v.errors import FailureKind, InputError, R2VError
-from r2v.slurm.chain import Chain, ChainJob, folder
+from r2v.slurm.chain.chain import Chain, ChainJob, folder
+from r2v.slurm.chain.job_record import JobRecord
 from r2v.slurm.healing.classify import REMEDIES
-from r2v.slurm.job_record import JobRecord
 from r2v.slurm.views import logs
 from r2v.slurm.views.humanize import clock, size
 from r2v.slurm.views.states import JobStatus

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from r2v.console import text_table
-from r2v.slurm.chain import Chain
+from r2v.slurm.chain.chain import Chain
 from r2v.slurm.views.states import JobStatus
 from r2v.slurm.views.status import ChainStatus
 

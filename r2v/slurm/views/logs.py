@@ -17,10 +17,10 @@ from pathlib import Path
 
 from r2v.errors import CUDA_OOM, HOST_OOM, InputError, Interrupted, UsageError, nearest
 from r2v.pipeline.jobs import JOBS
-from r2v.slurm import job_record
-from r2v.slurm.chain import Chain
-from r2v.slurm.directives import error_file
-from r2v.slurm.job_record import JobRecord
+from r2v.slurm.chain import job_record
+from r2v.slurm.chain.chain import Chain
+from r2v.slurm.chain.job_record import JobRecord
+from r2v.slurm.site.directives import error_file
 from r2v.storage.paths import LOGS
 
 NUMBERS = {row.number: row.name for row in JOBS}

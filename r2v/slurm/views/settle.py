@@ -7,10 +7,9 @@ from pathlib import Path
 
 from r2v.errors import LeaseConflict, R2VError
 from r2v.log import logger
-from r2v.slurm import client
-from r2v.slurm.chain import Chain
-from r2v.slurm.configuration import require_configuration
-from r2v.slurm.reconcile import reconcile
+from r2v.slurm.chain.chain import Chain, require_configuration
+from r2v.slurm.client import client
+from r2v.slurm.healing.reconcile import reconcile
 from r2v.slurm.views.states import SlurmSnapshot
 from r2v.slurm.views.status import FINISHED, ChainStatus, StatusInputs, gather_inputs, statuses
 

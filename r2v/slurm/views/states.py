@@ -13,11 +13,11 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from r2v.console import duration
-from r2v.slurm import job_record
-from r2v.slurm.chain import Attempt
-from r2v.slurm.client import Accounting, Queued, SacctRow
+from r2v.slurm.chain import job_record
+from r2v.slurm.chain.chain import Attempt
+from r2v.slurm.chain.job_record import JobRecord
+from r2v.slurm.client.client import Accounting, Queued, SacctRow
 from r2v.slurm.healing.classify import ALIVE, Evidence, classify
-from r2v.slurm.job_record import JobRecord
 from r2v.slurm.views.humanize import clock, reason_text, size
 
 JobState = Literal[
@@ -100,7 +100,7 @@ def _alive(queued: Queued, record: JobRecord) -> dict[str, Any]:
             "words": f"{words}; starts about {clock(starts)}" if starts else words,
         }
     if queued.state in ("RUNNING", "COMPLETING", "CONFIGURING"):
-        event, left = job_record.progress(record), seconds_left(record)
+        event, left = job_record.progress(record), job_record.seconds_left(record)
         where = f"{queued.elapsed} of {queued.limit}" + (f" on {queued.nodes}" if queued.nodes else "")
         return {
             "state": "running",
@@ -155,19 +155,6 @@ def _age(attempt: Attempt, record: JobRecord) -> float:
     if not times:
         return ACCOUNTING_LAG
     return (datetime.now(UTC) - max(datetime.fromisoformat(text) for text in times)).total_seconds()
-
-
-def seconds_left(record: JobRecord) -> float | None:
-    """Seconds to the end of what a job does now, at its pace since this restart began with it; None until two
-    events tell a pace."""
-    last = job_record.progress(record)
-    if last is None or not last.get("total"):
-        return None
-    step = (last.get("what"), last.get("restart"))
-    first = next(event for event in record.events if (event.get("what"), event.get("restart")) == step)
-    done = float(last["done"]) - float(first["done"])
-    elapsed = (datetime.fromisoformat(last["at"]) - datetime.fromisoformat(first["at"])).total_seconds()
-    return (float(last["total"]) - float(last["done"])) * elapsed / done if done > 0 else None
 
 
 def _activity(event: Mapping[str, Any] | None, left: float | None) -> str:

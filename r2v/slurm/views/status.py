@@ -20,11 +20,12 @@ from types import MappingProxyType
 
 from r2v.errors import EnvironmentFault, InputError, UsageError, nearest
 from r2v.log import logger
-from r2v.slurm import chain as chains
-from r2v.slurm import client, job_record, shared_stages
-from r2v.slurm.chain import Attempt, Chain, ChainJob
-from r2v.slurm.configuration import require_configuration
-from r2v.slurm.job_record import JobRecord
+from r2v.slurm.chain import chain as chains
+from r2v.slurm.chain import job_record
+from r2v.slurm.chain.chain import Attempt, Chain, ChainJob, require_configuration
+from r2v.slurm.chain.job_record import JobRecord
+from r2v.slurm.client import client
+from r2v.slurm.healing import shared_stages
 from r2v.slurm.views.humanize import clock
 from r2v.slurm.views.states import JobStatus, SlurmSnapshot, failure_text, job_status
 from r2v.storage.lease import holder

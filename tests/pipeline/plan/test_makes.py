@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from r2v.config import Config, identity, load
-from r2v.config.ablations import ABLATION_ROWS
+from r2v.config.ablations import registry
 from r2v.experiments import ablations, shared_chains
 from r2v.pipeline.plan.makes import makes_of
 from r2v.pipeline.rows import Job
@@ -50,6 +50,6 @@ def test_an_ablation_study_makes_what_changes_and_nothing_twice(
 
 
 def test_a_changed_configuration_is_the_one_that_its_overrides_load() -> None:
-    for row in ABLATION_ROWS.values():
+    for row in registry().rows.values():
         changes = (*row.shared, *row.overrides)
         assert ablations._changed(load(None), changes) == load(None, changes)

@@ -13,9 +13,9 @@ import pytest
 
 from r2v.cli import main as cli
 from r2v.envs.webarena.home import webarena_home
-from r2v.slurm import headers
 from r2v.slurm.doctor.check_results import Finding
 from r2v.slurm.doctor.doctor import examine, worlds
+from r2v.slurm.site import headers
 from r2v.storage import paths
 from tests.envs.webarena import listed
 from tests.envs.webarena.stubs import Stub

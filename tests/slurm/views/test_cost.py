@@ -7,8 +7,8 @@ import json
 import pytest
 
 from r2v.cli import main as cli
-from r2v.slurm import chain as chains
-from r2v.slurm.chain import Attempt
+from r2v.slurm.chain import chain as chains
+from r2v.slurm.chain.chain import Attempt
 from r2v.slurm.views.cost import attempt_costs
 from tests.slurm.faked import Faked, ago
 from tests.slurm.faked import faked as faked

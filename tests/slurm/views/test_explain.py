@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from r2v.cli import main as cli
-from r2v.slurm import chain as chains
-from r2v.slurm.chain import Attempt, AttemptFailure
-from r2v.slurm.configuration import config_sha
+from r2v.slurm.chain import chain as chains
+from r2v.slurm.chain.chain import Attempt, AttemptFailure, config_sha
 from r2v.slurm.views import logs
 from tests.slurm.faked import NEEDS, Faked, ago
 from tests.slurm.faked import faked as faked

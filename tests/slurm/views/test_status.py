@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
-from r2v.slurm import chain as chains
-from r2v.slurm.chain import Attempt, AttemptFailure
+from r2v.slurm.chain import chain as chains
+from r2v.slurm.chain.chain import Attempt, AttemptFailure
 from r2v.slurm.views import status as views
 from r2v.slurm.views import status_text
 from r2v.slurm.views.humanize import reason_text

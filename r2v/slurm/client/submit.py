@@ -1,0 +1,202 @@
+"""Submission: putting jobs of a chain into the queue, so that none is there twice. Only this module knows submitit,
+which writes the script of a stage's job.
+
+That script starts our runner directly (no srun: the time limit's warning reaches it through `--signal=B:`). Beside the
+stages waits one sentinel: a job of one CPU and five minutes that runs when any has failed.
+The chain is written after every sbatch; jobs that a killed submitter had no time to write are known by their comment.
+A job that has ended is never named in a dependency: Slurm takes one that it has forgotten for a success.
+What is submitted, and when, is decided by r2v.slurm.healing.reconcile.
+"""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import sys
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from submitit.core.utils import JobPaths
+from submitit.slurm.slurm import SlurmExecutor
+
+from r2v.errors import EnvironmentFault
+from r2v.log import logger
+from r2v.slurm.chain import chain as chains
+from r2v.slurm.chain.chain import ASKED_FOR, OF, WHOLE, Attempt, Chain, comment
+from r2v.slurm.chain.experience import learn, without_bad
+from r2v.slurm.chain.snapshot import code_lines
+from r2v.slurm.client import client
+from r2v.slurm.client.client import SlurmRefused
+from r2v.slurm.site.headers import Resources
+from r2v.slurm.site.script_text import ENVIRONMENT
+from r2v.storage.files import writing
+from r2v.storage.paths import LOGS
+
+REQUIRED_DIRECTIVES = {"signal": "B:USR2@120", "open-mode": "append"}
+"""Directives that a stage needs and gets where its header does not give them."""
+_INVALID = "kill-on-invalid-dep"
+_SET_HERE = ("job-name", "output", "comment", "dependency", _INVALID)
+
+
+class StageScript(SlurmExecutor):
+    """submitit's executor, of which the script with its header is used, and no pickle, no srun and no sbatch."""
+
+    @classmethod
+    def affinity(cls) -> int:
+        """How well it suits this machine; above 0: it does."""
+        return 2
+
+    def text(self, command: str) -> str:
+        """The script that runs this command."""
+        return self._make_submission_file_text(command, uuid.uuid4().hex)
+
+
+def _words_of(chain: Chain, job: str, overrides: Sequence[str]) -> list[str]:
+    """The `r2v` command line of a job, on the configuration that the chain keeps."""
+    config = chains.folder(Path(), chain.name) / "config.yaml"
+    return [*chain.jobs[job].command, "--config", str(config), *(["--overrides", *overrides] if overrides else [])]
+
+
+def submit_stage(root: Path, chain: Chain, job: str, planned: Attempt, waits: Sequence[str]) -> str:
+    """Submit a planned attempt behind these Slurm jobs, none of which may have ended; returns its id. Raises
+    SlurmRefused with Slurm's reason, NoSlurm. Nothing is written down of it in the chain."""
+    id_ = _submit_where_nodes_are_sound(root, chain, job, planned.resources, planned.overrides, waits)
+    if planned.reason not in ASKED_FOR and (before := chain.jobs[job].latest) is not None:
+        learn(root, chain.name, job, before.resources, planned.resources)
+    return id_
+
+
+def _submit_where_nodes_are_sound(
+    root: Path, chain: Chain, job: str, resources: Mapping[str, str], overrides: Sequence[str], waits: Sequence[str]
+) -> str:
+    """Submit away from nodes that are known as bad; anywhere, where Slurm has no others for this job."""
+    avoiding = without_bad(root, resources)
+    try:
+        return _submit_stage(root, chain, job, avoiding, overrides, waits)
+    except SlurmRefused as error:
+        if avoiding == dict(resources):
+            raise
+        logger.warning("%s: not without %s (%s); it may go there", job, avoiding["exclude"], error)
+    return _submit_stage(root, chain, job, resources, overrides, waits)
+
+
+def _submit_stage(
+    root: Path, chain: Chain, job: str, resources: Mapping[str, str], overrides: Sequence[str], waits: Sequence[str]
+) -> str:
+    requested = Resources(directives=dict(resources))
+    directives = stage_directives(root, chain, job, resources, waits)
+    executor = _executor(root, chain)
+    executor.update_parameters(
+        job_name=f"{job}_{chain.name}",
+        time=requested.time_minutes or None,
+        use_srun=False,
+        wckey=None,
+        stderr_to_stdout=True,
+        setup=[*environment_lines(root), "set -euo pipefail", *code_lines(chain.name)],
+        additional_parameters={_parameter(name): value or True for name, value in directives.items()},
+    )
+    _make_logs(root)
+    attempt = f"{chain.name}/{job}.{chain.jobs[job].next_number}"
+    words = [sys.executable, "-m", "r2v.slurm.job.runner", OF, attempt, *_words_of(chain, job, overrides)]
+    # exec: Python takes the batch shell's place, and with it the signals that are sent to that.
+    text = executor.text(f"exec {shlex.join(words)}")
+    id_ = client.sbatch([f"--comment={directives['comment']}"], text, known=chain.slurm_ids)
+    paths = JobPaths(executor.folder, id_)
+    with writing(paths.submission_file):
+        paths.folder.mkdir(parents=True, exist_ok=True)
+        paths.submission_file.write_text(text)
+    return id_
+
+
+def stage_directives(
+    root: Path, chain: Chain, job: str, resources: Mapping[str, str], waits: Sequence[str]
+) -> dict[str, str]:
+    """All that a stage's job asks of sbatch, its name aside: what its header says, and what a chain needs."""
+    directives = {name: value for name, value in resources.items() if name not in _SET_HERE}
+    if "no-requeue" not in directives:
+        directives["requeue"] = ""
+    return {
+        **REQUIRED_DIRECTIVES,
+        **directives,
+        **({_INVALID: "no"} if _INVALID in chain.sentinel else {}),
+        "comment": comment(
+            chain.name,
+            job,
+            chain.config_sha,
+            attempt=chain.jobs[job].next_number,
+            own=resources.get("comment", ""),
+        ),
+        "output": f"{LOGS}/%x_%j.out",
+        "chdir": str(root.resolve()),
+        **({"dependency": f"afterok:{':'.join(waits)}"} if waits else {}),
+    }
+
+
+def _executor(root: Path, chain: Chain) -> StageScript:
+    folder = chains.folder(root, chain.name) / "submitit"
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    client.require()
+    return StageScript(folder / "%j")
+
+
+def _parameter(name: str) -> str:
+    """A directive as submitit spells the same one of its own, so that ours takes its place."""
+    return name if name == "open-mode" else name.replace("-", "_")
+
+
+def submit_sentinel(root: Path, chain: Chain, ids: Sequence[str]) -> str:
+    """Submit the sentinel of these attempts; returns its id. Raises as `submit_stage` does.
+
+    It starts when one of them has failed, and Slurm ends it by itself when none has. Where the site wants no job that
+    Slurm ends so, the site profile says `kill_on_invalid_dep: false`: it starts in any case, and ends at once.
+    Its log is opened by itself: where logs/ is gone it makes it again, and Slurm would have ended it unheard.
+    """
+    lines = [
+        "#!/bin/bash",
+        f'mkdir -p {LOGS} && exec >> "{LOGS}/${{SLURM_JOB_NAME}}_${{SLURM_JOB_ID}}.out" 2>&1',
+        *environment_lines(root),
+        "set -euo pipefail",
+        *code_lines(chain.name),
+        "for again in 1 2 3; do  # killed in the middle, it goes on where it was",
+        f"  code=0; {shlex.quote(sys.executable)} -m r2v heal {shlex.quote(chain.name)} {WHOLE} || code=$?",
+        f'  [ "$code" = {128 + signal.SIGKILL} ] || break',
+        "done",
+        'exit "$code"',
+    ]
+    _make_logs(root)
+    return client.sbatch(sentinel_args(root, chain, ids), "\n".join(lines) + "\n", known=chain.slurm_ids)
+
+
+def sentinel_dependency(chain: Chain, ids: Sequence[str]) -> str:
+    """What a sentinel waits for: the failure of any of these attempts, or the end of any."""
+    kind = "afternotok" if chain.sentinel.get(_INVALID) == "yes" else "afterany"
+    return "?".join(f"{kind}:{id_}" for id_ in ids)
+
+
+def sentinel_args(root: Path, chain: Chain, ids: Sequence[str]) -> list[str]:
+    """All that the sentinel of these attempts asks of sbatch."""
+    asked = dict(chain.sentinel)
+    own = asked.pop("comment", "")
+    return [
+        *Resources(directives=asked).sbatch_args(),
+        f"--job-name=heal_{chain.name}",
+        f"--comment={comment(chain.name, WHOLE, chain.config_sha, sentinel=True, own=own)}",
+        "--output=/dev/null",
+        "--requeue",
+        f"--chdir={root.resolve()}",
+        f"--dependency={sentinel_dependency(chain, ids)}",
+    ]
+
+
+def environment_lines(root: Path) -> list[str]:
+    """The lines of a job's script that make the site's software known to it, as in the scripts of the folder: before
+    the shell is told to end at a failure or at a name that is not set, for what conda and modules run has both."""
+    return [f"source {ENVIRONMENT} || exit {EnvironmentFault.exit_code}"] if (root / ENVIRONMENT).exists() else []
+
+
+def _make_logs(root: Path) -> None:
+    """Make the folder of the logs: without it Slurm ends a job at once, with 0:53 and no message."""
+    with writing(root / LOGS):
+        (root / LOGS).mkdir(parents=True, exist_ok=True)
