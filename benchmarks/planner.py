@@ -51,7 +51,7 @@ ROOT = Path(__file__).resolve().parents[1]
 MIB = 2**20
 GUARD = ROOT / "tests/memory/guard.json"
 SHIPPED = ROOT / "r2v/memory/shipped"
-_WHOLE = 1 << 40
+_WHOLE = 1 << 16
 """A chunk of any number of tokens."""
 _OTHER_CONFIGS = ("experiments", "greedy", "mlp")
 """Folders of configs/ whose files describe experiments."""
@@ -260,7 +260,13 @@ def all_families() -> None:
     print(f"{planned} of {len(types)} types planned")
 
 
-_DOCUMENTED = (
+_OVERRIDDEN = (
+    ("policy.model_name=meta-llama/Llama-3.2-1B-Instruct", "policy.lora_r=16", "hierarchical.enabled=true"),
+    ("policy.model_name=meta-llama/Llama-3.1-8B", "policy.lora_r=16"),
+    ("policy.model_name=Qwen/Qwen2.5-14B", "training.lr=1e-5"),
+)
+"""Configurations beside the files, as they are typed."""
+_DOCUMENTED: tuple[tuple[str, str, dict[str, Any], tuple[float, ...], int], ...] = (
     ("hierarchical", "Llama-3.2-3B", {}, (24, 44.53, 141), 1),
     ("hierarchical", "Llama-3.2-3B", {"lora_rank": 0, "precision": "float32", "value": True}, (44.53,), 2),
     ("hierarchical", "Llama-3.2-3B", {"lora_rank": 0, "precision": "float32", "value": True}, (80,), 8),
@@ -314,6 +320,7 @@ def ship() -> None:
     configs = [configured(path) for path in files] + [
         load(None, [f"profile={name}", f"policy.model_name={LARGEST[name]}"]) for name in PROFILES if name in LARGEST
     ]
+    configs += [load(None, list(overrides)) for overrides in _OVERRIDDEN]
     for config in configs:
         if config.policy.is_api:
             continue
@@ -347,7 +354,7 @@ def rule_of_thumb(case: GuardCase) -> float:
     keys = values["num_key_value_heads"] * (values.get("head_dim") or hidden // values["num_attention_heads"])
     layer = 2 * (12 * hidden + 2 * keys + 4 * values["intermediate_size"])
     saved = 2.6 * hidden * layers + layer if case.checkpoint else layer * layers
-    return tokens * saved + 8 * values["vocab_size"] * min(tokens, case.chunk or tokens)
+    return float(tokens * saved + 8 * values["vocab_size"] * min(tokens, case.chunk or tokens))
 
 
 def compare(only: str, cuda: bool) -> None:

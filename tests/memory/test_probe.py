@@ -202,11 +202,10 @@ def test_a_file_that_is_something_else_is_refused(text: str, tmp_path: Path) -> 
 def test_r2v_plan_takes_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, rows = tmp_path / "calibration.json", []
     save(path, Calibration(key=replace(A100, torch=torch.__version__), factors={"actor": 1.5}))
-    parser = argparse.ArgumentParser()
-    add_commands(parser.add_subparsers())
+    keys = ("hierarchical.gradient_checkpointing=true", "policy.lora_r=16", "policy.max_seq_len=512")
+    words = ("--model", "meta-llama/Llama-3.2-3B", "--gpu", "24", "--stage", "hierarchical", "--overrides", *keys)
     for more in ([], ["--calibration", str(path), "--gpu-type", "a100"]):
-        values = parser.parse_args(["plan", "--model", "meta-llama/Llama-3.2-3B", "--json", *more])
-        assert values.act(values) == 0
+        assert typed(*words, "--json", *more) == 0
         rows.append(json.loads(capsys.readouterr().out)["devices"][0]["phases"])
     assert rows[1]["actor"]["rows"] < rows[0]["actor"]["rows"]
-    assert rows[1]["critic"] == rows[0]["critic"]
+    assert rows[1]["reference"] == rows[0]["reference"]

@@ -234,9 +234,9 @@ def _fresh(first: _Placed, accumulated: Mapping[_Place, Floats], cuts: Mapping[_
         pairs = [(one.a + k, one.b + k) for one in blocks for k in range(one.size)]
         kept = [(a, b, index) for a, b in pairs if (index := cut.index(b, count)) is not None]
         if kept:
-            a, b, index = (list(column) for column in zip(*kept, strict=True))
-            coefficients = accumulated[place][:, index].copy()
-            coefficients[0] += first.places[own][a] - first.places[place][b]
+            columns = np.array(kept)
+            coefficients = accumulated[place][:, columns[:, 2]].copy()
+            coefficients[0] += first.places[own][columns[:, 0]] - first.places[place][columns[:, 1]]
             found[own] = coefficients
     return found
 

@@ -228,7 +228,7 @@ class _PackedProduct(torch.autograd.Function):
         return nn.functional.linear(x.bfloat16(), module.unpacked()).to(x.dtype)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         return (grad.bfloat16() @ ctx.module.unpacked()).to(grad.dtype), None
 
 

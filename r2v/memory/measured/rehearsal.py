@@ -191,7 +191,8 @@ class Rehearsal:
     @contextmanager
     def _watched(self, module: nn.Module) -> Iterator[None]:
         """Marks by hooks on the layers and the output embedding."""
-        core = module.get_base_model() if hasattr(module, "peft_config") else module
+        whole: Any = module
+        core = whole.get_base_model() if hasattr(module, "peft_config") else whole
         layers = models.layers_of(core)
         head = core.get_output_embeddings() if hasattr(core, "get_output_embeddings") else None
         with ExitStack() as stack:
@@ -218,7 +219,7 @@ class Rehearsal:
     def _layer_begins(self, number: int, module: nn.Module, inputs: Any) -> None:
         if self._action != "backward":
             if number == 0 and inputs and isinstance(inputs[0], Tensor) and inputs[0].requires_grad:
-                inputs[0].register_hook(lambda _: self._move("embedding", 0, "backward"))
+                inputs[0].register_hook(lambda _: self._move("embedding", 0, "backward"))  # type: ignore[no-untyped-call]
             self._move("layer", number)
 
     def _layer_ends(self, number: int, last: bool, module: nn.Module, inputs: Any, output: Any) -> None:
@@ -226,7 +227,7 @@ class Rehearsal:
         if self._action == "backward":
             return
         if isinstance(states, Tensor) and states.requires_grad:
-            states.register_hook(lambda _: self._move("layer", number, "backward"))
+            states.register_hook(lambda _: self._move("layer", number, "backward"))  # type: ignore[no-untyped-call]
         if last:
             self._move("top", 0)
 
@@ -237,7 +238,7 @@ class Rehearsal:
 
     def _head_ends(self, module: nn.Module, inputs: Any, output: Tensor) -> None:
         if output.requires_grad and self._action == "forward":
-            output.register_hook(lambda _: self._move("head", 0, "backward") if not self._recomputes else None)
+            output.register_hook(lambda _: self._move("head", 0, "backward") if not self._recomputes else None)  # type: ignore[no-untyped-call]
 
     @property
     def _recomputes(self) -> bool:

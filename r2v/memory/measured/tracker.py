@@ -153,8 +153,8 @@ def _operations(func: Any, args: Any, kwargs: Any, result: Any) -> int:
     not know, as any other attention."""
     packet = func._overloadpacket
     if packet is torch.ops.aten._scaled_dot_product_flash_attention_for_cpu:
-        return int(sdpa_flop_count(args[0].shape, args[1].shape, args[2].shape))
+        return int(sdpa_flop_count(*(one.shape for one in args[:3])))  # type: ignore[no-untyped-call]
     if packet is torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward:
-        return int(sdpa_backward_flop_count(args[0].shape, args[1].shape, args[2].shape, args[3].shape))
+        return int(sdpa_backward_flop_count(*(one.shape for one in args[:4])))  # type: ignore[no-untyped-call]
     count = flop_registry.get(packet)
     return int(count(*args, **kwargs, out_val=result)) if count is not None else 0

@@ -14,7 +14,9 @@ from tests.trust import drawn
 
 CASES = {case.name: (case, record) for case, record in guard_cases()}
 TRL = "TRL's own fused loss has a tile of 32,768 words, whatever the vocabulary, and float32 gradients of the states"
-WHOLE = "the arithmetic had all logits at once by log-softmax; hierarchical training has one chunk by logsumexp, twice copied"
+WHOLE = (
+    "all logits at once: the arithmetic had them by log-softmax, hierarchical training has them by logsumexp's copies"
+)
 CRITIC = "the critic reads states and utterances in two passes, as the trainer does, and its pooler is dropped"
 EXPLAINED: dict[str, str] = {"bc": TRL, "naive": WHOLE, "critic": CRITIC}
 """By a word of the case's name, why the two differ by more than a hundredth."""
