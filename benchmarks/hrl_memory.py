@@ -46,7 +46,7 @@ from r2v.hrl.training.trainer import Trainer
 from r2v.memory.configured import job_of_hierarchical
 from r2v.memory.measured.child import answer
 from r2v.memory.measured.tracker import Tracker
-from r2v.memory.measurement import MeasuredCase, Measurement, from_values
+from r2v.memory.measurement import MeasuredCase, MeasuredMemory, from_values
 from r2v.memory.planner.phases import critic_parameters, phase_memory
 from r2v.memory.planner.roles import devices
 from r2v.memory.planner.training_job import Strategy
@@ -179,11 +179,11 @@ def write_models(folder: Path, values: dict[str, Any], reader: int) -> None:
 
 
 @cache
-def _measured(text: str) -> Measurement:
+def _measured(text: str) -> MeasuredMemory:
     return from_values(answer(MeasuredCase(**json.loads(text))))
 
 
-def _lookup(case: MeasuredCase) -> Measurement:
+def _lookup(case: MeasuredCase) -> MeasuredMemory:
     return _measured(json.dumps(vars(case)))
 
 

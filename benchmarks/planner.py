@@ -36,7 +36,7 @@ from r2v.memory import store
 from r2v.memory.measured.child import answer
 from r2v.memory.measured.extrapolation import measure
 from r2v.memory.measured.rehearsal import FixedShape, rehearse, rehearse_on_gpu
-from r2v.memory.measurement import MeasuredCase, Measurement
+from r2v.memory.measurement import MeasuredCase, MeasuredMemory
 from r2v.memory.model_registry import MODEL_CONFIGS, ModelConfigValues
 from r2v.memory.models import KnownModel, known
 from r2v.memory.planner.phases import case_of, phase_memory
@@ -67,13 +67,13 @@ LARGEST = {
 _STRETCHES = ("fresh", "accumulated", "step", "read", "prompt", "copied", "choose", "token", "last choose")
 
 
-def lookup(case: MeasuredCase) -> Measurement:
+def lookup(case: MeasuredCase) -> MeasuredMemory:
     """The measurement of a case, made in this process and kept while it lasts."""
     return _by_text(json.dumps(vars(case)))
 
 
 @cache
-def _by_text(text: str) -> Measurement:
+def _by_text(text: str) -> MeasuredMemory:
     return measure(MeasuredCase(**json.loads(text)))
 
 

@@ -95,7 +95,7 @@ class Moment:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measurement:
+class MeasuredMemory:
     """The moments of a case, and what it computes."""
 
     moments: tuple[Moment, ...]
@@ -150,13 +150,13 @@ class ModelSizes:
     """Of the output embedding where it is not tied to the token embedding, else 0."""
 
 
-def as_values(measurement: Measurement) -> dict[str, Any]:
+def as_values(measurement: MeasuredMemory) -> dict[str, Any]:
     """As JSON values, coefficients rounded to the byte or to nine digits."""
     moments = [[moment.stretch, moment.name, *map(_short, moment.terms)] for moment in measurement.moments]
     return {**asdict(measurement), "moments": moments, "flops": [_short(c) for c in measurement.flops]}
 
 
-def from_values(values: Mapping[str, Any]) -> Measurement:
+def from_values(values: Mapping[str, Any]) -> MeasuredMemory:
     """The measurement that `as_values` wrote. Raises KeyError, TypeError or ValueError for other values."""
     moments = tuple(
         Moment(stretch=str(stretch), name=str(name), terms=tuple(map(float, some)))
@@ -164,7 +164,7 @@ def from_values(values: Mapping[str, Any]) -> Measurement:
     )
     if any(len(moment.terms) != len(TERMS) for moment in moments):
         raise ValueError(f"moments of {[len(moment.terms) for moment in moments]} terms, expected {len(TERMS)}")
-    return Measurement(
+    return MeasuredMemory(
         moments=moments,
         flops=tuple(map(float, values["flops"])),
         trained=int(values["trained"]),

@@ -21,7 +21,7 @@ from r2v.errors import UsageError
 from r2v.log import logger
 from r2v.memory.calibration import CalibrationKey, model_label
 from r2v.memory.measured.rehearsal import FixedShape, rehearse_on_gpu
-from r2v.memory.measurement import MeasuredCase, Measurement
+from r2v.memory.measurement import MeasuredCase, MeasuredMemory
 from r2v.memory.planner.phases import case_of
 from r2v.memory.planner.planner import Plan, PlannedPhase
 from r2v.memory.planner.state import IN_8_BITS
@@ -129,7 +129,7 @@ def _shape(plan: Plan, planned: PlannedPhase, rows: int, case: MeasuredCase) -> 
     return FixedShape(rows=rows, tokens=tokens, predicted=predicted)
 
 
-def expected(known: Measurement, shape: FixedShape) -> tuple[float, float]:
+def expected(known: MeasuredMemory, shape: FixedShape) -> tuple[float, float]:
     """Bytes that stay, gradients included, and the activations of a case as the probe runs it."""
     stretches = ("accumulated", "step", "read", "prompt", "copied", "choose", "token", "last choose")
     predicted = shape.rows * shape.predicted

@@ -23,7 +23,7 @@ from typing import Any
 
 from r2v.errors import InputError, UsageError
 from r2v.log import logger
-from r2v.memory.measurement import MeasuredCase, Measurement, ModelSizes, from_values
+from r2v.memory.measurement import MeasuredCase, MeasuredMemory, ModelSizes, from_values
 from r2v.memory.model_registry import ModelConfigValues
 from r2v.storage.files import write_json
 from r2v.storage.paths import MEASURED
@@ -41,7 +41,7 @@ class UnmeasurableError(UsageError):
     """The model does not run on tensors without data."""
 
 
-def measurement(case: MeasuredCase, measure: Measure | None = None) -> Measurement:
+def measurement(case: MeasuredCase, measure: Measure | None = None) -> MeasuredMemory:
     """The measurement of a case. Raises NotMeasuredError where no file has it and `measure` is None, and as it does."""
     what = f"memory of {case.code} for {case.model.get('model_type')}"
     return from_values(_record(case.key, case, measure, what, from_values))

@@ -9,7 +9,7 @@ from typing import Any
 
 from r2v.memory import store
 from r2v.memory.measured.child import answer
-from r2v.memory.measurement import MeasuredCase, Measurement, from_values
+from r2v.memory.measurement import MeasuredCase, MeasuredMemory, from_values
 from r2v.memory.model_registry import ModelConfigValues
 from r2v.memory.models import KnownModel, known
 
@@ -49,7 +49,7 @@ def _answered(text: str) -> dict[str, Any]:
     return answer(MeasuredCase(**values) if is_case else values)
 
 
-def lookup(case: MeasuredCase) -> Measurement:
+def lookup(case: MeasuredCase) -> MeasuredMemory:
     """A measurement, from a file of the package where it has one."""
     record = store.shipped().get(case.key)
     return from_values(measure(case) if record is None else record)

@@ -12,12 +12,12 @@ import pytest
 from r2v.errors import InputError, UsageError
 from r2v.memory import store
 from r2v.memory.measured.child import answer
-from r2v.memory.measurement import MeasuredCase, Measurement, Moment, as_values, from_values
+from r2v.memory.measurement import MeasuredCase, MeasuredMemory, Moment, as_values, from_values
 from r2v.memory.model_registry import MODEL_CONFIGS, ModelConfigValues
 from tests.memory.measuring import READER, SMALL
 
 CASE = MeasuredCase(code="r2v.hrl.training.rehearsal:memory", action="train", role="critic", model=READER)
-RESULT = Measurement(
+RESULT = MeasuredMemory(
     moments=(Moment(stretch="fresh", name="backward", terms=(1.0, 2.0, 0.0, 3.5, 0.25, 0.0, 0.0)),),
     flops=(0.0, 0.0, 0.0, 0.0, 6.0, 0.0, 0.0),
     trained=10,

@@ -26,7 +26,7 @@ from r2v.constraints import Range
 from r2v.errors import UsageError
 from r2v.memory.planner.training_job import StageName
 from r2v.memory.sizes import parse_size
-from r2v.pipeline.jobs import JOBS, job
+from r2v.pipeline.jobs import JOBS, TRAIN_HIERARCHICAL, job
 
 if TYPE_CHECKING:
     from r2v.config import Config
@@ -236,7 +236,7 @@ def training_job(values: argparse.Namespace, measure: Measure | None = None) -> 
     from r2v.memory.planner.training_job import TrainingJob
 
     code = job(values.stage).memory
-    if values.config is not None or values.overrides or values.stage != "hierarchical":
+    if values.config is not None or values.overrides or job(values.stage).command is not TRAIN_HIERARCHICAL:
         return job_of_stage(_config(values), values.stage, code, measure)
     return TrainingJob(
         stage=values.stage,
@@ -250,7 +250,7 @@ def _fixed_parts(values: argparse.Namespace) -> dict[str, Any]:
     """Parts of the strategy that the configuration itself gives; the others are looked for."""
     from r2v.config import assigned_keys
 
-    if values.stage != "hierarchical" or not (values.config or values.overrides):
+    if job(values.stage).command is not TRAIN_HIERARCHICAL or not (values.config or values.overrides):
         return {}
     given, h = assigned_keys(values.config, values.overrides), _config(values).hierarchical
     return {

@@ -22,7 +22,7 @@ from r2v.errors import UsageError
 from r2v.memory.measured.models import Pattern, studied
 from r2v.memory.measured.rehearsal import FixedShape, Traced, rehearse
 from r2v.memory.measured.tracker import Mark
-from r2v.memory.measurement import TERMS, MeasuredCase, Measurement, ModelSizes, Moment, terms
+from r2v.memory.measurement import TERMS, MeasuredCase, MeasuredMemory, ModelSizes, Moment, terms
 from r2v.memory.model_registry import ModelConfigValues
 
 TOLERANCE = 1e-3
@@ -79,7 +79,7 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
 
 
-def measure(case: MeasuredCase) -> Measurement:
+def measure(case: MeasuredCase) -> MeasuredMemory:
     """The measurement of a case. Raises UsageError where its model cannot run on tensors without data, or where its
     memory is no polynomial of rows and tokens."""
     model = case.model.get("model_type")
@@ -287,7 +287,7 @@ def _stretch(place: _Place) -> str:
     return ("fresh", "accumulated")[batch] if action in ("forward", "backward") else action
 
 
-def _measurement(case: MeasuredCase, depth: int, fit: _Fit) -> Measurement:
+def _measurement(case: MeasuredCase, depth: int, fit: _Fit) -> MeasuredMemory:
     """The operations that are the peak of their stretch at some shape."""
     grid = _grid(case)
     best: dict[str, tuple[Floats, list[tuple[_Place, int]]]] = {}
@@ -310,7 +310,7 @@ def _measurement(case: MeasuredCase, depth: int, fit: _Fit) -> Measurement:
         for place, k in owners
     }
     _, weights, trained, trained_bytes = fit.figures
-    return Measurement(
+    return MeasuredMemory(
         moments=tuple(moments[key] for key in sorted(moments)),
         flops=tuple(map(float, fit.flops[:, 0])),
         trained=round(trained),

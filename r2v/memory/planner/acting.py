@@ -22,7 +22,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from r2v.memory.measurement import MeasuredCase, Measurement, Peak
+from r2v.memory.measurement import MeasuredCase, MeasuredMemory, Peak
 from r2v.memory.models import KnownModel
 from r2v.memory.planner.phases import Lookup, PhaseMemory, generation_peak
 from r2v.memory.planner.planner import PlannedDevice, PlannedPhase
@@ -177,7 +177,7 @@ def _largest(job: ActingJob, machine: Machine, phase: MemoryPhase, lookup: Looku
     return PlannedPhase(phase=phase, micro_batch=low, memory=acting_memory(job, phase.name, max(1, low), lookup))
 
 
-def _measured(job: ActingJob, action: Literal["generate", "read"], lookup: Lookup) -> Measurement:
+def _measured(job: ActingJob, action: Literal["generate", "read"], lookup: Lookup) -> MeasuredMemory:
     window = job.model.window
     case = MeasuredCase(
         code=job.code,

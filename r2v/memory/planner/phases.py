@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from r2v.memory.measurement import MeasuredCase, Measurement, Peak
+from r2v.memory.measurement import MeasuredCase, MeasuredMemory, Peak
 from r2v.memory.planner.roles import Device, MemoryPhase
 from r2v.memory.planner.state import IN_8_BITS, WHOLE_WEIGHTS, RoleMemory
 from r2v.memory.planner.training_job import Machine, Strategy, TrainingJob
@@ -22,7 +22,7 @@ CHUNK = 1024
 """Tokens whose logits hierarchical training has at a time (`r2v.hrl.algorithm.logprobs`)."""
 _TILE = 4096
 """Tokens of a tile of TRL's losses."""
-Lookup = Callable[[MeasuredCase], Measurement]
+Lookup = Callable[[MeasuredCase], MeasuredMemory]
 """What finds the measurement of a case (`r2v.memory.store.measurement`)."""
 
 
@@ -150,7 +150,7 @@ def _shape(job: TrainingJob, phase: MemoryPhase, micro_batch: int) -> dict[str, 
 
 
 def _step(
-    job: TrainingJob, strategy: Strategy, state: RoleMemory, measured: Measurement, shape: Mapping[str, float]
+    job: TrainingJob, strategy: Strategy, state: RoleMemory, measured: MeasuredMemory, shape: Mapping[str, float]
 ) -> float:
     """The optimizer's temporaries: measured, but for shards and moments of 8 bits."""
     if strategy.shards != "none" or job.optimizer in IN_8_BITS:
@@ -158,14 +158,14 @@ def _step(
     return max(0.0, measured.peak(("step",), **shape).size - measured.trained_bytes)
 
 
-def _used(job: TrainingJob, phase: MemoryPhase, measured: Measurement, micro_batch: int) -> Peak:
+def _used(job: TrainingJob, phase: MemoryPhase, measured: MeasuredMemory, micro_batch: int) -> Peak:
     if phase.action == "read":
         return measured.peak(("read",), **_shape(job, phase, micro_batch))
     samples = min(job.hints, micro_batch) if phase.role == "guidance" else 1
     return generation_peak(measured, micro_batch, job.prompt_tokens, job.completion_tokens, samples)
 
 
-def generation_peak(measured: Measurement, rows: int, prompt: int, completion: int, samples: int = 1) -> Peak:
+def generation_peak(measured: MeasuredMemory, rows: int, prompt: int, completion: int, samples: int = 1) -> Peak:
     """The largest peak of a wave of completions: prompts, of which there is one for `samples` rows, the first token,
     and the last one, when the KV cache is at its longest."""
     whole = prompt + completion
