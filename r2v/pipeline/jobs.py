@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from r2v.errors import UsageError, nearest
-from r2v.pipeline.rows import CONDITION, Command, FileInput, Flag, Instead, Job, Positional
+from r2v.pipeline.rows import CONDITION, Command, FileInput, Flag, Instead, Job
 
 if TYPE_CHECKING:
     from r2v.config import Config
@@ -65,7 +65,23 @@ PERTURB = Command(
     help="turn collected runs into noisy training trajectories",
     script="02_perturb.sh",
     helped=True,
-    positionals=(Positional(name="SEEDS", key="data.perturbation_seeds.train", many=True), CONDITION),
+    positionals=("--seeds", CONDITION),
+    flags=(
+        Flag(
+            name="--seeds",
+            key="data.perturbation_seeds.train",
+            metavar="SEED",
+            many=True,
+            help="seeds of the perturbations; each gives one perturbed twin an episode (default: 101)",
+        ),
+        Flag(
+            name="--runs",
+            key="data.runs",
+            metavar="RUN_ID",
+            many=True,
+            help="runs to perturb (default: the latest done run of the benchmark)",
+        ),
+    ),
 )
 TRAIN_POLICY = Command(
     name="train_policy",
@@ -93,7 +109,8 @@ GENERATE_CANDIDATES = Command(
     help="sample, execute and score K actions per state",
     script="05_generate_candidates.sh",
     helped=True,
-    positionals=(Positional(name="K", key="candidates.num_samples"), CONDITION),
+    positionals=("--K", CONDITION),
+    flags=(Flag(name="--K", key="candidates.num_samples", metavar="K", help="actions sampled per state (default: 5)"),),
 )
 FIT_CASE_SUPPORT = Command(
     name="fit_case_support",
@@ -127,6 +144,14 @@ EVALUATE = Command(
             many=True,
             help="methods to play (default: every method of the main table)",
         ),
+        Flag(
+            name="--conditions",
+            key="evaluation.conditions",
+            metavar="CONDITION",
+            many=True,
+            help="conditions to play under (default: clean noisy shift)",
+        ),
+        Flag(name="--num-tasks", key="evaluation.num_tasks", metavar="N", help="tasks per condition (default: all)"),
     ),
 )
 ABLATIONS = Command(
@@ -134,8 +159,9 @@ ABLATIONS = Command(
     help="take parts away, one at a time, and play both",
     script="09_ablations.sh",
     helped=True,
-    positionals=(Positional(name="SEEDS", key="ablations.seeds", many=True), CONDITION),
+    positionals=("--seeds", CONDITION),
     flags=(
+        Flag(name="--seeds", key="ablations.seeds", metavar="SEED", many=True, help="world seeds (default: 1 2)"),
         Flag(name="--names", key="ablations.names", metavar="NAME", many=True, help="rows or all (default: the usual)"),
     ),
 )

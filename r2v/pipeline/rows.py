@@ -36,17 +36,6 @@ class Flag:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Positional:
-    """A word behind a script's name on an sbatch line that sets a configuration key."""
-
-    name: str
-    """As usage lines show it."""
-    key: str
-    many: bool = False
-    """True if its value is a list, in one pair of quotes."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class FileInput:
     """An option that names a file to read in place of a job's published artifact."""
 
@@ -74,8 +63,8 @@ class Command:
     script: str
     """The file in scripts/slurm/ that runs it; its #SBATCH header says what the job asks of the cluster."""
     flags: tuple[Flag, ...] = ()
-    positionals: tuple[str | Positional, ...] = (CONDITION,)
-    """What the words after BENCHMARK mean on an sbatch line: CONDITION, an option of this command, or a key."""
+    positionals: tuple[str, ...] = (CONDITION,)
+    """What the words after BENCHMARK mean on an sbatch line: CONDITION, or an option of this command."""
     config: str | None = None
     """The configuration that its script takes where neither --config nor a BENCHMARK is named."""
     file_inputs: tuple[FileInput, ...] = ()

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from r2v.errors import UsageError, nearest
 from r2v.pipeline.jobs import command
-from r2v.pipeline.rows import CONDITION, Positional
+from r2v.pipeline.rows import CONDITION
 from r2v.slurm.job.command_line import RUN
 from r2v.storage.paths import CONFIGS
 
@@ -34,7 +34,7 @@ def expand(words: Sequence[str], root: Path = Path()) -> list[str]:
         return list(words)
     if row is not None and row.config is not None and (own := _own_config(row.config, values, root)):
         return [name, "--config", own, *options]
-    positionals: tuple[str | Positional, ...] = (CONDITION,) if row is None else row.positionals
+    positionals = (CONDITION,) if row is None else row.positionals
     if not values or len(values) > 1 + len(positionals):
         raise UsageError(
             f"{name} takes BENCHMARK {usage(positionals)} [--overrides KEY=VALUE ...], got "
@@ -42,15 +42,8 @@ def expand(words: Sequence[str], root: Path = Path()) -> list[str]:
         )
     meant = dict(zip(positionals, values[1:], strict=False))
     config = _config(values[0], meant.pop(CONDITION, "") or "noisy", root)
-    typed = [part for what, value in meant.items() if value for part in _words(what, value)]
-    return [name, "--config", str(config), *typed, *options]
-
-
-def _words(positional: str | Positional, value: str) -> list[str]:
-    if isinstance(positional, str):
-        return [positional, *value.split()]
-    words = ",".join(value.split())
-    return ["--overrides", f"{positional.key}={f'[{words}]' if positional.many else words}"]
+    flags = [part for option, value in meant.items() if value for part in (option, *value.split())]
+    return [name, "--config", str(config), *flags, *options]
 
 
 def _own_config(default: str, values: Sequence[str], root: Path) -> str | None:
@@ -61,10 +54,9 @@ def _own_config(default: str, values: Sequence[str], root: Path) -> str | None:
     return str(named) if len(values) == 1 and (root / named).is_file() else None
 
 
-def usage(positionals: Sequence[str | Positional]) -> str:
+def usage(positionals: Sequence[str]) -> str:
     """The positional arguments after BENCHMARK, as a usage line shows them: `[NUM_EPISODES] [CONDITION]`."""
-    names = (one if isinstance(one, str) else one.name for one in positionals)
-    return " ".join(f"[{name.strip('-').upper().replace('-', '_')}]" for name in names)
+    return " ".join(f"[{option.strip('-').upper().replace('-', '_')}]" for option in positionals)
 
 
 def _config(benchmark: str, condition: str, root: Path) -> Path:
