@@ -155,59 +155,49 @@ def _index(mark: Mark, begins: int, ends: int, depth: int, calls: Mapping[tuple[
     return mark.index - depth if mark.index >= ends else None
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Cut:
-    """Which operations of a place are kept of every run: `first` ones from the beginning and `last` ones from the end;
-    with a gap the maximum of those between, of which the ends have no like."""
-
-    first: int
-    last: int = 0
-    gap: bool = False
-
-    def of(self, sizes: Floats) -> Floats:
-        """The operations that are kept."""
-        between = [sizes[self.first : len(sizes) - self.last].max(keepdims=True)] if self.gap else []
-        return np.concatenate([sizes[: self.first], sizes[len(sizes) - self.last :], *between])
-
-    def index(self, operation: int, count: int) -> int | None:
-        """Where one of `count` operations is among those that are kept."""
-        if operation < self.first:
-            return operation
-        return operation - count + self.last + self.first if operation >= count - self.last else None
-
-
-def _cut(sequences: Sequence[Sequence[int]]) -> _Cut:
-    """A loop over chunks makes some runs longer: there operations are counted from the beginning as far as all runs
-    have the same ones, the others from the end. What is live in the loop's rounds between lies between."""
-    count = min(map(len, sequences))
-    if all(len(one) == count for one in sequences):
-        return _Cut(first=count)
+def _alike(sequences: Sequence[Sequence[int]]) -> list[list[int]]:
+    """For each run, its operations that all runs have, in order. A loop over chunks makes some runs longer: there
+    operations are counted from the beginning as far as all runs have the same ones, the others from the end, and what
+    is live in the loop's rounds between lies between."""
+    first, count = sequences[0], min(map(len, sequences))
     begin = next((at for at in range(count) if len({one[at] for one in sequences}) > 1), count)
     end = next((at for at in range(count) if len({one[-1 - at] for one in sequences}) > 1), count)
-    if begin + end < count:
-        return _Cut(first=begin, last=end, gap=True)
-    first = (count - end + begin) // 2  # in the middle of what both ends have in common
-    return _Cut(first=first, last=count - first)
+    if begin + end >= count:
+        begin = (count - end + begin) // 2  # in the middle of what both ends have in common
+        return [[*range(begin), *range(len(one) - count + begin, len(one))] for one in sequences]
+    shared = [_matches(first[begin:], one[begin:]) for one in sequences]
+    common = [at for at in range(len(first) - begin) if all(at in one for one in shared)]
+    return [[*range(begin), *(begin + one[at] for at in common)] for one in shared]
+
+
+def _matches(one: Sequence[int], other: Sequence[int]) -> dict[int, int]:
+    """Where the operations of one sequence are in another."""
+    blocks = SequenceMatcher(None, one, other, autojunk=False).get_matching_blocks()
+    return {block.a + k: block.b + k for block in blocks for k in range(block.size)}
 
 
 def _line(case: MeasuredCase, pattern: Pattern) -> _Line:
     """One full rehearsal at each depth, and brief ones at the other shapes."""
     depths, shapes = pattern.depths[:2], shapes_of(case)[0]
     runs = [
-        [_placed(rehearse(case, shape, depth, brief=n > 0), pattern, depth) for n, shape in enumerate(shapes)]
+        _placed(rehearse(case, shape, depth, brief=number > 0), pattern, depth)
         for depth in depths
+        for number, shape in enumerate(shapes)
     ]
-    every = [run for some in runs for run in some]
-    names = set.intersection(*(set(run.places) for run in every))
-    cuts = {name: _cut([run.operations[name] for run in every]) for name in names}
-    firsts = [some[0] for some in runs]
-    both = set.intersection(*(set(run.places) for run in firsts)) - names
-    alone = {name: _cut([run.operations[name] for run in firsts]) for name in both}
-    fits = [_solved(case, some, cuts) for some in runs]
-    for first, fit in zip(firsts, fits, strict=True):
-        # the optimizer's step does not depend on the shape
-        fit.places.update({name: _constant(cut.of(first.places[name])) for name, cut in alone.items() if name[0]})
-        fit.places.update(_fresh(first, fit.places, cuts))
+    # of a full rehearsal alone: the first micro-batch, and the optimizer's step, which does not depend on the shape
+    firsts = runs[:: len(shapes)]
+    names = set.intersection(*(set(run.places) for run in runs))
+    alone = set.intersection(*(set(run.places) for run in firsts)) - names
+    kept = {name: _alike([run.operations[name] for run in runs]) for name in names}
+    steps = {name: _alike([run.operations[name] for run in firsts]) for name in alone if name[0]}
+    fits = []
+    for number, first in enumerate(firsts):
+        begin = number * len(shapes)
+        own = {name: some[begin : begin + len(shapes)] for name, some in kept.items()}
+        fit = _solved(case, runs[begin : begin + len(shapes)], own)
+        fit.places.update({name: _constant(first.places[name][some[number]]) for name, some in steps.items()})
+        fit.places.update(_fresh(first, fit.places, {name: some[0] for name, some in own.items()}))
+        fits.append(fit)
     same = [name for name in fits[0].places if len({fit.places[name].shape for fit in fits if name in fit.places}) == 1]
     return _Line(
         depths=depths,
@@ -219,24 +209,21 @@ def _constant(sizes: Floats) -> Floats:
     return np.vstack([sizes, np.zeros((len(TERMS) - 1, len(sizes)))])
 
 
-def _fresh(first: _Placed, accumulated: Mapping[_Place, Floats], cuts: Mapping[_Place, _Cut]) -> dict[_Place, Floats]:
+def _fresh(
+    first: _Placed, accumulated: Mapping[_Place, Floats], kept: Mapping[_Place, list[int]]
+) -> dict[_Place, Floats]:
     """The first micro-batch of an update, by the second one: it runs the same operations but those that add gradients,
     and what is live differs by gradients, which do not depend on the shape."""
     found = dict[_Place, Floats]()
-    for place, cut in cuts.items():
+    for place, operations in kept.items():
         own = (0, *place[1:])
         if place[0] == 0 or own not in first.places:
             continue
-        count = len(first.operations[place])
-        blocks = SequenceMatcher(
-            None, first.operations[own], first.operations[place], autojunk=False
-        ).get_matching_blocks()
-        pairs = [(one.a + k, one.b + k) for one in blocks for k in range(one.size)]
-        kept = [(a, b, index) for a, b in pairs if (index := cut.index(b, count)) is not None]
-        if kept:
-            columns = np.array(kept)
-            coefficients = accumulated[place][:, columns[:, 2]].copy()
-            coefficients[0] += first.places[own][columns[:, 0]] - first.places[place][columns[:, 1]]
+        matches = _matches(first.operations[place], first.operations[own])
+        pairs = np.array([(at, k, matches[k]) for at, k in enumerate(operations) if k in matches])
+        if len(pairs):
+            coefficients = accumulated[place][:, pairs[:, 0]].copy()
+            coefficients[0] += first.places[own][pairs[:, 2]] - first.places[place][pairs[:, 1]]
             found[own] = coefficients
     return found
 
@@ -246,7 +233,7 @@ def _columns(case: MeasuredCase) -> list[int]:
     return list(range(len(TERMS) if case.completions else len(TERMS) - 1))
 
 
-def _solved(case: MeasuredCase, runs: Sequence[_Placed], cuts: Mapping[_Place, _Cut]) -> _Fit:
+def _solved(case: MeasuredCase, runs: Sequence[_Placed], kept: Mapping[_Place, list[list[int]]]) -> _Fit:
     columns = _columns(case)
     matrix = np.array([[_terms(shape)[column] for column in columns] for shape in shapes_of(case)[0]])
     scale = np.abs(matrix).max(axis=0)
@@ -258,7 +245,10 @@ def _solved(case: MeasuredCase, runs: Sequence[_Placed], cuts: Mapping[_Place, _
 
     first = runs[0].run
     return _Fit(
-        places={name: solve(np.array([cut.of(run.places[name]) for run in runs])) for name, cut in cuts.items()},
+        places={
+            name: solve(np.array([run.places[name][some] for run, some in zip(runs, own, strict=True)]))
+            for name, own in kept.items()
+        },
         flops=solve(np.array([[float(run.run.flops)] for run in runs])),
         figures=np.array([first.static, first.weights, first.trained, first.trained_bytes], dtype=np.float64),
     )
