@@ -9,6 +9,7 @@ from r2v.memory.planner.phases import Lookup
 from r2v.memory.planner.planner import Plan, plan
 from r2v.memory.planner.training_job import Machine, TrainingJob
 from r2v.memory.sizes import GIB, gib
+from r2v.memory.store import NotMeasuredError, UnmeasurableError
 
 _LARGER_GPUS = (80, 96, 141)
 """GiB of larger GPUs: A100/H100, H20, H200."""
@@ -26,7 +27,10 @@ def remedies(refused: Plan) -> list[str]:
 def _that_fit(changes: Iterator[tuple[str, TrainingJob, Machine]], lookup: Lookup) -> list[str]:
     lines = []
     for description, job, machine in changes:
-        changed = plan(job, machine, lookup)
+        try:
+            changed = plan(job, machine, lookup)
+        except (NotMeasuredError, UnmeasurableError):  # such as the experts of a mixture in float32
+            continue
         if changed.fits:
             lines.append(f"{description}: {gib(changed.binding.memory.total)} GiB at most ({changed.strategy})")
     return lines

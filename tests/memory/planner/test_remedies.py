@@ -10,11 +10,13 @@ import pytest
 from r2v.config import load
 from r2v.errors import UsageError
 from r2v.memory.configured import job_of_hierarchical, job_of_stage
+from r2v.memory.measurement import MeasuredCase, MeasuredMemory
 from r2v.memory.models import known
 from r2v.memory.planner.planner import plan
 from r2v.memory.planner.remedies import remedies
 from r2v.memory.planner.training_job import Machine, StageName, TrainingJob
 from r2v.memory.sizes import GIB
+from r2v.memory.store import UnmeasurableError
 from r2v.pipeline.jobs import JOBS
 from tests.memory.measuring import lookup
 
@@ -51,6 +53,19 @@ def test_8_bit_moments_are_advised_by_their_key_and_the_key_does_it(stage: Stage
     assert found is not None
     config = load(None, ["policy.model_name=Llama-3.2-1B", found[1]])
     assert job_of_stage(config, stage, "").optimizer == "adamw_8bit"
+
+
+def test_a_change_that_cannot_be_measured_is_no_remedy() -> None:
+    """The others are named."""
+
+    def some(case: MeasuredCase) -> MeasuredMemory:
+        if case.rank:
+            raise UnmeasurableError("adapters do not run on tensors without data")
+        return lookup(case)
+
+    found = plan(FULL, Machine(memory=FUSED_ALONE * GIB), some)
+    advised = remedies(found)
+    assert advised and not any("policy.lora_r=16" in line for line in advised)
 
 
 def test_an_optimizer_that_a_stage_has_not_is_refused_with_those_that_it_has() -> None:
