@@ -56,8 +56,8 @@ from r2v.slurm.healing.reconcile import bring_in_line, by_sentinel, from_job, re
 from r2v.slurm.healing.shared_stages import publish_for_waiters, share  # noqa: E402
 from r2v.slurm.site.headers import Resources  # noqa: E402
 from r2v.slurm.site.site_profile import SiteProfile  # noqa: E402
-from r2v.slurm.views import status  # noqa: E402
-from r2v.slurm.views.states import SlurmSnapshot  # noqa: E402
+from r2v.slurm.views.chain_status import fold  # noqa: E402
+from r2v.slurm.views.sources import ChainFiles, SlurmSnapshot  # noqa: E402
 from r2v.storage.artifact import build, look  # noqa: E402
 from r2v.storage.files import write_json  # noqa: E402
 from r2v.storage.integrity import hashed  # noqa: E402
@@ -241,7 +241,8 @@ class ChaosRun:
         records = {id_: job_record.record(self.root, name, id_) for id_ in chain.slurm_ids}
         queue = {id_: row for id_, row in rows.items() if row.state in ("PENDING", "RUNNING")}
         accounting = client.accounting([id_ for id_ in chain.slurm_ids if id_ not in queue])
-        told = status.fold(chain, records, SlurmSnapshot(queue=queue, accounting=accounting), self.root)
+        files = ChainFiles(chain=chain, records=records)
+        told = fold(files, SlurmSnapshot(queue=queue, accounting=accounting), self.root)
         never = {row.id for row in queue.values() if row.reason == "DependencyNeverSatisfied"}
         wrong["false waiting"] = sum(job.state == "waiting" and job.id in never for job in told.jobs)
         return wrong

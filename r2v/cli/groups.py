@@ -11,12 +11,15 @@ The completion script is generated from the parser by shtab and runs no Python w
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from r2v.cli.options import Parser
+from r2v.cli.options import Parser, take_allowed
+from r2v.errors import UsageError
+from r2v.llm.providers.keys import OPTION
 from r2v.pipeline.jobs import COMMANDS
 
 EVERYDAY = (
@@ -47,6 +50,15 @@ _FILE_METAVARS = ("FILE", "DIR", "FOLDER", "JOB_FOLDER", "CHECKPOINT", "CKPT", "
 
 class GroupedParser(Parser):
     """The parser of `r2v`, whose help lists the commands of every day and names the groups."""
+
+    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        """Return the parsed words. Raise UsageError for --allow-env of a command that sends no key."""
+        words, allowed = take_allowed(sys.argv[1:] if args is None else args)
+        arguments = super().parse_args(words, namespace)
+        if allowed and not getattr(arguments, "sends_keys", False):
+            raise UsageError(f"{OPTION} {allowed[0]}: this command sends no key that a configuration names")
+        arguments.allow_env = allowed
+        return arguments
 
     def format_help(self) -> str:
         """Return the help text."""

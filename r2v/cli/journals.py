@@ -144,14 +144,13 @@ def _ledger(arguments: argparse.Namespace) -> int:
 
 
 def _engine_lines(root: Path) -> Iterator[str]:
-    """GPU-hours and dollars of the jobs that served a teacher, a line for each model."""
-    used: dict[str, tuple[float, float]] = {}
+    """GPU-hours of the jobs that served a teacher, a line for each model."""
+    used: dict[str, float] = {}
     for path in sorted((root / ENGINES).glob("*/usage/*.json")):
         try:
             one = json.loads(path.read_text())
-            hours, usd = used.get(one["model"], (0.0, 0.0))
-            used[one["model"]] = hours + float(one["gpu_hours"]), usd + float(one["usd"])
+            used[one["model"]] = used.get(one["model"], 0.0) + float(one["gpu_hours"])
         except (OSError, ValueError, KeyError, TypeError):
             continue  # a job that is writing, or one of another version: no bill rests on it
-    for model, (hours, usd) in used.items():
-        yield f"jobs that served {model}: {hours:,.2f} GPU-hours, ${usd:,.2f} at teacher.usd_per_gpu_hour"
+    for model, hours in used.items():
+        yield f"jobs that served {model}: {hours:,.2f} GPU-hours"

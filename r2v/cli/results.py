@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 
 from r2v.cli.options import (
     Parser,
-    add_allow_env,
-    add_anyway,
     add_config_options,
     add_force,
     load_config,
     runs_code,
+    sends_keys,
 )
 from r2v.console import text_table
 from r2v.errors import UsageError
@@ -32,8 +31,7 @@ def add_run(commands: argparse._SubParsersAction[Parser]) -> None:
         description="Run every stage that is not up to date, in this process, in the order of `r2v stages`.",
     )
     add_config_options(run)
-    add_allow_env(run)
-    add_anyway(run)
+    sends_keys(run)
     runs_code(run)
     add_force(run)
     run.add_argument(
@@ -121,14 +119,8 @@ def _add_pilot(commands: argparse._SubParsersAction[Parser]) -> None:
         "the full run that follows.",
     )
     add_config_options(parser)
-    add_allow_env(parser)
+    sends_keys(parser)
     runs_code(parser)
-    parser.add_argument(
-        "--num-tasks",
-        dest="evaluation.pilot_tasks",
-        metavar="N",
-        help="calibration tasks to play by either model (default: 20)",
-    )
     parser.add_argument(
         "--tasks", type=Path, metavar="FILE", help="tasks of your own, one a line (default: those of the benchmark)"
     )
@@ -270,8 +262,7 @@ def _config(arguments: argparse.Namespace) -> int:
 
 
 def _pilot(arguments: argparse.Namespace) -> int:
-    from r2v.pipeline.pilot import describe, pilot
-    from r2v.pipeline.pilot_of_agent import pilot_of_agent
+    from r2v.pipeline.pilot import describe, pilot, pilot_of_agent
 
     config = load_config(arguments)
     if (arguments.tasks is None) != (arguments.cmd is None):

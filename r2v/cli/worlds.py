@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from r2v.cli.options import Parser, add_allow_env, add_config_options, load_config, runs_code, whole
+from r2v.cli.options import Parser, add_config_options, load_config, runs_code, sends_keys, whole
 from r2v.constraints import Range
 from r2v.errors import EnvironmentFault, InputError, UsageError
 from r2v.extensions import is_dotted
@@ -51,7 +51,7 @@ def _add_check_env(commands: argparse._SubParsersAction[Parser]) -> None:
         help="the benchmark to check (default: env.benchmark of the configuration); env.options says how it is built",
     )
     add_config_options(parser)
-    add_allow_env(parser)
+    sends_keys(parser)
     runs_code(parser)
     parser.add_argument(
         "--num-tasks",

@@ -29,7 +29,7 @@ from r2v.storage.files import write_json
 from r2v.storage.integrity import Artifact
 
 if TYPE_CHECKING:
-    from r2v.evaluation.outcomes import Measured
+    from r2v.evaluation.measures.outcomes import Measured
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,7 +178,7 @@ def _with_key(section: Any, path: Sequence[str], written: Any) -> Any:
 
 def _measured(evaluated: Artifact) -> Measured:
     """What an evaluation's episodes come to."""
-    from r2v.evaluation.outcomes import measure
+    from r2v.evaluation.measures.outcomes import measure
     from r2v.evaluation.setup import read_setup, stored_episodes
 
     setup = read_setup(evaluated.folder)

@@ -96,6 +96,7 @@ TRAIN_POLICY = Command(
         ),
     ),
     phased=True,
+    output=True,
     resumable=True,
 )
 TRAIN_VERIFIER = Command(
@@ -169,13 +170,7 @@ TRAIN_HIERARCHICAL = Command(
     help="hierarchical RL: an actor and the guidance that hints to it",
     script="10_train_hierarchical.sh",
     config="configs/hierarchical.yaml",
-    flags=(
-        Flag(
-            name="--unsafe",
-            key="hierarchical.problems.unsafe",
-            help="dangerous: without bubblewrap, run programs that the model wrote all the same (default: false)",
-        ),
-    ),
+    output=True,
 )
 
 

@@ -13,10 +13,11 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from r2v.config import Config, TeacherConfig
+from r2v.config import Config, TeacherConfig, endpoint_identity
+from r2v.config.models import SELF_HOSTED
 from r2v.data.schema import from_dict
 from r2v.errors import EmptyResult, InputError, R2VError, UsageError
-from r2v.evaluation.readiness import Readiness
+from r2v.evaluation.acting.readiness import Readiness
 from r2v.llm.providers.spending.project import ProjectLedger
 from r2v.llm.providers.teacher import teacher_rate
 from r2v.log import logger
@@ -44,18 +45,23 @@ def require_ready(config: Config, row: Job, root: Path, *, stop: bool) -> None:
         return
     raise EmptyResult(
         f"{row.name} and what follows ask {config.teacher.model_name}, and {found}; nothing more was asked: train "
-        "again, or go on all the same with --anyway"
+        "again, or go on all the same with --overrides anyway=true"
     )
 
 
 def require_cap(config: Config, rows: Sequence[Job], root: Path) -> None:
     """Raise UsageError where a job asks a provider that charges for it, and neither the pipeline nor the project has a
-    cap. It names what the jobs cost at most."""
+    cap. It names what the jobs cost at most. A server of one's own (localhost, a private address) sends no bill,
+    whatever its price is said to be: a line says that nothing limits it."""
     teacher = config.teacher
     paid = [row for row in rows if _is_paid(config, row)]
     if not paid or teacher.max_usd is not None or teacher.project_max_usd is not None:
         return
-    if ProjectLedger(root).cap is not None or not any(map(charges, endpoints(config))):
+    charging = [asked for asked in endpoints(config) if charges(asked)]
+    if not charging or ProjectLedger(root).cap is not None:
+        return
+    if all(asked.base_url and endpoint_identity(asked.base_url) == SELF_HOSTED for asked in charging):
+        logger.warning("no cap on %s: teacher.max_usd is not set", " and ".join(str(one.base_url) for one in charging))
         return
     for row in paid:
         require_world(row.load().sections(config))  # a missing key is told before a missing cap

@@ -23,8 +23,8 @@ from r2v.storage.weights import needs_gpu
 
 
 def allotted(resources: Resources, *, helped: bool = False) -> Allotted:
-    """What a job may use, as its header says: CPUs and GPUs of all its tasks, its time limit, and, where its stage may
-    be `helped`, the helpers that play at once."""
+    """The resources that a job may use, as its header says: CPUs and GPUs of all its tasks, its time limit, and, where
+    its stage may be `helped`, the helpers that play at once."""
     tasks = int(resources.directives.get("ntasks", "1"))
     return Allotted(
         cpus=tasks * int(resources.directives.get("cpus-per-task", "1")),

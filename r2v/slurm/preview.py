@@ -14,7 +14,7 @@ from pathlib import Path
 
 from r2v.slurm.chain.chain import WHOLE, Chain
 from r2v.slurm.client import client
-from r2v.slurm.client.client import NoSlurm
+from r2v.slurm.client.command import NoSlurm, present
 from r2v.slurm.site.headers import Resources
 from r2v.slurm.submit_missing import check_request
 from r2v.storage.paths import LOGS, SCRIPTS
@@ -28,7 +28,7 @@ def preview(
     why: Mapping[str, str],
     words: Sequence[str],
 ) -> tuple[list[str], list[str]]:
-    """What `--dry-run` prints, and the jobs that Slurm would not take. `words` name the configuration to a job's
+    """The lines of `--dry-run`, and the jobs that Slurm would not take. `words` name the configuration to a job's
     command. Nothing is submitted."""
     lines, refused, hours, no_answer = [], list[str](), 0.0, _unreachable()
     if wanted and not (root / LOGS).is_dir():
@@ -83,7 +83,7 @@ def _typed(args: Sequence[str]) -> str:
 
 def _unreachable() -> str | None:
     """Why Slurm cannot be asked here; None where it can."""
-    if not client.present():
+    if not present():
         return "Slurm is not on this machine"
     try:
         client.partitions()

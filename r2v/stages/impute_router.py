@@ -169,7 +169,7 @@ def impute_router(cfg: RouterSettings, rows: Sequence[FeatureRow], work: Work) -
     if "verifier" in cfg.router.features:
         logger.info("  router.features: an imputed router has no verifier; that group is left out")
     own = labelled(rows, "imputed")
-    model = fit(own, cfg.router, cfg.seed, cfg.max_examples)
+    model = fit(own, cfg.router, cfg.seed)
     model.save(work.folder / "r2v.json")
     held = [row for row in own if row.split == "calibration"]
     fitted, found = report(model, own), _on_records(cfg, model, held)
@@ -180,7 +180,7 @@ def impute_router(cfg: RouterSettings, rows: Sequence[FeatureRow], work: Work) -
     placed = _placed(model, own, cfg.router.budget)
     if all(name in row.features for row in own for name in CASE_SCORE):
         other = "boosting" if cfg.router.model == CASE_SUPPORT else CASE_SUPPORT
-        beside = fit(own, replace(cfg.router, model=other), cfg.seed, cfg.max_examples)
+        beside = fit(own, replace(cfg.router, model=other), cfg.seed)
         work.summary["beside"] = {"model": other, **_placed(beside, own, cfg.router.budget)}
     tasks = len({row.task_id for row in held})
     threshold: dict[str, Any] = {

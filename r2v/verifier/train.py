@@ -238,7 +238,7 @@ def _require_finite(phase: Phase, update: int, **figures: float) -> None:
         raise UsageError(
             f"verifier: training has diverged: in update {update + 1} "
             + " and ".join(f"its {name} is {value:g}" for name, value in figures.items())
-            + f"; nothing is published. Lower training.verifier.lr (now {phase.lr:g}), training.verifier.grad_clip "
+            + f"; nothing is published. Lower training.verifier.lr (now {phase.lr:g}), training.grad_clip "
             f"(now {phase.grad_clip:g}) or training.verifier.weight_decay (now {phase.weight_decay:g})"
         )
 

@@ -43,7 +43,7 @@ OWN_MODEL = (
 )
 STAND_INS = (
     (r"--num-episodes \d+", "--num-episodes 2"),
-    (r"(r2v pilot .*)--num-tasks \d+", r"\1--num-tasks 2"),
+    (r"(r2v pilot .*)", r"\1 evaluation.pilot_tasks=2"),
     (r"--num-interactions \d+|--interactions \d+", "--interactions 2"),
     (r"policy\.model_name=(FOLDER|outputs/\S+/final)", f"policy.model_name={TINY}"),
     (
@@ -55,7 +55,7 @@ STAND_INS = (
     (r"(python scripts/collect_trajectories.py .*)", r"\1 --num-episodes 2 --seeds 1"),
     (r"(teacher\.provider=\w+)", r"\1 teacher.poll_seconds=0.05"),
     (r"teacher\.base_url=\S+", "teacher.base_url=$OPENAI_BASE_URL"),
-    (r"(python examples/\w+\.py .*|r2v game run .*)", r"\1 --poll-seconds 0.05 --figures none"),
+    (r"(python examples/\w+\.py .*|r2v game run .*)", r"\1 --overrides poll_seconds=0.05 figures=[]"),
     (r"(r2v game run .*) --replicates \d+", r"\1 --replicates 1"),
 )
 """What is replaced in a command, so that it takes a second instead of hours and finds the emulator."""
@@ -81,26 +81,26 @@ ELSEWHERE = {
         "tests/test_mrp.py::test_ablation_none_reproduces_the_main_run"
     ),
     "pip install -e '.[serve]'": "installs; `make install-dev` does it from the locks",
-    "r2v serve --record --llm anthropic:claude-opus-5-5 --max-usd 20": (
+    "r2v serve --record --llm anthropic:claude-opus-5-5 --overrides teacher.max_usd=20": (
         "tests/cli/test_serve.py::test_it_says_where_it_listens_and_ends_when_told"
     ),
-    "r2v record --llm openai:gpt-6.1-terra --max-usd 5 --task bug-7 -- mini --model-class "
+    "r2v record --llm openai:gpt-6.1-terra --overrides teacher.max_usd=5 --task bug-7 -- mini --model-class "
     "litellm_response -m openai/llm -t 'Fix the failing test.' -y": (
         "tests/cli/test_serve.py::test_record_ends_as_its_command_does"
     ),
-    "r2v serve outputs/bundles/desk --llm openai:gpt-6.1-terra --max-usd 20": (
-        "tests/serve/test_pair.py::test_it_acts_as_the_evaluation_did"
+    "r2v serve outputs/bundles/desk --llm openai:gpt-6.1-terra --overrides teacher.max_usd=20": (
+        "tests/serve/pair/test_pair.py::test_it_acts_as_the_evaluation_did"
     ),
     "r2v run --overrides env.benchmark=logs router.label=imputed router.model=case_support 'data.runs=[RUN]' "
     "policy.provider=openai policy.model_name=gpt-6-luna teacher.max_usd=5": RECORDED,
     "r2v export outputs/bundles/mine --overrides env.benchmark=logs router.label=imputed router.model=case_support "
     "'data.runs=[RUN]' policy.provider=openai policy.model_name=gpt-6-luna teacher.max_usd=5": RECORDED,
-    "r2v serve outputs/bundles/mine --llm anthropic:claude-opus-5-5 --max-usd 20": RECORDED,
+    "r2v serve outputs/bundles/mine --llm anthropic:claude-opus-5-5 --overrides teacher.max_usd=20": RECORDED,
     "r2v explain SESSION": "tests/serve/test_answering.py::test_a_session_is_explained_turn_by_turn",
     "r2v import data/served/default": "tests/serve/test_record.py::test_a_recorded_session_becomes_an_episode",
     "r2v pilot --tasks tasks.txt --cmd 'mini --model-class litellm_response -m openai/llm -t {task} -y' --overrides "
     "teacher.provider=openai teacher.model_name=gpt-6.1-terra policy.provider=openai policy.model_name=gpt-6-luna "
-    "teacher.max_usd=20": ("tests/pipeline/test_pilot_of_agent.py::test_a_pilot_plays_an_agent_by_both_models"),
+    "teacher.max_usd=20": ("tests/pipeline/test_pilot.py::test_a_pilot_plays_an_agent_by_both_models"),
     "r2v engine install": "tests/llm/engines/test_install.py::test_pip_that_fails_is_one_line",
     "r2v engine show": "tests/cli/cluster/test_engine.py::test_an_absent_engine_is_one_line_and_exit_5",
     "r2v engine serve --config FILE --host 0.0.0.0 --port 8000": (
@@ -131,7 +131,7 @@ ELSEWHERE = {
     ),
     "r2v webarena regrade": "tests/envs/webarena/test_pipeline.py::test_a_collection_is_recorded_and_graded_again",
     "r2v report results/mrp": "tests/report/test_build.py::test_made_again_it_is_the_same",
-    "r2v status --watch": "tests/slurm/views/test_watch.py::test_it_ends_when_nothing_is_active",
+    "r2v status --watch": "tests/slurm/views/test_status.py::test_it_ends_when_nothing_is_active",
     "make mrp": "tests/test_mrp.py::test_everything_the_seed_names_is_there",
     "make sandbox": "installs a package of the system; `make test` has done so",
     "make test": "is what runs this",
@@ -174,10 +174,10 @@ ELSEWHERE = {
         "tests/hrl/test_extending.py::test_one_file_adds_a_checker_and_a_reward"
     ),
     "r2v export outputs/bundles/desk --config configs/mrp.yaml": (
-        "tests/serve/test_bundle.py::test_the_command_writes_checks_and_refuses"
+        "tests/serve/bundle/test_manifest.py::test_the_command_writes_checks_and_refuses"
     ),
     "r2v export outputs/bundles/desk --check": (
-        "tests/serve/test_bundle.py::test_the_command_writes_checks_and_refuses"
+        "tests/serve/bundle/test_manifest.py::test_the_command_writes_checks_and_refuses"
     ),
     "r2v game label results/batch_jobs/JOB --sample 40 --output labels.jsonl": (
         "tests/cli/game/test_labels.py::test_a_sample_is_shown_recorded_and_gone_on_with"

@@ -19,6 +19,7 @@ import pytest
 from r2v.config import Config, keys
 from r2v.config.training import PHASES
 from r2v.errors import UsageError
+from r2v.evaluation.audit.check_inputs import INPUTS
 from r2v.memory.planner.training_job import StageName
 from r2v.pipeline import jobs
 from r2v.pipeline.graph import made_by, phases
@@ -129,6 +130,7 @@ OTHER_SUBJECTS = {
     "r2v/config/training.py": "phases of training, by their configuration keys",
     "r2v/memory/planner": "trainings that the planner has roles for, held to the table by the test below",
     "r2v/slurm/healing/retry_policy.py": "which keys make a training smaller",
+    "r2v/evaluation/audit/check_inputs.py": "inputs of an evaluation, held to the table by the test below",
 }
 """Places that list trainings, not stages."""
 
@@ -139,6 +141,10 @@ def _lists_trainings(path: Path) -> bool:
 
 def test_the_trainings_that_are_planned_are_jobs_of_the_table() -> None:
     assert set(get_args(StageName)) <= NAMES and set(PHASES) <= NAMES
+
+
+def test_the_inputs_that_an_audit_expects_are_those_of_the_table() -> None:
+    assert {name: jobs.job(name).stage for name in jobs.job("evaluate").inputs} == INPUTS
 
 
 def test_what_plays_has_its_parts_counted_by_its_row() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from r2v.config.ablations import registry
 from r2v.data.store import write_episodes
-from r2v.evaluation.outcomes import measure
+from r2v.evaluation.measures.outcomes import measure
 from r2v.evaluation.setup import Setup, episodes_path, write_setup
 from r2v.evaluation.tables.ablation_rows import ablation_rows, write_ablations
 from r2v.evaluation.tables.build import write_results_folder

@@ -184,8 +184,6 @@ def test_a_damaged_chain_is_named_and_no_command_acts_on_it(
 GAME = (
     "game",
     "run",
-    "--figures",
-    "none",
     "--models",
     "gpt35",
     "--interactions",
@@ -195,7 +193,7 @@ GAME = (
     "--results",
     "results/batch_jobs",
 )
-GAME += ("--mode", "batch", "--poll-seconds", "0.05")
+GAME += ("--mode", "batch", "--overrides", "poll_seconds=0.05", "figures=[]")
 COLLECT = (
     "env.options.num_tasks=12",
     "env.options.num_heldout=0",
@@ -476,9 +474,9 @@ def test_no_command_that_makes_anew_or_removes_takes_a_journal(
 # The table ------------------------------------------------------------------------------------------------------------
 
 TRIED_ELSEWHERE = {
-    "served traffic": "tests/serve/test_traffic.py",
-    "served session": "tests/serve/test_traffic.py",
-    "keys of a server": "tests/serve/test_traffic.py",
+    "served traffic": "tests/serve/accounts/test_traffic.py",
+    "served session": "tests/serve/accounts/test_traffic.py",
+    "keys of a server": "tests/serve/accounts/test_traffic.py",
     "pilot figures": "tests/pipeline/test_pilot.py",
     "address of a teacher's server": "written anew every few seconds; tests/llm/engines/test_teacher.py",
     "configuration of a teacher's job": "written by whoever submits it; tests/slurm/job/test_teacher_job.py",
@@ -514,10 +512,10 @@ TRIED_ELSEWHERE = {
     "index of a journal": "tests/llm/providers/spending/test_journal_index.py",
     "change of the ledger": "read for being new; tests/llm/providers/spending/test_project.py",
     "merge record": "written, and read by nobody",
-    "submission": "the script that sbatch was given, written and read by nobody",
+    "submission": "the script that sbatch was given, and the end of its job for submitit: R2V reads neither",
     "code snapshot": "tests/slurm/chain/test_snapshot.py",
-    "bundle manifest": "tests/serve/test_bundle.py",
-    "bundle content": "tests/serve/test_bundle.py",
+    "bundle manifest": "tests/serve/bundle/test_manifest.py",
+    "bundle content": "tests/serve/bundle/test_manifest.py",
     "case index": "content of an artifact, and tests/router/test_case_support.py",
     "log": "text for people",
 }

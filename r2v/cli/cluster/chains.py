@@ -14,12 +14,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from r2v.cli.options import SEED, add_allow_env, add_anyway, decimal, runs_code, whole
+from r2v.cli.options import add_overrides, decimal, runs_code, sends_keys, whole
 from r2v.constraints import Range, Text, require
 from r2v.errors import InputError, UsageError
 from r2v.log import logger
 
 _CHAIN = "<benchmark>_<condition>, or the prefix of the configuration; may be left out where there is only one"
+_SUBMITTED = ("start", "allow_env", "max_attempts", "max_gpu_hours", "live")
+"""Options of both commands that submit, as the arguments of `r2v.slurm.run_all` are called."""
 ClusterParser = TypeVar("ClusterParser", bound=argparse.ArgumentParser)
 
 
@@ -67,9 +69,6 @@ def _add_submitting(commands: argparse._SubParsersAction[ClusterParser]) -> None
     run.add_argument("benchmark", nargs="?", help="webarena, swebench, desk, or all (webarena and swebench)")
     run.add_argument("--config", metavar="FILE", help="configuration (default: configs/<benchmark>/noisy.yaml)")
     run.add_argument(
-        "--seed", type=whole(SEED), metavar="N", help="the seed of every random draw (default: the configuration's)"
-    )
-    run.add_argument(
         "--without", nargs="+", default=[], metavar="JOB", help="jobs to leave out, by name or number (default: none)"
     )
     run.add_argument(
@@ -81,16 +80,8 @@ def _add_submitting(commands: argparse._SubParsersAction[ClusterParser]) -> None
     resume = _add(commands, "resume", "go on with a chain: what failed, and all that waits for it", _resume)
     resume.add_argument("name", nargs="?", metavar="CHAIN", help=_CHAIN)
     for parser, replaced in ((run, "the file"), (resume, "the chain")):
-        parser.add_argument(
-            "--overrides",
-            nargs="+",
-            action="extend",
-            default=[],
-            metavar="KEY=VALUE",
-            help=f"configuration values that replace those of {replaced} (default: none)",
-        )
-        add_allow_env(parser)
-        add_anyway(parser)
+        add_overrides(parser, f"configuration values that replace those of {replaced}")
+        sends_keys(parser)
         runs_code(parser)
         parser.add_argument(
             "--from",
@@ -115,6 +106,7 @@ def _add_submitting(commands: argparse._SubParsersAction[ClusterParser]) -> None
             metavar="H",
             help="GPU-hours of the chain, healing included (default: no limit)",
         )
+    run.set_defaults(max_attempts=3)
     cancel = _add(commands, "cancel", "end every job of a chain, sentinels too; nothing heals afterwards", _cancel)
     cancel.add_argument("name", nargs="?", metavar="CHAIN", help=_CHAIN)
     heal = commands.add_parser("heal", description="what a sentinel runs when its stage has failed")
@@ -126,38 +118,18 @@ def _add_submitting(commands: argparse._SubParsersAction[ClusterParser]) -> None
 
 
 def submission(values: argparse.Namespace) -> dict[str, Any]:
-    """What a parsed `run_all` line gives to `r2v.slurm.run_all.submit`. Raises UsageError for a line without a
-    benchmark."""
+    """Return the arguments of `r2v.slurm.run_all.submit` that a parsed `run_all` line gives. Raises UsageError for a
+    line without a benchmark."""
     if values.benchmark is None and values.config is None:
         raise UsageError("run_all needs a benchmark: webarena, swebench, desk or all; or --config FILE")
-    seed = [] if values.seed is None else [f"seed={values.seed}"]
-    limits = {} if values.max_attempts is None else {"max_attempts": values.max_attempts}
-    return {
-        "benchmark": values.benchmark,
-        "config": values.config,
-        "overrides": [*seed, *values.overrides],
-        "start": values.start,
-        "without": values.without,
-        "dry_run": values.dry_run,
-        "here": values.here,
-        "allow_env": values.allow_env,
-        "max_gpu_hours": values.max_gpu_hours,
-        "live": values.live,
-        **limits,
-    }
+    names = ("benchmark", "config", "overrides", "without", "dry_run", "here", *_SUBMITTED)
+    return {name: getattr(values, name) for name in names}
 
 
 def resumption(values: argparse.Namespace) -> dict[str, Any]:
-    """What a parsed `resume` line gives to `r2v.slurm.run_all.resume`. Raises UsageError where no chain is meant."""
-    return {
-        "name": chain_name(values),
-        "start": values.start,
-        "overrides": values.overrides,
-        "allow_env": values.allow_env,
-        "max_attempts": values.max_attempts,
-        "max_gpu_hours": values.max_gpu_hours,
-        "live": values.live,
-    }
+    """Return the arguments of `r2v.slurm.run_all.resume` that a parsed `resume` line gives. Raises UsageError where no
+    chain is meant."""
+    return {"name": chain_name(values), **{name: getattr(values, name) for name in ("overrides", *_SUBMITTED)}}
 
 
 def _run_all(values: argparse.Namespace) -> int:
@@ -185,7 +157,7 @@ def _cancel(values: argparse.Namespace) -> int:
 
 def chain_name(values: argparse.Namespace) -> str:
     """The chain that a parsed line names, or the only one there is. Raises UsageError naming those there are."""
-    from r2v.slurm.views.status import chosen
+    from r2v.slurm.views.sources import chosen
 
     return chosen(Path(), values.name)
 
@@ -202,39 +174,33 @@ def _heal(values: argparse.Namespace) -> int:
 
 
 def _status(values: argparse.Namespace) -> int:
-    from r2v.slurm.views import settle, status, status_text
-
-    wanted = _wanted(values)
-    readable = status.readable(wanted)
-    if values.watch:
-        return _watch(values, readable)
-    statuses = status.statuses(settle.settled_inputs(readable))
-    if values.json:
-        print(json.dumps({"chains": [status_text.as_json(chain) for chain in statuses]}, indent=2))
-    else:
-        print("\n".join("\n".join(status_text.lines(chain)) for chain in statuses))
-    code = status.overall(chain.exit_code for chain in statuses)
-    return code if readable == wanted else InputError.exit_code
-
-
-def _watch(values: argparse.Namespace, wanted: Sequence[str]) -> int:
-    from r2v.slurm.views import watch
-
-    if values.json:
-        raise UsageError("status --watch --json: --watch is for people; a program asks `r2v status --json`")
-    return watch.show(wanted)
-
-
-def _wanted(values: argparse.Namespace) -> list[str]:
-    """The chains that a line names, or all of them."""
     from r2v.slurm.views import status
+    from r2v.slurm.views.chain_status import overall, settled, statuses
 
-    return [status.chosen(Path(), name) for name in values.names] or status.names() or [status.chosen(Path(), None)]
+    wanted, readable = _wanted(values)
+    if values.watch and values.json:
+        raise UsageError("status --watch --json: --watch is for people; a program asks `r2v status --json`")
+    if values.watch:
+        return status.watch(readable)
+    shown = statuses(settled(readable))
+    if values.json:
+        print(json.dumps({"chains": [status.as_json(chain) for chain in shown]}, indent=2))
+    else:
+        print("\n".join("\n".join(status.lines(chain)) for chain in shown))
+    return overall(chain.exit_code for chain in shown) if readable == wanted else InputError.exit_code
+
+
+def _wanted(values: argparse.Namespace) -> tuple[list[str], list[str]]:
+    """The chains that a line names, or all of them; and those of them that can be read."""
+    from r2v.slurm.views.sources import chosen, names, readable
+
+    wanted = [chosen(Path(), name) for name in values.names] or names() or [chosen(Path(), None)]
+    return wanted, readable(wanted)
 
 
 def _one_job(words: Sequence[str]) -> tuple[str, str | None]:
     """CHAIN JOB, or either of them alone where only one chain is there."""
-    from r2v.slurm.views.status import chosen, names
+    from r2v.slurm.views.sources import chosen, names
 
     if len(words) > 2:
         raise UsageError(f"{' '.join(words)}: at most a chain and a job")
@@ -244,21 +210,21 @@ def _one_job(words: Sequence[str]) -> tuple[str, str | None]:
 
 
 def _logs(values: argparse.Namespace) -> int:
-    from r2v.slurm.views import logs, settle
+    from r2v.slurm.views import logs
+    from r2v.slurm.views.chain_status import settled
 
     name, word = _one_job(values.words)
     if word is None:
         raise UsageError(f"which job of {name}? r2v logs {name} JOB")
-    inputs = settle.settled_inputs([name])
-    chain, records = inputs.chains[name], inputs.records[name]
-    id_ = logs.job_id(chain, records, word)
+    files = settled([name]).files[name]
+    id_ = logs.job_id(files, word)
     if values.follow:
         if not logs.log_paths(Path(), id_):
             logger.info("job %s has not begun; waiting (Ctrl-C ends the waiting, not the job)", id_)
         for text in logs.follow(Path(), name, id_):
             print(text, end="", flush=True)
         return 0
-    for path in logs.with_errors(Path(), chain, id_):
+    for path in logs.with_errors(Path(), files.chain, id_):
         text = path.read_text(errors="replace")
         logger.info("%s", path)
         if not values.errors:
@@ -271,30 +237,30 @@ def _logs(values: argparse.Namespace) -> int:
 
 
 def _explain(values: argparse.Namespace) -> int:
-    from r2v.serve.explain import explained
-    from r2v.slurm.views import explain, logs, settle, status
+    from r2v.serve.accounts.explain import explained
+    from r2v.slurm.views import explain, logs
+    from r2v.slurm.views.chain_status import settled, statuses
+    from r2v.slurm.views.sources import names
 
-    other = len(values.words) == 1 and values.words[0] not in status.names()
+    other = len(values.words) == 1 and values.words[0] not in names()
     if other and (lines := explained(Path(), values.words[0])):
         print("\n".join(lines))
         return 0
     name, job = _one_job(values.words)
-    inputs = settle.settled_inputs([name])
-    found = status.statuses(inputs)[0]
+    (status,) = statuses(settled([name]))
     word = logs.NUMBERS.get(job, job) if job else None
-    if word and word not in {job_status.job for job_status in found.jobs}:
-        logs.job_id(inputs.chains[name], inputs.records[name], word)
-    print("\n".join(explain.explain(inputs.chains[name], found, inputs.records[name], word)))
+    if word and word not in {one.job for one in status.jobs}:
+        logs.job_id(status.files, word)
+    print("\n".join(explain.explain(status, word)))
     return 0
 
 
 def _cost(values: argparse.Namespace) -> int:
-    from r2v.slurm.views import cost, settle, status
+    from r2v.slurm.views import cost
+    from r2v.slurm.views.chain_status import settled, statuses
 
-    wanted = _wanted(values)
-    readable = status.readable(wanted)
-    settle.settled_inputs(readable)
-    found = {name: cost.attempt_costs(name) for name in readable}
+    wanted, readable = _wanted(values)
+    found = {one.chain.name: cost.attempt_costs(one) for one in statuses(settled(readable, costs=True))}
     if values.json:
         print(json.dumps({"chains": [cost.as_json(name, spent) for name, spent in found.items()]}, indent=2))
     else:
@@ -303,13 +269,12 @@ def _cost(values: argparse.Namespace) -> int:
 
 
 def _graph(values: argparse.Namespace) -> int:
-    from r2v.slurm.views import graph, settle, status
+    from r2v.slurm.views import graph
+    from r2v.slurm.views.chain_status import settled, statuses
 
-    name = status.chosen(Path(), values.name)
-    inputs = settle.settled_inputs([name])
-    chain, found = inputs.chains[name], status.statuses(inputs)[0]
+    (status,) = statuses(settled([chain_name(values)]))
     if values.format == "json":
-        print(json.dumps(graph.as_json(chain, found), indent=2))
+        print(json.dumps(graph.as_json(status), indent=2))
     else:
-        print("\n".join((graph.mermaid_lines if values.format == "mermaid" else graph.ascii_lines)(chain, found)))
+        print("\n".join((graph.mermaid_lines if values.format == "mermaid" else graph.ascii_lines)(status)))
     return 0

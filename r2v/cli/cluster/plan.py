@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
-from r2v.cli.options import whole
+from r2v.cli.options import add_overrides, whole
 from r2v.constraints import Range
 from r2v.errors import UsageError
 from r2v.memory.planner.training_job import StageName
@@ -60,14 +60,8 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
         help="default: every stage where a configuration is given, else hierarchical",
     )
     plan.add_argument("--config", metavar="FILE", help="configuration (default: all defaults)")
-    plan.add_argument(
-        "--overrides",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="KEY=VALUE",
-        help="configuration values that win over the file, such as policy.lora_r=0 or hierarchical.placement=full "
-        "(default: none)",
+    add_overrides(
+        plan, "configuration values that win over the file, such as policy.lora_r=0 or hierarchical.placement=full"
     )
     plan.add_argument(
         "--model",

@@ -22,18 +22,17 @@ from r2v.cli.boundary import guarded, require_text, require_usable_paths
 from r2v.cli.game.design import add_played_job, add_power, factors_of, power_lines
 from r2v.cli.game.labels import add_label_words
 from r2v.cli.game.options import (
-    FIGURE_FORMATS,
     GameDefaults,
     add_figure_option,
     add_judge_options,
     add_player_options,
     add_run_options,
 )
+from r2v.cli.game.settings import FIGURE_FORMATS, GameSettings, game_settings
 from r2v.cli.options import Parser, add_word
-from r2v.constraints import check_fields
 from r2v.errors import EmptyResult, UsageError
 from r2v.game.play.players import ModelAgent, current_agent, model_agent
-from r2v.game.play.rules import GameMode, Rules
+from r2v.game.play.rules import GameMode
 from r2v.signals import interrupt_on_stop
 
 if TYPE_CHECKING:
@@ -87,7 +86,8 @@ def build_parser(defaults: GameDefaults) -> argparse.ArgumentParser:
 def _run(arguments: argparse.Namespace, defaults: GameDefaults) -> int:
     from r2v.game.service.services import run_job
 
-    service, job = _job(arguments, defaults)
+    settings = game_settings(arguments.overrides)
+    service, job = _job(arguments, settings, defaults)
     models = dict.fromkeys(job.game.model_of(agent).model for agent in job.agents)
     _print_line(
         f"{job.id}: {len(job.tasks)} interactions of {job.messages_per_interaction} messages, {len(job.agents)} agents "
@@ -96,8 +96,8 @@ def _run(arguments: argparse.Namespace, defaults: GameDefaults) -> int:
     if arguments.dry_run:
         from r2v.game.service.estimate import estimate_job, estimate_lines
 
-        estimate = estimate_job(job, arguments.max_concurrent, arguments.message_tokens)
-        print("\n".join(estimate_lines(job, estimate, arguments.message_tokens)))
+        estimate = estimate_job(job, arguments.max_concurrent, settings.message_tokens)
+        print("\n".join(estimate_lines(job, estimate, settings.message_tokens)))
         return 0
     job = run_job(service, job)
     print("\n" + (job.results_path / "analysis" / "report.txt").read_text())
@@ -107,36 +107,38 @@ def _run(arguments: argparse.Namespace, defaults: GameDefaults) -> int:
             f"{job.id}: none of {len(job.tasks)} conversations was played to its end; the reasons are "
             "above and in raw/interactions.json"
         )
-    return _draw(job.results_path, arguments.figures)
+    return _draw(job.results_path, settings.figures)
 
 
-def _job(arguments: argparse.Namespace, defaults: GameDefaults) -> tuple[BatchService, BatchJob]:
-    """The service and the job that the options describe. Raises UsageError."""
+def _job(
+    arguments: argparse.Namespace, settings: GameSettings, defaults: GameDefaults
+) -> tuple[BatchService, BatchJob]:
+    """Return the service and the job that the options describe. Raise UsageError."""
     from r2v.game.play.arms import agents_of, arms, num_pairs, pairs_of, seats_of
     from r2v.game.service.jobs import GameService
     from r2v.game.service.services import service_named
 
-    mode, rules = GameMode(arguments.game_mode), parse_rules(arguments.rules)
-    found = arms(factors_of(_models(arguments), arguments))
+    mode = GameMode(arguments.game_mode)
+    found = arms(factors_of(_models(arguments, settings), arguments, settings))
     word = arguments.against
-    against = word if word in ("all", "self") else _priced(model_agent(word), arguments)
-    if arguments.num_agents is not None and against != "all":
-        raise UsageError(f"--num-agents with --against {arguments.against}: the arms say how many play")
-    count = arguments.num_agents or _default_num_agents(mode, len(found))
+    against = word if word in ("all", "self") else _priced(model_agent(word), settings)
+    if settings.num_agents is not None and against != "all":
+        raise UsageError(f"num_agents with --against {arguments.against}: the arms say how many play")
+    count = settings.num_agents or _default_num_agents(mode, len(found))
     if count < len(found):
-        raise UsageError(f"--num-agents {count}: fewer than the {len(found)} arms")
+        raise UsageError(f"num_agents={count}: fewer than the {len(found)} arms")
     agents, pairs = agents_of(seats_of(found, against, count)), pairs_of(len(found), against)
     if arguments.replicates and arguments.interactions:
         raise UsageError("--replicates and --num-interactions: give one of them")
     models = [agent.service for agent in agents if agent.service is not None]
     service = service_named(arguments.batch_service, models)(
-        GameService(agent_service=models[0], rules=rules),
+        GameService(agent_service=models[0], rules=settings.rules),
         max_concurrent_tasks=arguments.max_concurrent,
         batch_size=arguments.batch_size,
         mode=arguments.mode,
-        seed=arguments.seed,
+        seed=settings.seed,
         max_usd=arguments.max_usd,
-        poll_seconds=arguments.poll_seconds,
+        poll_seconds=settings.poll_seconds,
         results=arguments.results,
         on_line=_print_line,
     )
@@ -147,24 +149,26 @@ def _job(arguments: argparse.Namespace, defaults: GameDefaults) -> tuple[BatchSe
     return service, job
 
 
-def _models(arguments: argparse.Namespace) -> list[ModelAgent]:
-    names = arguments.models or _default_models(getattr(arguments, "batch_service", "auto"), arguments.compare)
-    return [_priced(model_agent(name), arguments) for name in names]
+def _models(arguments: argparse.Namespace, settings: GameSettings) -> list[ModelAgent]:
+    names = arguments.models or _default_models(getattr(arguments, "batch_service", "auto"), settings.compare)
+    return [_priced(model_agent(name), settings) for name in names]
 
 
-def _priced(agent: ModelAgent, arguments: argparse.Namespace) -> ModelAgent:
+def _priced(agent: ModelAgent, settings: GameSettings) -> ModelAgent:
     """With the prices that are given, where the model has none of its own."""
     from r2v.llm.providers.registry.lifecycle import today
     from r2v.llm.providers.registry.listed import listed_price
 
-    usd_in, usd_out = getattr(arguments, "usd_in", None), getattr(arguments, "usd_out", None)
+    usd_in, usd_out = settings.usd_in, settings.usd_out
     if listed_price(agent.provider, agent.model, today()) is not None or (usd_in is None and usd_out is None):
         return agent
     return replace(agent, usd_in=usd_in, usd_out=usd_out)
 
 
 def _power(arguments: argparse.Namespace) -> int:
-    print("\n".join(power_lines(factors_of(_models(arguments), arguments), arguments)))
+    settings = game_settings(arguments.overrides)
+    factors = factors_of(_models(arguments, settings), arguments, settings)
+    print("\n".join(power_lines(factors, arguments, settings)))
     return 0
 
 
@@ -202,19 +206,18 @@ def _judge(arguments: argparse.Namespace) -> int:
     from r2v.llm.providers.spending.budget import SharedBudget
     from r2v.storage.files import write_json
 
+    settings = game_settings(arguments.overrides)
     folder, labels = arguments.job, read_labels(arguments.labels)
     interactions = load(folder)[0]
     dispatch = DispatchSettings(
-        mode=arguments.mode or "concurrent",
-        batch_size=arguments.batch_size,
+        mode=settings.judge_mode,
         run=f"judge-{folder.name}",
-        max_concurrent=arguments.max_concurrent,
         conversations=len(interactions),
         folder=folder / "journal",
         budget=SharedBudget(arguments.max_usd, name="--max-usd"),
-        poll_seconds=arguments.poll_seconds,
+        poll_seconds=settings.poll_seconds,
     )
-    model = replace(current_agent(_priced(model_agent(arguments.judge), arguments)), temperature=0.0, max_tokens=64)
+    model = replace(current_agent(_priced(model_agent(arguments.judge), settings)), temperature=0.0, max_tokens=64)
     verdicts = judge_all(interactions, open_provider(model, dispatch), dispatch.run)
     rate = corrected_rate(verdicts, labels)
     write_json(folder / "analysis" / "judge.json", {"model": model.model, **rate})
@@ -243,27 +246,6 @@ def _default_models(service: str, compare: bool) -> list[str]:
 def _default_num_agents(mode: GameMode, num_arms: int) -> int:
     # The other modes score the secrets held at the end: between two agents there is only one to hold.
     return max(num_arms, 2 if mode is GameMode.STANDARD else 4)
-
-
-def parse_rules(assignments: Sequence[str]) -> Rules:
-    """The rules with `key=value` changes. Raises UsageError for an unknown key or a value of the wrong type."""
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-
-    from r2v.config.sources import override_tree, understood
-
-    merged = OmegaConf.structured(Rules)
-    for assignment in assignments:
-        source = f"--rules {assignment}"
-        try:
-            tree = override_tree(source, assignment, Rules)
-            merged = understood(source, lambda: OmegaConf.merge(merged, tree))  # noqa: B023
-        except OmegaConfBaseException as error:
-            raise UsageError(f"{source}: {str(error).splitlines()[0]}") from error
-    rules = OmegaConf.to_object(merged)
-    assert isinstance(rules, Rules)
-    check_fields("rules", rules)
-    return rules
 
 
 def run_script(argv: Sequence[str] | None = None, **defaults: Any) -> NoReturn:

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from r2v.cli.options import add_word, decimal, whole
+from r2v.cli.game.settings import GameSettings, add_overrides
+from r2v.cli.options import add_word, whole
 from r2v.console import text_table
 from r2v.constraints import Range
 from r2v.errors import UsageError
@@ -30,31 +31,6 @@ def add_played_job(parser: argparse.ArgumentParser) -> None:
 
 def add_factor_options(group: argparse._ArgumentGroup) -> None:
     """The factors beside the model; each takes several levels."""
-    group.add_argument(
-        "--temperature",
-        dest="temperatures",
-        type=decimal(Range(at_least=0, at_most=2)),
-        nargs="+",
-        default=[],
-        metavar="T",
-        help="sampling temperatures; a model that takes none is refused (default: 1)",
-    )
-    group.add_argument(
-        "--max-tokens",
-        type=whole(Range(at_least=1, at_most=1_000_000)),
-        nargs="+",
-        default=[],
-        metavar="N",
-        help="longest message, thoughts not counted (default: 300)",
-    )
-    group.add_argument(
-        "--effort",
-        dest="efforts",
-        nargs="+",
-        default=[],
-        metavar="WORD",
-        help="how much the model reasons, in its provider's words (default: the model's own)",
-    )
     group.add_argument(
         "--persona",
         dest="personas",
@@ -81,7 +57,7 @@ def add_factor_options(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def factors_of(models: list[ModelAgent], arguments: argparse.Namespace) -> Factors:
+def factors_of(models: list[ModelAgent], arguments: argparse.Namespace, settings: GameSettings) -> Factors:
     """The factors that the options name. Raises UsageError."""
     from r2v.game.play.arms import Factors, check_system_prompt
 
@@ -90,9 +66,9 @@ def factors_of(models: list[ModelAgent], arguments: argparse.Namespace) -> Facto
         check_system_prompt(prompt)
     return Factors(
         models=tuple(models),
-        temperatures=tuple(arguments.temperatures),
-        max_tokens=tuple(arguments.max_tokens),
-        efforts=tuple(arguments.efforts),
+        temperatures=tuple(settings.temperature),
+        max_tokens=tuple(settings.max_tokens),
+        efforts=tuple(settings.effort),
         personas=tuple(_wording("--persona", word, "none") for word in arguments.personas),
         system_prompts=prompts,
     )
@@ -125,32 +101,16 @@ def add_power(words: Any, add_players: Any, act: Callable[[argparse.Namespace], 
     parser = add_word(words, "power", "how many replicates a design needs, and what it can show", act)
     add_players(parser)
     group = parser.add_argument_group("what is to be shown")
-    share = Range(above=0, below=1)
-    for option, default, what in (
-        ("--rate", 0.5, "reveal rate at the first level of each factor"),
-        ("--difference", 0.1, "true difference of the rates that is to be found"),
-        ("--power", 0.8, "chance to find it"),
-        ("--level", 0.95, "one minus the chance of a false alarm, over all contrasts"),
-    ):
-        group.add_argument(
-            option, type=decimal(share), default=default, metavar="P", help=f"{what} (default: %(default)s)"
-        )
-    group.add_argument(
-        "--icc",
-        type=decimal(Range(at_least=0, at_most=1)),
-        default=0.0,
-        metavar="R",
-        help="correlation of the conversations of one replicate and level (default: %(default)s)",
-    )
     group.add_argument(
         "--replicates",
         type=whole(Range(at_least=2, at_most=1_000_000)),
         metavar="N",
         help="also say what so many replicates would show (default: what the difference needs)",
     )
+    add_overrides(group, "rate=0.3, difference=0.15 or power=0.9")
 
 
-def power_lines(factors: Factors, arguments: argparse.Namespace) -> list[str]:
+def power_lines(factors: Factors, arguments: argparse.Namespace, settings: GameSettings) -> list[str]:
     """What `r2v game power` prints. Raises UsageError where nothing is varied."""
     from r2v.game.play.arms import arms
     from r2v.game.statistics.power import DesignPower
@@ -158,9 +118,9 @@ def power_lines(factors: Factors, arguments: argparse.Namespace) -> list[str]:
     varied, num_arms = factors.varied, len(arms(factors))
     if not varied:
         raise UsageError("game power: nothing is varied; give two models, or two levels of another factor")
-    if arguments.rate + arguments.difference > 1 and arguments.rate - arguments.difference < 0:
-        raise UsageError(f"--rate {arguments.rate:g} --difference {arguments.difference:g}: leave [0, 1] both ways")
-    difference = arguments.difference if arguments.rate + arguments.difference <= 1 else -arguments.difference
+    if settings.rate + settings.difference > 1 and settings.rate - settings.difference < 0:
+        raise UsageError(f"rate={settings.rate:g} difference={settings.difference:g}: leave [0, 1] both ways")
+    difference = settings.difference if settings.rate + settings.difference <= 1 else -settings.difference
     contrasts = sum(count - 1 for count in varied.values())
     per_arm, per_replicate = _observations(num_arms, arguments.against)
     rows = [("factor", "levels", "observations", "replicates", "conversations", "power", "detectable")]
@@ -168,15 +128,15 @@ def power_lines(factors: Factors, arguments: argparse.Namespace) -> list[str]:
         design = DesignPower(
             observations=per_arm * num_arms // count,
             contrasts=contrasts,
-            rate=arguments.rate,
-            icc=arguments.icc,
-            level=arguments.level,
+            rate=settings.rate,
+            icc=settings.icc,
+            level=settings.level,
         )
-        needed = arguments.replicates or design.replicates_for(difference, arguments.power)
+        needed = arguments.replicates or design.replicates_for(difference, settings.power)
         if needed is None:
             rows.append((factor, str(count), "-", "too many", "-", "-", "-"))
             continue
-        least = design.detectable(needed, arguments.power)
+        least = design.detectable(needed, settings.power)
         rows.append(
             (
                 factor,
@@ -191,8 +151,8 @@ def power_lines(factors: Factors, arguments: argparse.Namespace) -> list[str]:
     return [
         f"{num_arms} arms, {contrasts} contrast{'s' * (contrasts > 1)}; a replicate is {per_replicate} conversations "
         f"and gives each arm {per_arm} observations (--against {arguments.against})",
-        f"rates {arguments.rate:g} and {arguments.rate + difference:g}, level {arguments.level:g} over all contrasts, "
-        f"correlation within a replicate {arguments.icc:g}",
+        f"rates {settings.rate:g} and {settings.rate + difference:g}, level {settings.level:g} over all contrasts, "
+        f"correlation within a replicate {settings.icc:g}",
         "",
         text_table(rows, right=range(1, len(rows[0]))),
         "",

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from r2v.cli.game.design import add_played_job
-from r2v.cli.options import SEED, add_word, whole
+from r2v.cli.options import add_word, whole
 from r2v.constraints import Range
 from r2v.errors import EmptyResult, UsageError
 
@@ -35,9 +35,8 @@ def add_label_words(words: Any) -> None:
         type=whole(Range(at_least=1, at_most=1_000_000)),
         default=40,
         metavar="N",
-        help="players of conversations to label, drawn with --seed (default: %(default)s)",
+        help="players of conversations to label, drawn by key (default: %(default)s)",
     )
-    label.add_argument("--seed", type=whole(SEED), default=0, metavar="N", help="of the draw (default: %(default)s)")
     check = add_word(words, "check", "measure the detectors of reveals and claims on labels", _check)
     check.add_argument(
         "labels",
@@ -55,7 +54,7 @@ def _label(arguments: argparse.Namespace) -> int:
     from r2v.storage.files import write_lines
 
     done = read_labelled_sides(arguments.output) if arguments.output.exists() else []
-    open_sides = draw_sides(load(arguments.job)[0], arguments.sample, arguments.seed, done)
+    open_sides = draw_sides(load(arguments.job)[0], arguments.sample, 0, done)
     print(f"{len(open_sides)} to label; `q` or the end of the input stops, what was labelled is kept")
     for number, (interaction, player) in enumerate(open_sides, start=1):
         print(f"\n--- {number} of {len(open_sides)}: {interaction.id}\n{_shown(interaction, player)}")

@@ -5,19 +5,14 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from r2v.cli.game.design import add_factor_options
-from r2v.cli.options import SEED, decimal, whole
+from r2v.cli.game.settings import FIGURE_FORMATS, add_overrides
+from r2v.cli.options import decimal, whole
 from r2v.constraints import Range
 from r2v.game.play.players import AGENT_TYPES
 from r2v.game.play.rules import GameMode
 from r2v.storage.paths import GAME_JOBS
-
-if TYPE_CHECKING:
-    from r2v.plotting import FigureFormat
-
-FIGURE_FORMATS: tuple[FigureFormat, ...] = ("pdf", "png", "svg")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +31,7 @@ def add_run_options(parser: argparse.ArgumentParser, defaults: GameDefaults) -> 
     _add_match_options(parser.add_argument_group("what is played"), defaults)
     dispatch = parser.add_argument_group("how requests are sent, and where results go")
     _add_service_option(dispatch, defaults)
-    add_dispatch_options(dispatch)
+    _add_dispatch_options(dispatch)
     dispatch.add_argument(
         "--results",
         type=Path,
@@ -44,18 +39,10 @@ def add_run_options(parser: argparse.ArgumentParser, defaults: GameDefaults) -> 
         metavar="FOLDER",
         help="folder in which each job makes its own; default: %(default)s",
     )
-    add_figure_option(dispatch)
-    dry = parser.add_argument_group("an estimate")
-    dry.add_argument(
+    dispatch.add_argument(
         "--dry-run", action="store_true", help="print requests, dollars and hours, and send nothing; default: play"
     )
-    dry.add_argument(
-        "--message-tokens",
-        type=whole(Range(at_least=1, at_most=1_000_000)),
-        default=60,
-        metavar="N",
-        help="tokens that the estimate takes a message for; default: %(default)s",
-    )
+    add_overrides(dispatch, "rules.guess=true, seed=3 or figures=[png]")
 
 
 def add_player_options(parser: argparse.ArgumentParser) -> None:
@@ -75,15 +62,6 @@ def _add_model_options(group: argparse._ArgumentGroup) -> None:
         metavar="MODEL",
         help=f"models that play each other: {', '.join(AGENT_TYPES)}, or any listed model, or provider:name for "
         "others; default: one of the service's provider",
-    )
-    group.add_argument(
-        "--compare", action="store_true", help="without --model: all usual models of the service's providers"
-    )
-    group.add_argument(
-        "--num-agents",
-        type=whole(Range(at_least=1, at_most=10_000)),
-        metavar="N",
-        help="players; default: one per model, but at least 2 in standard mode and 4 in the others",
     )
 
 
@@ -118,22 +96,6 @@ def _add_match_options(group: argparse._ArgumentGroup, defaults: GameDefaults) -
         metavar="N",
         help="messages of a conversation, both players together; default: %(default)s",
     )
-    group.add_argument(
-        "--rules",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="KEY=VALUE",
-        help="change rules: memory, resell, guess, payoffs.both, diversity_points, standard_points, "
-        "target_bonus, ...; default: the mode's",
-    )
-    group.add_argument(
-        "--seed",
-        type=whole(SEED),
-        default=0,
-        metavar="N",
-        help="keys the secrets and every random draw; default: %(default)s",
-    )
 
 
 def _add_service_option(group: argparse._ArgumentGroup, defaults: GameDefaults) -> None:
@@ -146,7 +108,7 @@ def _add_service_option(group: argparse._ArgumentGroup, defaults: GameDefaults) 
     )
 
 
-def add_dispatch_options(group: argparse._ArgumentGroup) -> None:
+def _add_dispatch_options(group: argparse._ArgumentGroup) -> None:
     """Add what says how requests are sent."""
     group.add_argument(
         "--mode",
@@ -168,27 +130,15 @@ def add_dispatch_options(group: argparse._ArgumentGroup) -> None:
         metavar="N",
         help="most batches, or direct calls, under way for each model; default: %(default)s",
     )
+    _add_cap(group)
+
+
+def _add_cap(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--max-usd",
         type=decimal(Range(above=0)),
         metavar="USD",
         help="hard cap for the job, all its models together; default: none",
-    )
-    for way in ("in", "out"):
-        what = "prompt" if way == "in" else "reply"
-        group.add_argument(
-            f"--usd-{way}",
-            type=decimal(Range(at_least=0)),
-            metavar="USD",
-            help=f"per million {what} tokens of a model that no price list has; default: none",
-        )
-    group.add_argument(
-        "--poll-seconds",
-        type=decimal(Range(above=0)),
-        default=5.0,
-        metavar="SECONDS",
-        help="time before the first poll of a batch; later polls are up to twenty times as far apart; "
-        "default: %(default)s",
     )
 
 
@@ -213,4 +163,5 @@ def add_judge_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--labels", type=Path, metavar="FILE", help="labels by people, as `r2v game label` records them; default: none"
     )
-    add_dispatch_options(group)
+    _add_cap(group)
+    add_overrides(group, "judge_mode=batch")

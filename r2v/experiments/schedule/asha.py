@@ -96,9 +96,6 @@ class AshaSchedule:
                 return run, low.text
         return None
 
-    def ended(self, record: ExperimentRecord, run: RunRecord) -> None:
-        """What follows is decided when the next run is asked for."""
-
     def _at(self, point: Point, rung: int, run: str) -> Point:
         return with_value(self._spec, point, self._rule.resource, self._levels[rung], run)
 

@@ -14,9 +14,7 @@ time and the machine it is on: a later process of the same number is never taken
 from __future__ import annotations
 
 import json
-import os
 import shlex
-import subprocess
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,8 +24,8 @@ from r2v.console import text_table
 from r2v.constraints import shown
 from r2v.errors import InputError, Interrupted, UsageError, nearest
 from r2v.experiments.records import FORMER_EXPERIMENTS, chosen, new_folder, now, read_record
-from r2v.experiments.schedule.launcher import left_code, stop_group
-from r2v.storage.files import write_json, writing
+from r2v.experiments.schedule.launcher import left_code, start_process, stop_group
+from r2v.storage.files import write_json
 from r2v.storage.lease import Owner
 from r2v.storage.paths import BACKGROUND, EXPERIMENTS
 
@@ -36,18 +34,9 @@ FORMER_BACKGROUND = "background_runs"
 """Where the first guide had the folders of background runs."""
 _PATIENCE = 60.0
 """Seconds that a run which is asked to stop has before it is killed; its own runs have half of them."""
-
 _STOPPED = (Interrupted.exit_code, 130, 143)
 """Return codes of a command that was asked to stop."""
 _REMEDY = "end what it started by hand, and remove it"
-_SCRIPT = """\
-trap '' HUP
-trap : TERM INT
-"$@"
-code=$?
-echo $code > "$R2V_BACKGROUND/.return_code" && mv "$R2V_BACKGROUND/.return_code" "$R2V_BACKGROUND/return_code"
-exit $code
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,25 +79,19 @@ class BackgroundRun:
 def launch(command: Sequence[str], *, name: str, spec: Path | None = None) -> BackgroundRun:
     """Start a command in the background; returns at once. Raises EnvironmentFault where the disk refuses."""
     folder = new_folder(name, BACKGROUND)
-    with writing(folder / NOHUP_LOG), (folder / NOHUP_LOG).open("ab") as log:
-        process = subprocess.Popen(
-            ["sh", "-c", _SCRIPT, "r2v-background", *command],
-            env={**os.environ, "R2V_BACKGROUND": str(folder.resolve()), "PYTHONUNBUFFERED": "1"},
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+    started = start_process(command, folder / NOHUP_LOG, {"PYTHONUNBUFFERED": "1"}, detached=True)
     launched = BackgroundRun(
         id=folder.name,
         name=name,
         command=tuple(command),
-        process=Owner.of_process(process.pid).filename,
+        process=started.owner.filename,
         started_at=now(),
         spec=None if spec is None else str(spec),
     )
     write_json(folder / BACKGROUND_RECORD, asdict(launched))
-    process.returncode = 0  # it is nobody's child from here on: nothing is to warn that it was not waited for
+    started.go()
+    assert started.process is not None
+    started.process.returncode = 0  # it is nobody's child from here on: nothing is to warn that it was not waited for
     return launched
 
 

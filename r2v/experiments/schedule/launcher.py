@@ -1,13 +1,14 @@
-"""Launcher: the process of one run, which outlives whoever started it and whose end is never lost.
+"""Launcher: processes that outlive whoever started them and whose end is never lost.
 
-    words = words_of(spec, run)
-    started = start_run(words, run_dir, environment)
+    started = start_process(words_of(spec, run), run_dir / OUTPUT, environment)
+    started.go()                                    # once it is written down
     while (end := started.look()) is None: ...
 
-A shell waits for one line before it starts the run: whoever records the process gives the word afterwards, so that a
-run which nobody has written down has not begun. When the run has ended the shell leaves its return code in the run's
-folder. An orchestrator that was killed finds there, when it comes back, what its runs have come to, and waits for those
-that still work instead of starting them twice.
+A shell waits for one line before it starts the command: whoever records the process gives the word afterwards, so that
+a process which nobody has written down has not begun. When the command has ended the shell leaves its return code in
+the folder. An orchestrator that was killed finds there, when it comes back, what its runs have come to, and waits for
+those that still work instead of starting them twice. Runs in the background (`r2v.experiments.schedule.background`) are
+sessions of their own, which a closed terminal does not reach, and leave their return code when they are asked to stop.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from r2v.errors import LeaseConflict
-from r2v.experiments.records import OUTPUT, RETURN_CODE, RunRecord
+from r2v.experiments.records import RETURN_CODE, RunRecord
 from r2v.llm.providers.keys import allowed_words
 from r2v.storage.files import writing
 from r2v.storage.lease import Owner
@@ -40,9 +41,11 @@ read -r go || exit 75
 exec < /dev/null
 "$@"
 code=$?
-echo $code > "$R2V_RUN_DIR/.return_code" && mv "$R2V_RUN_DIR/.return_code" "$R2V_RUN_DIR/return_code"
+echo $code > "$0/.return_code" && mv "$0/.return_code" "$0/return_code"
 exit $code
 """
+_DETACHED = "trap '' HUP\ntrap : TERM INT\n"
+"""The shell outlives its terminal and the command that it is stopped with."""
 _SAMPLE = 0.5
 """Seconds between two looks at the memory of a run."""
 
@@ -129,25 +132,30 @@ def words_of(spec: ExperimentSpec, run: RunRecord, flags: Sequence[str] = ()) ->
         filled = [word.replace("{config}", run.config_path).replace("{run_dir}", run.run_dir) for word in spec.command]
         return [*filled, *flags]
     own = [sys.executable, "-m", "r2v", "experiments"]
-    files = ["--config", run.config_path, "--run-dir", run.run_dir]
+    files = [run.config_path, run.run_dir]
     if spec.mode == "simulation":
         return [*own, "simulate", *files, *flags]
-    return [*own, "point", *files, "--stage", str(spec.stage), *allowed_words()]
+    return [*own, "point", *files, str(spec.stage), *allowed_words()]
 
 
-def start_run(words: Sequence[str], folder: Path, environment: Mapping[str, str]) -> StartedRun:
-    """Start a run that waits for `go`, in a process group of its own, its output in its folder."""
-    with writing(folder / OUTPUT):
+def start_process(
+    words: Sequence[str], log: Path, environment: Mapping[str, str], *, detached: bool = False
+) -> StartedRun:
+    """Start a command that waits for `go`; its output goes to `log`, its return code beside it. It leads a process
+    group of its own; detached: a session of its own. Raises EnvironmentFault where the disk refuses."""
+    folder = log.parent
+    with writing(log):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / RETURN_CODE).unlink(missing_ok=True)
-        with (folder / OUTPUT).open("ab") as output:
+        with log.open("ab") as output:
             process = subprocess.Popen(
-                ["sh", "-c", _SCRIPT, "r2v-run", *words],
-                env={**os.environ, **environment, RUN_DIR: str(folder.resolve())},
+                ["sh", "-c", (_DETACHED if detached else "") + _SCRIPT, str(folder.resolve()), *words],
+                env={**os.environ, **environment},
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                process_group=0,
+                process_group=None if detached else 0,
+                start_new_session=detached,
             )
     return StartedRun(owner=Owner.of_process(process.pid), folder=folder, process=process)
 

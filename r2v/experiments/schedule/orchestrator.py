@@ -21,15 +21,9 @@ from typing import Literal, Protocol
 from r2v.constraints import shown
 from r2v.errors import EnvironmentFault, R2VError, UsageError
 from r2v.experiments.metrics import headline
-from r2v.experiments.records import (
-    OUTPUT,
-    ExperimentRecord,
-    RunRecord,
-    now,
-    write_record,
-)
+from r2v.experiments.records import OUTPUT, ExperimentRecord, RunRecord, now, write_record
 from r2v.experiments.schedule.asha import AshaSchedule
-from r2v.experiments.schedule.launcher import ActiveRun, RunEnd, adopt_run, left_code, start_run, words_of
+from r2v.experiments.schedule.launcher import RUN_DIR, ActiveRun, RunEnd, adopt_run, left_code, start_process, words_of
 from r2v.experiments.schedule.opening import RunOptions, completed_elsewhere, folder_of, opened
 from r2v.experiments.schedule.slots import FreeMemory, GpuWatch, slots_that_fit
 from r2v.experiments.schedule.slurm_runs import SlurmLooks, require_accepted, submitted_run, text_of
@@ -84,15 +78,6 @@ class RunSchedule(Protocol):
         the runs that this process has not started yet."""
         ...
 
-    def ended(self, record: ExperimentRecord, run: RunRecord) -> None:
-        """A run has completed or failed."""
-        ...
-
-
-def schedule_of(folder: Path, spec: ExperimentSpec, points: Sequence[Point]) -> RunSchedule:
-    """The schedule that a specification asks for."""
-    return GridSchedule(points) if spec.asha is None else AshaSchedule(folder, spec, spec.asha, points)
-
 
 class GridSchedule:
     """Every point once, in the order of the grid."""
@@ -106,9 +91,6 @@ class GridSchedule:
             if run.status in ("pending", "failed") and run.identity in self._texts:
                 return run, self._texts[run.identity]
         return None
-
-    def ended(self, record: ExperimentRecord, run: RunRecord) -> None:
-        """Nothing follows from it."""
 
 
 class Orchestrator:
@@ -125,7 +107,9 @@ class Orchestrator:
     ) -> None:
         self._sleep = sleep
         self.folder, self.spec, self.options, self.record = folder, spec, options, record
-        self.schedule: RunSchedule = schedule_of(folder, spec, points)
+        self.schedule: RunSchedule = (
+            GridSchedule(points) if spec.asha is None else AshaSchedule(folder, spec, spec.asha, points)
+        )
         self._active: dict[str, ActiveRun] = {}
         self._looks = SlurmLooks(every=options.look_every)
         self._began: dict[str, float] = {}
@@ -216,7 +200,6 @@ class Orchestrator:
                 reused_from=f"{folder.name}/{other.run}",
             )
         )
-        self.schedule.ended(self.record, self.record.run(run.run))
         logger.info("%-12s completed already: %s/%s", run.run, folder.name, other.run)
         return True
 
@@ -232,8 +215,8 @@ class Orchestrator:
         else:
             write_text(Path(run.config_path), text)
             words = words_of(self.spec, run, self.options.flags)
-            environment = {WANDB_GROUP: self.folder.name, FOLDER: str(folder.resolve())}
-            active = started = start_run(words, folder, environment)
+            environment = {WANDB_GROUP: self.folder.name, **dict.fromkeys((FOLDER, RUN_DIR), str(folder.resolve()))}
+            active = started = start_process(words, folder / OUTPUT, environment)
             run = replace(run, process=started.owner.filename)
         self._active[run.run], self._began[run.run] = active, time.monotonic()
         self._tried.add(run.run)
@@ -262,18 +245,18 @@ class Orchestrator:
             self._tried.discard(run.run)
             return
         status: Literal["completed", "failed"] = "completed" if end.return_code == 0 else "failed"
-        ended = replace(
-            run,
-            status=status,
-            completed_at=now(),
-            return_code=end.return_code,
-            process=None,
-            peak_bytes=end.peak_bytes,
-            gpu_bytes=self._gpus.taken(run.run),
-            cpu_seconds=end.cpu_seconds,
+        self._put(
+            replace(
+                run,
+                status=status,
+                completed_at=now(),
+                return_code=end.return_code,
+                process=None,
+                peak_bytes=end.peak_bytes,
+                gpu_bytes=self._gpus.taken(run.run),
+                cpu_seconds=end.cpu_seconds,
+            )
         )
-        self._put(ended)
-        self.schedule.ended(self.record, ended)
         seconds = time.monotonic() - self._began.get(run.run, time.monotonic())
         told = headline(Path(run.run_dir), self.spec.metric) if status == "completed" else end.line or _why(run)
         logger.info("%-12s %-10s %.1f s  %s", run.run, status, seconds, told)

@@ -33,13 +33,14 @@ from r2v.experiments.views import LEASE
 from r2v.llm.providers.keys import allowed
 from r2v.log import WANDB_GROUP, logger
 from r2v.slurm.client import client
+from r2v.slurm.client.command import require
 from r2v.storage.files import write_text
 from r2v.storage.lease import lease
 from r2v.storage.record import FOLDER
 
 if TYPE_CHECKING:
     from r2v.slurm.client.client import Queued
-    from r2v.slurm.views.status import ChainStatus
+    from r2v.slurm.views.chain_status import ChainStatus
 
 MARK = "r2v-point"
 """What the comment of a run's job begins with: r2v-point:<experiment>/<run>/<attempt>."""
@@ -85,16 +86,17 @@ class SlurmLooks:
 
     def _ask(self) -> None:
         from r2v.slurm.chain import chain as chains
-        from r2v.slurm.views import status
+        from r2v.slurm.views.chain_status import statuses
+        from r2v.slurm.views.sources import gather
 
         known = [name for name in sorted(self.chains) if name in chains.names()]
-        inputs = status.gather_inputs(known)
-        if inputs.slurm.queue is None:
-            logger.warning("%s; asked again", inputs.slurm.queue_down)
+        sources = gather(known)
+        if sources.slurm.queue is None:
+            logger.warning("%s; asked again", sources.slurm.queue_down)
             return
-        self.rows = inputs.slurm.queue
-        self.statuses = {one.name: one for one in status.statuses(inputs)}
-        exits = {name: [one.exit for one in inputs.records[name].values() if one.exit] for name in known}
+        self.rows = sources.slurm.queue
+        self.statuses = {one.chain.name: one for one in statuses(sources)}
+        exits = {name: [one.exit for one in sources.files[name].records.values() if one.exit] for name in known}
         self.codes = {
             name: next((one["rc"] for one in reversed(found) if one.get("rc")), 1) for name, found in exits.items()
         }
@@ -135,7 +137,7 @@ def require_accepted(spec: ExperimentSpec) -> None:
     from r2v.slurm.site import script_text
     from r2v.slurm.submit_missing import check_request
 
-    client.require()
+    require()
     script_text.report()
     if spec.stage is not None:
         return  # each chain asks about each of its jobs

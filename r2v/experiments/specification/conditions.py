@@ -10,7 +10,6 @@ A check is an expression over the configuration's keys: literals, arithmetic, co
 from __future__ import annotations
 
 import ast
-import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -18,27 +17,15 @@ from r2v.constraints import shown
 from r2v.errors import UsageError
 
 _LONGEST = 500
-_BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-}
-_COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-    ast.In: lambda item, values: item in values,
-    ast.NotIn: lambda item, values: item not in values,
-}
 _CALLS: dict[str, Callable[..., Any]] = {"len": len, "min": min, "max": max, "sum": sum, "abs": abs}
 _NAMES = {"true": True, "false": False, "null": None}
 _MISSING = object()
+_ALLOWED = (
+    *(ast.Name, ast.Attribute, ast.Subscript, ast.Constant, ast.List, ast.Tuple, ast.Load, ast.Call),
+    *(ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not, ast.USub, ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.Div),
+    *(ast.FloorDiv, ast.Mod, ast.Compare, ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.In, ast.NotIn),
+)
+"""Python evaluates a check that holds nothing else: no attribute, no method, and no function but those of _CALLS."""
 
 
 def require_check(text: str) -> None:
@@ -49,9 +36,12 @@ def require_check(text: str) -> None:
 def holds(text: str, config: Mapping[str, Any]) -> bool:
     """Whether a check holds in a configuration. Raises UsageError where it cannot be told: a key is missing, or types
     do not go together."""
+    code = compile(ast.fix_missing_locations(ast.Expression(_Lookups().visit(_parsed(text)))), "check", "eval")
     try:
-        return bool(_value(_parsed(text), config))
-    except (TypeError, ZeroDivisionError, IndexError, KeyError, ValueError) as error:
+        return bool(eval(code, {"__builtins__": {}, **_CALLS}, {"config": {**_NAMES, **config}}))
+    except KeyError as error:
+        raise UsageError(f"{text}: cannot be told: no key {error.args[0]}") from None
+    except (TypeError, ZeroDivisionError, IndexError, ValueError, OverflowError) as error:
         raise UsageError(f"{text}: cannot be told: {error}") from None
 
 
@@ -100,56 +90,23 @@ def _parsed(text: str) -> ast.expr:
     return tree
 
 
-_ALLOWED = (
-    *(ast.Name, ast.Attribute, ast.Subscript, ast.Constant, ast.List, ast.Tuple, ast.Load, ast.Call),
-    *(ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not, ast.USub, ast.BinOp, ast.Compare, *_BINARY, *_COMPARE),
-)
-
-
 def _known(node: ast.Call) -> bool:
     return isinstance(node.func, ast.Name) and node.func.id in _CALLS and not node.keywords
 
 
-def _value(node: ast.expr, config: Mapping[str, Any]) -> Any:
-    match node:
-        case ast.Constant():
-            return node.value
-        case ast.List() | ast.Tuple():
-            return [_value(item, config) for item in node.elts]
-        case ast.Name():
-            return _NAMES[node.id] if node.id in _NAMES and node.id not in config else _key(config, node.id)
-        case ast.Attribute():
-            return _key(_value(node.value, config), node.attr)
-        case ast.Subscript():
-            return _value(node.value, config)[_value(node.slice, config)]
-        case ast.Call(func=ast.Name(id=name)):
-            return _CALLS[name](*(_value(item, config) for item in node.args))
-        case ast.BoolOp(op=ast.And()):
-            return all(_value(item, config) for item in node.values)
-        case ast.BoolOp():
-            return any(_value(item, config) for item in node.values)
-        case ast.UnaryOp(op=ast.Not()):
-            return not _value(node.operand, config)
-        case ast.UnaryOp():
-            return -_value(node.operand, config)
-        case ast.BinOp():
-            return _BINARY[type(node.op)](_value(node.left, config), _value(node.right, config))
-        case ast.Compare():
-            return _compared(node, config)
-    raise TypeError(f"{ast.unparse(node)} is not evaluated")
+class _Lookups(ast.NodeTransformer):
+    """Turn names and dots into lookups in the configuration: `a.b` is `config["a"]["b"]`."""
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return _item(ast.Name("config", ast.Load()), node.id)
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        return _item(self.visit(node.value), node.attr)
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        node.args = [self.visit(argument) for argument in node.args]
+        return node
 
 
-def _compared(node: ast.Compare, config: Mapping[str, Any]) -> bool:
-    left = _value(node.left, config)
-    for sign, operand in zip(node.ops, node.comparators, strict=True):
-        right = _value(operand, config)
-        if not _COMPARE[type(sign)](left, right):
-            return False
-        left = right
-    return True
-
-
-def _key(config: Any, name: str) -> Any:
-    if not isinstance(config, Mapping) or name not in config:
-        raise KeyError(f"no key {name}")
-    return config[name]
+def _item(section: ast.expr, key: str) -> ast.expr:
+    return ast.Subscript(section, ast.Constant(key), ast.Load())

@@ -47,7 +47,7 @@ class MicroBatchSizes:
         return self.by_network.get(network, self.smallest)
 
     def rollout_rows(self, most: int) -> RolloutRows:
-        """What generation begins with: the planned rows, and `most` (`rollout.batch_size`) of them."""
+        """The rows that generation begins with: the planned ones, and `most` (`rollout.batch_size`) of them."""
         rows = {role: min(most, self.by_rollout.get(role, most)) for role in ("actor", "guidance")}
         read = min(self.of("actor"), self.of("guidance"))  # whose updates read as many, and keep more of them
         return RolloutRows(rows=rows, read=min(most, read))

@@ -13,8 +13,7 @@ from r2v.hrl.models.roles import build_roles
 from r2v.hrl.models.served import SERVED, ServedRoles
 from r2v.hrl.parallel.micro_batch import fit
 from r2v.hrl.parallel.placement import first_device
-from r2v.hrl.tasks.lengths import with_lengths
-from r2v.hrl.training.problem_set import TextProblems, task_problems, with_action_lengths
+from r2v.hrl.training.problem_set import TextProblems, task_problems, with_action_lengths, with_lengths
 from r2v.hrl.training.trainer import Trainer
 from r2v.log import logger
 from r2v.policy.export import weights_sha256

@@ -133,5 +133,5 @@ def _model_seconds(work: Workload, config: Config, allotted: Allotted, batch: in
 def _asked_seconds(work: Workload, config: Config, pace: Pace) -> float:
     """Of the answers that providers give to direct calls, as `cost.llm` models them; a scripted expert answers at
     once."""
-    each = config.cost.llm.seconds_per_call + config.cost.llm.seconds_per_token * pace.action_tokens
+    each = config.cost.llm_price.seconds_per_call + config.cost.llm_price.seconds_per_token * pace.action_tokens
     return sum(questions(work, config).values()) * each

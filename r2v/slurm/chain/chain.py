@@ -20,7 +20,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from r2v.errors import InputError, UsageError, nearest
+from r2v.data.schema import from_dict
+from r2v.errors import InputError
 from r2v.storage.artifact_manifest import Damaged
 from r2v.storage.files import write_json
 from r2v.storage.integrity import hashed, read_hashed
@@ -39,7 +40,7 @@ WHOLE = "all"
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptFailure:
-    """How an attempt failed, and what healing did about it."""
+    """The failure of an attempt, and what healing did about it."""
 
     kind: str
     line: str
@@ -60,7 +61,7 @@ class Attempt:
     """first, rerun, resume; or the kind of failure that it answers; or dependency, for a waiting job that the
     site had killed with its parent."""
     counted: bool = True
-    """Whether it uses up one of the attempts that the limits allow."""
+    """True if it uses up one of the attempts that the limits allow."""
     submitted_at: str = ""
     failure: AttemptFailure | None = None
     config_sha: str = ""
@@ -78,16 +79,21 @@ class ChainJob:
     planned: Attempt | None = None
     """An attempt that is to be submitted, or was, and nobody could write its id down yet."""
     recipe: str = ""
-    """What it makes, by settings alone."""
+    """The recipe of its artifact, by settings alone."""
     owner: str = ""
     """The chain that makes the same, and is waited for (`r2v.slurm.healing.shared_stages`); "" for this one."""
     asked: dict[str, str] = field(default_factory=dict)
-    """What it would ask for, should this chain have to make it after all."""
+    """The resources that it would ask for, should this chain have to make it after all."""
 
     @property
     def latest(self) -> Attempt | None:
         """The attempt that counts."""
         return self.attempts[-1] if self.attempts else None
+
+    @property
+    def is_shared(self) -> bool:
+        """True while another chain makes it, and what that makes is not published here."""
+        return bool(self.owner) and not self.skipped
 
     @property
     def next_number(self) -> int:
@@ -102,7 +108,7 @@ class ChainJob:
 
 @dataclass(frozen=True, kw_only=True)
 class HealingLimits:
-    """How far healing may go: counted attempts of each job, GPU-hours of the whole chain (None: no cap)."""
+    """The limits of healing: counted attempts of each job, GPU-hours of the whole chain (None: no cap)."""
 
     attempts: int = 3
     gpu_hours: float | None = None
@@ -126,7 +132,7 @@ class Chain:
     allow_env: tuple[str, ...] = ()
     """Environment variables that its jobs may send as keys, by name: --allow-env of whoever submitted it."""
     sentinel: dict[str, str] = field(default_factory=dict)
-    """What sentinels ask for."""
+    """The resources of a sentinel."""
     jobs: dict[str, ChainJob] = field(default_factory=dict)
     earlier: dict[str, tuple[Attempt, ...]] = field(default_factory=dict)
     """By job: the attempts that were made under other configurations."""
@@ -185,7 +191,7 @@ class JobComment:
     sentinel: bool
     attempt: int = 1
     own: str = ""
-    """What the header says before it."""
+    """The comment that the header gives, which stands before it."""
 
 
 def comment(name: str, job: str, sha: str, *, attempt: int = 1, sentinel: bool = False, own: str = "") -> str:
@@ -241,20 +247,6 @@ def _written_at(root: Path, name: str) -> float:
         return 0.0
 
 
-def only(root: Path, name: str | None) -> str:
-    """The chain of this name, or the only one. Raises UsageError naming the ones there are."""
-    known = names(root)
-    if name in known or (name is not None and (folder(root, name) / "config.yaml").exists()):
-        return name  # where its chain.json is lost, `read` says so
-    if not known:
-        raise UsageError(f"no chain of jobs under {root / CHAINS}; submit one: r2v run_all desk")
-    if name is None and len(known) > 1:
-        raise UsageError(f"which chain? Name one of {', '.join(known)}")
-    if name is not None:
-        raise UsageError(f"no chain {name}; {nearest(name, known)}")
-    return known[0]
-
-
 @contextmanager
 def lock(root: Path, name: str, *, wait: float = 0.0) -> Iterator[None]:
     """The exclusive right to change a chain, for the length of the block. Raises LeaseConflict where another process
@@ -270,35 +262,18 @@ def read(root: Path, name: str) -> Chain:
         value = read_hashed(path)
         if value.pop("format") != FORMAT:
             raise InputError(f"{path}: written by another version of R2V; use that one, or move the folder away")
-        jobs = {key: _job(job) for key, job in value.pop("jobs").items()}
-        earlier = {key: tuple(map(_attempt, known)) for key, known in value.pop("earlier", {}).items()}
-        value |= {"limits": HealingLimits(**value["limits"]), "allow_env": tuple(value.get("allow_env", ()))}
-        return Chain(**{**value, "jobs": jobs, "earlier": earlier})
+        return from_dict(Chain, value)
     except FileNotFoundError:
         raise InputError(f"{path}: missing; no chain of this name was submitted from here; or else {_REMEDY}") from None
     except Damaged as error:
         raise InputError(f"{error}; move it away and {_REMEDY}") from None
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
+    except (ValueError, LookupError) as error:
         raise InputError(f"{path}: damaged ({error!r}); move it away and {_REMEDY}") from None
-
-
-def _job(value: dict[str, Any]) -> ChainJob:
-    lists = {"needs": tuple(value["needs"]), "command": tuple(value["command"])}
-    planned = _attempt(value["planned"]) if value.get("planned") else None
-    return ChainJob(**{**value, **lists, "attempts": tuple(map(_attempt, value["attempts"])), "planned": planned})
-
-
-def _attempt(value: dict[str, Any]) -> Attempt:
-    failure = AttemptFailure(**value["failure"]) if value.get("failure") else None
-    return Attempt(**{**value, "overrides": tuple(value["overrides"]), "failure": failure})
 
 
 def write(root: Path, chain: Chain) -> None:
     """Replace the chain's file. The caller holds its lease."""
-    value = {"format": FORMAT, **asdict(chain)}
-    if not chain.allow_env:  # jobs in the queue that run an earlier R2V read this file too, and refuse a new key
-        del value["allow_env"]
-    write_json(folder(root, chain.name) / "chain.json", hashed(value))
+    write_json(folder(root, chain.name) / "chain.json", hashed({"format": FORMAT, **asdict(chain)}))
 
 
 def require_configuration(root: Path, chain: Chain) -> None:
@@ -316,5 +291,5 @@ def require_configuration(root: Path, chain: Chain) -> None:
 
 
 def config_sha(text: str) -> str:
-    """What tells one configuration, as YAML, from another."""
+    """The hash that tells one configuration, as YAML, from another."""
     return hashlib.sha256(text.encode()).hexdigest()[:12]

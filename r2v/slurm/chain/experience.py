@@ -46,7 +46,7 @@ def excluded(root: Path) -> list[str]:
 
 
 def without_bad(root: Path, resources: Mapping[str, str]) -> dict[str, str]:
-    """What a job asks for, bad nodes excluded beside those that it excludes itself."""
+    """The resources of a job, bad nodes excluded beside those that it excludes itself."""
     own = [word for word in resources.get("exclude", "").split(",") if word]
     avoided = list(dict.fromkeys([*own, *excluded(root)]))
     return {**resources, "exclude": ",".join(avoided)} if avoided else dict(resources)
@@ -73,7 +73,7 @@ def learn(root: Path, name: str, job: str, had: Mapping[str, str], given: Mappin
 
 
 def sized(root: Path, name: str, job: str, directives: Mapping[str, str]) -> dict[str, str]:
-    """What a header asks for, with the sizes that were learned under it."""
+    """The directives of a header, with the sizes that were learned under it."""
     entry = _sizes(root, name).get(job, {})
     learned = {key: one["given"] for key, one in entry.items() if directives.get(key, "") == one["asked"]}
     return {**directives, **learned}

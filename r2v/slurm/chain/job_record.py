@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -32,23 +32,41 @@ class JobRecord:
     exit: dict[str, Any] | None = None
     events: list[dict[str, Any]] = field(default_factory=list)
     waits: list[dict[str, Any]] = field(default_factory=list)
-    """What was waited for, the newest last: at, restart, wait, why (None: it is over), until."""
+    """The waits, the newest last: at, restart, wait, why (None: it is over), until."""
     helpers: tuple[str, ...] = ()
     """Ids of the arrays of helpers that it submitted."""
 
+    @property
+    def restart(self) -> int:
+        """The number of its last start, from 0 on."""
+        return int((self.start or {}).get("restart", 0))
+
+    @property
+    def last_exit(self) -> dict[str, Any] | None:
+        """The end of its last start; None for that of an earlier one, from which it was put back into the queue."""
+        return self.exit if self.exit and int(self.exit.get("restart", 0)) >= self.restart else None
+
+    @property
+    def seconds(self) -> float | None:
+        """Seconds from its last start to its end, or to now; None where it never began."""
+        if self.start is None:
+            return None
+        ended = datetime.fromisoformat(self.exit["at"]) if self.exit else datetime.now(UTC)
+        return max(0.0, (ended - datetime.fromisoformat(self.start["at"])).total_seconds())
+
 
 def record_folder(root: Path, name: str, job_id: str) -> Path:
-    """Where a Slurm job writes about itself."""
+    """The folder in which a Slurm job writes about itself."""
     return folder(root, name) / "jobs" / job_id
 
 
 def record(root: Path, name: str, job_id: str) -> JobRecord:
-    """What a Slurm job wrote about itself."""
+    """The record that a Slurm job wrote about itself."""
     return record_at(record_folder(root, name, job_id))
 
 
 def record_at(files: Path) -> JobRecord:
-    """What the job wrote whose records lie in this folder."""
+    """The record of the job that wrote into this folder."""
     lines = list(_lines(files / "events.jsonl"))
     return JobRecord(
         folder=files,
@@ -68,7 +86,7 @@ def read_object(path: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except Damaged as error:
-        logger.warning("%s; it is passed over", error)
+        logger.warning("%s; skipped", error)
         return None
 
 
@@ -106,7 +124,7 @@ def seconds_left(record: JobRecord) -> float | None:
 
 
 def waiting(record: JobRecord, restart: int, now: datetime) -> list[dict[str, Any]]:
-    """What a start of a job waits for now, by name; `at` says since when."""
+    """The open waits of a start of a job, by name; `at` says since when."""
     open_waits: dict[str, dict[str, Any]] = {}
     for line in record.waits:
         if line.get("restart", 0) == restart:
@@ -119,7 +137,7 @@ def waiting(record: JobRecord, restart: int, now: datetime) -> list[dict[str, An
 
 
 def progressed(record: JobRecord, restart: int, earlier: list[JobRecord]) -> bool:
-    """Whether a job got further in this restart than in any before it, its earlier attempts included. Steps are
+    """True if a job got further in this restart than in any before it, its earlier attempts included. Steps are
     compared with steps of the same name: a name not seen before is progress, once it has counted one."""
     best: dict[str, float] = {}
     for known in [*earlier, record]:

@@ -29,7 +29,7 @@ from r2v.errors import UsageError
 from r2v.extensions import is_dotted, source_file
 from r2v.log import logger
 from r2v.slurm.chain.chain import Chain, folder
-from r2v.storage.code_identity import OWN_PACKAGE, SNAPSHOT_RECORD, code_identity, git_commit
+from r2v.storage.artifact_manifest import OWN_PACKAGE, SNAPSHOT_RECORD, code_identity, git_commit
 from r2v.storage.files import write_json, writing
 from r2v.storage.paths import LOGS, ROOMS, SNAPSHOTS
 from r2v.storage.removal import SNAPSHOT_MARKER, remove_own
@@ -44,7 +44,7 @@ _LEFT_OUT = (*ROOMS, str(LOGS), "__pycache__", "node_modules", "site-packages")
 
 @dataclass(frozen=True, kw_only=True)
 class CodeSnapshot:
-    """What `snapshot.json` says: the id (of the content), how much it is, and the commit that was checked out."""
+    """The content of `snapshot.json`: the id (of the content), how much it is, and the commit that was checked out."""
 
     id: str
     files: int
@@ -160,13 +160,13 @@ def _installed() -> dict[str, Path]:
 
 
 def _checkout(root: Path) -> dict[str, Path]:
-    """What the checkout holds, by its name in it."""
+    """The files of the checkout, by their names in it."""
     listed = (path for path in _listed(root) if not set(path.parts[:-1]) & set(_LEFT_OUT))
     return {path.as_posix(): root / path for path in listed if _is_code(root, path) and (root / path).is_file()}
 
 
 def _listed(root: Path) -> Iterable[Path]:
-    """What git tracks here, or neither tracks nor ignores; every file where there is no git."""
+    """The files that git tracks here, or neither tracks nor ignores; every file where there is no git."""
     command = ["git", "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -187,7 +187,7 @@ def _files(top: Path) -> Iterator[Path]:
 
 
 def _is_code(root: Path, path: Path) -> bool:
-    """Whether a file is code or configuration by its name, or lies in a Python package, whose data are its own."""
+    """True if a file is code or configuration by its name, or lies in a Python package, whose data are its own."""
     return path.suffix in _CODE or len(path.parts) > 1 and (root / path.parts[0] / "__init__.py").is_file()
 
 

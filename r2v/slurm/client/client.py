@@ -21,7 +21,6 @@ from pathlib import Path
 from r2v.errors import EnvironmentFault
 from r2v.slurm.client.command import (
     NoAnswer,
-    NoSlurm,
     SlurmRefused,
     ask,
     call,
@@ -30,38 +29,9 @@ from r2v.slurm.client.command import (
     patience,
     pauses,
     present,
-    require,
     terminal,
 )
-from r2v.slurm.client.sacct import ENDED, FIELDS, SacctRow, given, memory, read_accounting
-
-__all__ = [
-    "Accounting",
-    "ENDED",
-    "HELPERS_MARK",
-    "NoAnswer",
-    "NoSlurm",
-    "Partition",
-    "Queued",
-    "SacctRow",
-    "SlurmRefused",
-    "SubmitCheck",
-    "accounting",
-    "cancel",
-    "job_number",
-    "memory",
-    "partitions",
-    "present",
-    "qos",
-    "queue",
-    "requeue",
-    "require",
-    "sbatch",
-    "show",
-    "takes_option",
-    "test_only",
-    "update",
-]
+from r2v.slurm.client.sacct import FIELDS, SacctRow, given, read_accounting
 
 _SEPARATOR = "\x1f"
 _QUEUE = {
@@ -82,8 +52,8 @@ _QUEUE = {
 
 
 def job_number(job_id: str) -> tuple[int, int]:
-    """What job ids are ordered by: "1234" is (1234, -1), task 4 of the array 123, "123_4", is (123, 4), and an array
-    whose tasks still wait together, "123_[0-7]", stands before them. int("123_4") would be 1234, without a word."""
+    """The key by which job ids are ordered: "1234" is (1234, -1), task 4 of the array 123, "123_4", is (123, 4), and an
+    array whose tasks still wait together, "123_[0-7]", stands before them. int("123_4") would be 1234, silently."""
     job, _, task = job_id.partition("_")
     return (int(job) if job.isdigit() else 0, int(task) if task.isdigit() else -1)
 
@@ -105,12 +75,12 @@ class Queued:
     partition: str
     submitted: str
     folder: str = ""
-    """Where it was submitted to run: the checkout."""
+    """The folder in which it was submitted to run: the checkout."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Accounting:
-    """What sacct knows: the starts of each job, oldest first. `down` says why it knows nothing."""
+    """The answer of sacct: the starts of each job, oldest first. `down` says why it knows nothing."""
 
     jobs: dict[str, list[SacctRow]] = field(default_factory=dict)
     down: str | None = None
@@ -169,12 +139,12 @@ def of_chain(rows: Iterable[Queued], name: str, root: Path, *, mark: str = CHAIN
 
 
 def helpers_comment(name: str, job: str) -> str:
-    """What the helpers beside a chain's job are known by in the queue; no chain's job is known so."""
+    """The comment of the helpers beside a chain's job; no chain's job has one like it."""
     return f"{HELPERS_MARK}:{name}/{job}"
 
 
 def _is_checkout(folder: str, root: Path) -> bool:
-    """Whether a job's folder is this checkout, by any path to it; true where Slurm does not say."""
+    """True if a job's folder is this checkout, by any path to it, or Slurm does not say."""
     try:
         return not folder or folder == str(root.resolve()) or Path(folder).samefile(root)
     except OSError:
@@ -202,7 +172,7 @@ def accounting(ids: Sequence[str]) -> Accounting:
 
 
 def show(id_: str) -> dict[str, str]:
-    """What the controller still knows of a job (it forgets a finished one after minutes); {} for nothing."""
+    """The controller's fields of a job (it forgets a finished one after minutes); {} for none."""
     try:
         text = call(["scontrol", "show", "job", "-o", id_])
     except SlurmRefused:
@@ -259,7 +229,7 @@ def takes_option(name: str, value: str) -> bool:
 
 
 def cancel(ids: Sequence[str]) -> None:
-    """End these jobs, in one call. Those that have ended are passed over."""
+    """End these jobs, in one call. Those that have ended are skipped."""
     if ids:
         call(["scancel", "--quiet", *ids])
 

@@ -68,7 +68,7 @@ class SlurmRefused(EnvironmentFault):
 
 
 class Terminal(Protocol):
-    """What runs Slurm's commands and keeps the time: this machine, or a simulated cluster."""
+    """The machine that runs Slurm's commands and keeps the time: this one, or a simulated cluster."""
 
     def run(
         self, command: Sequence[str], stdin: str | None, environment: Mapping[str, str]
@@ -112,7 +112,7 @@ _TERMINAL: ContextVar[Terminal] = ContextVar("terminal", default=ThisMachine()) 
 
 
 def terminal() -> Terminal:
-    """What commands go to now."""
+    """The terminal to which commands go now."""
     return _TERMINAL.get()
 
 
@@ -153,7 +153,7 @@ def pauses(limit: float | None = None) -> Iterator[float]:
 
 
 def present() -> bool:
-    """Whether Slurm's commands are on PATH, or a login node has them."""
+    """True if Slurm's commands are on PATH, or a login node has them."""
     here = shutil.which("sbatch") is not None or not isinstance(terminal(), ThisMachine)
     return here or bool(_submit_host())
 

@@ -46,7 +46,7 @@ class SacctRow:
     id: str
     state: str
     by: str | None = None
-    """Who cancelled it, as a user id."""
+    """The user id of the person who cancelled it."""
     exit_code: int = 0
     signal: int = 0
     derived: int = 0

@@ -1,7 +1,10 @@
 """Submission: putting jobs of a chain into the queue, so that none is there twice. Only this module knows submitit,
-which writes the script of a stage's job.
+which writes the header and the script of a stage's job. Its `SlurmJob` then answers for an attempt by its id:
 
-That script starts our runner directly (no srun: the time limit's warning reaches it through `--signal=B:`). Beside the
+    job = submitit.SlurmJob("outputs/.chains/desk_noisy/submitit/%j", "104")
+    job.state, job.stdout(), job.result()           # by sacct; the log; the content of exit.json, once it is done
+
+The script starts our runner directly (no srun: the time limit's warning reaches it through `--signal=B:`). Beside the
 stages waits one sentinel: a job of one CPU and five minutes that runs when any has failed.
 The chain is written after every sbatch; jobs that a killed submitter had no time to write are known by their comment.
 A job that has ended is never named in a dependency: Slurm takes one that it has forgotten for a success.
@@ -10,10 +13,10 @@ What is submitted, and when, is decided by r2v.slurm.healing.reconcile.
 
 from __future__ import annotations
 
+import os
 import shlex
 import signal
 import sys
-import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -27,7 +30,7 @@ from r2v.slurm.chain.chain import ASKED_FOR, OF, WHOLE, Attempt, Chain, comment
 from r2v.slurm.chain.experience import learn, without_bad
 from r2v.slurm.chain.snapshot import code_lines
 from r2v.slurm.client import client
-from r2v.slurm.client.client import SlurmRefused
+from r2v.slurm.client.command import SlurmRefused, require
 from r2v.slurm.site.headers import Resources
 from r2v.slurm.site.script_text import ENVIRONMENT
 from r2v.storage.files import writing
@@ -40,16 +43,16 @@ _SET_HERE = ("job-name", "output", "comment", "dependency", _INVALID)
 
 
 class StageScript(SlurmExecutor):
-    """submitit's executor, of which the script with its header is used, and no pickle, no srun and no sbatch."""
+    """submitit's executor without its `submit`, which asks sbatch once and takes a lost answer for a failure."""
 
     @classmethod
     def affinity(cls) -> int:
-        """How well it suits this machine; above 0: it does."""
+        """Its fitness for this machine, above 0: a node that submits through a login node has no srun."""
         return 2
 
     def text(self, command: str) -> str:
-        """The script that runs this command."""
-        return self._make_submission_file_text(command, uuid.uuid4().hex)
+        """The script that runs this command, by submitit's one private name here: its public calls submit."""
+        return self._make_submission_file_text(command, uid="")
 
 
 def _words_of(chain: Chain, job: str, overrides: Sequence[str]) -> list[str]:
@@ -59,53 +62,51 @@ def _words_of(chain: Chain, job: str, overrides: Sequence[str]) -> list[str]:
 
 
 def submit_stage(root: Path, chain: Chain, job: str, planned: Attempt, waits: Sequence[str]) -> str:
-    """Submit a planned attempt behind these Slurm jobs, none of which may have ended; returns its id. Raises
-    SlurmRefused with Slurm's reason, NoSlurm. Nothing is written down of it in the chain."""
-    id_ = _submit_where_nodes_are_sound(root, chain, job, planned.resources, planned.overrides, waits)
+    """Submit a planned attempt behind these Slurm jobs, none of which may have ended; returns its id. It avoids nodes
+    that are known as bad, unless Slurm has no others for it. Raises SlurmRefused with Slurm's reason, NoSlurm. The
+    chain is not changed."""
+    avoiding = without_bad(root, planned.resources)
+    try:
+        id_ = _submit_stage(root, chain, job, avoiding, planned.overrides, waits)
+    except SlurmRefused as error:
+        if avoiding == planned.resources:
+            raise
+        logger.warning("%s: Slurm rejected --exclude=%s (%s); submitting without it", job, avoiding["exclude"], error)
+        id_ = _submit_stage(root, chain, job, planned.resources, planned.overrides, waits)
     if planned.reason not in ASKED_FOR and (before := chain.jobs[job].latest) is not None:
         learn(root, chain.name, job, before.resources, planned.resources)
     return id_
 
 
-def _submit_where_nodes_are_sound(
-    root: Path, chain: Chain, job: str, resources: Mapping[str, str], overrides: Sequence[str], waits: Sequence[str]
-) -> str:
-    """Submit away from nodes that are known as bad; anywhere, where Slurm has no others for this job."""
-    avoiding = without_bad(root, resources)
-    try:
-        return _submit_stage(root, chain, job, avoiding, overrides, waits)
-    except SlurmRefused as error:
-        if avoiding == dict(resources):
-            raise
-        logger.warning("%s: not without %s (%s); it may go there", job, avoiding["exclude"], error)
-    return _submit_stage(root, chain, job, resources, overrides, waits)
-
-
 def _submit_stage(
     root: Path, chain: Chain, job: str, resources: Mapping[str, str], overrides: Sequence[str], waits: Sequence[str]
 ) -> str:
-    requested = Resources(directives=dict(resources))
     directives = stage_directives(root, chain, job, resources, waits)
-    executor = _executor(root, chain)
+    folder = chains.folder(root, chain.name) / "submitit"
+    for made in (folder, root / LOGS):
+        _make_folder(made)
+    require()
+    executor = StageScript(folder / "%j")
     executor.update_parameters(
         job_name=f"{job}_{chain.name}",
-        time=requested.time_minutes or None,
+        time=Resources(directives=dict(resources)).time_minutes or None,
         use_srun=False,
         wckey=None,
         stderr_to_stdout=True,
         setup=[*environment_lines(root), "set -euo pipefail", *code_lines(chain.name)],
         additional_parameters={_parameter(name): value or True for name, value in directives.items()},
     )
-    _make_logs(root)
     attempt = f"{chain.name}/{job}.{chain.jobs[job].next_number}"
     words = [sys.executable, "-m", "r2v.slurm.job.runner", OF, attempt, *_words_of(chain, job, overrides)]
     # exec: Python takes the batch shell's place, and with it the signals that are sent to that.
     text = executor.text(f"exec {shlex.join(words)}")
     id_ = client.sbatch([f"--comment={directives['comment']}"], text, known=chain.slurm_ids)
-    paths = JobPaths(executor.folder, id_)
+    paths = JobPaths(executor.folder, id_, task_id=0)
+    _make_folder(paths.folder)
     with writing(paths.submission_file):
-        paths.folder.mkdir(parents=True, exist_ok=True)
         paths.submission_file.write_text(text)
+        paths.stdout.unlink(missing_ok=True)  # of a Slurm that has begun to count anew
+        paths.stdout.symlink_to(os.path.relpath(root / LOGS / f"{job}_{chain.name}_{id_}.out", paths.folder))
     return id_
 
 
@@ -133,14 +134,6 @@ def stage_directives(
     }
 
 
-def _executor(root: Path, chain: Chain) -> StageScript:
-    folder = chains.folder(root, chain.name) / "submitit"
-    with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    client.require()
-    return StageScript(folder / "%j")
-
-
 def _parameter(name: str) -> str:
     """A directive as submitit spells the same one of its own, so that ours takes its place."""
     return name if name == "open-mode" else name.replace("-", "_")
@@ -165,12 +158,12 @@ def submit_sentinel(root: Path, chain: Chain, ids: Sequence[str]) -> str:
         "done",
         'exit "$code"',
     ]
-    _make_logs(root)
+    _make_folder(root / LOGS)
     return client.sbatch(sentinel_args(root, chain, ids), "\n".join(lines) + "\n", known=chain.slurm_ids)
 
 
 def sentinel_dependency(chain: Chain, ids: Sequence[str]) -> str:
-    """What a sentinel waits for: the failure of any of these attempts, or the end of any."""
+    """The dependency of a sentinel: the failure of any of these attempts, or the end of any."""
     kind = "afternotok" if chain.sentinel.get(_INVALID) == "yes" else "afterany"
     return "?".join(f"{kind}:{id_}" for id_ in ids)
 
@@ -196,7 +189,7 @@ def environment_lines(root: Path) -> list[str]:
     return [f"source {ENVIRONMENT} || exit {EnvironmentFault.exit_code}"] if (root / ENVIRONMENT).exists() else []
 
 
-def _make_logs(root: Path) -> None:
-    """Make the folder of the logs: without it Slurm ends a job at once, with 0:53 and no message."""
-    with writing(root / LOGS):
-        (root / LOGS).mkdir(parents=True, exist_ok=True)
+def _make_folder(path: Path) -> None:
+    """Make a folder where there is none. Without that of the logs Slurm ends a job at once, with 0:53 and no line."""
+    with writing(path):
+        path.mkdir(parents=True, exist_ok=True)

@@ -58,7 +58,7 @@ def _profile(config: Mapping[str, str], gpu: Partition | None) -> str:
 
 
 def _differences(name: str, config: Mapping[str, str], gpu: Partition | None, cpu: Partition | None) -> Iterator[str]:
-    """What this cluster has otherwise than the profile says, as lines of site.yaml."""
+    """The differences of this cluster from the profile, as lines of site.yaml."""
     site = shipped(name) if name != NONE else None
     for key, named, partition in (
         ("gpu_jobs", site and site.gpu_jobs.get("partition"), gpu),

@@ -38,7 +38,7 @@ class Comparison:
     awaited: str = ""
     """The job of which the end is waited for; `WHOLE`: of whichever has ended."""
     undone: list[str] = field(default_factory=list)
-    """What could not be done now, a line each."""
+    """The actions that were not possible now, a line each."""
     untold: set[str] = field(default_factory=set)
     """Jobs that have ended, nobody says yet how: their sentinel stays."""
     submitted: list[str] = field(default_factory=list)
@@ -62,11 +62,11 @@ class Comparison:
         return [job for job in self.chain.jobs if self.scope is None or job in self.scope]
 
     def alive(self, id_: str) -> bool:
-        """Whether a job has not ended."""
+        """True if a job has not ended."""
         return self.in_queue(id_) and id_ not in self.ended
 
     def in_queue(self, id_: str) -> bool:
-        """Whether Slurm says that a job has not ended."""
+        """True if Slurm says that a job has not ended."""
         return id_ in self.rows and self.rows[id_].state in ALIVE
 
     def marked(self, job: str | None = None) -> Iterator[tuple[Queued, JobComment]]:
@@ -78,7 +78,7 @@ class Comparison:
                 yield row, mark
 
     def standing(self, job: str) -> Standing:
-        """Where a job stands."""
+        """The standing of a job."""
         entry = self.chain.jobs[job]
         if entry.planned is not None:
             return "planned"
@@ -104,13 +104,13 @@ class Comparison:
         return [self.latest(need).id for need, standing in standings.items() if standing == "active"]
 
     def changed(self, job: str) -> bool:
-        """Whether a chain that waits for a job would see another one, or none, after this look."""
+        """True if a chain that waits for a job would see another one, or none, after this look."""
         return job in self.submitted or job not in self.chain.jobs or self.standing(job) not in ("active", "planned")
 
     def latest(self, job: str) -> Attempt:
         """The latest attempt at a job that has one, whichever chain makes it."""
         entry = self.chain.jobs[job]
-        if entry.owner and not entry.skipped and (other := self.owner(entry.owner)) is not None:
+        if entry.is_shared and (other := self.owner(entry.owner)) is not None:
             return other.latest(job)
         assert entry.latest is not None
         return entry.latest
@@ -127,7 +127,7 @@ class Comparison:
         return self._owners[name]
 
     def _owners_standing(self, job: str) -> Standing:
-        """Where a job stands that another chain makes; "absent" where that makes something else by now."""
+        """The standing of a job that another chain makes; "absent" where that makes something else by now."""
         entry = self.chain.jobs[job]
         other = self.owner(entry.owner)
         theirs = other.chain.jobs.get(job) if other is not None else None
@@ -137,7 +137,7 @@ class Comparison:
 
 
 def pending(id_: str, job: str, chain: Chain, depends: str, *, own: str = "") -> Queued:
-    """What squeue will say of a job (`WHOLE`: a sentinel) that was submitted and written down a moment ago."""
+    """The row of squeue of a job (`WHOLE`: a sentinel) that was submitted and written down a moment ago."""
     blank = dict.fromkeys(("reason", "start", "elapsed", "limit", "nodes", "name", "partition", "submitted"), "")
     sentinel = job == WHOLE
     attempt = 1 if sentinel else len(chain.jobs[job].attempts)

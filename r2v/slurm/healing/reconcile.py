@@ -23,8 +23,7 @@ from r2v.slurm.chain import chain as chains
 from r2v.slurm.chain import job_record
 from r2v.slurm.chain.chain import WHOLE, Attempt, Chain, parse_comment, require_configuration
 from r2v.slurm.client import client
-from r2v.slurm.client.client import NoSlurm, SlurmRefused
-from r2v.slurm.client.command import pauses
+from r2v.slurm.client.command import NoSlurm, SlurmRefused, pauses
 from r2v.slurm.healing import shared_stages
 from r2v.slurm.healing.classify import Evidence, Failure
 from r2v.slurm.healing.comparison import Comparison, pending, waiting_for
@@ -70,11 +69,11 @@ def _look_after(root: Path, name: str) -> None:
             require_configuration(root, chain)
             undone = bring_in_line(root, chain).undone
         for line in undone:
-            logger.warning("%s: left to the next look: %s", name, line)
+            logger.warning("%s: will retry: %s", name, line)
     except NoSlurm:
         raise
     except R2VError as error:
-        logger.info("%s: not looked after: %s", name, error)
+        logger.info("%s: reconcile failed: %s", name, error)
 
 
 def bring_in_line(
@@ -111,15 +110,15 @@ def from_job(root: Path, name: str, id_: str, *, failed: bool = False) -> None:
     try:
         require_configuration(root, chains.read(root, name))
         for line in reconcile(name, root=root, ended=[id_] if failed else [], wait=30.0 if failed else 5.0):
-            logger.warning("r2v job %s: left to the next look: %s", id_, line)
+            logger.warning("r2v job %s: will retry: %s", id_, line)
     except LeaseConflict as error:
         logger.info("r2v job %s: %s", id_, error)
     except R2VError as error:
-        logger.warning("r2v job %s: the chain was not looked after: %s", id_, error)
+        logger.warning("r2v job %s: reconcile failed: %s", id_, error)
 
 
 def by_sentinel(name: str, job: str = WHOLE, *, root: Path = Path()) -> int:
-    """What a sentinel does: reconcile until all is done that is to be, a few minutes at most; returns an exit code.
+    """Reconcile as a sentinel, until all is done that is to be, a few minutes at most; returns an exit code.
     `job` is the one that has ended; "": nobody says that any has."""
     waiting = pauses(SENTINEL_SECONDS)
     while True:
@@ -130,12 +129,12 @@ def by_sentinel(name: str, job: str = WHOLE, *, root: Path = Path()) -> int:
         if not undone:
             return 0
         if next(waiting, None) is None:
-            logger.warning("r2v heal: left to the next look: %s", "; ".join(undone))
+            logger.warning("r2v heal: will retry: %s", "; ".join(undone))
             return EnvironmentFault.exit_code
 
 
 def surplus(root: Path, name: str, job: str, attempt: int, id_: str) -> bool:
-    """Whether a job that has just started as this attempt at a stage is one too many: it is not in its chain, which has
+    """True if a job that has just started as this attempt at a stage is one too many: it is not in its chain, which has
     no such attempt planned. A submission that was delivered twice, or after it was given up, ends here."""
     for _ in range(20):
         chain = chains.read(root, name) if name in chains.names(root) else None

@@ -11,7 +11,6 @@ alike, or gone, is forgotten, and the job is submitted here.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -63,15 +62,12 @@ def share(
 
 def owners(chain: Chain) -> list[str]:
     """The chains that make something for this one, and have not yet."""
-    return sorted({entry.owner for entry in chain.jobs.values() if entry.owner and not entry.skipped})
+    return sorted({entry.owner for entry in chain.jobs.values() if entry.is_shared})
 
 
 def waiters(root: Path, name: str) -> list[Chain]:
     """The chains that wait for a job of this one."""
-    marked = re.compile(rf'"owner":\s*"{re.escape(name)}"')
-    found = (chains.folder(root, other) / "chain.json" for other in chains.names(root) if other != name)
-    named = [path.parent.name for path in found if marked.search(_text(path))]
-    return [one for one in _readable(root, named) if not one.cancelled and name in owners(one)]
+    return [one for one in _readable(root) if one.name != name and not one.cancelled and name in owners(one)]
 
 
 def needed_by_others(root: Path, chain: Chain) -> set[str]:
@@ -88,7 +84,7 @@ def needed_by_others(root: Path, chain: Chain) -> set[str]:
 def settle(now: Comparison) -> None:
     """Take what the owners have made for this chain, and plan what they do not make."""
     for job, entry in now.chain.jobs.items():
-        if not entry.owner or entry.skipped or now.chain.cancelled:
+        if not entry.is_shared or now.chain.cancelled:
             continue
         standing = now.standing(job)
         try:
@@ -107,7 +103,7 @@ def settle(now: Comparison) -> None:
 def publish_all(root: Path, name: str) -> None:
     """Publish what owners have made for a chain: before one of its jobs reads it. What is missing the job will say."""
     for job, entry in chains.read(root, name).jobs.items() if name in chains.names(root) else ():
-        if entry.owner and not entry.skipped:
+        if entry.is_shared:
             with suppress(R2VError):
                 publish_shared(root, name, job)
 
@@ -142,7 +138,7 @@ def publish_shared(root: Path, name: str, job: str) -> bool:
 
 
 def _makes(root: Path, other: Chain, job: str, entry: ChainJob, alive: set[str]) -> bool:
-    """Whether another chain has this job in the queue, or is about to have it."""
+    """True if another chain has this job in the queue, or is about to have it."""
     theirs = other.jobs.get(job)
     if theirs is None or not entry.recipe or theirs.recipe != entry.recipe or theirs.owner or theirs.skipped:
         return False
@@ -165,20 +161,13 @@ def _just_made(root: Path, others: Sequence[Chain], chain: Chain, job: str) -> s
 
 
 def _waited_for(chain: Chain, owner: str) -> list[str]:
-    return [job for job, entry in chain.jobs.items() if entry.owner == owner and not entry.skipped]
+    return [job for job, entry in chain.jobs.items() if entry.is_shared and entry.owner == owner]
 
 
-def _readable(root: Path, wanted: Sequence[str] | None = None) -> list[Chain]:
+def _readable(root: Path) -> list[Chain]:
     """The chains of a checkout; one that cannot be read shares nothing."""
     found = []
-    for name in chains.names(root) if wanted is None else wanted:
+    for name in chains.names(root):
         with suppress(InputError):
             found.append(chains.read(root, name))
     return found
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""

@@ -34,7 +34,7 @@ def config_file(words: Sequence[str]) -> str | None:
 
 
 def places_of(words: Sequence[str], root: Path = Path()) -> Places:
-    """Where a command publishes. Raises UsageError as `configured` does."""
+    """The places where a command publishes. Raises UsageError as `configured` does."""
     return inputs.places_of(config_of(words), root)
 
 

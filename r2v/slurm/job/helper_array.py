@@ -4,9 +4,9 @@
 
 The job submits the array itself, once its own pace tells that more than an hour is left: a small benchmark never asks
 for fifteen nodes, and a job that was healed or put back into the queue has helpers too. Each task runs the job's
-command with `--helper`, under what the header asks for. Nobody waits for a helper and nobody heals one: killed,
-preempted or refused, the result is the same, later. When the job is done, those that still wait are cancelled; one that
-plays ends when nothing is left.
+command with `rollout.helpers=join`, under what the header asks for. Nobody waits for a helper and nobody heals one:
+killed, preempted or refused, the result is the same, later. When the job is done, those that still wait are cancelled;
+one that plays ends when nothing is left.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from r2v.errors import EnvironmentFault, R2VError
 from r2v.log import logger
 from r2v.pipeline import jobs
 from r2v.pipeline.helping import require_helpable
+from r2v.pipeline.rows import JOIN
 from r2v.slurm.chain import job_record
 from r2v.slurm.chain.job_record import JobRecord
 from r2v.slurm.chain.snapshot import code_lines
@@ -51,11 +52,11 @@ class HelperArray:
     resources: Resources
     root: Path = Path()
     considered: bool = False
-    """Whether Slurm has been asked: once a start, whatever it answered."""
+    """True once Slurm has been asked, which happens once a start."""
 
     @property
     def comment(self) -> str:
-        """What the array is known by in the queue, behind the header's own, whichever attempt submitted it."""
+        """The comment of the array in the queue, behind the header's own; the same for every attempt of the job."""
         return client.helpers_comment(self.name, self.job)
 
     def look(self, folder: Path) -> None:
@@ -130,7 +131,7 @@ class HelperArray:
             environment_lines,  # with submitit, which a job without helpers does not need
         )
 
-        command = shlex.join([sys.executable, "-m", "r2v", *self.words, "--helper"])
+        command = shlex.join([sys.executable, "-m", "r2v", *self.words, *JOIN])
         before = [*environment_lines(self.root), "set -euo pipefail", *code_lines(self.name)]
         return "\n".join(["#!/bin/bash", *before, f"exec {command}", ""])
 

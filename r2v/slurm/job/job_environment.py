@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def restart_count() -> int:
-    """How often Slurm has started this very job before; 0 outside of a job."""
+    """The number of times that Slurm has started this very job before; 0 outside of a job."""
     return int(os.environ.get("SLURM_RESTART_COUNT") or 0)
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 import os
+import pickle
 import resource
 import signal
 import socket
@@ -33,7 +34,7 @@ from r2v.slurm.chain import job_record
 from r2v.slurm.chain.chain import require_configuration
 from r2v.slurm.job.job_environment import granted_gpus, granted_memory, oom_kills, restart_count
 from r2v.slurm.job.stage_process import JobStart, StageProcess, wait_for
-from r2v.storage.files import write_json
+from r2v.storage.files import replacing, write_json
 from r2v.storage.integrity import hashed
 from r2v.storage.record import UNATTENDED, describe
 
@@ -65,14 +66,13 @@ def run(words: list[str], *, name: str, job: str | None = None, attempt: int = 1
 
     Records lie in the chain's folder under the Slurm job's id. Without Slurm nothing is recorded.
     """
+    chain = _chain(root, name)
     if job is not None:
-        words = with_allowed_keys(words, _chain(root, name))
+        words = with_allowed_keys(words, chain)
         os.environ[UNATTENDED] = "1"
     id_ = os.environ.get("SLURM_JOB_ID", "")
     folder = job_record.record_folder(root, name, id_).resolve() if id_ else None
-    job_start = JobStart(
-        words=words, job=job or _job_of(words, root, name), id=id_, restart=restart_count(), folder=folder
-    )
+    job_start = JobStart(words=words, job=job or _job_of(words, chain), id=id_, restart=restart_count(), folder=folder)
     if id_ and _done_before(root, name, job_start):
         logger.info("r2v job %s: %s was done before it was started again", id_, job_start.job)
         return 0
@@ -81,9 +81,12 @@ def run(words: list[str], *, name: str, job: str | None = None, attempt: int = 1
         _begin(job_start)
         return _end(job_start, root, name, damage.exit_code, describe(damage))
     if job is not None and id_ and _one_too_many(root, name, job_start, attempt):
-        logger.info("r2v job %s: %s has another attempt; this one was submitted twice", id_, job_start.job)
+        logger.info("r2v job %s: duplicate submission of %s; exiting", id_, job_start.job)
         return LeaseConflict.exit_code
-    _take_shared(root, name)
+    if chain is not None and any(entry.is_shared for entry in chain.jobs.values()):
+        from r2v.slurm.healing.shared_stages import publish_all
+
+        publish_all(root, name)  # what other chains have made for this one, which its stage may read
     process = StageProcess(job_start)
     _begin(job_start)
 
@@ -144,6 +147,8 @@ def _end(job_start: JobStart, root: Path, name: str, code: int, error: dict[str,
     if job_start.helpers is not None:
         job_start.helpers.end(int(exit_["rc"]), goes_on=goes_on)
     _write(job_start, "exit.json", exit_)  # before the requeue: Slurm may start this job again at once
+    if not goes_on:
+        _write_result(job_start, root, name, exit_)
     if goes_on and client.requeue(job_start.id):
         logger.info("r2v job %s: back into the queue, to go on from its checkpoint", job_start.id)
     elif exit_["rc"] and exit_["line"]:
@@ -188,17 +193,8 @@ def _exit_record(job_start: JobStart, code: int, error: dict[str, Any] | None, r
     }
 
 
-def _take_shared(root: Path, name: str) -> None:
-    """Publish what other chains have made for this one, which its stage may read."""
-    chain = _chain(root, name)
-    if chain is not None and any(entry.owner and not entry.skipped for entry in chain.jobs.values()):
-        from r2v.slurm.healing.shared_stages import publish_all
-
-        publish_all(root, name)
-
-
 def _one_too_many(root: Path, name: str, job_start: JobStart, attempt: int) -> bool:
-    """Whether another attempt at the same stage stands in the chain instead of this one."""
+    """True if another attempt at the same stage stands in the chain instead of this one."""
     chain = _chain(root, name)
     if chain is None or job_start.id in chain.slurm_ids:
         return False
@@ -207,9 +203,8 @@ def _one_too_many(root: Path, name: str, job_start: JobStart, attempt: int) -> b
     return surplus(root, name, job_start.job, attempt, job_start.id)
 
 
-def _job_of(words: Sequence[str], root: Path, name: str) -> str:
-    """Which job of the chain a command is; its stage where the chain has none like it, or is not there."""
-    chain = _chain(root, name)
+def _job_of(words: Sequence[str], chain: chains.Chain | None) -> str:
+    """The job of the chain that a command is; its stage where the chain has none like it, or is not there."""
     known = {} if chain is None else chain.jobs
     commands = {job: set(entry.command) - {"--force"} for job, entry in known.items()}
     return next((job for job, command in commands.items() if command <= set(words)), words[0])
@@ -227,7 +222,7 @@ def _chain(root: Path, name: str) -> chains.Chain | None:
 
 
 def _configuration_damage(words: Sequence[str], root: Path, name: str) -> InputError | None:
-    """What is wrong with the chain's configuration, where a job reads it. `resume` replaces it and then the chain, so
+    """The damage of the chain's configuration, where a job reads it. `resume` replaces it and then the chain, so
     it is looked at again before that is believed."""
     damage = None
     for _ in range(_LOOKS if str(chains.folder(root, name) / "config.yaml") in words else 0):
@@ -244,7 +239,7 @@ def _configuration_damage(words: Sequence[str], root: Path, name: str) -> InputE
 
 
 def _idle_nodes(words: Sequence[str]) -> UsageError | None:
-    """What is wrong with a job that has more nodes than its command can use."""
+    """The error of a job that has more nodes than its command can use."""
     if node_count() == 1:
         return None
     from r2v.slurm.job.command_line import require_allocation_used
@@ -257,7 +252,7 @@ def _idle_nodes(words: Sequence[str]) -> UsageError | None:
 
 
 def _done_before(root: Path, name: str, job_start: JobStart) -> bool:
-    """Whether an earlier start of this job ended well (its node failed a moment later): a collection, say, is
+    """True if an earlier start of this job ended well (its node failed a moment later): a collection, say, is
     paid for and must not be made anew."""
     before = job_record.record(root, name, job_start.id).exit
     return bool(job_start.restart and before and before.get("rc") == 0 and before.get("kind") is None)
@@ -282,7 +277,7 @@ def _begin(job_start: JobStart) -> None:
     """Record the start, while the stage loads what it needs."""
     if job_start.folder is None:
         return
-    from r2v.storage.code_identity import code_identity, git_commit, own_snapshot
+    from r2v.storage.artifact_manifest import code_identity, git_commit, own_snapshot
 
     _write(
         job_start,
@@ -308,7 +303,7 @@ def _begin(job_start: JobStart) -> None:
 
 
 def _worth_going_on(job_start: JobStart, root: Path, name: str) -> bool:
-    """Whether an interrupted job should put itself back: not when Slurm is ending it anyway, not when this start
+    """True if an interrupted job should put itself back: not when Slurm is ending it anyway, not when this start
     got no further than those before, and not beyond the chain's GPU-hours."""
     if not job_start.id or job_start.ended_by_slurm:
         return False
@@ -331,6 +326,18 @@ def _write(job_start: JobStart, name: str, value: dict[str, Any]) -> None:
         return
     try:
         write_json(job_start.folder / name, hashed(value))
+    except R2VError as error:
+        logger.warning("r2v job %s: %s", job_start.id, error)
+
+
+def _write_result(job_start: JobStart, root: Path, name: str, exit_: dict[str, Any]) -> None:
+    """Leave the end of a job that submitit wrote the script of where its `SlurmJob.result` looks for it."""
+    folder = chains.folder(root, name) / "submitit" / job_start.id
+    if not job_start.id or not folder.is_dir():
+        return
+    try:
+        with replacing(folder / f"{job_start.id}_0_result.pkl") as file:
+            pickle.dump(("error", exit_["line"]) if exit_["rc"] else ("success", exit_), file)
     except R2VError as error:
         logger.warning("r2v job %s: %s", job_start.id, error)
 

@@ -72,7 +72,7 @@ class JobStart:
     warned: bool = False
     ended_by_slurm: bool = False
     put_back: bool = False
-    """Whether it waits in the queue again for what another process makes."""
+    """True if it waits in the queue again for what another process makes."""
     stalled: str = ""
     """Why its watchdog has ended the stage."""
     continued: float = -math.inf

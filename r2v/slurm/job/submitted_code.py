@@ -16,7 +16,7 @@ from r2v.log import logger
 from r2v.slurm.chain.chain import Chain
 from r2v.slurm.client import client
 from r2v.slurm.job.command_line import config_file
-from r2v.storage.code_identity import OWN_PACKAGE, code_identity, git_commit, own_snapshot
+from r2v.storage.artifact_manifest import OWN_PACKAGE, code_identity, git_commit, own_snapshot
 
 _NAMED = 3
 """Edited files that are named."""

@@ -134,8 +134,8 @@ def gpu_kind(directives: Mapping[str, str]) -> str:
 
 
 def error_file(directives: Mapping[str, str], name: str, id_: str) -> str:
-    """Where a job of this name writes its errors, if its header gives them a file of their own (`--error`); "" where
-    they are in its log, or the pattern is one that only Slurm can fill in."""
+    """The file to which a job of this name writes its errors, if its header gives them one of their own (`--error`); ""
+    where they are in its log, or the pattern is one that only Slurm can fill in."""
     pattern = directives.get("error", "")
     filled = pattern.replace("%x", name).replace("%j", id_).replace("%A", id_)
     return "" if "%" in filled else filled

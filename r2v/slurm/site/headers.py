@@ -29,7 +29,7 @@ from r2v.storage.paths import SCRIPTS
 
 @dataclass(frozen=True, kw_only=True)
 class Resources:
-    """What one job asks Slurm for: each directive by its long name without dashes, "" for a flag."""
+    """The resources that one job asks Slurm for: each directive by its long name without dashes, "" for a flag."""
 
     directives: dict[str, str] = field(default_factory=dict)
     helpers: str = ""
@@ -160,7 +160,7 @@ def _check_setting(key: str, value: str) -> None:
 
 
 def lines(paths: Iterable[Path]) -> list[str]:
-    """What `r2v cluster show` prints: the most important directives of each script."""
+    """The lines of `r2v cluster show`: the most important directives of each script."""
     columns = ("partition", "account", "qos", "gres", "cpus-per-task", "mem", "time")
     headers = [(path.name, read(path)) for path in paths]
     rows = [(name, *(resources.directives.get(key, "") for key in columns)) for name, resources in headers]

@@ -22,7 +22,7 @@ from r2v.errors import InputError, UsageError
 from r2v.slurm.site import write_headers
 from r2v.slurm.site.script_text import read_script, write_script
 from r2v.slurm.site.site_profile import NONE, SHIPPED, SITE, shipped
-from r2v.storage.code_identity import OWN_PACKAGE
+from r2v.storage.artifact_manifest import OWN_PACKAGE
 from r2v.storage.files import write_text, writing
 from r2v.storage.paths import CONFIGS, LOGS, ROOMS, SCRIPTS
 
@@ -72,8 +72,8 @@ def begin(
 
 
 def shipped_files() -> dict[str, Path]:
-    """What a project begins with, by its place in it: of the checkout that R2V is run from, else of the wheel. Raises
-    InputError where neither has it."""
+    """The files that a project begins with, by their places in it: of the checkout that R2V is run from, else of the
+    wheel. Raises InputError where neither has it."""
     checkout = OWN_PACKAGE.parent
     if (checkout / "pyproject.toml").exists():
         found = [*(checkout / CONFIGS).rglob("*.yaml"), *(checkout / SCRIPTS).glob("*.sh"), checkout / "run_all.sh"]

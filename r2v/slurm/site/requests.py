@@ -43,7 +43,7 @@ _OURS = ("array-inx", "debug", "error", "input", "job-name", "open-mode", "outpu
 
 
 def of_job(root: Path, script: str, name: str, config: Config | None = None) -> Resources:
-    """What a job asks for. Raises UsageError and InputError as `headers.read` does."""
+    """The resources that a job asks for. Raises UsageError and InputError as `headers.read` does."""
     asked = headers.read(root / SCRIPTS / script, name)
     if config is not None and asked.gpus and not needs_gpu(config.policy):
         asked = _on_cpus(asked, headers.read(root / SCRIPTS / CPU_SCRIPT))
@@ -51,8 +51,8 @@ def of_job(root: Path, script: str, name: str, config: Config | None = None) -> 
 
 
 def sentinel(root: Path) -> dict[str, str]:
-    """What a sentinel asks for: it runs where jobs without a GPU do, and as the site profile says. Raises UsageError
-    where the profile was edited and not written into the headers."""
+    """The directives of a sentinel: it runs where jobs without a GPU do, and as the site profile says. Raises
+    UsageError where the profile was edited and not written into the headers."""
     asked = of_job(root, CPU_SCRIPT, "").directives
     kept = (*PLACEMENT, "comment")
     return require_written(root).sentinel_directives({name: asked[name] for name in kept if name in asked})

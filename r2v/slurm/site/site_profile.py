@@ -53,9 +53,9 @@ class SiteProfile:
     sentinels: Mapping[str, str | None] = field(default_factory=dict)
     """Of sentinels alone."""
     gpus: str = "gres=gpu:{kind}:{count}"
-    """How GPUs are asked for; empty: not at all, where nodes are given whole."""
+    """The directive for GPUs; empty: none, where nodes are given whole."""
     cpu_only: bool = False
-    """Whether no job asks for a GPU, whatever its header says."""
+    """True if no job asks for a GPU, whatever its header says."""
     max_time: str = ""
     """The longest time limit; a stage that is cut off goes on from its checkpoint."""
     modules: tuple[str, ...] = ()
@@ -65,16 +65,16 @@ class SiteProfile:
     webhook: str = ""
     """Environment variable with a URL that is told the same, as JSON."""
     kill_on_invalid_dep: bool = True
-    """Whether a sentinel may be ended by --kill-on-invalid-dep; false: it starts after its stage, whatever that did."""
+    """True if a sentinel may be ended by --kill-on-invalid-dep; false: it starts after its stage, whatever that did."""
     submit_host: str = ""
     """Login node through which jobs of a chain speak to Slurm (ssh), where nodes may not; empty: nodes may."""
     arrays: bool = True
-    """Whether jobs may be arrays, which helpers are."""
+    """True if jobs may be arrays, which helpers are."""
     max_gpu_hours: str = ""
     """GPU-hours that all chains of this checkout may use together; empty: no cap."""
 
     def directives(self, *, gpus: int) -> dict[str, str | None]:
-        """What a job that asks for so many GPUs is given, and what is taken from it."""
+        """The directives that a job with so many GPUs is given, or loses (None)."""
         return {**self.all_jobs, **(self.gpu_jobs if gpus else self.cpu_jobs)}
 
     def spelled_gpus(self, kind: str, count: int) -> tuple[str, str] | None:
@@ -104,7 +104,7 @@ class SiteProfile:
 
     @property
     def mark(self) -> str:
-        """What tells two profiles apart whose headers or env.sh differ."""
+        """The hash that tells two profiles apart whose headers or env.sh differ."""
         kept = {name: asdict(self)[name] for name in _WRITTEN}
         return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:8]
 

@@ -29,9 +29,8 @@ def test_run_all_as_typed() -> None:
         "--without",
         "9",
         "evaluate",
-        "--seed",
-        "4",
         "--overrides",
+        "seed=4",
         "training.lr=1e-5",
         "--max-gpu-hours",
         "200",
@@ -47,6 +46,7 @@ def test_run_all_as_typed() -> None:
         "dry_run": True,
         "here": False,
         "allow_env": ["LAB_SECRET"],
+        "max_attempts": 3,
         "max_gpu_hours": 200.0,
         "live": False,
     }

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from r2v.cli.game.commands import build_parser, parse_rules
+from r2v.cli.game.commands import build_parser
 from r2v.cli.game.options import GameDefaults
+from r2v.cli.game.settings import game_settings
 from r2v.emulator import Emulator, Fault, Lifecycle, game
 from r2v.errors import UsageError
 from r2v.game.play.rules import Rules
@@ -25,35 +26,38 @@ def run(root: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]
 
 def played(*words: str) -> list[str]:
     """The words of a run that draws nothing."""
-    return ["run", *words, "--figures", "none"]
+    return ["run", *words, "--overrides", "figures=[]"]
 
 
+SET = ("--overrides",)
 BAD_WORDS = [
     (["run", "--batch-service", "opnai"], 2, "did you mean openai"),
     (["run", "--game-mode", "standart"], 2, "did you mean standard"),
     (["run", "--agent-type", "gpt-99"], 2, "neither an agent type nor"),
     (["run", "--batch-service", "openai", "--agent-type", "claude_haiku"], 2, "or conversation for both"),
-    (["run", "--game-mode", "retained", "--num-agents", "2"], 2, "at least 3 agents, got 2"),
-    (["run", "--rules", "payofs.both=2"], 2, "payofs"),
+    (["run", "--game-mode", "retained", *SET, "num_agents=2"], 2, "at least 3 agents, got 2"),
+    (["run", *SET, "rules.payofs.both=2"], 2, "payofs"),
     (["run", "--messages", "1"], 2, "messages_per_interaction=1"),
     (["run", "--max-concurrent", "0"], 2, "--max-concurrent"),
     (["run", "--models", "gpt-5.2"], 2, "OPENAI_API_KEY is not set"),
-    (["run", "--models", "gpt-5.2", "--effort", "low", "huge", "--dry-run"], 2, "huge"),
-    (["run", "--models", "claude-opus-5-5", "--temperature", "0.2", "1", "--dry-run"], 2, "takes no temperature"),
-    (["run", "--temperature", "3"], 2, "--temperature"),
-    (["run", "--temperature", "1", "1"], 2, "--temperature: a level stands there twice"),
+    (["run", "--models", "gpt-5.2", *SET, "effort=[low,huge]", "--dry-run"], 2, "huge"),
+    (["run", "--models", "claude-opus-5-5", *SET, "temperature=[0.2,1]", "--dry-run"], 2, "takes no temperature"),
+    (["run", *SET, "temperature=[3]"], 2, "temperature must be in [0, 2], got 3"),
+    (["run", *SET, "temperature=[1,1]"], 2, "temperature must be distinct"),
+    (["run", *SET, "temprature=[1]"], 2, "temprature"),
     (["run", "--persona", "shy"], 2, "give NAME=TEXT, NAME=@FILE, or none"),
     (["run", "--persona", "shy=@nowhere.txt"], 2, "nowhere.txt cannot be read"),
     (["run", "--system-prompt", "mine=Be nice."], 2, "lacks {secret}"),
     (["run", "--system-prompt", "mine=Keep {secret}, {nam}."], 2, "no field {nam}"),
     (["run", "--against", "gpt-99"], 2, "neither an agent type nor"),
     (["run", "--against", "self", "--game-mode", "diversity"], 2, "--against all"),
-    (["run", "--against", "self", "--num-agents", "3"], 2, "the arms say how many play"),
-    (["run", "--temperature", "0", "1", "--num-agents", "1"], 2, "fewer than the 2 arms"),
+    (["run", "--against", "self", *SET, "num_agents=3"], 2, "the arms say how many play"),
+    (["run", *SET, "temperature=[0,1]", "num_agents=1"], 2, "fewer than the 2 arms"),
     (["run", "--replicates", "2", "--interactions", "3"], 2, "give one of them"),
-    (["run", "--figures", "gif"], 2, "--figures"),
+    (["run", *SET, "figures=[gif]"], 2, "figures must be pdf, png or svg, got gif"),
+    (["figures", "nowhere", "--figures", "gif"], 2, "--figures"),
     (["power"], 2, "nothing is varied"),
-    (["power", "--temperature", "0", "1", "--rate", "0.5", "--difference", "0.6"], 2, "leave [0, 1] both ways"),
+    (["power", *SET, "temperature=[0,1]", "rate=0.5", "difference=0.6"], 2, "leave [0, 1] both ways"),
     (["analyse", "nowhere"], 3, "no results of a finished job"),
     (["analyse", "nowhere", "--judge", "gpt4o"], 2, "go together"),
     (["figures", "nowhere"], 3, "no results of a finished job"),
@@ -95,8 +99,8 @@ def test_a_comparison_of_two_providers_and_its_judge(tmp_path: Path) -> None:
         }
         done = run(
             tmp_path,
-            *played("--compare", "--batch-service", "auto", "--mode", "batch", "--game-mode", "targeted"),
-            *("--interactions", "12", "--messages", "2", "--poll-seconds", "0.05"),
+            *played("--batch-service", "auto", "--mode", "batch", "--game-mode", "targeted"),
+            *("compare=true", "poll_seconds=0.05", "--interactions", "12", "--messages", "2"),
             **env,
         )
         assert done.returncode == 0, done.stderr
@@ -113,16 +117,17 @@ def test_a_comparison_of_two_providers_and_its_judge(tmp_path: Path) -> None:
 
 
 def test_rules_from_words() -> None:
-    rules = parse_rules(["memory=true", "resell=true", "payoffs.both=2", "target_bonus=4.5"])
+    words = ("memory=true", "resell=true", "payoffs.both=2", "target_bonus=4.5")
+    rules = game_settings([f"rules.{word}" for word in words]).rules
     assert (rules.memory, rules.resell, rules.payoffs.both, rules.target_bonus) == (True, True, 2.0, 4.5)
-    assert parse_rules([]) == Rules()
+    assert game_settings([]).rules == Rules()
     with pytest.raises(UsageError, match="memory"):
-        parse_rules(["memory=perhaps"])
+        game_settings(["rules.memory=perhaps"])
 
 
 DESIGN = (
-    *("--models", "gpt-5.2", "claude-haiku-4-5", "--temperature", "0.2", "1", "--persona", "none", "shy=You are shy."),
-    *("--against", "claude-sonnet-4-6"),
+    *("--models", "gpt-5.2", "claude-haiku-4-5", "--persona", "none", "shy=You are shy."),
+    *("--against", "claude-sonnet-4-6", "--overrides", "temperature=[0.2,1]"),
 )
 
 
@@ -141,7 +146,7 @@ def test_a_design_is_planned_priced_played_and_drawn(tmp_path: Path) -> None:
         "--max-concurrent",
         "16",
     )
-    planned = run(tmp_path, "power", *DESIGN, "--rate", "0.3", "--difference", "0.2")
+    planned = run(tmp_path, "power", *DESIGN, "rate=0.3", "difference=0.2")
     assert planned.returncode == 0, planned.stderr
     assert "8 arms, 3 contrasts" in planned.stdout and "a replicate is 16 conversations" in planned.stdout
     priced = run(tmp_path, "run", *words, "--dry-run")
@@ -153,7 +158,7 @@ def test_a_design_is_planned_priced_played_and_drawn(tmp_path: Path) -> None:
     with Emulator(answer=game, lifecycle=Lifecycle(seconds=0)) as emulator:
         env = {"OPENAI_API_KEY": "any", "OPENAI_BASE_URL": emulator.openai_url}
         env |= {"ANTHROPIC_API_KEY": "any", "ANTHROPIC_BASE_URL": emulator.anthropic_url}
-        done = run(tmp_path, "run", *words, "--figures", "svg", **env)
+        done = run(tmp_path, "run", *words, "--overrides", "figures=[svg]", **env)
         assert done.returncode == 0, done.stderr
         assert len(emulator.ledger().bills) == 160 + 3, "and a call before each model's first request"
     assert "80 of 80 conversations over (100 %), 0 incomplete" in done.stdout
@@ -186,7 +191,7 @@ def test_a_full_disk_is_one_line_and_costs_nothing_twice(tmp_path: Path) -> None
     """Wherever it fills up, before the first entry of the ledger or while results are written: the journal has the
     batch or the request was never sent."""
     words = played("--models", "gpt-6-luna", "--mode", "batch", "--replicates", "10", "--messages", "2")
-    words += ["--against", "self", "--poll-seconds", "0.05"]
+    words += ["poll_seconds=0.05", "--against", "self"]
     with Emulator(answer=game, lifecycle=Lifecycle(seconds=0)) as emulator:
         env = {"OPENAI_API_KEY": "sk-test", "OPENAI_BASE_URL": emulator.openai_url}
         ends = []

@@ -16,7 +16,7 @@ from tests import warm
 from tests.llm.talk import HeldLifecycle, paid_turns
 
 KEY = "sk-not-to-be-written-anywhere"
-PAIR = ("--models", "gpt-5.2", "claude-haiku-4-5", "--batch-service", "conversation", "--poll-seconds", "0.05")
+PAIR = ("--models", "gpt-5.2", "claude-haiku-4-5", "--batch-service", "conversation")
 
 
 def start(root: Path, emulator: Emulator, *words: str) -> subprocess.Popen[str]:
@@ -27,7 +27,7 @@ def start(root: Path, emulator: Emulator, *words: str) -> subprocess.Popen[str]:
         "OPENAI_BASE_URL": emulator.openai_url,
         "ANTHROPIC_BASE_URL": emulator.anthropic_url,
     }
-    return warm.start(root, "game", "run", *words, "--figures", "none", env=env)
+    return warm.start(root, "game", "run", *words, "--overrides", "poll_seconds=0.05", "figures=[]", env=env)
 
 
 def run(root: Path, emulator: Emulator, *words: str) -> tuple[int, str]:
@@ -75,8 +75,6 @@ def test_where_no_batch_can_be_had_the_rest_is_called_and_said_so(tmp_path: Path
         "gpt35",
         "--batch-service",
         "openai-conversation",
-        "--poll-seconds",
-        "0.05",
         "--interactions",
         "4",
         "--messages",

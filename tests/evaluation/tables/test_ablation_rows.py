@@ -8,7 +8,7 @@ import pytest
 
 from r2v.config.ablations import registry
 from r2v.errors import EmptyResult, InputError
-from r2v.evaluation.outcomes import measure
+from r2v.evaluation.measures.outcomes import measure
 from r2v.evaluation.setup import Setup
 from r2v.evaluation.tables.ablation_rows import ablation_rows
 

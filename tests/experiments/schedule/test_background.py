@@ -101,7 +101,9 @@ def test_an_experiment_is_started_listed_and_stopped_with_its_runs(
     spec = sweep.write(2, seconds=1000)
     assert main(["experiments", "background", "--experiment", str(spec), "--mode", "simulation"]) == 2
     assert "is of mode training" in capsys.readouterr().err
-    assert main(["experiments", "background", "--experiment", str(spec)]) == 0
+    assert main(["experiments", "background", "--experiment", str(spec), "--", "--slots", "none"]) == 2
+    assert "--slots" in capsys.readouterr().err and background_runs() == []
+    assert main(["experiments", "background", "--experiment", str(spec), "--", "--slots", "1"]) == 0
     (run,) = background_runs()
     until(lambda: bool(sweep.ledger))
     (experiment,) = (folder / "outputs" / "experiments").iterdir()

@@ -16,7 +16,7 @@ import pytest
 
 from r2v.errors import EnvironmentFault, LeaseConflict, UsageError
 from r2v.experiments.records import experiments, read_record, write_record
-from r2v.experiments.schedule.launcher import start_run
+from r2v.experiments.schedule.launcher import start_process
 from r2v.experiments.schedule.opening import RunOptions
 from r2v.experiments.schedule.orchestrator import run_experiment
 from tests import warm
@@ -114,7 +114,7 @@ def test_an_experiment_is_run_by_one_process_at_a_time(sweep: Sweep) -> None:
 def test_a_run_whose_process_is_gone_is_run_again(sweep: Sweep) -> None:
     folder = run_experiment(sweep.write(2), RunOptions(limit=1))
     record = read_record(folder)
-    dead = start_run(["true"], folder / "runs" / "other", {})
+    dead = start_process(["true"], folder / "runs" / "other" / "output.log", {})
     assert dead.process is not None
     dead.process.kill()
     dead.process.communicate()

@@ -49,7 +49,7 @@ def test_the_llm_answers_side_by_side() -> None:
             "profile=lora-8b",
         ],
     )
-    each = config.cost.llm.seconds_per_call + config.cost.llm.seconds_per_token * PACE.action_tokens
+    each = config.cost.llm_price.seconds_per_call + config.cost.llm_price.seconds_per_token * PACE.action_tokens
     assert time_of(Workload(llm=100), config, PACE, Allotted()).llm == pytest.approx(10 * each)
     assert unit_seconds(Workload(llm=100), config, PACE, Allotted()).wall == pytest.approx(100 * each)
     assert time_of(Workload(llm=100), load(None), PACE, Allotted()).llm == 0

@@ -17,7 +17,7 @@ from r2v.slurm.chain import chain as chains
 from r2v.slurm.chain import snapshot
 from r2v.slurm.chain.chain import Chain
 from r2v.slurm.chain.snapshot import code_lines, pin, take
-from r2v.storage.code_identity import OWN_PACKAGE, code_identity
+from r2v.storage.artifact_manifest import OWN_PACKAGE, code_identity
 
 NAME = "desk_noisy"
 PY = ".py"

@@ -17,9 +17,19 @@ from r2v.errors import UsageError
 from r2v.slurm.chain import chain as chains
 from r2v.slurm.chain.chain import Attempt, ChainJob
 from r2v.slurm.client import client
-from r2v.slurm.client.client import NoAnswer, NoSlurm, SlurmRefused
-from r2v.slurm.client.command import PATIENCE_VARIABLE, ThisMachine, other_cluster, patience, through
-from r2v.slurm.client.sacct import FIELDS, read_accounting, state_of
+from r2v.slurm.client.command import (
+    PATIENCE_VARIABLE,
+    NoAnswer,
+    NoSlurm,
+    SlurmRefused,
+    ThisMachine,
+    other_cluster,
+    patience,
+    present,
+    require,
+    through,
+)
+from r2v.slurm.client.sacct import FIELDS, memory, read_accounting, state_of
 from tests.slurm.faked import Faked
 from tests.slurm.faked import faked as faked
 
@@ -86,7 +96,7 @@ def test_states_lose_what_is_cut_or_added(word: str, state: str) -> None:
     ],
 )
 def test_memory_in_all_its_spellings(text: str, size: int | None) -> None:
-    assert client.memory(text) == size
+    assert memory(text) == size
 
 
 def test_accounting_that_is_down_is_an_answer(faked: Faked) -> None:
@@ -114,8 +124,8 @@ def test_a_field_that_this_version_lacks_is_left_out(tmp_path: Path, monkeypatch
 
 def test_no_slurm_is_one_line_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    assert not client.present()
-    for ask in (client.require, client.queue):
+    assert not present()
+    for ask in (require, client.queue):
         with pytest.raises(NoSlurm, match="not on PATH; .*--here") as caught:
             ask()
         assert caught.value.exit_code == 5

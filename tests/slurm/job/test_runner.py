@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import submitit
+from submitit.core.utils import FailedJobError
 
 from r2v.pipeline.inputs import place_of
 from r2v.slurm.chain import chain as chains
@@ -296,6 +298,17 @@ def test_a_stage_killed_under_a_runner_that_lives(limit: str, kind: str, folder:
     process.communicate(timeout=COMMAND_TIMEOUT)
     exit_ = folder.told("exit")
     assert (process.returncode, exit_["rc"], exit_["signal"], exit_["kind"]) == (137, 137, 9, kind)
+
+
+def test_submitits_job_answers_how_it_ended(folder: Folder) -> None:
+    (scripts := folder.path / "outputs/.chains/desk_noisy/submitit/42").mkdir(parents=True)
+    job: submitit.SlurmJob[dict[str, Any]] = submitit.SlurmJob(scripts.parent / "%j", "42")
+    assert folder.run("perturb", "desk")[0] == 0
+    assert job.done() and job.result()["rc"] == 0 and job.result().items() <= folder.told("exit").items()
+    folder.behave(perturb={"crash": "KeyError: 17"})
+    assert folder.run("perturb", "desk", "--force")[0] != 0
+    with pytest.raises(FailedJobError, match="KeyError: 17"):
+        job.result()
 
 
 def test_what_is_done_is_not_paid_for_again(folder: Folder) -> None:
