@@ -64,7 +64,7 @@ def _single_changes(job: TrainingJob, machine: Machine) -> Iterator[tuple[str, T
         yield "an optimizer without temporaries (hierarchical.optimizer=adamw_fused)", fused, machine
     elif job.optimizer == "adamw":
         eight = replace(job, optimizer="adamw_8bit")
-        yield f"8-bit moments (training.{job.stage}.optimizer=adamw_8bit)", eight, machine
+        yield "8-bit moments (training.optimizer=adamw_8bit)", eight, machine
     prompt, completion = -(-job.prompt_tokens // 2), -(-job.completion_tokens // 2)
     keys = (
         f"policy.max_seq_len={prompt} hierarchical.answer_tokens={completion}"
