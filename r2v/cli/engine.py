@@ -15,10 +15,9 @@ from pathlib import Path
 
 from r2v.cli.options import Parser, whole
 from r2v.config.engines import JOB
+from r2v.config.models import LOOPBACK
 from r2v.constraints import Range
 from r2v.errors import UsageError
-
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:

@@ -30,6 +30,8 @@ from r2v.extensions import require_name
 
 PROVIDER_NAMES = ("scripted", "openai", "anthropic")
 """What `teacher.provider` may name; anything else is a dotted path `package.module:Class`."""
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+"""Host names of this machine."""
 SELF_HOSTED = "http://localhost"
 """Stands for every endpoint on a machine of one's own, where the machine must not count."""
 

@@ -12,9 +12,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from urllib.parse import urlsplit
 
-from r2v.config import Config, TeacherConfig, endpoint_identity
-from r2v.config.models import SELF_HOSTED
+from r2v.config import Config, TeacherConfig
+from r2v.config.models import LOOPBACK
 from r2v.data.schema import from_dict
 from r2v.errors import EmptyResult, InputError, R2VError, UsageError
 from r2v.evaluation.readiness import Readiness
@@ -51,8 +52,8 @@ def require_ready(config: Config, row: Job, root: Path, *, stop: bool) -> None:
 
 def require_cap(config: Config, rows: Sequence[Job], root: Path) -> None:
     """Raise UsageError where a job asks a provider that charges for it, and neither the pipeline nor the project has a
-    cap. It names what the jobs cost at most. A server of one's own (localhost, a private address) sends no bill,
-    whatever its price is said to be: a line says that nothing limits it."""
+    cap. It names what the jobs cost at most. A server that a configuration names on this machine is used without a cap,
+    after a warning: its prices are the user's own, for comparison. A gateway elsewhere may be billed."""
     teacher = config.teacher
     paid = [row for row in rows if _is_paid(config, row)]
     if not paid or teacher.max_usd is not None or teacher.project_max_usd is not None:
@@ -60,8 +61,9 @@ def require_cap(config: Config, rows: Sequence[Job], root: Path) -> None:
     charging = [asked for asked in endpoints(config) if charges(asked)]
     if not charging or ProjectLedger(root).cap is not None:
         return
-    if all(asked.base_url and endpoint_identity(asked.base_url) == SELF_HOSTED for asked in charging):
-        logger.warning("no cap on %s: teacher.max_usd is not set", " and ".join(str(one.base_url) for one in charging))
+    urls = [asked.base_url or "" for asked in charging]
+    if all(urlsplit(url).hostname in LOOPBACK for url in urls):
+        logger.warning("spending at %s has no cap: teacher.max_usd is not set", " and ".join(dict.fromkeys(urls)))
         return
     for row in paid:
         require_world(row.load().sections(config))  # a missing key is told before a missing cap
