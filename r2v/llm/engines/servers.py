@@ -66,13 +66,20 @@ class EngineServer(Protocol):
         ...
 
 
-async def healthy(url: str) -> bool:
-    """Whether a server says that it can answer."""
+async def healthy(url: str, key: str | None = None) -> bool:
+    """Whether a server says that it can answer and, asked with a key, that the key is its own."""
+    asked = [urllib.request.Request(f"{url}/health")]
+    if key is not None:
+        asked.append(urllib.request.Request(f"{url}/v1/models", headers={"Authorization": f"Bearer {key}"}))
 
     def ask() -> bool:
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with suppress(OSError, urllib.error.URLError, ValueError), opener.open(f"{url}/health", timeout=10) as response:
-            return bool(response.status == 200)
+        with suppress(OSError, urllib.error.URLError, ValueError):
+            for request in asked:
+                with opener.open(request, timeout=10) as response:
+                    if response.status != 200:
+                        return False
+            return True
         return False
 
     return await asyncio.to_thread(ask)
@@ -119,9 +126,9 @@ class OwnServer:
                 return
             until = time.monotonic() + _DYING_SECONDS
             while self._alive() and time.monotonic() < until:
-                if await healthy(self.url):
+                if await healthy(self.url, self.key):
                     await asyncio.sleep(5 * _EVERY)  # one that is dying still says 200 for a moment
-                    if self._alive() and await healthy(self.url):
+                    if self._alive() and await healthy(self.url, self.key):
                         return
                 await asyncio.sleep(_EVERY)
             self._deaths += 1
@@ -184,8 +191,9 @@ class OwnServer:
         self.url, self.lives = f"http://127.0.0.1:{port}", self.lives + 1
 
     async def _until_healthy(self, until: float) -> bool:
-        """Whether it became ready before it ended, or before its time was over."""
-        while not await healthy(self.url):
+        """Whether it became ready before it ended, or before its time was over. Whoever took the port first answers
+        too, but not to this key."""
+        while not await healthy(self.url, self.key):
             if not self._alive() or time.monotonic() > until:
                 return False
             await asyncio.sleep(_EVERY)

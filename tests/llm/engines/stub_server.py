@@ -16,6 +16,7 @@ import shlex
 import struct
 import subprocess
 import sys
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -153,6 +154,9 @@ def main(words: list[str]) -> None:
     marker = os.environ.get("VLLM_STUB_PORT_TAKEN")
     if marker and not Path(marker).exists():
         Path(marker).write_text("taken")
+        os.environ["VLLM_API_KEY"] = "another's"
+        subprocess.Popen([sys.executable, __file__, *words])
+        time.sleep(1)  # whoever asks on this port hears the other
         raise SystemExit("OSError: [Errno 98] Address already in use")
     _Server((words[words.index("--host") + 1], int(words[words.index("--port") + 1])), _Handler).serve_forever()
 

@@ -109,12 +109,12 @@ def test_a_server_that_does_not_start_says_why(server: OwnServer, monkeypatch: p
     assert server.pid is None
 
 
-def test_a_port_that_is_taken_meanwhile_is_left_for_another(
+def test_a_port_on_which_another_server_answers_is_left_for_a_free_one(
     server: OwnServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VLLM_STUB_PORT_TAKEN", str(tmp_path / "taken"))
     asyncio.run(server.ready())
-    assert (tmp_path / "taken").exists() and asyncio.run(healthy(server.url))
+    assert (tmp_path / "taken").exists() and asyncio.run(healthy(server.url, server.key))
 
 
 def test_a_stopped_server_leaves_no_process_and_no_folder(server: OwnServer) -> None:
