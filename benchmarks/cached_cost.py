@@ -23,7 +23,7 @@ from r2v.config.evaluation import FEATURE_GROUPS
 from r2v.config.methods import STRONG
 from r2v.console import text_table
 from r2v.data.episode import Episode
-from r2v.evaluation.outcomes import is_llm_step
+from r2v.evaluation.measures.outcomes import is_llm_step
 from r2v.evaluation.setup import OPERATING_POINT, read_setup, stored_episodes
 from r2v.llm.providers.prices import Rate, rate_of
 from r2v.rollout.bill import PromptCache
@@ -46,7 +46,7 @@ class Lengths:
 def local_usd(episode: Episode, lengths: Lengths, settings: Config, features: Sequence[str], reread: float) -> float:
     """USD of the small policy, its samples and its verifier in an episode whose router reads these groups of features.
     `reread`: price of a token that they have read at an earlier step, as a factor on `cost.slm.input`."""
-    price, total = settings.cost.slm, 0.0
+    price, total = settings.cost.slm_price, 0.0
     known = {"slm": 0, "verifier": 0}
 
     def read(who: str, tokens: int) -> float:
@@ -96,8 +96,7 @@ def fractions(
     features = settings.router.features if groups is None else groups
     rates = {name: price_of(name) for name in models}
     caches = {
-        name: PromptCache.of(rate.input, settings.cost.cache, rate.cached, rate.write_5m)
-        for name, rate in rates.items()
+        name: PromptCache.of(rate.input, settings.cost, rate.cached, rate.write_5m) for name, rate in rates.items()
     }
     totals: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0] * (2 + 2 * len(rates)))
     for episode in stored_episodes(results, read_setup(results)):

@@ -46,7 +46,7 @@ def words(cap: float, *, helper: bool) -> list[str]:
         "router.features=[progress,page,tool] rollout.max_conversations=4 rollout.episodes_per_block=2 "
         "teacher.max_concurrent=4 teacher.max_conversations=4"
     )
-    return ["generate_router_features", *(["--helper"] if helper else []), "--overrides", *settings.split()]
+    return ["generate_router_features", "--overrides", *settings.split(), *(["rollout.helpers=join"] if helper else [])]
 
 
 def main() -> int:

@@ -18,7 +18,7 @@ from benchmarks.routing_tree import RoutingTree
 from r2v.config import Config
 from r2v.data.store import StoredEpisodes
 from r2v.data.tools import TOOLS_FILE, read_tools
-from r2v.evaluation.methods import MethodRunner
+from r2v.evaluation.acting.methods import MethodRunner
 from r2v.pipeline.inputs import published
 from r2v.policy.training_tools import told
 from r2v.router.baselines import Instruments

@@ -33,7 +33,7 @@ from benchmarks.student_pieces import Piece, bounds
 from benchmarks.students import DESK, OUTCOMES, fresh_specs, student
 from r2v.config import CategoryConfig, Config, PerturbationsConfig, load
 from r2v.config.methods import OURS
-from r2v.evaluation.statistics import FloatArray
+from r2v.evaluation.measures.statistics import FloatArray
 from r2v.storage.files import write_json
 
 METHODS = ("slm_only", "entropy", "disagreement", OURS, "llm_only")

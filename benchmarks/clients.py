@@ -29,9 +29,9 @@ from r2v.config import load
 from r2v.data.interchange.served import recorded_turns
 from r2v.emulator import EmulatedRequest, Emulator
 from r2v.errors import EnvironmentFault
-from r2v.serve.domain import domain_of
+from r2v.serve.accounts.traffic import read_traffic
+from r2v.serve.bundle.domain import domain_of
 from r2v.serve.server import listening
-from r2v.serve.traffic import read_traffic
 from r2v.storage.paths import SERVERS, SESSIONS
 from r2v.wire import anthropic, chat, responses
 from tests.serve.pairs import make_bundle

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -87,7 +88,7 @@ def full_weights(device: str) -> None:
     import torch
 
     from benchmarks.hrl_speed import saved
-    from r2v.memory.shapes import values_of
+    from r2v.memory.models import values_of
 
     with tempfile.TemporaryDirectory() as folder:
         values = {**values_of(PUPIL), **(SMALL_LLAMA if device == "cpu" else {})}
@@ -158,27 +159,30 @@ def rollout(device: str) -> None:
     from benchmarks.hrl_speed import saved
     from r2v.config import HierarchicalConfig, PolicyConfig
     from r2v.hrl.models.roles import build_roles
-    from r2v.hrl.parallel.micro_batch import largest_micro_batches
+    from r2v.hrl.parallel.micro_batch import REHEARSED, largest_micro_batches
     from r2v.hrl.rollout.generator import GenerationRequest, Generator
+    from r2v.memory.models import known, values_of
     from r2v.memory.planner.planner import plan_strategy
     from r2v.memory.planner.training_job import CUBLAS_WORKSPACES, Machine, Strategy, TrainingJob
-    from r2v.memory.shapes import shape_of, values_of
+    from r2v.memory.store import Measuring, measurement
 
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, Measuring() as measure:
+        lookup = partial(measurement, measure=measure)
         model = saved(values_of(MODEL), Path(folder) / "model", torch.bfloat16)
         policy = PolicyConfig(model_name=str(model), lora_r=16, device=device, dtype="bfloat16")
         roles = build_roles(policy, HierarchicalConfig(), 0)
         for rows, prompt, new in ((64, 256, 128), (64, 256, 128), (64, 512, 128)):
             job = TrainingJob(
                 stage="hierarchical",
-                model=shape_of(MODEL),
+                code=REHEARSED,
+                model=known(MODEL, measure),
                 prompt_tokens=prompt,
                 completion_tokens=new,
                 episodes=rows,
                 hints=1,
                 batch=8,  # log-probabilities are read in as many rows as an update has
             )
-            planned = plan_strategy(job, Machine(memory=139 * GIB), Strategy(placement="shared"))
+            planned = plan_strategy(job, Machine(memory=139 * GIB), Strategy(placement="shared"), lookup)
             memory = next(one.memory for one in planned.phases if one.phase.name == "rollout, actor")
             together = largest_micro_batches(planned).rollout_rows(rows)
             torch.cuda.empty_cache()
@@ -207,7 +211,7 @@ def prefixes(device: str) -> None:
 
     from r2v.llm.local.prefill import prefill
     from r2v.llm.local.prefix_cache import PrefixCache
-    from r2v.memory.shapes import values_of
+    from r2v.memory.models import values_of
 
     rows, first, grown = (8, 4096, 256) if device != "cpu" else (2, 48, 16)
     for name in (MODEL, "meta-llama/Llama-3.1-8B"):
@@ -276,7 +280,7 @@ def four_bit(device: str) -> None:
     from r2v.config import HierarchicalConfig, PolicyConfig
     from r2v.hrl.algorithm.logprobs import completion_logprobs, pad_sequences
     from r2v.hrl.models.roles import build_roles
-    from r2v.memory.shapes import values_of
+    from r2v.memory.models import values_of
 
     with tempfile.TemporaryDirectory() as folder:
         model = saved(values_of(MODEL), Path(folder) / "model", torch.bfloat16)
@@ -317,7 +321,7 @@ def adapters(device: str) -> None:
 
     from benchmarks.hrl_speed import saved
     from r2v.cli.main import main
-    from r2v.memory.shapes import values_of
+    from r2v.memory.models import values_of
 
     with tempfile.TemporaryDirectory() as folder:
         values = {**values_of(PUPIL), **(SMALL_LLAMA if device == "cpu" else {})}
@@ -352,7 +356,7 @@ def decoding(device: str) -> None:
     import torch
 
     from r2v.llm.local.decode import Draw, generate
-    from r2v.memory.shapes import values_of
+    from r2v.memory.models import values_of
 
     rows, prompt, new, rounds = (48, 256, 64, 3) if device != "cpu" else (4, 24, 8, 1)
     model = _random_llama(device, values_of(MODEL))

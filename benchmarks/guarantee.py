@@ -27,8 +27,8 @@ from benchmarks.routing_tree import RoutingTree, own_score
 from benchmarks.students import DESK, fresh_specs, student
 from r2v.config import Config, load
 from r2v.config.methods import OURS
+from r2v.evaluation.measures.statistics import wilson
 from r2v.evaluation.settings import EvaluateSettings
-from r2v.evaluation.statistics import wilson
 from r2v.router.thresholds import guarantee, guarded_thresholds
 from r2v.router.training import fit_routers
 

@@ -12,7 +12,7 @@ from benchmarks.rivals import WITHOUT
 from benchmarks.student_pieces import Piece, bounds, resamples
 from benchmarks.students import HAZARDS
 from r2v.data.injections import INJECTION
-from r2v.evaluation.statistics import FloatArray
+from r2v.evaluation.measures.statistics import FloatArray
 
 
 def hazards_table(pieces: Sequence[Piece], condition: str, methods: Sequence[str]) -> list[str]:

@@ -18,7 +18,7 @@ import numpy as np
 from benchmarks.placing import POINTS
 from benchmarks.student_pieces import Piece, bounds, dollars_at, drawn_seeds, interpolated, resamples
 from r2v.config.methods import OURS
-from r2v.evaluation.statistics import FloatArray
+from r2v.evaluation.measures.statistics import FloatArray
 
 LEVELS = (0.6, 0.7, 0.8)
 MARGIN = 0.03

@@ -36,10 +36,10 @@ from trl import DPOTrainer, SFTTrainer  # noqa: F401
 
 from r2v.cli.main import main as r2v_main
 from r2v.config import load
+from r2v.pipeline.rows import JOIN
 from r2v.randomness import generator
 from r2v.rollout.episode_cache import KEPT, PUBLISHED
-from r2v.storage.artifact_manifest import ARTIFACT_MANIFEST
-from r2v.storage.code_identity import git_commit
+from r2v.storage.artifact_manifest import ARTIFACT_MANIFEST, git_commit
 from r2v.storage.files import write_json
 from r2v.storage.integrity import content_files
 
@@ -148,7 +148,7 @@ def _kill_and_start(
     about, log = values.state / f"with-{count}.json", values.state / f"with-{count}.log"
 
     def start(number: int) -> int:
-        return started(project, [*values.words, *(["--helper"] if number else [])], log)
+        return started(project, [*values.words, *(JOIN if number else [])], log)
 
     draw = generator("helper kills", count)
     moments = sorted(draw.uniform(0.0, 0.95) * whole for _ in range(values.kills))

@@ -34,6 +34,7 @@ import transformers  # noqa: F401
 
 from r2v.cli.main import main as r2v_main
 from r2v.llm.local.backend import LocalBackend
+from r2v.pipeline.rows import JOIN
 from r2v.rollout.work_queue import BlockPlayer
 from r2v.storage.artifact_manifest import ARTIFACT_MANIFEST
 from r2v.storage.integrity import content_files
@@ -89,7 +90,7 @@ def measured(folder: Path, words: Sequence[str], figures: Path) -> int:
 def evaluated(folder: Path, words: Sequence[str], helpers: int) -> list[Spent]:
     """Evaluate, with so many helpers beside; what each process did, the stage's own first."""
     places = [folder / f"figures-{number}.json" for number in range(1 + helpers)]
-    pids = [measured(folder, [*words, *(["--helper"] if number else [])], place) for number, place in enumerate(places)]
+    pids = [measured(folder, [*words, *(JOIN if number else [])], place) for number, place in enumerate(places)]
     for pid, place in zip(pids, places, strict=True):
         if os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]):
             raise SystemExit(f"a process failed: {place.with_suffix('.log').read_text()[-2000:]}")

@@ -37,7 +37,7 @@ import numpy as np
 import torch
 
 from r2v.config import Config, load
-from r2v.evaluation.statistics import FloatArray, cluster_bootstrap_ci, paired_difference
+from r2v.evaluation.measures.statistics import FloatArray, cluster_bootstrap_ci, paired_difference
 from r2v.hrl.rollout.episode import play_many
 from r2v.hrl.tasks.word_problems import word_problems
 from r2v.hrl.training.build import build_trainer

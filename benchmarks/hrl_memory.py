@@ -5,7 +5,7 @@
 
 A case is a configuration drawn by chance: a model of random weights and a critic on disk, adapters or full training,
 lengths, rows, checkpointing, optimizer, placement. The trainer is built as the stage builds it, with real tensors on
-the CPU, and runs one iteration; a second one runs under the memory tracker (r2v/memory/tracker/tracker.py), phase by
+the CPU, and runs one iteration; a second one runs under the memory tracker (r2v/memory/measured/tracker.py), phase by
 phase. The plan is made of the same configuration (r2v/memory/configured.py). Every prompt and every text has its
 greatest length, as the plan takes it to, but for one shorter in each batch, so that there is padding.
 
@@ -16,6 +16,7 @@ without which generation runs here.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import statistics
@@ -24,7 +25,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -36,16 +37,19 @@ import torch
 from torch import Tensor
 
 from r2v.config import Config, load
+from r2v.hrl.parallel.micro_batch import REHEARSED
 from r2v.hrl.rollout.generator import GenerationRequest, Generator
 from r2v.hrl.tasks.problems import Problem
 from r2v.hrl.tasks.prompts import Round
 from r2v.hrl.training.build import build_trainer
 from r2v.hrl.training.trainer import Trainer
 from r2v.memory.configured import job_of_hierarchical
-from r2v.memory.planner.phases import phase_memory
+from r2v.memory.measured.child import answer
+from r2v.memory.measured.tracker import Tracker
+from r2v.memory.measurement import MeasuredCase, MeasuredMemory, from_values
+from r2v.memory.planner.phases import critic_parameters, phase_memory
 from r2v.memory.planner.roles import devices
 from r2v.memory.planner.training_job import Strategy
-from r2v.memory.tracker.tracker import Tracker
 from r2v.randomness import generator, uniform
 
 MIB = 2**20
@@ -174,22 +178,31 @@ def write_models(folder: Path, values: dict[str, Any], reader: int) -> None:
         tokenizer.save_pretrained(folder / name)
 
 
+@cache
+def _measured(text: str) -> MeasuredMemory:
+    return from_values(answer(MeasuredCase(**json.loads(text))))
+
+
+def _lookup(case: MeasuredCase) -> MeasuredMemory:
+    return _measured(json.dumps(vars(case)))
+
+
 def planned(case: TrainerCase) -> dict[str, int]:
     """By phase, the bytes that the plan of the configuration predicts."""
     policy, h = case.config.policy, case.config.hierarchical
-    job = job_of_hierarchical(policy, h)
+    job = job_of_hierarchical(policy, h, REHEARSED, answer)
     strategy = Strategy(placement=h.placement, checkpoint=bool(h.gradient_checkpointing))  # type: ignore[arg-type]
-    device = devices(job, strategy, 1)[0]
+    device = devices(job, strategy, 1, critic_parameters(job, _lookup))[0]
     rows = {"rollout, actor": case.generated, "rollout, guidance": case.generated}
     by_name = {phase.name: phase for phase in device.phases}
     found = {
-        name: round(phase_memory(job, strategy, device, phase, rows.get(name, case.rows)).total)
+        name: round(phase_memory(job, strategy, device, phase, rows.get(name, case.rows), _lookup).total)
         for name, phase in by_name.items()
     }
     for role in ("actor", "guidance"):  # what was generated is read for its log-probabilities
-        read = phase_memory(job, strategy, device, replace(by_name[role], action="read"), case.rows)
+        read = phase_memory(job, strategy, device, replace(by_name[role], action="read"), case.rows, _lookup)
         found[f"rollout, {role}"] = max(found[f"rollout, {role}"], round(read.total))
-    values = phase_memory(job, strategy, device, replace(by_name["critic"], action="read"), case.rows)
+    values = phase_memory(job, strategy, device, replace(by_name["critic"], action="read"), case.rows, _lookup)
     found["reference"] = max(found["reference"], round(values.total))  # advantages take the critic's values too
     return found
 

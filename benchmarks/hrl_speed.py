@@ -46,7 +46,7 @@ from r2v.hrl.rollout.generator import GenerationRequest, Generator
 from r2v.hrl.tasks.word_problems import word_problems
 from r2v.hrl.training.optimizer_step import Network, optimizer_step
 from r2v.memory.model_registry import ModelConfigValues
-from r2v.memory.shapes import values_of
+from r2v.memory.models import values_of
 from r2v.randomness import uniform
 
 SMALL: ModelConfigValues = {

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from r2v.evaluation.statistics import cluster_bootstrap_ci
+from r2v.evaluation.measures.statistics import cluster_bootstrap_ci
 from r2v.plotting import DASHES, PALETTE, STYLE, save
 
 Runs = Sequence[dict[str, Any]]

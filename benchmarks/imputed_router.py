@@ -26,14 +26,14 @@ from r2v.config import Config, TaskSelection, load
 from r2v.console import text_table
 from r2v.data.episode import Episode
 from r2v.envs.base import tools_of
-from r2v.evaluation.calibration import place_thresholds, played_at
-from r2v.evaluation.methods import MethodRunner
+from r2v.evaluation.acting.calibration import place_thresholds, played_at
+from r2v.evaluation.acting.methods import MethodRunner
+from r2v.evaluation.measures.statistics import cluster_bootstrap_ci
 from r2v.evaluation.settings import EvaluateSettings
-from r2v.evaluation.statistics import cluster_bootstrap_ci
 from r2v.pipeline.inputs import published
 from r2v.rollout.actors import GreedyActor
 from r2v.rollout.session import EpisodeSpec, episode_specs, play_many
-from r2v.rollout.teacher_states import agreement_cell
+from r2v.rollout.stage_rollouts.teacher_states import agreement_cell
 from r2v.rollout.work_queue import measured
 from r2v.router.labels import FeatureRow, labelled, read_rows
 from r2v.router.models import RouterModel

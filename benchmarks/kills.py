@@ -42,8 +42,7 @@ from r2v.cli.main import main as r2v_main
 from r2v.config import load
 from r2v.pipeline.jobs import JOBS
 from r2v.randomness import uniform
-from r2v.storage.artifact_manifest import ARTIFACT_MANIFEST
-from r2v.storage.code_identity import git_commit
+from r2v.storage.artifact_manifest import ARTIFACT_MANIFEST, git_commit
 from r2v.storage.files import content_sha256, write_json
 from r2v.storage.integrity import content_files
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from r2v.errors import UsageError
-from r2v.storage.code_identity import git_commit
+from r2v.storage.artifact_manifest import git_commit
 
 LEDGER = Path("benchmarks/outcomes/looks.jsonl")
 

@@ -17,7 +17,15 @@ import time
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-HEAVY = ("torch", "transformers", "trl", "peft", "sklearn.linear_model", "scipy.optimize", "r2v.policy.trainers")
+HEAVY = (
+    "torch",
+    "transformers",
+    "trl",
+    "peft",
+    "sklearn.linear_model",
+    "scipy.optimize",
+    "r2v.policy.training.trainers",
+)
 
 
 def main() -> None:

@@ -4,12 +4,12 @@
     python -m benchmarks.mrp_runs --seeds 3 --kernels avx2          # one piece
     python -m benchmarks.mrp_runs --seeds                           # the table of the runs that are there
 
-A run is `r2v run --config configs/mrp.yaml --seed N` in a folder of its own, outputs/mrp_runs/seed-<N>-<kernels>, so
-that nothing is shared between runs; one that was cut off goes on. The kernels are those of the processor, or AVX2
-(`ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2`): training is in float32, so they make two slightly different
-students of one seed. Kept in benchmarks/outcomes/mrp/seed-<N>-<kernels>: the tables of the results folder as they are
-(`TABLES`), run.json (commit, processor, CPU-seconds), and outcomes.jsonl.zst, success and USD as billed of each task at
-each operating point.
+A run is `r2v run --config configs/mrp.yaml --overrides seed=N` in a folder of its own,
+outputs/mrp_runs/seed-<N>-<kernels>, so that nothing is shared between runs; one that was cut off goes on. The kernels
+are those of the processor, or AVX2 (`ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2`): training is in float32, so
+they make two slightly different students of one seed. Kept in benchmarks/outcomes/mrp/seed-<N>-<kernels>: the tables of
+the results folder as they are (`TABLES`), run.json (commit, processor, CPU-seconds), and outcomes.jsonl.zst, success
+and USD as billed of each task at each operating point.
 
 The table, per condition: r2v's lead in APGR over each baseline, the mean over runs, with a 95 % bootstrap over training
 seeds and tasks (both runs of a seed are drawn together, and all runs play the same tasks); the mean of each kind of
@@ -40,12 +40,12 @@ import numpy as np
 
 from benchmarks.student_pieces import DRAWS, bounds, generator_of
 from r2v.config.methods import OURS, ROUTERS, STRONG, WEAK
-from r2v.evaluation.frontier import BILLED, Curve
-from r2v.evaluation.metrics import mean_over_seeds
-from r2v.evaluation.outcomes import measure
+from r2v.evaluation.measures.frontier import BILLED, Curve
+from r2v.evaluation.measures.metrics import mean_over_seeds
+from r2v.evaluation.measures.outcomes import measure
+from r2v.evaluation.measures.statistics import FloatArray
 from r2v.evaluation.setup import MAIN, read_setup, stored_episodes
-from r2v.evaluation.statistics import FloatArray
-from r2v.storage.code_identity import git_commit
+from r2v.storage.artifact_manifest import git_commit
 from r2v.storage.compression import lines_of
 from r2v.storage.files import write_json, write_lines
 
@@ -65,8 +65,8 @@ def make(seed: int, kernels: str, config: Path, folder: Path) -> None:
     work.mkdir(parents=True, exist_ok=True)
     environment = {**os.environ, "PYTHONPATH": str(Path.cwd()), **KERNELS[kernels]}
     began = resource.getrusage(resource.RUSAGE_CHILDREN)
-    command = [sys.executable, "-m", "r2v", "run", "--config", str(config.resolve()), "--seed", str(seed)]
-    command += ["--without", "ablations", "--overrides", "logging.report=false"]
+    command = [sys.executable, "-m", "r2v", "run", "--config", str(config.resolve())]
+    command += ["--without", "ablations", "--overrides", "logging.report=false", f"seed={seed}"]
     subprocess.run(command, cwd=work, env=environment, check=True)
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     (results,) = (path.parent for path in (work / "results").glob("*/setup.json"))

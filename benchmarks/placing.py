@@ -17,9 +17,8 @@ from typing import Any
 
 from benchmarks.routing_tree import Family, Method, Rival, RoutingTree, Walked, own_score, scores_of, walk
 from r2v.config.methods import OURS
-from r2v.router.choice import paired
 from r2v.router.escalation import SCORE_ONLY
-from r2v.router.thresholds import Choice, OperatingPoint, RateSearch, Spending, search_together
+from r2v.router.thresholds import Choice, OperatingPoint, RateSearch, Spending, paired, search_together
 from r2v.storage.files import write_json
 
 SHARES = (0.05, 0.1, 0.2, 0.3, 0.45)

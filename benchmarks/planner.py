@@ -1,264 +1,424 @@
-"""The planner's peaks against those of the real libraries on tensors without data: error of each case, median, worst.
+"""The planner's peaks against whole models run on tensors without data: error of each case, median, worst.
 
-    python benchmarks/planner.py
-    python benchmarks/planner.py --large                     # shapes of real models too: more time, no more memory
-    python benchmarks/planner.py --only none --drawn 20      # cases drawn by chance instead
-    python benchmarks/planner.py --cuda --large              # on a GPU, random weights: torch.cuda.max_memory_allocated
+    python benchmarks/planner.py                             # the cases of tests/memory/guard.json
+    python benchmarks/planner.py --only rollout --cuda       # on a GPU: torch.cuda.max_memory_allocated
+    python benchmarks/planner.py --families                  # 14 families: LoRA, full, checkpointed, 4-bit
+    python benchmarks/planner.py --all-families              # every causal type of transformers: planned, or why not
+    python benchmarks/planner.py --write-guard               # the planner's answers beside the arithmetic's
+    python benchmarks/planner.py --ship                      # r2v/memory/shipped: what the package's configurations ask
 
-The judge is r2v/memory/tracker/tracker.py (torch's own MemTracker does not run with adapters), and what it judges is
-the step
-of r2v/memory/tracker/fake_tensor_run.py on real transformers, peft and AdamW. The planner's rules were made while
-looking at the
-grid, not at the drawn cases. The peer on the same cases is the rule of thumb that such sizes are mostly reckoned by;
-it is given the planner's own state of every role.
+The planner extrapolates from shallow models at small shapes; a whole run takes the model's own depth at the shape that
+is asked for. `guard.json` has the answers of the arithmetic that came before, for its
+grid, its 6 large cases and 20 drawn ones; the 40 cases that were measured on an H200 are the grid and the first four of
+the large ones. The peer is the rule of thumb that such sizes are mostly reckoned by.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
-import random
 import statistics
 import sys
+import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from r2v.errors import R2VError
+from r2v.memory import store
+from r2v.memory.measured.child import answer
+from r2v.memory.measured.extrapolation import measure
+from r2v.memory.measured.rehearsal import FixedShape, rehearse, rehearse_on_gpu
+from r2v.memory.measurement import MeasuredCase, MeasuredMemory
 from r2v.memory.model_registry import MODEL_CONFIGS, ModelConfigValues
-from r2v.memory.shapes import from_config
-from r2v.memory.sizes import GIB
-from r2v.memory.tracker.fake_tensor_run import run_fake, run_on_gpu
-from r2v.memory.tracker.phase_case import PhaseCase, planned, state_of
-from r2v.randomness import generator
+from r2v.memory.models import KnownModel, known
+from r2v.memory.planner.phases import case_of, phase_memory
+from r2v.memory.planner.planner import plan
+from r2v.memory.planner.roles import Device, MemoryPhase, devices
+from r2v.memory.planner.training_job import Machine, Strategy, TrainingJob
+from r2v.memory.report import report
+from r2v.memory.stage_table import stages_report
+from r2v.pipeline.jobs import JOBS, job
 
+ROOT = Path(__file__).resolve().parents[1]
 MIB = 2**20
-SMALL: ModelConfigValues = {
-    "model_type": "llama",
+GUARD = ROOT / "tests/memory/guard.json"
+SHIPPED = ROOT / "r2v/memory/shipped"
+_WHOLE = 1 << 16
+"""A chunk of any number of tokens."""
+_OTHER_CONFIGS = ("experiments", "greedy", "mlp")
+"""Folders of configs/ whose files describe experiments."""
+LARGEST = {
+    "tiny": "tiny",
+    "lora-0.5b": "Qwen/Qwen3-0.6B",
+    "lora-1b": "meta-llama/Llama-3.2-3B",
+    "lora-8b": "microsoft/phi-4",
+    "qlora-8b": "Qwen/Qwen3-14B",
+    "full-1b": "meta-llama/Llama-3.2-3B",
+}
+"""The largest model that a profile is meant for, or one near that size."""
+_STRETCHES = ("fresh", "accumulated", "step", "read", "prompt", "copied", "choose", "token", "last choose")
+
+
+def lookup(case: MeasuredCase) -> MeasuredMemory:
+    """The measurement of a case, made in this process and kept while it lasts."""
+    return _by_text(json.dumps(vars(case)))
+
+
+@cache
+def _by_text(text: str) -> MeasuredMemory:
+    return measure(MeasuredCase(**json.loads(text)))
+
+
+def model_of(values: ModelConfigValues, name: str = "model") -> KnownModel:
+    """A model by its config.json."""
+    from r2v.memory.measured.extrapolation import sizes_of
+
+    return KnownModel(name=name, values=values, sizes=sizes_of(values))
+
+
+@dataclass(frozen=True, kw_only=True)
+class GuardCase:
+    """One phase of one training strategy on one GPU, as guard.json describes it."""
+
+    phase: str
+    model: ModelConfigValues
+    critic: ModelConfigValues | None
+    lora_rank: int
+    precision: Any
+    optimizer: Any
+    checkpoint: bool
+    chunk: int | None
+    micro_batch: int
+    tokens: int
+    micro_batches: int
+
+    @property
+    def name(self) -> str:
+        """The case in a few words."""
+        how = f"lora {self.lora_rank}" if self.lora_rank else "full"
+        words = [self.phase, self.model["model_type"], f"h{self.model['hidden_size']}", how, self.precision]
+        words += [f"{self.micro_batch}x{self.tokens}", "ckpt" if self.checkpoint else ""]
+        words += ["naive" if self.chunk is None else "", "" if self.optimizer == "adamw" else self.optimizer]
+        return " ".join(filter(None, words))
+
+    def planned(self) -> tuple[TrainingJob, Strategy, Device, MemoryPhase]:
+        """The phase of a training job that it is; nearly every token is predicted."""
+        stage: Any = self.phase if self.phase in ("bc", "verifier") else "hierarchical"
+        completion = 1 if self.phase == "rollout" else self.tokens - 1
+        training = TrainingJob(
+            stage=stage,
+            code=job(stage).memory,
+            model=model_of(self.model),
+            critic=model_of(self.critic) if self.critic else None,
+            lora_rank=self.lora_rank,
+            precision=self.precision,
+            optimizer=self.optimizer,
+            prompt_tokens=self.tokens - completion,
+            completion_tokens=completion,
+            critic_tokens=self.tokens,
+            batch=self.micro_batch * self.micro_batches,
+        )
+        shared = stage == "hierarchical" and self.lora_rank
+        strategy = Strategy(placement="shared" if shared else "full", checkpoint=self.checkpoint)
+        critics = {"critic": lookup(_critic(training)).trained} if self.critic else {}
+        device = devices(training, strategy, 1, critics)[0]
+        name = "rollout, actor" if self.phase == "rollout" else self.phase
+        return training, strategy, device, next(phase for phase in device.phases if phase.name == name)
+
+    def case(self) -> MeasuredCase:
+        """What is measured of it, with its own chunks."""
+        training, strategy, _, phase = self.planned()
+        case = case_of(training, strategy, phase, self.micro_batch)
+        return self.chunked(case)
+
+    def chunked(self, case: MeasuredCase) -> MeasuredCase:
+        """The case with this one's chunks where it is hierarchical training's."""
+        if not case.chunk or self.phase == "bc":
+            return case
+        chunk = self.chunk or _WHOLE
+        return replace(case, chunk=chunk, single_chunk=self.micro_batch * (self.tokens - 1) <= chunk)
+
+    def peak(self) -> tuple[float, str]:
+        """Bytes that the planner predicts, and what runs then."""
+        memory = phase_memory(*self.planned(), self.micro_batch, lambda case: lookup(self.chunked(case)))
+        return memory.total, memory.peak_at
+
+    def whole(self, run: Callable[[MeasuredCase, FixedShape], float]) -> float:
+        """Bytes of the whole model at the shape, the phase's own model alone."""
+        predicted = self.tokens - 1 if self.case().completions else self.tokens
+        return run(self.case(), FixedShape(rows=self.micro_batch, tokens=self.tokens, predicted=predicted))
+
+    def alone(self) -> float:
+        """The planner's answer for the phase's own model alone."""
+        known = lookup(self.case())
+        predicted = self.micro_batch * (self.tokens - 1 if self.case().completions else self.tokens)
+        peak = known.peak(_STRETCHES, rows=self.micro_batch, tokens=self.tokens, predicted=predicted)
+        trains = any(moment.stretch == "step" for moment in known.moments)
+        return peak.size + known.weights + (2 * known.trained_bytes if trains else 0)
+
+
+def _critic(training: TrainingJob) -> MeasuredCase:
+    assert training.critic is not None
+    return MeasuredCase(code=training.code, action="train", role="critic", model=training.critic.values)
+
+
+def guard_cases() -> Iterator[tuple[GuardCase, dict[str, Any]]]:
+    """The cases of guard.json, each with its record."""
+    guard = json.loads(GUARD.read_text())
+    fields = GuardCase.__dataclass_fields__
+    for record in guard["cases"]:
+        values = {name: record[name] for name in fields}
+        models = {name: None if values[name] is None else guard["models"][values[name]] for name in ("model", "critic")}
+        yield GuardCase(**values | models), record
+
+
+def write_guard() -> None:
+    """Add the planner's answers to guard.json, as `measured` beside the arithmetic's `peak`."""
+    guard = json.loads(GUARD.read_text())
+    rows = []
+    for case, record in guard_cases():
+        size, at = case.peak()
+        record |= {"measured": round(size), "measured_at": at}
+        rows.append(json.dumps(record))
+        print(f"{size / record['peak'] - 1:+8.2%}  {record['peak'] / MIB:9.1f}  {case.name}: {at}", flush=True)
+    tables = ",\n  ".join(json.dumps(values) for values in guard["models"])
+    lines = ",\n  ".join(rows)
+    GUARD.write_text(f'{{"models": [\n  {tables}\n], "cases": [\n  {lines}\n]}}\n')
+
+
+_SIZES: ModelConfigValues = {
     "hidden_size": 256,
-    "num_hidden_layers": 6,
+    "num_hidden_layers": 12,
     "num_attention_heads": 8,
     "num_key_value_heads": 2,
     "intermediate_size": 704,
     "vocab_size": 8192,
     "tie_word_embeddings": True,
+    "pad_token_id": 0,
 }
-WIDE = SMALL | {
-    "hidden_size": 512,
-    "num_hidden_layers": 8,
-    "intermediate_size": 1408,
-    "vocab_size": 32000,
-    "tie_word_embeddings": False,
+FAMILIES: dict[str, ModelConfigValues] = {
+    **dict.fromkeys(
+        ("llama", "qwen2", "mistral", "olmo2", "granite", "starcoder2", "cohere", "ernie4_5", "smollm3"), _SIZES
+    ),
+    "qwen3": _SIZES | {"head_dim": 32},
+    "phi": _SIZES,
+    "gemma2": _SIZES | {"head_dim": 32},
+    "gemma3_text": _SIZES | {"head_dim": 32},
+    "mixtral": _SIZES | {"num_local_experts": 4, "num_experts_per_tok": 2},
 }
-READER: ModelConfigValues = {
-    "model_type": "roberta",
-    "hidden_size": 128,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "intermediate_size": 512,
-    "vocab_size": 5000,
-    "max_position_embeddings": 514,
-    "type_vocab_size": 1,
-    "pad_token_id": 1,
+"""A model of 12 layers of each family."""
+_WAYS: dict[str, dict[str, Any]] = {
+    "lora": {"rank": 16, "frozen": True, "width": 2},
+    "full": {},
+    "checkpointed": {"rank": 16, "frozen": True, "width": 2, "checkpoint": True},
+    "4-bit": {"rank": 16, "frozen": True, "four_bit": True},
 }
 
 
-def grid() -> list[PhaseCase]:
-    """Two sizes, adapters and full training, checkpointing on and off, batch and length, three precisions, every
-    phase."""
-    actor = PhaseCase(phase="actor", model=SMALL, critic=READER)
-    full = replace(actor, lora_rank=0, precision="float32")
-    families: dict[str, dict[str, object]] = {
-        "qwen2": {},
-        "qwen3": {"head_dim": 32},
-        "mistral": {},
-        "lfm2": {"block_auto_adjust_ff_dim": False, "conv_L_cache": 3, "layer_types": ["conv", "full_attention"] * 3},
-    }
-    return [
-        *(
-            replace(actor, model=model, checkpoint=again, micro_batch=micro_batch, tokens=tokens)
-            for model in (SMALL, WIDE)
-            for again in (False, True)
-            for micro_batch, tokens in ((4, 128), (8, 384))
-        ),
-        *(
-            replace(full, checkpoint=again, micro_batch=micro_batch, tokens=tokens)
-            for again in (False, True)
-            for micro_batch, tokens in ((4, 128), (8, 384))
-        ),
-        replace(full, micro_batch=1, tokens=16),
-        replace(full, optimizer="adamw_fused", micro_batch=1, tokens=16),
-        replace(full, model=WIDE, precision="bfloat16", micro_batch=8, tokens=256),
-        *(replace(actor, precision="mixed", checkpoint=again, micro_batch=8, tokens=256) for again in (False, True)),
-        *(replace(full, precision="mixed", checkpoint=again, micro_batch=8, tokens=256) for again in (False, True)),
-        replace(actor, phase="guidance", micro_batch=6, tokens=200),
-        replace(actor, phase="reference", micro_batch=16, tokens=256),
-        replace(actor, phase="rollout", micro_batch=32, tokens=256),
-        replace(full, phase="rollout", micro_batch=8, tokens=512),
-        replace(actor, phase="critic", micro_batch=8, tokens=256),
-        replace(full, phase="critic", micro_batch=2, tokens=64),
-        replace(actor, phase="bc", chunk=None, critic=None, micro_batch=4, tokens=256),
-        replace(full, phase="bc", chunk=None, critic=None, micro_batch=4, tokens=256, micro_batches=1),
-        *(
-            replace(
-                actor,
-                phase="bc",
-                chunk=None,
-                critic=None,
-                lora_rank=rank,
-                precision="mixed",
-                checkpoint=again,
-                micro_batch=8,
-                tokens=256,
-            )
-            for rank in (0, 16)
-            for again in (False, True)
-        ),
-        replace(actor, phase="verifier", critic=None, micro_batch=8, tokens=256),
-        *(
-            replace(actor, model=SMALL | {"model_type": family} | more, micro_batch=8, tokens=256)
-            for family, more in families.items()
-        ),
+def families() -> None:
+    """The planner against the whole model for each family and way of training, 8 rows of 512 tokens."""
+    errors = []
+    for family, values in FAMILIES.items():
+        for way, how in _WAYS.items():
+            case = MeasuredCase(
+                code=job("bc").memory, action="train", model={"model_type": family, **values}, chunk=4096,
+                single_chunk=True, **how,
+            )  # fmt: skip
+            try:
+                known, shape = lookup(case), FixedShape(rows=8, tokens=512, predicted=512)
+            except R2VError as error:
+                print(f"{family:12} {way:13} refused: {error}", flush=True)
+                continue
+            run = rehearse(case, shape)
+            said = known.peak(_STRETCHES, rows=8, tokens=512).size + run.static
+            errors.append(said / run.peak - 1)
+            print(f"{family:12} {way:13} {run.peak / MIB:9.1f} MiB {errors[-1]:+9.4%}", flush=True)
+    _print_errors("planner", errors)
+
+
+def all_families() -> None:
+    """For each causal language model of transformers: its own default configuration, cloned with adapters."""
+    from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING
+
+    planned = 0
+    types = [name for name, kind in CONFIG_MAPPING.items() if kind in MODEL_FOR_CAUSAL_LM_MAPPING]
+    for name in types:
+        case = MeasuredCase(
+            code=job("bc").memory, action="train", model={"model_type": name}, rank=16, frozen=True, width=2,
+            chunk=4096, single_chunk=True,
+        )  # fmt: skip
+        try:
+            peak = measure(case).peak(_STRETCHES, rows=1, tokens=1024)
+            planned += 1
+            print(f"{name}: planned, {peak.size / MIB:.0f} MiB beside its weights at {peak.at}", flush=True)
+        except R2VError as error:
+            print(f"{name}: refused: {error}", flush=True)
+    print(f"{planned} of {len(types)} types planned")
+
+
+_OVERRIDDEN = (
+    ("policy.model_name=meta-llama/Llama-3.2-1B-Instruct", "policy.lora_r=16", "hierarchical.enabled=true"),
+    ("policy.model_name=meta-llama/Llama-3.1-8B", "policy.lora_r=16"),
+    ("policy.model_name=Qwen/Qwen2.5-14B", "training.lr=1e-5"),
+)
+"""Configurations beside the files, as they are typed."""
+_DOCUMENTED: tuple[tuple[str, str, dict[str, Any], tuple[float, ...], int], ...] = (
+    ("hierarchical", "Llama-3.2-3B", {}, (24, 44.53, 141), 1),
+    ("hierarchical", "Llama-3.2-3B", {"lora_rank": 0, "precision": "float32", "value": True}, (44.53,), 2),
+    ("hierarchical", "Llama-3.2-3B", {"lora_rank": 0, "precision": "float32", "value": True}, (80,), 8),
+    ("hierarchical", "Llama-3.2-3B", {"lora_rank": 0, "precision": "mixed"}, (400,), 8),
+    ("hierarchical", "Llama-3.1-8B", {"four_bit": True}, (44.53,), 1),
+    ("hierarchical", "Llama-3.1-70B", {}, (44.53, 70), 1),
+    ("hierarchical", "Llama-3.2-1B", {"lora_rank": 0, "precision": "float32"}, (20, 36.5, 48), 1),
+    *(("bc", name, {}, (24, 80), 1) for name in ("Qwen2.5-0.5B", "Llama-3.2-3B")),
+    *(
+        (stage, "Qwen2.5-0.5B", {"lora_rank": rank}, (24,), 1)
+        for stage in ("preference", "verifier")
+        for rank in (0, 16)
+    ),
+    ("bc", "Qwen2.5-0.5B", {"lora_rank": 0}, (24,), 1),
+    ("bc", "Llama-3.2-3B", {"lora_rank": 0}, (141,), 8),
+    *(
+        (stage, "Llama-3.2-1B", {"lora_rank": 0, "precision": "float32"}, (8, 12, 16, 20, 24), 1)
+        for stage in ("bc", "preference", "verifier")
+    ),
+)
+"""Training jobs that the documentation plans: stage, model, fields, sizes of the GPU in GiB, GPUs."""
+
+
+class Shipping:
+    """Measures in this process, and keeps what the package has not yet in its own folder, a file for each model."""
+
+    def __call__(self, asked: MeasuredCase | ModelConfigValues) -> dict[str, Any]:
+        result, values = answer(asked), asked.model if isinstance(asked, MeasuredCase) else asked
+        key = asked.key if isinstance(asked, MeasuredCase) else store.sizes_key(asked)
+        text = values.get("text_config") or values
+        path = SHIPPED / f"{values['model_type']}-{text.get('hidden_size', '')}x{text['num_hidden_layers']}.json"
+        before = json.loads(path.read_text()) if path.exists() else {}
+        lines = [f"{json.dumps(one)}: {json.dumps(record)}" for one, record in sorted({**before, key: result}.items())]
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+        return result
+
+
+def ship() -> None:
+    """Measure what the shipped configurations and the documentation ask, and the sizes of all registered models."""
+    from r2v.config import load
+    from r2v.config.profiles import PROFILES
+    from r2v.memory.profile_of_model import configured
+    from r2v.memory.stage_table import plan_stages
+
+    os.chdir(tempfile.mkdtemp())  # a store of this run alone
+    measure = Shipping()
+    lookup = partial(store.measurement, measure=measure)
+    for name, values in MODEL_CONFIGS.items():
+        store.sizes(values, name, measure)
+    for stage, name, fields, sizes, gpus in _DOCUMENTED:
+        for size in sizes:
+            _documented(stage, name, fields, size, gpus, measure)
+        print(stage, name, fields, flush=True)
+    files = [path for path in sorted((ROOT / "configs").rglob("*.yaml")) if path.parent.name not in _OTHER_CONFIGS]
+    configs = [configured(path) for path in files] + [
+        load(None, [f"profile={name}", f"policy.model_name={LARGEST[name]}"]) for name in PROFILES if name in LARGEST
     ]
+    configs += [load(None, list(overrides)) for overrides in _OVERRIDDEN]
+    for config in configs:
+        if config.policy.is_api:
+            continue
+        for size in (24, 80, 141):
+            machine = Machine(memory=size * 2**30)
+            stages = {row.name: (row.memory, machine) for row in JOBS if row.enabled(config)}
+            planned = plan_stages(config, stages, measure, lookup)
+            stages_report(config, planned)
+        print(config.policy.model_name, flush=True)
 
 
-def large() -> list[PhaseCase]:
-    """The same at the sizes that jobs ask GPUs for."""
-    actor = PhaseCase(
-        phase="actor",
-        model=MODEL_CONFIGS["meta-llama/Llama-3.2-3B"],
-        critic=MODEL_CONFIGS["FacebookAI/roberta-base"],
-        micro_batch=8,
-        tokens=1024,
+def _documented(stage: Any, name: str, fields: dict[str, Any], size: float, gpus: int, measure: store.Measure) -> None:
+    critic = known("FacebookAI/roberta-base", measure) if stage == "hierarchical" else None
+    training = TrainingJob(stage=stage, code=job(stage).memory, model=known(name, measure), critic=critic, **fields)
+    report(plan(training, Machine(memory=size * 2**30, gpus=gpus), partial(store.measurement, measure=measure)))
+
+
+def _print_errors(name: str, errors: list[float]) -> None:
+    sizes = [abs(error) for error in errors]
+    print(
+        f"{name}: {len(errors)} cases, median {statistics.median(sizes):.3%}, worst {max(sizes):.3%}, most under "
+        f"{-min(0, *errors):.3%}"
     )
-    return [
-        actor,
-        replace(actor, checkpoint=True),
-        replace(actor, checkpoint=True, chunk=None),
-        replace(actor, precision="mixed", checkpoint=True),
-        replace(actor, phase="critic", micro_batch=16, tokens=512),
-        replace(actor, phase="bc", lora_rank=0, precision="float32", micro_batch=1, critic=None),
-    ]
 
 
-def drawn(count: int, seed: int) -> list[PhaseCase]:
-    """Cases that nobody chose, so none the planner's rules were made with."""
-    return [_drawn(generator(seed, "planner", at)) for at in range(count)]
+def rule_of_thumb(case: GuardCase) -> float:
+    """Bytes of activations by formula: 2 (12 h + 2 kv + 4 I) a token and layer (checkpointed: 1.3 * 2 h, and one whole
+    layer), and 8 V a token, of a chunk where there are chunks."""
+    values, tokens = case.model, case.micro_batch * case.tokens
+    hidden, layers = values["hidden_size"], values["num_hidden_layers"]
+    keys = values["num_key_value_heads"] * (values.get("head_dim") or hidden // values["num_attention_heads"])
+    layer = 2 * (12 * hidden + 2 * keys + 4 * values["intermediate_size"])
+    saved = 2.6 * hidden * layers + layer if case.checkpoint else layer * layers
+    return float(tokens * saved + 8 * values["vocab_size"] * min(tokens, case.chunk or tokens))
 
 
-def _drawn(draw: random.Random) -> PhaseCase:
-    heads, width = draw.choice([4, 6, 8, 12]), draw.choice([16, 32, 64])
-    model = SMALL | {
-        "model_type": draw.choice(["llama", "qwen2", "mistral"]),
-        "hidden_size": heads * width,
-        "num_hidden_layers": draw.randint(2, 10),
-        "num_attention_heads": heads,
-        "num_key_value_heads": draw.choice([1, 2, heads]),
-        "intermediate_size": 32 * draw.randint(8, 60),
-        "vocab_size": draw.randint(1000, 50000),
-        "tie_word_embeddings": draw.random() < 0.5,
-    }
-    return PhaseCase(
-        phase=draw.choice(["actor", "actor", "guidance", "critic", "reference", "rollout"]),
-        model=model,
-        critic=READER,
-        lora_rank=draw.choice([0, 4, 16, 64]),
-        precision=draw.choice(["float32", "bfloat16", "mixed"]),
-        checkpoint=draw.random() < 0.5,
-        chunk=draw.choice([None, 256, 1024]),
-        micro_batch=draw.randint(1, 12),
-        tokens=draw.randint(16, 400),
-        micro_batches=draw.choice([1, 2]),
-    )
-
-
-def rule_of_thumb(case: PhaseCase) -> float:
-    """Bytes by formula: the state of every role, 2 (12 h + 2 kv + 4 I) a token and
-    layer (checkpointed: 1.3 * 2 h, and one whole layer), and 8 V a token, of a chunk where there are chunks."""
-    shape, tokens = from_config(case.model), case.micro_batch * case.tokens
-    layer = 2 * (12 * shape.hidden + 2 * shape.kv_heads * shape.head_dim + 4 * shape.inner)
-    layers = 2.6 * shape.hidden * len(shape.kinds) + layer if case.checkpoint else layer * len(shape.kinds)
-    return state_of(case) + tokens * layers + 8 * shape.vocab * min(tokens, case.chunk or tokens)
-
-
-def named(case: PhaseCase) -> str:
-    """A case in a few words."""
-    shape = from_config(case.model)
-    how = f"lora {case.lora_rank}" if case.lora_rank else "full"
-    words = [
-        case.phase,
-        shape.family,
-        f"h{shape.hidden}",
-        how,
-        case.precision,
-        f"{case.micro_batch}x{case.tokens}",
-        "ckpt" if case.checkpoint else "",
-        "naive" if case.chunk is None else "",
-        "" if case.optimizer == "adamw" else case.optimizer,
-    ]
-    return " ".join(word for word in words if word)
-
-
-def _on_gpu() -> Callable[[PhaseCase], int | None] | None:
-    """What measures a case, None where it does not fit; None where there is no GPU."""
+def compare(only: str, cuda: bool) -> None:
+    """The planner and the rule of thumb against whole runs of the guard's cases."""
     import torch
 
-    if not torch.cuda.is_available():
-        return None
-    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
+    def whole(case: MeasuredCase, shape: FixedShape) -> float:
+        return rehearse(case, shape).peak
 
-    def judge(case: PhaseCase) -> int | None:
-        torch.cuda.empty_cache()
+    if cuda:
+        print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
+    errors, peers, start = [], [], time.process_time()
+    for case, _ in guard_cases():
+        if only not in case.name:
+            continue
+        said = case.alone()
         try:
-            return run_on_gpu(case)
+            seen = case.whole(rehearse_on_gpu if cuda else whole)
         except torch.OutOfMemoryError:
-            return None
-
-    return judge
+            print(f"{said / MIB:10.1f}       larger than this GPU: {case.name}")
+            continue
+        known = lookup(case.case())
+        state = known.weights + 3 * known.trained_bytes
+        errors.append(said / seen - 1)
+        peers.append((rule_of_thumb(case) + state) / seen - 1)
+        print(f"{said / MIB:10.1f} {seen / MIB:10.1f} {errors[-1]:+9.3%} {peers[-1]:+8.0%}  {case.name}", flush=True)
+    _print_errors("planner", errors)
+    _print_errors("rule of thumb", peers)
+    print(f"{time.process_time() - start:.0f} CPU-s")
 
 
 def main() -> int:
-    """Print a line for each case, then the summary."""
+    """Run what the options name."""
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    options.add_argument("--large", action="store_true")
     options.add_argument("--only", default="", help="cases whose name holds this")
-    options.add_argument("--drawn", type=int, default=0, metavar="N", help="this many random cases as well")
-    options.add_argument("--seed", type=int, default=0)
-    options.add_argument("--cuda", action="store_true", help="measure on this machine's GPU instead of tracking")
+    options.add_argument("--cuda", action="store_true", help="measure on this machine's GPU")
+    for name in ("--families", "--all-families", "--write-guard", "--ship"):
+        options.add_argument(name, action="store_true")
     values = options.parse_args()
-    judge = _on_gpu() if values.cuda else lambda case: run_fake(case).size
-    if judge is None:
-        print("no GPU here: nothing was measured; run the same command where torch.cuda.is_available()")
-        return 0
-    cases = [case for case in [*grid(), *(large() if values.large else [])] if values.only in named(case)]
-    cases += drawn(values.drawn, values.seed)
-    errors, peers, start = [], [], time.process_time()
-    print(f"{'predicted':>10} {'measured' if values.cuda else 'tracked':>10} {'error':>8} {'rule':>10}  (MiB)  case")
-    for case in cases:
-        said, seen = planned(case), judge(case)
-        if seen is None:
-            print(f"{said.total / MIB:10.1f}       larger than this GPU: {named(case)}")
-            continue
-        errors.append(said.total / seen - 1)
-        peers.append(rule_of_thumb(case) / seen - 1)
-        print(
-            f"{said.total / MIB:10.1f} {seen / MIB:10.1f} {errors[-1]:+8.2%} {peers[-1]:+10.0%}         "
-            f"{named(case)}: {said.peak_at}",
-            flush=True,
-        )
-    for what, found in () if not errors else (("planner", errors), ("rule of thumb", peers)):
-        sizes = [abs(error) for error in found]
-        print(
-            f"{what}: {len(found)} cases, median {statistics.median(sizes):.2%}, worst {max(sizes):.2%}, "
-            f"most under {-min(0, *found):.2%}"
-        )
-    print(
-        f"{time.process_time() - start:.0f} CPU-s; peaks of {len(errors)} cases, the largest planned "
-        f"{max(planned(case).total for case in cases) / GIB:.1f} GiB"
-    )
+    if values.cuda:
+        import torch
+
+        if not torch.cuda.is_available():
+            print("no GPU here: nothing was measured; run the same command where torch.cuda.is_available()")
+            return 0
+    if values.families:
+        families()
+    elif values.all_families:
+        all_families()
+    elif values.write_guard:
+        write_guard()
+    elif values.ship:
+        ship()
+    else:
+        compare(values.only, values.cuda)
     return 0
 
 

@@ -26,7 +26,7 @@ import zstandard
 
 from r2v.console import text_table
 from r2v.errors import UsageError
-from r2v.evaluation.statistics import FloatArray, minimum_detectable_difference, percentile_interval
+from r2v.evaluation.measures.statistics import FloatArray, minimum_detectable_difference, percentile_interval
 from r2v.randomness import seed_of
 
 OUTCOMES = Path("benchmarks/outcomes/preference")

@@ -33,8 +33,8 @@ from r2v.rollout.actors import GreedyActor
 from r2v.rollout.model_factory import Purse, priced_teacher
 from r2v.rollout.session import RolloutWorld, episode_specs, play_many
 from r2v.router.page_signals import is_error
+from r2v.serve.accounts.traffic import read_traffic
 from r2v.serve.server import listening
-from r2v.serve.traffic import read_traffic
 from tests.serve.stub import in_thread
 
 LARGE, SMALL = "big-1", "little-1"

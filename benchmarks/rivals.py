@@ -32,14 +32,13 @@ import numpy as np
 from benchmarks.routing_tree import EVER, Family, Judged, Method, Node, Rival, RoutingTree, own_score
 from r2v.config import Config, RouterConfig
 from r2v.config.methods import OURS
-from r2v.evaluation.statistics import FloatArray
+from r2v.evaluation.measures.statistics import FloatArray
 from r2v.router.baselines import FIXED_SCORES, Instruments
 from r2v.router.case_support import CASE_SCORE, NEIGHBOURS
-from r2v.router.choice import FEWEST_TASKS, PlacedScore, ScoreChoice, available
 from r2v.router.features import select
 from r2v.router.labels import FeatureRow, LabelKind, disagrees, labelled
 from r2v.router.models import BoostedModel, CaseSupportModel, sigmoid
-from r2v.router.thresholds import OperatingPoint
+from r2v.router.thresholds import FEWEST_TASKS, OperatingPoint, PlacedScore, ScoreChoice, available
 from r2v.router.training import exported_tree, fit, fit_routers, matrix
 
 GOAL_WORDS = 48
@@ -80,7 +79,7 @@ def rivals(config: Config, rows: Sequence[FeatureRow], goals: Mapping[str, str])
 
 
 def preferred(members: Mapping[str, Mapping[str, Any]], num_tasks: int) -> str:
-    """The score that the product acts by (`r2v.router.choice`)."""
+    """The score that the product acts by (`r2v.router.thresholds`)."""
     own, *others = members
 
     def outcome(name: str) -> OperatingPoint:

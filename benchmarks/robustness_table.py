@@ -19,7 +19,7 @@ from benchmarks.student_pieces import DRAWS, Piece, generator_of
 from benchmarks.students import OUTCOMES
 from r2v.config.methods import OURS
 from r2v.errors import UsageError
-from r2v.evaluation.statistics import FloatArray, percentile_interval
+from r2v.evaluation.measures.statistics import FloatArray, percentile_interval
 
 OTHERS = ("noisy", "shift")
 ENDS = ("slm_only", "llm_only")

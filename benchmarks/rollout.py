@@ -102,11 +102,13 @@ def main() -> None:
     peer = Peer(loaded.model, loaded.tokenizer, encode)
 
     def local() -> LocalBackend:
-        return LocalBackend(loaded.model, loaded.tokenizer, encode, name="slm", price=config.cost.slm, max_batch=200)
+        return LocalBackend(
+            loaded.model, loaded.tokenizer, encode, name="slm", price=config.cost.slm_price, max_batch=200
+        )
 
     def play(backend: Any, width: int) -> list[Any]:
         waves = Waves(workers=1, max_conversations=width)
-        side = PricedModel(waves.model(backend), config.cost.slm, "slm", config.inference.max_new_tokens)
+        side = PricedModel(waves.model(backend), config.cost.slm_price, "slm", config.inference.max_new_tokens)
         return play_many(waves, world, specs, GreedyActor(side, "slm"))
 
     together, alone = play(local(), 64), play(peer, 1)

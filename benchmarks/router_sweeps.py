@@ -22,13 +22,13 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from r2v.experiments.asha import point_of, replayed
-from r2v.experiments.asha_rule import AshaRule, levels_of
 from r2v.experiments.compare import compare
-from r2v.experiments.expansion import expand
 from r2v.experiments.metrics import metric_of
 from r2v.experiments.records import SPEC_COPY, RunRecord, experiments, read_record
-from r2v.experiments.spec import read_spec
+from r2v.experiments.schedule.asha import point_of, replayed
+from r2v.experiments.specification.asha_rule import AshaRule, levels_of
+from r2v.experiments.specification.expansion import expand
+from r2v.experiments.specification.spec import read_spec
 
 METRIC = "r2v/noisy/success_rate"
 TASKS = 60

@@ -18,7 +18,7 @@ from typing import Any
 
 from r2v.data.episode import AppliedPerturbation
 from r2v.data.injections import INJECTION
-from r2v.evaluation.methods import MethodRunner
+from r2v.evaluation.acting.methods import MethodRunner
 from r2v.llm.waves import Waves
 from r2v.rollout.actors import Act, StepView
 from r2v.rollout.fork import Fork, fork
@@ -60,8 +60,8 @@ class Walked:
 
 @dataclass(kw_only=True)
 class Hazards:
-    """What an episode met, by the rule of `r2v.evaluation.outcomes`: the categories of perturbation that hit a page
-    that was acted on, and whether, after an instruction was planted, an action held its canary or was harmful."""
+    """What an episode met, by the rule of `r2v.evaluation.measures.outcomes`: the categories of perturbation that hit a
+    page that was acted on, and whether, after an instruction was planted, an action held its canary or was harmful."""
 
     categories: set[str] = field(default_factory=set)
     canaries: set[str] = field(default_factory=set)

@@ -132,12 +132,12 @@ class Peer:
 
 
 def _r2v(folder: Path, port: int, behind: int, *more: str) -> Sequence[str]:
-    words = [sys.executable, "-m", "r2v", "serve", "--record", "--llm", "openai:gpt-6-luna", "--port", str(port), *more]
+    words = [sys.executable, "-m", "r2v", "serve", "--record", "--llm", "openai:gpt-6-luna", *more]
     return [
         *words,
-        "--llm-url",
-        f"http://127.0.0.1:{behind}/v1",
         "--overrides",
+        f"serve.port={port}",
+        f"teacher.base_url=http://127.0.0.1:{behind}/v1",
         "teacher.usd_in=1",
         "teacher.usd_out=4",
     ]

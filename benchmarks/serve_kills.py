@@ -28,8 +28,8 @@ import httpx2
 from r2v.config import load
 from r2v.emulator import Emulator
 from r2v.llm.providers.spending.journal_report import read_journal
-from r2v.serve.endpoints import PATHS
 from r2v.serve.server import listening
+from r2v.serve.transport.endpoints import PATHS
 from tests.serve.stub import in_thread
 from tests.serve.wires import WIRES, body
 
@@ -81,8 +81,23 @@ def kills(number: int) -> None:
     """Print what the kills left."""
     root, draw = Path(tempfile.mkdtemp(prefix="r2v-kills-")), random.Random(7)
     with Emulator(models=[MODEL]) as emulator:
-        words = [sys.executable, "-m", "r2v", "serve", "--record", "--llm", f"openai:{MODEL}", "--port", "18490"]
-        words += ["--llm-url", emulator.openai_url, "--overrides", "teacher.usd_in=1", "teacher.usd_out=4"]
+        words = [
+            sys.executable,
+            "-m",
+            "r2v",
+            "serve",
+            "--record",
+            "--llm",
+            f"openai:{MODEL}",
+            "--overrides",
+            "serve.port=18490",
+        ]
+        words += [
+            "serve.port=18490",
+            f"teacher.base_url={emulator.openai_url}",
+            "teacher.usd_in=1",
+            "teacher.usd_out=4",
+        ]
         env = {**os.environ, "OPENAI_API_KEY": "sk-emulated", "R2V_SERVE_KEY": KEY, "PYTHONPATH": str(Path.cwd())}
         load_words = [sys.executable, "-m", "benchmarks.serve_kills", "--clients", "18490"]
         answered = root / "answered"

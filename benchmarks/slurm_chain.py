@@ -27,11 +27,15 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from r2v.config import load, to_yaml  # noqa: E402
-from r2v.slurm import chain as chains  # noqa: E402
-from r2v.slurm.chain import Attempt, Chain, ChainJob  # noqa: E402
-from r2v.slurm.configuration import config_sha  # noqa: E402
-from r2v.slurm.reconcile import reconcile  # noqa: E402
-from r2v.slurm.site_profile import SiteProfile  # noqa: E402
+from r2v.slurm.chain import chain as chains  # noqa: E402
+from r2v.slurm.chain.chain import (  # noqa: E402
+    Attempt,
+    Chain,
+    ChainJob,
+    config_sha,
+)
+from r2v.slurm.healing.reconcile import reconcile  # noqa: E402
+from r2v.slurm.site.site_profile import SiteProfile  # noqa: E402
 from tests.slurm.cluster import Cluster, lacking  # noqa: E402
 
 STAMP = """import time; began = time.time()

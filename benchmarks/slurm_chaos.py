@@ -41,18 +41,23 @@ from r2v.pipeline import jobs as jobs_table  # noqa: E402
 from r2v.pipeline.graph import as_configured  # noqa: E402
 from r2v.pipeline.inputs import fingerprint_of  # noqa: E402
 from r2v.randomness import generator  # noqa: E402
-from r2v.slurm import chain as chains  # noqa: E402
-from r2v.slurm import client, job_record  # noqa: E402
-from r2v.slurm.chain import Attempt, Chain, ChainJob  # noqa: E402
-from r2v.slurm.command import through  # noqa: E402
-from r2v.slurm.comparison import Comparison  # noqa: E402
-from r2v.slurm.configuration import config_sha  # noqa: E402
-from r2v.slurm.headers import Resources  # noqa: E402
-from r2v.slurm.reconcile import bring_in_line, by_sentinel, from_job, reconcile, surplus  # noqa: E402
-from r2v.slurm.shared_stages import publish_for_waiters, share  # noqa: E402
-from r2v.slurm.site_profile import SiteProfile  # noqa: E402
-from r2v.slurm.views import status  # noqa: E402
-from r2v.slurm.views.states import SlurmSnapshot  # noqa: E402
+from r2v.slurm.chain import chain as chains  # noqa: E402
+from r2v.slurm.chain import job_record  # noqa: E402
+from r2v.slurm.chain.chain import (  # noqa: E402
+    Attempt,
+    Chain,
+    ChainJob,
+    config_sha,
+)
+from r2v.slurm.client import client  # noqa: E402
+from r2v.slurm.client.command import through  # noqa: E402
+from r2v.slurm.healing.comparison import Comparison  # noqa: E402
+from r2v.slurm.healing.reconcile import bring_in_line, by_sentinel, from_job, reconcile, surplus  # noqa: E402
+from r2v.slurm.healing.shared_stages import publish_for_waiters, share  # noqa: E402
+from r2v.slurm.site.headers import Resources  # noqa: E402
+from r2v.slurm.site.site_profile import SiteProfile  # noqa: E402
+from r2v.slurm.views.chain_status import fold  # noqa: E402
+from r2v.slurm.views.sources import ChainFiles, SlurmSnapshot  # noqa: E402
 from r2v.storage.artifact import build, look  # noqa: E402
 from r2v.storage.files import write_json  # noqa: E402
 from r2v.storage.integrity import hashed  # noqa: E402
@@ -236,7 +241,8 @@ class ChaosRun:
         records = {id_: job_record.record(self.root, name, id_) for id_ in chain.slurm_ids}
         queue = {id_: row for id_, row in rows.items() if row.state in ("PENDING", "RUNNING")}
         accounting = client.accounting([id_ for id_ in chain.slurm_ids if id_ not in queue])
-        told = status.fold(chain, records, SlurmSnapshot(queue=queue, accounting=accounting), self.root)
+        files = ChainFiles(chain=chain, records=records)
+        told = fold(files, SlurmSnapshot(queue=queue, accounting=accounting), self.root)
         never = {row.id for row in queue.values() if row.reason == "DependencyNeverSatisfied"}
         wrong["false waiting"] = sum(job.state == "waiting" and job.id in never for job in told.jobs)
         return wrong

@@ -25,8 +25,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from r2v.slurm import chain as chains  # noqa: E402
-from r2v.slurm.chain import Attempt, Chain, ChainJob  # noqa: E402
+from r2v.slurm.chain import chain as chains  # noqa: E402
+from r2v.slurm.chain.chain import Attempt, Chain, ChainJob  # noqa: E402
 from tests.slurm.cluster import Cluster, lacking  # noqa: E402
 
 AIM = 0.5

@@ -28,9 +28,9 @@ from benchmarks.students import student
 from r2v.config import Config, load
 from r2v.config.methods import OURS
 from r2v.console import text_table
-from r2v.evaluation.frontier import Curve
+from r2v.evaluation.measures.frontier import Curve
+from r2v.evaluation.measures.statistics import FloatArray, percentile_interval
 from r2v.evaluation.settings import EvaluateSettings
-from r2v.evaluation.statistics import FloatArray, percentile_interval
 from r2v.rollout.bill import PromptCache
 from r2v.router.escalation import SCORE_ONLY
 from r2v.router.labels import FeatureRow
@@ -57,7 +57,7 @@ def swept(
     """stays -> USD of each task and point at list prices and with the cache, (2, T, P), and success, (T, P). The first
     two points are the small policy alone and the LLM alone."""
     rate = price_of(model)
-    cache = PromptCache.of(rate.input, config.cost.cache, rate.cached, rate.write_5m)
+    cache = PromptCache.of(rate.input, config.cost, rate.cached, rate.write_5m)
     runner = trees[0].runner
     ours = own_score(rivals(config, rows, {task.task_id: task.goal for task in runner.world.benchmark.tasks()})[OURS])
     (alone,) = walks(trees, [(ours, SCORE_ONLY)])

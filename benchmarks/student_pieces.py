@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from benchmarks.placing import POINTS
 from r2v.config.methods import OURS
 from r2v.errors import UsageError
-from r2v.evaluation.frontier import Curve
-from r2v.evaluation.statistics import FloatArray, percentile_interval
+from r2v.evaluation.measures.frontier import Curve
+from r2v.evaluation.measures.statistics import FloatArray, percentile_interval
 from r2v.randomness import seed_of
 
 DRAWS = 2000

@@ -45,7 +45,7 @@ from r2v.data.split import assign
 from r2v.envs.base import Task, more_tasks
 from r2v.envs.desk import Desk
 from r2v.errors import UsageError, nearest
-from r2v.evaluation.methods import MethodRunner
+from r2v.evaluation.acting.methods import MethodRunner
 from r2v.evaluation.settings import EvaluateSettings
 from r2v.pipeline.graph import upstream
 from r2v.pipeline.inputs import published
@@ -54,7 +54,7 @@ from r2v.pipeline.run import run_here
 from r2v.rollout.session import EpisodeSpec
 from r2v.router.labels import FeatureRow, read_rows
 from r2v.storage.artifact import Work
-from r2v.storage.code_identity import git_commit
+from r2v.storage.artifact_manifest import git_commit
 
 OUTCOMES = Path("benchmarks/outcomes/training_seeds")
 DESK = Path("configs/desk-full.yaml")

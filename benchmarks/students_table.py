@@ -32,7 +32,7 @@ from benchmarks.student_pieces import DRAWS, Piece, bounds, drawn_seeds, generat
 from benchmarks.students import OUTCOMES
 from benchmarks.study_aims import aim_lines
 from r2v.config.methods import OURS
-from r2v.evaluation.statistics import FloatArray, holm, minimum_detectable_difference, percentile_interval
+from r2v.evaluation.measures.statistics import FloatArray, holm, minimum_detectable_difference, percentile_interval
 
 ORACLE_DRAWS = 1000
 PLANNED = 5

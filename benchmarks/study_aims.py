@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from benchmarks.headline_figures import MARGIN, Curves, lower_bound
 from benchmarks.placing import POINTS
 from r2v.config.methods import OURS
-from r2v.evaluation.statistics import FloatArray, percentile_interval
+from r2v.evaluation.measures.statistics import FloatArray, percentile_interval
 
 LEAST_LEADS = {
     "noisy": {"disagreement": 0.04, "entropy": 0.1},

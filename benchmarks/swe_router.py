@@ -20,7 +20,7 @@ from pathlib import Path
 from benchmarks.rivals import features_of
 from benchmarks.routing_tree import EVER, Node, Rival, RoutingTree
 from r2v.config import Config
-from r2v.evaluation.methods import MethodRunner
+from r2v.evaluation.acting.methods import MethodRunner
 from r2v.rollout.session import EpisodeSpec, episode_specs
 from r2v.router.baselines import Instruments
 from r2v.router.labels import FeatureRow

@@ -24,11 +24,11 @@ from r2v.config import Config, TaskSelection, load
 from r2v.config.methods import OURS, STRONG, WEAK
 from r2v.console import text_table
 from r2v.data.episode import Episode
-from r2v.evaluation.calibration import place_thresholds
-from r2v.evaluation.frontier import Curve
-from r2v.evaluation.methods import MethodRunner
+from r2v.evaluation.acting.calibration import place_thresholds
+from r2v.evaluation.acting.methods import MethodRunner
+from r2v.evaluation.measures.frontier import Curve
+from r2v.evaluation.measures.statistics import FloatArray, bootstrap_draws, percentile_interval
 from r2v.evaluation.settings import EvaluateSettings
-from r2v.evaluation.statistics import FloatArray, bootstrap_draws, percentile_interval
 from r2v.pipeline.inputs import published
 from r2v.rollout.session import EpisodeSpec, episode_specs
 from r2v.router.labels import FeatureRow, LabelKind, labelled, read_rows

@@ -41,9 +41,9 @@ from benchmarks.verifier_recipes import Arm, verifier_logits
 from r2v.config import Config, RouterConfig, TaskSelection, load
 from r2v.data.episode import to_line
 from r2v.data.records import read_records
-from r2v.evaluation.methods import MethodRunner
+from r2v.evaluation.acting.methods import MethodRunner
+from r2v.evaluation.measures.statistics import FloatArray, percentile_interval
 from r2v.evaluation.settings import EvaluateSettings
-from r2v.evaluation.statistics import FloatArray, percentile_interval
 from r2v.pipeline.graph import upstream
 from r2v.pipeline.inputs import published
 from r2v.pipeline.jobs import JOBS

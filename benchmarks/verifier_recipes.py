@@ -19,7 +19,7 @@ import torch
 from torch.nn.functional import binary_cross_entropy_with_logits, softplus
 
 from r2v.config import Config, Phase
-from r2v.evaluation.statistics import FloatArray
+from r2v.evaluation.measures.statistics import FloatArray
 from r2v.policy.load import load_policy
 from r2v.randomness import generator
 from r2v.rollout.model_factory import scoring_encoder

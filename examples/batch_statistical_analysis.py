@@ -4,7 +4,7 @@
         --num-interactions 50 --messages-per-interaction 3 --batch-size 10 --max-concurrent 5
 """
 
-from r2v.cli.game import run_script
+from r2v.cli.game.commands import run_script
 
 if __name__ == "__main__":
     run_script()

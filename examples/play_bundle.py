@@ -19,8 +19,8 @@ from r2v.data.store import write_episodes
 from r2v.envs.base import load_benchmark
 from r2v.rollout.model_factory import engine
 from r2v.rollout.session import RolloutWorld, episode_specs, play_many
-from r2v.serve.bundle import read_bundle
-from r2v.serve.play_bundle import routed_actor
+from r2v.serve.bundle.manifest import read_bundle
+from r2v.serve.bundle.play_bundle import routed_actor
 
 
 def main() -> None:

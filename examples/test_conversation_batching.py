@@ -4,7 +4,7 @@
         --model gpt-3.5 --batch-size 5 --max-concurrent 5
 """
 
-from r2v.cli.game import run_script
+from r2v.cli.game.commands import run_script
 
 if __name__ == "__main__":
     run_script(service="openai-conversation", interactions=5, messages=2, name="conversation_test")

@@ -110,7 +110,11 @@ def text_table(rows: Iterable[Sequence[str]], *, right: Collection[int] = (), ga
 
 
 def duration(seconds: float) -> str:
-    """A duration given in seconds: 42 s, 17 min, 3.4 h."""
+    """A duration given in seconds.
+
+    >>> duration(45.2), duration(480), duration(14400)
+    ('45 s', '8 min', '4.0 h')
+    """
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -34,6 +34,8 @@ _stage: ContextVar[str] = ContextVar("stage", default="")
 
 CURVES_FILE = "R2V_CURVES"
 """The environment variable that names the file which wandb's own process reads."""
+WANDB_PROJECT = "r2v-agent"
+"""Project of wandb where the variable WANDB_PROJECT names none."""
 WANDB_GROUP = "R2V_EXPERIMENT"
 """The environment variable that names the experiment of which this process is a run: its runs are one group."""
 WANDB_PATIENCE = 60.0

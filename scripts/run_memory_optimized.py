@@ -7,7 +7,7 @@ python scripts/run_memory_optimized.py gsm8k [--overrides ...]          takes co
 import sys
 
 from r2v.cli.main import main
-from r2v.slurm.script_args import expand
+from r2v.slurm.job.script_args import expand
 
 if __name__ == "__main__":
     sys.exit(main(expand(["train_hierarchical", *sys.argv[1:]])))

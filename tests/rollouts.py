@@ -11,11 +11,11 @@ from r2v.data.episode import Episode
 from r2v.llm.waves import Waves
 from r2v.policy.candidates import CandidateState
 from r2v.rollout.actors import GreedyActor, Scorer
-from r2v.rollout.candidate_rollout import CandidateRollout, FoldOf
-from r2v.rollout.corruption_rollout import CorruptionRollout
-from r2v.rollout.feature_rollout import FeatureRollout, rows_of
 from r2v.rollout.gates import FeatureExtractor
 from r2v.rollout.session import EpisodeSpec, RolloutWorld
+from r2v.rollout.stage_rollouts.candidates import CandidateRollout, FoldOf
+from r2v.rollout.stage_rollouts.corruptions import CorruptionRollout
+from r2v.rollout.stage_rollouts.features import FeatureRollout, rows_of
 from r2v.rollout.work_queue import BlockPlayer, Cell, measured, play_and_keep, require_measured
 from r2v.router.labels import FeatureRow
 from r2v.verifier.labels import ExecutedAction

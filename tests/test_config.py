@@ -31,13 +31,10 @@ from r2v.config import (
     sections_of,
     to_yaml,
 )
-from r2v.config.ablations import ABLATION_ROWS
+from r2v.config.ablations import registry
 from r2v.errors import UsageError
 from r2v.perturb.category import Scene, category
-from r2v.perturb.generic import GENERIC
-from r2v.pipeline.inputs import fingerprint_of
-from r2v.pipeline.jobs import job
-from r2v.pipeline.plan.jobs_to_do import touched
+from r2v.perturb.schedule import GENERIC
 
 REPOSITORY = Path(__file__).parents[1]
 
@@ -90,13 +87,25 @@ def test_precedence_is_defaults_file_overrides(tmp_path: Path) -> None:
 REFUSED = {
     "nothing of an optimiser acts on the router": (
         "training.router.lr=0.1",
-        "training.router.lr changes nothing: the router is fitted to convergence on all rows at once; set router.l2 or "
-        "router.model, or training.router.max_examples, got 0.1",
+        "unknown key training.router.lr; did you mean training.preference.lr?",
     ),
-    "no examples for the router": (
-        "training.router.max_examples=0",
-        "training.router.max_examples must be above 0 and at most 1e12",
+    "a category that is off": (
+        "perturbations.latency.enabled=false",
+        "perturbations.latency.enabled: got False, but the key was removed, and True is all that is left of it",
     ),
+    "a mode of a category with one": (
+        "perturbations.modes.latency=explicit_permanent",
+        "perturbations.modes: got latency, allowed: tool_error, tool_timeout, partial_observation, schema_drift",
+    ),
+    "an unknown fact of a model": (
+        "teacher.model.tool=everywhere",
+        "teacher.model: got tool, allowed: temperature, thinking",
+    ),
+    "no such way of calling tools": (
+        "policy.api.model.tools=some",
+        "policy.api.model.tools must be none, everywhere or responses, got some",
+    ),
+    "a fact that is no number": ("teacher.model.batch_price=half", "teacher.model.batch_price must be at least 0"),
     "no severity of an injection": (
         "perturbations.prompt_injection.severity=0.9",
         "perturbations.prompt_injection.severity changes nothing: prompt_injection has no severity; leave it out and "
@@ -104,7 +113,7 @@ REFUSED = {
     ),
     "no severity of shuffled rows": ("perturbations.shuffled_dom.severity=0.1", "shuffled_dom has no severity"),
     "no severity of a stale page": ("perturbations.stale_observation.severity=1", "stale_observation has no severity"),
-    "warm-up of a phase": ("training.bc.warmup_ratio=3", "training.bc.warmup_ratio must be in [0, 1], got 3"),
+    "warm-up of a phase": ("training.bc.warmup_ratio=3", "unknown key training.bc.warmup_ratio; did you mean"),
     "decay of a phase": ("training.bc.weight_decay=3", "training.bc.weight_decay must be in [0, 1], got 3"),
     "decay": ("training.weight_decay=-0.1", "training.weight_decay must be in [0, 1], got -0.1"),
     "unknown injection family": (
@@ -249,7 +258,7 @@ def test_settings_of_a_stage_are_sections_by_name_and_the_parts_that_are_given()
 
 
 def test_default_ablations_exist() -> None:
-    assert set(Config().ablations.names) <= set(ABLATION_ROWS)
+    assert set(Config().ablations.names) <= set(registry().rows)
 
 
 def leaves(record: Any, stem: str = "") -> Iterator[tuple[str, Any, dataclasses.Field[Any]]]:
@@ -278,34 +287,17 @@ def another(value: Any) -> Any:
     return 7
 
 
-ALL_KEYS = [
-    key
-    for key, _, _ in leaves(Config())
-    if not key.startswith("training.router.") or key == "training.router.max_examples"
-]
-"""The other keys under training.router are refused, see REFUSED."""
-BY_A_STAGE = {"training.router.max_examples"}
-"""Keys that reach fingerprints through a stage's settings and not through their section."""
+ALL_KEYS = [key for key, _, _ in leaves(Config())]
 
 
 def test_an_identity_holds_everything_but_where_and_how() -> None:
     config, before = copy.deepcopy(Config()), identity(Config())
     for key, owner, item in leaves(config):
         value = getattr(owner, item.name)
-        if key in ALL_KEYS:
-            object.__setattr__(owner, item.name, another(value))
-            unchanged = identity(config) == before
-            assert unchanged == (bool(item.metadata.get("runtime")) or key in BY_A_STAGE), key
-            object.__setattr__(owner, item.name, value)
+        object.__setattr__(owner, item.name, another(value))
+        assert (identity(config) == before) == bool(item.metadata.get("runtime")), key
+        object.__setattr__(owner, item.name, value)
     assert identity(config) == before
-
-
-def test_examples_of_the_router_are_in_its_fingerprint_only_where_they_are_given() -> None:
-    router = job("router")
-    defaults, fewer = load(None), load(None, ["training.router.max_examples=50"])
-    assert touched(defaults, fewer) == {"router", "router_features"}  # which plays under the router so far
-    assert fingerprint_of(defaults, router, {}) != fingerprint_of(fewer, router, {})
-    assert "max_examples" not in identity(router.load().sections(defaults))
 
 
 class NoticedScene(Scene):

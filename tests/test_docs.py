@@ -111,11 +111,11 @@ def test_a_module_of_the_glossary_holds_its_word_as_an_identifier(word: str, mod
     assert any(wanted in name for name in _identifiers(REPOSITORY / module)), f"{module} has no name for {word}"
 
 
-def _table(page: str, first: str) -> list[list[str]]:
-    """The cells of a page's table whose first column is headed so, code type and links taken off."""
+def _table(page: str, *heads: str) -> list[list[str]]:
+    """Return the cells of a page's table whose first columns are headed so, without code type."""
     rows = [line.strip().strip("|").split("|") for line in (REPOSITORY / page).read_text().splitlines() if "|" in line]
     cells = [[cell.replace("`", "").strip() for cell in row] for row in rows]
-    begins = next(i for i, row in enumerate(cells) if row[0] == first)
+    begins = next(i for i, row in enumerate(cells) if row[: len(heads)] == [*heads])
     return list(takewhile(lambda row: len(row) == len(cells[begins]), cells[begins + 2 :]))
 
 
@@ -124,8 +124,8 @@ def _places(**folders: str) -> list[str]:
     return [Path(row.place.format(**folders)).as_posix() if row.place else "data/runs/<run_id>" for row in JOBS]
 
 
-def test_the_stage_table_of_the_readme_is_the_pipelines() -> None:
-    number, command, needs, leaves = zip(*_table("README.md", "#"), strict=True)
+def test_the_stage_table_of_the_architecture_page_is_the_pipelines() -> None:
+    number, command, needs, leaves = zip(*_table("docs/architecture.md", "#", "command"), strict=True)
     assert list(number) == [row.number for row in JOBS]
     assert list(command) == [" ".join(("r2v", *row.argv)) for row in JOBS]
     assert list(needs) == [", ".join(row.needs) for row in JOBS]

@@ -161,7 +161,7 @@ def mirrored(test: Path) -> Path:
 
 
 MIXED = {
-    "tests/cli/test_game_scripts.py",
+    "tests/cli/game/test_scripts.py",
     "tests/envs/browser/test_pipeline.py",
     "tests/envs/swe/test_perturbed.py",
     "tests/envs/swe/test_pipeline.py",
@@ -343,7 +343,7 @@ def test_the_rooms_can_be_counted() -> None:
     """Few enough to know them all."""
     rooms = {path.parent.relative_to(PACKAGE) for path in PACKAGE.glob("*/__init__.py")}
     inner = {path.parent.relative_to(PACKAGE) for path in PACKAGE.glob("*/*/__init__.py")}
-    assert len(rooms) <= 26 and len(inner) <= 32
+    assert len(rooms) <= 26 and len(inner) <= 54
 
 
 def test_what_the_quick_tier_leaves_out_is_there() -> None:

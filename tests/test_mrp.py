@@ -22,9 +22,9 @@ from r2v.config import Config, load
 from r2v.config.methods import ROUTERS
 from r2v.data.split import assign
 from r2v.envs.base import load_benchmark
-from r2v.evaluation import calibration
-from r2v.evaluation.calibration import place_thresholds
-from r2v.evaluation.methods import MethodRunner
+from r2v.evaluation.acting import calibration
+from r2v.evaluation.acting.calibration import place_thresholds
+from r2v.evaluation.acting.methods import MethodRunner
 from r2v.pipeline.graph import as_configured
 from r2v.pipeline.inputs import published
 from r2v.pipeline.jobs import job

@@ -18,7 +18,7 @@ from r2v.errors import EnvironmentFault, UsageError
 from r2v.node_agent import meet
 from r2v.rendezvous import locked
 from r2v.several_nodes import node_count, per_node
-from r2v.slurm.node_use import require_allocation_used, require_nodes_used
+from r2v.slurm.job.command_line import require_allocation_used, require_nodes_used
 from r2v.storage.record import describe
 from tests import warm
 

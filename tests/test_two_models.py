@@ -19,8 +19,8 @@ from r2v.llm.providers.prices import rate_of
 from r2v.llm.providers.spending.project import ProjectLedger
 from r2v.rollout.model_factory import engine
 from r2v.rollout.session import EpisodeSpec, RolloutWorld, play_many
-from r2v.serve.bundle import read_bundle
-from r2v.serve.play_bundle import routed_actor
+from r2v.serve.bundle.manifest import read_bundle
+from r2v.serve.bundle.play_bundle import routed_actor
 from r2v.wire.exchange import TokenCounts
 from tests import trust
 from tests.llm.talk import environment
@@ -36,7 +36,7 @@ PAIR = (
     f"policy.model_name={SMALL}",
     "policy.api.max_tokens=64",
     "policy.api.actions=tools",
-    "cost.cache.min_tokens=64",
+    "cost.cache_min_tokens=64",
     "router.rounds=0",
     "router.features=[uncertainty,progress,page,cases]",
     "data.num_episodes=6",

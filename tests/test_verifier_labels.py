@@ -11,7 +11,7 @@ import torch
 from benchmarks.verifier_labels import DRAWS, State, drawn_aurocs, router_scores, row, with_experts
 from benchmarks.verifier_recipes import bradley_terry, read_together, train_on_pairs, within_states
 from r2v.randomness import generator, seed_of
-from r2v.verifier.calibrate import probabilities, readings_of, report
+from r2v.verifier.held_out import probabilities, readings_of, report
 from r2v.verifier.labels import VerifierExample, in_order
 from r2v.verifier.model import VerifierModel
 from r2v.verifier.scores import auroc

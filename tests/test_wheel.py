@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from setuptools import build_meta
 
-from r2v.slurm.new_project import shipped_files
+from r2v.slurm.site.new_project import shipped_files
 
 REPOSITORY = Path(__file__).parents[1]
 PACKAGE = REPOSITORY / "r2v"

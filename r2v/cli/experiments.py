@@ -1,7 +1,7 @@
 """`r2v experiments`: sweeps that resume, run in the background or on Slurm, and compare themselves.
 
 r2v experiments run --exp configs/experiments/lr_sweep_mnist_mlp.yaml --resume --limit 3
-r2v experiments background --exp SPEC ; r2v experiments background --list ; ... --stop NAME
+r2v experiments background --exp SPEC -- --slots 4 ; r2v experiments background --list ; ... --stop NAME
 r2v experiments status ; r2v experiments compare lr_sweep_mnist_mlp ; r2v experiments diff run_003 run_007
 """
 
@@ -12,18 +12,20 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from r2v.cli.options import Parser, add_allow_env, add_word, runs_code, whole
+from r2v.cli.options import Parser, add_word, runs_code, sends_keys, whole
 from r2v.constraints import Range
 from r2v.errors import InputError, UsageError
 
-FLAGS = ("--show", "--research_only", "--no_confusion", "--advanced")
-"""Handed on to the runs of a simulation as they are typed."""
 _ABOUT = {
     "--show": "simulation: open the plots on the screen as well",
     "--research_only": "simulation: only the plots that a paper would show",
     "--no_confusion": "simulation: no confusion matrices",
     "--advanced": "simulation: the plots of reliability and of every threshold too",
 }
+FLAGS = tuple(_ABOUT)
+"""Handed on to the runs of a simulation as they are typed."""
+_RUN_OPTIONS = ("resume", "limit", "slots", "fresh", "lost", "allow_spec_change", "slurm")
+"""Options of `run` that are fields of `RunOptions`."""
 _COUNT = Range(at_least=1, at_most=100_000)
 _EXPERIMENT = "name, folder's name or folder of an experiment (default: the newest)"
 
@@ -45,6 +47,7 @@ def _add_run(words: Any) -> None:
         "--exp", type=Path, required=True, metavar="FILE", help="the specification, in configs/experiments"
     )
     _add_run_options(run)
+    sends_keys(run)
     runs_code(run)
     run.add_argument(
         "--dry-run", action="store_true", help="print how many points there are, which, and their cost; run nothing"
@@ -85,7 +88,10 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--lost", action="store_true", help="with --resume: take runs that other machines had begun for dead"
     )
-    add_allow_env(parser)
+    _add_flags(parser)
+
+
+def _add_flags(parser: argparse.ArgumentParser) -> None:
     for flag in FLAGS:
         parser.add_argument(flag, action="store_true", help=_ABOUT[flag])
 
@@ -111,8 +117,14 @@ def _add_background(words: Any) -> None:
         "--mode", choices=("training", "simulation"), help="the mode that the specification must have (default: any)"
     )
     parser.add_argument("--name", metavar="NAME", help="what a command is listed as (default: its program)")
-    _add_run_options(parser)
-    parser.add_argument("command", nargs="*", metavar="-- COMMAND", help="a command line of your own, behind --")
+    _add_flags(parser)
+    sends_keys(parser)
+    parser.add_argument(
+        "command",
+        nargs="*",
+        metavar="-- WORDS",
+        help="with --experiment: options of `experiments run`, behind --; without: a command line of your own",
+    )
 
 
 def _add_reading(words: Any) -> None:
@@ -140,18 +152,17 @@ def _add_point(words: Any) -> None:
     about = "what a run of a simulation executes: routing replayed over recorded steps"
     simulate = add_word(words, "simulate", about, _simulate)
     _add_point_files(simulate)
-    for flag in FLAGS:
-        simulate.add_argument(flag, action="store_true", help=_ABOUT[flag])
+    _add_flags(simulate)
     point = add_word(words, "point", "what a run of an experiment over a stage executes", _point)
     _add_point_files(point)
-    add_allow_env(point)
+    sends_keys(point)
     runs_code(point)
-    point.add_argument("--stage", required=True, metavar="STAGE", help="the stage to make, with all that it needs")
+    point.add_argument("stage", metavar="STAGE", help="the stage to make, with all that it needs")
 
 
 def _add_point_files(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="the point's resolved configuration")
-    parser.add_argument("--run-dir", type=Path, required=True, metavar="DIR", help="where its figures go")
+    parser.add_argument("config", type=Path, metavar="FILE", help="the point's resolved configuration")
+    parser.add_argument("run_dir", type=Path, metavar="DIR", help="where its figures go")
 
 
 def _flags(values: argparse.Namespace) -> tuple[str, ...]:
@@ -159,27 +170,18 @@ def _flags(values: argparse.Namespace) -> tuple[str, ...]:
 
 
 def _run(values: argparse.Namespace) -> int:
-    from r2v.experiments.opening import RunOptions
-    from r2v.experiments.orchestrator import run_experiment
+    from r2v.experiments.schedule.opening import RunOptions
+    from r2v.experiments.schedule.orchestrator import run_experiment
 
     if values.dry_run:
         from r2v.experiments.dry_run import dry_run_lines
-        from r2v.experiments.expansion import expand
-        from r2v.experiments.spec import read_spec
+        from r2v.experiments.specification.expansion import expand
+        from r2v.experiments.specification.spec import read_spec
 
         spec = read_spec(values.exp)
         print("\n".join(dry_run_lines(spec, expand(spec))))
         return 0
-    options = RunOptions(
-        resume=values.resume,
-        limit=values.limit,
-        slots=values.slots,
-        flags=_flags(values),
-        fresh=values.fresh,
-        lost=values.lost,
-        allow_spec_change=values.allow_spec_change,
-        slurm=values.slurm,
-    )
+    options = RunOptions(flags=_flags(values), **{name: getattr(values, name) for name in _RUN_OPTIONS})
     if values.slurm is not None and values.slots != 1:
         raise UsageError(f"--slots {values.slots}: is of runs that work here; --slurm N says how many may be queued")
     run_experiment(values.exp, options)
@@ -187,8 +189,8 @@ def _run(values: argparse.Namespace) -> int:
 
 
 def _background(values: argparse.Namespace) -> int:
-    from r2v.experiments import background
-    from r2v.experiments.slurm_runs import cancel_newest
+    from r2v.experiments.schedule import background
+    from r2v.experiments.schedule.slurm_runs import cancel_newest
 
     if values.list:
         print("\n".join(background.lines()))
@@ -211,9 +213,9 @@ def _background(values: argparse.Namespace) -> int:
 
 def _launch_experiment(values: argparse.Namespace) -> Any:
     """Check the specification here, where its errors are seen, and start it."""
-    from r2v.experiments import background
-    from r2v.experiments.expansion import expand
-    from r2v.experiments.spec import read_spec
+    from r2v.experiments.schedule import background
+    from r2v.experiments.specification.expansion import expand
+    from r2v.experiments.specification.spec import read_spec
     from r2v.llm.providers.keys import allowed_words
 
     spec = read_spec(values.experiment)
@@ -222,13 +224,11 @@ def _launch_experiment(values: argparse.Namespace) -> Any:
     if spec.mode != "simulation" and _flags(values):
         raise UsageError(f"{_flags(values)[0]}: is for mode: simulation; {spec.name} is mode: {spec.mode}")
     expand(spec)
+    options = Parser(prog="r2v experiments run")
+    _add_run_options(options)
+    options.parse_args(values.command)
     words = [sys.executable, "-m", "r2v", "experiments", "run", "--exp", str(spec.path), *_flags(values)]
-    for option in ("resume", "fresh", "allow_spec_change", "lost"):
-        words += [f"--{option.replace('_', '-')}"] if getattr(values, option) else []
-    words += ["--slots", str(values.slots), *([] if values.limit is None else ["--limit", str(values.limit)])]
-    words += [] if values.slurm is None else ["--slurm", str(values.slurm)]
-    words += allowed_words()
-    return background.launch(words, name=spec.name, spec=spec.path)
+    return background.launch([*words, *values.command, *allowed_words()], name=spec.name, spec=spec.path)
 
 
 def _list(values: argparse.Namespace) -> int:
@@ -259,7 +259,7 @@ def _compare(values: argparse.Namespace) -> int:
 
 def _cancel(values: argparse.Namespace) -> int:
     from r2v.experiments.records import chosen
-    from r2v.experiments.slurm_runs import cancel_runs
+    from r2v.experiments.schedule.slurm_runs import cancel_runs
 
     folder = chosen(values.experiment)
     print(f"{folder}: {cancel_runs(folder)} runs cancelled")
@@ -275,9 +275,9 @@ def _diff(values: argparse.Namespace) -> int:
 
 
 def _replay(values: argparse.Namespace) -> int:
-    from r2v.experiments.asha import replayed
     from r2v.experiments.records import SPEC_COPY, chosen
-    from r2v.experiments.spec import read_spec
+    from r2v.experiments.schedule.asha import replayed
+    from r2v.experiments.specification.spec import read_spec
 
     folder = chosen(values.experiment)
     spec = read_spec(folder / SPEC_COPY)
@@ -295,13 +295,8 @@ def _replay(values: argparse.Namespace) -> int:
 def _simulate(values: argparse.Namespace) -> int:
     from r2v.experiments.simulation import SimulationFlags, simulate
 
-    flags = SimulationFlags(
-        show=values.show,
-        research_only=values.research_only,
-        no_confusion=values.no_confusion,
-        advanced=values.advanced,
-    )
-    simulate(values.config, values.run_dir, flags)
+    names = (flag.removeprefix("--") for flag in FLAGS)
+    simulate(values.config, values.run_dir, SimulationFlags(**{name: getattr(values, name) for name in names}))
     return 0
 
 

@@ -1,17 +1,25 @@
-"""Groups of commands: `r2v --help` lists those of every day, `r2v help GROUP` the others.
+"""Groups of commands and shell completion: `r2v --help` lists the everyday commands, `r2v help GROUP` the others.
 
-r2v help              the groups
-r2v help cluster      the commands of one
+    r2v help                                                               # the groups
+    r2v help cluster                                                       # the commands of one
+    eval "$(r2v completion bash)"                                          # in ~/.bashrc
+    r2v completion zsh > ~/.zfunc/_r2v                                     # a folder of $fpath, before compinit
+
+The completion script is generated from the parser by shtab and runs no Python when a key is pressed.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-from r2v.cli.options import Parser
+from r2v.cli.options import Parser, take_allowed
+from r2v.errors import UsageError
+from r2v.llm.providers.keys import OPTION
 from r2v.pipeline.jobs import COMMANDS
 
 EVERYDAY = (
@@ -36,10 +44,21 @@ GROUPS: dict[str, tuple[str, tuple[str, ...]]] = {
     "shell": ("the command line itself", ("completion",)),
 }  # fmt: skip
 """Name -> what it is about, and its commands."""
+SHELLS = ("bash", "zsh", "fish", "tcsh")
+_FILE_METAVARS = ("FILE", "DIR", "FOLDER", "JOB_FOLDER", "CHECKPOINT", "CKPT", "SPEC")
 
 
 class GroupedParser(Parser):
     """The parser of `r2v`, whose help lists the commands of every day and names the groups."""
+
+    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        """Return the parsed words. Raise UsageError for --allow-env of a command that sends no key."""
+        words, allowed = take_allowed(sys.argv[1:] if args is None else args)
+        arguments = super().parse_args(words, namespace)
+        if allowed and not getattr(arguments, "sends_keys", False):
+            raise UsageError(f"{OPTION} {allowed[0]}: this command sends no key that a configuration names")
+        arguments.allow_env = allowed
+        return arguments
 
     def format_help(self) -> str:
         """Return the help text."""
@@ -47,15 +66,15 @@ class GroupedParser(Parser):
             return super().format_help()
 
 
-def add_commands(commands: argparse._SubParsersAction[Parser], parser: GroupedParser) -> None:
+def add_help(commands: argparse._SubParsersAction[Parser], parser: GroupedParser) -> None:
     """Add `help`."""
     about = f"list more commands: {', '.join(GROUPS)}"
     command = commands.add_parser("help", help=about, description="List the commands of a group, or the groups.")
     command.add_argument("group", nargs="?", choices=tuple(GROUPS), metavar="GROUP", help="; ".join(GROUPS))
-    command.set_defaults(act=lambda arguments: _act(parser, arguments.group))
+    command.set_defaults(act=lambda arguments: _print_help(parser, arguments.group))
 
 
-def _act(parser: GroupedParser, group: str | None) -> int:
+def _print_help(parser: GroupedParser, group: str | None) -> int:
     if group is None:
         for name, (about, _) in GROUPS.items():
             print(f"r2v help {name:10} {about}")
@@ -85,3 +104,32 @@ def _listing(parser: argparse.ArgumentParser, names: tuple[str, ...]) -> Iterato
         yield
     finally:
         commands._choices_actions = every
+
+
+def add_completion(commands: argparse._SubParsersAction[Any], parser: argparse.ArgumentParser) -> None:
+    """Add `completion`, which describes `parser` as it is when the command runs."""
+    about = "print a script that completes r2v's commands and options in a shell"
+    command = commands.add_parser("completion", help=about, description=f"{about[0].upper()}{about[1:]}.")
+    command.add_argument("shell", choices=SHELLS, help="the shell to print it for")
+    command.set_defaults(act=lambda arguments: print_script(parser, arguments.shell))
+
+
+def print_script(parser: argparse.ArgumentParser, shell: str) -> int:
+    """Print the completion script of a parser; returns the exit code."""
+    import shtab
+
+    for action in _actions(parser):
+        # argparse does not know which of its strings are files; without this nothing would be completed there.
+        if action.type is Path or action.metavar in _FILE_METAVARS:
+            action.complete = shtab.FILE  # type: ignore[attr-defined]
+    print(shtab.complete(parser, shell=shell))
+    return 0
+
+
+def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    """Every option and argument of a parser and of the commands below it."""
+    for action in parser._actions:
+        yield action
+        if isinstance(action, argparse._SubParsersAction):
+            for command in action.choices.values():
+                yield from _actions(command)

@@ -15,7 +15,7 @@ IMPORT_FORMATS = (
     *("messages", "claude-code", "codex", "responses", "sharegpt", "completion", "inspect", "tau-bench", "litellm"),
     *("atif", "sweagent"),
 )
-"""Names of `r2v.data.interchange.formats`, whose table would take its readers into every start of r2v."""
+"""Names of `r2v.data.interchange.importing`, whose table would take its readers into every start of r2v."""
 _CLAIMS = {True: "say that they succeeded", False: "say that they failed", None: "say neither"}
 
 
@@ -135,10 +135,8 @@ def _export(arguments: argparse.Namespace) -> int:
 
     if arguments.trajectories is None:
         return _bundle(arguments)
-    if arguments.check or arguments.config or arguments.overrides or arguments.seed is not None:
-        raise UsageError(
-            "export --trajectories: takes no --check, --config, --overrides or --seed: those are of bundles"
-        )
+    if arguments.check or arguments.config or arguments.overrides:
+        raise UsageError("export --trajectories: takes no --check, --config or --overrides: those are of bundles")
     path = _trajectories(arguments.trajectories)
     episodes = TrajectoryStore(path).iter_episodes()
     chosen = (episode for episode in episodes if episode.demonstrates or not arguments.successes)
@@ -149,7 +147,7 @@ def _export(arguments: argparse.Namespace) -> int:
 
 def _bundle(arguments: argparse.Namespace) -> int:
     from r2v.pipeline.write_bundle import write_bundle
-    from r2v.serve.bundle import read_bundle
+    from r2v.serve.bundle.manifest import read_bundle
 
     if arguments.format or arguments.successes:
         raise UsageError("export: --format and --successes are of episodes; name them with --trajectories FILE")

@@ -15,7 +15,7 @@ from r2v import __version__
 from r2v.cli import stages
 from r2v.cli.boundary import guarded, require_text, require_usable_paths
 from r2v.cli.groups import GroupedParser
-from r2v.cli.options import Parser, config_words, imports_nothing
+from r2v.cli.options import Parser, add_allow_env, config_words, imports_nothing
 from r2v.errors import EXIT_CODES, MissingInput
 from r2v.extensions import importing_nothing
 from r2v.llm.providers import keys
@@ -41,7 +41,7 @@ def _act(words: list[str]) -> int:
         require_text(words)
         arguments = (stage_parser() if stages.is_stage(words) else build_parser()).parse_args(words)
         require_usable_paths(arguments)
-        keys.allow(getattr(arguments, "allow_env", ()))
+        keys.allow(arguments.allow_env)
         act: Callable[[argparse.Namespace], int] = arguments.act
         with importing_nothing() if imports_nothing(arguments) else nullcontext():
             try:
@@ -59,46 +59,26 @@ def stage_parser() -> argparse.ArgumentParser:
 
 def build_parser() -> argparse.ArgumentParser:
     """The whole command line."""
-    from r2v.cli import (
-        cluster,
-        completion,
-        engine,
-        environment,
-        experiments,
-        game,
-        gc,
-        groups,
-        interchange,
-        pilot,
-        plan,
-        project,
-        providers,
-        results,
-        serve,
-        swebench,
-        webarena,
-    )
+    from r2v.cli import experiments, groups, interchange, providers, results, serve, worlds
+    from r2v.cli.cluster import chains, engine, plan, project
+    from r2v.cli.game import commands as game
 
     parser, commands = _empty_parser()
-    groups.add_commands(commands, parser)
+    groups.add_help(commands, parser)
     results.add_run(commands)
     stages.add_commands(commands)
     project.add_commands(commands)
-    cluster.add_commands(commands)
+    chains.add_commands(commands)
     providers.add_commands(commands)
     plan.add_commands(commands)
     game.add_commands(commands)
     results.add_commands(commands)
-    pilot.add_commands(commands)
     serve.add_commands(commands)
     engine.add_commands(commands)
-    environment.add_commands(commands)
-    swebench.add_commands(commands)
-    webarena.add_commands(commands)
+    worlds.add_commands(commands)
     interchange.add_commands(commands)
     experiments.add_commands(commands)
-    gc.add_commands(commands)
-    completion.add_commands(commands, parser)
+    groups.add_completion(commands, parser)
     return parser
 
 
@@ -108,5 +88,6 @@ def _empty_parser() -> tuple[GroupedParser, argparse._SubParsersAction[Parser]]:
         description="Distil, verify, route. Start with `make mrp`, or `r2v run --help`.",
         epilog=f"exit codes: {'; '.join(f'{code} {meaning}' for code, meaning in EXIT_CODES.items())}",
     )
+    add_allow_env(parser)
     parser.add_argument("--version", action="version", version=f"r2v {__version__}")
     return parser, parser.add_subparsers(title="commands", metavar="<command>", required=True, parser_class=Parser)

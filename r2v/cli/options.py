@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -58,7 +58,10 @@ def _in_range(text: str, kind: type[Number], allowed: Range) -> Number:
 
 class Parser(argparse.ArgumentParser):
     """A parser that raises UsageError, with the nearest spelling where a choice is misspelt. An empty path, which
-    Python takes for the current folder, is refused."""
+    Python takes for the current folder, is refused; so is the beginning of an option, as `--seed` is of `--seeds`."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{"allow_abbrev": False, **kwargs})
 
     def error(self, message: str) -> None:  # type: ignore[override]
         raise UsageError(f"{message}; see `{self.prog} --help`")
@@ -82,31 +85,18 @@ def add_word(words: Any, name: str, about: str, act: Callable[[argparse.Namespac
 
 
 def add_config_options(parser: argparse.ArgumentParser) -> None:
-    """Add --config, --overrides and --seed."""
+    """Add --config and --overrides."""
     parser.add_argument(
         "--config", metavar="FILE", help="YAML file; what it leaves out keeps its default (default: all defaults)"
     )
-    parser.add_argument(
-        "--overrides",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="KEY=VALUE",
-        help="configuration values that win over file and flags, such as training.lr=1e-5 (default: none)",
-    )
-    parser.add_argument("--seed", type=whole(SEED), metavar="N", help="seed of training and of every draw (default: 0)")
+    add_overrides(parser, "configuration values that win over file and flags, such as training.lr=1e-5")
     parser.set_defaults(takes_config=True)
 
 
-def add_anyway(parser: argparse.ArgumentParser) -> None:
-    """Add --anyway, to a command that begins paid stages which nobody named."""
+def add_overrides(parser: argparse.ArgumentParser, about: str) -> None:
+    """Add --overrides."""
     parser.add_argument(
-        "--anyway",
-        dest="overrides",
-        action="append_const",
-        const="anyway=true",
-        help="begin stages that ask a paid teacher although the cloned policy solves nothing (default: stop before "
-        "them)",
+        "--overrides", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help=f"{about} (default: none)"
     )
 
 
@@ -122,24 +112,43 @@ def imports_nothing(arguments: argparse.Namespace) -> bool:
     return dry or not getattr(arguments, "runs_code", False) or not getattr(arguments, "trust", True)
 
 
+def sends_keys(parser: argparse.ArgumentParser) -> None:
+    """Let a command send a key that its configuration names: it takes --allow-env."""
+    parser.set_defaults(sends_keys=True)
+
+
 def add_allow_env(parser: argparse.ArgumentParser) -> None:
-    """Add --allow-env, to a command that may send a key which its configuration names."""
+    """Add --allow-env to the parser of `r2v`, for all commands that send keys (`take_allowed`)."""
     parser.add_argument(
         OPTION,
         dest="allow_env",
-        type=_variable,
         action="append",
-        default=[],
         metavar="NAME",
-        help="let the configuration send this environment variable as a key (api_key_env) although it is no provider's "
-        "and its name does not end in _API_KEY; may be given several times (default: none)",
+        help="of commands that send keys, before or behind their name: let the configuration send this environment "
+        "variable as a key (api_key_env) although it is no provider's and its name does not end in _API_KEY; may be "
+        "given several times (default: none)",
     )
 
 
-def _variable(text: str) -> str:
-    if not re.fullmatch(VARIABLE_NAME, text):
-        raise argparse.ArgumentTypeError("must be the name of an environment variable, never the key itself")
-    return text
+def take_allowed(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Take --allow-env out of a command line, up to `--`. Return the other words, and the variables that are allowed.
+    Raise UsageError for what is no variable's name."""
+    end = words.index("--") if "--" in words else len(words)
+    others, allowed, at = list[str](), list[str](), 0
+    while at < end:
+        option, equals, value = words[at].partition("=")
+        if option != OPTION:
+            others.append(words[at])
+            at += 1
+            continue
+        if not equals:
+            at += 1
+            value = words[at] if at < end else ""
+        if not re.fullmatch(VARIABLE_NAME, value):
+            raise UsageError(f"{OPTION} must be the name of an environment variable, never the key itself")
+        allowed.append(value)
+        at += 1
+    return [*others, *words[end:]], allowed
 
 
 def add_force(parser: argparse.ArgumentParser) -> None:
@@ -151,10 +160,7 @@ def load_config(arguments: argparse.Namespace) -> Config:
     """The configuration that the options describe: file, then flags, then overrides."""
     from r2v.memory.profile_of_model import configured
 
-    flags = _flags(arguments)
-    if arguments.seed is not None:
-        flags.append(f"seed={arguments.seed}")
-    return configured(arguments.config, [*flags, *arguments.overrides])
+    return configured(arguments.config, [*_flags(arguments), *arguments.overrides])
 
 
 def config_words(arguments: argparse.Namespace) -> list[str]:
@@ -162,7 +168,6 @@ def config_words(arguments: argparse.Namespace) -> list[str]:
     if not getattr(arguments, "takes_config", False):
         return []
     words = [] if arguments.config is None else ["--config", str(arguments.config)]
-    words += [] if arguments.seed is None else ["--seed", str(arguments.seed)]
     overrides = [*_flags(arguments), *arguments.overrides]
     return [*words, "--overrides", *overrides] if overrides else words
 

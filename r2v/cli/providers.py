@@ -15,8 +15,8 @@ from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from r2v.cli import ledger, provider_journals
-from r2v.cli.options import SEED, decimal, runs_code, whole
+from r2v.cli import journals
+from r2v.cli.options import SEED, runs_code, whole
 from r2v.constraints import Range, require
 from r2v.errors import UsageError, nearest
 
@@ -32,8 +32,7 @@ def add_commands(commands: Any) -> None:
         "providers", help="what providers were paid and owe; a rehearsal against emulated ones"
     )
     subcommands = providers.add_subparsers(title="commands", metavar="<command>", required=True)
-    provider_journals.add_commands(subcommands)
-    ledger.add_command(subcommands)
+    journals.add_commands(subcommands)
     emulate = subcommands.add_parser(
         "emulate", help="serve the OpenAI and Anthropic APIs on this machine, with faults on request"
     )
@@ -74,19 +73,6 @@ def _add_what_is_served(parser: argparse.ArgumentParser) -> None:
         help="models to serve though their provider does not list them, or no longer (default: none)",
     )
     parser.add_argument(
-        "--polls",
-        type=whole(Range(at_least=0)),
-        default=3,
-        metavar="N",
-        help="polls after which a batch has ended (default: 3)",
-    )
-    parser.add_argument(
-        "--seconds",
-        type=decimal(Range(at_least=0)),
-        metavar="SECONDS",
-        help="time until a batch has ended (default: counted in --polls)",
-    )
-    parser.add_argument(
         "--limits",
         nargs="+",
         action="extend",
@@ -114,7 +100,8 @@ def _add_what_goes_wrong(parser: argparse.ArgumentParser) -> None:
         action="extend",
         default=[],
         metavar="KEY=VALUE",
-        help="seconds that faults take, such as silence=5 (default: see the table of faults)",
+        help="polls=N or seconds=S: after so many polls, or so long, a batch has ended; and seconds that faults take, "
+        "such as silence=5 (default: polls=3, and see the table of faults)",
     )
 
 
@@ -133,6 +120,7 @@ def act(arguments: argparse.Namespace) -> int:
     if arguments.faults == ["list"]:
         print(faults.__doc__)
         return 0
+    ends = [text for text in arguments.timing if text.startswith(("polls=", "seconds="))]
     emulator = Emulator(
         answer=arguments.answer,
         faults=[faults.Fault.parse(text) for text in arguments.faults],
@@ -141,8 +129,8 @@ def act(arguments: argparse.Namespace) -> int:
         ledger=arguments.ledger,
         port=arguments.port,
         limits=changed(limits.EmulatedLimits(), arguments.limits, "--limits"),
-        timing=changed(limits.Timing(), arguments.timing, "--timing"),
-        lifecycle=limits.Lifecycle(polls=arguments.polls, seconds=arguments.seconds),
+        timing=changed(limits.Timing(), [text for text in arguments.timing if text not in ends], "--timing"),
+        lifecycle=changed(limits.Lifecycle(polls=3), ends, "--timing"),
         models=arguments.models,
     )
     with emulator:

@@ -1,4 +1,4 @@
-"""The pipeline in one process and what it leaves: `r2v run`, `stages`, `verify-results`, `registry`, `config`."""
+"""The pipeline in one process and what it leaves: `r2v run`, `pilot`, `stages`, `verify-results`, `gc`, ..."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from r2v.cli.options import (
     Parser,
-    add_allow_env,
-    add_anyway,
     add_config_options,
     add_force,
     load_config,
     runs_code,
+    sends_keys,
 )
 from r2v.console import text_table
+from r2v.errors import UsageError
 from r2v.log import logger
 from r2v.pipeline.jobs import JOBS, job
 
@@ -31,8 +31,7 @@ def add_run(commands: argparse._SubParsersAction[Parser]) -> None:
         description="Run every stage that is not up to date, in this process, in the order of `r2v stages`.",
     )
     add_config_options(run)
-    add_allow_env(run)
-    add_anyway(run)
+    sends_keys(run)
     runs_code(run)
     add_force(run)
     run.add_argument(
@@ -53,7 +52,9 @@ def add_run(commands: argparse._SubParsersAction[Parser]) -> None:
 
 
 def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
-    """Add the commands that show or check what is there."""
+    """Add the pilot, and the commands that show, check or clean what is there."""
+    _add_pilot(commands)
+    _add_gc(commands)
     about = "list the stages: number, job, command, what each reads, and where its result is published"
     table = commands.add_parser("stages", help=about, description=f"{about}.")
     add_config_options(table)
@@ -107,6 +108,50 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
         help="print every key instead, as a table: type, default, allowed values and meaning",
     )
     show.set_defaults(act=_config)
+
+
+def _add_pilot(commands: argparse._SubParsersAction[Parser]) -> None:
+    about = "play a few tasks by the small and by the large model alone: can a router gain, and what would it cost"
+    parser = commands.add_parser(
+        "pilot",
+        help=about,
+        description=f"{about[0].upper()}{about[1:]}. Calibration tasks are played; no reply is paid twice, here or by "
+        "the full run that follows.",
+    )
+    add_config_options(parser)
+    sends_keys(parser)
+    runs_code(parser)
+    parser.add_argument(
+        "--tasks", type=Path, metavar="FILE", help="tasks of your own, one a line (default: those of the benchmark)"
+    )
+    parser.add_argument(
+        "--cmd",
+        metavar="COMMAND",
+        help="the agent that plays a task of --tasks, such as 'mini -t {task} -y'; it succeeds if it exits with 0 "
+        "(default: R2V's own)",
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print what would be asked and what it costs at most, and ask nobody"
+    )
+    parser.set_defaults(act=_pilot)
+
+
+def _add_gc(commands: argparse._SubParsersAction[Parser]) -> None:
+    about = "remove artifacts that nothing points at, checkpoints of finished stages, old snapshots that no chain runs"
+    parser = commands.add_parser(
+        "gc",
+        help=about,
+        description=f"{about[0].upper()}{about[1:]}. Collected runs and journals of what a provider was paid for stay.",
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print what would go and how many bytes, and remove nothing"
+    )
+    parser.add_argument(
+        "--unfinished",
+        action="store_true",
+        help="also remove attempts that were never finished, where nothing points at them (default: left)",
+    )
+    parser.set_defaults(act=_gc)
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -213,4 +258,36 @@ def _config(arguments: argparse.Namespace) -> int:
         print(markdown())
         return 0
     print(to_yaml(load_config(arguments)), end="")
+    return 0
+
+
+def _pilot(arguments: argparse.Namespace) -> int:
+    from r2v.pipeline.pilot import describe, pilot, pilot_of_agent
+
+    config = load_config(arguments)
+    if (arguments.tasks is None) != (arguments.cmd is None):
+        raise UsageError("--tasks and --cmd are given together: a file of tasks and the agent that plays one")
+    if arguments.tasks is not None and arguments.dry_run:
+        raise UsageError("--dry-run: nobody knows what an agent will ask; teacher.max_usd bounds what it may cost")
+    if arguments.dry_run:
+        print(describe(config))
+        return 0
+    told = pilot(config) if arguments.tasks is None else pilot_of_agent(config, arguments.tasks, arguments.cmd)
+    logger.info("pilot: %s", told.figures.verdict().advice)
+    print("\n".join(told.lines))
+    print(f"  page         {told.page}")
+    return 0
+
+
+def _gc(arguments: argparse.Namespace) -> int:
+    from r2v.pipeline.gc import garbage, remove
+
+    items = garbage(Path(), unfinished=arguments.unfinished)
+    gone = items if arguments.dry_run else [item for item in items if remove(item)]
+    rows = [("bytes", "artifact", "why"), *((f"{item.size:,}", item.folder.name, item.why) for item in gone)]
+    if gone:
+        print(text_table(rows, right=(0,)))
+    total = sum(item.size for item in gone)
+    verb = "would be removed" if arguments.dry_run else "removed"
+    print(f"{len(gone)} {'place' if len(gone) == 1 else 'places'}, {total:,} bytes {verb}")
     return 0

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from r2v.cli.options import Parser, add_allow_env, add_config_options, load_config
+from r2v.cli.options import Parser, add_config_options, load_config, sends_keys
 from r2v.errors import UsageError
 from r2v.log import logger
 
@@ -34,17 +34,9 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
         help="bundle of `r2v export`, whose pair is served (default: none)",
     )
     parser.add_argument("--record", action="store_true", help="record the text of the sessions (default: only figures)")
-    add_llm_options(parser)
-    parser.add_argument("--port", dest="serve.port", metavar="PORT", help="port to listen on (default: 8484)")
+    add_llm_option(parser)
     add_config_options(parser)
-    parser.add_argument(
-        "--shadow",
-        dest="overrides",
-        action="append_const",
-        const="serve.shadow=true",
-        help="decide at each step and log it, but let the LLM act (default: act)",
-    )
-    add_allow_env(parser)
+    sends_keys(parser)
     parser.set_defaults(act=_act)
     about = "run a command, and record what it asks an LLM, what that costs and whether it succeeds"
     record = commands.add_parser(
@@ -53,35 +45,20 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
         description="Run a command with OPENAI_BASE_URL, ANTHROPIC_BASE_URL and their keys set to a server of its own. "
         "It succeeds if it exits with 0, or as it posts to R2V_FEEDBACK_URL. The exit code is the command's.",
     )
-    add_llm_options(record)
+    add_llm_option(record)
     record.add_argument("--task", metavar="ID", default="task", help="the task's id in the records (default: task)")
     add_config_options(record)
-    add_allow_env(record)
+    sends_keys(record)
     record.add_argument("command", nargs="+", metavar="CMD", help="the command and its words, behind --")
     record.set_defaults(act=_record)
 
 
-def add_llm_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that name the LLM, its cap and the server's folder."""
+def add_llm_option(parser: argparse.ArgumentParser) -> None:
+    """Add the option that names the LLM."""
     parser.add_argument(
         "--llm",
         metavar="MODEL",
         help="the LLM, as openai:gpt-6.1-terra or anthropic:claude-opus-5-5 (default: `teacher` of the configuration)",
-    )
-    parser.add_argument(
-        "--llm-url",
-        dest="teacher.base_url",
-        metavar="URL",
-        help="another endpoint of the LLM (default: its provider's)",
-    )
-    parser.add_argument(
-        "--max-usd", dest="teacher.max_usd", metavar="USD", help="cap on everything that is forwarded (default: none)"
-    )
-    parser.add_argument(
-        "--name",
-        dest="serve.name",
-        metavar="NAME",
-        help="books and sessions are in data/served/NAME (default: default)",
     )
 
 
@@ -101,7 +78,7 @@ def _act(arguments: argparse.Namespace) -> int:
     llm_overrides(arguments)
     config = load_config(arguments)
     if config.serve.shadow and arguments.bundle is None:
-        raise UsageError("serve.shadow=true: nothing decides without a bundle; name one, or leave --shadow out")
+        raise UsageError("serve.shadow=true: nothing decides without a bundle; name one, or leave it out")
     if arguments.bundle is not None and config.teacher.provider == "scripted":
         config = _with_llm_of(config, arguments.bundle)
     from r2v.serve.server import serve_until_stopped
@@ -122,8 +99,8 @@ def _record(arguments: argparse.Namespace) -> int:
 
 def _with_llm_of(config: Config, bundle: Path) -> Config:
     """Return the configuration with the LLM that a bundle was evaluated with."""
-    from r2v.serve.bundle import read_bundle
-    from r2v.serve.play_bundle import bundle_settings
+    from r2v.serve.bundle.manifest import read_bundle
+    from r2v.serve.bundle.play_bundle import bundle_settings
 
     teacher = bundle_settings(read_bundle(bundle)).teacher
     if teacher.provider == "scripted":

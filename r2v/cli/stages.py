@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from r2v.cli.boundary import require_place
-from r2v.cli.options import Parser, add_allow_env, add_config_options, add_force, load_config, runs_code, whole
-from r2v.constraints import Range
+from r2v.cli.options import Parser, add_config_options, add_force, load_config, runs_code, sends_keys
 from r2v.errors import InputError
 from r2v.log import logger
 from r2v.pipeline.graph import as_configured, made_by, phases, possible
@@ -36,13 +35,10 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     for row in COMMANDS:
         parser = commands.add_parser(row.name, help=row.help, description=f"{row.help}.")
         add_config_options(parser)
-        add_allow_env(parser)
+        sends_keys(parser)
         runs_code(parser)
         add_force(parser)
         for flag in row.flags:
-            if flag.metavar is None:
-                parser.add_argument(flag.name, dest=flag.key, action="store_const", const=True, help=flag.help)
-                continue
             parser.add_argument(
                 flag.name,
                 dest=flag.key,
@@ -56,7 +52,7 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
 
 def _add_what_the_row_allows(parser: argparse.ArgumentParser, row: Command) -> None:
     own = phases(row)
-    if any(job(name).place is not None for name in own):
+    if row.output:
         parser.add_argument(
             "--output",
             type=Path,
@@ -74,20 +70,6 @@ def _add_what_the_row_allows(parser: argparse.ArgumentParser, row: Command) -> N
         parser.add_argument(file_input.name, dest=file_input.name, type=Path, metavar="FILE", help=file_input.help)
     for option in row.instead:
         parser.add_argument(option.name, dest=option.name, action="store_true", help=option.help)
-    if row.helped:
-        parser.add_argument(
-            "--helpers",
-            type=whole(Range(at_least=0, at_most=256)),
-            default=0,
-            metavar="N",
-            help="start N helpers on this machine beside the stage, which play blocks of its episodes; a collection by "
-            "provider batches takes none (default: 0)",
-        )
-        parser.add_argument(
-            "--helper",
-            action="store_true",
-            help="play blocks for the process that makes this result, and end when nothing is left",
-        )
     if row.resumable:
         parser.add_argument(
             "--resume",
@@ -137,11 +119,11 @@ def _make(config: Config, row: Command, arguments: argparse.Namespace) -> int:
     for item in rows:
         name = item.name
         inputs = {needed: made[needed] if needed in made else published(config, needed) for needed in item.inputs}
-        if row.helped and arguments.helper:
+        if row.helped and config.rollout.is_helper:
             help_job(config, item, inputs)
             continue
-        output: Path | None = arguments.output if item.place is not None else None
-        with helpers(config, item, getattr(arguments, "helpers", 0), _files(row, arguments)):
+        output: Path | None = arguments.output if row.output else None
+        with helpers(config, item, int(config.rollout.helpers) if row.helped else 0, _files(row, arguments)):
             made[name] = run_job(
                 config,
                 item,
@@ -151,7 +133,7 @@ def _make(config: Config, row: Command, arguments: argparse.Namespace) -> int:
                 publish_at=output / name if output and len(own) > 1 else output,
                 stop_unready=UNATTENDED in os.environ,
             ).artifact
-    if not getattr(arguments, "output", None) and any(job(name).shown for name in made):
+    if any(job(name).shown for name in made):
         from r2v.pipeline.report import report_of
 
         report_of(config, made)

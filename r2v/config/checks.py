@@ -15,6 +15,8 @@ from r2v.errors import UsageError, nearest
 
 RUNTIME = {"runtime": True}
 """Field metadata of what does not change results, such as paths, device, workers and retries: not in fingerprints."""
+EVERYDAY_KEY = {"reader": "everyday"}
+"""Field metadata of the keys that most projects set; the others are the cluster's if RUNTIME, else for research."""
 IF_GIVEN = {"if_given": True}
 """Field metadata of a key that is in fingerprints only where it is set (not None, not {}): adding it changed none."""
 
@@ -32,7 +34,6 @@ Spec = Annotated[
     ),
 ]
 """A built-in name, or a dotted path that also names folders."""
-SHA256 = Annotated[str, Text(pattern="([0-9a-f]{64})?", empty=True, meaning="a SHA-256 in hex, which is filled in")]
 
 
 def check(condition: bool, key: str, rule: str, got: object) -> None:
@@ -52,16 +53,18 @@ def members(key: str, values: Iterable[str], allowed: Collection[str]) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class OrAuto:
-    """The word auto, or what another constraint allows."""
+    """A word, auto unless another is named, or what another constraint allows."""
 
     rule: Range
     """The other constraint."""
+    word: str = "auto"
+    """The word."""
 
     def allows(self, value: Any) -> bool:
         """Whether it is the word, or the other one allows it."""
-        return value == "auto" if isinstance(value, str) else self.rule.allows(value)
+        return value == self.word if isinstance(value, str) else self.rule.allows(value)
 
     @property
     def text(self) -> str:
         """The word, or what the other one says."""
-        return f"auto or {self.rule.text}"
+        return f"{self.word} or {self.rule.text}"

@@ -5,14 +5,29 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from r2v.config.cost import CostConfig
 from r2v.config.engines import LOCAL, POOLING_FLAGS, engine_identity
+from r2v.config.evaluation import EvaluationConfig, RouterConfig
+from r2v.config.hierarchical import HierarchicalConfig
 from r2v.config.models import BUNDLED_NAMES, APIConfig, PolicyConfig, TeacherConfig, endpoint_identity
-from r2v.config.renamed_keys import REMOVED_KEYS
+from r2v.config.renamed_keys import removed_values
+from r2v.config.tasks import PerturbationsConfig
 from r2v.config.training import PHASES, Phase, PreferenceConfig, TrainingConfig
 
 ELISION = "half"
-"""How a context that is too long is shortened (`r2v.policy.half_elision`): another rule makes other artifacts of models
-whose contexts may be too long. In the default context of a bundled model each conversation on the desk fits."""
+"""How a context that is too long is shortened (`r2v.policy.half_elision`): another rule makes other artifacts
+of models whose contexts may be too long. In the default context of a bundled model each conversation on the desk
+fits."""
+
+_STEMS = {
+    PreferenceConfig: "preference",
+    EvaluationConfig: "evaluation",
+    HierarchicalConfig: "hierarchical",
+    TeacherConfig: "teacher",
+}
+"""Sections with removed keys that fingerprints still hold."""
+COMPUTED = ("extra_sha256", "model_sha256")
+"""Hashes of a user's modules, which `identity` adds to what a section holds."""
 
 
 def identity(section: Any) -> Any:
@@ -29,8 +44,17 @@ def identity(section: Any) -> Any:
         }
         if isinstance(section, Phase):
             values["effective_batch"] = values.pop("batch_size") * values.pop("gradient_accumulation_steps")
-        if isinstance(section, PreferenceConfig):
-            values |= REMOVED_KEYS["preference"]  # fingerprints are those from before they were removed
+        values |= removed_values(_STEMS.get(type(section), ""))
+        if isinstance(section, PerturbationsConfig):
+            for name in values.keys() & set(section.categories()):
+                values[name] |= removed_values(f"perturbations.{name}")
+            values |= {"extra_sha256": section.extra_sha256} if section.extra else {}
+        if isinstance(section, CostConfig):
+            for part in ("slm", "llm"):
+                values[part] |= removed_values(f"cost.{part}")
+            values["cache"] = {"min_tokens": values.pop("cache_min_tokens"), **removed_values("cost.cache")}
+        if isinstance(section, RouterConfig) and section.model_sha256 is not None:
+            values["model_sha256"] = section.model_sha256
         if isinstance(section, PolicyConfig):
             values["load_in_4bit"] = section.in_4bit
             if section.model_name not in BUNDLED_NAMES or section.max_seq_len < PolicyConfig().max_seq_len:

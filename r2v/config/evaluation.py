@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from r2v.config.ablations import ABLATION_ROWS, ALL_ROWS, DEFAULT_ABLATIONS, Ablation
-from r2v.config.checks import IF_GIVEN, RUNTIME, SHA256, Budget, Names, Seeds, check, members
+from r2v.config.ablations import ALL_ROWS, Ablation, registry
+from r2v.config.checks import EVERYDAY_KEY, IF_GIVEN, RUNTIME, Budget, Names, Seeds, check, members
 from r2v.config.methods import METHODS, ORACLE
 from r2v.constraints import (
     Count,
@@ -48,8 +49,6 @@ class RouterConfig:
     """Classifier that predicts the gain of an LLM step: boosting, logistic (which can be read), constant (the same at
     every step, which any model becomes where the labels hold one class), case_support (the share of the teacher's
     nearest recorded steps that act otherwise: nothing is fitted but its scale), or package.module:Class of your own."""
-    model_sha256: SHA256 | None = field(default=None, metadata=IF_GIVEN)
-    """Filled in: the content of the module of a model by dotted path, so that an edited one makes new artifacts."""
     label: Literal["counterfactual", "disagreement", "episode", "imputed"] = "counterfactual"
     """Label it is fitted on. counterfactual: the executed gain of an LLM step; disagreement: the LLM would act
     differently; episode: the episode fails. imputed, for logs without a world: the policy acts otherwise than its
@@ -65,7 +64,7 @@ class RouterConfig:
     held_out_tasks: Budget | None = field(default=None, metadata=IF_GIVEN)
     """With label=imputed: share of the recorded tasks that cloning leaves out, so that the policy is asked about states
     that it has not learnt; None: 0.25."""
-    features: Names = field(default_factory=lambda: ["uncertainty", "progress", "page", "tool"])
+    features: Names = field(default_factory=lambda: ["uncertainty", "progress", "page", "tool"], metadata=EVERYDAY_KEY)
     """Feature groups: uncertainty, samples, verifier, progress, page, tool, cases (how the teacher's nearest recorded
     steps act). The verifier, paid for what it reads at each step, has not earned its place among them."""
     num_tasks: Count = 150
@@ -79,7 +78,7 @@ class RouterConfig:
     """Training tasks that the router so far plays in each round; they are dealt over round_budgets."""
     round_budgets: Annotated[list[Budget], Distinct()] = field(default_factory=lambda: [0.07, 0.23])
     """Shares of LLM steps that the router so far plays at in a round, as realised on calibration tasks."""
-    budget: Share = 0.2
+    budget: Share = field(default=0.2, metadata=EVERYDAY_KEY)
     """Share of steps that may go to the LLM, as realised on calibration tasks."""
     budget_over_small: Positive | None = field(default=None, metadata=IF_GIVEN)
     """The budget in dollars, in place of a share of steps: by how much an episode may cost more than the small policy's
@@ -97,8 +96,7 @@ class RouterConfig:
     def __post_init__(self) -> None:
         check_fields("router", self)
         require_name("router.model", self.model, ROUTER_MODELS)
-        content = source_sha256("router.model", self.model) if is_dotted(self.model) else None
-        object.__setattr__(self, "model_sha256", content)
+        _ = self.model_sha256  # a module that cannot be found is refused here
         members("router.features", self.features, FEATURE_GROUPS)
         check(
             self.budget_over_small is None or not self.imputed,
@@ -112,6 +110,11 @@ class RouterConfig:
             f"belongs to router.label={IMPUTED}",
             self.held_out_tasks,
         )
+
+    @functools.cached_property
+    def model_sha256(self) -> str | None:
+        """Content of the module of a model by dotted path, so that an edited one makes new artifacts; else None."""
+        return source_sha256("router.model", self.model) if is_dotted(self.model) else None
 
     @property
     def imputed(self) -> bool:
@@ -177,9 +180,9 @@ class InferenceConfig:
     """Nucleus sampling: probability mass that these actions are drawn from."""
     max_llm_calls: CountOrNone = 30
     """LLM calls that an episode may spend, whatever the router decides (llm_only is exempt)."""
-    max_steps: Annotated[int, Range(at_least=1, at_most=100_000)] = 16
+    max_steps: Annotated[int, Range(at_least=1, at_most=100_000)] = field(default=16, metadata=EVERYDAY_KEY)
     """Steps after which an episode is truncated, which counts as a failure."""
-    max_new_tokens: Annotated[int, Range(at_least=1, at_most=1_000_000)] = 24
+    max_new_tokens: Annotated[int, Range(at_least=1, at_most=1_000_000)] = field(default=24, metadata=EVERYDAY_KEY)
     """Longest action of the small policy, in tokens."""
 
     def __post_init__(self) -> None:
@@ -204,16 +207,20 @@ def operating_point(budget: float) -> str:
 class EvaluationConfig:
     """The comparison: methods, tasks and statistics."""
 
-    methods: Names = field(default_factory=lambda: [m.name for m in METHODS.values() if m.by_default])
+    methods: Names = field(
+        default_factory=lambda: [m.name for m in METHODS.values() if m.by_default], metadata=EVERYDAY_KEY
+    )
     """Methods to compare: the rows of the main table (r2v.config.methods describes them)."""
-    conditions: Names = field(default_factory=lambda: ["clean", "noisy", "shift"])
+    conditions: Names = field(default_factory=lambda: ["clean", "noisy", "shift"], metadata=EVERYDAY_KEY)
     """Conditions to play under: clean; noisy, as in training; shift, with held-out perturbations too; heldout, noisy on
     task templates held out of training."""
-    seeds: Seeds = field(default_factory=lambda: [1, 2])
+    seeds: Seeds = field(default_factory=lambda: [1, 2], metadata=EVERYDAY_KEY)
     """Seeds; every task is played once per seed."""
-    num_tasks: Count | None = None
+    num_tasks: Count | None = field(default=None, metadata=EVERYDAY_KEY)
     """Number of evaluation tasks; None: all."""
-    budgets: Annotated[list[Budget], Distinct(empty=True)] = field(default_factory=lambda: [0.05, 0.1, 0.2, 0.4])
+    budgets: Annotated[list[Budget], Distinct(empty=True)] = field(
+        default_factory=lambda: [0.05, 0.1, 0.2, 0.4], metadata=EVERYDAY_KEY
+    )
     """Operating points of frontier.csv: shares of LLM steps, as realised on calibration tasks; none: no frontier."""
     oracle_tasks: CountOrNone | None = field(default=None, metadata=IF_GIVEN)
     """Tasks of each condition that oracle_router plays, the first ones; None: all; 0: it is left out. It tries
@@ -228,8 +235,6 @@ class EvaluationConfig:
     """Calibration tasks that `r2v pilot` plays by either model; no other command reads it."""
     bootstrap: Annotated[int, Range(at_least=1, at_most=1_000_000)] = 10_000
     """Bootstrap resamples of the task-clustered confidence intervals."""
-    cvar_alpha: PositiveShare = 0.2
-    """CVaR level of cvar_failure: the share of worst tasks that is averaged."""
 
     def __post_init__(self) -> None:
         check_fields("evaluation", self)
@@ -285,7 +290,7 @@ class EvaluationConfig:
 class AblationsConfig:
     """The ablations: what is taken out of the pipeline, one thing at a time."""
 
-    names: Names = field(default_factory=lambda: list(DEFAULT_ABLATIONS))
+    names: Names = field(default_factory=lambda: list(registry().default), metadata=EVERYDAY_KEY)
     """Ablations to run: rows of ablations.csv by name (r2v.config.ablations describes them), or all: every row that
     this configuration can tell anything of, in the order of the table."""
     seeds: Seeds = field(default_factory=lambda: [1, 2])
@@ -296,12 +301,11 @@ class AblationsConfig:
 
     def __post_init__(self) -> None:
         check_fields("ablations", self)
-        members("ablations.names", self.names, (*ABLATION_ROWS, ALL_ROWS))
+        members("ablations.names", self.names, (*registry().rows, ALL_ROWS))
         check(self.names == [ALL_ROWS] or ALL_ROWS not in self.names, "ablations.names", "holds all alone", self.names)
 
     @property
     def rows(self) -> list[Ablation]:
         """The rows that are named, in this order."""
-        return (
-            list(ABLATION_ROWS.values()) if self.names == [ALL_ROWS] else [ABLATION_ROWS[name] for name in self.names]
-        )
+        rows = registry().rows
+        return list(rows.values()) if self.names == [ALL_ROWS] else [rows[name] for name in self.names]

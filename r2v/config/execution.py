@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated
 
 from r2v.config.checks import RUNTIME, OrAuto
 from r2v.constraints import Distinct, Line, Range, check_fields
@@ -25,7 +25,6 @@ class RolloutConfig:
     """Most conversations at the same time."""
     batch_size: Annotated[int, Range(at_least=1, at_most=1_000_000)] = field(default=64, metadata=RUNTIME)
     """Largest batch of the local model, in sequences."""
-
     sites: Annotated[list[Line], Distinct(empty=True)] = field(default_factory=list, metadata=RUNTIME)
     """Site sets of a benchmark whose worlds share state, by the name or URL that it knows them by; each has a state of
     its own. Empty: the one that the benchmark is built with."""
@@ -34,6 +33,18 @@ class RolloutConfig:
     )
     """Episodes of one method in a block, which is what one of several helpers takes at a time. auto: four times
     max_conversations, so that waves stay full."""
+
+    helpers: Annotated[int | str, OrAuto(rule=Range(at_least=0, at_most=256), word="join")] = field(
+        default=0, metadata=RUNTIME
+    )
+    """Helpers that a stage's command starts beside itself on its machine, which play blocks of its episodes; a
+    collection by provider batches takes none. join: the command is such a helper itself, of the process that makes the
+    result, and ends when nothing is left."""
+
+    @property
+    def is_helper(self) -> bool:
+        """True if a stage's command plays blocks for another process."""
+        return self.helpers == "join"
 
     def __post_init__(self) -> None:
         check_fields("rollout", self)
@@ -58,13 +69,8 @@ def allocated_cpus() -> int:
 class LoggingConfig:
     """Where progress and metrics are logged."""
 
-    wandb: Literal["auto", "disabled", "offline", "online"] = field(default="auto", metadata=RUNTIME)
-    """Mode of Weights and Biases. auto: online once `wandb login` has left a key, else disabled. WANDB_MODE wins. Files
-    are written to logs/wandb, from which `wandb sync` sends what was not sent."""
-    project: Line = field(default="r2v-agent", metadata=RUNTIME)
-    """Name of the wandb project."""
     report: bool = field(default=True, metadata=RUNTIME)
-    """Write the report (`r2v report`) whenever evaluate or ablations has ended, by whichever door."""
+    """Write the report whenever evaluate or ablations has ended, by whichever door."""
 
     def __post_init__(self) -> None:
         check_fields("logging", self)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from r2v.config.checks import IF_GIVEN, RUNTIME, check
+from r2v.config.checks import EVERYDAY_KEY, IF_GIVEN, RUNTIME, check
 from r2v.constraints import (
     Count,
     CountOrNone,
@@ -31,7 +31,6 @@ CHECKERS = ("auto", "numeric", "exact", "boxed", "program")
 _Tokens = Annotated[int, Range(at_least=1, at_most=1_000_000)]
 _Hints = Annotated[int, Range(at_least=1, at_most=1000)]
 _Turns = Annotated[int, Range(at_least=1, at_most=1000)]
-_Cap = Annotated[float, Range(at_least=1.0)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,7 +173,7 @@ class ReplayConfig:
 class HierarchicalConfig:
     """Reinforcement learning of an actor and of the guidance model that gives it hints."""
 
-    enabled: bool = False
+    enabled: bool = field(default=False, metadata=EVERYDAY_KEY)
     """Whether stage 10 is part of the chain of jobs; `r2v train_hierarchical` runs it in any case."""
     start: Literal["model", "bc"] = "model"
     """What both policies start from: policy.model_name as it is, or this pipeline's bc policy."""
@@ -230,9 +229,6 @@ class HierarchicalConfig:
     """Whether a learned per-token baseline is subtracted from the advantage."""
     entropy: NotNegative = 0.0
     """Coefficient of the bonus for the entropy of both policies."""
-    importance_cap: _Cap = 2.0
-    """Largest importance ratio by which KL and entropy are corrected where the tokens are draws of another policy:
-    after the first of several updates, or where an engine drew them (whose tokens are corrected by it too)."""
     guidance: GuidanceConfig = field(default_factory=GuidanceConfig)
     kl: KLConfig = field(default_factory=KLConfig)
     critic: CriticConfig = field(default_factory=CriticConfig)
@@ -247,7 +243,7 @@ class HierarchicalConfig:
     micro_batch: Count | None = field(default=None, metadata=RUNTIME)
     """Rows per micro-batch; None: the memory planner's choice."""
     calibration: PathText | None = field(default=None, metadata=RUNTIME)
-    """A file written by `r2v plan --probe` on a GPU of this kind, which corrects the memory plan."""
+    """A file written by --probe of `r2v plan` on a GPU of this kind, which corrects the memory plan."""
     gradient_checkpointing: bool | None = field(default=None, metadata=RUNTIME)
     """Whether layers are recomputed in backward instead of keeping activations; None: the memory planner's choice, and
     false on a CPU, where it does not plan."""

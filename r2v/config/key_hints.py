@@ -53,7 +53,6 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "results_dir": ("prefix",),
     "random_seed": ("seed",),
     "num_workers": ("workers",),
-    "use_wandb": ("wandb",),
 }
 """Last part of a key as other tools call it -> the last part of ours, the likeliest first."""
 

@@ -1,64 +1,72 @@
-"""Configuration of one provider's model: what the registry would say of it, for a model that it does not know."""
+"""Facts of one provider's model: what the registry would say of it, for a model that it does not know."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import dataclasses
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from r2v.config.checks import IF_GIVEN
-from r2v.constraints import Distinct, Name, NotNegative, Range, Text
+from r2v.config.checks import members
+from r2v.constraints import Distinct, Name, NotNegative, OneOf, Range, Text, check_fields
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 _Day = Text(pattern=r"never|\d{4}-\d\d-\d\d", meaning="a day such as 2027-01-14, or never")
-
-
-def _unset() -> Any:
-    return field(default=None, metadata=IF_GIVEN)
+_Flag = Annotated[bool, OneOf(values=(True, False))]
+_Tokens = Annotated[int, Range(at_least=1, at_most=100_000_000)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelConfig:
-    """A model's facts, each in place of the registry's; null: as the registry says."""
+class ModelFacts:
+    """A model's facts, each in place of the registry's; None: as the registry says."""
 
-    temperature: bool | None = _unset()
+    temperature: _Flag | None = None
     """Whether requests may hold a temperature and top_p, while the model does not think."""
-    thinking: Literal["never", "if_asked", "by_default", "always"] | None = _unset()
+    thinking: Annotated[str, OneOf(values=("never", "if_asked", "by_default", "always"))] | None = None
     """When the model thinks before it answers."""
-    thinking_on: Literal["effort", "adaptive", "budget"] | None = _unset()
+    thinking_on: Annotated[str, OneOf(values=("effort", "adaptive", "budget"))] | None = None
     """How it is asked to think: by an effort, by thinking.type=adaptive, or by a budget of tokens."""
-    thinking_off: Literal["effort", "disabled", "between_tools"] | None = _unset()
+    thinking_off: Annotated[str, OneOf(values=("effort", "disabled", "between_tools"))] | None = None
     """How it is asked not to."""
-    effort: Annotated[list[Name], Distinct()] | None = _unset()
+    effort: Annotated[list[Name], Distinct()] | None = None
     """The efforts that it takes, from the least."""
-    tools: Literal["none", "everywhere", "responses"] | None = _unset()
+    tools: Annotated[str, OneOf(values=("none", "everywhere", "responses"))] | None = None
     """Native tool calls: in no API, in all, or in OpenAI's Responses API alone."""
-    forced_tool: bool | None = _unset()
+    forced_tool: _Flag | None = None
     """Whether a request may demand that a tool is called."""
-    json_schema: bool | None = _unset()
+    json_schema: _Flag | None = None
     """Whether answers can be held to a JSON schema."""
-    responses: bool | None = _unset()
+    responses: _Flag | None = None
     """Whether it is asked by OpenAI's Responses API."""
-    limit: Literal["max_tokens", "max_completion_tokens"] | None = _unset()
+    limit: Annotated[str, OneOf(values=("max_tokens", "max_completion_tokens"))] | None = None
     """The name that chat completions take the reply's limit under."""
-    min_tokens: Annotated[int, Range(at_least=1, at_most=1_000_000)] | None = _unset()
+    min_tokens: _Tokens | None = None
     """The least limit of a reply that it takes, in tokens."""
-    cache: bool | None = _unset()
+    cache: _Flag | None = None
     """Whether prompts bear Anthropic's cache marks."""
-    batch: bool | None = _unset()
+    batch: _Flag | None = None
     """Whether it can be asked by provider batches."""
-    in_turn: bool | None = _unset()
-    """Whether it takes only conversations of user and assistant in turn; null: learned from its refusals."""
-    batch_price: NotNegative | None = _unset()
+    in_turn: _Flag | None = None
+    """Whether it takes only conversations of user and assistant in turn; None: learned from its refusals."""
+    batch_price: NotNegative | None = None
     """Factor on the price in a batch; 0.5: half the price."""
-    cached_price: NotNegative | None = _unset()
+    cached_price: NotNegative | None = None
     """Factor on the price of prompt tokens read from the prompt cache."""
-    cache_write_price: NotNegative | None = _unset()
+    cache_write_price: NotNegative | None = None
     """Factor on the price of prompt tokens written to the prompt cache."""
-    surcharge_above: Annotated[int, Range(at_least=1, at_most=100_000_000)] | None = _unset()
+    surcharge_above: _Tokens | None = None
     """Prompt tokens above which the whole request costs more."""
-    surcharge_in: NotNegative | None = _unset()
+    surcharge_in: NotNegative | None = None
     """Factor on the price of every prompt token of such a request."""
-    surcharge_out: NotNegative | None = _unset()
+    surcharge_out: NotNegative | None = None
     """Factor on the price of every reply token of such a request."""
-    retires: Annotated[str, _Day] | None = _unset()
+    retires: Annotated[str, _Day] | None = None
     """First day on which the provider refuses it; never: none is known."""
+
+
+def given_facts(key: str, values: dict[str, Any]) -> dict[str, Any]:
+    """Return the facts that are not None, in the order of `ModelFacts`. Raise UsageError naming the key for a fact
+    that there is not, and for a value that it cannot have."""
+    names = [item.name for item in dataclasses.fields(ModelFacts)]
+    members(key, values, names)
+    check_fields(key, ModelFacts(**values))
+    return {name: values[name] for name in names if values.get(name) is not None}

@@ -1,7 +1,7 @@
 """The method registry: every way that an evaluation can play a task, by name, and what each one needs.
 
-This is the only list of method names. `r2v.evaluation.methods` says how each becomes an actor, `r2v.router.baselines`
-how the baselines score a step; both are keyed by these names and a test holds them equal.
+This is the only list of method names. `r2v.evaluation.acting.methods` says how each becomes an actor,
+`r2v.router.baselines` how the baselines score a step; both are keyed by these names and a test holds them equal.
 """
 
 from __future__ import annotations

@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields, replace
 from importlib.util import find_spec
 from ipaddress import ip_address
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from r2v.config.checks import IF_GIVEN, RUNTIME, Spec, check
+from r2v.config.checks import EVERYDAY_KEY, IF_GIVEN, RUNTIME, Spec, check
 from r2v.config.engines import ENGINE_KEY_ENV, JOB, LOCAL, VLLM, server_root, wrong_url
-from r2v.config.llm_model import Effort, ModelConfig
+from r2v.config.llm_model import Effort, ModelFacts, given_facts
 from r2v.constraints import (
     VARIABLE_NAME,
     Count,
+    Keywords,
     Line,
     NotNegative,
     OneOf,
@@ -59,26 +60,26 @@ _Device = Text(pattern=r"auto|cpu|mps|(cuda|xpu|hpu|npu)(:\d{1,3})?", meaning="a
 class TeacherConfig:
     """The teacher: the LLM that demonstrates, and that the router may call."""
 
-    provider: Spec = "scripted"
-    """Who answers. scripted: the benchmark's own expert; openai, anthropic; or a provider of one's own by its dotted
+    provider: Spec = field(default="scripted", metadata=EVERYDAY_KEY)
+    """Who answers: scripted, the benchmark's own expert; openai; anthropic; or a provider of one's own by its dotted
     path package.module:Class."""
-    base_url: Line | None = None
+    base_url: Line | None = field(default=None, metadata=EVERYDAY_KEY)
     """Root of another endpoint that speaks the provider's API, e.g. http://localhost:8000/v1; None: the provider's."""
-    api_key_env: Annotated[str, _Variable] | None = field(default=None, metadata=RUNTIME)
+    api_key_env: Annotated[str, _Variable] | None = field(default=None, metadata=RUNTIME | EVERYDAY_KEY)
     """Environment variable that holds the key; None: OPENAI_API_KEY or ANTHROPIC_API_KEY. A name that does not end in
     _API_KEY needs --allow-env on the command line."""
-    model_name: Line = "expert"
+    model_name: Line = field(default="expert", metadata=EVERYDAY_KEY)
     """Model name, as the provider spells it."""
     temperature: Temperature = 0.0
     """Sampling temperature; 0: greedy."""
-    max_tokens: Annotated[int, Range(at_least=1, at_most=10_000_000)] = 4096
+    max_tokens: Annotated[int, Range(at_least=1, at_most=10_000_000)] = field(default=4096, metadata=EVERYDAY_KEY)
     """Longest reply, in tokens."""
     context: Annotated[int, Range(at_least=1024, at_most=100_000_000)] | None = field(default=None, metadata=IF_GIVEN)
     """Longest prompt with its reply, in tokens of about three bytes; of a longer conversation old observations are left
     out. None: from the model registry; without limit for a model that it lacks."""
-    usd_in: NotNegative | None = None
+    usd_in: NotNegative | None = field(default=None, metadata=EVERYDAY_KEY)
     """USD per million prompt tokens; None: from the model registry."""
-    usd_out: NotNegative | None = None
+    usd_out: NotNegative | None = field(default=None, metadata=EVERYDAY_KEY)
     """USD per million reply tokens; None: from the model registry."""
     effort: Effort | None = field(default=None, metadata=IF_GIVEN)
     """How much the model reasons, in the provider's own words; None: the model's default, and no word of it."""
@@ -91,11 +92,10 @@ class TeacherConfig:
     actions: Literal["text", "json", "tools", "auto"] | None = field(default=None, metadata=IF_GIVEN)
     """How actions come back. text: JSON that the prompt asks for; json: JSON that a schema holds to; tools: native tool
     calls; auto: tools, json or text, the first that the model is known to take. None: text."""
-    model: ModelConfig = field(default_factory=ModelConfig, metadata=IF_GIVEN)
-    """What the model registry would say of the model, for one that it does not know."""
-    reuse: bool = False
-    """Identical requests at temperature 0 are sent once, whichever episode they come from."""
-    mode: Literal["batch", "concurrent", "auto"] = field(default="auto", metadata=RUNTIME)
+    model: Annotated[dict[str, Any], Keywords()] = field(default_factory=dict, metadata=IF_GIVEN, hash=False)
+    """Facts of a model that the registry does not know, each in place of the registry's: the fields of
+    `r2v.config.llm_model.ModelFacts`, e.g. {tools: everywhere, batch_price: 0.5}."""
+    mode: Literal["batch", "concurrent", "auto"] = field(default="auto", metadata=RUNTIME | EVERYDAY_KEY)
     """How requests go to a provider: batch (its batch API, half the price), concurrent (direct calls), or auto."""
     engine: Annotated[str, Text(longest=500)] | None = field(default=None, metadata=RUNTIME)
     """Who serves a teacher of open weights, a folder or hub model in `model_name`. vllm: a server beside each stage, on
@@ -104,9 +104,7 @@ class TeacherConfig:
     provider."""
     engine_venv: PathText | None = field(default=None, metadata=RUNTIME)
     """Virtual environment of that engine; None: where `r2v engine install` puts it."""
-    usd_per_gpu_hour: NotNegative = field(default=0.0, metadata=RUNTIME)
-    """engine=job: what an hour of each of the job's GPUs costs, in USD, for `r2v providers ledger`."""
-    max_usd: Positive | None = field(default=None, metadata=RUNTIME)
+    max_usd: Positive | None = field(default=None, metadata=RUNTIME | EVERYDAY_KEY)
     """Hard cap in USD on what a pipeline may be billed, all its stages, runs and helpers together; None: none."""
     project_max_usd: Positive | None = field(default=None, metadata=RUNTIME)
     """Hard cap in USD on what all runs, stages and games of the checkout may be billed, ever. The first that names one
@@ -120,8 +118,6 @@ class TeacherConfig:
     )
     """Most conversations at the same time where a provider is asked. None: 5000, or twice max_concurrent where all
     calls are direct; rollout.max_conversations where worlds are a browser's, a container's or a site's."""
-    queued_tokens: Count | None = field(default=None, metadata=RUNTIME)
-    """Prompt tokens in unfinished provider batches, at most; None: learned from the provider's refusals."""
     flush_seconds: Positive = field(default=30.0, metadata=RUNTIME)
     """Seconds that a request waits for others to share its provider batch."""
     poll_seconds: Positive = field(default=30.0, metadata=RUNTIME)
@@ -146,6 +142,7 @@ class TeacherConfig:
             self._serve()
         require_name("teacher.provider", self.provider, PROVIDER_NAMES)
         check_fields("teacher", self)
+        object.__setattr__(self, "model", given_facts("teacher.model", self.model))
         self._check_endpoint()
 
     def _serve(self) -> None:
@@ -163,6 +160,11 @@ class TeacherConfig:
         object.__setattr__(self, "base_url", url)
         for name in ("usd_in", "usd_out"):
             object.__setattr__(self, name, getattr(self, name) or 0.0)
+
+    @property
+    def facts(self) -> ModelFacts:
+        """The facts in `model`."""
+        return ModelFacts(**self.model)
 
     def require_judge(self) -> None:
         """Raises UsageError where this teacher cannot judge: a scripted expert knows the answers."""
@@ -221,11 +223,12 @@ class APIConfig:
     """Tokens for thoughts; None: 4096."""
     actions: Literal["text", "json", "tools", "auto"] | None = None
     """How actions come back; None: text."""
-    model: ModelConfig = field(default_factory=ModelConfig, metadata=IF_GIVEN)
-    """What the model registry would say of the model."""
+    model: Annotated[dict[str, Any], Keywords()] = field(default_factory=dict, metadata=IF_GIVEN, hash=False)
+    """Facts of the model, as teacher.model."""
 
     def __post_init__(self) -> None:
         check_fields("policy.api", self)
+        object.__setattr__(self, "model", given_facts("policy.api.model", self.model))
         _check_url("policy.api", self.base_url)
 
 
@@ -248,26 +251,28 @@ PROMPT_VERSION = 2
 class PolicyConfig:
     """The policy: the small model, distilled by R2V or asked through an API as it is."""
 
-    provider: Spec | None = field(default=None, metadata=IF_GIVEN)
-    """Who answers for the small model. local, or None: weights of its own, which R2V trains; openai, anthropic or a
-    provider by its dotted path: an API's or a server's model, which is not trained."""
+    provider: Spec | None = field(default=None, metadata=IF_GIVEN | EVERYDAY_KEY)
+    """Who answers for the small model: local, or None, weights of its own, which R2V trains; openai, anthropic or a
+    provider by its dotted path, an API's or a server's model, which is not trained."""
     api: APIConfig = field(default_factory=APIConfig, metadata=IF_GIVEN)
     """How a provider's model is asked."""
-    model_name: PathText = "tiny"
+    model_name: PathText = field(default="tiny", metadata=EVERYDAY_KEY)
     """tiny (the bundled student), toy (the bundled model of hierarchical training's word problems), a local directory,
     or a hub name; of a provider, its name for the model."""
     revision: Line | None = field(default=None, metadata=RUNTIME)
     """Commit, branch or tag of a hub model; None: the commit of its main branch in the hub's cache, else the newest.
     `run_all` writes the commit into the chain. Its files, and not its name, are in every fingerprint."""
-    lora_r: Annotated[int, Range(at_least=0, at_most=65_536)] = 0
+    lora_r: Annotated[int, Range(at_least=0, at_most=65_536)] = field(default=0, metadata=EVERYDAY_KEY)
     """LoRA rank; 0: all weights are trained."""
     lora_alpha: Count | None = None
     """LoRA scaling alpha; None: twice the rank."""
     lora_dropout: Annotated[float, Range(at_least=0, below=1)] = 0.0
     """Dropout probability on the adapters' input."""
-    load_in_4bit: Annotated[bool | str, OneOf(values=(True, False, "auto"))] = False
+    load_in_4bit: Annotated[bool | str, OneOf(values=(True, False, "auto"))] = field(
+        default=False, metadata=EVERYDAY_KEY
+    )
     """Load the frozen base in 4 bits (nf4): true, false, or auto: under adapters, where bitsandbytes is installed."""
-    max_seq_len: Annotated[int, Range(at_least=32, at_most=10_000_000)] = 640
+    max_seq_len: Annotated[int, Range(at_least=32, at_most=10_000_000)] = field(default=640, metadata=EVERYDAY_KEY)
     """Longest context with its action, in tokens; older observations are elided first."""
     dtype: Literal["auto", "float32", "float64", "bfloat16"] = "auto"
     """Type of the weights at inference; auto: float64 for the bundled student on a CPU, else the saved type. For
@@ -279,7 +284,7 @@ class PolicyConfig:
     """Value of `enable_thinking` for chat templates that read it (Qwen 3.x, GLM, Nemotron), in training and acting. R2V
     teaches actions without thoughts, so a thought that the template opens is closed empty under either value. None:
     false; a bundled model's template reads none."""
-    device: Annotated[str, _Device] = field(default="auto", metadata=RUNTIME)
+    device: Annotated[str, _Device] = field(default="auto", metadata=RUNTIME | EVERYDAY_KEY)
     """Torch device, such as cpu or cuda:1; auto: a GPU where there is one."""
     engine: Annotated[str, Text(longest=500)] = LOCAL
     """Who answers for the policy where it plays, and draws where it is trained by its own draws (hierarchical). local:
@@ -345,8 +350,8 @@ class PolicyConfig:
         """An API model that calls tools natively, as the conversations of other agents have it; of one on a server of
         its own, of which nothing is known, that is assumed."""
         model = self.api.model
-        if self.api.base_url is not None and model.tools is None:
-            model = replace(model, tools="everywhere")
+        if self.api.base_url is not None:
+            model = {"tools": "everywhere", **model}
         return replace(self, api=replace(self.api, actions="tools", model=model))
 
     def require_servable(self) -> None:

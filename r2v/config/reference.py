@@ -9,14 +9,23 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
+import re
 import textwrap
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from r2v.config import Config
 from r2v.constraints import Constraint, unwrap
+
+READERS = {
+    "everyday": "### Everyday keys",
+    "cluster": "### Keys of where and how it runs",
+    "research": "### Keys of research",
+}
+"""Reader -> the heading of its table. Those of the cluster change no result."""
+_SENTENCE = re.compile(r"(?<=[\w)`][\w)`])\.\s")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +43,9 @@ class ConfigKey:
     meaning: str
     """The docstring under the field."""
     runtime: bool
-    """Whether it changes no result, and so is in no fingerprint."""
+    """True if it changes no result, and so is in no fingerprint."""
+    reader: str
+    """Who sets it: one of `READERS`."""
 
 
 def reference() -> list[ConfigKey]:
@@ -42,20 +53,32 @@ def reference() -> list[ConfigKey]:
     return list(_of(Config, Config(), ""))
 
 
-def markdown() -> str:
-    """The reference as a table in Markdown."""
-    rows = ["| key | type | default | allowed | meaning |", "|---|---|---|---|---|"]
-    for row in reference():
-        cells = (f"`{row.key}`", row.type, f"`{row.default}`", row.allowed, row.meaning)
-        rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-    return "\n".join(rows)
+def markdown(*, short: bool = False) -> str:
+    """Return the reference in Markdown, a table for each of `READERS`. If short, with the first sentence of each
+    meaning, as docs/configuration.md has them."""
+    rows = reference()
+    return "\n\n".join(
+        f"{title}\n\n{_table([row for row in rows if row.reader == reader], short=short)}"
+        for reader, title in READERS.items()
+    )
+
+
+def _table(rows: Sequence[ConfigKey], *, short: bool) -> str:
+    lines = ["| key | type | default | meaning |", "|---|---|---|---|"]
+    for row in rows:
+        kind = row.allowed if row.type == "one of" else row.type
+        kind = kind if short or row.type == "one of" or not row.allowed else f"{kind}; {row.allowed}"
+        meaning = _SENTENCE.split(row.meaning)[0].rstrip(".") if short else row.meaning
+        cells = (f"`{row.key}`", kind, f"`{row.default}`", meaning)
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines)
 
 
 def _of(cls: type, values: Any, stem: str) -> Iterator[ConfigKey]:
     hints, meanings = typing.get_type_hints(cls, include_extras=True), _docstrings(cls)
     for item in dataclasses.fields(cls):
         base, constraints = unwrap(hints[item.name])
-        value = getattr(values, item.name)
+        value, runtime = getattr(values, item.name), bool(item.metadata.get("runtime"))
         if dataclasses.is_dataclass(base):
             yield from _of(typing.cast(type, base), value, f"{stem}{item.name}.")
             continue
@@ -65,7 +88,8 @@ def _of(cls: type, values: Any, stem: str) -> Iterator[ConfigKey]:
             default=_plain(value),
             allowed=_allowed(base, constraints),
             meaning=meanings.get(item.name, ""),
-            runtime=bool(item.metadata.get("runtime")),
+            runtime=runtime,
+            reader=item.metadata.get("reader", "cluster" if runtime else "research"),
         )
 
 

@@ -36,12 +36,6 @@ class ServeConfig:
     """Hard cap in USD on one session; None: none."""
     max_usd_per_day: Positive | None = _runtime(None)
     """Hard cap in USD on one day, in UTC; None: none."""
-    max_body_mb: Annotated[int, Range(at_least=1, at_most=1024)] = _runtime(33)
-    """Largest request body in MB, after decompression."""
-    connect_seconds: Positive = _runtime(10.0)
-    """Longest wait for a connection to the LLM."""
-    first_byte_seconds: Positive = _runtime(600.0)
-    """Longest wait for the first byte of a reply."""
     idle_seconds: Positive = _runtime(300.0)
     """Longest silence within a reply. A reply as a whole has no limit."""
     drain_seconds: Positive = _runtime(120.0)

@@ -13,11 +13,12 @@ is ever read into it: keys are named by `teacher.api_key_env` and read where the
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from r2v.config.key_hints import key_hint
 from r2v.config.renamed_keys import rename_keys
 from r2v.config.yaml_text import DEEPEST, LARGEST_FILE, as_type, file_text, read
 from r2v.constraints import shown
@@ -86,15 +87,20 @@ def _names(key: str) -> list[str]:
     return [bracketed or plain for bracketed, plain in re.findall(r"\[([^\]]*)\]|([^.\[\]]+)", key)]
 
 
-def understood(source: str, read: Callable[[], T]) -> T:
-    """Return the result of `read`. Raise UsageError naming the source for whatever OmegaConf raises, documented or
-    not."""
+def understood(source: str, read: Callable[[], T], keys: Collection[str]) -> T:
+    """Return the result of `read`. Raise one UsageError naming the source for whatever OmegaConf raises, documented or
+    not, with the nearest of `keys` for an unknown one."""
     from omegaconf.errors import OmegaConfBaseException
 
     try:
         return read()
-    except OmegaConfBaseException:
-        raise  # it names the key, and the caller the nearest one
+    except OmegaConfBaseException as error:
+        key, message = str(getattr(error, "full_key", None) or ""), str(error).splitlines()[0]
+        if re.match(r"Key '(\w+)' not in", message):
+            message = f"unknown key {key}; {key_hint(key, keys)}"
+        elif key:
+            message = f"{key}: {message}"
+        raise UsageError(f"{source}: {message}") from error
     except RecursionError as error:
         raise UsageError(f"{source}: nested more deeply than {DEEPEST} levels") from error
     except (TypeError, ValueError, AttributeError, ArithmeticError, LookupError, AssertionError) as error:

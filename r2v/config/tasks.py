@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from r2v.config.checks import IF_GIVEN, RUNTIME, SHA256, Seeds, Spec, check, members
+from r2v.config.checks import EVERYDAY_KEY, IF_GIVEN, RUNTIME, Seeds, Spec, check, members
 from r2v.constraints import Count, Distinct, Keywords, Name, PathText, Seed, Share, Text, check_fields
 from r2v.extensions import require_name, source_sha256
 
@@ -32,9 +33,9 @@ MODES: dict[str, tuple[PerturbationMode, ...]] = {
 class EnvConfig:
     """The environment."""
 
-    benchmark: Spec = "desk"
+    benchmark: Spec = field(default="desk", metadata=EVERYDAY_KEY)
     """Benchmark: babyai, chain, desk, miniwob, swebench, textworld, webarena, or your own by package.module:Class."""
-    options: Annotated[dict[str, Any], Keywords()] = field(default_factory=dict)
+    options: Annotated[dict[str, Any], Keywords()] = field(default_factory=dict, metadata=EVERYDAY_KEY)
     """Keyword arguments of the benchmark's class."""
 
     def __post_init__(self) -> None:
@@ -60,13 +61,13 @@ class PerturbationSeeds:
 class DataConfig:
     """The data: tasks, runs and split."""
 
-    condition: Literal["clean", "noisy"] = "noisy"
+    condition: Literal["clean", "noisy"] = field(default="noisy", metadata=EVERYDAY_KEY)
     """Training data: clean, teacher episodes only; noisy, perturbed ones too."""
-    num_episodes: Count | None = None
+    num_episodes: Count | None = field(default=None, metadata=EVERYDAY_KEY)
     """Training tasks that a collection plays, per seed; None: all."""
-    seeds: Seeds = field(default_factory=lambda: [1, 2])
+    seeds: Seeds = field(default_factory=lambda: [1, 2], metadata=EVERYDAY_KEY)
     """Collection seeds; every task is played once per seed."""
-    runs: Annotated[list[Name], Distinct(empty=True)] = field(default_factory=list)
+    runs: Annotated[list[Name], Distinct(empty=True)] = field(default_factory=list, metadata=EVERYDAY_KEY)
     """Ids of the runs to train on; empty: the run that this pipeline collected, else the latest finished one."""
     split_seed: Seed = 0
     """Seed of the split of tasks into train, calibration and evaluation; do not change it within a benchmark."""
@@ -99,25 +100,11 @@ class RunConfig:
 class CategoryConfig:
     """One category of perturbation. Each eligible step is hit independently with probability `prob`."""
 
-    enabled: bool = True
-    """Whether the category is used; false leaves it out, whatever its `prob`."""
     prob: Share = 0.0
-    """Probability that an eligible step is hit."""
+    """Probability that an eligible step is hit; 0 leaves the category out."""
     severity: Share = 0.5
     """Strength in [0, 1], such as the share of lines that a partial observation loses. stale_observation, shuffled_dom
     and prompt_injection have none: there it cannot be changed."""
-    mode: PerturbationMode | None = field(default=None, metadata=IF_GIVEN)
-    """Another mode of tool_error and tool_timeout (explicit_permanent: a tool that failed once fails to the end),
-    partial_observation (implicit_transient: each line is lost with probability `severity`, without a marker) or
-    schema_drift (explicit_permanent: pages say so); None: the category's own."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExtraCategoryConfig(CategoryConfig):
-    """A perturbation of one's own, named by the dotted path it is filed under."""
-
-    source_sha256: SHA256 = ""
-    """Filled in: the content of its module, so that an edited category makes new artifacts."""
 
 
 def _category(prob: float, severity: float = 0.5) -> Any:
@@ -136,13 +123,13 @@ class PerturbationsConfig:
 
     tool_error: CategoryConfig = _category(0.10)
     """The tool call returns an error and does nothing; a retry works (severity: probability of a second error), or
-    with mode explicit_permanent never does."""
+    in mode explicit_permanent never does."""
     tool_timeout: CategoryConfig = _category(0.0)
     """As tool_error, after a simulated timeout."""
     stale_observation: CategoryConfig = _category(0.10)
     """The previous observation is shown again."""
     partial_observation: CategoryConfig = _category(0.15)
-    """The last lines are cut off, with a marker (severity: share of lines lost), or with mode implicit_transient any
+    """The last lines are cut off, with a marker (severity: share of lines lost), or in mode implicit_transient any
     lines are missing."""
     shuffled_dom: CategoryConfig = _category(0.0)
     """The rows of a page change places."""
@@ -160,9 +147,13 @@ class PerturbationsConfig:
     """Typing errors in the goal, never in quotes or numbers (severity: share of words)."""
     latency: CategoryConfig = _category(0.0)
     """Simulated seconds are added; the text is unchanged (severity: up to twenty seconds at 1)."""
-    extra: dict[str, ExtraCategoryConfig] = field(default_factory=dict, metadata=IF_GIVEN)
+    extra: dict[str, CategoryConfig] = field(default_factory=dict, metadata=IF_GIVEN)
     """Categories of one's own by dotted path package.module:NAME, e.g. {"mypackage.fog:CATEGORY": {prob: 0.2}}; they
     compose after the bundled ones, in this order (docs/extending/perturbation.md)."""
+    modes: Annotated[dict[str, Any], Keywords()] = field(default_factory=dict, metadata=IF_GIVEN)
+    """Category -> another mode than its own. tool_error and tool_timeout: explicit_permanent (a tool that failed once
+    fails to the end); partial_observation: implicit_transient (each line is lost with probability `severity`, without
+    a marker); schema_drift: explicit_permanent (pages say so)."""
     held_out: Annotated[list[Spec], Distinct(empty=True)] = field(default_factory=lambda: ["stale_observation"])
     """Categories held out of training and calibration; the `shift` condition adds them."""
     held_out_families: Annotated[list[Name], Distinct(empty=True)] = field(default_factory=list)
@@ -170,16 +161,10 @@ class PerturbationsConfig:
     encoded."""
 
     def __post_init__(self) -> None:
-        for path, category in self.extra.items():
+        for path in self.extra:
             require_name("perturbations.extra", path, ())
-            content = source_sha256("perturbations.extra", path)
-            self.extra[path] = dataclasses.replace(category, source_sha256=content)
-            check(
-                category.mode is None,
-                f"perturbations.extra.{path}.mode",
-                "is said by the category itself: leave it out and set the field mode of your Category",
-                category.mode,
-            )
+        _ = self.extra_sha256  # a module that cannot be found is refused here
+        members("perturbations.modes", self.modes, MODES)
         check_fields("perturbations", self)
         members("perturbations.held_out", self.held_out, (*self.categories(), *self.extra))
         members("perturbations.held_out_families", self.held_out_families, INJECTION_FAMILIES)
@@ -191,29 +176,31 @@ class PerturbationsConfig:
                 f"changes nothing: {name} has no severity; leave it out and set perturbations.{name}.prob",
                 getattr(self, name).severity,
             )
-        for name in self.categories():
-            self._require_mode(name, getattr(self, name))
+        for name, mode in self.modes.items():
+            self._require_mode(name, mode)
 
-    @staticmethod
-    def _require_mode(name: str, category: CategoryConfig) -> None:
-        """Raises UsageError for a mode that the category does not have, and for a severity that it does not read."""
-        if category.mode is None:
-            return
-        allowed = MODES.get(name, ())
-        remedy = f"must be one of {', '.join(allowed)}" if allowed else f"changes nothing: {name} has one; leave it out"
-        check(category.mode in allowed, f"perturbations.{name}.mode", remedy, category.mode)
-        fails_to_the_end = name in ("tool_error", "tool_timeout") and category.mode == "explicit_permanent"
+    @functools.cached_property
+    def extra_sha256(self) -> dict[str, str]:
+        """The content of the module of each category of one's own, so that an edited one makes new artifacts."""
+        return {path: source_sha256("perturbations.extra", path) for path in self.extra}
+
+    def _require_mode(self, name: str, mode: PerturbationMode) -> None:
+        """Raise UsageError for a mode that the category does not have, and for a severity that it does not read."""
+        allowed, severity = MODES[name], getattr(self, name).severity
+        check(mode in allowed, f"perturbations.modes.{name}", f"must be one of {', '.join(allowed)}", mode)
+        fails_to_the_end = name in ("tool_error", "tool_timeout") and mode == "explicit_permanent"
         check(
-            not fails_to_the_end or category.severity == _NO_SEVERITY,
+            not fails_to_the_end or severity == _NO_SEVERITY,
             f"perturbations.{name}.severity",
-            f"changes nothing with perturbations.{name}.mode={category.mode}: failures last to the end; leave it out",
-            category.severity,
+            f"changes nothing with perturbations.modes.{name}={mode}: failures last to the end; leave it out",
+            severity,
         )
 
     @classmethod
     def categories(cls) -> tuple[str, ...]:
         """Names of the bundled categories, in the order of composition."""
-        return tuple(f.name for f in dataclasses.fields(cls) if not f.name.startswith(("held_out", "extra")))
+        later = ("extra", "modes", "held_out", "held_out_families")
+        return tuple(f.name for f in dataclasses.fields(cls) if f.name not in later)
 
     def active(self, condition: str) -> dict[str, CategoryConfig]:
         """The categories in force under clean, noisy (what training may see) or shift (held-out ones too)."""
@@ -221,9 +208,7 @@ class PerturbationsConfig:
             return {}
         named = {**{name: getattr(self, name) for name in self.categories()}, **self.extra}
         return {
-            name: c
-            for name, c in named.items()
-            if c.enabled and c.prob > 0 and (condition == "shift" or name not in self.held_out)
+            name: c for name, c in named.items() if c.prob > 0 and (condition == "shift" or name not in self.held_out)
         }
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Annotated, Any, Literal, get_args
 
-from r2v.config.checks import IF_GIVEN, RUNTIME, Names, Seeds, check
+from r2v.config.checks import EVERYDAY_KEY, IF_GIVEN, RUNTIME, Names, Seeds, check
 from r2v.constraints import (
     Count,
     NotNegative,
@@ -41,14 +41,6 @@ class PhaseConfig:
     """Micro-batches per update; None: training.gradient_accumulation_steps."""
     weight_decay: Share | None = None
     """AdamW's decoupled weight decay; None: training.weight_decay."""
-    warmup_ratio: Share | None = None
-    """Share of the updates with a rising learning rate; None: training.warmup_ratio."""
-    grad_clip: NotNegative | None = None
-    """Largest gradient norm; None: training.grad_clip."""
-    save_steps: Count | None = field(default=None, metadata=RUNTIME)
-    """Updates between checkpoints; None: training.save_steps."""
-    optimizer: OptimizerName | None = field(default=None, metadata=IF_GIVEN)
-    """As training.optimizer; None: that one."""
     max_examples: Count | None = None
     """Most examples to train on, drawn by key; None: all."""
 
@@ -84,15 +76,16 @@ class Phase:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingConfig:
-    """Optimisation. The blocks bc, preference and verifier inherit every field that they leave out."""
+    """Optimisation. The blocks bc, preference and verifier inherit every field that they leave out. The
+    router has none: it is fitted to convergence on all rows at once (router.model, router.l2)."""
 
-    num_epochs: Positive = 6.0
+    num_epochs: Positive = field(default=6.0, metadata=EVERYDAY_KEY)
     """Passes over the data (epochs)."""
-    lr: Positive = 4e-3
+    lr: Positive = field(default=4e-3, metadata=EVERYDAY_KEY)
     """Peak learning rate (AdamW, linear decay)."""
-    batch_size: Count = 16
+    batch_size: Count = field(default=16, metadata=EVERYDAY_KEY)
     """Examples per device and micro-batch."""
-    gradient_accumulation_steps: Count = 1
+    gradient_accumulation_steps: Count = field(default=1, metadata=EVERYDAY_KEY)
     """Micro-batches per update."""
     weight_decay: Share = 0.01
     """AdamW's decoupled weight decay, in [0, 1]."""
@@ -123,9 +116,6 @@ class TrainingConfig:
     """DPO."""
     verifier: PhaseConfig = field(default_factory=lambda: PhaseConfig(num_epochs=4.0, lr=4e-3))
     """The verifier: its head and backbone."""
-    router: PhaseConfig = field(default_factory=PhaseConfig)
-    """The router. Only max_examples acts: logistic and boosting routers are fitted to convergence on all rows at once,
-    without learning rate, epochs or batches, and inherit nothing; router.l2 and router.model set how."""
 
     def __post_init__(self) -> None:
         check_fields("training", self)
@@ -141,21 +131,12 @@ class TrainingConfig:
             "replaces training.zero and training.deepspeed, which must be left out",
             self.deepspeed or self.zero,
         )
-        for phase in (self, self.bc, self.preference, self.verifier):
-            check(
-                phase.optimizer in (None, "adamw") or not (self.zero or self.deepspeed or self.fsdp),
-                "training.optimizer",
-                "must be adamw with training.zero, training.deepspeed or training.fsdp: 8-bit moments are not sharded",
-                phase.optimizer,
-            )
-        for name, value in vars(self.router).items():
-            check(
-                value is None or name == "max_examples",
-                f"training.router.{name}",
-                "changes nothing: the router is fitted to convergence on all rows at once; set router.l2 or "
-                "router.model, or training.router.max_examples",
-                value,
-            )
+        check(
+            self.optimizer in (None, "adamw") or not (self.zero or self.deepspeed or self.fsdp),
+            "training.optimizer",
+            "must be adamw with training.zero, training.deepspeed or training.fsdp: 8-bit moments are not sharded",
+            self.optimizer,
+        )
 
     def phase(self, name: PhaseName) -> Phase:
         """The phase's optimisation: its own fields where given, else those of `training`."""
@@ -215,7 +196,7 @@ class VerifierConfig:
 class CandidatesConfig:
     """The candidates: K actions per state, each continued by execution."""
 
-    num_samples: Annotated[int, Range(at_least=1, at_most=10_000)] = 5
+    num_samples: Annotated[int, Range(at_least=1, at_most=10_000)] = field(default=5, metadata=EVERYDAY_KEY)
     """K: actions sampled per state, from one shared prefix."""
     temperature: Temperature = 0.7
     """Sampling temperature of the candidates; 0: greedy."""
@@ -266,8 +247,6 @@ class PreferenceConfig:
     """Smallest difference of verifier scores in a pair."""
     min_value_gap: NotNegative = 0.34
     """Smallest difference of executed values in a pair."""
-    max_similarity: Share = 0.95
-    """Largest edit similarity of a pair, in [0, 1]: DPO on near duplicates pushes both log-probabilities down."""
     max_pairs_per_task: Count = 6
     """Most pairs of a task."""
     beta: Positive = 0.1

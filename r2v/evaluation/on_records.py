@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from r2v.evaluation.statistics import FloatArray, Interval, bootstrap_draws, percentile_interval
+from r2v.evaluation.measures.statistics import FloatArray, Interval, bootstrap_draws, percentile_interval
 from r2v.randomness import uniform
 
 if TYPE_CHECKING:

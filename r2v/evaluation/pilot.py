@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Literal
 
-from r2v.evaluation.statistics import PairedDifference, mcnemar, paired_difference, wilson
+from r2v.evaluation.measures.statistics import PairedDifference, mcnemar, paired_difference, wilson
 
 Advice = Literal["route", "small", "large", "unclear"]
 

@@ -164,8 +164,7 @@ class EvaluateSettings:
             "limits": self.limits,
             "cost_ratio": self.cost.ratio,
             "resamples": self.evaluation.bootstrap,
-            "cvar_alpha": self.evaluation.cvar_alpha,
-            "prices": {"slm": asdict(self.cost.slm), "llm": asdict(self.cost.llm)},
+            "prices": {"slm": asdict(self.cost.slm_price), "llm": asdict(self.cost.llm_price)},
             "models": {"slm": self.policy.model_name, "llm": self.teacher.model_name},
             "world": {
                 "env": identity(self.env),

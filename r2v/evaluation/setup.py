@@ -18,9 +18,8 @@ from r2v.data.episode import Episode
 from r2v.data.schema import from_dict, parse_json
 from r2v.data.store import TrajectoryStore
 from r2v.errors import InputError
-from r2v.router.choice import ScoreChoice
-from r2v.router.thresholds import OperatingPoint, Spending
-from r2v.serve.domain import Domain
+from r2v.router.thresholds import OperatingPoint, ScoreChoice, Spending
+from r2v.serve.bundle.domain import Domain
 from r2v.storage.files import write_json
 
 SETUP = "setup.json"

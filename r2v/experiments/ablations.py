@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from r2v import config as c
-from r2v.config.ablations import ABLATION_ROWS, ALL_ROWS, Ablation
+from r2v.config.ablations import ALL_ROWS, Ablation, registry
 from r2v.config.methods import ROUTERS, STRONG, WEAK
 from r2v.config.yaml_text import as_type, read
 from r2v.constraints import hints_of
@@ -29,26 +29,7 @@ from r2v.storage.files import write_json
 from r2v.storage.integrity import Artifact
 
 if TYPE_CHECKING:
-    from r2v.evaluation.outcomes import Measured
-
-
-LEARNED_PARTS = {
-    "verifier among the router's features": ("with_verifier", +1),
-    "case support among the router's features": ("with_cases", +1),
-    "behaviour cloning": ("no_bc", -1),
-    "preference training": ("no_dpo", -1),
-    "feature group: uncertainty": ("feat_no_uncertainty", -1),
-    "feature group: progress": ("feat_no_progress", -1),
-    "feature group: page": ("feat_no_page", -1),
-    "feature group: tool": ("feat_no_tool", -1),
-    "rounds of policy iteration": ("no_rounds", -1),
-    "disagreement in the router's score": ("no_blend", -1),
-    "choice of a score": ("no_choice", -1),
-    "boosting": ("router_logistic", -1),
-    "the router's model": ("router_constant", -1),
-    "re-rolled episodes": ("no_reroll", -1),
-}
-"""Learned part -> the ablation that tells of it, and whether that adds the part (+1) or takes it away (-1)."""
+    from r2v.evaluation.measures.outcomes import Measured
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +74,7 @@ def play(cfg: AblationsSettings, work: Work) -> dict[str, dict[str, Artifact]]:
     """Make the chain of every base and of every ablation, beside whoever else makes them; job -> artifact of each."""
     from r2v.experiments.shared_chains import make_chains
 
-    return make_chains(_chains(cfg.whole, [ABLATION_ROWS[name] for name in cfg.rows]), root=work.root)
+    return make_chains(_chains(cfg.whole, [registry().rows[name] for name in cfg.rows]), root=work.root)
 
 
 def run(cfg: AblationsSettings, work: Work) -> None:
@@ -103,7 +84,7 @@ def run(cfg: AblationsSettings, work: Work) -> None:
     for row in cfg.whole.ablations.rows:
         if row.name not in cfg.rows:
             logger.warning("  ablation %s is left out: %s", row.name, left_out(cfg.whole, row))
-    rows = [ABLATION_ROWS[name] for name in cfg.rows]
+    rows = [registry().rows[name] for name in cfg.rows]
     made = play(cfg, work)
     measured = {name: _measured(chain["evaluate"]) for name, chain in made.items()}
     table = ablation_rows(
@@ -114,7 +95,7 @@ def run(cfg: AblationsSettings, work: Work) -> None:
             for retrained in [_retrained(made[base], made[row.name])]
         ]
     )
-    write_ablations(work.folder / "structured_results", table, earnings(table, LEARNED_PARTS))
+    write_ablations(work.folder / "structured_results", table, earnings(table, registry().learned_parts))
     changes = {row.name: {"ablated": list(row.overrides), "both": list(row.shared)} for row in rows}
     write_json(work.folder / "changes.json", changes)
     played = {f"{job}-{artifact.fingerprint}" for chain in made.values() for job, artifact in chain.items()}
@@ -197,7 +178,7 @@ def _with_key(section: Any, path: Sequence[str], written: Any) -> Any:
 
 def _measured(evaluated: Artifact) -> Measured:
     """What an evaluation's episodes come to."""
-    from r2v.evaluation.outcomes import measure
+    from r2v.evaluation.measures.outcomes import measure
     from r2v.evaluation.setup import read_setup, stored_episodes
 
     setup = read_setup(evaluated.folder)

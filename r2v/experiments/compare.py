@@ -26,10 +26,10 @@ from typing import Any
 from r2v.config.yaml_text import plain, read_file
 from r2v.console import text_table
 from r2v.errors import EmptyResult, UsageError, nearest
-from r2v.experiments.asha import point_of
-from r2v.experiments.expansion import label_of, shown_value
-from r2v.experiments.metrics import metrics_of, outcomes_of
+from r2v.experiments.metrics import leaves, metrics_of, outcomes_of
 from r2v.experiments.records import ExperimentRecord, RunRecord, read_record
+from r2v.experiments.schedule.asha import point_of
+from r2v.experiments.specification.expansion import label_of, shown_value
 from r2v.storage.files import replacing, write_text
 
 LEVEL = 0.95
@@ -168,7 +168,7 @@ def _setting(label: str, runs: Sequence[RunRecord], metric: str) -> SettingResul
 def _interval(figures: Sequence[float], runs: Sequence[RunRecord]) -> tuple[tuple[float, float] | None, str]:
     from scipy.stats import t
 
-    from r2v.evaluation.statistics import cluster_bootstrap_ci
+    from r2v.evaluation.measures.statistics import cluster_bootstrap_ci
 
     if len(figures) > 1:
         half = float(t.ppf(0.5 + LEVEL / 2, len(figures) - 1)) * stdev(figures) / math.sqrt(len(figures))
@@ -192,7 +192,7 @@ def _reference(settings: Sequence[SettingResult], asked: str | None) -> SettingR
 def _tested(
     settings: Sequence[SettingResult], first: SettingResult, groups: Mapping[str, Sequence[RunRecord]]
 ) -> list[SettingResult]:
-    from r2v.evaluation.statistics import holm, paired_difference
+    from r2v.evaluation.measures.statistics import holm, paired_difference
 
     tests = {}
     for one in settings:
@@ -284,7 +284,7 @@ def difference_lines(folder: Path, first: str, second: str) -> list[str]:
     that is not there, InputError for a configuration that is gone."""
     record = read_record(folder)
     runs = [record.run(first), record.run(second)]
-    configs = [dict(_leaves(plain(read_file(Path(run.config_path)).value))) for run in runs]
+    configs = [dict(leaves(plain(read_file(Path(run.config_path)).value))) for run in runs]
     figures = [metrics_of(Path(run.run_dir)) for run in runs]
     rows = [("", first, second)]
     rows += [(key, shown_value(a), shown_value(b)) for key, a, b in _differing(*configs)]
@@ -301,11 +301,3 @@ def _differing(first: dict[str, Any], second: dict[str, Any]) -> Iterator[tuple[
         a, b = first.get(key, "none"), second.get(key, "none")
         if a != b or isinstance(a, bool) != isinstance(b, bool):
             yield key, a, b
-
-
-def _leaves(value: dict[str, Any], stem: str = "") -> Iterator[tuple[str, Any]]:
-    for key, item in value.items():
-        if isinstance(item, dict) and item:
-            yield from _leaves(item, f"{stem}{key}.")
-        else:
-            yield f"{stem}{key}", item

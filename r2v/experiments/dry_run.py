@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from r2v.console import text_table
-from r2v.experiments.asha_rule import AshaRule, levels_of
-from r2v.experiments.expansion import Point, shown_value
-from r2v.experiments.opening import completed_elsewhere
-from r2v.experiments.spec import ExperimentSpec
+from r2v.experiments.schedule.opening import completed_elsewhere
+from r2v.experiments.specification.asha_rule import AshaRule, levels_of
+from r2v.experiments.specification.expansion import Point, shown_value
+from r2v.experiments.specification.spec import ExperimentSpec
 from r2v.pipeline.plan.known import UNCOUNTED_FIGURE
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,8 @@ def metrics_of(folder: Path) -> dict[str, float]:
         except FileNotFoundError:
             continue
         try:
-            return dict(_numbers(json.loads(lines if name == METRICS else lines.splitlines()[-1])))
+            found = leaves(json.loads(lines if name == METRICS else lines.splitlines()[-1]))
+            return {key: float(value) for key, value in found if _is_figure(value)}
         except (ValueError, IndexError, AttributeError, RecursionError):
             raise InputError(f"{path}: no JSON object of figures; run the point again") from None
     return {}
@@ -65,11 +67,14 @@ def headline(folder: Path, metric: str | None) -> str:
     return "  ".join(f"{name}={found[str(name)]:.4g}" for name in names)
 
 
-def _numbers(values: dict[str, Any], stem: str = "") -> list[tuple[str, float]]:
-    found: list[tuple[str, float]] = []
+def leaves(values: Mapping[str, Any], stem: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield (dotted name, value) of everything within sections; an empty section is a value."""
     for key, value in values.items():
-        if isinstance(value, dict):
-            found += _numbers(value, f"{stem}{key}.")
-        elif isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
-            found.append((f"{stem}{key}", float(value)))
-    return found
+        if isinstance(value, Mapping) and value:
+            yield from leaves(value, f"{stem}{key}.")
+        else:
+            yield f"{stem}{key}", value
+
+
+def _is_figure(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,6 +1,6 @@
 """Simulation: routing replayed over recorded steps, without training and without playing.
 
-    r2v experiments simulate --config FILE --run-dir DIR
+    r2v experiments simulate FILE DIR
 
 What is recorded are the router features that the pipeline published: at each state of a roll-out both continuations
 were executed, the small model's and the LLM's. A threshold is replayed by taking at each state the one that it

@@ -8,9 +8,9 @@ from datetime import datetime
 from pathlib import Path
 
 from r2v.console import duration, text_table
-from r2v.experiments.expansion import label_of
 from r2v.experiments.metrics import SERIES, headline
-from r2v.experiments.records import ExperimentRecord, RunRecord, experiments, now, read_record
+from r2v.experiments.records import ExperimentRecord, RunRecord, Status, experiments, now, read_record
+from r2v.experiments.specification.expansion import label_of
 from r2v.storage.lease import holder
 from r2v.storage.record import EVENTS
 
@@ -40,13 +40,9 @@ def status_lines(folder: Path) -> list[str]:
 
 def summary(record: ExperimentRecord) -> str:
     """How many runs have which status."""
-    counts = {
-        "completed": record.count("completed"),
-        "running": record.count("running"),
-        "pending": record.count("pending"),
-        "failed": record.count("failed"),
-    }
-    return f"{', '.join(f'{count} {status}' for status, count in counts.items() if count)} of {len(record.runs)}"
+    statuses: tuple[Status, ...] = ("completed", "running", "pending", "failed")
+    counts = ", ".join(f"{count} {status}" for status in statuses if (count := record.count(status)))
+    return f"{counts} of {len(record.runs)}"
 
 
 def _worked_on(folder: Path) -> str:

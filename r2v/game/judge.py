@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from r2v.errors import InputError
-from r2v.evaluation.statistics import wilson
+from r2v.evaluation.measures.statistics import wilson
 from r2v.game.play.records import Interaction
 from r2v.game.statistics.power import rogan_gladen
 from r2v.game.statistics.summary import SummaryStats

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from r2v.errors import InputError
-from r2v.evaluation.statistics import wilson
+from r2v.evaluation.measures.statistics import wilson
 from r2v.game.detection.claims import claimed_secrets
 from r2v.game.detection.detectors import reveals
 from r2v.game.detection.normalize import normalize

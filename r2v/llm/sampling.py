@@ -40,20 +40,20 @@ def choose(logits: Tensor, temperatures: Sequence[float], top_ps: Sequence[float
             picked = [values[row] for row in sampled]
             return torch.tensor(picked, dtype=torch.float64, device=logits.device)
 
-        kept = nucleus(grained[sampled], column(temperatures), column(top_ps))
+        cut = [position for position, row in enumerate(sampled) if top_ps[row] < 1]
+        kept = nucleus(grained[sampled], column(temperatures), column(top_ps), cut)
         chosen[sampled] = inverse_cdf(kept, column(uniforms))
     return Chosen(chosen, logprobs.gather(-1, chosen[:, None])[:, 0], entropy(logprobs), margin(logprobs))
 
 
-def nucleus(logprobs: Tensor, temperature: Tensor, top_p: Tensor) -> Tensor:
-    """The tempered distribution cut to its nucleus: the likeliest tokens, ties by id, up to the one with which
-    their mass reaches `top_p`; all of it with 1, which spares a sort of the vocabulary.
+def nucleus(logprobs: Tensor, temperature: Tensor, top_p: Tensor, rows: Sequence[int]) -> Tensor:
+    """The tempered distribution, of `rows` cut to its nucleus: the likeliest tokens, ties by id, up to the one with
+    which their mass reaches `top_p`. The others have a `top_p` of 1, which spares a sort of the vocabulary.
 
     logprobs: (B, V) nats; temperature, top_p: (B,), temperature above 0. Returns (B, V), rows summing to 1.
     """
     tempered = torch.softmax(logprobs / temperature[:, None], dim=-1)
-    rows = (top_p < 1).nonzero()[:, 0]
-    if len(rows):
+    if rows:
         tempered[rows] = _cut(tempered[rows], top_p[rows])
     return tempered
 

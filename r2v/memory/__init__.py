@@ -1,7 +1,8 @@
-"""The memory planner: what a training run needs of a GPU's memory, computed before a GPU is asked for.
+"""The memory planner: what a training run needs of a GPU's memory, known before a GPU is asked for.
 
-The planner is arithmetic on a model's config.json: no torch, no weights, no GPU. `r2v.memory.tracker.tracker` is its
-reference: it counts the bytes of the real libraries' own operations on fake tensors, which hold no data.
+measurement, store      what a micro-batch of a stage's own code needs, and the files that keep it: no torch
+measured                runs that code on tensors without data, in a process of its own
+planner                 adds roles, shards and placements up, and finds the largest micro-batches that fit
 """
 
 from r2v.memory.batch_table import optimize_batch_processing

@@ -16,7 +16,7 @@ def acting_report(plan: ActingPlan) -> list[str]:
     shared = f"one base, adapters of rank {job.lora_rank}" if job.shared else "a model of its own each"
     drawn = "" if job.sampling == "greedy" else f", {job.samples} completions of a prompt, {job.sampling}"
     lines = [
-        f"{job.stage} with {job.model.name}: {job.model.parameters / 1e6:,.1f} M parameters ({base}); {shared}",
+        f"{job.stage} with {job.model.name}: {job.model.sizes.parameters / 1e6:,.1f} M parameters ({base}); {shared}",
         f"contexts of {job.prompt_tokens} + {job.completion_tokens} tokens, {job.batch} rows at a time{drawn}; one GPU "
         f"of {gib(machine.memory)} GiB, {gib(machine.reserved)} of it for CUDA and "
         f"{gib(left_to(job, machine).prefixes)} for the states of prompts",
@@ -39,7 +39,7 @@ def acting_verdict(plan: ActingPlan) -> str:
         return f"fits: {needs}, {available}"
     if plan.fits:
         return f"fits with rollout.batch_size={plan.batch} in place of {job.batch}: {needs}, {available}"
-    helpful = [words for words, other in smaller(job) if plan_acting(other, plan.machine).fits]
+    helpful = [words for words, other in smaller(job) if plan_acting(other, plan.machine, plan.lookup).fits]
     remedy = f"what would fit: {'; '.join(helpful)}" if helpful else "take a smaller model, or a larger GPU"
     return f"does not fit {gib(machine.memory)} GiB, one row at a time: {needs}, {available}; {remedy}"
 

@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from r2v.errors import InputError, UsageError
-from r2v.memory.planner.phases import PhaseMemory
-from r2v.memory.shapes import Shape
+from r2v.memory.models import KnownModel
 from r2v.storage.files import write_json
 
 _FORMAT = 1
@@ -47,12 +46,6 @@ class Calibration:
 
     key: CalibrationKey
     factors: Mapping[str, float]
-
-
-def factor(predicted: PhaseMemory, measured: float) -> float:
-    """The factor on activation bytes that brings the predicted peak to the measured bytes. It is 0 or less where
-    fewer bytes were measured than the plan's static ones: the plan is then of another training."""
-    return (measured - predicted.static - predicted.gradients) / predicted.activation
 
 
 def save(path: Path, new: Calibration) -> None:
@@ -95,21 +88,21 @@ def _calibration(values: dict[str, Any]) -> Calibration:
     return Calibration(key=key, factors=factors)
 
 
-def factors_for(path: Path | None, shape: Shape, gpu: str = "") -> Mapping[str, float]:
+def factors_for(path: Path | None, model: KnownModel, gpu: str = "") -> Mapping[str, float]:
     """The factors of a file for this model, a GPU of this name and the torch installed; none without a file. Raises
     as `read` and `select` do."""
-    return {} if path is None else select(read(path), shape, gpu).factors
+    return {} if path is None else select(read(path), model, gpu).factors
 
 
-def select(stored: Sequence[Calibration], shape: Shape, gpu: str = "", torch: str = "") -> Calibration:
+def select(stored: Sequence[Calibration], model: KnownModel, gpu: str = "", torch: str = "") -> Calibration:
     """The calibration of this model, of this torch (default: the one installed) and of the only GPU whose name
     contains `gpu` (in any case). Raises UsageError where there is none, or where several match."""
     torch = torch or metadata.version("torch")
-    label = model_label(shape)
+    label = model_label(model)
     same_model = [
         calibration
         for calibration in stored
-        if (calibration.key.model, calibration.key.parameters) == (label, shape.parameters)
+        if (calibration.key.model, calibration.key.parameters) == (label, model.sizes.parameters)
     ]
     matching = [
         calibration
@@ -121,11 +114,11 @@ def select(stored: Sequence[Calibration], shape: Shape, gpu: str = "", torch: st
     available = [f"{calibration.key.gpu} with torch {calibration.key.torch}" for calibration in matching or same_model]
     remedy = "name one with --gpu-type" if matching else "probe again, or leave the calibration out"
     raise UsageError(
-        f"calibration: wanted one for {label} ({shape.parameters:,} parameters), a GPU named "
+        f"calibration: wanted one for {label} ({model.sizes.parameters:,} parameters), a GPU named "
         f"{gpu or 'anything'}, torch {torch}; the file has {', '.join(available) or 'nothing of this model'}; {remedy}"
     )
 
 
-def model_label(shape: Shape) -> str:
+def model_label(model: KnownModel) -> str:
     """A model's name as calibration keys have it."""
-    return shape.name.rstrip("/").rpartition("/")[2]
+    return model.name.rstrip("/").rpartition("/")[2]

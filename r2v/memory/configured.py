@@ -6,31 +6,34 @@ from typing import Any
 
 from r2v.config import Config, HierarchicalConfig, Phase, PolicyConfig
 from r2v.config.engines import VLLM
-from r2v.memory.planner.acting import ActingJob
-from r2v.memory.planner.generation import Sampling
-from r2v.memory.planner.stage_names import ActingStage
+from r2v.memory.models import known
+from r2v.memory.planner.acting import ActingJob, Sampling
 from r2v.memory.planner.training_job import StageName, TrainingJob
-from r2v.memory.shapes import shape_of
+from r2v.memory.store import Measure
 from r2v.storage.weights import BUNDLED
 
 TINY_CRITIC = "tiny"
 """`hierarchical.critic.model_name` of the critic of random weights over the policy's own tokens: too small to count."""
 
 
-def job_of_stage(config: Config, stage: StageName) -> TrainingJob:
-    """The stage's training job under this configuration. Raises InputError where a model's config.json is missing."""
+def job_of_stage(config: Config, stage: StageName, code: str, measure: Measure | None = None) -> TrainingJob:
+    """The stage's training job under this configuration; `code` is what its row in JOBS has as `memory`. Raises
+    InputError where a model's config.json is missing, or its sizes are not stored and `measure` is None."""
     if stage == "hierarchical":
-        return job_of_hierarchical(config.policy, config.hierarchical)
-    return job_of_phase(config.policy, config.training.phase(stage), stage)
+        return job_of_hierarchical(config.policy, config.hierarchical, code, measure)
+    return job_of_phase(config.policy, config.training.phase(stage), stage, code, measure)
 
 
-def job_of_hierarchical(policy: PolicyConfig, h: HierarchicalConfig) -> TrainingJob:
+def job_of_hierarchical(
+    policy: PolicyConfig, h: HierarchicalConfig, code: str, measure: Measure | None = None
+) -> TrainingJob:
     """Hierarchical training, at its largest batch: every completion of an iteration that can be given credit."""
     critic = h.critic.model_name
     completions = h.episodes * h.group * (h.turns - 1 + h.guidance.hints)
     return TrainingJob(
         stage="hierarchical",
-        critic=None if critic == TINY_CRITIC else shape_of(critic),
+        code=code,
+        critic=None if critic == TINY_CRITIC else known(critic, measure),
         value=h.guidance.enabled and h.guidance.baseline == "value",
         precision="mixed" if policy.dtype in ("auto", "bfloat16") else "float32",
         prompt_tokens=policy.max_seq_len,
@@ -42,39 +45,43 @@ def job_of_hierarchical(policy: PolicyConfig, h: HierarchicalConfig) -> Training
         replay=h.replay.capacity,
         optimizer=h.optimizer,
         engine_memory=policy.engine_memory if policy.engine == VLLM else 0.0,
-        **_model(policy),
+        **_model(policy, measure),
     )
 
 
-def job_of_phase(policy: PolicyConfig, phase: Phase, stage: StageName) -> TrainingJob:
+def job_of_phase(
+    policy: PolicyConfig, phase: Phase, stage: StageName, code: str, measure: Measure | None = None
+) -> TrainingJob:
     """BC, DPO or the verifier, on sequences of `policy.max_seq_len` tokens: the longest there may be."""
     completion = policy.max_seq_len // 8
     return TrainingJob(
         stage=stage,
+        code=code,
         prompt_tokens=policy.max_seq_len - completion,
         completion_tokens=completion,
         batch=phase.batch_size * phase.gradient_accumulation_steps,
         optimizer=phase.optimizer or "adamw",
-        **_model(policy),
+        **_model(policy, measure),
     )
 
 
-def _model(policy: PolicyConfig) -> dict[str, Any]:
+def _model(policy: PolicyConfig, measure: Measure | None) -> dict[str, Any]:
     return {
-        "model": shape_of(policy.model_name),
+        "model": known(policy.model_name, measure),
         "lora_rank": policy.lora_r,
         "four_bit": policy.in_4bit and policy.lora_r > 0,
     }
 
 
-def acting_job(config: Config, stage: ActingStage) -> ActingJob:
-    """A stage that plays episodes with the local model. Raises InputError where the model's config.json is missing."""
+def acting_job(config: Config, stage: str, code: str, measure: Measure | None = None) -> ActingJob:
+    """A stage that plays episodes with the local model. Raises as `job_of_stage` does."""
     policy, completion = config.policy, config.inference.max_new_tokens
     actors, verifiers = _cast(config, stage)
     samples, sampling = _samples(config, stage)
-    model = _model(policy)
+    model = _model(policy, measure)
     return ActingJob(
         stage=stage,
+        code=code,
         actors=actors,
         verifiers=verifiers,
         width=_acting_width(policy, model["model"].dtype),
@@ -96,7 +103,7 @@ def _engines_beside(policy: PolicyConfig) -> float:
     return policy.engine_memory if policy.engine == VLLM else 0.0
 
 
-def _cast(config: Config, stage: ActingStage) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _cast(config: Config, stage: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Policies and verifiers that the stage holds in memory."""
     if stage == "candidates":
         return ("policy",), tuple(f"verifier fold {fold}" for fold in range(config.candidates.num_folds))
@@ -110,7 +117,7 @@ def _cast(config: Config, stage: ActingStage) -> tuple[tuple[str, ...], tuple[st
     return ("policy", *variants), ("verifier",) if config.evaluation.asks_verifier(config.router) else ()
 
 
-def _samples(config: Config, stage: ActingStage) -> tuple[int, Sampling]:
+def _samples(config: Config, stage: str) -> tuple[int, Sampling]:
     """Completions of one prompt at most, and how they are drawn."""
     drawn = config.candidates if stage == "candidates" else config.inference
     count = config.candidates.num_samples if stage == "candidates" else config.inference.num_candidates

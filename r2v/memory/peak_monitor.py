@@ -180,6 +180,6 @@ def _phase_memory(plan: Plan, name: str, rows: int | None, tokens: int | None) -
             if planned.phase.name == name:
                 phase = planned.phase if tokens is None else replace(planned.phase, tokens=tokens)
                 micro_batch = planned.micro_batch if rows is None else rows
-                memory = phase_memory(plan.job, plan.strategy, device.device, phase, micro_batch)
+                memory = phase_memory(plan.job, plan.strategy, device.device, phase, micro_batch, plan.lookup)
                 return memory.corrected(plan.machine.factors.get(name, 1.0))
     raise KeyError(name)

@@ -15,7 +15,7 @@ from r2v.config import Config, Source, assigned_keys, load
 from r2v.config.profiles import AUTO, PAID_SMALL, PROFILES, TINY
 from r2v.errors import InputError, UsageError
 from r2v.log import logger
-from r2v.memory.shapes import shape_of
+from r2v.memory.models import counted
 from r2v.storage.weights import BUNDLED
 
 _PHASES = ("training.preference.lr", "training.verifier.lr")
@@ -64,7 +64,7 @@ def _profile_for(config: Config, *, whole: bool) -> tuple[str, float]:
     """(profile, parameters of the model); `whole`: all weights are to be trained."""
     name, names = config.policy.model_name, ", ".join(PROFILES)
     try:
-        size = shape_of(name).parameters
+        size = counted(name).total
     except (InputError, UsageError) as error:
         raise UsageError(
             f"policy.model_name={name}: its size is not known here, so no settings can be chosen for it; set profile "

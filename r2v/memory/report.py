@@ -42,8 +42,8 @@ def verdict(plan: Plan) -> str:
         return f"fits: {plan.strategy}; {required}, {available}"
     return (
         f"does not fit {machine.gpus} x {gib(machine.memory)} GiB with any strategy: the training state of all "
-        f"roles is {gib(whole_state(plan.job))} GiB; with the closest one ({plan.strategy}) {required} at a "
-        f"micro-batch of 1, {available}"
+        f"roles is {gib(whole_state(plan.job, plan.critics))} GiB; with the closest one ({plan.strategy}) {required} "
+        f"at a micro-batch of 1, {available}"
     )
 
 
@@ -57,8 +57,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "shards": plan.strategy.shards,
         "checkpointing": plan.strategy.checkpoint,
         "offload": plan.strategy.offload,
-        "chunk": plan.strategy.chunk,
-        "whole_state": round(whole_state(plan.job)),
+        "whole_state": round(whole_state(plan.job, plan.critics)),
         "usable": round(plan.usable),
         "gres": gres(plan.machine),
         "mem": mem_header(plan.host),
@@ -100,7 +99,7 @@ def _header(plan: Plan) -> list[str]:
     base = "nf4" if job.four_bit else f"{job.base_width} bytes each"
     libraries = "CUDA and NCCL" if machine.gpus > 1 else "CUDA"
     return [
-        f"{job.stage} of {job.model.name}: {job.model.parameters / 1e6:,.1f} M parameters ({base}), trains "
+        f"{job.stage} of {job.model.name}: {job.model.sizes.parameters / 1e6:,.1f} M parameters ({base}), trains "
         f"{trained}, {job.precision}, {job.optimizer}",
         f"sequences of {job.prompt_tokens} + {job.completion_tokens} tokens, {job.batch} in an update; "
         f"{machine.gpus} x {gib(machine.memory)} GiB, {gib(machine.reserved)} of each for {libraries} (assumed)",

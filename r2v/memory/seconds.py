@@ -1,6 +1,6 @@
 """Seconds that local models take on a GPU: operations over what the card does of them, and nothing measured.
 
-    seconds_of(StageTokens(read=2e6), shape, card="h100")
+    seconds_of(StageTokens(read=2e6), counted("meta-llama/Llama-3.2-1B"), card="h100")
 
 Basis: a token costs 2 operations a parameter that it meets; training three times that, four with gradient
 checkpointing; a card does UTILISATION of its datasheet's dense 16-bit operations, and adding a token reads all weights
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from r2v.memory.shapes import Shape
+from r2v.memory.models import ParameterCounts
 
 CARDS: dict[str, tuple[float, float]] = {
     "v100": (125e12, 0.9e12),
@@ -42,10 +42,12 @@ class StageTokens:
     """Tokens that are added one after another, each to a whole batch."""
 
 
-def seconds_of(work: StageTokens, shape: Shape, *, card: str = "", gpus: int = 1, checkpointing: bool = False) -> float:
+def seconds_of(
+    work: StageTokens, model: ParameterCounts, *, card: str = "", gpus: int = 1, checkpointing: bool = False
+) -> float:
     """Seconds that these tokens take on a type of card, ASSUMED where it is not known; training uses all GPUs,
     everything else one."""
     operations, bandwidth = CARDS.get(card.lower(), CARDS[ASSUMED])
-    cost = 2.0 * shape.parameters_per_token * (work.trained * (4 if checkpointing else 3) + work.read)
-    added = work.waves * shape.parameters * 2 / (bandwidth * BANDWIDTH)
+    cost = 2.0 * model.per_token * (work.trained * (4 if checkpointing else 3) + work.read)
+    added = work.waves * model.total * 2 / (bandwidth * BANDWIDTH)
     return cost / (operations * UTILISATION * (gpus if work.trained else 1)) + added

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 from r2v.config import Config
 from r2v.console import text_table
 from r2v.memory.acting_report import acting_verdict
 from r2v.memory.configured import acting_job, job_of_stage
 from r2v.memory.planner.acting import ActingPlan, plan_acting
+from r2v.memory.planner.phases import Lookup
 from r2v.memory.planner.planner import Plan, plan
-from r2v.memory.planner.stage_names import ACTING_STAGES, WITHOUT_MODEL
 from r2v.memory.planner.training_job import Machine, StageName
 from r2v.memory.report import verdict
 from r2v.memory.sizes import gib
+from r2v.memory.store import Measure
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,17 +27,25 @@ class PlannedStage:
     plan: Plan | ActingPlan | None
 
 
-def plan_stages(config: Config, machines: Mapping[str, Machine]) -> list[PlannedStage]:
-    """Each stage on its machine. Raises InputError where the model's sizes are not known."""
-    return [PlannedStage(stage=stage, plan=_plan_of(config, stage, machine)) for stage, machine in machines.items()]
+def plan_stages(
+    config: Config, stages: Mapping[str, tuple[str, Machine]], measure: Measure | None, lookup: Lookup
+) -> list[PlannedStage]:
+    """Each stage, by the code that its row in JOBS has as `memory` and the machine that it gets. Raises InputError
+    where the model's sizes are not known, and as `lookup` does."""
+    return [
+        PlannedStage(stage=stage, plan=_plan_of(config, stage, code, machine, measure, lookup))
+        for stage, (code, machine) in stages.items()
+    ]
 
 
-def _plan_of(config: Config, stage: str, machine: Machine) -> Plan | ActingPlan | None:
-    if stage in WITHOUT_MODEL or (stage in ACTING_STAGES and config.router.imputed):
+def _plan_of(
+    config: Config, stage: str, code: str, machine: Machine, measure: Measure | None, lookup: Lookup
+) -> Plan | ActingPlan | None:
+    if stage in get_args(StageName):
+        return plan(job_of_stage(config, cast(StageName, stage), code, measure), machine, lookup)
+    if not code or config.router.imputed:
         return None
-    if stage in ACTING_STAGES:
-        return plan_acting(acting_job(config, stage), machine)
-    return plan(job_of_stage(config, cast(StageName, stage)), machine)
+    return plan_acting(acting_job(config, stage, code, measure), machine, lookup)
 
 
 def stages_report(config: Config, stages: list[PlannedStage]) -> list[str]:

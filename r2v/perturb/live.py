@@ -55,11 +55,6 @@ class PerturbedEnv:
         return self._state.goal
 
     @property
-    def perturbation_seed(self) -> int | None:
-        """The seed of the draws; None where nothing can go wrong."""
-        return self._schedule.seed if self._schedule.active else None
-
-    @property
     def _state(self) -> _State:
         if self._at is None:
             raise RuntimeError("no task yet: reset first")

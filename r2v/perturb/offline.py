@@ -5,21 +5,28 @@ taken. Played in that world under the live wrapper, by a demonstrator who repeat
 exactly what the live world would have given. Two constructions are valid:
 
     annotate   what was seen is edited, the action stays (in the page's names, where those are others): for
-               categories that hide nothing; a cut page only where every later action is still supported (`support`)
+               categories that hide nothing; a cut page only where every later action is still supported
     insert     a failed call and its retry are put in: only where a failed call leaves the world as it was, and for
                failures that pass
 
 Replacing an observation and keeping the action that was chosen on it is no such construction: it teaches invention.
 Those categories need the teacher to play again in the perturbed world. `replace` does it all the same, for the ablation
 that shows the harm; no other configuration makes such episodes, and cloning refuses them unless it is told.
+
+An argument is *supported* at step t when it occurs in the goal, in an observation up to t, or in an earlier action.
+Editing must not take support away: else the label teaches to make identifiers up. What the recorder's action never had
+support for (free wording, a constant of the tool's schema) an edit cannot take away.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator
 from dataclasses import replace
-from typing import Literal
+from enum import StrEnum
+from typing import Any, Literal
 
 from r2v.data.action import parse_action
 from r2v.data.episode import Episode, Observation, Step
@@ -27,10 +34,112 @@ from r2v.envs.base import Info, Task
 from r2v.errors import UsageError
 from r2v.perturb.category import PerturbationKind, call_failed, category, perturbation_type
 from r2v.perturb.live import PerturbedEnv
-from r2v.perturb.report import Rejected, Report
+from r2v.perturb.renaming import renamed_line
 from r2v.perturb.schedule import Schedule
-from r2v.perturb.support import lost_support
 from r2v.wire.message import ToolSpec
+
+
+class Rejected(StrEnum):
+    """Why an episode has no twin of some construction."""
+
+    UNTOUCHED = "untouched"
+    """Nothing hit it."""
+    TOO_LONG = "too_long"
+    """It would take more steps than an actor has."""
+    LOST_SUPPORT = "lost_support"
+    """A later action could no longer be known."""
+    NOT_IDEMPOTENT = "not_idempotent"
+    """A failed call may have changed the world."""
+    FAILED = "failed"
+    """The teacher did not succeed in the perturbed world."""
+    DUPLICATE = "duplicate"
+    """Another twin of the same parent reads the same."""
+
+
+class Report:
+    """Running counts; memory is the number of different categories and steps."""
+
+    def __init__(self) -> None:
+        self.read: Counter[str] = Counter()
+        self.made: Counter[str] = Counter()
+        self._rejected: Counter[tuple[str, str]] = Counter()
+        self._hits: Counter[tuple[str, int]] = Counter()
+
+    def add(self, episode: Episode) -> Episode:
+        """Count an episode that is handed on."""
+        self.made[episode.construction] += 1
+        for step in episode.steps:
+            self._hits.update((one.category, step.step_idx) for one in step.perturbations)
+        return episode
+
+    def reject(self, construction: str, why: Rejected) -> None:
+        """Count a twin that was not made."""
+        self._rejected[construction, why.value] += 1
+
+    def accepted(self, construction: str, twin: Episode | Rejected) -> Iterator[Episode]:
+        """The twin if there is one; otherwise its rejection is counted."""
+        if isinstance(twin, Rejected):
+            self.reject(construction, twin)
+        else:
+            yield self.add(twin)
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values in a fixed order."""
+        rejected: dict[str, dict[str, int]] = defaultdict(dict)
+        for (construction, why), count in sorted(self._rejected.items()):
+            rejected[construction][why] = count
+        hits: dict[str, dict[str, int]] = defaultdict(dict)
+        for (name, step), count in sorted(self._hits.items()):
+            hits[name][str(step)] = count
+        return {
+            "read": dict(sorted(self.read.items())),
+            "made": dict(sorted(self.made.items())),
+            "rejected": rejected,
+            "hits": {name: sum(steps.values()) for name, steps in hits.items()},
+            "hits_by_step": hits,
+        }
+
+
+def lost_support(clean: Episode, edited: Episode) -> list[tuple[int, str]]:
+    """(step, argument) of every argument that `clean` supports and `edited`, its twin with the same actions (in other
+    names, where its pages have other names), does not. Planted lines support nothing."""
+    lost: list[tuple[int, str]] = []
+    known = [clean.metadata.goal]
+    left = [edited.metadata.goal]
+    for before, after in zip(clean.steps, edited.steps, strict=True):
+        own = set(before.observation.raw_text.split("\n"))
+        for one in after.perturbations:
+            own |= {renamed_line(line, one.params) for line in own}
+        known.append(before.observation.raw_text)
+        left.extend(line for line in after.observation.raw_text.split("\n") if line in own)
+        lost.extend(
+            (before.step_idx, value)
+            for value, told in dict(
+                zip(_values(before.action.arguments), _values(after.action.arguments), strict=True)
+            ).items()
+            if _occurs(value, known) and not _occurs(told, left)
+        )
+        known.append(before.action.raw_text)
+        left.append(after.action.raw_text)
+    return lost
+
+
+def _values(arguments: Any) -> Iterator[str]:
+    """The plain values among an action's arguments, as they would be written on a page."""
+    if isinstance(arguments, dict):
+        for value in arguments.values():
+            yield from _values(value)
+    elif isinstance(arguments, list):
+        for value in arguments:
+            yield from _values(value)
+    elif arguments is not None and not isinstance(arguments, bool) and str(arguments):
+        yield str(arguments)
+
+
+def _occurs(value: str, texts: list[str]) -> bool:
+    """Whether the value stands somewhere as a whole, not as a part of a longer word or number."""
+    whole = re.compile(rf"(?<!\w){re.escape(value)}(?!\w)")
+    return any(whole.search(text) for text in texts)
 
 
 class Recording:

@@ -29,8 +29,7 @@ from r2v.errors import InputError, LeaseConflict
 from r2v.log import logger
 from r2v.pipeline.jobs import JOBS
 from r2v.storage.artifact import ATTEMPT, JOURNAL, clear, places_elsewhere
-from r2v.storage.artifact_manifest import ARTIFACT_MANIFEST, read_artifact_manifest
-from r2v.storage.code_identity import SNAPSHOT_RECORD
+from r2v.storage.artifact_manifest import ARTIFACT_MANIFEST, SNAPSHOT_RECORD, read_artifact_manifest
 from r2v.storage.integrity import CONFIGURATION
 from r2v.storage.lease import holder, lease
 from r2v.storage.paths import ARTIFACTS, CHAINS, EPISODES, REPLIES, ROOMS, SNAPSHOTS

@@ -1,7 +1,7 @@
 """Helpers: further processes that play a stage's blocks beside the job that makes its artifact.
 
-    r2v evaluate --config configs/mrp.yaml --helper        # any number, anywhere that sees the checkout, at any time
-    r2v evaluate --config configs/mrp.yaml --helpers 4     # the stage, and four of them beside it on this machine
+    r2v evaluate --config configs/mrp.yaml --overrides rollout.helpers=join   # any number, anywhere
+    r2v evaluate --config configs/mrp.yaml --overrides rollout.helpers=4      # and four of them on this machine
 
 A helper finds the attempt that its configuration and inputs name, takes blocks under leases like the stage itself
 (`r2v.rollout.work_queue`), writes nothing but plays into the episode cache, and ends with 0 when nothing is left.
@@ -25,7 +25,7 @@ from r2v.llm.providers.keys import allowed_words
 from r2v.llm.providers.spending.payer import paying
 from r2v.log import logger
 from r2v.pipeline.inputs import fingerprint_of, made_already, places_of
-from r2v.pipeline.rows import Job
+from r2v.pipeline.rows import JOIN, Job
 from r2v.storage.artifact import ATTEMPT, Work
 from r2v.storage.integrity import Artifact
 from r2v.storage.record import FOLDER
@@ -53,8 +53,9 @@ def unhelped(config: Config, row: Job) -> str | None:
 def require_helpable(config: Config, row: Job) -> None:
     """Raises UsageError where a stage is played by one process."""
     if (why := unhelped(config, row)) is not None:
+        count = config.rollout.helpers
         raise UsageError(
-            f"{row.command.name} --helper: {why}; leave --helper and --helpers out, or set teacher.mode=concurrent"
+            f"{row.command.name}: rollout.helpers={count}: {why}; leave it out, or set teacher.mode=concurrent"
         )
 
 
@@ -115,7 +116,8 @@ def helpers(config: Config, row: Job, count: int, words: Sequence[str] = ()) -> 
 
 def helper_command(row: Job, config: Path, words: Sequence[str]) -> list[str]:
     """The command line of a helper on this machine, which may send the keys that this process may."""
-    return [sys.executable, "-m", "r2v", *row.argv, "--config", str(config), *words, *allowed_words(), "--helper"]
+    own = [sys.executable, "-m", "r2v", *row.argv, "--config", str(config), *words, *allowed_words()]
+    return [*own, *JOIN]
 
 
 def _wait_for(processes: Sequence[subprocess.Popen[bytes]]) -> None:

@@ -23,7 +23,7 @@ from r2v.envs.base import require_playable
 from r2v.errors import InputError, MissingInput, UsageError
 from r2v.llm.providers.keys import require_sendable
 from r2v.log import logger
-from r2v.memory.shapes import require_unquantized, values_of
+from r2v.memory.models import require_unquantized, values_of
 from r2v.pipeline.jobs import job
 from r2v.pipeline.rows import Job
 from r2v.storage import artifact as artifacts

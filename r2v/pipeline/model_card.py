@@ -15,7 +15,7 @@ from typing import Any
 
 from r2v.config.yaml_text import write
 from r2v.errors import InputError
-from r2v.serve.bundle import BUNDLE_MANIFEST, BundleManifest
+from r2v.serve.bundle.manifest import BUNDLE_MANIFEST, BundleManifest
 
 _COLUMNS = ("condition", "method", "success", "interval", "LLM steps", "USD an episode")
 _LOADING = """```python
@@ -51,7 +51,7 @@ def model_card(manifest: BundleManifest, table: Path, settings: dict[str, Any]) 
         "## Use\n",
         _loading(manifest),
         f"\n`{BUNDLE_MANIFEST}` has the hash of every file: `r2v export DIR --check`, or "
-        "`r2v.serve.bundle.read_bundle`, reads a bundle only where all hold.\n",
+        "`r2v.serve.bundle.manifest.read_bundle`, reads a bundle only where all hold.\n",
     ]
     return "\n".join(parts)
 
@@ -106,7 +106,7 @@ def imputed_card(manifest: BundleManifest, placed: dict[str, Any], report: dict[
         "## Use\n",
         "```bash\nr2v serve DIR --llm PROVIDER:MODEL --max-usd USD\n```",
         f"\n`{BUNDLE_MANIFEST}` has the hash of every file: `r2v export DIR --check`, or "
-        "`r2v.serve.bundle.read_bundle`, reads a bundle only where all hold.\n",
+        "`r2v.serve.bundle.manifest.read_bundle`, reads a bundle only where all hold.\n",
     ]
     return "\n".join(parts)
 

@@ -3,23 +3,34 @@
     told = pilot(config)              # plays what is not played yet, under the pipeline's cap
     print("\\n".join(told.lines))      # told.page is the same as a page
 
-It is made like a stage, so that a stopped one goes on, and is paid by its pipeline; no other stage reads it.
+It is made like a stage, so that a stopped one goes on, and is paid by its pipeline; no other stage reads it. That of an
+agent plays each task by the agent's command, in front of the small model, then of the large one; a task succeeds as
+`r2v record` says.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING
 
-from r2v.config import Config
+from r2v.config import Config, TeacherConfig, identity
+from r2v.config.methods import STRONG, WEAK
 from r2v.console import text_table
 from r2v.data.schema import from_dict
-from r2v.errors import R2VError
-from r2v.evaluation.pilot import PilotFigures, WayOfPlaying
+from r2v.errors import EnvironmentFault, InputError, R2VError, UsageError
+from r2v.evaluation.pilot import PilotFigures, Play, WayOfPlaying
+from r2v.llm.providers.provider_requests import canonical_json
+from r2v.llm.providers.spending.journal_report import read_journal
+from r2v.llm.providers.spending.payer import paying
 from r2v.llm.providers.spending.project import ProjectLedger
+from r2v.log import logger
 from r2v.pipeline.graph import selection
 from r2v.pipeline.inputs import places_of, published
 from r2v.pipeline.jobs import job
@@ -29,12 +40,17 @@ from r2v.pipeline.plan.known import Known, known_here
 from r2v.pipeline.plan.price import dollars, questions
 from r2v.pipeline.plan.wall import Allotted
 from r2v.pipeline.plan.workload import Workload, branches, episode
-from r2v.pipeline.ready import require_cap
+from r2v.pipeline.ready import charges, require_cap
 from r2v.pipeline.rows import Job
 from r2v.pipeline.run import run_job
+from r2v.randomness import digest
 from r2v.report.pilot_page import pilot_page
 from r2v.stages.pilot import PILOT_FIGURES
 from r2v.storage.files import write_text
+
+if TYPE_CHECKING:
+    from r2v.serve.record import RecordedCommand
+
 
 PILOT = Job(
     name="pilot",
@@ -163,3 +179,77 @@ def planned_pilot(config: Config, known: Known) -> Part:
         tried = branches(steps, each=2 * known.pace.differing, copies=True, student=1)
         one += case.with_tokens(episode(steps, student=1, llm=1) + tried, steps)
     return Part(name="pilot", total=one.times(tasks), unit=Workload())
+
+
+PLACEHOLDER = "{task}"
+
+
+def pilot_of_agent(config: Config, tasks: Path, command: str, root: Path = Path()) -> ToldPilot:
+    """Play the tasks of a file, one a line, by both models, and write the page. Raises UsageError, InputError, and as
+    `record_command` does."""
+    words, listed = _words(command), _tasks(tasks)
+    if not config.policy.is_api:
+        raise UsageError("--cmd: the small model is asked through an API; set policy.provider and policy.model_name")
+    small, large = config.policy.as_endpoint(config.teacher), config.teacher
+    if config.teacher.max_usd is None and (charges(small) or charges(large)):
+        raise UsageError("teacher.max_usd is not set, and --cmd would be billed; add a cap, such as teacher.max_usd=5")
+    with paying(f"pilot-{config.serve.name}"):
+        played = asyncio.run(_play(config, {WEAK: small, STRONG: large}, listed, words, root))
+    plays = {
+        name: {done.task: Play(solved=done.success, usd=done.usd) for done in runs} for name, runs in played.items()
+    }
+    if not any(done.turns for runs in played.values() for done in runs):
+        raise EnvironmentFault(
+            f"{words[0]}: asked no model in any task; it has to read OPENAI_BASE_URL or ANTHROPIC_BASE_URL"
+        )
+    figures = PilotFigures.of(plays[WEAK], plays[STRONG], same_model=identity(small) == identity(large))
+    turns = {name: fmean(done.turns for done in runs) for name, runs in played.items()}
+    books = (read_journal(folder).state for folder in {done.folder for runs in played.values() for done in runs})
+    paid = sum(state.spent + state.lost_usd for state in books)
+    page = root / "results" / "pilot" / f"{config.serve.name}.html"
+    costs = [
+        f"this pilot was billed ${paid:.4f}, stopped runs included; recorded sessions fit a step router (r2v record)"
+    ]
+    return written(config, tasks.name, figures, turns, page, costs)
+
+
+def _words(command: str) -> list[str]:
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise UsageError(f"--cmd: no command line ({error})") from None
+    if not any(PLACEHOLDER in word for word in words):
+        raise UsageError(f"--cmd {command!r:.100}: has no {PLACEHOLDER}, which stands for a line of --tasks")
+    return words
+
+
+def _tasks(path: Path) -> list[str]:
+    try:
+        lines = [line.strip() for line in path.read_text().splitlines()]
+    except (OSError, ValueError) as error:
+        raise InputError(f"--tasks {path}: cannot be read ({error})") from None
+    tasks = list(dict.fromkeys(line for line in lines if line))
+    if not tasks:
+        raise InputError(f"--tasks {path}: holds no line; a task is a line of text")
+    return tasks
+
+
+async def _play(
+    config: Config, endpoints: Mapping[str, TeacherConfig], tasks: Sequence[str], words: Sequence[str], root: Path
+) -> dict[str, list[RecordedCommand]]:
+    from r2v.serve.record import record_command, recorded
+
+    played: dict[str, list[RecordedCommand]] = {name: [] for name in endpoints}
+    for number, task in enumerate(tasks, 1):
+        for name, teacher in endpoints.items():
+            # outcomes are taken up again only where model and command are the same
+            what = digest("pilot", canonical_json({"model": identity(teacher)}), *words).hex()[:8]
+            serve = replace(config.serve, name=f"{config.serve.name}-{name}-{what}", any_model=True)
+            own = replace(config, teacher=teacher, serve=serve)
+            done = recorded(own, root, task=task)
+            if done is None:
+                typed = [word.replace(PLACEHOLDER, task) for word in words]
+                done = await record_command(typed, own, root, task=task)
+                logger.info("  %d of %d, %s: %s", number, len(tasks), teacher.model_name, done.line)
+            played[name].append(done)
+    return played

@@ -18,7 +18,7 @@ from r2v.config import Config, TeacherConfig
 from r2v.config.models import LOOPBACK
 from r2v.data.schema import from_dict
 from r2v.errors import EmptyResult, InputError, R2VError, UsageError
-from r2v.evaluation.readiness import Readiness
+from r2v.evaluation.acting.readiness import Readiness
 from r2v.llm.providers.spending.project import ProjectLedger
 from r2v.llm.providers.teacher import teacher_rate
 from r2v.log import logger
@@ -46,7 +46,7 @@ def require_ready(config: Config, row: Job, root: Path, *, stop: bool) -> None:
         return
     raise EmptyResult(
         f"{row.name} and what follows ask {config.teacher.model_name}, and {found}; nothing more was asked: train "
-        "again, or go on all the same with --anyway"
+        "again, or go on all the same with --overrides anyway=true"
     )
 
 

@@ -17,17 +17,21 @@ if TYPE_CHECKING:
 CONDITION = "CONDITION"
 """The positional argument of an sbatch line that picks configs/<benchmark>/<condition>.yaml; noisy where left out."""
 
+JOIN = ("--overrides", "rollout.helpers=join")
+"""Words behind a stage's command line that make it a helper (`r2v.pipeline.helping`)."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Flag:
-    """An option that is another spelling of a configuration key: `--K 8` is `--overrides candidates.num_samples=8`."""
+    """An option that is another spelling of a configuration key: `--names no_dpo` is `--overrides
+    ablations.names=[no_dpo]`."""
 
     name: str
     key: str
     help: str
     """What it means, its unit and its default (a test holds the default against the configuration's)."""
-    metavar: str | None = None
-    """What its value is called; None: it takes no value and sets its key to true."""
+    metavar: str
+    """What its value is called."""
     many: bool = False
 
 
@@ -67,8 +71,10 @@ class Command:
     instead: tuple[Instead, ...] = ()
     phased: bool = False
     """Whether it makes several jobs, of which `--stage` picks one."""
+    output: bool = False
+    """True if it takes --output, a place of the result's own."""
     helped: bool = False
-    """Whether it takes --helper and --helpers: its stage has a `Stage.play`."""
+    """True if it takes helpers (`rollout.helpers`): its stage has a `Stage.play`."""
     resumable: bool = False
     """Whether `--resume CHECKPOINT` alone goes on with an interrupted attempt."""
 
@@ -103,6 +109,9 @@ class Job:
     parts: str = ""
     """Dotted path module:function of (Case) -> parts, which counts what it plays, asks and trains
     (`r2v.pipeline.plan.case`); "" for one that does none of these."""
+    memory: str = ""
+    """Dotted path module:function of the code that runs one micro-batch of its own on fixed shapes, by which the memory
+    planner measures it; "": it holds no local model."""
     usual_share: float = 1.0
     """Of the questions to the LLM that `parts` counts, the share that is asked, as on desk: the others equal earlier
     ones, or a search ends before them, or a threshold keeps them. A guess, where no run here says more."""

@@ -5,25 +5,29 @@
 
 A job is up to date when an artifact of its fingerprint is finished and every file of it, hashed, is what was made; its
 inputs' content is part of the fingerprint, so a change travels exactly as far as it matters. What was damaged is named
-and made again.
+and made again. A count of tasks is a limit: where there are fewer all of them are played, which is said in one line and
+kept in the artifact's summary, so that nobody takes a table over 200 tasks for one over 100,000.
 """
 
 from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from r2v.config import Config, to_yaml
 from r2v.config.engines import LOCAL
+from r2v.data.split import assign
+from r2v.envs.base import Equipped, load_benchmark, more_tasks
 from r2v.errors import EmptyResult, EnvironmentFault, InputError, UsageError
 from r2v.llm.providers.spending.payer import paying
-from r2v.log import WANDB_GROUP, WandbRun, in_stage, in_wandb, logger
-from r2v.pipeline.counts import fewer_than_asked
+from r2v.log import WANDB_GROUP, WANDB_PROJECT, WandbRun, in_stage, in_wandb, logger
 from r2v.pipeline.graph import place_in_chain, selection, untrained_line
 from r2v.pipeline.inputs import (
     bases_of,
@@ -35,6 +39,7 @@ from r2v.pipeline.inputs import (
     require_settings,
     require_world,
 )
+from r2v.pipeline.plan import recorded
 from r2v.pipeline.ready import require_cap, require_ready
 from r2v.pipeline.rows import Job
 from r2v.rollout.episode_cache import forget_finished, publish_plays
@@ -43,6 +48,42 @@ from r2v.storage.artifact_manifest import Damaged
 from r2v.storage.durations import Duration, cpus_here, device_here, record
 from r2v.storage.integrity import Artifact, Stray, set_aside, verify
 from r2v.storage.paths import LOGS
+
+
+def fewer_than_asked(config: Config, row: Job, root: Path = Path()) -> dict[str, dict[str, int]]:
+    """Key -> {"asked", "played"} of every count of a job that is above what the benchmark has; a line of the log each.
+
+    Raises, before anything is begun, UsageError where a job without inputs, a collection, has no task to play, and what
+    `Equipped.require_here` does where it plays and the machine lacks what its worlds need.
+    """
+    if not row.task_counts:
+        return {}
+    benchmark = load_benchmark(config.env.benchmark, config.env.options)
+    tasks = benchmark.tasks()
+    recorded.record(config, benchmark, root)
+    sizes = Counter(assign(tasks, by=config.data.split_by, seed=config.data.split_seed).values())
+    if not row.inputs and not sizes["train"]:
+        raise UsageError(
+            f"env.options: {config.env.benchmark} has {len(tasks)} tasks with these, and none of them is in the train "
+            f"split; {more_tasks(benchmark)}"
+        )
+    if isinstance(benchmark, Equipped) and getattr(row.load().sections(config), "needs_world", True):
+        benchmark.require_here()
+    found = {}
+    for key, split in row.task_counts:
+        asked, there = attrgetter(key)(config), sizes[split]
+        plays = key != "verifier.num_tasks" or config.verifier.label_sources[0] not in ("outcome", "td")
+        if plays and asked is not None and asked > there:
+            logger.info(
+                "  %s=%d: %s has %d tasks in the %s split; all of them are played",
+                key,
+                asked,
+                config.env.benchmark,
+                there,
+                split,
+            )
+            found[key] = {"asked": asked, "played": there}
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,8 +213,8 @@ def _wandb_run(config: Config, row: Job, key: str, root: Path) -> WandbRun:
     """How a job's making shows itself to wandb."""
     name = places_of(config, root).name
     return WandbRun(
-        mode=config.logging.wandb,
-        project=config.logging.project,
+        mode="auto",
+        project=os.environ.get("WANDB_PROJECT", WANDB_PROJECT),
         id=f"{name}-{row.name}-{key}"[-100:].replace(":", "."),
         job=row.name,
         group=os.environ.get(WANDB_GROUP, name),

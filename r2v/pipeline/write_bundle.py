@@ -10,30 +10,65 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import r2v
-from r2v.config import Config, identity
+from r2v.config import Config, identity, load_recorded
 from r2v.config.evaluation import IMPUTED
+from r2v.constraints import shown
 from r2v.data.interchange.conversation import request_of
 from r2v.data.store import StoredEpisodes
-from r2v.errors import InputError
+from r2v.errors import InputError, UsageError
 from r2v.evaluation.setup import read_setup
 from r2v.evaluation.tables.build import STRUCTURED
 from r2v.log import logger
-from r2v.pipeline.inputs import place_of, published, read_published
+from r2v.pipeline.inputs import flat, place_of, published, read_published
 from r2v.pipeline.model_card import imputed_card, model_card
-from r2v.pipeline.recorded_config import recorded_config
-from r2v.serve.bundle import BUNDLE_FORMAT, BundleManifest, write_bundle_manifest
-from r2v.serve.domain import domain_of, write_domain
+from r2v.serve.bundle.domain import domain_of, write_domain
+from r2v.serve.bundle.manifest import BUNDLE_FORMAT, BundleManifest, write_bundle_manifest
 from r2v.storage.artifact import attempt_of
 from r2v.storage.files import content_sha256, write_json, write_text, writing
-from r2v.storage.integrity import Artifact
+from r2v.storage.integrity import CONFIGURATION, Artifact
 from r2v.storage.removal import Marker, make_own, remove_own
 from r2v.storage.weights import ADAPTERS
+
+_ELSEWHERE = ("ablations.", "hierarchical.")
+"""Sections that no stage behind an evaluation reads."""
+_ABSENT = "not set"
+
+
+def recorded_config(made: Path, what: str, given: Config) -> Config:
+    """Return the configuration in the folder of a finished artifact. Raise UsageError where the given one differs in
+    what decides results, InputError where another version of R2V wrote it."""
+    path = made / CONFIGURATION
+    try:
+        recorded = load_recorded(path)
+    except UsageError as error:
+        raise InputError(f"{path}: was written by another version of R2V ({error}); make {made} again") from None
+    if differing := _differing(_values(recorded), _values(given)):
+        raise UsageError(f"{_listed(differing, what)}; use --config {path}, or make {what} anew with these values")
+    return recorded
+
+
+def _values(config: Config) -> dict[str, Any]:
+    return {key: value for key, value in flat(identity(config)).items() if not key.startswith(_ELSEWHERE)}
+
+
+def _differing(recorded: Mapping[str, Any], given: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    """(key, recorded value, given value) of every key in which they differ."""
+    pairs = ((key, recorded.get(key, _ABSENT), given.get(key, _ABSENT)) for key in sorted(recorded.keys() | given))
+    return [(key, before, now) for key, before, now in pairs if before != now]
+
+
+def _listed(differing: list[tuple[str, Any, Any]], what: str) -> str:
+    key, before, now = differing[0]
+    others = ", ".join(key for key, _, _ in differing[1:4]) + (", ..." if len(differing) > 4 else "")
+    line = f"{key} is {shown(before)} in {what} and {shown(now)} on the command line"
+    return f"{line} (others that differ: {others})" if others else line
+
 
 PARTS = {"preference": ("final", "policy"), "verifier": ("final", "verifier")}
 """Job -> (folder of its artifact, folder of the bundle)."""

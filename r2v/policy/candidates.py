@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Literal
 
 from r2v.data.episode import Condition, to_line
-from r2v.data.records import read_records
 from r2v.storage.files import write_lines
 from r2v.wire.message import Message
 
@@ -56,8 +55,3 @@ class CandidateState:
 def write_states(path: Path, states: Iterable[CandidateState]) -> int:
     """Write states as JSON lines, sorted by id, and return how many."""
     return write_lines(path, map(to_line, sorted(states, key=lambda state: state.state_id)))
-
-
-def read_states(path: Path) -> list[CandidateState]:
-    """The states of a file. Raises InputError where it is missing or naming the line that is not one."""
-    return read_records(path, CandidateState)

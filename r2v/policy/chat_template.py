@@ -55,7 +55,7 @@ _REMEMBERED = 1 << 14
 
 @dataclass(frozen=True, kw_only=True)
 class Fold:
-    """How a conversation is told to a template that does not render all of it."""
+    """The changes to a conversation for a template that does not render all of it."""
 
     tool: bool = False
     """Observations are the user's words."""
@@ -93,7 +93,7 @@ class ChatTemplate:
         self.tokenizer, self.tools, self.enable_thinking = tokenizer, tuple(tools), enable_thinking
         self._schemas: list[dict[str, Any]] | None = None
         self.form: ToolForm | None = None
-        """How actions are written, where the template writes calls of its own."""
+        """The form of actions, where the template writes calls of its own."""
         self.fold = self._sought_fold()
         if self._renders_tools():
             self._schemas = _schemas(self.tools)
@@ -103,12 +103,12 @@ class ChatTemplate:
 
     @property
     def native_tools(self) -> bool:
-        """Whether the template itself tells the tools."""
+        """True if the template itself tells the tools."""
         return self._schemas is not None
 
     @property
     def preamble(self) -> str:
-        """What the system prompt says of the tools; empty without tools."""
+        """The system prompt's part about the tools; empty without tools."""
         if not self.tools:
             return ""
         if not self.native_tools:
@@ -135,7 +135,7 @@ class ChatTemplate:
         return [int(token) for token in encoded]
 
     def text(self, turns: Sequence[Message], *, generation: bool) -> str:
-        """What `render` tokenises."""
+        """Return the text that `render` tokenises."""
         text = self._applied(turns, self.fold, self._schemas, generation=generation)
         return text + self.opening(turns) if generation else text
 
@@ -199,12 +199,12 @@ class ChatTemplate:
         )
 
     def _arrives(self, fold: Fold, messages: Sequence[Message], schemas: list[dict[str, Any]] | None = None) -> bool:
-        """Whether every text of a conversation of marked texts is rendered, in order."""
+        """True if every text of a conversation of marked texts is rendered, in order."""
         text = self._text(fold, messages, schemas)
         return text is not None and in_order(text, [mark for message in messages for mark in marks(message)])
 
     def _text(self, fold: Fold, messages: Sequence[Message], schemas: list[dict[str, Any]] | None) -> str | None:
-        """What is rendered; None where the template refuses."""
+        """Return the rendered text; None where the template refuses."""
         first, again = (self._tried(fold.turns(messages), fold, schemas) for _ in range(2))
         if first != again:
             raise UsageError(f"{self._name}: its chat template draws at random; set another in its tokenizer")
@@ -219,7 +219,7 @@ class ChatTemplate:
             return None
 
     def _renders_tools(self) -> bool:
-        """Whether the template itself tells all of these tools, and still every message."""
+        """True if the template itself tells all of these tools, and still every message."""
         if not self.tools:
             return False
         schemas = _schemas(self.tools)
@@ -311,7 +311,7 @@ def marks(message: Message) -> list[str]:
 
 
 def in_order(text: str, words: Sequence[str]) -> bool:
-    """Whether the words stand in the text one after the other."""
+    """True if the words stand in the text one after the other."""
     at = 0
     for word in words:
         at = text.find(word, at) + len(word)

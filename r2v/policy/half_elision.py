@@ -25,12 +25,12 @@ ELIDED = "[elided]"
 """Stands where an old observation, or the middle of a long one, was left out."""
 
 Count = Callable[[Message], int]
-"""How many tokens a message adds to a prompt; any number above the limit for one that is too long anyway."""
+"""The number of tokens that a message adds to a prompt; any number above the limit for one that is too long anyway."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What is let go of: the oldest `elided` observations, the oldest `dropped` turns; and how many tokens are left
+    """The elided parts: the oldest `elided` observations, the oldest `dropped` turns; and how many tokens are left
     for the newest observation."""
 
     elided: int
@@ -53,11 +53,11 @@ class HalfElision:
         self.newest_size = 0 if self.newest is None else count(self.newest)
 
     def fits(self, limit: int) -> bool:
-        """Whether nothing has to go. Then nothing had to at any earlier step."""
+        """True if nothing has to be elided. Then nothing had to at any earlier step."""
         return self.opening_size + sum(self._sizes) + self.newest_size <= limit
 
     def cut(self, limit: int) -> Cut:
-        """What is let go of at the newest step. Nothing fits where `room` is below 1, or not enough for a marker."""
+        """The elision at the newest step. Nothing fits where `room` is below 1, or not enough for a marker."""
         if self.fits(limit):
             return Cut(0, 0, limit - self.opening_size - sum(self._sizes))
         observations, actions = self._sizes[::2], self._sizes[1::2]

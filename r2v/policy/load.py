@@ -27,8 +27,8 @@ from r2v import distributed
 from r2v.config import PolicyConfig
 from r2v.errors import EnvironmentFault, InputError, UsageError
 from r2v.log import logger
-from r2v.memory.shapes import require_unquantized
-from r2v.policy.float64 import use_float64_layers
+from r2v.memory.models import require_unquantized
+from r2v.policy.precision import use_float64_layers
 from r2v.policy.sharded_loading import room_for
 from r2v.randomness import seed_of
 from r2v.storage.model_identity import base_sha256, model_folder, require_base
@@ -153,7 +153,7 @@ def quantised_again(model: Any, device: str) -> Any:
 
 
 _PACKED_ROWS, _PACKED_COLUMNS = 32, 64
-"""What bitsandbytes packs the 4-bit matrices of a CPU by where its processor multiplies in bfloat16 (AVX512)."""
+"""Units in which bitsandbytes packs a 4-bit matrix on a CPU that multiplies in bfloat16 (AVX512)."""
 
 
 def _leave_unpacked(model: Any, for_training: bool) -> None:
@@ -248,7 +248,7 @@ def _dtype(policy: PolicyConfig, for_training: bool) -> Any:
 
 
 def _in_4bit(policy: PolicyConfig, for_training: bool) -> bool:
-    """Whether to quantise. Raises UsageError where 4-bit weights are asked for and cannot be had."""
+    """True if weights are to be quantised. Raises UsageError where 4-bit weights are asked for and cannot be had."""
     if for_training:
         policy.require_trainable()
     problem = _why_not_4bit(policy, for_training)

@@ -27,6 +27,8 @@ from r2v.policy.candidates import CandidateAction, CandidateState
 from r2v.storage.files import write_lines
 from r2v.wire.message import Message
 
+_MOST_ALIKE = 0.95
+"""Largest edit similarity of a pair: DPO on near duplicates pushes both log-probabilities down."""
 REASONS = (
     "not_train",
     "all_equal",
@@ -178,7 +180,7 @@ def _unfit(
         return "unparseable"
     if any(canary in chosen.text for canary in canaries):
         return "canary"
-    if similarity(chosen.text, rejected.text) > cfg.max_similarity:
+    if similarity(chosen.text, rejected.text) > _MOST_ALIKE:
         return "similar"
     if not 1 / 3 <= _length(chosen, lengths) / max(1e-9, _length(rejected, lengths)) <= 3:
         return "length_ratio"

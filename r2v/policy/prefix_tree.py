@@ -8,21 +8,37 @@ near its end: a row for each step would read the long common part again and agai
 one before where they part. A token sees its ancestors, and its position is its depth. The last token that two paths
 share is written again before the second goes on, so that each label stands after what predicts it, and the usual
 shifted loss is that of the rows one by one.
+
+Models can be trained so that take a token's past from a mask (`why_no_trees`). Full attention does. A short convolution
+or a recurrent state takes whatever stands before a token; a sliding window counts back in the sequence, not in the
+path; experts are balanced over the rows of a batch. So the configuration is read, and then a small tree is put through
+the model itself and compared with its rows one by one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from r2v.randomness import generator
 
 IGNORED = -100
 """Label of a token without loss."""
 
 Row = tuple[Sequence[int], Sequence[int]]
 """ids and labels, the labels not shifted."""
+
+_OTHER_PASTS = ("conv", "linear", "mamba", "recurrent", "ssm")
+_MOVING_POSITIONS = ("dynamic", "longrope")
+"""Kinds of rotary positions that depend on how long the sequence is."""
+_LONGEST = 8192
+"""Tokens of a path, at most: a mask has the square of a sequence's length."""
+_FAR_OFF = 0.05
+"""Largest distance of a tree from its rows, as a part of what a wrong mask changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +63,9 @@ class _Tree:
         self.ends: list[int] = []
         self.rows = 0
         self._path: list[int] = []
-        """Where the tokens of the newest row stand."""
+        """Positions of the tokens of the newest row."""
         self._taken: list[bool] = []
-        """Which tokens can carry no further label: they have one, or do not stand after what predicts them."""
+        """Tokens that can carry no further label: they have one, or do not stand after what predicts them."""
 
     def size_with(self, row: Row) -> int:
         """Tokens of the tree with one more row."""
@@ -81,13 +97,13 @@ class _Tree:
         self._taken.append(taken)
 
     def _close(self, depth: int) -> None:
-        """What comes next is seen by no token of the path from this depth on."""
+        """Leave the path at this depth: no later token sees what stands from there on."""
         for place in self._path[depth:]:
             self.ends[place] = len(self.ids)
         del self._path[depth:]
 
     def _shared(self, row: Row) -> int:
-        """How many of a row's tokens stand on the newest path, and can carry its labels there."""
+        """The number of a row's tokens that stand on the newest path, and can carry its labels there."""
         ids, labels = row
         shared = _alike([self.ids[place] for place in self._path], ids)
         return next((i for i in range(shared) if labels[i] != IGNORED and self._taken[self._path[i]]), shared)
@@ -119,3 +135,81 @@ def tree_mask(ends: Tensor) -> Tensor:
     time = torch.arange(ends.shape[1], device=ends.device)
     seen = (time[:, None] >= time) & (time[:, None] < ends[:, None, :])
     return (seen | torch.eye(len(time), dtype=torch.bool, device=ends.device))[:, None]
+
+
+def why_no_trees(model: Any, longest: int) -> str | None:
+    """Why a model cannot be trained on prefix trees of paths of `longest` tokens; None where it can."""
+    config = model.config.get_text_config()
+    if longest > _LONGEST:
+        return f"a mask of policy.max_seq_len {longest} squared would be too large"
+    kinds = [str(kind) for kind in getattr(config, "layer_types", None) or ()]
+    for kind in kinds:
+        if any(other in kind for other in _OTHER_PASTS):
+            return f"its layers of kind {kind} take no mask"
+    window = getattr(config, "sliding_window", None) or getattr(config, "attention_chunk_size", None)
+    slides = any("sliding" in kind or "chunked" in kind for kind in kinds) if kinds else bool(window)
+    if slides and (window is None or window < longest):
+        return f"its attention slides over {window} tokens, fewer than policy.max_seq_len {longest}"
+    rope = getattr(config, "rope_parameters", None) or {}
+    if rope.get("rope_type") in _MOVING_POSITIONS:
+        return f"its positions are of the type {rope['rope_type']}"
+    if getattr(config, "num_experts", None) or getattr(config, "num_local_experts", None):
+        return "it is a mixture of experts"
+    return _why_it_reads_otherwise(model)
+
+
+def mask_for(model: Any, ends: Tensor) -> Tensor:
+    """The tree's mask as the model's attention takes it: booleans, or what is added to its scores."""
+    seen = tree_mask(ends)
+    if model.config.get_text_config()._attn_implementation != "eager":
+        return seen
+    dtype = model.dtype if model.dtype.is_floating_point else torch.float32
+    return torch.zeros(seen.shape, dtype=dtype, device=ends.device).masked_fill(~seen, torch.finfo(dtype).min)
+
+
+def _why_it_reads_otherwise(model: Any) -> str | None:
+    """A reason where the model's logits on a small tree are not those on its rows."""
+    rows = _small_rows(model.get_input_embeddings().num_embeddings)
+    (tree,) = lay_out(rows, 10_000)
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            alone = torch.cat([_labelled(_logits(model, ids), labels) for ids, labels in rows])
+            ids, ends = _batch(model, tree.ids), _batch(model, tree.ends)
+            mask = mask_for(model, ends)
+            read = model(input_ids=ids, attention_mask=mask, position_ids=_batch(model, tree.depths), use_cache=False)
+            together = _labelled(read.logits[0], tree.labels)
+            flat = _labelled(_logits(model, tree.ids), tree.labels)
+    except Exception as error:  # a model may refuse a mask in any way
+        return f"it takes no mask of its own ({type(error).__name__})"
+    finally:
+        model.train(was_training)
+    wrong, right = float((flat - alone).abs().max()), float((together - alone).abs().max())
+    return None if right <= _FAR_OFF * wrong else "it reads a tree differently from its rows"
+
+
+def _small_rows(vocabulary: int) -> list[Row]:
+    """Three steps of a conversation of random tokens whose history is rewritten after each."""
+    draw = generator("prefix tree")
+    tokens = [draw.randrange(vocabulary) for _ in range(60)]
+    begun, rows = tokens[:12], list[Row]()
+    for step in range(3):
+        action = tokens[40 + 5 * step : 44 + 5 * step]
+        rows.append((begun + action, [IGNORED] * len(begun) + action))
+        begun = begun + [(action[0] + 1) % vocabulary] + tokens[12 + 8 * step : 20 + 8 * step]
+    return rows
+
+
+def _batch(model: Any, values: list[int]) -> Tensor:
+    return torch.tensor([values], device=model.device)
+
+
+def _logits(model: Any, ids: Any) -> Tensor:
+    logits: Tensor = model(input_ids=_batch(model, list(ids)), use_cache=False).logits[0]
+    return logits
+
+
+def _labelled(logits: Tensor, labels: Any) -> Tensor:
+    """The logits that predict labelled tokens."""
+    return logits[[i - 1 for i, label in enumerate(labels) if label != IGNORED]].float()

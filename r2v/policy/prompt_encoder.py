@@ -1,10 +1,10 @@
 """Prompt encoder: from a conversation to token ids that fit the context length.
 
 A context is `(system?, user = goal, tool = observation 0, assistant = action 0, ..., tool = newest observation)`.
-`Encoder` renders it with the tokenizer's own chat template (`r2v.policy.chat_template`) and, where it is too long, lets
-go of old observations, half of the context at once (`r2v.policy.half_elision`), and of the middle of an observation
-that is too long itself. The goal, and the action that follows, are never cut. Training, acting and the verifier make
-their prompts here, so that they are the same.
+`Encoder` renders it with the tokenizer's own chat template (`r2v.policy.chat_template`) and, where it is too
+long, lets go of old observations, half of the context at once (`r2v.policy.half_elision`), and of the middle of
+an observation that is too long itself. The goal, and the action that follows, are never cut. Training, acting and the
+verifier make their prompts here, so that they are the same.
 """
 
 from __future__ import annotations
@@ -303,7 +303,7 @@ class Segments:
         return [*ids[: keep - keep // 2], *marker, *ids[len(ids) - keep // 2 :]]
 
     def string_together(self) -> bool:
-        """Whether segments joined are the rendered whole, and each begins with a token of its own, so that no merge can
+        """True if segments joined are the rendered whole, and each begins with a token of its own, so that no merge can
         reach across a border whatever the messages say."""
         added = set(self._tokenizer.get_added_vocab().values()) | set(self._tokenizer.all_special_ids)
         for messages in [*probes(system=True), *probes(system=False)]:
@@ -320,7 +320,7 @@ class Segments:
         return True
 
     def _is_possible(self, opening: str | None, message: Message | None) -> bool:
-        """Whether the template renders this message alone, and after an opening without changing that."""
+        """True if the template renders this message alone, and after an opening without changing that."""
         if opening is None:
             return self.template.try_text([message] if message else [], generation=False) is not None
         start = _start(opening)

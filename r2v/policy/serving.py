@@ -88,7 +88,7 @@ def _servers(policy: PolicyConfig, model: EngineModel) -> Sequence[EngineServer]
 
 
 def facts_of_engine(policy: PolicyConfig) -> dict[str, Any]:
-    """What the manifest of a stage that played says of its engine; nothing for `local`."""
+    """The engine's entry in the manifest of a stage that played; nothing for `local`."""
     if policy.engine == "local":
         return {}
     return {"engine": engine_facts(policy.engine, engine_home(policy.engine_venv))}

@@ -9,9 +9,9 @@ from typing import Any
 
 from r2v.config.methods import OURS, ROUTERS, STRONG, WEAK
 from r2v.console import text_table
-from r2v.evaluation.comparisons import AT_COST
+from r2v.evaluation.claims import ConditionRows, headline, rows_by_condition
 from r2v.evaluation.figure_text import decimals, dollars
-from r2v.evaluation.headline import ConditionRows, headline, rows_by_condition
+from r2v.evaluation.measures.comparisons import AT_COST
 from r2v.evaluation.tables.files import BUNDLE
 from r2v.report.leads import Lead, leads
 from r2v.utils.results import ResultsManager

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from r2v.evaluation.figure_text import decimals, p_text, signed
-from r2v.evaluation.table_rows import TableRow
+from r2v.evaluation.measures.table_rows import TableRow
 
 _VERDICTS = {"higher": "ahead", "lower": "behind", "inconclusive": "not shown"}
 

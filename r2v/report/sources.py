@@ -17,7 +17,7 @@ from typing import Any
 
 from r2v.data.schema import from_dict
 from r2v.errors import InputError, R2VError
-from r2v.evaluation.acceptance import Verdict
+from r2v.evaluation.acting.acceptance import Verdict
 from r2v.evaluation.setup import Setup, read_setup
 from r2v.evaluation.tables.build import STRUCTURED, require_results
 from r2v.evaluation.tables.summary import ABLATIONS_FILE
@@ -74,8 +74,8 @@ def read_sources(results: Path, ablations: Path | None = None) -> Sources:
     sha256 = {f"{STRUCTURED}/{name}": digest for name, digest in manager.files.items()}
     missing = []
     setup = read_setup(results)
-    of_benchmark = (setup.benchmark.replace(":", "."), setup.benchmark)
-    names_beside = [results.absolute().parent / "ablations" / name for name in (results.absolute().name, *of_benchmark)]
+    of_ablation = (results.absolute().name, setup.benchmark.replace(":", "."))
+    names_beside = [results.absolute().parent / "ablations" / name for name in of_ablation]
     beside = ablations or next((path for path in names_beside if path.exists()), names_beside[0])
     try:
         of_ablations = ResultsManager(beside / STRUCTURED)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from r2v.config import Price, PromptCacheConfig
+from r2v.config import CostConfig, Price
 from r2v.data.episode import Tokens
 from r2v.wire.message import Message
 
@@ -50,22 +50,20 @@ class PromptCache:
 
     usd_in: float
     """USD per million prompt tokens."""
-    read: float
-    write: float
-    min_tokens: int
-    lifetime: float
+    read: float = 0.1
+    write: float = 1.25
+    min_tokens: int = 1024
+    lifetime: float = 300.0
+    """These four are Anthropic's, and stand in where a price table has none of a provider."""
 
     @classmethod
-    def of(
-        cls, usd_in: float, settings: PromptCacheConfig, read: float | None = None, write: float | None = None
-    ) -> PromptCache:
-        """Of the settings; a provider's own factors go before theirs."""
+    def of(cls, usd_in: float, cost: CostConfig, read: float | None = None, write: float | None = None) -> PromptCache:
+        """Return the cache of an endpoint at this price; a provider's own factors replace the usual ones."""
         return cls(
             usd_in=usd_in,
-            read=settings.read if read is None else read,
-            write=settings.write if write is None else write,
-            min_tokens=settings.min_tokens,
-            lifetime=settings.lifetime,
+            read=cls.read if read is None else read,
+            write=cls.write if write is None else write,
+            min_tokens=cost.cache_min_tokens,
         )
 
     def split(self, tokens_in: int, shared: float, idle: float) -> tuple[int, int]:

@@ -20,7 +20,7 @@ from r2v.router.features import Signals, extract
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measurement:
+class MeasuredStep:
     """A step's features, name -> value, and what asking for them cost."""
 
     features: dict[str, float]
@@ -46,16 +46,16 @@ class FeatureExtractor:
         """Name -> value, all known before the action is executed."""
         return (await self.measure(view, proposal)).features
 
-    async def measure(self, view: StepView, proposal: Reply, asked: Instruments = ALL) -> Measurement:
+    async def measure(self, view: StepView, proposal: Reply, asked: Instruments = ALL) -> MeasuredStep:
         """The features that these instruments give, and their bill."""
         drawn = view.key("samples") if self.num_samples and asked.samples else ()
         key = digest_of(view.messages, view.llm_calls, view.llm_steps[-1:], drawn, asked.verifier, asked.previous)
-        found: Measurement | None = self.remembered.get(key)
+        found: MeasuredStep | None = self.remembered.get(key)
         if found is None:
             found = self.remembered[key] = await self._measure(view, proposal, asked)
         return found
 
-    async def _measure(self, view: StepView, proposal: Reply, asked: Instruments) -> Measurement:
+    async def _measure(self, view: StepView, proposal: Reply, asked: Instruments) -> MeasuredStep:
         samples: tuple[Sample, ...] = ()
         bill = StepBill()
         if self.num_samples and self.slm is not None and asked.samples:
@@ -92,7 +92,7 @@ class FeatureExtractor:
                 nearest=self._nearest(view),
             )
         )
-        return Measurement(features=features, bill=bill)
+        return MeasuredStep(features=features, bill=bill)
 
     def _nearest(self, view: StepView) -> Nearest:
         if self.cases is None:

@@ -140,9 +140,9 @@ def priced_teacher(
         return _priced_endpoint(teacher, cost, waves, purse or _UNNAMED, "llm", TEACHER_KEYS)
     if not isinstance(benchmark, Demonstrated):
         raise UsageError(f"teacher.provider=scripted: {benchmark.name} brings no expert; name a provider")
-    backend = ScriptedBackend(guarded_expert(benchmark), name=teacher_name(teacher, benchmark), price=cost.llm)
-    cache = PromptCache.of(cost.llm.input, cost.cache)
-    return PricedModel(waves.model(backend), cost.llm, "llm", teacher.max_tokens, cache)
+    backend = ScriptedBackend(guarded_expert(benchmark), name=teacher_name(teacher, benchmark), price=cost.llm_price)
+    cache = PromptCache.of(cost.llm.input, cost)
+    return PricedModel(waves.model(backend), cost.llm_price, "llm", teacher.max_tokens, cache)
 
 
 def priced_api_policy(
@@ -179,12 +179,12 @@ def _priced_endpoint(
     """A provider's model as one of the pair; its calls last as long as `cost.llm` models them."""
     tempered = _Tempered(waves.model(provider_remote(asked, purse, keys=keys)), asked.temperature)
     rate = teacher_rate(asked, keys=keys)
-    cache = PromptCache.of(rate.input, cost.cache, rate.cached, rate.write_5m)
+    cache = PromptCache.of(rate.input, cost, rate.cached, rate.write_5m)
     context = asked.context or rate.context
     if context is None:
-        return PricedModel(tempered, cost.llm, name, asked.max_tokens, cache)
+        return PricedModel(tempered, cost.llm_price, name, asked.max_tokens, cache)
     whole = FittedModel(tempered, context, asked.model_name)
-    return PricedModel(whole, cost.llm, name, asked.max_tokens, cache, partial(fitted, context=context))
+    return PricedModel(whole, cost.llm_price, name, asked.max_tokens, cache, partial(fitted, context=context))
 
 
 @dataclass(frozen=True)
@@ -249,7 +249,6 @@ def dispatch_policy(teacher: TeacherConfig) -> DispatchPolicy:
         max_usd=teacher.max_usd,
         batch_size=teacher.batch_size,
         max_concurrent=teacher.max_concurrent,
-        queued_tokens=teacher.queued_tokens,
         flush_seconds=teacher.flush_seconds,
         poll_seconds=teacher.poll_seconds,
         reconcile_after=teacher.reconcile_after,
@@ -258,7 +257,6 @@ def dispatch_policy(teacher: TeacherConfig) -> DispatchPolicy:
         outage_seconds=teacher.outage_seconds,
         tail=teacher.tail,
         waiting_usd_per_hour=teacher.waiting_usd_per_hour,
-        reuse=teacher.reuse,
     )
 
 
@@ -278,8 +276,8 @@ def priced_policy(
 ) -> PricedModel:
     """The small policy with the weights exported in a folder (None: the base model as it is), told of these tools."""
     backend = _policy_backend(policy, weights, cost, inference, rollout, tools)
-    memory = _memory(weights, policy, inference.max_new_tokens, cost.slm, tools)
-    return PricedModel(waves.model(backend, memory), cost.slm, "slm", inference.max_new_tokens)
+    memory = _memory(weights, policy, inference.max_new_tokens, cost.slm_price, tools)
+    return PricedModel(waves.model(backend, memory), cost.slm_price, "slm", inference.max_new_tokens)
 
 
 def _policy_backend(
@@ -294,7 +292,7 @@ def _policy_backend(
     if policy.engine != LOCAL:
         from r2v.policy.serving import served_policy
 
-        return served_policy(policy, weights, inference, cost.slm, tools)
+        return served_policy(policy, weights, inference, cost.slm_price, tools)
     from r2v.llm.local.backend import LocalBackend
     from r2v.policy.prompt_encoder import Encoder
     from r2v.policy.shared_base import acting_policy
@@ -306,7 +304,7 @@ def _policy_backend(
         loaded.tokenizer,
         encode,
         name="slm",
-        price=cost.slm,
+        price=cost.slm_price,
         max_batch=rollout.batch_size,
         actions=encode.actions,
     )
@@ -396,10 +394,10 @@ class FittedModel:
     """A chat model whose requests are fitted into its context, in tokens, by the rule of the small policy's prompts.
 
     A provider refuses a prompt that is too long, and at ten thousand tokens a page that is the thirteenth step. So old
-    observations are left out, half of the context at once (`r2v.policy.half_elision`), and of a page that is too long
-    itself the middle. Its tokenizer is the provider's, so tokens are estimated: BYTES bytes each, fewer than were
-    measured, so that what fits by the estimate is read. What a request shows follows from the conversation, the tools,
-    the context and the length of the reply alone, so it can be computed again from a record.
+    observations are left out, half of the context at once (`r2v.policy.half_elision`), and of a page that is
+    too long itself the middle. Its tokenizer is the provider's, so tokens are estimated: BYTES bytes each, fewer than
+    were measured, so that what fits by the estimate is read. What a request shows follows from the conversation, the
+    tools, the context and the length of the reply alone, so it can be computed again from a record.
     """
 
     model: ChatModel

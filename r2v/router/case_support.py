@@ -9,7 +9,7 @@ A state is three short texts: its newest page, its goal, and its last two tools 
 share are values: on the page they are replaced by a mark, in the goal they are left out. So two goals of one kind give
 equal texts. Terms are words and pairs of words, weighted by tf-idf; terms of few tasks are dropped. The similarity is
 the mean of the three cosines. No model is asked, and no benchmark is known here: an action is compared by its
-signature (`r2v.router.action_roles`).
+signature (`r2v.router.page_signals`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from r2v.data.episode import COPIED, Episode
 from r2v.errors import EmptyResult, InputError
 from r2v.llm.memo import Memo, digest_of
 from r2v.randomness import generator
-from r2v.router.action_roles import signature, tool_of
+from r2v.router.page_signals import signature, tool_of
 from r2v.storage.files import replacing, write_json
 from r2v.wire.message import ToolSpec
 

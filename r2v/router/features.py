@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from r2v.data.action import canonical, parse_action
 from r2v.llm.types import Reply, Sample
 from r2v.router import page_signals
-from r2v.router.action_roles import signature
 from r2v.router.case_support import Nearest, support
+from r2v.router.page_signals import signature
 from r2v.router.spans import free_arguments, free_tokens
 from r2v.wire.message import ToolSpec
 

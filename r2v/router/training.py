@@ -21,7 +21,7 @@ from r2v.config import RouterConfig
 from r2v.errors import InputError, UsageError
 from r2v.extensions import load_attribute, require_function
 from r2v.log import logger
-from r2v.randomness import generator, seed_of
+from r2v.randomness import seed_of
 from r2v.router.case_support import CASE_SCORE, NEIGHBOURS
 from r2v.router.features import select
 from r2v.router.labels import FeatureRow, check_rows, labelled, one_class
@@ -46,14 +46,14 @@ SLOPES = (0.05, 20.0)
 DIGITS = 10
 
 
-def fit(rows: Sequence[FeatureRow], cfg: RouterConfig, seed: int, max_examples: int | None = None) -> RouterModel:
+def fit(rows: Sequence[FeatureRow], cfg: RouterConfig, seed: int) -> RouterModel:
     """The router that these labelled rows teach: fitted on train, calibrated on calibration tasks.
 
-    With `max_examples` at most so many train rows are used, drawn by key. The order of rows does not matter.
+    The order of rows does not matter.
     Raises InputError or EmptyResult as `check_rows` does, InputError where rows differ in their features or one is not
     finite, and UsageError where the fit is not.
     """
-    rows = _drawn(sorted(rows, key=lambda row: row.state_id), max_examples, seed)
+    rows = sorted(rows, key=lambda row: row.state_id)
     check_rows(rows)
     there = {name for row in rows for name in row.features}
     names = CASE_SCORE if cfg.model == CASE_SUPPORT else select(there, cfg.features)
@@ -79,14 +79,12 @@ def fit(rows: Sequence[FeatureRow], cfg: RouterConfig, seed: int, max_examples: 
     return RouterModel(kind=cfg.model, label=label, names=names, part=part, calibration=calibration)
 
 
-def fit_routers(
-    rows: Sequence[FeatureRow], cfg: RouterConfig, seed: int, max_examples: int | None = None
-) -> tuple[RouterModel, RouterModel]:
+def fit_routers(rows: Sequence[FeatureRow], cfg: RouterConfig, seed: int) -> tuple[RouterModel, RouterModel]:
     """r2v's router and the disagreement router, from rows without labels. With `router.label=counterfactual` r2v's is
     the blend of both (`BlendedModel`), calibrated on the labels of the gain. Raises as `fit` does."""
     own = labelled(rows, cfg.label, cfg.canary_price)
-    gain = fit(own, cfg, seed, max_examples)
-    disagreement = fit(labelled(rows, "disagreement"), replace(cfg, label="disagreement"), seed, max_examples)
+    gain = fit(own, cfg, seed)
+    disagreement = fit(labelled(rows, "disagreement"), replace(cfg, label="disagreement"), seed)
     if cfg.label != "counterfactual" or not cfg.disagreement_weight:
         return gain, disagreement
     part = BlendedModel(gain=_as_part(gain), disagreement=_as_part(disagreement), weight=cfg.disagreement_weight)
@@ -117,14 +115,6 @@ def _require_finite_features(rows: Sequence[FeatureRow], names: Sequence[str]) -
                 raise InputError(
                     f"{row.state_id}: feature {name} is {row.features[name]}; make the router features again"
                 )
-
-
-def _drawn(rows: Sequence[FeatureRow], max_examples: int | None, seed: int) -> list[FeatureRow]:
-    train = [number for number, row in enumerate(rows) if row.split == "train"]
-    if max_examples is None or max_examples >= len(train):
-        return list(rows)
-    kept = set(generator(seed, "router examples").sample(train, max_examples))
-    return [row for number, row in enumerate(rows) if row.split != "train" or number in kept]
 
 
 def fit_part(

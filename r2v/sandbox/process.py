@@ -59,7 +59,8 @@ def require(unsafe: bool) -> None:
     """Raises EnvironmentFault, in one line with the remedy, where there can be no sandbox and one is asked for."""
     if not unsafe and (reason := lacking()):
         raise EnvironmentFault(
-            f"code that a model wrote runs in a sandbox, and {reason}; or accept with --unsafe that it may read, "
+            f"code that a model wrote runs in a sandbox, and {reason}; or accept with "
+            f"hierarchical.problems.unsafe=true that it may read, "
             "change and stop what you may"
         )
 

@@ -13,17 +13,17 @@ from collections.abc import Awaitable, Iterable
 from typing import Any, TypeVar
 
 from r2v.config import ServeConfig
-from r2v.serve.body import RequestBody
-from r2v.serve.books import CapReached
-from r2v.serve.endpoints import Endpoint
+from r2v.serve.accounts.books import CapReached
+from r2v.serve.accounts.metrics import Metrics
 from r2v.serve.forwarding import Forwarder, LLMDown, Receive, Refused, Send, by_cap
-from r2v.serve.headers import Headers
-from r2v.serve.metrics import Metrics
-from r2v.serve.pair import ServedDecision, ServedPair
+from r2v.serve.pair.pair import ServedDecision, ServedPair
+from r2v.serve.pair.small import SmallProposal, rendered
+from r2v.serve.pair.state import said_hash
 from r2v.serve.request import ClientRequest
 from r2v.serve.sessions import Sessions
-from r2v.serve.small import SmallProposal, rendered
-from r2v.serve.state import said_hash
+from r2v.serve.transport.body import RequestBody
+from r2v.serve.transport.endpoints import Endpoint
+from r2v.serve.transport.headers import Headers
 from r2v.serve.turns import ServedTurn, TurnLog
 
 T = TypeVar("T")

@@ -20,20 +20,23 @@ from starlette.routing import Route
 
 from r2v.errors import EnvironmentFault, R2VError
 from r2v.log import logger
+from r2v.serve.accounts.books import Books
+from r2v.serve.accounts.metrics import Metrics
+from r2v.serve.accounts.traffic import TrafficLog
 from r2v.serve.answering import Answerer
-from r2v.serve.body import RequestBody, Unreadable
-from r2v.serve.books import Books
-from r2v.serve.endpoints import COUNT_PATH, PATHS, Endpoint
 from r2v.serve.forwarding import Message, Receive, Refused, Send
-from r2v.serve.headers import Headers, first, to_client, to_provider
 from r2v.serve.keys import ServerKeys
-from r2v.serve.metrics import Metrics
 from r2v.serve.request import ClientRequest
 from r2v.serve.sessions import Sessions
-from r2v.serve.traffic import TrafficLog
-from r2v.serve.upstream import BrokenOff, NotSent, Upstream
+from r2v.serve.transport.body import RequestBody, Unreadable
+from r2v.serve.transport.endpoints import COUNT_PATH, PATHS, Endpoint
+from r2v.serve.transport.headers import Headers, first, to_client, to_provider
+from r2v.serve.transport.upstream import BrokenOff, NotSent, Upstream
 from r2v.wire.errors import write_error
 from r2v.wire.stream_facts import WireName
+
+LARGEST_BODY = 33_000_000
+"""Bytes of a request body, after decompression: a little more than the 32 MB that Anthropic takes."""
 
 Scope = Message
 _OPEN_PATHS = ("/healthz", "/readyz")
@@ -55,12 +58,10 @@ class ServeApp:
         metrics: Metrics,
         traffic: TrafficLog,
         keys: ServerKeys,
-        *,
-        max_body: int,
     ) -> None:
         self._endpoint, self._answerer, self._upstream = endpoint, answerer, upstream
         self._books, self._sessions, self._metrics = books, sessions, metrics
-        self._traffic, self._keys, self._max_body = traffic, keys, max_body
+        self._traffic, self._keys = traffic, keys
         posts = [Route(path, _Ask(self._ask, wire), methods=["POST"]) for wire, path in PATHS.items()]
         self._app = Starlette(
             routes=[
@@ -141,7 +142,7 @@ class ServeApp:
         headers: Headers = list(scope["headers"])
         raw = await self._body(headers, receive)
         try:
-            body = RequestBody(raw, first(headers, "content-encoding"), longest=self._max_body)
+            body = RequestBody(raw, first(headers, "content-encoding"), longest=LARGEST_BODY)
         except Unreadable as error:
             raise Refused(400, str(error)) from None
         return ClientRequest(
@@ -153,10 +154,8 @@ class ServeApp:
         )
 
     async def _body(self, headers: Headers, receive: Receive) -> bytes:
-        limit = self._max_body
-        too_long = Refused(
-            413, f"the body has more than serve.max_body_mb={limit // 1_000_000}; this server refused it"
-        )
+        limit = LARGEST_BODY
+        too_long = Refused(413, f"the body has more than {limit // 1_000_000} MB; this server refused it")
         if int(first(headers, "content-length") or 0) > limit:
             raise too_long
         pieces, size = [], 0
@@ -231,7 +230,7 @@ class ServeApp:
         """Log whether the task of a session, or of all sessions of the key, succeeded."""
         raw = await self._body(list(request.scope["headers"]), request.receive)
         try:
-            values = RequestBody(raw, longest=self._max_body).values
+            values = RequestBody(raw, longest=LARGEST_BODY).values
         except Unreadable as error:
             raise Refused(400, str(error)) from None
         success, session = values.get("success"), values.get("session")

@@ -19,15 +19,15 @@ from r2v.config import ServeConfig
 from r2v.errors import EnvironmentFault
 from r2v.llm.providers.prices import Rate
 from r2v.log import logger
-from r2v.serve.body import RequestBody
-from r2v.serve.books import Books, CapReached, Reservation
-from r2v.serve.endpoints import PATHS, Endpoint
-from r2v.serve.headers import Headers, to_client, to_provider
-from r2v.serve.metrics import Metrics
-from r2v.serve.replies import PassingReply
+from r2v.serve.accounts.books import Books, CapReached, Reservation
+from r2v.serve.accounts.metrics import Metrics
 from r2v.serve.request import worst_case
+from r2v.serve.transport.body import RequestBody
+from r2v.serve.transport.endpoints import PATHS, Endpoint
+from r2v.serve.transport.headers import Headers, to_client, to_provider
+from r2v.serve.transport.replies import PassingReply
+from r2v.serve.transport.upstream import BrokenOff, NotSent, Upstream, decoded, decoder
 from r2v.serve.turns import ServedTurn
-from r2v.serve.upstream import BrokenOff, NotSent, Upstream, decoded, decoder
 from r2v.wire.errors import read_error, write_error_event
 from r2v.wire.thoughts import names_thoughts, without_thoughts
 

@@ -23,8 +23,8 @@ from typing import Any
 from r2v.config import Config
 from r2v.errors import InputError, UsageError
 from r2v.llm.providers.registry.table import own_keys
+from r2v.serve.accounts.traffic import read_traffic
 from r2v.serve.server import Listening, listening
-from r2v.serve.traffic import read_traffic
 from r2v.storage.paths import SERVERS, TRAFFIC
 
 

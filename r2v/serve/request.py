@@ -7,9 +7,9 @@ from functools import cached_property
 from typing import Any
 
 from r2v.llm.providers.prices import Rate
-from r2v.serve.body import RequestBody
-from r2v.serve.headers import Headers
 from r2v.serve.sessions import prefix
+from r2v.serve.transport.body import RequestBody
+from r2v.serve.transport.headers import Headers
 from r2v.wire import anthropic, chat, responses
 from r2v.wire.exchange import WireRequest, first_number
 from r2v.wire.stream_facts import WireName

@@ -25,19 +25,19 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from r2v.config import Config
 from r2v.errors import EnvironmentFault, UsageError
 from r2v.log import logger
+from r2v.serve.accounts.books import Books
+from r2v.serve.accounts.metrics import Metrics
+from r2v.serve.accounts.recording import Recorder
+from r2v.serve.accounts.traffic import TrafficLog
 from r2v.serve.answering import Answerer
 from r2v.serve.app import ServeApp
-from r2v.serve.books import Books
-from r2v.serve.endpoints import endpoint
 from r2v.serve.forwarding import Forwarder
 from r2v.serve.keys import ServerKeys, server_keys
-from r2v.serve.loading import served_pair
-from r2v.serve.metrics import Metrics
-from r2v.serve.recording import Recorder
+from r2v.serve.pair.loading import served_pair
 from r2v.serve.sessions import Sessions
-from r2v.serve.traffic import TrafficLog
+from r2v.serve.transport.endpoints import endpoint
+from r2v.serve.transport.upstream import Upstream
 from r2v.serve.turns import TurnLog
-from r2v.serve.upstream import Upstream
 from r2v.storage.paths import SERVERS
 
 _HEADER_SECONDS = 15.0
@@ -89,8 +89,7 @@ async def listening(
         turns = TurnLog(traffic, sessions, metrics, Recorder(folder) if record else None)
         forwarder = Forwarder(llm, settings, upstream, books, metrics)
         answerer = Answerer(llm, settings, forwarder, sessions, turns, metrics, pair)
-        max_body = settings.max_body_mb * 1_000_000
-        app = ServeApp(llm, answerer, upstream, books, sessions, metrics, traffic, known_keys, max_body=max_body)
+        app = ServeApp(llm, answerer, upstream, books, sessions, metrics, traffic, known_keys)
         logging.getLogger("uvicorn.access").disabled = True  # its lines hold query strings
         bound = _bound(settings.host, settings.port)
         stack.callback(bound.close)

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from r2v.serve.headers import first
+from r2v.serve.transport.headers import first
 from r2v.wire.canonical import canonical
 from r2v.wire.message import mapping
 from r2v.wire.stream_facts import WireName

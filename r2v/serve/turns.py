@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from r2v.serve.metrics import Metrics
-from r2v.serve.pair import ServedDecision
-from r2v.serve.recording import Recorder
+from r2v.serve.accounts.metrics import Metrics
+from r2v.serve.accounts.recording import Recorder
+from r2v.serve.accounts.traffic import TrafficLog
+from r2v.serve.pair.pair import ServedDecision
 from r2v.serve.request import ClientRequest
 from r2v.serve.sessions import AgentSession, Sessions
-from r2v.serve.traffic import TrafficLog
 from r2v.wire.exchange import TokenCounts
 
 

@@ -15,16 +15,16 @@ from r2v.pipeline.plan.dry_run import PlannedWork, planned_jobs, table
 from r2v.pipeline.plan.known import Known, known_here
 from r2v.pipeline.plan.wall import Allotted
 from r2v.pipeline.rows import Job
-from r2v.slurm import requests
-from r2v.slurm.directives import gpu_kind
-from r2v.slurm.headers import Resources
+from r2v.slurm.site import requests
+from r2v.slurm.site.directives import gpu_kind
+from r2v.slurm.site.headers import Resources
 from r2v.storage.paths import SCRIPTS
 from r2v.storage.weights import needs_gpu
 
 
 def allotted(resources: Resources, *, helped: bool = False) -> Allotted:
-    """What a job may use, as its header says: CPUs and GPUs of all its tasks, its time limit, and, where its stage may
-    be `helped`, the helpers that play at once."""
+    """The resources that a job may use, as its header says: CPUs and GPUs of all its tasks, its time limit, and, where
+    its stage may be `helped`, the helpers that play at once."""
     tasks = int(resources.directives.get("ntasks", "1"))
     return Allotted(
         cpus=tasks * int(resources.directives.get("cpus-per-task", "1")),

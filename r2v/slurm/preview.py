@@ -12,10 +12,10 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from r2v.slurm import client
-from r2v.slurm.chain import WHOLE, Chain
-from r2v.slurm.client import NoSlurm
-from r2v.slurm.headers import Resources
+from r2v.slurm.chain.chain import WHOLE, Chain
+from r2v.slurm.client import client
+from r2v.slurm.client.command import NoSlurm, present
+from r2v.slurm.site.headers import Resources
 from r2v.slurm.submit_missing import check_request
 from r2v.storage.paths import LOGS, SCRIPTS
 
@@ -28,7 +28,7 @@ def preview(
     why: Mapping[str, str],
     words: Sequence[str],
 ) -> tuple[list[str], list[str]]:
-    """What `--dry-run` prints, and the jobs that Slurm would not take. `words` name the configuration to a job's
+    """The lines of `--dry-run`, and the jobs that Slurm would not take. `words` name the configuration to a job's
     command. Nothing is submitted."""
     lines, refused, hours, no_answer = [], list[str](), 0.0, _unreachable()
     if wanted and not (root / LOGS).is_dir():
@@ -59,7 +59,7 @@ def preview(
 def _stage_line(
     root: Path, chain: Chain, name: str, request: Resources, waits: Sequence[str], words: Sequence[str]
 ) -> str:
-    from r2v.slurm.submit import stage_directives
+    from r2v.slurm.client.submit import stage_directives
 
     job = chain.jobs[name]
     asked = stage_directives(root, chain, name, request.directives, [f"${need}" for need in waits])
@@ -69,7 +69,7 @@ def _stage_line(
 
 
 def _sentinel_line(root: Path, chain: Chain, wanted: Sequence[str]) -> str:
-    from r2v.slurm.submit import environment_lines, sentinel_args
+    from r2v.slurm.client.submit import environment_lines, sentinel_args
 
     args = sentinel_args(root, chain, [f"${name}" for name in wanted])
     script = "; ".join([*environment_lines(root), f"exec python -m r2v heal {shlex.quote(chain.name)} {WHOLE}"])
@@ -83,7 +83,7 @@ def _typed(args: Sequence[str]) -> str:
 
 def _unreachable() -> str | None:
     """Why Slurm cannot be asked here; None where it can."""
-    if not client.present():
+    if not present():
         return "Slurm is not on this machine"
     try:
         client.partitions()

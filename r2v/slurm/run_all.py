@@ -28,18 +28,27 @@ from r2v.pipeline.plan.jobs_to_do import PlannedJob, plan, require_worlds, touch
 from r2v.pipeline.ready import require_cap
 from r2v.pipeline.report import report_of
 from r2v.pipeline.run import run_here
-from r2v.slurm import chain as chains
-from r2v.slurm import client, requests
-from r2v.slurm.chain import WHOLE, Chain, ChainJob, HealingLimits, parse_comment
-from r2v.slurm.configuration import config_sha, require_configuration
+from r2v.slurm.chain import chain as chains
+from r2v.slurm.chain.chain import (
+    WHOLE,
+    Chain,
+    ChainJob,
+    HealingLimits,
+    config_sha,
+    parse_comment,
+    require_configuration,
+)
+from r2v.slurm.chain.experience import sized
+from r2v.slurm.chain.snapshot import pin
+from r2v.slurm.client import client
+from r2v.slurm.client.command import require
 from r2v.slurm.estimate import estimate_lines, estimates
-from r2v.slurm.headers import Resources
 from r2v.slurm.healing.gpu_hours import require_room
-from r2v.slurm.learned_sizes import sized
+from r2v.slurm.healing.reconcile import look_after_waiters, reconcile
+from r2v.slurm.healing.shared_stages import needed_by_others, owners, share, sharing, waiters
 from r2v.slurm.preview import preview
-from r2v.slurm.reconcile import look_after_waiters, reconcile
-from r2v.slurm.shared_stages import needed_by_others, owners, share, sharing, waiters
-from r2v.slurm.snapshot import pin
+from r2v.slurm.site import requests
+from r2v.slurm.site.headers import Resources
 from r2v.slurm.submit_missing import find, require_acceptable, submit_missing, table
 from r2v.storage import artifact as artifacts
 from r2v.storage.files import write_text
@@ -59,7 +68,7 @@ def submit(
     without: Sequence[str] = (),
     dry_run: bool = False,
     here: bool = False,
-    max_attempts: int = 3,
+    max_attempts: int | None = None,
     max_gpu_hours: float | None = None,
     live: bool = False,
     allow_env: Sequence[str] = (),
@@ -93,7 +102,7 @@ def submit(
         with keys.also_allowed([*allow_env, *_recorded_names(root, loaded)]):
             require_worlds(loaded, [step.job for step in steps])
             require_cap(loaded, [step.job for step in steps], root)
-    client.require()
+    require()
     for loaded, steps in zip(configs, plans, strict=True):
         _submit_chain(root, loaded, steps, limits, live=live, allow_env=allow_env)
     return 0
@@ -101,7 +110,7 @@ def submit(
 
 def resume(
     *,
-    name: str | None = None,
+    name: str,
     start: str | None = None,
     overrides: Sequence[str] = (),
     max_attempts: int | None = None,
@@ -116,8 +125,7 @@ def resume(
     Jobs that wait keep their ids. Raises UsageError for a key that may not be sent, LeaseConflict where a job runs that
     the change concerns.
     """
-    name = chains.only(root, name)
-    client.require()
+    require()
     with chains.lock(root, name, wait=30.0):  # a job that has just failed, or its sentinel, may be writing it down
         before = chains.read(root, name)
         require_configuration(root, before)
@@ -148,10 +156,9 @@ def resume(
     return 0
 
 
-def cancel(*, name: str | None = None, root: Path = Path()) -> int:
+def cancel(*, name: str, root: Path = Path()) -> int:
     """End every job of a chain, sentinels and helpers included, so that nothing heals; returns an exit code. What other
     chains wait for goes on."""
-    name = chains.only(root, name)
     with sharing(root), chains.lock(root, name, wait=60.0):
         chain = replace(chains.read(root, name), cancelled=chains.now())
         chains.write(root, chain)
@@ -195,14 +202,8 @@ def _submit_chain(
                 f"{name}: jobs {' '.join(others)} of another configuration are in the queue; end them: r2v "
                 f"cancel {name}, or go on with them: r2v resume {name} --overrides KEY=VALUE"
             )
-        chain = Chain(
-            name=name,
-            benchmark=config.env.benchmark,
-            condition=config.data.condition,
-            config_sha=sha,
-            created_at=chains.now(),
-            limits=limits,
-            allow_env=_names((), allow_env),
+        chain = replace(
+            _new_chain(root, config), created_at=chains.now(), limits=limits, allow_env=_names((), allow_env)
         )
         known = chains.read(root, name) if name in chains.names(root) else None
         if known is not None and known.config_sha == sha:
@@ -333,14 +334,17 @@ def _sha(config: Config) -> str:
     return config_sha(to_yaml(config))
 
 
-def _print_plan(root: Path, config: Config, steps: Sequence[PlannedJob], words: Sequence[str]) -> None:
-    bare = Chain(
+def _new_chain(root: Path, config: Config) -> Chain:
+    return Chain(
         name=places_of(config, root).name,
         benchmark=config.env.benchmark,
         condition=config.data.condition,
         config_sha=_sha(config),
     )
-    chain = _with_steps(root, config, bare, steps)
+
+
+def _print_plan(root: Path, config: Config, steps: Sequence[PlannedJob], words: Sequence[str]) -> None:
+    chain = _with_steps(root, config, _new_chain(root, config), steps)
     wanted = [step.job.name for step in steps if step.state != "up to date"]
     resources = _resources(root, config, steps)
     lines, refused = preview(
@@ -374,7 +378,7 @@ def _print_outcome(
     for step in steps:
         if step.spoiled:
             logger.warning("%s is stale: %s", step.job.name, step.why)
-    made_for_us = [name for name, entry in chain.jobs.items() if entry.owner and not entry.skipped]
+    made_for_us = [name for name, entry in chain.jobs.items() if entry.is_shared]
     skipped = sum(step.state == "up to date" for step in steps)
     print(table(chain, wanted, submitted, resources))
     print(

@@ -13,14 +13,15 @@ from pathlib import Path
 
 from r2v.console import text_table
 from r2v.errors import EnvironmentFault, UsageError
-from r2v.slurm import chain as chains
-from r2v.slurm import client
-from r2v.slurm.chain import Attempt, Chain, comment, parse_comment
-from r2v.slurm.client import Partition, Queued, SubmitCheck
-from r2v.slurm.directives import gpu_count, gpu_kind, node_count
-from r2v.slurm.headers import Resources
-from r2v.slurm.node_use import require_nodes_used
-from r2v.slurm.script_text import read_script, script_lines
+from r2v.slurm.chain import chain as chains
+from r2v.slurm.chain.chain import Attempt, Chain, comment, parse_comment
+from r2v.slurm.client import client
+from r2v.slurm.client.client import Partition, Queued, SubmitCheck
+from r2v.slurm.client.sacct import memory
+from r2v.slurm.job.command_line import require_nodes_used
+from r2v.slurm.site.directives import gpu_count, gpu_kind, node_count
+from r2v.slurm.site.headers import Resources
+from r2v.slurm.site.script_text import read_script, script_lines
 from r2v.storage.paths import SCRIPTS
 
 _NO_NODE = "Requested node configuration is not available"
@@ -37,7 +38,7 @@ def submit_missing(
 
     Raises EnvironmentFault, with all that was submitted written down, where Slurm refuses one.
     """
-    from r2v.slurm.reconcile import bring_in_line
+    from r2v.slurm.healing.reconcile import bring_in_line
 
     rows = client.queue(chain.name, root)
     _update_comments(rows, chain)
@@ -97,8 +98,8 @@ def _place(script: Path, refusal: str) -> str:
 
 
 def check_request(resources: Resources) -> SubmitCheck:
-    """Whether Slurm would accept a header. Nodes that are down and a full queue pass by themselves: they are no reason
-    to refuse it."""
+    """Ask Slurm whether it would accept a header. Nodes that are down and a full queue pass by themselves: they are no
+    reason to refuse it."""
     answer = client.test_only(
         [word for word in resources.sbatch_args() if not word.startswith(("--output", "--error", "--job-name"))]
     )
@@ -110,7 +111,7 @@ def check_request(resources: Resources) -> SubmitCheck:
 
 
 def _offers(partition: Partition, resources: Resources) -> bool:
-    """Whether a partition's nodes, up or down, have what a header asks for."""
+    """True if a partition's nodes, up or down, have what a header asks for."""
     named = resources.directives.get("partition", "")
     if named and partition.name not in named.split(","):
         return False
@@ -118,7 +119,7 @@ def _offers(partition: Partition, resources: Resources) -> bool:
     offered = [item.split("(")[0] for item in partition.gres.split(",")]
     fits = [item for item in offered if not kind or f":{kind}:" in item]
     enough = not resources.gpus or any(gpu_count(item) >= resources.gpus / nodes for item in fits)
-    return enough and (client.memory(resources.directives.get("mem", "")) or 0) <= partition.memory << 20
+    return enough and (memory(resources.directives.get("mem", "")) or 0) <= partition.memory << 20
 
 
 def table(chain: Chain, wanted: Sequence[str], submitted: Sequence[str], resources: Mapping[str, Resources]) -> str:

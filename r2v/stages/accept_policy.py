@@ -7,7 +7,7 @@ from pathlib import Path
 
 from r2v import config as c
 from r2v.errors import EnvironmentFault
-from r2v.evaluation.acting_settings import ActingSettings
+from r2v.evaluation.acting.acting_settings import ActingSettings
 from r2v.log import logger
 from r2v.storage.artifact import Work
 from r2v.storage.files import write_json
@@ -16,7 +16,7 @@ from r2v.storage.removal import ATTEMPT_PART, remove_own
 
 def accept_or_hand_on(preference: c.PreferenceConfig, acting: ActingSettings, work: Work) -> None:
     """Keep the trained weights, or put the cloned ones in their place."""
-    from r2v.evaluation.acceptance import compare_policies
+    from r2v.evaluation.acting.acceptance import compare_policies
 
     assert preference.accept != "always"
     trained = work.folder / "final"

@@ -71,7 +71,7 @@ class CollectSettings:
             seeds=config.data.seeds,
             split_seed=config.data.split_seed,
             split_by=config.data.split_by,
-            price=config.cost.llm,
+            price=config.cost.llm_price,
         )
 
     @property
@@ -333,7 +333,7 @@ def _play_blocks(
     sites = SitePool.of(cfg.rollout, benchmark, work.root)
     world = RolloutWorld(benchmark, c.PerturbationsConfig(), c.InferenceConfig(max_steps=cfg.max_steps), sites)
     purse = Purse(folder=run.output_dir / PROVIDER, root=work.root)
-    side = priced_teacher(cfg.teacher, c.CostConfig(llm=cfg.price), benchmark, waves, purse)
+    side = priced_teacher(cfg.teacher, c.CostConfig(llm=cfg.price.of_tokens), benchmark, waves, purse)
     actor, open_still = GreedyActor(side, "teacher"), list[str]()
 
     async def attempt(spec: EpisodeSpec) -> list[Episode]:

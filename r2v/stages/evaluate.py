@@ -28,12 +28,12 @@ from r2v.stages.accept_policy import published_policy
 from r2v.stages.train_policy import TASKS
 from r2v.stages.verifier_training import LABELS, trained
 from r2v.storage.artifact import Work
-from r2v.storage.code_identity import git_commit
+from r2v.storage.artifact_manifest import git_commit
 from r2v.storage.files import write_json
 
 if TYPE_CHECKING:
     from r2v.data.episode import Episode
-    from r2v.evaluation.methods import MethodRunner
+    from r2v.evaluation.acting.methods import MethodRunner
     from r2v.evaluation.setup import RouterScores
     from r2v.rollout.session import EpisodeSpec
     from r2v.rollout.work_queue import Cell
@@ -76,10 +76,10 @@ def play(cfg: EvaluateSettings, work: Work) -> PlayedEvaluation:
 
 def run(cfg: EvaluateSettings, work: Work) -> None:
     """Place thresholds, play, and write the tables."""
-    from r2v.evaluation.headline import headline
+    from r2v.evaluation.claims import headline
     from r2v.evaluation.setup import Setup, choices_of, plain_calibration, write_setup
     from r2v.evaluation.tables.build import write_results_folder
-    from r2v.serve.domain import benchmark_domain
+    from r2v.serve.bundle.domain import benchmark_domain
 
     played, cfg = play(cfg, work), _possible(cfg, work)
     runner, specs = played.runner, played.specs
@@ -120,7 +120,7 @@ def _possible(cfg: EvaluateSettings, work: Work) -> EvaluateSettings:
 
 
 def _runner(cfg: EvaluateSettings, work: Work) -> MethodRunner:
-    from r2v.evaluation.methods import MethodRunner
+    from r2v.evaluation.acting.methods import MethodRunner
 
     if not work.inputs:  # methods of models that nothing here has trained
         runner = MethodRunner.of(cfg, work, policy=None)
@@ -167,9 +167,9 @@ def _refuse_training_tasks(work: Work, specs: dict[str, list[EpisodeSpec]]) -> N
 def _calibration(cfg: EvaluateSettings, runner: MethodRunner, work: Work) -> dict[str, CalibrationRecord]:
     """<method>@<point> -> its threshold and what was realised. r2v's own operating point comes with the router, and a
     budget is r2v's share of LLM steps by its own score, which another one may act in the place of
-    (`r2v.router.choice`); every other method is placed where it costs what r2v costs there, in USD as billed (by shares
-    of LLM steps where r2v does not play). All by playing calibration tasks, each once."""
-    from r2v.evaluation.calibration import place_thresholds
+    (`r2v.router.thresholds`); every other method is placed where it costs what r2v costs there, in USD as billed (by
+    shares of LLM steps where r2v does not play). All by playing calibration tasks, each once."""
+    from r2v.evaluation.acting.calibration import place_thresholds
 
     chosen = json.loads(work.inputs["router"].file("threshold.json").read_text())
     budgets, specs = cfg.evaluation.operating_points, cfg.calibration_specs(runner.world.benchmark)
@@ -196,8 +196,8 @@ def _own_points(
 ) -> dict[str, CalibrationRecord]:
     """r2v's operating points, each by the score that calibration tasks prefer there."""
     from r2v.data.schema import from_dict
-    from r2v.evaluation.calibration import choose_scores, place_thresholds
-    from r2v.router.choice import PlacedScore, ScoreChoice, available
+    from r2v.evaluation.acting.calibration import choose_scores, place_thresholds
+    from r2v.router.thresholds import PlacedScore, ScoreChoice, available
 
     budgets = cfg.evaluation.operating_points
     placed = place_thresholds(runner, specs, {(OURS, point): rate for point, rate in budgets.items()})
@@ -296,7 +296,7 @@ def _router_scores(
     """Each router's scores beside the executed gain at the same steps (`_gain_cell`): what ECE, Brier and AUROC are
     computed from. Kept in gains/; no threshold or model is chosen by them."""
     from r2v.evaluation.setup import RouterScores
-    from r2v.rollout.feature_rollout import rows_of
+    from r2v.rollout.stage_rollouts.features import rows_of
     from r2v.rollout.work_queue import measured
     from r2v.router.baselines import score_function
     from r2v.router.labels import read_rows, write_rows

@@ -1,17 +1,21 @@
 """Stage 4, candidates: K sampled actions per state, scored, executed to the end, and paired for preference training.
 
-    r2v generate_candidates --config configs/mrp.yaml --K 8
+    r2v generate_candidates --config configs/mrp.yaml --overrides candidates.num_samples=8
 
 States come from the cloned policy's own roll-outs on training tasks. Scores are cross-fitted: the verifier that
-scores a task was trained without it. ranking_report.json says what choosing by these scores is worth, executed
-(`r2v.verifier.ranking`). pairs_report.json counts every state that gave no pair, by reason. Where none gave one,
+scores a task was trained without it. ranking_report.json says what choosing by these scores is worth, executed: beside
+it stands what costs nothing, the sample that the policy itself finds most likely, and what cannot be beaten, the best
+of the K by its executed value. pairs_report.json counts every state that gave no pair, by reason. Where none gave one,
 preference training has nothing to learn: it hands the cloned policy on.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import permutations
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from r2v import config as c
@@ -25,7 +29,6 @@ from r2v.storage.files import write_json
 if TYPE_CHECKING:
     from r2v.policy.candidates import CandidateState
     from r2v.rollout.work_queue import BlockPlayer, Cell
-    from r2v.verifier.ranking import SampledAction
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,12 +67,12 @@ class CandidatesSettings:
 
 def _cell(cfg: CandidatesSettings, work: Work) -> tuple[BlockPlayer, Cell, int]:
     """Who plays, what, and how many episodes are left out because they may not be branched."""
-    from r2v.evaluation.method_identity import content_of
-    from r2v.evaluation.methods import MethodRunner
-    from r2v.rollout.candidate_rollout import CandidateRollout
+    from r2v.evaluation.acting.method_identity import content_of
+    from r2v.evaluation.acting.methods import MethodRunner
     from r2v.rollout.fork import branchable
     from r2v.rollout.model_factory import told_tools, verifier_scorer
     from r2v.rollout.session import episode_specs
+    from r2v.rollout.stage_rollouts.candidates import CandidateRollout
     from r2v.stages.verifier_training import fold_of, trained
 
     runner = MethodRunner.of(cfg, work, policy=work.inputs["bc"].file("final"))
@@ -114,7 +117,7 @@ def run(cfg: CandidatesSettings, work: Work) -> None:
     from r2v.policy.candidates import write_states
     from r2v.policy.pairs import make_pairs, why_none, write_pairs
     from r2v.rollout.work_queue import measured
-    from r2v.verifier.ranking import ranking
+    from r2v.stages.generate_candidates import ranking
 
     player, cell, never_branched = _cell(cfg, work)
     logger.info("  candidates are played on by: %s", cfg.candidates.continuation)
@@ -137,7 +140,7 @@ def run(cfg: CandidatesSettings, work: Work) -> None:
 
 def _sampled(state: CandidateState) -> list[SampledAction]:
     """The policy's own samples of a state that were played; none where they agree, for then none was."""
-    from r2v.verifier.ranking import SampledAction
+    from r2v.stages.generate_candidates import SampledAction
 
     return [
         SampledAction(score=one.score, log_prob=one.logprob_sum, value=one.value)
@@ -147,3 +150,60 @@ def _sampled(state: CandidateState) -> list[SampledAction]:
 
 
 STAGE = Stage(version=3, settings=CandidatesSettings, run=run, play=play)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampledAction:
+    """One of a state's K samples: the verifier's score, the policy's log-probability of the whole action in nats, and
+    the share of its executed continuations that succeed."""
+
+    score: float
+    log_prob: float
+    value: float
+
+
+def ranking(states: Iterable[Sequence[SampledAction]]) -> dict[str, float | None]:
+    """Figures over states of K samples each; None where no state's samples differ in value.
+
+    `within_state_*` is how often the better of two samples of a state ranks higher, ties counting a half, and
+    `ties_within_state` how often the verifier scores both the same. `random_of_k` is the mean value of all samples;
+    `*_less_random` is what choosing the sample with the highest score (best), log-probability (most likely) or value
+    (oracle, the most there is) gains over it, equal ones counting as their mean.
+    """
+    choices = [samples for samples in states if len({one.value for one in samples}) > 1]
+    pairs = [
+        (better, worse)
+        for samples in choices
+        for better, worse in permutations(samples, 2)
+        if better.value > worse.value
+    ]
+
+    def mean(values: Iterable[float]) -> float | None:
+        found = list(values)
+        return round(fmean(found), 6) if found else None
+
+    def ranked(key: Callable[[SampledAction], float]) -> float | None:
+        return mean(0.5 * (1 + (key(better) > key(worse)) - (key(better) < key(worse))) for better, worse in pairs)
+
+    random = [fmean(one.value for one in samples) for samples in choices]
+
+    def gain(key: Callable[[SampledAction], float]) -> float | None:
+        return mean(_favourite(samples, key) - drawn for samples, drawn in zip(choices, random, strict=True))
+
+    return {
+        "states_with_a_choice": len(choices),
+        "pairs": len(pairs),
+        "within_state_verifier": ranked(lambda one: one.score),
+        "within_state_log_prob": ranked(lambda one: one.log_prob),
+        "ties_within_state": mean(float(better.score == worse.score) for better, worse in pairs),
+        "random_of_k": mean(random),
+        "best_of_k_less_random": gain(lambda one: one.score),
+        "most_likely_of_k_less_random": gain(lambda one: one.log_prob),
+        "oracle_of_k_less_random": gain(lambda one: one.value),
+    }
+
+
+def _favourite(samples: Sequence[SampledAction], key: Callable[[SampledAction], float]) -> float:
+    """The mean value of the samples with the highest key."""
+    top = max(map(key, samples))
+    return fmean(one.value for one in samples if key(one) == top)

@@ -5,8 +5,8 @@ and then, round by round, of the pair routed so far.
 
 With `router.label=imputed` nothing is played: see `r2v.stages.impute_router`.
 
-Training and calibration tasks are played under the training conditions (`r2v.rollout.feature_rollout`); evaluation
-tasks are never touched.
+Training and calibration tasks are played under the training conditions (`r2v.rollout.stage_rollouts.features`);
+evaluation tasks are never touched.
 
 Round 0 is the small policy alone. In each later round the router that all rows so far teach is fitted, its thresholds
 are placed on calibration tasks at `router.round_budgets`, and it plays tasks, each at one of them. Every step is
@@ -17,12 +17,17 @@ is still to come, and states are those that a routed policy meets; cf. fitted Q 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from r2v.config.methods import OURS
+from r2v.constraints import CountOrNone, NotNegative, Share
 from r2v.errors import EmptyResult, UsageError
 from r2v.log import logger
+from r2v.router.escalation import escalates
+from r2v.router.labels import FeatureRow
+from r2v.router.models import RouterModel
 from r2v.stages import Stage
 from r2v.stages.accept_policy import published_policy
 from r2v.stages.router_settings import RouterFeaturesSettings
@@ -32,12 +37,11 @@ from r2v.storage.artifact import Work
 
 if TYPE_CHECKING:
     from r2v.data.episode import Episode
-    from r2v.evaluation.methods import MethodRunner
+    from r2v.evaluation.acting.methods import MethodRunner
     from r2v.rollout.session import EpisodeSpec
     from r2v.rollout.work_queue import Cell
     from r2v.router.labels import FeatureRow
     from r2v.router.models import RouterModel
-    from r2v.router.rounds import RoundFigures
 
 
 ROLLOUTS = "rollouts.jsonl.zst"
@@ -52,7 +56,7 @@ def _played(
     cfg: RouterFeaturesSettings, work: Work, faults: list[str]
 ) -> tuple[list[FeatureRow], Iterator[Episode], dict[str, Any]]:
     """The rows and the episodes of all rounds, and figures of them; faults of the world are added to `faults`."""
-    from r2v.evaluation.methods import MethodRunner
+    from r2v.evaluation.acting.methods import MethodRunner
     from r2v.rollout.fork import branchable
     from r2v.rollout.session import episode_specs
 
@@ -86,10 +90,10 @@ def _play_rounds(
 ) -> tuple[list[FeatureRow], list[RoundFigures], list[Cell]]:
     """The rows, figures and cells of round 0, which plays `first`, and of the routed rounds. Faults of the world are
     added to `faults`. Every process that calls it plays the same cells, so helpers call it too."""
-    from r2v.rollout.feature_rollout import rows_of
+    from r2v.rollout.stage_rollouts.features import rows_of
     from r2v.rollout.work_queue import measured
     from r2v.router.models import CONSTANT
-    from r2v.router.rounds import RoundFigures
+    from r2v.stages.generate_router_features import RoundFigures
 
     cells = [runner.feature_cell(first, "roll out, with counterfactuals")]
     thresholds: dict[str, float] = {}
@@ -116,12 +120,12 @@ def _play_rounds(
 def _fitted(cfg: RouterFeaturesSettings, rows: Sequence[FeatureRow]) -> RouterModel:
     from r2v.router.training import fit_routers
 
-    return fit_routers(rows, cfg.router, cfg.seed or 0, cfg.max_examples)[0]
+    return fit_routers(rows, cfg.router, cfg.seed or 0)[0]
 
 
 def _routed(cfg: RouterFeaturesSettings, runner: MethodRunner, number: int) -> tuple[list[Cell], dict[str, float]]:
     """What a round plays, and its thresholds by budget."""
-    from r2v.evaluation.calibration import place_thresholds
+    from r2v.evaluation.acting.calibration import place_thresholds
     from r2v.rollout.fork import branchable
 
     router, benchmark = cfg.router, runner.world.benchmark
@@ -194,3 +198,75 @@ def report(rows: list[FeatureRow]) -> dict[str, Any]:
 
 
 STAGE = Stage(version=6, settings=RouterFeaturesSettings, run=run, play=play)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundFigures:
+    """One round: what was played, what it showed, and what it changed."""
+
+    round: CountOrNone
+    thresholds: dict[str, Share] = field(default_factory=dict)
+    """By budget; none in round 0."""
+    n_tasks: CountOrNone
+    n_steps: CountOrNone
+    n_disagreements: CountOrNone
+    n_gain: CountOrNone
+    """Steps at which asking the LLM was worth more than not asking."""
+    n_harm: CountOrNone
+    """Steps at which it was worth less."""
+    llm_call_rate: Share
+    cost: NotNegative
+    """USD as billed that it took: its episodes, the LLM's proposals at their steps, and all continuations."""
+    auroc_before: Share | None = None
+    """How well the router that played tells this round's gains, on calibration tasks; None where there is none."""
+    auroc_after: Share | None = None
+    """The same of the router that is fitted on this round too."""
+    moved: Share | None = None
+    """Share of these steps whose decision it changes, at the threshold that was played."""
+
+    @classmethod
+    def of(
+        cls,
+        number: int,
+        thresholds: dict[str, float],
+        rows: Sequence[FeatureRow],
+        before: RouterModel | None,
+        after: RouterModel | None,
+    ) -> RoundFigures:
+        """Of a round's rows; `before` is the router that played them, `after` the one fitted on them too."""
+        held = [row for row in rows if row.split == "calibration"]
+        decided = [row for row in held if row.threshold is not None and before is not None and after is not None]
+        return cls(
+            round=number,
+            thresholds=thresholds,
+            n_tasks=len({row.task_id for row in rows}),
+            n_steps=len(rows),
+            n_disagreements=sum(bool(row.disagrees) for row in rows),
+            n_gain=sum((row.gain or 0) > 0 for row in rows),
+            n_harm=sum((row.gain or 0) < 0 for row in rows),
+            llm_call_rate=round(fmean([row.actor != "slm" for row in rows] or [0.0]), 6),
+            cost=round(sum(row.spent for row in rows), 6),
+            auroc_before=_auroc(before, held),
+            auroc_after=_auroc(after, held),
+            moved=round(fmean(_moves(before, after, row) for row in decided), 6) if decided else None,
+        )
+
+    def plain(self) -> dict[str, object]:
+        """As JSON values."""
+        return asdict(self)
+
+
+def _auroc(model: RouterModel | None, rows: Sequence[FeatureRow]) -> float | None:
+    from sklearn.metrics import roc_auc_score
+
+    gains = [(row.gain or 0) > 0 for row in rows]
+    if model is None or len(set(gains)) < 2:
+        return None
+    return round(float(roc_auc_score(gains, [model.predict(row.features) for row in rows])), 6)
+
+
+def _moves(before: RouterModel | None, after: RouterModel | None, row: FeatureRow) -> bool:
+    assert before is not None and after is not None and row.threshold is not None
+    return escalates(before.predict(row.features), row.threshold) != escalates(
+        after.predict(row.features), row.threshold
+    )

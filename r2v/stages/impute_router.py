@@ -50,7 +50,7 @@ def impute_features(cfg: RouterFeaturesSettings, work: Work) -> None:
     from r2v.rollout.actors import GreedyActor
     from r2v.rollout.gates import FeatureExtractor
     from r2v.rollout.model_factory import Purse, engine, priced_native_policy, priced_policy
-    from r2v.rollout.teacher_states import agreement_cell
+    from r2v.rollout.stage_rollouts.teacher_states import agreement_cell
     from r2v.rollout.work_queue import BlockPlayer, measured
     from r2v.router.case_support import CaseIndex
     from r2v.router.labels import write_rows
@@ -103,7 +103,7 @@ def _recorded(cfg: RouterFeaturesSettings, work: Work) -> tuple[dict[str, Episod
     """The episodes, by id, of the tasks that the policy was not cloned from, as many as the configuration asks for;
     and their tasks' splits. Raises InputError where it was cloned from all."""
     from r2v.data.store import StoredEpisodes
-    from r2v.rollout.teacher_states import split_of
+    from r2v.rollout.stage_rollouts.teacher_states import split_of
 
     clone = work.inputs.get("bc")
     cloned = set() if clone is None else set(json.loads(clone.file(TASKS).read_text()))
@@ -169,7 +169,7 @@ def impute_router(cfg: RouterSettings, rows: Sequence[FeatureRow], work: Work) -
     if "verifier" in cfg.router.features:
         logger.info("  router.features: an imputed router has no verifier; that group is left out")
     own = labelled(rows, "imputed")
-    model = fit(own, cfg.router, cfg.seed, cfg.max_examples)
+    model = fit(own, cfg.router, cfg.seed)
     model.save(work.folder / "r2v.json")
     held = [row for row in own if row.split == "calibration"]
     fitted, found = report(model, own), _on_records(cfg, model, held)
@@ -180,7 +180,7 @@ def impute_router(cfg: RouterSettings, rows: Sequence[FeatureRow], work: Work) -
     placed = _placed(model, own, cfg.router.budget)
     if all(name in row.features for row in own for name in CASE_SCORE):
         other = "boosting" if cfg.router.model == CASE_SUPPORT else CASE_SUPPORT
-        beside = fit(own, replace(cfg.router, model=other), cfg.seed, cfg.max_examples)
+        beside = fit(own, replace(cfg.router, model=other), cfg.seed)
         work.summary["beside"] = {"model": other, **_placed(beside, own, cfg.router.budget)}
     tasks = len({row.task_id for row in held})
     threshold: dict[str, Any] = {

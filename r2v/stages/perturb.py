@@ -27,8 +27,7 @@ from r2v.data.tools import TOOLS_FILE, write_tools
 from r2v.envs.base import Benchmark, load_benchmark
 from r2v.errors import EmptyResult, InputError
 from r2v.log import logger
-from r2v.perturb.offline import twins
-from r2v.perturb.report import Rejected, Report
+from r2v.perturb.offline import Rejected, Report, twins
 from r2v.perturb.schedule import Schedule, make_schedule
 from r2v.randomness import digest
 from r2v.stages import Stage
@@ -67,7 +66,7 @@ class PerturbSettings:
             split_seed=config.data.split_seed,
             split_by=config.data.split_by,
             max_steps=config.inference.max_steps,
-            price=config.cost.llm,
+            price=config.cost.llm_price,
         )
 
     @property
@@ -229,7 +228,7 @@ def _reroll_cell(
     from r2v.rollout.work_queue import BlockPlayer, Cell
 
     waves = engine(cfg.rollout, benchmark, cfg.teacher)
-    side = priced_teacher(cfg.teacher, c.CostConfig(llm=cfg.price), benchmark, waves, Purse.of(work))
+    side = priced_teacher(cfg.teacher, c.CostConfig(llm=cfg.price.of_tokens), benchmark, waves, Purse.of(work))
     actor = GreedyActor(side, "teacher")
     sites = SitePool.of(cfg.rollout, benchmark, work.root)
     world = RolloutWorld(benchmark, cfg.perturbations, c.InferenceConfig(max_steps=cfg.max_steps), sites)

@@ -67,7 +67,7 @@ class PilotSettings:
 def run(cfg: PilotSettings, work: Work) -> None:
     """Play, and write pilot.json and the episodes. Raises EnvironmentFault where no task was measured."""
     from r2v.data.store import write_episodes
-    from r2v.evaluation.methods import MethodRunner
+    from r2v.evaluation.acting.methods import MethodRunner
     from r2v.evaluation.pilot import PilotFigures
     from r2v.rollout.fork import branchable
     from r2v.rollout.session import episode_specs

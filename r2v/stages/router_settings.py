@@ -28,8 +28,6 @@ class RouterFeaturesSettings:
     """Without what only the router's own stage reads."""
     seed: int | None = field(default=None, metadata=c.IF_GIVEN)
     """Of the routers that play; None where none does."""
-    max_examples: int | None = field(default=None, metadata=c.IF_GIVEN)
-    """training.router.max_examples, where routers are fitted."""
 
     @property
     def asks_teacher(self) -> bool:
@@ -56,7 +54,6 @@ class RouterFeaturesSettings:
             tasks=c.TaskSelection.training(config),
             router=config.router.features_only(),
             seed=config.seed if config.router.routed_rounds else None,
-            max_examples=config.training.router.max_examples if config.router.routed_rounds else None,
         )
 
     def specs(self, benchmark: Benchmark, split: str, *, method: str) -> list[EpisodeSpec]:
@@ -81,8 +78,6 @@ class RouterSettings:
     router: c.RouterConfig
     tasks: c.TaskSelection
     seed: int
-    max_examples: int | None = field(default=None, metadata=c.IF_GIVEN)
-    """training.router.max_examples."""
 
     @classmethod
     def of(cls, config: c.Config) -> RouterSettings:
@@ -92,7 +87,6 @@ class RouterSettings:
             config,
             inference=config.inference.acting("samples" in config.router.features),
             tasks=c.TaskSelection.training(config),
-            max_examples=config.training.router.max_examples,
         )
 
     @property

@@ -23,7 +23,7 @@ from r2v.config.checks import IF_GIVEN
 from r2v.config.engines import LOCAL
 from r2v.errors import InputError, UsageError
 from r2v.extensions import is_dotted, source_sha256
-from r2v.hrl.parallel.placement import ranks_of
+from r2v.hrl.parallel.placement import split_ranks
 from r2v.log import logger
 from r2v.stages import Stage
 from r2v.storage.artifact import Work, attempt_of
@@ -124,7 +124,7 @@ def run(cfg: HierarchicalSettings, work: Work) -> None:
     """Train in this process or, with several GPUs, in one rank for each (in `split`, for each pair)."""
     ranks = distributed.ranks_for(cfg.ranks, cfg.policy.device)
     if cfg.ranks is None and cfg.hierarchical.placement == "split":
-        ranks = ranks_of("split", ranks, None)
+        ranks = split_ranks(ranks)
     if ranks > 1:
         distributed.launch(ranks, "-m", "r2v.stages.train_hierarchical", str(work.folder))
     else:
@@ -154,7 +154,7 @@ def _train(config: c.Config, work: Work) -> None:
     from r2v.hrl.training.build import build_trainer
     from r2v.policy.export import export
     from r2v.policy.load import device_of
-    from r2v.policy.tf32 import tf32
+    from r2v.policy.precision import tf32
     from r2v.storage.files import write_json
 
     weights = work.inputs["bc"].file("final") if "bc" in work.inputs else None

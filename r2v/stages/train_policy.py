@@ -26,7 +26,7 @@ from r2v import distributed
 from r2v.data.tools import TOOLS_FILE, Tools, read_tools, write_tools
 from r2v.envs.base import WORLDLESS, require_playable
 from r2v.errors import UsageError
-from r2v.evaluation.acting_settings import ActingSettings
+from r2v.evaluation.acting.acting_settings import ActingSettings
 from r2v.log import logger
 from r2v.stages import Stage
 from r2v.stages.accept_policy import accept_or_hand_on, hand_on
@@ -138,7 +138,7 @@ P = TypeVar("P", BCSettings, PreferenceSettings)
 def run_bc(cfg: BCSettings, work: Work) -> None:
     """Clone the successful training episodes; calibration episodes, where there are any, are measured on. Then look
     whether what comes after is worth it."""
-    from r2v.evaluation.readiness import readiness_of
+    from r2v.evaluation.acting.readiness import readiness_of
 
     report = _trained(cfg, work, _clone, "bc_report.json")
     if cfg.acting is not None:
@@ -189,8 +189,8 @@ def _trained(cfg: P, work: Work, train: Callable[[P, Work], dict[str, Any]], rep
 
 def _clone(cfg: BCSettings, work: Work) -> dict[str, Any]:
     from r2v.data.store import StoredEpisodes
-    from r2v.policy.bc import train_bc
     from r2v.policy.load import load_policy
+    from r2v.policy.training.bc import train_bc
 
     path = work.inputs["perturb"].file("trajectories.jsonl")
     left_out = _left_out(cfg, path)
@@ -217,7 +217,7 @@ def _clone(cfg: BCSettings, work: Work) -> dict[str, Any]:
 def _left_out(cfg: BCSettings, path: Path) -> frozenset[str]:
     """The tasks that are left to an imputed router."""
     from r2v.data.store import StoredEpisodes
-    from r2v.rollout.teacher_states import left_out_tasks
+    from r2v.rollout.stage_rollouts.teacher_states import left_out_tasks
 
     if cfg.held_out_tasks is None:
         return frozenset()
@@ -231,7 +231,7 @@ def _measured_on(episode: Episode, left_out: frozenset[str]) -> bool:
 
 def _prefer(cfg: PreferenceSettings, work: Work) -> dict[str, Any]:
     from r2v.policy.load import load_policy
-    from r2v.policy.preference import read_pairs, train_preference
+    from r2v.policy.training.preference import read_pairs, train_preference
 
     loaded = load_policy(cfg.policy, work.inputs["bc"].file("final"), for_training=True, sharded=cfg.phase.fsdp)
     encoder = _encoder(cfg, loaded, _tools(cfg, work.inputs["bc"]))

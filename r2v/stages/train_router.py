@@ -30,8 +30,7 @@ from r2v.storage.files import write_json
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from r2v.router.choice import PlacedScore, ScoreChoice
-    from r2v.router.thresholds import Choice, Guarantee, OperatingPoint
+    from r2v.router.thresholds import Choice, Guarantee, OperatingPoint, PlacedScore, ScoreChoice
 
 
 def play(cfg: RouterSettings, work: Work) -> None:
@@ -90,17 +89,16 @@ class PlacedRouter:
 def _place(cfg: RouterSettings, work: Work, folder: Path) -> PlacedRouter:
     """Fit both routers into `folder`, play calibration tasks under r2v's and choose the score that acts; with a
     guarantee where one is asked for."""
-    from r2v.evaluation.calibration import choose_scores, failures_at, played_at
-    from r2v.evaluation.methods import MethodRunner
+    from r2v.evaluation.acting.calibration import choose_scores, failures_at, played_at
+    from r2v.evaluation.acting.methods import MethodRunner
     from r2v.rollout.session import episode_specs
     from r2v.router.baselines import score_function
-    from r2v.router.choice import PlacedScore, available
     from r2v.router.labels import labelled, read_rows
-    from r2v.router.thresholds import guarantee, guarded_thresholds
+    from r2v.router.thresholds import PlacedScore, available, guarantee, guarded_thresholds
     from r2v.router.training import fit_routers, report
 
     rows = read_rows(work.inputs["router_features"].file("router_features.jsonl"))
-    model, disagreement = fit_routers(rows, cfg.router, cfg.seed, cfg.max_examples)
+    model, disagreement = fit_routers(rows, cfg.router, cfg.seed)
     model.save(folder / "r2v.json")
     disagreement.save(folder / "disagreement_router.json")
     runner = MethodRunner.of(

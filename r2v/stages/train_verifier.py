@@ -18,14 +18,17 @@ fold.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from r2v.config import identity
+from r2v.config import TeacherConfig, identity, load
 from r2v.data.episode import Condition
+from r2v.data.manifest import RunManifest
 from r2v.data.registry import DataRegistry
-from r2v.errors import InputError
+from r2v.errors import InputError, UsageError
 from r2v.log import logger
 from r2v.stages import Stage
 from r2v.stages.summary_lines import consensus_line, corruptions_line, judge_line, verifier_line
@@ -44,6 +47,7 @@ if TYPE_CHECKING:
     from r2v.data.episode import Episode
     from r2v.envs.base import Benchmark
     from r2v.verifier.labels import VerifierExample
+
 
 _REPORT = "verifier_report.json"
 
@@ -107,14 +111,14 @@ def _labelled(cfg: VerifierSettings, work: Work) -> list[VerifierExample]:
 
 def _executed(cfg: VerifierSettings, work: Work, benchmark: Benchmark) -> list[VerifierExample]:
     """Labels by playing on: half of the tasks clean, half under the training hazards."""
-    from r2v.evaluation.method_identity import world_identity
+    from r2v.evaluation.acting.method_identity import world_identity
     from r2v.policy.prompt_encoder import build_messages
     from r2v.rollout.actors import GreedyActor
-    from r2v.rollout.corruption_rollout import CorruptionRollout
     from r2v.rollout.fork import branchable
     from r2v.rollout.model_factory import Purse, engine, priced_teacher
     from r2v.rollout.session import RolloutWorld, episode_specs
     from r2v.rollout.sites import SitePool
+    from r2v.rollout.stage_rollouts.corruptions import CorruptionRollout
     from r2v.rollout.work_queue import BlockPlayer, tell_faults
     from r2v.verifier.labels import executed_examples, outcome_examples
 
@@ -140,7 +144,10 @@ def _executed(cfg: VerifierSettings, work: Work, benchmark: Benchmark) -> list[V
     ).cell(
         specs,
         what=what,
-        identity={"world": world_identity(cfg, benchmark), "llm": [identity(cfg.teacher), identity(cfg.cost.llm)]},
+        identity={
+            "world": world_identity(cfg, benchmark),
+            "llm": [identity(cfg.teacher), identity(cfg.cost.llm_price)],
+        },
     )
     player = BlockPlayer.of(waves, work, cfg.rollout)
     player.play([cell], what)
@@ -204,7 +211,7 @@ def _opinions(cfg: VerifierSettings, work: Work, examples: Sequence[VerifierExam
     from r2v.llm.providers.teacher import teacher_rate
     from r2v.llm.waves import Waves
     from r2v.rollout.model_factory import Purse, judge_of
-    from r2v.stages.judge_teacher import judge_teacher
+    from r2v.stages.train_verifier import judge_teacher
     from r2v.verifier.judge_labels import ask_all, asked, figures, price
 
     registry = DataRegistry(work.root / "data")
@@ -221,3 +228,56 @@ def _opinions(cfg: VerifierSettings, work: Work, examples: Sequence[VerifierExam
 
 
 STAGE = Stage(version=2, settings=VerifierSettings, run=run)
+
+
+SETTINGS_FILE = "config.yaml"
+"""What an artifact keeps of the whole configuration that made it."""
+
+
+def judge_teacher(teacher: TeacherConfig, runs: Sequence[RunManifest], artifacts: Path) -> TeacherConfig:
+    """Who judges these runs. artifacts: the folder of the artifacts that the runs' fingerprints name.
+
+    Raises UsageError where no provider is named and the runs name none, or several; InputError where the
+    collection's settings cannot be read.
+    """
+    if teacher.provider != "scripted":
+        return teacher
+    found = {run.run_id: _collected_by(run, artifacts) for run in runs}
+    for run_id, known in found.items():
+        if known is None:
+            raise UsageError(
+                f"verifier.mode=llm_judge: teacher.provider is {teacher.provider}, and run {run_id} was "
+                "collected by no provider's model either; set teacher.provider to openai, anthropic or a provider of "
+                "your own"
+            )
+    others = list(found.values())
+    if any(other != others[0] for other in others):
+        raise UsageError(
+            f"verifier.mode=llm_judge: runs {', '.join(found)} were collected under different teacher.*; say who is to "
+            "judge by teacher.provider and teacher.model_name"
+        )
+    given = {
+        item.name: value
+        for item in dataclasses.fields(teacher)
+        if (value := getattr(teacher, item.name)) != getattr(TeacherConfig(), item.name)
+    }
+    assert others[0] is not None
+    judge = dataclasses.replace(others[0], **given)
+    also = f", with {', '.join(f'teacher.{name}' for name in sorted(given))} as configured" if given else ""
+    logger.info(
+        "  the judge is %s of %s, as run %s was collected%s", judge.model_name, judge.provider, runs[0].run_id, also
+    )
+    return judge
+
+
+def _collected_by(run: RunManifest, artifacts: Path) -> TeacherConfig | None:
+    """The teacher of a run with all that says how it is asked; None: no provider's model."""
+    if run.imported or run.provider == "scripted":
+        return None
+    path = artifacts / f"collect-{run.fingerprint}" / SETTINGS_FILE
+    if not path.is_file():
+        raise InputError(
+            f"{path}: missing, so that it is not known how run {run.run_id} asked {run.model_name}; put it back, or "
+            "set teacher.provider and teacher.model_name"
+        )
+    return load(path).teacher

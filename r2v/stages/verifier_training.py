@@ -164,7 +164,7 @@ def values_out_of_fold(cfg: VerifierSettings, examples: Sequence[VerifierExample
     The folds go one level deep: labels that fold k's verifier then learns from are values of models that saw fold k's
     outcomes, so its scores of fold k are not wholly out of sample.
     """
-    from r2v.verifier.calibrate import probabilities, readings_of
+    from r2v.verifier.held_out import probabilities, readings_of
     from r2v.verifier.labels import read_examples, write_examples
 
     folder, values = work.folder / VALUES, [0.0] * len(examples)
@@ -229,7 +229,7 @@ def _verifiers(
 ) -> Iterator[tuple[Path, Sequence[VerifierExample]]]:
     """Every verifier's folder, and what it learns from: the one that is used, then one for each fold; at most
     `training.verifier.max_examples` each."""
-    from r2v.policy.fit import draw_rows
+    from r2v.policy.training.fit import draw_rows
 
     learns = {FINAL: list(train)}
     for fold in range(cfg.num_folds):
@@ -281,7 +281,7 @@ def _write(cfg: VerifierSettings, model: VerifierModel, loaded: Loaded, folder: 
 
 def _calibrated(folder: Path, scores: HeldOutScores) -> dict[str, float | None]:
     """Fit the temperature of a written verifier to held-out scores; the figures of these."""
-    from r2v.verifier.calibrate import fit_temperature, probabilities, report
+    from r2v.verifier.held_out import fit_temperature, probabilities, report
     from r2v.verifier.labels import balanced
     from r2v.verifier.model import set_temperature
 

@@ -33,12 +33,12 @@ from r2v.storage.artifact_manifest import (
     ARTIFACT_MANIFEST,
     ArtifactManifest,
     Damaged,
+    code_identity,
     json_sha256,
     read_artifact_manifest,
     write_artifact_manifest,
     wrong_hashes,
 )
-from r2v.storage.code_identity import code_identity
 from r2v.storage.files import content_sha256, remove_all_drafts, write_json, write_text
 from r2v.storage.integrity import CONFIGURATION, EXTERNAL, Artifact, content_files, set_aside, verify, verify_file
 from r2v.storage.lease import lease
@@ -99,8 +99,7 @@ def read(folder: Path) -> Artifact:
     if folder.parent.name == ARTIFACTS.name and not folder.name.endswith(f"-{made.fingerprint}"):
         raise Damaged(folder / ARTIFACT_MANIFEST, f"its fingerprint is {made.fingerprint}, its folder {folder.name}")
     verify(made)
-    if manifest.config_sha256 is not None:
-        verify_file(folder / CONFIGURATION, manifest.config_sha256)
+    verify_file(folder / CONFIGURATION, manifest.config_sha256)
     return made
 
 

@@ -4,9 +4,10 @@
      "summary": {...}, "config_sha256": SHA-256 of config.yaml, "code": identity, "sha256": SHA-256 of all this}
 
 Whatever reads an artifact reads it here, strictly: every leaf has its type, every hash its digits, and no name leads
-out of the folder. The last hash finds damage, not lies: who alters the file on purpose can compute it again. Manifests
-of R2V 0.1 and 0.2 have neither format nor the last two hashes, those of format 2 no identity of the code that made the
-artifact (`r2v.storage.code_identity`); all are still read.
+out of the folder. The last hash finds damage, not lies: who alters the file on purpose can compute it again. No
+fingerprint holds the identity of the code, a stage's own version does: an edit that changes no result makes nothing
+anew. Code that was submitted to Slurm lies in a snapshot, a folder with `snapshot.json` beside the package, which knows
+the commit.
 """
 
 from __future__ import annotations
@@ -14,19 +15,20 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from r2v.errors import InputError, MissingInput
 from r2v.storage.files import write_json
+from r2v.storage.removal import SNAPSHOT_MARKER
 
 ARTIFACT_MANIFEST = "artifact.json"
 ARTIFACT_FORMAT = 3
-_FIRST = {"stage", "fingerprint", "files", "inputs", "summary"}
-_SECOND = _FIRST | {"format", "config_sha256", "sha256"}
-_KEYS = {2: _SECOND, 3: _SECOND | {"code"}}
-"""Of each format that is read."""
+_KEYS = {"format", "stage", "fingerprint", "files", "inputs", "summary", "config_sha256", "code", "sha256"}
 _STAGE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _CODE = re.compile(r"[0-9a-f]{12}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -43,16 +45,16 @@ class Damaged(InputError):
 @dataclass(frozen=True, kw_only=True)
 class ArtifactManifest:
     """The record of a finished artifact. Hashes are hex SHA-256: `files` of content by relative name, `inputs` of all
-    content of each input by its job, `config_sha256` of the resolved configuration (None in earlier formats)."""
+    content of each input by its job, `config_sha256` of the resolved configuration."""
 
     stage: str
     fingerprint: str
     files: dict[str, str]
     inputs: dict[str, str]
     summary: dict[str, Any] = field(default_factory=dict)
-    config_sha256: str | None = None
+    config_sha256: str
     code: str | None = None
-    """The identity of the code that made it; None in earlier formats. No part of the fingerprint."""
+    """The identity of the code that made it. No part of the fingerprint."""
 
 
 def json_sha256(value: Any) -> str:
@@ -101,7 +103,7 @@ def _wrong(record: Any) -> str | None:
     """The first thing that no manifest has; None: it is one."""
     if not isinstance(record, dict):
         return f"it holds a {type(record).__name__}, not an artifact's record"
-    if set(record) not in (_FIRST, *_KEYS.values()):
+    if set(record) != _KEYS:
         return f"its keys are {', '.join(sorted(record)) or 'none'}"
     if not (isinstance(record["stage"], str) and _STAGE.fullmatch(record["stage"])):
         return f"its stage is {record['stage']!r}, not module:name"
@@ -109,19 +111,15 @@ def _wrong(record: Any) -> str | None:
         return f"its fingerprint is {record['fingerprint']!r}"
     if not isinstance(record["summary"], dict):
         return f"its summary is a {type(record['summary']).__name__}, not an object"
-    wrong = wrong_hashes(record["files"], "files") or wrong_hashes(record["inputs"], "inputs")
-    return wrong or (_wrong_second(record) if "format" in record else None)
-
-
-def _wrong_second(record: dict[str, Any]) -> str | None:
-    """What the later formats have beside the first."""
-    if type(record["format"]) is not int or set(record) != _KEYS.get(record["format"]):
+    if type(record["format"]) is not int or record["format"] != ARTIFACT_FORMAT:
         return f"its format is {record['format']!r}, this R2V reads {ARTIFACT_FORMAT}"
-    code = record.get("code")
+    code = record["code"]
     if not (code is None or isinstance(code, str) and _CODE.fullmatch(code)):
         return f"its code is {code!r}"
-    if wrong := wrong_hashes({"config.yaml": record["config_sha256"]}, "config_sha256"):
-        return wrong
+    hashes = {**record, "config_sha256": {"config.yaml": record["config_sha256"]}}
+    for name in ("files", "inputs", "config_sha256"):
+        if wrong := wrong_hashes(hashes[name], name):
+            return wrong
     content = json_sha256({name: value for name, value in record.items() if name != "sha256"})
     return None if record["sha256"] == content else f"its content is {content[:12]}, it says {record['sha256']!s:.12}"
 
@@ -143,3 +141,41 @@ def relative(name: str) -> bool:
     path = PurePosixPath(name)
     clean = name.isprintable() and "\\" not in name
     return clean and bool(path.parts) and not path.is_absolute() and ".." not in path.parts and str(path) == name
+
+
+OWN_PACKAGE = Path(__file__).resolve().parents[1]
+SNAPSHOT_RECORD = SNAPSHOT_MARKER.file
+"""What a snapshot says of itself."""
+
+
+@cache
+def code_identity() -> str:
+    """12 hex digits of what R2V's Python and YAML files hold, as they were when this process first asked."""
+    content = hashlib.sha256()
+    for path in sorted((*OWN_PACKAGE.rglob("*.py"), *OWN_PACKAGE.rglob("*.yaml"))):
+        content.update(f"{path.relative_to(OWN_PACKAGE).as_posix()}\0".encode())
+        content.update(hashlib.sha256(path.read_bytes()).digest())
+    return content.hexdigest()[:12]
+
+
+@cache
+def own_snapshot() -> Mapping[str, Any]:
+    """What the snapshot says of itself that this process runs from; nothing where it runs from none."""
+    try:
+        found = json.loads((OWN_PACKAGE.parent / SNAPSHOT_RECORD).read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+@cache
+def git_commit() -> str | None:
+    """The commit R2V runs from; None where it is run neither from a checkout nor from a snapshot of one."""
+    if own_snapshot():
+        commit = own_snapshot().get("commit")
+        return str(commit) if commit else None
+    if not (OWN_PACKAGE.parent / ".git").exists():
+        return None
+    command = ["git", "-C", str(OWN_PACKAGE.parent), "rev-parse", "HEAD"]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    return answer.stdout.strip() or None

@@ -35,7 +35,6 @@ CHECKPOINT_MARKER = Marker(kind="checkpoint", file=SEAL, within=ATTEMPT_MARKER)
 KEPT = 2
 
 _NAME = re.compile(r"checkpoint-(\d+)")
-_MEMORY = ("cuda_oom", "host_oom")
 _PROBE_BYTES = 1 << 20
 _WRITER_TEXTS = re.compile(r"os error \d+|No space left|File too large|PytorchStreamWriter|inline_container")
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from r2v.errors import InputError, R2VError, UsageError
 from r2v.storage.artifact_manifest import json_sha256
 from r2v.storage.files import content_sha256, write_json, write_text
-from r2v.storage.hash_cache import cache_folder, current_sha256
+from r2v.storage.integrity import cache_folder, current_sha256
 from r2v.storage.weights import ADAPTERS, BUNDLED, adapters_alone, base_of, readable_model
 
 NOT_HASHED = "base not hashed yet"

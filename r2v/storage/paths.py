@@ -5,13 +5,11 @@
 
 A place is a symbolic link to the newest attempt in `outputs/.artifacts/`; runs of collected data live under
 `data/runs/` and are not moved by a prefix. A benchmark of one's own, `package.module:Class`, has a dot in folder names
-where the colon stands: rsync and tar read a host before a colon, PATH ends there, and NTFS forbids it. Folders that an
-earlier version made with the colon are still used where they exist.
+where the colon stands: rsync and tar read a host before a colon, PATH ends there, and NTFS forbids it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +26,8 @@ SNAPSHOTS = Path("outputs/.snapshots")
 """What Slurm jobs run: code and configuration as they were submitted, a folder per content."""
 SITE_LEASES = Path("outputs/.sites")
 """Where the leases of site sets lie."""
+MEASURED = Path("outputs/.measured")
+"""Where measurements of models' memory are kept, a file for each content."""
 ENGINES = Path("outputs/.engines")
 """Where teachers that are served by a Slurm job say where they are, a folder each."""
 SERVERS = Path("data/served")
@@ -67,24 +67,18 @@ class Places:
         {prefix} are filled in."""
         if self.prefix:
             values = {"prefix": f"{self.prefix}/", "pipeline": "", "benchmark": self.prefix}
-            return self.root / template.format(**values).rstrip("/")
-        return self._without_colon(
-            lambda name: (
-                self.root / template.format(prefix="", pipeline=f"{name}_{self.condition}", benchmark=name).rstrip("/")
-            )
-        )
+        else:
+            values = {"prefix": "", "pipeline": self.name, "benchmark": self._folder_name}
+        return self.root / template.format(**values).rstrip("/")
 
     @property
     def name(self) -> str:
         """What this pipeline's chain of Slurm jobs is called."""
-        if self.prefix:
-            return self.prefix
-        return self._without_colon(lambda name: self.root / CHAINS / f"{name}_{self.condition}").name
+        return self.prefix or f"{self._folder_name}_{self.condition}"
 
-    def _without_colon(self, place: Callable[[str], Path]) -> Path:
-        """The place of the benchmark by its folder name; the one with the colon where only that is there."""
-        current, earlier = place(self.benchmark.replace(":", ".")), place(self.benchmark)
-        return earlier if earlier != current and _exists(earlier) and not _exists(current) else current
+    @property
+    def _folder_name(self) -> str:
+        return self.benchmark.replace(":", ".")
 
     @property
     def chain(self) -> Path:
@@ -105,8 +99,3 @@ class Places:
     def data(self) -> Path:
         """Root of the data registry."""
         return self.root / "data"
-
-
-def _exists(path: Path) -> bool:
-    """Whether something is there; a place whose link leads nowhere counts."""
-    return path.is_symlink() or path.exists()

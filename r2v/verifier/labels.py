@@ -35,7 +35,7 @@ from r2v.wire.message import Message
 LabelSource = Literal["outcome", "td", "executed", "judge", "consensus"]
 Context = Callable[[str, Sequence[str], Sequence[str]], tuple[Message, ...]]
 """(goal, observations, actions before) -> the conversation an actor would send, as
-`policy.prompts.build_messages` makes it."""
+`policy.build_messages` makes it."""
 
 TEACHER = "teacher"
 """The kind of an action that the teacher took itself."""

@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -29,6 +29,9 @@ from r2v.storage import checkpoint
 from r2v.storage.checkpoint import LATEST
 from r2v.verifier.labels import VerifierExample, balanced, in_order
 from r2v.verifier.model import Encode, VerifierModel
+
+if TYPE_CHECKING:
+    from r2v.memory.measured.rehearsal import Rehearsal
 
 VERIFIER_CHECKPOINT = LATEST
 """Beside a verifier: the link to its newest checkpoint."""
@@ -214,13 +217,28 @@ def _loss(logits: Tensor, rows: Sequence[EncodedExample]) -> Tensor:
     return binary_cross_entropy_with_logits(logits, targets, weight=weights, reduction="sum")
 
 
+def rehearse(run: Rehearsal) -> None:
+    """One micro-batch of the loss on fixed shapes, for the memory planner: a mark at the end of each row."""
+    model = VerifierModel(run.decoder())
+    run.count(model.head)
+    count, tokens = run.shape.rows, run.shape.tokens
+    rows = [EncodedExample(ids=(), target=1.0, weight=1.0)] * count
+
+    def loss() -> Tensor:
+        ends = torch.full((count,), tokens)
+        with run.autocast():
+            return _loss(model(run.ids(), ends, torch.arange(count), ends), rows)
+
+    run.train(model, loss)
+
+
 def _require_finite(phase: Phase, update: int, **figures: float) -> None:
     """Raise UsageError where one of these is not finite: a restart would end the same way."""
     if not all(map(math.isfinite, figures.values())):
         raise UsageError(
             f"verifier: training has diverged: in update {update + 1} "
             + " and ".join(f"its {name} is {value:g}" for name, value in figures.items())
-            + f"; nothing is published. Lower training.verifier.lr (now {phase.lr:g}), training.verifier.grad_clip "
+            + f"; nothing is published. Lower training.verifier.lr (now {phase.lr:g}), training.grad_clip "
             f"(now {phase.grad_clip:g}) or training.verifier.weight_decay (now {phase.weight_decay:g})"
         )
 

@@ -17,4 +17,4 @@
 
 cd "${SLURM_SUBMIT_DIR:-.}" && source scripts/slurm/env.sh ||
     { echo "no scripts/slurm/env.sh in $PWD: cd to the checkout of R2V, then the same sbatch line" >&2; exit 2; }
-exec python -m r2v.slurm.runner generate_candidates "$@"
+exec python -m r2v.slurm.job.runner generate_candidates "$@"

@@ -1,5 +1,5 @@
 #!/bin/bash
-# A bundle in front of agents on a node: sbatch scripts/slurm/serve.sh BUNDLE --llm openai:gpt-6.1-terra --max-usd 20
+# A bundle in front of agents on a node: sbatch scripts/slurm/serve.sh BUNDLE --llm openai:gpt-6.1-terra --overrides teacher.max_usd=20
 # Agents reach it at the node's address, or by `ssh -L 8484:NODE:8484`; its keys are in data/served/default/keys.
 #SBATCH --job-name=serve
 #SBATCH --partition=gpu

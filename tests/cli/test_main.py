@@ -20,6 +20,7 @@ from r2v.cli.main import build_parser, main, stage_parser
 from r2v.cli.options import load_config
 from r2v.data.registry import DataRegistry
 from r2v.data.store import read_episodes
+from r2v.errors import UsageError
 from r2v.pipeline.jobs import COMMANDS
 from r2v.pipeline.rows import Command
 from r2v.storage.lease import lease
@@ -127,7 +128,7 @@ def test_the_command_that_makes_a_missing_input_can_be_typed_as_it_is_named(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my file.yaml").write_text("prefix: mine\n")
-    options = ["--config", "my file.yaml", "--seed", "2", "--overrides", "router.features=[progress]"]
+    options = ["--config", "my file.yaml", "--overrides", "seed=2", "router.features=[progress]"]
     words = ["evaluate", *options]
     named = []
     while words[0] != "collect":
@@ -226,7 +227,7 @@ def test_help_and_version(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_the_printed_configuration_is_one(r2v: Shell, tmp_path: Path) -> None:
-    printed = r2v("config", "--seed", "7", "--overrides", "training.lr=1e-5", "training.num_epochs=5").stdout
+    printed = r2v("config", "--overrides", "seed=7", "training.lr=1e-5", "training.num_epochs=5").stdout
     (tmp_path / "again.yaml").write_text(printed)
     assert r2v("config", "--config", "again.yaml").stdout == printed
     assert "seed: 7\n" in printed and "  lr: 1.0e-05\n" in printed
@@ -238,14 +239,13 @@ ALIASES = [
     (["collect", "--run-tags", "v1", "007", "true"], "run.tags=['v1','007','true']"),
     (["collect", "--notes", 'half: "quoted", # 100 %'], """run.notes='half: "quoted", # 100 %'"""),
     (["collect", "--notes", "1e3"], "run.notes='1e3'"),
-    (["generate_candidates", "--K", "8"], "candidates.num_samples=8"),
     (
-        ["evaluate", "--methods", "r2v", "slm_only", "--num-tasks", "4"],
+        ["evaluate", "--methods", "r2v", "slm_only", "--overrides", "evaluation.num_tasks=4"],
         "evaluation.methods=[r2v,slm_only]",
         "evaluation.num_tasks=4",
     ),
-    (["ablations", "--names", "no_dpo", "--seeds", "4"], "ablations.names=[no_dpo]", "ablations.seeds=[4]"),
-    (["evaluate", "--seed", "3", "--overrides", "seed=4"], "seed=4"),
+    (["ablations", "--names", "no_dpo"], "ablations.names=[no_dpo]"),
+    (["evaluate", "--seeds", "3", "--overrides", "evaluation.seeds=[4]"], "evaluation.seeds=[4]"),
     (["evaluate", "--overrides", "seed=4", "--overrides", "router.l2=2"], "seed=4", "router.l2=2"),
 ]
 
@@ -307,7 +307,41 @@ def _said_too_little(action: argparse.Action) -> str:
 def test_every_option_says_what_it_means_and_what_it_is_without_it() -> None:
     options = dict(_options(build_parser()))
     assert {name: fault for name, action in options.items() if (fault := _said_too_little(action))} == {}
-    assert len(options) > 300
+    assert len(options) > 200
+
+
+def _counted(parser: argparse.ArgumentParser) -> int:
+    """Options of a parser and of its commands, hidden ones too, but for the help."""
+    count = 0
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            count += sum(map(_counted, {id(one): one for one in action.choices.values()}.values()))
+        elif action.option_strings and not isinstance(action, argparse._HelpAction):
+            count += 1
+    return count
+
+
+def test_there_are_at_most_240_options() -> None:
+    """Whatever is a configuration key is set by --overrides."""
+    assert _counted(build_parser()) <= 240
+
+
+@pytest.mark.parametrize("words", [["evaluate", "--seed", "3"], ["collect", "--num", "3"], ["run", "--dry"]])
+def test_the_beginning_of_an_option_is_none(words: list[str]) -> None:
+    with pytest.raises(UsageError, match="unrecognized arguments"):
+        build_parser().parse_args(words)
+
+
+def test_a_variable_is_allowed_before_and_behind_a_command_that_sends_keys() -> None:
+    for words in (["--allow-env", "LAB_SECRET", "collect"], ["collect", "--allow-env=LAB_SECRET", "--force"]):
+        assert build_parser().parse_args(words).allow_env == ["LAB_SECRET"]
+    with pytest.raises(UsageError, match="--allow-env LAB_SECRET: this command sends no key"):
+        build_parser().parse_args(["config", "--allow-env", "LAB_SECRET"])
+    for words in (["collect", "--allow-env", "sk-abcdef"], ["collect", "--allow-env"]):
+        with pytest.raises(UsageError, match="must be the name of an environment variable") as refused:
+            build_parser().parse_args(words)
+        assert "sk-abcdef" not in str(refused.value)
+    assert build_parser().parse_args(["record", "--", "x", "--allow-env", "y"]).allow_env == []
 
 
 @pytest.mark.parametrize("row", COMMANDS, ids=lambda row: row.name)

@@ -14,7 +14,7 @@ import pytest
 from r2v.cli.main import main
 from r2v.emulator import Emulator
 
-MODEL = ("--llm", "openai:gpt-6-luna", "--max-usd", "50")
+MODEL = ("--llm", "openai:gpt-6-luna", "--overrides", "teacher.max_usd=50")
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def provider(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Emulator:
 def test_it_says_where_it_listens_and_ends_when_told(
     number: signal.Signals, provider: Emulator, tmp_path: Path
 ) -> None:
-    words = [sys.executable, "-m", "r2v", "serve", "--record", *MODEL, "--port", "0"]
+    words = [sys.executable, "-m", "r2v", "serve", "--record", *MODEL, "serve.port=0"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=os.environ, cwd=tmp_path) as server:
         assert server.stdout is not None
         first, second = server.stdout.readline(), server.stdout.readline()
@@ -56,13 +56,13 @@ def test_record_ends_as_its_command_does(provider: Emulator, capfd: pytest.Captu
 
 @pytest.mark.parametrize("words,says", [
     (("serve",), "add --record"),
-    (("serve", "--record", *MODEL, "--shadow"), "serve.shadow=true: nothing decides without a bundle"),
+    (("serve", "--record", *MODEL, "serve.shadow=true"), "serve.shadow=true: nothing decides without a bundle"),
     (("serve", "--record"), "name a model, such as --llm"),
     (("serve", "--record", "--llm", "gpt-6-luna"), "written provider:model"),
     (("serve", "--record", "--llm", "openai:no-such-model"), "no price"),
     (("serve", "--record", "--llm", "anthropic:claude-opus-5-5"), "ANTHROPIC_API_KEY is not set"),
-    (("serve", "--record", *MODEL, "--port", "70000"), "serve.port"),
-    (("serve", "--record", *MODEL, "--overrides", "serve.host=203.0.113.1"), "cannot be listened on"),
+    (("serve", "--record", *MODEL, "serve.port=70000"), "serve.port"),
+    (("serve", "--record", *MODEL, "serve.host=203.0.113.1"), "cannot be listened on"),
     (("record", *MODEL), "CMD"),
     (("record", *MODEL, "--", "no-such-program"), "no such command"),
 ])  # fmt: skip

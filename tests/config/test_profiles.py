@@ -11,14 +11,15 @@ from r2v.config import Config, identity, load
 from r2v.config.profiles import PROFILES
 from r2v.errors import UsageError
 from r2v.memory.model_registry import MODEL_CONFIGS
+from r2v.memory.models import counted
 from r2v.memory.planner.training_job import Machine
 from r2v.memory.profile_of_model import configured, require_settings
-from r2v.memory.shapes import shape_of
 from r2v.memory.sizes import parse_size
 from r2v.memory.stage_table import plan_stages
 from r2v.pipeline.graph import selection
 from r2v.pipeline.jobs import job
 from r2v.pipeline.plan.jobs_to_do import require_worlds
+from tests.memory.measuring import lookup, measure
 
 LLAMA = "policy.model_name=meta-llama/Llama-3.2-1B-Instruct"
 LARGEST = {
@@ -116,14 +117,15 @@ def test_every_stage_of_a_profile_fits_its_card(name: str) -> None:
     """With the largest model that it is meant for, or one near that size."""
     profile = PROFILES[name]
     config = load(None, [f"profile={name}", f"policy.model_name={LARGEST[name]}"])
-    chain, card = [row.name for row in selection(config)[0]], Machine(memory=parse_size(profile.card))
-    for stage in plan_stages(config, dict.fromkeys(chain, card)):
+    card = Machine(memory=parse_size(profile.card))
+    stages = {row.name: (row.memory, card) for row in selection(config)[0]}
+    for stage in plan_stages(config, stages, measure, lookup):
         assert stage.plan is None or stage.plan.fits, stage.stage
 
 
 def test_the_models_beside_the_profiles_are_of_their_sizes() -> None:
     for name, profile in PROFILES.items():
         if profile.largest and name != "tiny":
-            assert shape_of(LARGEST[name]).parameters > profile.largest / 2
+            assert counted(LARGEST[name]).total > profile.largest / 2
     sizes = [profile.largest for profile in PROFILES.values() if profile.largest]
     assert sizes == sorted(sizes) and set(LARGEST.values()) - {"tiny"} <= set(MODEL_CONFIGS)

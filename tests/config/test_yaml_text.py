@@ -18,9 +18,9 @@ from ruamel.yaml import YAML
 from r2v.config import load
 from r2v.config.yaml_text import DEEPEST, as_type, plain, read, read_file, write
 from r2v.errors import InputError, UsageError
-from r2v.experiments.expansion import expand
-from r2v.experiments.spec import read_spec
-from r2v.slurm.site_profile import SITE, project_profile
+from r2v.experiments.specification.expansion import expand
+from r2v.experiments.specification.spec import read_spec
+from r2v.slurm.site.site_profile import SITE, project_profile
 
 REPOSITORY = Path(__file__).parents[2]
 SHIPPED = [

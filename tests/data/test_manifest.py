@@ -20,6 +20,7 @@ from r2v.data.manifest import (
 from r2v.data.registry import DataRegistry
 from r2v.data.tools import RecordedTool, Tools
 from r2v.errors import InputError, UsageError
+from r2v.storage.artifact_manifest import json_sha256
 
 MODELS = [
     "gpt-4o",
@@ -105,8 +106,9 @@ def test_hazard11_unknown_fields_are_kept_and_other_schemas_refused(tmp_path: Pa
     path = tmp_path / "run_manifest.json"
     write_manifest(manifest(tmp_path))
     record = json.loads(path.read_text())
-    del record["sha256"]  # another version's own hash would stand here
-    path.write_text(json.dumps({**record, "gpu": "H200"}))
+    del record["sha256"]
+    newer = {**record, "gpu": "H200"}
+    path.write_text(json.dumps({**newer, "sha256": json_sha256(newer)}))
     with pytest.warns(UserWarning, match="gpu"):
         assert read_manifest(tmp_path).extra == {"gpu": "H200"}
     path.write_text(path.read_text().replace('"schema_version": "1"', '"schema_version": "2"'))

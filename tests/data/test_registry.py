@@ -324,7 +324,7 @@ def test_many_runs_are_listed_without_writing_the_index_for_each(
     quick_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is written grows with the runs; a journal holds what is not in the index yet, and goes in at the end."""
-    from r2v.data import index as module
+    from r2v.data import registry as module
 
     monkeypatch.setattr(module, "_SMALL", 2_000)
     written: list[int] = []
@@ -350,7 +350,7 @@ def test_many_runs_are_listed_without_writing_the_index_for_each(
 
 
 def test_a_torn_journal_loses_only_the_line_it_tore(quick_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from r2v.data import index as module
+    from r2v.data import registry as module
 
     monkeypatch.setattr(module, "_SMALL", 0)
     registry = DataRegistry(quick_disk, now=Clock())

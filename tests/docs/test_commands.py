@@ -27,8 +27,8 @@ from r2v.cli.main import main as r2v
 from r2v.config import load
 from r2v.emulator import EmulatedRequest, Emulator, Lifecycle, game
 from r2v.emulator.answers import load_answer
-from r2v.slurm.command import through
-from r2v.slurm.site_profile import project_profile
+from r2v.slurm.client.command import through
+from r2v.slurm.site.site_profile import project_profile
 from r2v.storage.files import write_text
 from r2v.storage.paths import SCRIPTS
 from tests import warm
@@ -43,7 +43,7 @@ OWN_MODEL = (
 )
 STAND_INS = (
     (r"--num-episodes \d+", "--num-episodes 2"),
-    (r"(r2v pilot .*)--num-tasks \d+", r"\1--num-tasks 2"),
+    (r"(r2v pilot .*)", r"\1 evaluation.pilot_tasks=2"),
     (r"--num-interactions \d+|--interactions \d+", "--interactions 2"),
     (r"policy\.model_name=(FOLDER|outputs/\S+/final)", f"policy.model_name={TINY}"),
     (
@@ -55,7 +55,7 @@ STAND_INS = (
     (r"(python scripts/collect_trajectories.py .*)", r"\1 --num-episodes 2 --seeds 1"),
     (r"(teacher\.provider=\w+)", r"\1 teacher.poll_seconds=0.05"),
     (r"teacher\.base_url=\S+", "teacher.base_url=$OPENAI_BASE_URL"),
-    (r"(python examples/\w+\.py .*|r2v game run .*)", r"\1 --poll-seconds 0.05 --figures none"),
+    (r"(python examples/\w+\.py .*|r2v game run .*)", r"\1 --overrides poll_seconds=0.05 figures=[]"),
     (r"(r2v game run .*) --replicates \d+", r"\1 --replicates 1"),
 )
 """What is replaced in a command, so that it takes a second instead of hours and finds the emulator."""
@@ -81,30 +81,30 @@ ELSEWHERE = {
         "tests/test_mrp.py::test_ablation_none_reproduces_the_main_run"
     ),
     "pip install -e '.[serve]'": "installs; `make install-dev` does it from the locks",
-    "r2v serve --record --llm anthropic:claude-opus-5-5 --max-usd 20": (
+    "r2v serve --record --llm anthropic:claude-opus-5-5 --overrides teacher.max_usd=20": (
         "tests/cli/test_serve.py::test_it_says_where_it_listens_and_ends_when_told"
     ),
-    "r2v record --llm openai:gpt-6.1-terra --max-usd 5 --task bug-7 -- mini --model-class "
+    "r2v record --llm openai:gpt-6.1-terra --overrides teacher.max_usd=5 --task bug-7 -- mini --model-class "
     "litellm_response -m openai/llm -t 'Fix the failing test.' -y": (
         "tests/cli/test_serve.py::test_record_ends_as_its_command_does"
     ),
-    "r2v serve outputs/bundles/desk --llm openai:gpt-6.1-terra --max-usd 20": (
-        "tests/serve/test_pair.py::test_it_acts_as_the_evaluation_did"
+    "r2v serve outputs/bundles/desk --llm openai:gpt-6.1-terra --overrides teacher.max_usd=20": (
+        "tests/serve/pair/test_pair.py::test_it_acts_as_the_evaluation_did"
     ),
     "r2v run --overrides env.benchmark=logs router.label=imputed router.model=case_support 'data.runs=[RUN]' "
     "policy.provider=openai policy.model_name=gpt-6-luna teacher.max_usd=5": RECORDED,
     "r2v export outputs/bundles/mine --overrides env.benchmark=logs router.label=imputed router.model=case_support "
     "'data.runs=[RUN]' policy.provider=openai policy.model_name=gpt-6-luna teacher.max_usd=5": RECORDED,
-    "r2v serve outputs/bundles/mine --llm anthropic:claude-opus-5-5 --max-usd 20": RECORDED,
+    "r2v serve outputs/bundles/mine --llm anthropic:claude-opus-5-5 --overrides teacher.max_usd=20": RECORDED,
     "r2v explain SESSION": "tests/serve/test_answering.py::test_a_session_is_explained_turn_by_turn",
     "r2v import data/served/default": "tests/serve/test_record.py::test_a_recorded_session_becomes_an_episode",
     "r2v pilot --tasks tasks.txt --cmd 'mini --model-class litellm_response -m openai/llm -t {task} -y' --overrides "
     "teacher.provider=openai teacher.model_name=gpt-6.1-terra policy.provider=openai policy.model_name=gpt-6-luna "
-    "teacher.max_usd=20": ("tests/pipeline/test_pilot_of_agent.py::test_a_pilot_plays_an_agent_by_both_models"),
+    "teacher.max_usd=20": ("tests/pipeline/test_pilot.py::test_a_pilot_plays_an_agent_by_both_models"),
     "r2v engine install": "tests/llm/engines/test_install.py::test_pip_that_fails_is_one_line",
-    "r2v engine show": "tests/cli/test_engine.py::test_an_absent_engine_is_one_line_and_exit_5",
+    "r2v engine show": "tests/cli/cluster/test_engine.py::test_an_absent_engine_is_one_line_and_exit_5",
     "r2v engine serve --config FILE --host 0.0.0.0 --port 8000": (
-        "tests/cli/test_engine.py::test_a_server_that_ends_hands_its_exit_code_on"
+        "tests/cli/cluster/test_engine.py::test_a_server_that_ends_hands_its_exit_code_on"
     ),
     "pip install -e '.[miniwob]'": "installs; `make browser` does it from the locks",
     "make browser": "installs packages; `make test` has done so",
@@ -125,13 +125,13 @@ ELSEWHERE = {
     ),
     "pip install -e '.[webarena]'": "installs; the extra asks for nothing more than the core",
     "r2v webarena install": "fetches from PyPI; `make test` has done so",
-    "r2v webarena check": "tests/cli/test_webarena.py::test_check_tells_site_by_site",
+    "r2v webarena check": "tests/cli/test_worlds.py::test_check_tells_site_by_site",
     "r2v run --config configs/webarena/noisy.yaml": (
         "tests/envs/webarena/test_pipeline.py::test_the_shipped_configuration_ends_well_on_stub_sites"
     ),
     "r2v webarena regrade": "tests/envs/webarena/test_pipeline.py::test_a_collection_is_recorded_and_graded_again",
     "r2v report results/mrp": "tests/report/test_build.py::test_made_again_it_is_the_same",
-    "r2v status --watch": "tests/slurm/views/test_watch.py::test_it_ends_when_nothing_is_active",
+    "r2v status --watch": "tests/slurm/views/test_status.py::test_it_ends_when_nothing_is_active",
     "make mrp": "tests/test_mrp.py::test_everything_the_seed_names_is_there",
     "make sandbox": "installs a package of the system; `make test` has done so",
     "make test": "is what runs this",
@@ -174,13 +174,13 @@ ELSEWHERE = {
         "tests/hrl/test_extending.py::test_one_file_adds_a_checker_and_a_reward"
     ),
     "r2v export outputs/bundles/desk --config configs/mrp.yaml": (
-        "tests/serve/test_bundle.py::test_the_command_writes_checks_and_refuses"
+        "tests/serve/bundle/test_manifest.py::test_the_command_writes_checks_and_refuses"
     ),
     "r2v export outputs/bundles/desk --check": (
-        "tests/serve/test_bundle.py::test_the_command_writes_checks_and_refuses"
+        "tests/serve/bundle/test_manifest.py::test_the_command_writes_checks_and_refuses"
     ),
     "r2v game label results/batch_jobs/JOB --sample 40 --output labels.jsonl": (
-        "tests/cli/test_game_labels.py::test_a_sample_is_shown_recorded_and_gone_on_with"
+        "tests/cli/game/test_labels.py::test_a_sample_is_shown_recorded_and_gone_on_with"
     ),
     "python benchmarks/hrl_study.py --table": "shows what its runs left; they take hours of CPU",
     "python benchmarks/hrl_learning.py": "trains for six minutes of CPU",

@@ -10,9 +10,9 @@ import pytest
 
 from r2v.config import Config, load
 from r2v.pipeline.graph import selection
-from r2v.slurm import headers
 from r2v.slurm.estimate import estimate_lines, estimates
-from r2v.slurm.headers import Resources
+from r2v.slurm.site import headers
+from r2v.slurm.site.headers import Resources
 from r2v.storage.paths import SCRIPTS
 from tests.docs.pages import REPOSITORY, blocks_of
 

@@ -147,12 +147,11 @@ def test_a_killed_process_is_continued_by_the_same_command(tmp_path: Path) -> No
         str(tmp_path / "bills.jsonl"),
         "--faults",
         "commit_then_reset/create@1",
-        "--polls",
-        "1",
         "--limits",
         "openai.requests=3",
         "--timing",
         "late=1",
+        "polls=1",
     )
     with process(*options) as (running, exports):
         with pytest.raises(openai.APIConnectionError):

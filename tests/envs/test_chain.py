@@ -11,7 +11,7 @@ import pytest
 
 from r2v.envs.base import Benchmark, Demonstrated, Snapshots
 from r2v.envs.chain import ChainBenchmark, Expert, call, chain_actor, right_action
-from r2v.evaluation.frontier import Curve
+from r2v.evaluation.measures.frontier import Curve
 from r2v.llm.types import Request
 from r2v.randomness import uniform
 from r2v.wire.message import Message

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from r2v.config import Config, identity, load
-from r2v.config.ablations import ABLATION_ROWS, ALL_ROWS, Ablation
+from r2v.config.ablations import ALL_ROWS, Ablation, registry
 from r2v.envs.base import load_benchmark
 from r2v.errors import UsageError
 from r2v.evaluation.settings import EvaluateSettings
 from r2v.evaluation.tables.ablation_rows import earnings
 from r2v.experiments.ablation_reach import deciding_changes, deciding_jobs
-from r2v.experiments.ablations import LEARNED_PARTS, AblationsSettings, _chains, left_out, rows_of
+from r2v.experiments.ablations import AblationsSettings, _chains, left_out, rows_of
 from r2v.perturb.schedule import make_schedule
 
 
@@ -25,9 +25,9 @@ def flat(values: dict[str, Any], stem: str = "") -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("name", ABLATION_ROWS)
+@pytest.mark.parametrize("name", registry().rows)
 def test_an_ablation_changes_the_declared_keys_and_no_other(name: str) -> None:
-    row = ABLATION_ROWS[name]
+    row = registry().rows[name]
     before, after = (flat(identity(load(None, keys))) for keys in (row.shared, (*row.shared, *row.overrides)))
     changed = {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
     declared = {override.partition("=")[0] for override in row.overrides}
@@ -39,7 +39,7 @@ def test_an_ablation_changes_the_declared_keys_and_no_other(name: str) -> None:
 
 def test_the_default_rows_exist() -> None:
     names = Config().ablations.names
-    assert set(names) <= set(ABLATION_ROWS)
+    assert set(names) <= set(registry().rows)
     assert {"with_verifier", "no_dpo", "no_perturbation"} <= set(names)
     assert any(name.startswith("feat_") for name in names) and any("_k" in n or "best_of" in n for n in names)
 
@@ -61,23 +61,23 @@ def sides(row: Ablation) -> tuple[Config, Config]:
     return base, ablated
 
 
-@pytest.mark.parametrize("name", ABLATION_ROWS)
+@pytest.mark.parametrize("name", registry().rows)
 def test_both_sides_of_a_row_play_the_same_worlds(name: str) -> None:
-    base, ablated = sides(ABLATION_ROWS[name])
+    base, ablated = sides(registry().rows[name])
     assert worlds(base) == worlds(ablated)
 
 
 @pytest.mark.parametrize("name", ["nothing_held_out", "held_out_family"])
 def test_what_is_held_out_is_judged_where_it_occurs(name: str) -> None:
     """Under noisy the two worlds would differ by what the row takes out of training."""
-    row = ABLATION_ROWS[name]
+    row = registry().rows[name]
     assert row.condition == "shift"
     base, ablated = sides(replace(row, condition="noisy"))
     assert worlds(base) != worlds(ablated)
 
 
 def test_no_row_rests_on_whether_what_was_trained_is_accepted() -> None:
-    for row in ABLATION_ROWS.values():
+    for row in registry().rows.values():
         if row.overrides[:1] and row.overrides[0].startswith(("preference.", "candidates.")):
             told = [key for side in sides(row) for key in [side.preference.accept]]
             assert told == ["always", "always"] or row.name in ("no_dpo", "dpo_unseen")
@@ -97,15 +97,15 @@ def test_a_row_is_there_only_where_the_compared_method_depends_on_what_it_change
         "bc",
         "preference",
     }
-    row = ABLATION_ROWS["verifier_by_outcome"]
+    row = registry().rows["verifier_by_outcome"]
     assert left_out(config, row) is None
     blind = replace(row, base_method="r2v", ablated_method="r2v")
     assert "nothing that decides what r2v does" in str(left_out(config, blind))
 
 
-@pytest.mark.parametrize("name", ABLATION_ROWS)
+@pytest.mark.parametrize("name", registry().rows)
 def test_every_row_of_one_method_changes_a_stage_that_it_depends_on(name: str) -> None:
-    row = ABLATION_ROWS[name]
+    row = registry().rows[name]
     if row.overrides and row.base_method == row.ablated_method and name != "verifier_by_execution":
         assert deciding_changes(*sides(row), row.ablated_method)
 
@@ -116,7 +116,7 @@ def test_all_are_the_rows_that_a_configuration_can_tell_of_in_the_order_of_the_t
     for provider, sources in named.items():
         config = load(None, ["ablations.names=[all]", f"teacher.provider={provider}"])
         missing = {f"verifier_by_{source}" for source in sources}
-        assert AblationsSettings.of(config).rows == [name for name in ABLATION_ROWS if name not in missing]
+        assert AblationsSettings.of(config).rows == [name for name in registry().rows if name not in missing]
     assert load("configs/desk/full.yaml").ablations.names == [ALL_ROWS]
 
 
@@ -143,8 +143,8 @@ def test_routed_rows_play_a_frontier_where_the_study_has_one() -> None:
 
 
 def test_every_part_that_has_to_earn_its_place_has_an_ablation() -> None:
-    assert {name for name, _ in LEARNED_PARTS.values()} <= set(ABLATION_ROWS)
-    assert {part for part in LEARNED_PARTS if part.startswith("feature group")} == {
+    assert {name for name, _ in registry().learned_parts.values()} <= set(registry().rows)
+    assert {part for part in registry().learned_parts if part.startswith("feature group")} == {
         f"feature group: {group}" for group in Config().router.features
     }
 
@@ -157,7 +157,7 @@ def test_a_part_earns_its_place_by_its_interval() -> None:
         {"name": "with_verifier", "delta": 0.02, "delta_ci": [-0.01, 0.05], **common},
         {"name": "none", "delta": 0.0, "delta_ci": [0.0, 0.0], **common},
     ]
-    found = {row["part"]: row for row in earnings(rows, LEARNED_PARTS)}
+    found = {row["part"]: row for row in earnings(rows, registry().learned_parts)}
     trained, verifier = found["preference training"], found["verifier among the router's features"]
     assert (trained["earns_its_place"], trained["gain"], trained["gain_ci"]) == ("yes", 0.1, [0.05, 0.15])
     assert (verifier["earns_its_place"], verifier["gain"], verifier["gain_ci"]) == ("no", 0.02, [-0.01, 0.05])

@@ -12,9 +12,9 @@ import pytest
 
 from r2v.cli.main import main
 from r2v.emulator import Emulator
-from r2v.experiments.opening import RunOptions
-from r2v.experiments.orchestrator import run_experiment
 from r2v.experiments.records import read_record
+from r2v.experiments.schedule.opening import RunOptions
+from r2v.experiments.schedule.orchestrator import run_experiment
 from tests import trust, warm
 from tests.llm.talk import environment
 from tests.trust.alter import hard_copy

@@ -60,7 +60,9 @@ def held(trainer: Trainer) -> dict[str, int]:
     """Numbers of language models: those that this rank has memory for, and those there are."""
     bases = {id(base): base for base, _ in trainer.roles.language_models.values()}.values()
     assert all(isinstance(base, ShardedModel) for base in bases)
-    learning, speaking = zip(*(pair for base in bases for pair in base.pairs), strict=True)
+    learning = [tensor for base in bases for tensor in base.shards.model.parameters()]
+    speaking = [tensor for base in bases if base.copy for tensor in base.copy.model.parameters()]
+    assert len(learning) == len(speaking)
     assert all(isinstance(tensor, DTensor) for tensor in learning)
     moments = [
         value

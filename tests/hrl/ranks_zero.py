@@ -15,7 +15,8 @@ from torch import Tensor
 from r2v import distributed
 from r2v.config import HierarchicalConfig
 from r2v.errors import UsageError
-from r2v.hrl.parallel.zero import ZeroModel
+from r2v.hrl.parallel.sharding import ShardedModel
+from r2v.hrl.parallel.zero import zero_sharded
 from r2v.hrl.training.optimizer_step import Network, optimizer_step
 from r2v.hrl.training.trainer import Trainer
 from r2v.policy.export import export
@@ -37,10 +38,12 @@ CASES: dict[str, tuple[HierarchicalConfig, int, int]] = {
 def held(trainer: Trainer) -> dict[str, int]:
     """Numbers of the actor: those that this rank has memory for, and those there are."""
     body = trainer.roles.language_models["actor"][0]
-    assert isinstance(body, ZeroModel)
+    assert isinstance(body, ShardedModel)
     with body.use_adapter(trainer.roles.language_models["actor"][1]) as model:
         cut: list[Any] = list(model.parameters())
-    moments = [one for state in body.optimizer_state.values() for one in state.values() if one.dim()]
+    moments = [
+        one for state in trainer.roles.engines["actor"].optimizer_state.values() for one in state.values() if one.dim()
+    ]
     return {
         "own": sum(one.ds_tensor.numel() if hasattr(one, "ds_tensor") else one.numel() for one in cut),
         "there": sum(one.numel() for one in cut),
@@ -81,10 +84,10 @@ def first_step(fp16_supported: bool) -> list[float]:
     # Whether DeepSpeed's accelerator supports fp16 is a fact of the processor; here it is decided by hand.
     CPU_Accelerator.is_fp16_supported = lambda self: fp16_supported
     model = trainers.language_model().requires_grad_(True)
-    engine = ZeroModel(model, None, stage=3, lr=1e-3, clip=1.0, device="cpu")
+    sharded, engine = zero_sharded(model, None, stage=3, lr=1e-3, clip=1.0, device="cpu")
     network = Network(
         "actor",
-        engine.trained(None).values(),
+        sharded.trained(None).values(),
         lr=1e-3,
         clip=1.0,
         micro_batch_size=2,
@@ -96,8 +99,8 @@ def first_step(fp16_supported: bool) -> list[float]:
         loss = model(torch.full((len(chosen), 3), 7)).logits.square().mean()
         return loss, loss.new_zeros(0)
 
-    with engine.use_adapter(None) as model:
-        stepped = optimizer_step(network, range(2), engine.wrap_loss(part))
+    with sharded.use_adapter(None) as model:
+        stepped = optimizer_step(network, range(2), sharded.wrap_loss(part))
     return [stepped.loss, stepped.norm]
 
 

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from r2v.hrl.algorithm.advantage import critic_advantage, leave_one_out
 from r2v.hrl.algorithm.critic import TargetNetwork
-from r2v.hrl.algorithm.losses import count, critic_loss, critic_targets, policy_loss, token_weights
-from r2v.hrl.algorithm.rewards import GuidanceReward, TurnRewards
+from r2v.hrl.algorithm.losses import critic_loss, critic_targets, policy_loss, token_weights
+from r2v.hrl.algorithm.rewards import turn_rewards
 from r2v.hrl.training.replay_buffer import ReplayBuffer, usable
 from r2v.randomness import seed_of
 from tests.hrl import tabular_mdp
@@ -45,7 +45,7 @@ class ActionResampler:
 class Learner:
     """The three policies, the critic, its target and what it remembers."""
 
-    def __init__(self, seed: int, rewards: TurnRewards) -> None:
+    def __init__(self, seed: int, rewards: tuple[float, float]) -> None:
         self.seed, self.rewards = seed, rewards
         shapes = [(3,), (3, 2), (3, 2, 3)]
         self.first, self.hint, self.second = (
@@ -90,7 +90,7 @@ class Learner:
 
     def insert(self, draws: ActionResampler) -> None:
         """Two transitions per episode."""
-        rho = self.rewards.of(draws.scores.reshape(-1, 2))
+        rho = turn_rewards(draws.scores.reshape(-1, 2), self.rewards)
         for turn in range(2):
             rows = {name: getattr(draws, name).reshape(-1) for name in ("a", "g", "b")}
             rows["turn"] = torch.full_like(rows["a"], turn)
@@ -129,15 +129,16 @@ class Learner:
             )
         logp = torch.cat([self.first.log_softmax(-1)[once], self.second.log_softmax(-1)[a, g, b]])[:, None]
         mask = torch.ones_like(logp, dtype=torch.bool)
-        self._step("actor", policy_loss(logp, token_weights(critic_advantage(values)), mask, count(mask, "sequence")))
+        self._step("actor", policy_loss(logp, token_weights(critic_advantage(values)), mask, len(mask)))
 
     def hint_better(self, draws: ActionResampler) -> None:
         """The guidance's step: what its hints changed, each against the other for the same answer."""
-        reward = GuidanceReward().of(*draws.scores.unbind(-1))
+        before, after = draws.scores.unbind(-1)
+        reward = after - before
         logp = self.hint.log_softmax(-1)[draws.a, draws.g].reshape(-1, 1)
         mask = torch.ones_like(logp, dtype=torch.bool)
         weights = token_weights(leave_one_out(reward).reshape(-1))
-        self._step("guidance", policy_loss(logp, weights, mask, count(mask, "sequence")))
+        self._step("guidance", policy_loss(logp, weights, mask, len(mask)))
 
     def _step(self, name: str, loss: Tensor) -> None:
         optimizer = self.optimizers[name]

@@ -17,6 +17,12 @@ ANSWERS, HINTS = 3, 2
 GAMMA = 0.9
 
 
+def exact_kl(logits: Tensor, reference: Tensor) -> Tensor:
+    """KL(pi || ref) (...) of logits (..., V), in nats; exactly 0.0 for equal ones."""
+    logp, logref = logits.log_softmax(-1), reference.log_softmax(-1)
+    return (logp.exp() * (logp - logref)).sum(-1)
+
+
 def first_score() -> Tensor:
     """r1 (A,)."""
     return torch.tensor([0.0, 0.0, 1.0], dtype=torch.float64)

@@ -24,15 +24,11 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
     return Config(policy=PolicyConfig(model_name=str(folder), lora_r=4, device="cpu"), hierarchical=settings())
 
 
-def test_an_agent_answers_hints_and_answers_again(config: Config) -> None:
+def test_an_agent_has_the_models_of_its_configuration(config: Config) -> None:
     agent = ArcherAgent(config)
-    first = agent.answer("how many w1 w2")
-    hint = agent.hint("how many w1 w2", first)
-    assert first and agent.answer("how many w1 w2") == first
-    assert agent.answer("how many w1 w2", [(first, hint)]) == agent.answer("how many w1 w2", [(first, hint)])
-    assert agent.roles.placement == "shared" and isinstance(agent.critic, DoubleCritic)
-    stirred(agent.roles)
-    assert agent.answer("how many w1 w2") != first or agent.hint("how many w1 w2", first) != hint
+    assert agent.roles.placement == "shared" and set(agent.roles.language_models) == {"actor", "guidance", "reference"}
+    assert isinstance(agent.critic, DoubleCritic) and agent.target_critic is not agent.critic
+    assert agent.target_critic.state_dict().keys() == agent.critic.state_dict().keys()
 
 
 def test_the_targets_update_is_one_step_towards_the_critic(config: Config) -> None:
@@ -40,7 +36,7 @@ def test_the_targets_update_is_one_step_towards_the_critic(config: Config) -> No
     for tensor in agent.critic.parameters():
         tensor.data += 1.0
     before = [tensor.clone() for tensor in agent.target_critic.parameters()]
-    agent.update_target()
+    agent._memory_efficient_target_update(0.1)
     for old, new in zip(before, agent.target_critic.parameters(), strict=True):
         torch.testing.assert_close(new, old + 0.1, rtol=0, atol=1e-12)
 
@@ -51,7 +47,12 @@ def test_an_agent_starts_from_a_policy_and_where_it_is_put(config: Config, tmp_p
     split = replace(config, hierarchical=settings("split"))
     agent = ArcherAgent(split, weights=tmp_path / "final", devices=CPU)
     assert agent.roles.placement == "split"
-    assert agent.answer("how many w1 w2") != ArcherAgent(config).answer("how many w1 w2")
+    base, adapted = (
+        dict(one.roles.language_models["reference"][0].model.named_parameters()) for one in (agent, ArcherAgent(config))
+    )
+    layer = "model.layers.0.mlp.down_proj"
+    was = adapted[f"base_model.model.{layer}.base_layer.weight"]
+    assert not torch.equal(base[f"{layer}.weight"], was.to(base[f"{layer}.weight"])), "the policy's adapter is merged"
 
 
 def test_the_seeds_names_are_where_they_were_and_cost_nothing_unasked() -> None:

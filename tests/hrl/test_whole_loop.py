@@ -8,7 +8,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from r2v.hrl.algorithm.rewards import TurnRewards
 from tests.hrl import tabular_mdp
 from tests.trust import drawn
 
@@ -24,7 +23,7 @@ def test_answers_and_hints_become_the_best_there_are(seed: int) -> None:
     """Both answers paid: J from 0.633 to 1.896 of J* = 1.9, first answer right .998, hint good .999."""
     torch.set_num_threads(1)
     rewards = (tabular_mdp.first_score(), tabular_mdp.second_score())
-    learner = Learner(seed, TurnRewards(weights=(1.0, 1.0)))
+    learner = Learner(seed, (1.0, 1.0))
     assert float(tabular_mdp.worth(learner.policies(), rewards).v1) == pytest.approx(0.6333, abs=1e-4)
     for iteration in range(ITERATIONS):
         learner.iterate(iteration)

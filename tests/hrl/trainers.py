@@ -34,7 +34,7 @@ from r2v.hrl.tasks.prompts import Prompter
 from r2v.hrl.tasks.word_problems import word_problems
 from r2v.hrl.training.metrics import METRICS_FILE
 from r2v.hrl.training.trainer import Trainer
-from r2v.policy.float64 import use_float64_layers
+from r2v.policy.precision import use_float64_layers
 from r2v.randomness import uniform
 
 LOSSES = (
@@ -133,9 +133,10 @@ def trainer_of(
     checker: Callable[[Problem, str], float] = grade,
     micro_batch_size: int = 32,
     lora: int = 4,
+    load_in_4bit: bool = False,
 ) -> Trainer:
     """A trainer of this configuration in this process."""
-    policy = PolicyConfig(model_name=str(model), lora_r=lora, device="cpu", max_seq_len=160)
+    policy = PolicyConfig(model_name=str(model), lora_r=lora, load_in_4bit=load_in_4bit, device="cpu", max_seq_len=160)
     roles = build_roles(policy, h, 0, devices=Devices.all_on("cpu"))
     return Trainer(
         roles=roles,

@@ -9,16 +9,22 @@ from pathlib import Path
 import pytest
 import torch
 
+from r2v.memory.measured.tracker import Tracker
+from r2v.memory.models import known
 from r2v.memory.peak_monitor import PeakMonitor, ProcessMeter, expected_peak, meter_of
 from r2v.memory.planner.planner import Plan, plan
 from r2v.memory.planner.training_job import CUBLAS_WORKSPACES, Machine, TrainingJob
-from r2v.memory.shapes import shape_of
 from r2v.memory.sizes import GIB
-from r2v.memory.tracker.tracker import Tracker
+from tests.memory.measuring import lookup
 
 MIB = 2**20
 
-WORK = TrainingJob(stage="hierarchical", model=shape_of("Llama-3.2-3B"), critic=shape_of("roberta-base"))
+WORK = TrainingJob(
+    stage="hierarchical",
+    code="r2v.hrl.training.rehearsal:memory",
+    model=known("Llama-3.2-3B"),
+    critic=known("roberta-base"),
+)
 
 
 class Told:
@@ -55,7 +61,7 @@ class Counted:
 
 @pytest.fixture(scope="module")
 def found() -> Plan:
-    return plan(WORK, Machine(memory=44.53 * GIB))
+    return plan(WORK, Machine(memory=44.53 * GIB), lookup)
 
 
 def test_a_drift_of_more_than_a_tenth_is_told_once_a_phase(caplog: pytest.LogCaptureFixture) -> None:

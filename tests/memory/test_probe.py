@@ -12,25 +12,28 @@ from typing import Any
 import pytest
 import torch
 
-from r2v.cli.plan import add_commands
+from r2v.cli.cluster.plan import add_commands
 from r2v.config import CriticConfig, HierarchicalConfig, PolicyConfig
 from r2v.errors import InputError, UsageError
 from r2v.hrl.parallel.micro_batch import planned as plan_of_training
 from r2v.memory.calibration import Calibration, CalibrationKey, read, save, select
+from r2v.memory.measured.rehearsal import FixedShape, rehearse
+from r2v.memory.measurement import MeasuredCase
+from r2v.memory.models import known
 from r2v.memory.planner.planner import plan
 from r2v.memory.planner.training_job import Machine, TrainingJob
-from r2v.memory.probe import factors_of, probe
-from r2v.memory.shapes import shape_of
+from r2v.memory.probe import expected, factors_of, probe
 from r2v.memory.sizes import GIB
-from r2v.memory.tracker.fake_tensor_run import run_fake
-from r2v.memory.tracker.phase_case import PhaseCase, planned
+from tests.memory.measuring import READER, SMALL, lookup, measure, model
 
-WORK = TrainingJob(stage="hierarchical", model=shape_of("Llama-3.2-3B"), critic=shape_of("roberta-base"))
+HRL, BC = "r2v.hrl.training.rehearsal:memory", "r2v.policy.rehearsal:bc"
+WORK = TrainingJob(stage="hierarchical", code=HRL, model=known("Llama-3.2-3B"), critic=known("roberta-base"))
 A100 = CalibrationKey(model="Llama-3.2-3B", parameters=3_212_749_824, gpu="NVIDIA A100-SXM4-80GB", torch="2.13.0")
-SMALL = TrainingJob(
+LITTLE = TrainingJob(
     stage="hierarchical",
-    model=shape_of("toy"),
-    critic=shape_of("roberta-base"),
+    code=HRL,
+    model=model(SMALL),
+    critic=model(READER),
     value=True,
     lora_rank=4,
     precision="float32",
@@ -42,52 +45,47 @@ SMALL = TrainingJob(
 )
 
 
-def wider(factor: float) -> Callable[[PhaseCase], int]:
+def wider(factor: float) -> Callable[[MeasuredCase, FixedShape], int]:
     """A GPU whose kernels take so many times what they should."""
 
-    def measured(case: PhaseCase) -> int:
-        need = planned(case)
-        return round(need.total + (factor - 1) * need.activation)
+    def measured(case: MeasuredCase, shape: FixedShape) -> int:
+        static, activation = expected(lookup(case), shape)
+        return round(static + factor * activation)
 
     return measured
 
 
-@pytest.mark.parametrize("stage", ["hierarchical", "bc", "verifier"])
-def test_the_judge_finds_nothing_to_correct(stage: Any) -> None:
-    """Every phase is rehearsed as it was planned; of so small a model to a twentieth of what comes and goes."""
-    job = SMALL if stage == "hierarchical" else replace(SMALL, stage=stage, critic=None, value=False)
-    found = plan(job, Machine(memory=GIB * 8))
-    factors = factors_of(list(probe(found, lambda case: run_fake(case).size)))
+def test_the_judge_finds_nothing_to_correct() -> None:
+    """Every phase is rehearsed as it was planned."""
+    found = plan(LITTLE, Machine(memory=GIB * 8), lookup)
+    factors = factors_of(list(probe(found, lambda case, shape: rehearse(case, shape).peak)))
     assert factors.keys() == {one.phase.name for one in found.phases}
     assert all(0.95 < factor < 1.05 for factor in factors.values()), factors
 
 
 def test_a_factor_makes_the_plan_say_what_was_measured() -> None:
     """And changes what does not come and go by nothing."""
-    found = plan(WORK, Machine(memory=44.53 * GIB))
+    found = plan(WORK, Machine(memory=44.53 * GIB), lookup)
     probed = {one.phase: one for one in probe(found, wider(1.25))}
-    assert probed["actor"].micro_batch == found.micro_batch("actor") and probed["actor"].predicted.peak_at
+    assert probed["actor"].micro_batch == found.micro_batch("actor")
     factors = factors_of(list(probed.values()))
     assert factors == {
         name: pytest.approx(1.25)
-        for name in ("rollout, actor", "rollout, guidance", "reference", "critic", "value", "actor", "guidance")
+        for name in ("rollout, actor", "rollout, guidance", "reference", "critic", "actor", "guidance")
     }
-    again = plan(WORK, replace(found.machine, factors=factors))
+    again = plan(WORK, replace(found.machine, factors=factors), lookup)
     assert again.micro_batch("actor") < found.micro_batch("actor")
-    assert list(probe(again, wider(1.25)))[0].predicted.activation <= probed["rollout, actor"].predicted.activation, (
-        "bare of factors"
-    )
 
 
 def test_what_does_not_fit_is_tried_with_fewer_rows(caplog: pytest.LogCaptureFixture) -> None:
-    found = plan(WORK, Machine(memory=141 * GIB))
+    found = plan(WORK, Machine(memory=141 * GIB), lookup)
     seen = list[tuple[str, int]]()
 
-    def measured(case: PhaseCase) -> int:
-        seen.append((case.phase, case.micro_batch))
-        if case.micro_batch > 5 or case.phase == "critic":
+    def measured(case: MeasuredCase, shape: FixedShape) -> int:
+        seen.append((case.role, shape.rows))
+        if shape.rows > 5 or case.role == "critic":
             raise torch.OutOfMemoryError
-        return wider(1.1)(case)
+        return wider(1.1)(case, shape)
 
     probed = {one.phase: one for one in probe(found, measured)}
     assert "critic" not in probed and "critic does not fit with a micro-batch of 1" in caplog.text
@@ -97,27 +95,24 @@ def test_what_does_not_fit_is_tried_with_fewer_rows(caplog: pytest.LogCaptureFix
 
 
 def test_what_takes_less_than_its_weights_is_told_and_left(caplog: pytest.LogCaptureFixture) -> None:
-    found = plan(WORK, Machine(memory=44.53 * GIB))
-    assert list(probe(found, lambda case: 1 if case.phase == "actor" else wider(1.0)(case)))
+    found = plan(WORK, Machine(memory=44.53 * GIB), lookup)
+    assert list(probe(found, lambda case, shape: 1 if case.action == "train" else wider(1.0)(case, shape)))
     assert "actor peaked at 0.00 GiB, below the" in caplog.text and "it is not calibrated" in caplog.text
 
 
 @pytest.mark.parametrize(
-    ("change", "gpus", "named", "said"),
+    ("change", "shards", "said"),
     [
-        ({"four_bit": True}, 1, {}, "in 4 bits"),
-        ({"stage": "bc", "critic": None, "optimizer": "adamw_8bit"}, 1, {}, "with adamw_8bit"),
-        ({}, 2, {"placement": "split"}, "with placement split"),
-        ({"lora_rank": 0}, 8, {"placement": "full", "shards": "zero3"}, "with shards zero3"),
-        ({"stage": "preference", "critic": None}, 1, {}, "of preference"),
+        ({"four_bit": True}, "none", "in 4 bits"),
+        ({"stage": "bc", "code": BC, "critic": None, "optimizer": "adamw_8bit"}, "none", "with adamw_8bit"),
+        ({"lora_rank": 0}, "zero3", "with shards zero3"),
     ],
 )
-def test_what_one_gpu_cannot_rehearse_is_refused(
-    change: dict[str, Any], gpus: int, named: dict[str, Any], said: str
-) -> None:
-    found = plan(replace(WORK, **change), Machine(memory=141 * GIB, gpus=gpus), **named)
-    with pytest.raises(UsageError, match=f"--probe: cannot measure a plan {said}; take"):
-        next(probe(found, wider(1.0)))
+def test_what_one_gpu_cannot_rehearse_is_refused(change: dict[str, Any], shards: Any, said: str) -> None:
+    found = plan(WORK, Machine(memory=141 * GIB), lookup)
+    strategy = replace(found.strategy, shards=shards)
+    with pytest.raises(UsageError, match=f"--probe: cannot measure a plan {said}; set"):
+        next(probe(replace(found, job=replace(WORK, **change), strategy=strategy), wider(1.0)))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -138,13 +133,14 @@ def test_training_plans_with_the_file(tmp_path: Path) -> None:
     )
     save(tmp_path / "file.json", Calibration(key=replace(A100, torch=torch.__version__), factors={"actor": 1.5}))
     bare, corrected = (
-        plan_of_training(policy, one, "shared", 44.53 * GIB, 1, A100.gpu) for one in (replace(h, calibration=None), h)
+        plan_of_training(policy, one, "shared", 44.53 * GIB, 1, A100.gpu, measure=measure)
+        for one in (replace(h, calibration=None), h)
     )
     assert corrected.micro_batch("actor") < bare.micro_batch("actor") and corrected.micro_batch(
         "critic"
     ) == bare.micro_batch("critic")
     with pytest.raises(UsageError, match="a GPU named NVIDIA L4, torch .* probe again"):
-        plan_of_training(policy, h, "shared", 44.53 * GIB, 1, "NVIDIA L4")
+        plan_of_training(policy, h, "shared", 44.53 * GIB, 1, "NVIDIA L4", measure=measure)
 
 
 def typed(*words: str) -> int:
@@ -178,7 +174,7 @@ def test_only_the_same_model_gpu_and_torch_is_chosen() -> None:
         with pytest.raises(UsageError, match=said):
             select(kept, shape, gpu, version)
     with pytest.raises(UsageError, match="nothing of this model"):
-        select(kept, shape_of("tiny"), "", "2.13.0")
+        select(kept, LITTLE.model, "", "2.13.0")
 
 
 @pytest.mark.parametrize(
@@ -205,13 +201,10 @@ def test_a_file_that_is_something_else_is_refused(text: str, tmp_path: Path) -> 
 def test_r2v_plan_takes_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, rows = tmp_path / "calibration.json", []
     save(path, Calibration(key=replace(A100, torch=torch.__version__), factors={"actor": 1.5}))
-    parser = argparse.ArgumentParser()
-    add_commands(parser.add_subparsers())
+    keys = ("hierarchical.gradient_checkpointing=true", "policy.lora_r=16", "policy.max_seq_len=512")
+    words = ("--model", "meta-llama/Llama-3.2-3B", "--gpu", "24", "--stage", "hierarchical", "--overrides", *keys)
     for more in ([], ["--calibration", str(path), "--gpu-type", "a100"]):
-        values = parser.parse_args(
-            ["plan", "--model", "meta-llama/Llama-3.2-3B", "--checkpointing", "on", "--json", *more]
-        )
-        assert values.act(values) == 0
+        assert typed(*words, "--json", *more) == 0
         rows.append(json.loads(capsys.readouterr().out)["devices"][0]["phases"])
     assert rows[1]["actor"]["rows"] < rows[0]["actor"]["rows"]
-    assert rows[1]["critic"] == rows[0]["critic"]
+    assert rows[1]["reference"] == rows[0]["reference"]

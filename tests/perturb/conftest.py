@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from r2v.config import CategoryConfig, InferenceConfig, PerturbationsConfig
+from r2v.config import CategoryConfig, InferenceConfig, PerturbationMode, PerturbationsConfig
 from r2v.data.episode import Condition, Episode
 from r2v.envs.desk import Desk
 from r2v.llm.types import Request
@@ -27,13 +27,18 @@ def desk() -> Desk:
 def only() -> Perturbations:
     """Perturbations in which just the named categories occur: `only(distractor=0.2)`, or a CategoryConfig."""
 
-    def make(held_out_families: tuple[str, ...] = (), **given: float | CategoryConfig) -> PerturbationsConfig:
+    def make(
+        held_out_families: tuple[str, ...] = (),
+        modes: dict[str, PerturbationMode] | None = None,
+        **given: float | CategoryConfig,
+    ) -> PerturbationsConfig:
         named = {
             name: value if isinstance(value, CategoryConfig) else CategoryConfig(prob=value)
             for name, value in given.items()
         }
         off = {name: CategoryConfig(prob=0.0) for name in PerturbationsConfig.categories()}
-        return PerturbationsConfig(held_out=[], held_out_families=list(held_out_families), **{**off, **named})
+        families = list(held_out_families)
+        return PerturbationsConfig(held_out=[], held_out_families=families, modes=modes or {}, **{**off, **named})
 
     return make
 

@@ -15,7 +15,7 @@ from r2v.perturb.categories.partial_observation import MARKER
 from r2v.perturb.categories.schema_drift import ANNOUNCEMENT
 from r2v.perturb.categories.tool_error import ERRORS
 from r2v.perturb.category import Change, Scene, category
-from r2v.perturb.generic import GENERIC
+from r2v.perturb.schedule import GENERIC
 
 PAGE = "\n".join(["header", *(f"row {100 + n}: item {n} of order {n * 7}" for n in range(9))])
 DESK_GOAL = 'close this record and finish : {"goal":"close","kind":"ticket","name":"ann lee","team":"net","item":"vpn"}'

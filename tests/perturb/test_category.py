@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 
-from r2v.config import ExtraCategoryConfig, InferenceConfig, PerturbationsConfig, identity, load, section
+from r2v.config import CategoryConfig, InferenceConfig, PerturbationsConfig, identity, load, section
 from r2v.data.episode import Episode
 from r2v.envs.base import Task
 from r2v.envs.desk import Desk
 from r2v.errors import UsageError
-from r2v.perturb.offline import annotate
-from r2v.perturb.report import Rejected
+from r2v.perturb.offline import Rejected, annotate
 from r2v.perturb.schedule import Schedule, make_schedule
 from r2v.rollout.session import RolloutWorld
 from tests.docs.pages import REPOSITORY, blocks_of
@@ -38,7 +37,7 @@ def fog(
     monkeypatch.delitem(sys.modules, "fog_of_page", raising=False)  # another test's folder
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
-    return dataclasses.replace(only(), extra={NAME: ExtraCategoryConfig(prob=0.3)})
+    return dataclasses.replace(only(), extra={NAME: CategoryConfig(prob=0.3)})
 
 
 def test_it_hits_live_episodes_and_a_replay_meets_the_same_hits(
@@ -116,7 +115,7 @@ def own(fog: PerturbationsConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.delitem(sys.modules, OWN_MODULE, raising=False)
 
     def make(name: str, **given: Any) -> Schedule:
-        extra = {f"{OWN_MODULE}:{name}": ExtraCategoryConfig(**given)}
+        extra = {f"{OWN_MODULE}:{name}": CategoryConfig(**given)}
         return make_schedule(Desk(), dataclasses.replace(fog, extra=extra), "noisy", 101)
 
     return make
@@ -135,15 +134,15 @@ def _pages(perturbations: PerturbationsConfig) -> list[str]:
 
 def test_every_key_of_an_extra_category_changes_what_is_played(fog: PerturbationsConfig) -> None:
     def given(**keys: Any) -> list[str]:
-        return _pages(dataclasses.replace(fog, extra={NAME: ExtraCategoryConfig(**keys)}))
+        return _pages(dataclasses.replace(fog, extra={NAME: CategoryConfig(**keys)}))
 
     some, untouched = given(prob=0.3), [ROWS] * 30
     assert some != untouched
-    assert given(prob=0.3, enabled=False) == untouched
+    assert given(prob=0.0, severity=0.9) == untouched
     assert given(prob=0.6) != some
     assert given(prob=0.3, severity=0.9) != some
-    with pytest.raises(UsageError, match=r"perturbations\.extra\.fog_of_page:FOG\.mode is said by the category itself"):
-        given(prob=0.3, mode="implicit_permanent")
+    with pytest.raises(UsageError, match="perturbations.modes: got fog_of_page:FOG, allowed: tool_error"):
+        dataclasses.replace(fog, modes={NAME: "implicit_permanent"})
 
 
 def test_the_severity_of_failing_calls_of_ones_own_is_the_chance_of_a_second_failure(
@@ -179,7 +178,7 @@ def test_a_mode_that_there_is_not_is_refused(own: Callable[..., Schedule]) -> No
 
 def test_what_is_no_category_is_refused(fog: PerturbationsConfig, play: Callable[..., Episode]) -> None:
     with pytest.raises(UsageError, match="no module nowhere_at_all; searched"):
-        PerturbationsConfig(extra={"nowhere_at_all:FOG": ExtraCategoryConfig(prob=0.1)})
-    wrong = PerturbationsConfig(extra={"fog_of_page:Scene": ExtraCategoryConfig(prob=1.0)})
+        PerturbationsConfig(extra={"nowhere_at_all:FOG": CategoryConfig(prob=0.1)})
+    wrong = PerturbationsConfig(extra={"fog_of_page:Scene": CategoryConfig(prob=1.0)})
     with pytest.raises(UsageError, match="a type, not an r2v.perturb.category.Category"):
         play(0, wrong)

@@ -77,7 +77,7 @@ def test_with_nothing_scheduled_all_is_let_through(settings: dict[str, float]) -
             theirs.sim_seconds,
         )
         assert ours.perturbations == () and ours.clean_observation == page
-    assert env.goal == TASK.goal and env.perturbation_seed is None
+    assert env.goal == TASK.goal
 
 
 def test_clean_equals_noisy_at_probability_zero(play: Player, only: Make) -> None:
@@ -86,7 +86,7 @@ def test_clean_equals_noisy_at_probability_zero(play: Player, only: Make) -> Non
 
 
 def test_a_disabled_category_is_silent() -> None:
-    schedule = Schedule(benchmark="b", seed=1, categories={"distractor": CategoryConfig(enabled=False, prob=1.0)})
+    schedule = Schedule(benchmark="b", seed=1, categories={"distractor": CategoryConfig(prob=0.0)})
     assert PerturbedEnv(Counter(), schedule).reset(seed=1, task=TASK)[0] == "count 0\nrow 0"
 
 
@@ -107,8 +107,9 @@ def test_a_tool_that_failed_for_good_fails_to_the_end_and_others_work() -> None:
     get, find = json.dumps({"tool": "get", "id": "r1"}), json.dumps({"tool": "find", "name": "ann"})
     seen: set[tuple[bool, bool]] = set()
     for seed in range(30):
-        hazard = CategoryConfig(prob=0.3, mode="explicit_permanent")
-        schedule = Schedule(benchmark="counter", seed=seed, categories={"tool_error": hazard})
+        hazard = {"tool_error": CategoryConfig(prob=0.3)}
+        lasting: dict[str, PerturbationMode] = {"tool_error": "explicit_permanent"}
+        schedule = Schedule(benchmark="counter", seed=seed, categories=hazard, modes=lasting)
         counter = Counter()
         env = PerturbedEnv(counter, schedule)
         env.reset(seed=1, task=TASK)
@@ -120,7 +121,7 @@ def test_a_tool_that_failed_for_good_fails_to_the_end_and_others_work() -> None:
 
 
 def test_a_snapshot_knows_which_tools_are_broken(desk: Desk, only: Make) -> None:
-    hazard = only(tool_error=CategoryConfig(prob=0.4, mode="explicit_permanent"))
+    hazard = only(modes={"tool_error": "explicit_permanent"}, tool_error=0.4)
     find = [json.dumps({"tool": "find", "kind": "ticket", "name": "ann lee"}), json.dumps({"tool": "refresh"})]
     broken = 0
     for index in range(10):
@@ -298,7 +299,7 @@ def test_the_teacher_is_hit_and_the_record_replays_to_the_same_outcome(
     play: Player,
     only: Make,
 ) -> None:
-    hazard = only(**{name: CategoryConfig(prob=1.0, mode=mode if name in MODES else None)})
+    hazard = only(modes={name: mode} if name in MODES else {}, **{name: 1.0})
     world = RolloutWorld(desk, hazard, InferenceConfig(max_steps=20))
     for index in REHEARSED:
         episode = play(index, hazard)

@@ -13,10 +13,8 @@ from r2v.data.episode import Action, Episode, Observation, Step, parse_episode, 
 from r2v.envs.desk import Desk
 from r2v.errors import UsageError
 from r2v.perturb import PerturbedEnv, call_failed
-from r2v.perturb.offline import annotate, insert, replace_pages, twins
-from r2v.perturb.report import Rejected, Report
+from r2v.perturb.offline import Rejected, Report, annotate, insert, lost_support, replace_pages, twins
 from r2v.perturb.schedule import Schedule, make_schedule
-from r2v.perturb.support import lost_support
 
 
 def replay_actions(episode: Episode) -> list[str]:
@@ -287,8 +285,8 @@ def test_rejections_have_reasons(desk: Desk, clean: list[Episode], only: Make) -
 
 
 def test_no_retry_is_inserted_after_a_failure_that_lasts(desk: Desk, clean: list[Episode], only: Make) -> None:
-    lasting = CategoryConfig(prob=0.3, mode="explicit_permanent")
-    both = make_schedule(desk, only(tool_error=lasting, tool_timeout=0.3), "noisy", 101)
+    hazard = only(modes={"tool_error": "explicit_permanent"}, tool_error=0.3, tool_timeout=0.3)
+    both = make_schedule(desk, hazard, "noisy", 101)
     with pytest.raises(UsageError, match="insert: tool_error is explicit_permanent"):
         insert(clean[0], both, max_steps=16)
     made = [one for episode in clean for one in twins(episode, both, ["insert"], **WAYS, report=Report())]

@@ -13,10 +13,9 @@ from r2v.envs.desk import Desk
 from r2v.errors import UsageError
 from r2v.llm.types import Request
 from r2v.perturb import wrap
-from r2v.perturb.offline import annotate, insert
+from r2v.perturb.offline import annotate, insert, lost_support
 from r2v.perturb.renaming import Fields, Identifiers, identifiers
 from r2v.perturb.schedule import Schedule
-from r2v.perturb.support import lost_support
 from r2v.wire.message import Message
 
 Make = Callable[..., PerturbationsConfig]

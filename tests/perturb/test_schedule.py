@@ -89,9 +89,9 @@ def test_probability_one_hits_every_eligible_step_once(name: str) -> None:
 RICH = '{"page":"list","rows":"7"}\n' + "\n".join(f'{{"row":"{n}","name":"n{n}","id":"r{n}"}}' for n in range(7))
 
 
-def _played(**given: CategoryConfig) -> list[str]:
+def _played(modes: dict[str, PerturbationMode] | None = None, **given: CategoryConfig) -> list[str]:
     """What a schedule makes of the goals, calls and pages of some episodes, and how long it takes."""
-    schedule, shown = Schedule(benchmark="desk", categories=given, seed=101), []
+    schedule, shown = Schedule(benchmark="desk", categories=given, seed=101, modes=modes or {}), []
     for task in [Task(task_id=f"t{number}", goal="find a row for me") for number in range(12)]:
         shown.append(schedule.goal(task))
         for step in range(1, 12):
@@ -99,12 +99,12 @@ def _played(**given: CategoryConfig) -> list[str]:
     return [f"{one.text} {one.seconds}" for one in shown]
 
 
-def _refused(name: str, **given: Any) -> bool:
-    """Whether the configuration refuses a category so."""
+def _refused(name: str, mode: PerturbationMode, **given: Any) -> bool:
+    """True if the configuration refuses a category in this mode."""
     try:
-        PerturbationsConfig(**{name: CategoryConfig(**given)})
+        PerturbationsConfig(modes={name: mode}, **{name: CategoryConfig(**given)})
     except UsageError as error:
-        assert f"perturbations.{name}." in str(error)
+        assert f"perturbations.{name}." in str(error) or "perturbations.modes" in str(error)
         return True
     return False
 
@@ -113,20 +113,20 @@ def _refused(name: str, **given: Any) -> bool:
 @pytest.mark.parametrize("mode", get_args(PerturbationMode))
 def test_another_mode_of_a_category_changes_what_is_played_or_is_refused(name: str, mode: PerturbationMode) -> None:
     allowed = MODES.get(name, ())
-    assert _refused(name, prob=0.2, mode=mode) == (mode not in allowed)
+    assert _refused(name, mode, prob=0.2) == (mode not in allowed)
     some = _played(**{name: CategoryConfig(prob=0.2)})
     if mode in allowed:
-        other = _played(**{name: CategoryConfig(prob=0.2, mode=mode)})
+        other = _played({name: mode}, **{name: CategoryConfig(prob=0.2)})
         assert (other != some) == (mode != allowed[0] == category(name).mode)
         lasting = name in ON_CALLS and mode == "explicit_permanent"
-        assert _refused(name, prob=0.2, mode=mode, severity=0.3) == lasting
+        assert _refused(name, mode, prob=0.2, severity=0.3) == lasting
         if not lasting:
-            assert other != _played(**{name: CategoryConfig(prob=0.2, mode=mode, severity=0.9)}), "severity"
+            assert other != _played({name: mode}, **{name: CategoryConfig(prob=0.2, severity=0.9)}), "severity"
 
 
 @pytest.mark.parametrize("mode, name", [(mode, name) for name, modes in MODES.items() for mode in modes])
 def test_a_hit_records_the_mode_it_was_made_in(mode: PerturbationMode, name: str) -> None:
-    schedule = Schedule(benchmark="desk", categories={name: CategoryConfig(prob=1.0, mode=mode)}, seed=101)
+    schedule = Schedule(benchmark="desk", categories={name: CategoryConfig(prob=1.0)}, seed=101, modes={name: mode})
     outcome = schedule.call(_task(), ["get"]) or schedule.page(_task(), 1, RICH, "before")
     assert [one.mode for one in outcome.applied] == [mode]
 
@@ -187,8 +187,8 @@ def test_what_is_recorded_as_a_hit_changed_something(name: str, mode: Perturbati
         severity = 0.5
     hits = 0
     for seed in range(25):
-        hazard = CategoryConfig(prob=1.0, severity=severity, mode=mode)
-        schedule = Schedule(benchmark="desk", seed=seed, categories={name: hazard})
+        hazard = {name: CategoryConfig(prob=1.0, severity=severity)}
+        schedule = Schedule(benchmark="desk", seed=seed, categories=hazard, modes={name: mode} if mode else {})
         for goal in GOALS:
             task = Task(task_id="t", goal=goal)
             told = schedule.goal(task)
@@ -213,7 +213,7 @@ def test_every_key_of_a_category_changes_what_is_played(name: str) -> None:
     some = _played(**{name: CategoryConfig(prob=0.2, severity=0.3)})
     assert some != _played()
     assert some != _played(**{name: CategoryConfig(prob=0.6, severity=0.3)}), "prob"
-    assert _played(**{name: CategoryConfig(prob=0.2, severity=0.3, enabled=False)}) == _played(), "enabled"
+    assert _played(**{name: CategoryConfig(prob=0.0, severity=0.3)}) == _played(), "off"
     assert (some != _played(**{name: CategoryConfig(prob=0.2, severity=0.9)})) == (name not in WITHOUT_SEVERITY)
 
 

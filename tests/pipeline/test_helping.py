@@ -19,6 +19,7 @@ from r2v.pipeline.graph import as_configured
 from r2v.pipeline.helping import help_job, helpers, require_helpable
 from r2v.pipeline.inputs import fingerprint_of, published
 from r2v.pipeline.jobs import COMMANDS, JOBS, job
+from r2v.pipeline.rows import JOIN
 from r2v.randomness import generator
 from r2v.storage.artifact import ATTEMPT
 from r2v.storage.integrity import Artifact
@@ -128,7 +129,7 @@ def test_a_helper_of_ablations_makes_their_parts(project: Path) -> None:
 
 def test_ablations_and_their_helper_share_the_rows(project: Path) -> None:
     expected = without_parts(project)
-    helper = warm.start(project, "ablations", *WORDS[1:], "--helper")
+    helper = warm.start(project, "ablations", *WORDS[1:], *JOIN)
     done = warm.run(project, "ablations", *WORDS[1:])
     assert done.returncode == 0, done.stderr
     assert helper.communicate() and helper.returncode == 0
@@ -148,7 +149,7 @@ def test_a_helper_of_what_has_not_begun_ends_with_a_line(project: Path, caplog: 
 def test_a_collection_by_batches_is_played_by_one_process() -> None:
     batches = TeacherConfig(provider="openai", model_name="gpt-5.2")
     paid = replace(Config(), teacher=batches)
-    with pytest.raises(UsageError, match=r"collect --helper: teacher.mode=auto .*or set teacher.mode=concurrent"):
+    with pytest.raises(UsageError, match=r"collect: rollout.helpers=.* teacher.mode=auto .*or set"):
         require_helpable(paid, job("collect"))
     with pytest.raises(UsageError, match="teacher.mode=auto"), helpers(paid, job("collect"), 2):
         pass
@@ -168,7 +169,7 @@ def quick_python(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_a_stage_with_helpers_on_its_machine_makes_the_same_bytes(project: Path, quick_python: None) -> None:
     expected = begun(project, "evaluate")
-    assert main([*WORDS, "--helpers", "2"]) == 0
+    assert main([*WORDS, "--overrides", "rollout.helpers=2"]) == 0
     assert content(attempt_of(project, "evaluate")) == expected
     assert not list((project / "outputs/.episodes").rglob("*.lease"))
 
@@ -189,7 +190,7 @@ def test_processes_killed_at_random_lose_nothing_that_was_played(count: int, pro
         alone = warm.run(project, *words)
         assert alone.returncode == 0, alone.stderr
     expected, kept, killed = begun(project, "evaluate"), 0, list[int]()
-    running = [warm.start(project, *words, *(["--helper"] if number else [])) for number in range(1 + count)]
+    running = [warm.start(project, *words, *(JOIN if number else [])) for number in range(1 + count)]
     while len(killed) < KILLS and kept < SETTLED:
         time.sleep(generator("helping", count, len(killed)).uniform(0.5, 3.0))
         victim = generator("helping", "victim", count, len(killed)).choice(range(1 + count))
@@ -199,7 +200,7 @@ def test_processes_killed_at_random_lose_nothing_that_was_played(count: int, pro
         plays = _plays(project)
         assert plays >= kept, "what was played is there, by whoever"
         kept = plays
-        running[victim] = warm.start(project, *words, *(["--helper"] if victim else []))
+        running[victim] = warm.start(project, *words, *(JOIN if victim else []))
     for process in running:
         process.communicate()
     done = warm.run(project, *words)

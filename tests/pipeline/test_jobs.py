@@ -19,12 +19,13 @@ import pytest
 from r2v.config import Config, keys
 from r2v.config.training import PHASES
 from r2v.errors import UsageError
+from r2v.evaluation.audit.check_inputs import INPUTS
 from r2v.memory.planner.training_job import StageName
 from r2v.pipeline import jobs
 from r2v.pipeline.graph import made_by, phases
 from r2v.pipeline.jobs import JOBS, command, job
 from r2v.pipeline.rows import CONDITION, Command, Flag
-from r2v.slurm.script_args import usage
+from r2v.slurm.job.script_args import usage
 from r2v.storage.paths import SCRIPTS
 
 REPOSITORY = Path(__file__).parents[2]
@@ -57,7 +58,7 @@ def test_a_command_of_two_phases_makes_what_stands_between_them() -> None:
 @pytest.mark.parametrize("one", jobs.COMMANDS, ids=lambda one: one.name)
 def test_a_script_runs_its_command_and_its_first_lines_say_what_it_takes(one: Command) -> None:
     text = (REPOSITORY / SCRIPTS / one.script).read_text()
-    assert f'exec python -m r2v.slurm.runner {one.name} "$@"\n' in text
+    assert f'exec python -m r2v.slurm.job.runner {one.name} "$@"\n' in text
     comment = [line for line in text.splitlines()[1:4] if line.startswith("# ")]
     assert f"sbatch {SCRIPTS / one.script}" in comment[0]
     if one.config:
@@ -127,9 +128,9 @@ def test_no_second_list_of_stages_stands_in_the_package() -> None:
 
 OTHER_SUBJECTS = {
     "r2v/config/training.py": "phases of training, by their configuration keys",
-    "r2v/memory/planner": "stages that the planner has arithmetic for, held to the table by tests/cli/test_plan.py",
-    "r2v/cli/plan.py": "the same, as choices of r2v plan",
+    "r2v/memory/planner": "trainings that the planner has roles for, held to the table by the test below",
     "r2v/slurm/healing/retry_policy.py": "which keys make a training smaller",
+    "r2v/evaluation/audit/check_inputs.py": "inputs of an evaluation, held to the table by the test below",
 }
 """Places that list trainings, not stages."""
 
@@ -140,6 +141,10 @@ def _lists_trainings(path: Path) -> bool:
 
 def test_the_trainings_that_are_planned_are_jobs_of_the_table() -> None:
     assert set(get_args(StageName)) <= NAMES and set(PHASES) <= NAMES
+
+
+def test_the_inputs_that_an_audit_expects_are_those_of_the_table() -> None:
+    assert {name: jobs.job(name).stage for name in jobs.job("evaluate").inputs} == INPUTS
 
 
 def test_what_plays_has_its_parts_counted_by_its_row() -> None:

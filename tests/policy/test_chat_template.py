@@ -19,7 +19,7 @@ from r2v.policy import chat_template
 from r2v.policy.chat_template import ChatTemplate, ToolForm, in_order, with_stopped_clock
 from r2v.policy.prefix_tree import IGNORED
 from r2v.policy.prompt_encoder import Encoder, build_messages
-from r2v.policy.training_rows import build_rows
+from r2v.policy.training.rows import build_rows
 from r2v.wire.message import Message, ToolSpec
 from tests import tiny_models
 from tests.policy.chat_templates import TEMPLATES, tokenizer

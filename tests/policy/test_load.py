@@ -12,7 +12,7 @@ import torch
 
 from r2v.config import PolicyConfig
 from r2v.errors import InputError, UsageError
-from r2v.memory.shapes import shape_of
+from r2v.memory.models import counted
 from r2v.policy.export import export, weights_sha256
 from r2v.policy.load import Loaded, load_policy
 from r2v.storage.weights import BUNDLED
@@ -119,7 +119,7 @@ def test_a_folder_of_adapters_is_a_model_by_name(base: Path, tmp_path: Path) -> 
             torch.testing.assert_close(_logits(loaded).float(), wanted.float(), rtol=0, atol=near)
         assert load_policy(policy).model.dtype == load_policy(PolicyConfig(model_name=below, device="cpu")).model.dtype
         assert load_policy(replace(policy, dtype="bfloat16")).model.dtype == torch.bfloat16
-        assert shape_of(str(folder)).parameters == shape_of(below).parameters
+        assert counted(str(folder)) == counted(below)
 
 
 def test_adapters_that_cannot_be_merged_are_refused(base: Path, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from r2v.config import PreferenceConfig
 from r2v.data.records import read_records
 from r2v.errors import InputError
-from r2v.policy.candidates import CandidateAction, CandidateState, read_states, write_states
+from r2v.policy.candidates import CandidateAction, CandidateState, write_states
 from r2v.policy.pairs import PreferencePair, make_pairs, similarity, why_none, write_pairs
 from r2v.wire.message import Message
 
@@ -155,10 +155,10 @@ def test_one_identifier_makes_a_difference() -> None:
 
 def test_files_round_trip(tmp_path: Path) -> None:
     assert write_states(tmp_path / "c.jsonl", FIXTURE[::-1]) == 12
-    assert read_states(tmp_path / "c.jsonl") == FIXTURE
+    assert read_records(tmp_path / "c.jsonl", CandidateState) == FIXTURE
     pairs, _ = make_pairs(FIXTURE, PreferenceConfig())
     write_pairs(tmp_path / "p.jsonl", pairs)
     assert read_records(tmp_path / "p.jsonl", PreferencePair) == pairs
     assert (tmp_path / "p.jsonl").read_text().startswith('{"prompt":[{"role":"user","content":"g"}],"chosen":')
     with pytest.raises(InputError, match="missing"):
-        read_states(tmp_path / "none.jsonl")
+        read_records(tmp_path / "none.jsonl", CandidateState)

@@ -25,13 +25,12 @@ from transformers import (
 
 from r2v.config import Phase
 from r2v.data.episode import Action, Episode, EpisodeMetadata, Observation, Step
-from r2v.policy import bc
 from r2v.policy.load import Loaded
-from r2v.policy.prefix_tree import IGNORED, Layout, Row, lay_out, tree_mask
+from r2v.policy.prefix_tree import IGNORED, Layout, Row, lay_out, mask_for, tree_mask, why_no_trees
 from r2v.policy.prompt_encoder import Encoder
-from r2v.policy.trainers import collate_trees
-from r2v.policy.training_rows import build_rows
-from r2v.policy.tree_models import mask_for, why_no_trees
+from r2v.policy.training import bc
+from r2v.policy.training.rows import build_rows
+from r2v.policy.training.trainers import collate_trees
 from r2v.randomness import generator
 from tests import tiny_models
 from tests.trust import drawn

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from torch.utils.data import BatchSampler, SequentialSampler
 
 from r2v.distributed import cut, launch
-from r2v.policy.fit import pad_for_ranks
+from r2v.policy.training.fit import pad_for_ranks
 from r2v.storage.files import content_sha256
 from tests import trust
 

@@ -18,10 +18,10 @@ from transformers import TrainerCallback
 from r2v.config import Phase, PolicyConfig, PreferenceConfig
 from r2v.data.episode import Action, Episode, EpisodeMetadata, Observation, Step
 from r2v.distributed import join, rank, ranks, run_rank
-from r2v.policy import bc, preference
-from r2v.policy.fit import schedule
 from r2v.policy.load import Loaded, load_policy
 from r2v.policy.prompt_encoder import Encoder, build_messages
+from r2v.policy.training import bc, preference
+from r2v.policy.training.fit import schedule
 from r2v.randomness import generator
 from tests import tiny_models
 
@@ -220,7 +220,7 @@ def under_fsdp(folder: Path, *names: str) -> None:
     from torch.distributed.tensor import DTensor
 
     from r2v.distributed import wait_for_all
-    from r2v.policy import sharded_training
+    from r2v.policy.training import sharded_training
 
     shard_on_a_cpu()
     parts: dict[str, float] = {}

@@ -27,7 +27,7 @@ from r2v.hrl.tasks.problems import Problem
 from r2v.hrl.tasks.prompts import Prompter
 from r2v.hrl.tasks.word_problems import OPERATIONS, word_problems
 from r2v.llm.local.decode import Draw, generate
-from r2v.policy.float64 import use_float64_layers
+from r2v.policy.precision import use_float64_layers
 from r2v.randomness import generator
 
 pytestmark = pytest.mark.numerical

@@ -20,13 +20,13 @@ from r2v.config.methods import ROUTERS
 from r2v.data.episode import Episode, Observation, to_line
 from r2v.data.store import TrajectoryStore
 from r2v.envs.browser.chromium import chromium_flags, find_chromium
+from r2v.evaluation.claims import headline
 from r2v.evaluation.figure_text import p_text
-from r2v.evaluation.headline import headline
 from r2v.evaluation.setup import episodes_path
 from r2v.report.build import build_report
 from r2v.report.console import closing_lines
 from r2v.report.elements import tag
-from r2v.report.page_tables import robustness
+from r2v.report.page import robustness
 from r2v.report.sources import read_sources
 from tests.envs.browser import real_browser
 

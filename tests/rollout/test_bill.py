@@ -6,13 +6,13 @@ import random
 
 import pytest
 
-from r2v.config import PromptCacheConfig
+from r2v.config import CostConfig
 from r2v.data.episode import Tokens
 from r2v.rollout.bill import PromptCache, StepBill, read_by_verifier, shared_prefix
 from r2v.wire.message import Message
 from tests.chains import SLM_PRICE
 
-CACHE = PromptCache.of(3.0, PromptCacheConfig(read=0.1, write=1.25, min_tokens=1000, lifetime=300))
+CACHE = PromptCache(usd_in=3.0, read=0.1, write=1.25, min_tokens=1000, lifetime=300)
 
 
 def said(*texts: str) -> tuple[Message, ...]:
@@ -69,12 +69,12 @@ def test_what_is_read_and_what_is_written(tokens_in, shared, idle, split) -> Non
 
 
 def test_an_endpoint_without_a_cache_bills_the_list_price() -> None:
-    none = PromptCache.of(3.0, PromptCacheConfig(read=1.0))
+    none = PromptCache.of(3.0, CostConfig(), read=1.0)
     assert none.split(50_000, 0.9, 0.0) == (0, 0) and none.saved(0, 0) == 0.0
 
 
 def test_a_providers_own_factors_go_before_the_settings() -> None:
-    own = PromptCache.of(3.0, PromptCacheConfig(), read=0.5, write=1.0)
+    own = PromptCache.of(3.0, CostConfig(), read=0.5, write=1.0)
     assert own.saved(1_000_000, 1_000_000) == pytest.approx(1.5)
 
 

@@ -15,7 +15,7 @@ from r2v.data.episode import Episode, Step, to_line
 from r2v.envs.base import Capabilities, Info, Task
 from r2v.envs.chain import ChainBenchmark, call, right_action
 from r2v.envs.desk import Desk
-from r2v.evaluation.outcomes import is_llm_step
+from r2v.evaluation.measures.outcomes import is_llm_step
 from r2v.llm.types import Reply, ScoreReply, ScoreRequest
 from r2v.randomness import uniform
 from r2v.rollout.actors import StepView

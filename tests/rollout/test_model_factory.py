@@ -14,7 +14,6 @@ import torch
 
 from r2v import config as c
 from r2v.config import CostConfig, TeacherConfig
-from r2v.config.llm_model import ModelConfig
 from r2v.envs.base import Benchmark, Capabilities, Info, Task, load_benchmark, tools_of
 from r2v.envs.desk import Desk
 from r2v.errors import UsageError
@@ -180,7 +179,7 @@ def test_a_served_verifier_reads_with_the_tokenizer_of_its_base(tmp_path: Path) 
 
 # The LLM's context: what is sent fits by the estimate, begins like what was sent before, and says what is left out.
 
-LIVING = ModelConfig(retires="never")
+LIVING = {"retires": "never"}
 TOOLS = (ToolSpec(name="click", description="Click on an element."),)
 
 

@@ -21,8 +21,8 @@ from r2v.envs.chain import ChainBenchmark, call, chain_actor, right_action
 from r2v.envs.desk import Desk
 from r2v.errors import EmptyResult
 from r2v.evaluation.audit.replay_episode import replay_episode
-from r2v.evaluation.metrics import values
-from r2v.evaluation.outcomes import measure
+from r2v.evaluation.measures.metrics import values
+from r2v.evaluation.measures.outcomes import measure
 from r2v.evaluation.setup import MAIN, Setup
 from r2v.llm.providers.remote import Unanswered
 from r2v.llm.types import ModelOutcome, Reply, Request, Sample, Usage

@@ -26,7 +26,7 @@ from r2v.rollout.episode_cache import BrokenPlay, EpisodeCache
 from r2v.rollout.gates import FeatureExtractor
 from r2v.rollout.session import EpisodeSpec
 from r2v.rollout.work_queue import BlockPlayer, Cell, HeldBlocks, block_size, blocks_of, measured, working_in
-from r2v.slurm.job_record import progressed, record_at
+from r2v.slurm.chain.job_record import progressed, record_at
 from r2v.storage import record
 from r2v.storage.lease import Owner, holder, lease
 from tests.chains import Stage, chain_stage, specs, stage

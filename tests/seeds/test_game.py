@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from r2v.cli.game import build_parser
-from r2v.cli.game_options import GameDefaults
+from r2v.cli.game.commands import build_parser
+from r2v.cli.game.options import GameDefaults
 from r2v.emulator import Emulator, Lifecycle, game
 from r2v.game.service.services import SERVICES
 from tests import warm
@@ -85,8 +85,8 @@ REQUESTS = [100 * 5, 20 * 3, 20 * 3, 5 * 2, 50 * 3]
 def test_every_command_line(line: str, requests: int, emulator: Emulator, tmp_path: Path) -> None:
     for name in ("examples", "scripts", "run_model_comparison.sh"):
         (tmp_path / name).symlink_to(REPOSITORY / name)
-    undrawn = " --figures none" if requests > min(REQUESTS) else ""  # those of the shortest game are drawn
-    done = typed(emulator, tmp_path, ["bash", "-c", f"{line} --poll-seconds 0.05{undrawn}"])
+    undrawn = " figures=[]" if requests > min(REQUESTS) else ""  # those of the shortest game are drawn
+    done = typed(emulator, tmp_path, ["bash", "-c", f"{line} --overrides poll_seconds=0.05{undrawn}"])
     assert done.returncode == 0, done.stderr
     (folder,) = jobs(tmp_path)
     assert (folder / "figures").exists() == (not undrawn)
@@ -101,7 +101,7 @@ def test_the_wave_log(emulator: Emulator, tmp_path: Path) -> None:
     """The lines that the seed shows, but for the seconds."""
     (line,) = (line for line in RUN if "test_conversation_batching" in line)
     (tmp_path / "examples").symlink_to(REPOSITORY / "examples")
-    done = typed(emulator, tmp_path, ["bash", "-c", line + " --poll-seconds 0.05 --figures none"])
+    done = typed(emulator, tmp_path, ["bash", "-c", line + " --overrides poll_seconds=0.05 figures=[]"])
     (shown,) = (text for language, text in BLOCKS if language == "" and text.startswith("Processing wave 1"))
 
     def without_seconds(text: str) -> list[str]:
@@ -145,7 +145,7 @@ def test_the_seeds_figures_are_all_there(emulator: Emulator, tmp_path: Path) -> 
     done = typed(
         emulator,
         tmp_path,
-        ["python", "examples/test_conversation_batching.py", "--mode", "concurrent", "--figures", "none"],
+        ["python", "examples/test_conversation_batching.py", "--mode", "concurrent", "--overrides", "figures=[]"],
     )
     assert done.returncode == 0, done.stderr
     analysis = json.loads((jobs(tmp_path)[0] / "analysis" / "analysis.json").read_text())

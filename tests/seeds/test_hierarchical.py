@@ -1,9 +1,16 @@
-"""The lines of the first seed document: its command, its batch table, its placement of the target network."""
+"""Seed 000: its command, its names, its batch table, its placement of the models, and its target update.
+
+`seed_000.md` is the seed itself, byte for byte. Lines of code are taken from it as they stand there, and only an
+ellipsis in one is filled in.
+"""
 
 from __future__ import annotations
 
 import copy
+import hashlib
+import inspect
 import json
+import re
 import signal
 import subprocess
 import time
@@ -17,18 +24,44 @@ from torch import nn
 from r2v.cli.main import main
 from r2v.config import Config, PolicyConfig, load
 from r2v.hrl import ArcherAgent, DoubleCritic, optimize_batch_processing
+from r2v.hrl.parallel.placement import devices_of
 from r2v.hrl.tasks.word_problems import word_problems
+from r2v.hrl.training.state import TRAINING_PHASES
 from tests.hrl.playing import save_model, settings
 from tests.hrl.trainers import model_at
 from tests.seeds.workspace import REPOSITORY, checkout, typed
 
+TEXT = (Path(__file__).parent / "seed_000.md").read_text()
+SHA256 = "b9d9ebd2ddc34d9082ea60525ddb9c0cdf85cffb5a805ef1e9cc06e35f7fb9c9"
+BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", TEXT, re.M | re.S)
+ROLES = {
+    "Base LLM": "actor",
+    "Main Critic": "critic",
+    "Guidance Model": "guidance",
+    "Value Function": "value",
+    "Reference Model": "reference",
+    "Target Critic": "target",
+}
+"""The seed's names of the models, and the roles that they are here."""
+
+
+def line_of(start: str) -> str:
+    """The only line of the seed that starts so, without its indent."""
+    [line] = [line.strip() for line in TEXT.splitlines() if line.strip().startswith(start)]
+    return line
+
+
+def test_the_copy_is_the_seed() -> None:
+    assert hashlib.sha256(TEXT.encode()).hexdigest() == SHA256
+    assert [text.strip() for language, text in BLOCKS if language == "bash"] == [
+        "python scripts/run_memory_optimized.py"
+    ]
+
 
 def test_the_command_needs_no_argument(tmp_path: Path) -> None:
     """Placed, begun, and stopped when it has a checkpoint; a whole run takes minutes."""
-    root = checkout(tmp_path)
-    process = subprocess.Popen(
-        **typed(root, "exec python scripts/run_memory_optimized.py"), stderr=subprocess.PIPE, text=True
-    )
+    root, command = checkout(tmp_path), line_of("python scripts/")
+    process = subprocess.Popen(**typed(root, f"exec {command}"), stderr=subprocess.PIPE, text=True)
     latest, deadline = root / "outputs/hierarchical/desk_noisy/checkpoint-latest", time.monotonic() + 240
     while not latest.exists() and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -76,23 +109,51 @@ def test_the_other_configurations_are_planned_for_one_card(name: str, capsys: py
     assert "fits" in capsys.readouterr().out
 
 
-def test_the_batch_table() -> None:
-    assert [optimize_batch_processing(size) for size in (44.53, 40, 20)] == [
-        {"base_batch": 16, "critic_batch": 32, "micro_batch": 8},
-        {"base_batch": 8, "critic_batch": 16, "micro_batch": 4},
-        {"base_batch": 4, "critic_batch": 8, "micro_batch": 2},
-    ]
+@pytest.mark.parametrize("memory", [0.5, 19.9, 20, 20.1, 24, 40, 40.1, 44.53, 80])
+def test_the_batch_table_is_the_one_that_the_seed_types(memory: float) -> None:
+    names: dict[str, Any] = {}
+    [table] = [text for _, text in BLOCKS if "def optimize_batch_processing" in text]
+    exec(compile(table, "seed_000", "exec"), names)
+    assert optimize_batch_processing(memory) == names["optimize_batch_processing"](memory)
 
 
 def test_the_names() -> None:
+    for name in ("ArcherAgent", "DoubleCritic", "optimize_batch_processing", "_memory_efficient_target_update"):
+        assert name in TEXT
     assert ArcherAgent.__module__.startswith("r2v.hrl") and DoubleCritic.__module__ == "r2v.hrl.algorithm.critic"
+    arguments = ", ".join(inspect.signature(ArcherAgent._memory_efficient_target_update).parameters)
+    assert f"def _memory_efficient_target_update({arguments}):" in TEXT
+
+
+def test_split_places_every_model_where_the_seed_does() -> None:
+    devices = devices_of("split", "cuda")
+    places = {"GPU 0": "cuda:0", "GPU 1": "cuda:1", "CPU": "cpu"}
+    lists = re.findall(r"^\*\*(GPU 0|GPU 1|CPU) \(.*\):\*\*\s*\n((?:- .*\n)+)", TEXT, re.M)
+    placed = {
+        ROLES[model]: places[place] for place, models in lists for model in re.findall(r"^- (.*?) \(", models, re.M)
+    }
+    assert placed == vars(devices)
+
+
+def test_training_follows_the_order_of_the_seed_on_its_devices() -> None:
+    """Critic, actor, guidance, value function; the last trains within the guidance's phase."""
+    [phases] = [text for _, text in BLOCKS if "train_critic(batch)" in text]
+    steps = re.findall(r"train_(\w+)\(batch\)\s+# GPU (\d)", phases)
+    assert [name for name, _ in steps if name in TRAINING_PHASES] == [
+        phase for phase in TRAINING_PHASES if phase in ("critic", "actor", "guidance")
+    ]
+    devices = vars(devices_of("split", "cuda"))
+    assert {name: f"cuda:{gpu}" for name, gpu in steps} == {
+        name: devices[{"value_func": "value"}.get(name, name)] for name, _ in steps
+    }
 
 
 class SeedAgent(ArcherAgent):
     """An agent with the seed document's own statement in a method of its own."""
 
     def offload_target(self, cpu_device: torch.device, *rest: Any) -> None:
-        self.target_critic = DoubleCritic(cpu_device, *rest)  # CPU placement
+        statement = line_of("self.target_critic = DoubleCritic(").replace("...", "*rest")
+        exec(statement, {"DoubleCritic": DoubleCritic}, {"self": self, "cpu_device": cpu_device, "rest": rest})
 
 
 @pytest.fixture
@@ -117,21 +178,15 @@ def test_the_target_critic_is_placed_on_the_cpu_by_the_seeds_statement(agent: Se
 
 
 def test_the_memory_efficient_target_update_is_the_seeds_formula_in_chunks(agent: SeedAgent) -> None:
-    """target.data <- target.data * (1 - tau) + source * tau, whatever the chunk; training calls the same code."""
+    """The seed's own statement on copies gives the same weights, whatever the chunk; training calls the same code."""
     with torch.no_grad():
         for tensor in agent.critic.parameters():
             tensor += torch.linspace(-1, 1, tensor.numel(), dtype=tensor.dtype).reshape(tensor.shape)
-    tau, sources = 0.25, [tensor.clone() for tensor in agent.critic.parameters()]
-    wanted = [
-        target.data * (1 - tau) + source * tau
-        for target, source in zip(agent.target_critic.parameters(), sources, strict=True)
-    ]
+    formula = compile(line_of("target_param.data.copy_("), "seed_000", "exec")
+    wanted = [nn.Parameter(target.clone(), requires_grad=False) for target in agent.target_critic.parameters()]
+    for target, source in zip(wanted, agent.critic.parameters(), strict=True):
+        exec(formula, {"target_param": target, "source_data": source.data.cpu(), "tau": 0.25})
     agent.roles.target.chunk = 10
-    agent._memory_efficient_target_update(tau)
+    agent._memory_efficient_target_update(0.25)
     for target, expected in zip(agent.target_critic.parameters(), wanted, strict=True):
-        torch.testing.assert_close(target.data, expected, rtol=0, atol=1e-12)
-    before = [tensor.clone() for tensor in agent.target_critic.parameters()]
-    agent.update_target()
-    step = agent.config.hierarchical.critic.tau
-    for target, old, source in zip(agent.target_critic.parameters(), before, sources, strict=True):
-        torch.testing.assert_close(target.data, old * (1 - step) + source * step, rtol=0, atol=1e-12)
+        torch.testing.assert_close(target.data, expected.data, rtol=0, atol=1e-12)

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from r2v.config.ablations import ABLATION_ROWS
+from r2v.config.ablations import registry
 from r2v.data.store import write_episodes
-from r2v.evaluation.outcomes import measure
+from r2v.evaluation.measures.outcomes import measure
 from r2v.evaluation.setup import Setup, episodes_path, write_setup
 from r2v.evaluation.tables.ablation_rows import ablation_rows, write_ablations
 from r2v.evaluation.tables.build import write_results_folder
@@ -53,7 +53,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base, ablated = (measure(episodes, alone) for episodes in (played["r2v"], again))
     write_ablations(
         places.published(str(job("ablations").place)) / "structured_results",
-        ablation_rows([(ABLATION_ROWS["none"], "noisy", base, ablated, [])]),
+        ablation_rows([(registry().rows["none"], "noisy", base, ablated, [])]),
     )
     return root
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from r2v.config import Config, load
-from r2v.slurm.script_args import expand
+from r2v.slurm.job.script_args import expand
 from tests.slurm.fake_in_process import FAKE, FAKE_INSIDE
 
 from . import seed
@@ -89,7 +89,7 @@ def test_every_sbatch_line_is_taken(line: str, cluster: Cluster) -> None:
 def _meant(line: str) -> tuple[str, list[str], Config]:
     """What a line's job runs: the stage, its words, and the configuration that they describe."""
     _, script, *rest = shlex.split(line)
-    call = re.search(r"r2v\.slurm\.runner (.+) \"\$@\"", (REPOSITORY / script).read_text())
+    call = re.search(r"r2v\.slurm\.job\.runner (.+) \"\$@\"", (REPOSITORY / script).read_text())
     assert call is not None
     words = expand([*call[1].split(), *rest], REPOSITORY)
     return words[0], words, load(REPOSITORY / words[words.index("--config") + 1])
@@ -114,9 +114,9 @@ def test_what_the_lines_say_reaches_the_stages() -> None:
             assert (config.env.benchmark, config.data.condition) == ("webarena", "noisy"), line
         numbers = {
             "collect": "--num-episodes 500 --seeds 1 2 3",
-            "perturb": "--seeds 1 2 3",
-            "generate_candidates": "--K 5",
-            "ablations": "--seeds 1 2 3",
+            "perturb": "--overrides data.perturbation_seeds.train=[1,2,3]",
+            "generate_candidates": "--overrides candidates.num_samples=5",
+            "ablations": "--overrides ablations.seeds=[1,2,3]",
             "evaluate": "--seeds 1 2 3 4 5 --methods r2v slm_only llm_only entropy_router",
         }
         assert " ".join(words[3:]) == numbers.get(stage, " ".join(words[3:]))

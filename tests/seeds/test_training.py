@@ -18,7 +18,7 @@ from r2v.cli import main as cli
 from r2v.config import RolloutConfig, TaskSelection, load
 from r2v.data.store import read_episodes
 from r2v.envs.base import load_benchmark
-from r2v.evaluation.statistics import wilson
+from r2v.evaluation.measures.statistics import wilson
 from r2v.pipeline.jobs import job
 from r2v.policy.load import load_policy
 from r2v.rollout.actors import GreedyActor

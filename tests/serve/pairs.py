@@ -14,8 +14,8 @@ from r2v.config.cost import CostConfig
 from r2v.data.tools import RecordedTool
 from r2v.router.features import FEATURE_VERSION
 from r2v.router.models import LinearModel, Platt, RouterModel
-from r2v.serve.bundle import BUNDLE_FORMAT, BundleManifest, write_bundle_manifest
-from r2v.serve.domain import Domain, family, write_domain
+from r2v.serve.bundle.domain import Domain, family, write_domain
+from r2v.serve.bundle.manifest import BUNDLE_FORMAT, BundleManifest, write_bundle_manifest
 from r2v.serve.server import listening
 from r2v.storage.files import content_sha256, write_json
 from tests.serve.stub import Seen, Served, Step, Stub, in_thread, stub

@@ -15,14 +15,14 @@ import pytest
 
 from r2v.cli.main import main
 from r2v.emulator import Emulator
-from r2v.serve.endpoints import PATHS
-from r2v.serve.traffic import read_traffic
+from r2v.serve.accounts.traffic import read_traffic
+from r2v.serve.transport.endpoints import PATHS
 from r2v.wire.exchange import WireReply
 from r2v.wire.message import Message, Part, TextPart, ThinkingPart, ToolCall
 from r2v.wire.stream_facts import WireName
+from tests.serve.accounts.test_books import booked
 from tests.serve.pairs import LS, asks, conversation, make_bundle, pair_served
 from tests.serve.stub import RESET, Seen, Served, Step, reply, stream
-from tests.serve.test_books import booked
 from tests.serve.test_forwarding import post
 from tests.serve.wires import USAGE, USD, WIRES, events, whole
 
@@ -239,9 +239,9 @@ def test_authors_are_known_by_ids_and_by_texts_and_survive_a_restart(tmp_path: P
     first, second = turns(server)
     assert first["session"] == second["session"] and (first["turn"], second["turn"]) == (1, 2)
     from r2v.config import InferenceConfig
-    from r2v.serve.domain import read_domain
+    from r2v.serve.bundle.domain import read_domain
+    from r2v.serve.pair.state import served_view
     from r2v.serve.sessions import Sessions
-    from r2v.serve.state import served_view
 
     sessions = Sessions()
     for row in turns(server):
@@ -388,7 +388,7 @@ def test_a_small_model_of_anthropic_s_is_asked_in_its_own_format(tmp_path: Path)
 
 def test_a_damaged_bundle_and_an_old_one_are_refused(tmp_path: Path) -> None:
     from r2v.errors import InputError
-    from r2v.serve.domain import read_domain
+    from r2v.serve.bundle.domain import read_domain
     from r2v.storage.artifact_manifest import Damaged
 
     bundle = make_bundle(tmp_path / "bundle")

@@ -18,11 +18,11 @@ import openai
 import pytest
 import zstandard
 
-from r2v.serve.endpoints import COUNT_PATH, PATHS
+from r2v.serve.transport.endpoints import COUNT_PATH, PATHS
 from r2v.wire.stream_facts import WireName
+from tests.serve.accounts.test_books import booked
 from tests.serve.conftest import KEY
 from tests.serve.stub import Seen, Served, Step, Stub, reply, served, stream, stub
-from tests.serve.test_books import booked
 from tests.serve.wires import WIRES, body, events, whole
 
 
@@ -37,7 +37,7 @@ def answer(seen: Seen) -> list[Step]:
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Stub, Served]]:
     with pytest.MonkeyPatch.context() as patch, stub(answer) as provider:
         patch.setenv("STUB_API_KEY", KEY)
-        with served(tmp_path_factory.mktemp("served"), provider.url, "serve.max_body_mb=4") as server:
+        with served(tmp_path_factory.mktemp("served"), provider.url) as server:
             yield provider, server
 
 
@@ -166,14 +166,14 @@ def test_sizes_up_to_the_limit_pass_and_larger_ones_are_refused_early(pair: tupl
         content = json.dumps(body("chat", pad="x" * size)).encode()
         yield from (content[start : start + 65536] for start in range(0, len(content), 65536))
 
-    for size in (990_000, 2_100_000, 3_900_000):
+    for size in (990_000, 2_100_000, 32_900_000):
         for chunked in (True, False):
             content = pieces(size) if chunked else b"".join(pieces(size))
             made = httpx2.post(server.url + PATHS["chat"], content=content, headers=server.auth, timeout=30)
             assert made.status_code == 200 and len(provider.seen[-1].body) > size
     before = len(provider.seen)
     refused = raw(server, "POST", "/v1/messages", b"", "content-length: 40000000")
-    assert refused.startswith(b"HTTP/1.1 413 ") and b"max_body_mb" in refused and len(provider.seen) == before
+    assert refused.startswith(b"HTTP/1.1 413 ") and b"more than 33 MB" in refused and len(provider.seen) == before
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "zstd", "identity"])

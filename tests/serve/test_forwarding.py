@@ -11,8 +11,8 @@ import httpx2
 import openai
 import pytest
 
-from r2v.serve.endpoints import PATHS
-from r2v.serve.traffic import read_traffic
+from r2v.serve.accounts.traffic import read_traffic
+from r2v.serve.transport.endpoints import PATHS
 from r2v.wire.stream_facts import WireName
 from tests.serve.conftest import KEY
 from tests.serve.stub import Seen, Step, reply, served, stream, stub

@@ -16,9 +16,9 @@ from r2v.data.interchange.importing import Wanted, import_trajectories
 from r2v.data.registry import DataRegistry
 from r2v.data.store import TrajectoryStore
 from r2v.errors import EmptyResult, UsageError
-from r2v.serve.endpoints import PATHS
+from r2v.serve.accounts.traffic import TrafficLog, read_traffic
 from r2v.serve.record import RecordedCommand, record_command, recorded
-from r2v.serve.traffic import TrafficLog, read_traffic
+from r2v.serve.transport.endpoints import PATHS
 from r2v.wire.exchange import WireReply
 from r2v.wire.message import Message, TextPart, ThinkingPart, ToolCall
 from r2v.wire.stream_facts import WireName

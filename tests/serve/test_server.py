@@ -19,9 +19,9 @@ from r2v.emulator import Emulator
 from r2v.emulator.ledger import Bill
 from r2v.envs.base import Task
 from r2v.envs.desk import Desk
-from r2v.serve.endpoints import PATHS
+from r2v.serve.accounts.traffic import read_traffic
 from r2v.serve.server import listening
-from r2v.serve.traffic import read_traffic
+from r2v.serve.transport.endpoints import PATHS
 from r2v.wire.stream_facts import WireName
 from tests.serve.stub import in_thread
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from r2v.serve.endpoints import PATHS
+from r2v.serve.transport.endpoints import PATHS
 from r2v.wire import anthropic, chat, responses
 from r2v.wire.exchange import TokenUsage, WireReply
 from r2v.wire.message import Message, TextPart

@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from types import CodeType
 
-from r2v.slurm.command import ThisMachine
+from r2v.slurm.client.command import ThisMachine
 
 FAKE = Path(__file__).parent / "fake"
 FAKE_INSIDE = Path(__file__).parent / "fake_inside"

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from r2v.slurm import chain as chains
-from r2v.slurm import job_record
-from r2v.slurm.chain import Attempt, Chain, ChainJob
-from r2v.slurm.command import through
-from r2v.slurm.site_profile import SiteProfile
+from r2v.slurm.chain import chain as chains
+from r2v.slurm.chain import job_record
+from r2v.slurm.chain.chain import Attempt, Chain, ChainJob
+from r2v.slurm.client.command import through
+from r2v.slurm.site.site_profile import SiteProfile
 from tests.slurm.fake_in_process import FAKE, FakeInProcess
 
 FAKE_PATH = f"{FAKE}:{Path(sys.executable).parent}"

@@ -1,4 +1,4 @@
-"""A simulated Slurm behind our own door (`r2v.slurm.command.Terminal`): jobs, dependencies, accounting, and faults.
+"""A simulated Slurm behind our own door (`client.command.Terminal`): jobs, dependencies, accounting, and faults.
 
     slurm = SimulatedSlurm(faults=Faults(seed=7))
     with through(slurm):

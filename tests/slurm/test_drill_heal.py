@@ -77,7 +77,7 @@ def child_of(project: Project, word: str) -> int:
         for proc in Path("/proc").glob("[0-9]*"):
             try:
                 words = (proc / "cmdline").read_bytes().decode().split("\0")
-                runs = words[1:3] == ["-m", "r2v.slurm.runner"] and word in words
+                runs = words[1:3] == ["-m", "r2v.slurm.job.runner"] and word in words
                 if runs and (proc / "cwd").readlink() == project.folder.resolve():
                     parents[int(proc.name)] = int((proc / "stat").read_text().rpartition(")")[2].split()[1])
             except OSError:

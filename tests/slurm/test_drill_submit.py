@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from r2v.slurm.chain import WHOLE
+from r2v.slurm.chain.chain import WHOLE
 from tests import warm
 from tests.slurm.cluster import Cluster
 from tests.slurm.project import EDGES, JOBS, NAME, ROOT, Project, ours_alive

@@ -12,10 +12,10 @@ import pytest
 from r2v.cli.main import main
 from r2v.config import load
 from r2v.pipeline.graph import selection
-from r2v.slurm import chain as chains
-from r2v.slurm import headers
+from r2v.slurm.chain import chain as chains
 from r2v.slurm.estimate import allotted, estimate_lines, estimates
-from r2v.slurm.headers import Resources
+from r2v.slurm.site import headers
+from r2v.slurm.site.headers import Resources
 from r2v.storage.paths import SCRIPTS
 from tests.envs.webarena import listed
 from tests.slurm.faked import Faked

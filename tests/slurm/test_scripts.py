@@ -15,8 +15,8 @@ import pytest
 from r2v.cli import main as cli
 from r2v.cli.options import load_config
 from r2v.errors import UsageError
-from r2v.slurm import headers
-from r2v.slurm.script_args import expand
+from r2v.slurm.job.script_args import expand
+from r2v.slurm.site import headers
 from r2v.storage import paths
 
 REPOSITORY = Path(__file__).parents[2]
@@ -52,7 +52,7 @@ def test_a_script_is_a_header_and_three_lines(name: str) -> None:
     rest = [line for line in lines if line and not line.startswith("#")]
     assert lines[0] == "#!/bin/bash"
     assert rest[0] == 'cd "${SLURM_SUBMIT_DIR:-.}" && source scripts/slurm/env.sh ||' and rest[1].endswith("exit 2; }")
-    assert re.fullmatch(r'exec python -m r2v\.slurm\.runner [\w .\-/]+ "\$@"', rest[2]) and len(rest) == 3
+    assert re.fullmatch(r'exec python -m r2v\.slurm\.job\.runner [\w .\-/]+ "\$@"', rest[2]) and len(rest) == 3
     wanted = headers.read(SCRIPTS / name).directives
     assert wanted["output"] == "logs/%x_%j.out" and wanted["open-mode"] == "append"
     assert wanted["signal"] == "B:USR2@120" and wanted["requeue"] == "" and "error" not in wanted
@@ -81,12 +81,12 @@ def test_a_script_runs_from_the_spool_folder_of_a_node(name: str, checkout: Path
     assert done.returncode == 0, done.stderr
     cwd, export, *words = done.stdout.splitlines()
     assert (cwd, export) == (f"cwd={checkout}", "export=none")
-    assert words[:2] == ["-m", "r2v.slurm.runner"] and words[-4:] == ["webarena", "1 2 3", "--overrides", "a.b=1"]
+    assert words[:2] == ["-m", "r2v.slurm.job.runner"] and words[-4:] == ["webarena", "1 2 3", "--overrides", "a.b=1"]
 
 
 def test_a_script_typed_without_slurm_works_in_the_checkout(checkout: Path) -> None:
     done = bash(checkout, "scripts/slurm/07_train_router.sh", "desk", cwd=checkout)
-    assert done.stdout.splitlines()[2:] == ["-m", "r2v.slurm.runner", "train_router", "desk"]
+    assert done.stdout.splitlines()[2:] == ["-m", "r2v.slurm.job.runner", "train_router", "desk"]
 
 
 def test_a_script_from_elsewhere_ends_before_any_work(checkout: Path, tmp_path: Path) -> None:
@@ -134,20 +134,24 @@ LINES = {
     'collect webarena 500 "1 2 3"': "collect --config configs/webarena/noisy.yaml --num-episodes 500 --seeds 1 2 3",
     "collect webarena 500": "collect --config configs/webarena/noisy.yaml --num-episodes 500",
     'collect swebench "" "4 5" clean': "collect --config configs/swebench/clean.yaml --seeds 4 5",
-    'perturb webarena "1 2 3"': "perturb --config configs/webarena/noisy.yaml --seeds 1 2 3",
+    'perturb webarena "1 2 3"': (
+        "perturb --config configs/webarena/noisy.yaml --overrides data.perturbation_seeds.train=[1,2,3]"
+    ),
     "train_policy webarena noisy bc": "train_policy --config configs/webarena/noisy.yaml --stage bc",
     "train_policy webarena clean": "train_policy --config configs/webarena/clean.yaml",
     "train_policy webarena noisy all --overrides training.lr=1e-5 policy.lora_r=8": (
         "train_policy --config configs/webarena/noisy.yaml --stage all --overrides training.lr=1e-5 policy.lora_r=8"
     ),
     "train_verifier webarena": "train_verifier --config configs/webarena/noisy.yaml",
-    "generate_candidates webarena 5": "generate_candidates --config configs/webarena/noisy.yaml --K 5",
+    "generate_candidates webarena 5": (
+        "generate_candidates --config configs/webarena/noisy.yaml --overrides candidates.num_samples=5"
+    ),
     "generate_router_features desk clean": "generate_router_features --config configs/desk/clean.yaml",
     "train_router webarena": "train_router --config configs/webarena/noisy.yaml",
     'evaluate webarena noisy "1 2 3 4 5" "r2v slm_only"': (
         "evaluate --config configs/webarena/noisy.yaml --seeds 1 2 3 4 5 --methods r2v slm_only"
     ),
-    'ablations webarena "1 2 3"': "ablations --config configs/webarena/noisy.yaml --seeds 1 2 3",
+    'ablations webarena "1 2 3"': "ablations --config configs/webarena/noisy.yaml --overrides ablations.seeds=[1,2,3]",
     "train_hierarchical webarena": "train_hierarchical --config configs/webarena/noisy.yaml",
     "train_hierarchical": "train_hierarchical --config configs/hierarchical.yaml",
     "train_hierarchical --overrides seed=3": "train_hierarchical --config configs/hierarchical.yaml --overrides seed=3",

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from r2v.slurm.command import through
+from r2v.slurm.client.command import through
 from tests.slurm.traces import SCENARIOS, Replay, recorded, trace
 
 

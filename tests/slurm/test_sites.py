@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from r2v.cli import main as cli
-from r2v.slurm import chain as chains
-from r2v.slurm import site_profile
-from r2v.slurm.reconcile import by_sentinel
+from r2v.slurm.chain import chain as chains
+from r2v.slurm.healing.reconcile import by_sentinel
+from r2v.slurm.site import site_profile
 from tests.slurm.faked import Faked
 from tests.slurm.faked import faked as faked
 from tests.slurm.sites import SITES

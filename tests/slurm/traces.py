@@ -16,9 +16,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from r2v.slurm import client
-from r2v.slurm.client import Queued
-from r2v.slurm.command import SlurmRefused
+from r2v.slurm.client import client
+from r2v.slurm.client.client import Queued
+from r2v.slurm.client.command import SlurmRefused
 from tests.slurm.cluster import Cluster
 from tests.slurm.simulator import MIN_JOB_AGE, REQUEUE_WAIT, SimulatedSlurm
 

@@ -23,7 +23,7 @@ from r2v.data.store import TrajectoryStore, read_episodes
 from r2v.emulator import Emulator, Fault, Lifecycle
 from r2v.envs.base import load_benchmark, tools_of
 from r2v.errors import EnvironmentFault, InputError, Interrupted, UsageError
-from r2v.evaluation.statistics import wilson
+from r2v.evaluation.measures.statistics import wilson
 from r2v.llm.types import ScoreRequest
 from r2v.llm.waves import Waves
 from r2v.pipeline.helping import help_job
@@ -364,12 +364,12 @@ def test_a_helper_of_a_finished_collection_or_of_none_ends_with_a_line(
 
 def test_helpers_beside_it_and_a_kill_leave_the_same_run(alone: dict[str, Any], tmp_path: Path) -> None:
     words = ("collect", "--run-id", RUN_ID, "--overrides", *HELPED)
-    killed = warm.start(tmp_path, *words, "--helpers", "1")
+    killed = warm.start(tmp_path, *words, "--overrides", "rollout.helpers=1")
     while not list((tmp_path / "data/runs").glob("*/trajectories.jsonl")) and killed.poll() is None:
         time.sleep(0.01)
     killed.kill()
     killed.communicate()
-    done = warm.run(tmp_path, *words, "--helpers", "1")
+    done = warm.run(tmp_path, *words, "--overrides", "rollout.helpers=1")
     assert done.returncode == 0, done.stderr
     assert content(the_run(tmp_path)) == alone
 

@@ -16,18 +16,18 @@ from r2v.config import load
 from r2v.data.registry import DataRegistry
 from r2v.data.store import read_episodes
 from r2v.errors import InputError
-from r2v.evaluation.audit.check_imputed import imputed_problems, require_executed
+from r2v.evaluation.acting.methods import _routers
+from r2v.evaluation.audit.check_setup import imputed_problems, require_executed
 from r2v.evaluation.audit.verify import verify_results
-from r2v.evaluation.methods import _routers
 from r2v.evaluation.settings import EvaluateSettings
 from r2v.pipeline.inputs import published
 from r2v.router.case_support import CASE_SCORE
 from r2v.router.labels import read_rows
 from r2v.router.models import load as load_router
-from r2v.serve.bundle import read_bundle
-from r2v.serve.domain import read_domain
-from r2v.serve.endpoints import PATHS
+from r2v.serve.bundle.domain import read_domain
+from r2v.serve.bundle.manifest import read_bundle
 from r2v.serve.server import listening
+from r2v.serve.transport.endpoints import PATHS
 from r2v.stages.impute_router import _recorded, placed_on_records
 from r2v.stages.router_settings import RouterFeaturesSettings
 from r2v.storage.artifact import Work, external

@@ -17,7 +17,7 @@ from r2v.data.registry import DataRegistry
 from r2v.data.store import TrajectoryStore, read_episodes, write_episodes
 from r2v.envs.base import load_benchmark
 from r2v.errors import EmptyResult, InputError
-from r2v.perturb.report import Report
+from r2v.perturb.offline import Report
 from r2v.pipeline.inputs import published
 from r2v.pipeline.jobs import job
 from r2v.pipeline.run import run_job

@@ -174,10 +174,11 @@ def test_the_actor_is_evaluated_by_its_folders_name(finished: Path) -> None:
     """Without the chain, and without a key of a teacher whom no method asks."""
 
     def evaluated(method: str) -> subprocess.CompletedProcess[str]:
-        asked = ("evaluate", "--methods", method, "--conditions", "clean", "--num-tasks", "2")
+        asked = ("evaluate", "--methods", method, "--overrides")
+        tasks = ("evaluation.conditions=[clean]", "evaluation.num_tasks=2")
         actor = (f"policy.model_name={PLACE / 'final'}", "policy.device=cpu")
         teacher = ("teacher.provider=openai", "teacher.model_name=gpt-5.2")
-        return run(finished, *asked, "--overrides", *actor, *teacher, env={"OPENAI_API_KEY": ""})
+        return run(finished, *asked, *tasks, *actor, *teacher, env={"OPENAI_API_KEY": ""})
 
     done = evaluated("slm_base")
     assert done.returncode == 0 and "of    4" in done.stderr, done.stderr
@@ -207,9 +208,10 @@ def test_an_actor_is_trained_on_states_of_tasks_and_then_evaluated(tmp_path: Pat
     assert len(states) == 18 and [len(one["actions"]) for one in states[:3]] == [0, 1, 2]
     sample = report(tmp_path)["samples"]["2"][0]
     assert sample["problem"].startswith("user: ") and len(sample["answers"]) == 2 and len(sample["hints"]) == 1
-    asked = ("evaluate", "--methods", "slm_base", "--conditions", "clean", "--num-tasks", "2", "--seeds", "1")
+    asked = ("evaluate", "--methods", "slm_base", "--seeds", "1", "--overrides")
+    tasks = ("evaluation.conditions=[clean]", "evaluation.num_tasks=2")
     own = (f"policy.model_name={PLACE / 'final'}", "policy.device=cpu", *overrides[2:4])
-    played = run(tmp_path, *asked, "--overrides", *own)
+    played = run(tmp_path, *asked, *tasks, *own)
     assert played.returncode == 0 and "of    2" in played.stderr, played.stderr
     assert unlisted(tmp_path) == []
 

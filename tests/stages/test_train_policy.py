@@ -17,8 +17,8 @@ from r2v.config import identity
 from r2v.data.episode import Action, Episode, EpisodeMetadata, Observation, Step, to_line
 from r2v.data.tools import TOOLS_FILE, RecordedTool, read_tools, write_tools
 from r2v.errors import InputError, UsageError
-from r2v.evaluation import acceptance
-from r2v.evaluation.acceptance import Verdict, verdict_of
+from r2v.evaluation.acting import acceptance
+from r2v.evaluation.acting.acceptance import Verdict, verdict_of
 from r2v.pipeline.inputs import require_world
 from r2v.policy.export import export
 from r2v.policy.load import Loaded, load_policy

@@ -15,12 +15,13 @@ from typing import Any
 import pytest
 import torch
 
-from r2v.config import Config, load
+from r2v.config import Config, TeacherConfig, load, to_yaml
 from r2v.data.episode import Action, Episode, EpisodeMetadata, Observation, Step, episode_id
+from r2v.data.manifest import RunManifest
 from r2v.data.registry import DataRegistry
 from r2v.emulator import EmulatedRequest, Emulator, Fault, Lifecycle, Timing
 from r2v.emulator.answers import load_answer
-from r2v.errors import EnvironmentFault, UsageError
+from r2v.errors import EnvironmentFault, InputError, UsageError
 from r2v.llm.types import ScoreRequest
 from r2v.llm.waves import Waves
 from r2v.pipeline.inputs import published, require_world
@@ -31,9 +32,10 @@ from r2v.policy.load import Loaded
 from r2v.policy.prompt_encoder import build_messages
 from r2v.randomness import digest
 from r2v.rollout.model_factory import require_provider, verifier_scorer
-from r2v.stages.train_verifier import STAGE, label_source
+from r2v.stages.train_verifier import STAGE, judge_teacher, label_source
 from r2v.stages.verifier_training import VerifierSettings, _verifiers, fold_of, trained, values_out_of_fold
 from r2v.storage.artifact import JOURNAL, Artifact, Work
+from r2v.storage.files import write_text
 from r2v.verifier.labels import VerifierExample, outcome_examples, read_examples
 from r2v.verifier.scores import auroc
 from r2v.wire.message import Message
@@ -151,7 +153,7 @@ def test_a_head_learns_what_the_judge_says_in_every_mode_of_every_provider(
     found = {}
     ways = (("openai", "batch"), ("openai", "concurrent"), ("openai", "auto"), ("anthropic", "auto"))
     for provider, mode in ways:
-        config = load(None, overrides(base, provider, f"teacher.mode={mode}", "training.verifier.save_steps=1000"))
+        config = load(None, overrides(base, provider, f"teacher.mode={mode}", "training.save_steps=1000"))
         with served() as emulator:
             made = run_job(
                 config, job("verifier"), {"collect": published(config, "collect", root)}, root=root, force=True
@@ -514,3 +516,51 @@ def test_a_scripted_teacher_confirms_nothing(base: Path, root: Path) -> None:
     scripted = replace(config, teacher=replace(config.teacher, provider="scripted"))
     with pytest.raises(UsageError, match="a judge needs an LLM"):
         VerifierSettings.of(scripted).require_anew()
+
+
+ASKED = (
+    "teacher.provider=anthropic",
+    "teacher.model_name=claude-haiku-4-5",
+    "teacher.base_url=http://localhost:8000",
+    "teacher.mode=batch",
+    "teacher.api_key_env=LAB_API_KEY",
+    "teacher.model={temperature: false}",
+)
+
+
+def run(artifacts: Path, fingerprint: str, *settings: str) -> RunManifest:
+    """A run, with the configuration that lies beside its artifact."""
+    config = load(None, list(settings))
+    write_text(artifacts / f"collect-{fingerprint}" / "config.yaml", to_yaml(config))
+    return RunManifest(
+        run_id=f"desk_x_m_20260101T00000{fingerprint}",
+        benchmark="desk",
+        provider=config.teacher.provider,
+        model_name=config.teacher.model_name,
+        output_dir=artifacts,
+        fingerprint=fingerprint,
+        started_at="",
+        updated_at="",
+    )
+
+
+def test_the_collections_settings_hold_with_what_is_given_over_them(tmp_path: Path) -> None:
+    runs = [run(tmp_path, "1", *ASKED), run(tmp_path, "2", *ASKED)]
+    found = judge_teacher(TeacherConfig(), runs, tmp_path)
+    assert found == load(None, list(ASKED)).teacher, "the endpoint, the mode and the key's name too"
+    capped = judge_teacher(TeacherConfig(max_usd=3, mode="concurrent"), runs, tmp_path)
+    assert (capped.max_usd, capped.mode, capped.model_name) == (3, "concurrent", "claude-haiku-4-5")
+    own = TeacherConfig(provider="openai", model_name="gpt-6-luna")
+    assert judge_teacher(own, runs, tmp_path) is own
+
+
+def test_who_cannot_be_found_is_asked_for(tmp_path: Path) -> None:
+    paid, scripted = run(tmp_path, "1", *ASKED), run(tmp_path, "2")
+    other = run(tmp_path, "3", *ASKED, "teacher.temperature=0.5")
+    with pytest.raises(UsageError, match="was collected by no provider's model either; set teacher.provider"):
+        judge_teacher(TeacherConfig(), [paid, scripted], tmp_path)
+    with pytest.raises(UsageError, match="were collected under different teacher"):
+        judge_teacher(TeacherConfig(), [paid, other], tmp_path)
+    (tmp_path / "collect-1" / "config.yaml").unlink()
+    with pytest.raises(InputError, match="missing, so that it is not known how run .* asked claude-haiku-4-5"):
+        judge_teacher(TeacherConfig(), [paid], tmp_path)

@@ -63,7 +63,7 @@ def test_without_a_cap_the_verifier_is_left_out_with_all_that_reads_it(
     assert main([*words, "--overrides", *PAID]) == 4, "a job of a chain"
     monkeypatch.delenv(UNATTENDED)
     assert len(provider.ledger().bills) == paid and main([*words, "--overrides", *PAID]) == 0, "by hand"
-    assert run("--anyway") == 0
+    assert run("--overrides", "anyway=true") == 0
     said += capsys.readouterr().err
     assert len(provider.ledger().bills) > paid and "candidates is paid although the small policy solved 0" in said
     (collected,) = DataRegistry(tmp_path / "data").query()

@@ -92,12 +92,6 @@ def test_a_folder_in_its_place_is_named(tmp_path: Path) -> None:
         read_artifact_manifest(tmp_path)
 
 
-def test_a_manifest_of_an_earlier_version_is_read(tmp_path: Path) -> None:
-    earlier = {"stage": "m:S", "fingerprint": "k", "files": {"a": SHA}, "inputs": {}, "summary": {}}
-    (tmp_path / ARTIFACT_MANIFEST).write_text(json.dumps(earlier))
-    assert read_artifact_manifest(tmp_path).config_sha256 is None
-
-
 def test_none_is_no_damage(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="unfinished") as raised:
         read_artifact_manifest(tmp_path)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,9 +13,20 @@ from pathlib import Path
 import pytest
 
 from r2v.errors import InputError
+from r2v.storage import integrity
 from r2v.storage.artifact import JOURNAL, attempt_of, build, find, look, read
 from r2v.storage.artifact_manifest import Damaged, json_sha256
-from r2v.storage.integrity import Stray, content_files, hashed, read_hashed, set_aside, verify
+from r2v.storage.integrity import (
+    Stray,
+    cache_folder,
+    content_files,
+    current_sha256,
+    hashed,
+    read_hashed,
+    set_aside,
+    verify,
+    verify_file,
+)
 from tests.storage.test_artifact import make
 
 DAMAGES: dict[str, Callable[[Path], object]] = {
@@ -137,8 +150,105 @@ def test_a_record_with_a_hash_of_its_own_is_read_as_written_or_named_with_both_h
     path.write_text(json.dumps(record))
     assert read_hashed(path) == {"pair": [1, 2], "rate": 0.5}
     path.write_text(json.dumps({"rate": 0.5}))
-    assert read_hashed(path) == {"rate": 0.5}, "an earlier version wrote no hash"
+    assert read_hashed(path) == {"rate": 0.5}, "a file that people edit has no hash"
     path.write_text(json.dumps({**record, "rate": 0.6}))
     now = json_sha256({"pair": [1, 2], "rate": 0.6})
     with pytest.raises(Damaged, match=f"its content is {now[:12]}, it says {record['sha256'][:12]}(?![0-9a-f])"):
         read_hashed(path)
+
+
+OTHER = "0" * 64
+
+
+@pytest.fixture
+def settled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A large file whose change nobody could miss, hashed; the folder of hashes is the test's own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(integrity, "LARGE", 10)
+    monkeypatch.setattr(integrity, "SETTLED_NS", 0)
+    path = tmp_path / "weights"
+    path.write_bytes(b"0123456789")
+    assert current_sha256(path) == hashlib.sha256(b"0123456789").hexdigest()
+    return path
+
+
+def forget() -> None:
+    """As a new process."""
+    integrity._known.clear()
+
+
+def test_a_large_file_is_hashed_once_for_all_processes(settled: Path) -> None:
+    (kept,) = cache_folder().iterdir()
+    kept.write_text(OTHER)  # what another process has left is believed
+    forget()
+    assert current_sha256(settled) == OTHER
+
+
+def test_damage_is_never_declared_by_a_remembered_hash(settled: Path) -> None:
+    (kept,) = cache_folder().iterdir()
+    kept.write_text(OTHER)
+    forget()
+    verify_file(settled, hashlib.sha256(b"0123456789").hexdigest())
+
+
+@pytest.mark.parametrize("text", ["", "ab", "z" * 64, "\0"])
+def test_a_kept_hash_that_is_none_is_passed_over(settled: Path, text: str) -> None:
+    (kept,) = cache_folder().iterdir()
+    kept.write_text(text)
+    forget()
+    assert current_sha256(settled) != text
+
+
+def test_a_small_file_is_kept_in_memory_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(integrity, "SETTLED_NS", 0)
+    (tmp_path / "small").write_text("x")
+    current_sha256(tmp_path / "small")
+    assert not cache_folder().exists()
+
+
+def test_a_change_of_the_same_size_and_time_is_seen(settled: Path) -> None:
+    before = settled.stat()
+    settled.write_bytes(b"9876543210")
+    os.utime(settled, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert current_sha256(settled) == hashlib.sha256(b"9876543210").hexdigest()
+
+
+def test_a_file_written_just_now_is_read_again(tmp_path: Path) -> None:
+    """Its times may not tell the next change: some file systems count in seconds."""
+    path = tmp_path / "young"
+    path.write_text("a")
+    current_sha256(path)
+    assert integrity._key(path) not in integrity._known
+
+
+def test_a_file_whose_time_lies_ahead_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change until then may leave its time as it is."""
+    monkeypatch.setattr(integrity, "SETTLED_NS", 0)
+    path = tmp_path / "ahead"
+    path.write_text("a")
+    os.utime(path, ns=(2**62, 2**62))
+    current_sha256(path)
+    assert integrity._key(path) not in integrity._known
+    os.utime(path, ns=(0, 0))
+    current_sha256(path)
+    assert integrity._key(path) in integrity._known, "and one of long ago is remembered"
+
+
+@pytest.mark.parametrize(("size", "kept"), [(9, 0), (10, 1), (11, 1)])
+def test_a_file_is_large_by_its_own_size(size: int, kept: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(integrity, "LARGE", 10)
+    monkeypatch.setattr(integrity, "SETTLED_NS", 0)
+    (tmp_path / "data").write_bytes(b"x" * size)
+    current_sha256(tmp_path / "data")
+    assert len(list(cache_folder().glob("*"))) == kept
+
+
+def test_a_home_that_cannot_be_written_costs_nothing_but_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setattr(integrity, "LARGE", 1)
+    monkeypatch.setattr(integrity, "SETTLED_NS", 0)
+    (tmp_path / "data").write_text("x")
+    assert current_sha256(tmp_path / "data") == hashlib.sha256(b"x").hexdigest()

@@ -26,20 +26,3 @@ def test_no_place_of_a_benchmark_by_dotted_path_has_a_colon(name: str, tmp_path:
     folder = place(tmp_path, name).relative_to(tmp_path).as_posix()
     assert ":" not in folder and "shop.benchmark.Shop" in folder
     assert places(tmp_path).name == "shop.benchmark.Shop_noisy"
-
-
-def test_places_and_chains_that_have_a_colon_already_are_still_used(tmp_path: Path) -> None:
-    (tmp_path / "outputs/.artifacts/bc-1").mkdir(parents=True)
-    published = tmp_path / "outputs/policy/shop.benchmark:Shop_noisy/bc"
-    published.parent.mkdir(parents=True)
-    published.symlink_to(tmp_path / "outputs/.artifacts/bc-1")
-    (tmp_path / "outputs/.chains/shop.benchmark:Shop_noisy").mkdir(parents=True)
-    assert place(tmp_path, "bc") == published
-    assert places(tmp_path).name == "shop.benchmark:Shop_noisy"
-    assert ":" not in str(place(tmp_path, "preference"))
-
-
-def test_a_new_place_wins_over_an_old_one(tmp_path: Path) -> None:
-    for name in ("shop.benchmark:Shop", "shop.benchmark.Shop"):
-        (tmp_path / f"outputs/router/{name}_noisy").mkdir(parents=True)
-    assert place(tmp_path, "router").name == "shop.benchmark.Shop_noisy"

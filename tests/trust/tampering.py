@@ -25,7 +25,7 @@ from r2v.cli.main import main
 from r2v.config import Config
 from r2v.data.episode import Episode
 from r2v.evaluation.audit.check_calibration import CalibrationRecord
-from r2v.evaluation.audit.check_inputs import INPUTS, AttemptRecord
+from r2v.evaluation.audit.check_inputs import AttemptRecord, RouterSummary
 from r2v.evaluation.audit.rebuild_tables import rebuild
 from r2v.evaluation.setup import Setup
 from r2v.router.labels import FeatureRow
@@ -183,6 +183,8 @@ def is_believable(operation: str, kind: str, leaf: LeafPath, before: Any) -> boo
         return True
     schema, inner = _schema(kind, leaf)
     hint, has_default = declared_at(schema, inner)
+    if hint in (Any, object):  # below a value that may be any JSON
+        return True
     if operation == "delete":
         return has_default
     if operation == "null" and before is not None:
@@ -190,14 +192,16 @@ def is_believable(operation: str, kind: str, leaf: LeafPath, before: Any) -> boo
     if operation in ("null", "range", "type") and before is None:
         return bool({int, float} & set(get_args(hint)))  # which makes a number of nothing
     if operation == "range" and isinstance(before, (dict, list)):  # which empties it
-        return all(declared_at(schema, (*inner, step))[1] for step in (before if isinstance(before, dict) else (0,)))
+        return get_args(hint)[-1:] == (Any,) or all(
+            declared_at(schema, (*inner, step))[1] for step in (before if isinstance(before, dict) else (0,))
+        )
     return operation == "range" and isinstance(before, bool)
 
 
 def _schema(kind: str, leaf: LeafPath) -> tuple[Any, LeafPath]:
-    """The record that a leaf is in, and its path there: what an input says of itself is a record of its own."""
-    if kind == "attempt" and leaf[2:3] == ("summary",) and len(leaf) > 3:
-        return INPUTS[str(leaf[1])], leaf[3:]
+    """The record that a leaf is in, and its path there: the router's summary is a record of its own."""
+    if kind == "attempt" and leaf[1:3] == ("router", "summary") and len(leaf) > 3:
+        return RouterSummary, leaf[3:]
     return RECORDS[kind], leaf
 
 

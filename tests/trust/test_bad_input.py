@@ -502,10 +502,10 @@ LINES: dict[tuple[str, ...], tuple[int, ...]] = {
     ("providers", "emulate", "--limits", "openai.requests=-1"): (2,),
     ("providers", "emulate", "--timing", "silence=inf"): (2,),
     ("providers", "emulate", "--answer", "../x"): (2,),
-    ("game", "run", "--rules", "payoffs.both=nan"): (2,),
-    ("game", "run", "--rules", "payoffs=[]"): (2,),
-    ("game", "run", "--rules", "memory=???"): (2,),
-    ("game", "run", "--rules", "memory=${oc.env:HOME}", ESCAPE): (2,),
+    ("game", "run", "--overrides", "rules.payoffs.both=nan"): (2,),
+    ("game", "run", "--overrides", "rules.payoffs=[]"): (2,),
+    ("game", "run", "--overrides", "rules.memory=???"): (2,),
+    ("game", "run", "--overrides", "rules.memory=${oc.env:HOME}", ESCAPE): (2,),
     ("game", "analyse", "/etc"): (3,),
 }
 """Lines whose words have a grammar of their own."""

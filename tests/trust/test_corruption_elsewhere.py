@@ -29,9 +29,10 @@ from r2v.pipeline.graph import upstream
 from r2v.pipeline.jobs import JOBS, job
 from r2v.pipeline.run import run_job
 from r2v.randomness import generator
-from r2v.slurm import chain as chains
-from r2v.slurm import job_record, runner
-from r2v.slurm.configuration import config_sha
+from r2v.slurm.chain import chain as chains
+from r2v.slurm.chain import job_record
+from r2v.slurm.chain.chain import config_sha
+from r2v.slurm.job import runner
 from r2v.storage.compression import line_at
 from r2v.storage.files import write_json, write_text
 from r2v.storage.integrity import hashed
@@ -183,8 +184,6 @@ def test_a_damaged_chain_is_named_and_no_command_acts_on_it(
 GAME = (
     "game",
     "run",
-    "--figures",
-    "none",
     "--models",
     "gpt35",
     "--interactions",
@@ -194,7 +193,7 @@ GAME = (
     "--results",
     "results/batch_jobs",
 )
-GAME += ("--mode", "batch", "--poll-seconds", "0.05")
+GAME += ("--mode", "batch", "--overrides", "poll_seconds=0.05", "figures=[]")
 COLLECT = (
     "env.options.num_tasks=12",
     "env.options.num_heldout=0",
@@ -475,13 +474,13 @@ def test_no_command_that_makes_anew_or_removes_takes_a_journal(
 # The table ------------------------------------------------------------------------------------------------------------
 
 TRIED_ELSEWHERE = {
-    "served traffic": "tests/serve/test_traffic.py",
-    "served session": "tests/serve/test_traffic.py",
-    "keys of a server": "tests/serve/test_traffic.py",
+    "served traffic": "tests/serve/accounts/test_traffic.py",
+    "served session": "tests/serve/accounts/test_traffic.py",
+    "keys of a server": "tests/serve/accounts/test_traffic.py",
     "pilot figures": "tests/pipeline/test_pilot.py",
     "address of a teacher's server": "written anew every few seconds; tests/llm/engines/test_teacher.py",
-    "configuration of a teacher's job": "written by whoever submits it; tests/slurm/test_teacher_job.py",
-    "submissions of a teacher's job": "damaged, it counts none; tests/slurm/test_teacher_job.py",
+    "configuration of a teacher's job": "written by whoever submits it; tests/slurm/job/test_teacher_job.py",
+    "submissions of a teacher's job": "damaged, it counts none; tests/slurm/job/test_teacher_job.py",
     "hours of a teacher's job": "a file that cannot be read is left out; tests/llm/engines/test_teacher.py",
     "pilot page": "read by people alone",
     "page of records": "content of an artifact: hashed like all of it, tests/storage/test_integrity.py",
@@ -490,8 +489,8 @@ TRIED_ELSEWHERE = {
     "configuration of a run": "written anew by who runs it; read by the run itself",
     "figures of a run": "tests/experiments/test_metrics.py",
     "comparison of an experiment": "written, and read by people",
-    "decisions of early stopping": "tests/experiments/test_asha.py",
-    "background record": "tests/experiments/test_background.py",
+    "decisions of early stopping": "tests/experiments/schedule/test_asha.py",
+    "background record": "tests/experiments/schedule/test_background.py",
     "lines set aside": "written, and read by nobody",
     "run elsewhere": "a link; tests/data/test_registry.py",
     "run index journal": "tests/data/test_registry.py",
@@ -503,19 +502,20 @@ TRIED_ELSEWHERE = {
     "game figure": "a picture, for people",
     "report page": "for people, made again by one command",
     "report figure": "a picture, for people",
-    "game labels": "tests/cli/test_game_labels.py",
+    "game labels": "tests/cli/game/test_labels.py",
     "counts of a benchmark": "tests/pipeline/plan/test_recorded.py",
+    "measured memory": "tests/memory/test_store.py",
     "recorded traffic": "read by `r2v webarena regrade`; tests/envs/webarena",
     "changed sites": "a mark whose being there is all; tests/envs/webarena",
     "ledger entry": "tests/llm/providers/spending/test_project.py",
-    "cap of the project": "tests/cli/test_ledger.py",
+    "cap of the project": "tests/cli/test_journals.py",
     "index of a journal": "tests/llm/providers/spending/test_journal_index.py",
     "change of the ledger": "read for being new; tests/llm/providers/spending/test_project.py",
     "merge record": "written, and read by nobody",
-    "submission": "the script that sbatch was given, written and read by nobody",
-    "code snapshot": "tests/slurm/test_snapshot.py",
-    "bundle manifest": "tests/serve/test_bundle.py",
-    "bundle content": "tests/serve/test_bundle.py",
+    "submission": "the script that sbatch was given, and the end of its job for submitit: R2V reads neither",
+    "code snapshot": "tests/slurm/chain/test_snapshot.py",
+    "bundle manifest": "tests/serve/bundle/test_manifest.py",
+    "bundle content": "tests/serve/bundle/test_manifest.py",
     "case index": "content of an artifact, and tests/router/test_case_support.py",
     "log": "text for people",
 }

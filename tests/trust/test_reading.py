@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from r2v.cli.main import build_parser, main
-from r2v.slurm import chain as chains
-from r2v.slurm.configuration import config_sha
+from r2v.slurm.chain import chain as chains
+from r2v.slurm.chain.chain import config_sha
 from r2v.storage.files import write_text
 from tests.slurm.faked import FAKE_PATH, Faked
 
@@ -60,7 +60,7 @@ def test_the_table_holds_every_command_and_each_dry_run() -> None:
 def test_a_command_imports_and_sends_as_its_row_says(name: str) -> None:
     imports, _, sends, _ = ROWS[name]
     assert imports.startswith("no") != bool(PARSERS[name].get_default("runs_code"))
-    assert sends.startswith("yes") == takes(PARSERS[name], "--allow-env"), "or the registry's keys alone, or none"
+    assert sends.startswith("yes") == bool(PARSERS[name].get_default("sends_keys")), "or the registry's keys, or none"
 
 
 MODULE = "evil"
@@ -138,7 +138,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "completion": ("bash",),
     "providers forget": ("batch_1",),
     "experiments diff": RUNS,
-    "experiments simulate": (*CONFIG, "--run-dir", "simulated"),
+    "experiments simulate": ("c.yaml", "simulated"),
     "experiments background": ("--list",),
     "swebench images": CONFIG,
     "engine serve": CONFIG,

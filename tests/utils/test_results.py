@@ -150,7 +150,7 @@ def test_nothing_that_is_not_a_number_gets_into_a_file(bundle):
 def test_the_door_of_the_seed_loads_nothing_heavy():
     code = (
         "import sys, r2v.utils.results;"
-        "heavy = {'numpy', 'scipy', 'torch', 'r2v.evaluation.statistics', 'r2v.evaluation.metrics'};"
+        "heavy = {'numpy', 'scipy', 'torch', 'r2v.evaluation.measures.statistics', 'r2v.evaluation.measures.metrics'};"
         "sys.exit(bool(heavy & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

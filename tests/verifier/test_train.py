@@ -13,7 +13,7 @@ from r2v.config import PolicyConfig
 from r2v.distributed import launch
 from r2v.errors import EmptyResult, InputError, Interrupted, UsageError
 from r2v.storage.checkpoint import SEAL, seal
-from r2v.verifier.calibrate import fit_temperature, probabilities, readings_of, report
+from r2v.verifier.held_out import fit_temperature, probabilities, readings_of, report
 from r2v.verifier.labels import in_order
 from r2v.verifier.model import WEIGHTS, VerifierBackend, VerifierModel, load, save
 from r2v.verifier.train import VERIFIER_CHECKPOINT, EncodedExample, encoded, strands, train

@@ -17,7 +17,6 @@ from r2v.envs.worker.process import Worker, WorkerFault
 from r2v.wire.message import ToolSpec
 
 _INFO = ("success", "partial_score", "is_error", "harmful", "env_fault", "extra")
-_ANSWER = {"reset": ("observation",), "step": ("observation", "reward", "terminated", "truncated")}
 
 
 @dataclass(frozen=True, kw_only=True)

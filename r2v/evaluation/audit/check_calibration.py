@@ -1,16 +1,14 @@
 """Thresholds: calibration.json, held to the budgets of the configuration, to the router's own point and to what
 artifact.json repeats of it.
 
-The calibration episodes themselves are not kept, so the figures that were realised on them are only checked for being
-possible: shares of so few episodes and steps are few fractions, and one threshold of a method gives one outcome. No
-table uses them; the thresholds are what every routed decision is checked against.
+The calibration episodes themselves are not kept, so of the figures that were realised on them only the ranges are
+checked. No table uses them; the thresholds are what every routed decision is checked against.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +18,7 @@ from r2v.errors import InputError
 from r2v.evaluation.audit.folder import read_json
 from r2v.evaluation.settings import EvaluateSettings
 from r2v.evaluation.setup import MAIN, CalibrationRecord
-from r2v.router.choice import ALTERNATIVES, FEWEST_TASKS, ScoreChoice
-from r2v.router.thresholds import TOLERANCES
+from r2v.router.thresholds import ALTERNATIVES, FEWEST_TASKS, TOLERANCES, ScoreChoice
 
 CALIBRATION = "calibration.json"
 MOST_USD = 1e6
@@ -59,10 +56,8 @@ def scores_of(records: Mapping[str, CalibrationRecord]) -> Scores:
     return {(parts[name][0], parts[name][2]): record.score or parts[name][0] for name, record in records.items()}
 
 
-def calibration_problems(
-    records: Mapping[str, CalibrationRecord], settings: EvaluateSettings, episodes: int
-) -> Iterator[str]:
-    """What cannot be in a calibration of these settings on so many episodes."""
+def calibration_problems(records: Mapping[str, CalibrationRecord], settings: EvaluateSettings) -> Iterator[str]:
+    """What cannot be in a calibration of these settings."""
     budgets = settings.evaluation.operating_points
     expected = {f"{method}@{point}" for method in settings.routed for point in (MAIN, *budgets)}
     if odd := sorted(records.keys() ^ expected):
@@ -87,9 +82,7 @@ def calibration_problems(
         most = record.target + TOLERANCES[record.by](record.target)
         if name != _OWN and spent > most and placed < 1:
             yield f"{name}: {record.by} {spent} is above its target {record.target}"
-        yield from (f"{name}: {problem}" for problem in _impossible(record, episodes, settings.inference.max_steps))
         yield from (f"{name}: {problem}" for problem in _choice_problems(method, record, settings))
-    yield from _unequal_outcomes(records)
 
 
 def _choice_problems(method: str, record: CalibrationRecord, settings: EvaluateSettings) -> Iterator[str]:
@@ -117,36 +110,6 @@ def _choice_problems(method: str, record: CalibrationRecord, settings: EvaluateS
         yield f"its threshold and outcome are not those of {choice.score}"
 
 
-def _impossible(record: CalibrationRecord, episodes: int, steps: int) -> Iterator[str]:
-    """Outcomes that no play of these episodes can have."""
-    if not _is_share(record.success, episodes):
-        yield f"success {record.success} is no share of at most {episodes} episodes"
-    if not _is_share(record.llm_call_rate, episodes * steps):
-        yield f"llm_call_rate {record.llm_call_rate} is no share of at most {episodes * steps} steps"
-    if record.tau in (0, 1) and record.llm_call_rate != 1 - record.tau:
-        yield f"llm_call_rate is {record.llm_call_rate}, at threshold {record.tau} it is {1 - record.tau:g}"
-
-
-def _is_share(value: float, most: int) -> bool:
-    return float(Fraction(value).limit_denominator(most)) == value
-
-
-def _unequal_outcomes(records: Mapping[str, CalibrationRecord]) -> Iterator[str]:
-    """Points of one method that have one threshold and were realised by the same plays, but differ."""
-    seen: dict[tuple[str, float], tuple[str, CalibrationRecord]] = {}
-    for name, record in records.items():
-        if name == _OWN:
-            continue
-        score = record.score or name.partition("@")[0]
-        other, first = seen.setdefault((score, record.tau), (name, record))
-        if _outcome(first) != _outcome(record):
-            yield f"{name}: {_outcome(record)}, at the same threshold of {other} {_outcome(first)}"
-
-
-def _outcome(record: CalibrationRecord) -> dict[str, float]:
-    return asdict(record.outcome)
-
-
 def router_problems(records: Mapping[str, CalibrationRecord], router: Mapping[str, Any]) -> Iterator[str]:
     """What contradicts the point that the router was trained to: what it realised is the target of every main point,
     and r2v's main point is that point."""
@@ -154,6 +117,6 @@ def router_problems(records: Mapping[str, CalibrationRecord], router: Mapping[st
         if name.partition("@")[2] == MAIN and record.target != router.get(record.by):
             yield f"{name}: target is {record.target}, the router realised {router.get(record.by)}"
     if (own := records.get(_OWN)) is not None:
-        for key, value in {"tau": own.tau, **_outcome(own)}.items():
+        for key, value in {"tau": own.tau, **asdict(own.outcome)}.items():
             if router.get(key) != value:
                 yield f"{_OWN}: {key} is {value}, the router of attempt.meta.json says {router.get(key)}"

@@ -7,22 +7,23 @@ again from that file.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
-from r2v.config import CONDITIONS, EnvConfig, InferenceConfig, PerturbationsConfig, identity, load_recorded, section
+from r2v.config import CONDITIONS, EnvConfig, InferenceConfig, PerturbationsConfig, load_recorded, section
+from r2v.config.evaluation import IMPUTED
 from r2v.config.methods import METHODS, ORACLE
 from r2v.envs.base import BENCHMARKS, Benchmark, Judged, load_benchmark
 from r2v.errors import InputError, R2VError
 from r2v.evaluation.audit.findings import Findings, shown
 from r2v.evaluation.settings import EVALUATE_STAGE, EVALUATE_VERSION, EvaluateSettings
-from r2v.evaluation.setup import FRONTIER, GAINS, Setup
+from r2v.evaluation.setup import FRONTIER, GAINS, SETUP, Setup
 from r2v.rollout.session import RolloutWorld
-from r2v.serve.domain import benchmark_domain
+from r2v.serve.bundle.domain import benchmark_domain
 from r2v.storage.artifact import fingerprint
 from r2v.storage.artifact_manifest import ArtifactManifest
 from r2v.storage.integrity import Artifact
@@ -31,14 +32,15 @@ _LIMITED = (ORACLE, FRONTIER, GAINS)
 _POINT = re.compile(r"b[01]\.[0-9]{2}")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _LARGEST_OPTION = 100_000
+"""A bundled benchmark makes its tasks in memory: nobody evaluates on more."""
 _LONGEST_OPTION = 1000
 """Characters of an option that is text: names of tasks."""
-"""A bundled benchmark makes its tasks in memory: nobody evaluates on more."""
 _LARGEST_TABLE = 1 << 27
 """Most resamples x tasks: a figure of more takes seconds, and there are hundreds."""
 _REMEDY = "evaluate again, or audit it with the R2V that made it"
 _MOST_EPISODES = 10_000_000
 """Of an evaluation: a plan takes 80 bytes for each before the first is read."""
+_LARGEST_SUMMARY = 4 << 20
 
 
 def require_names(setup: Setup, where: Path) -> None:
@@ -199,15 +201,32 @@ def check_fingerprint(
         )
     elif manifest.fingerprint == implied:
         return
-    elif manifest.fingerprint == _with_earlier_elision(sections, inputs):
-        findings.add("fingerprint", f"made by an R2V that shortened long contexts otherwise: {_REMEDY}")
     else:
         findings.add(
             "fingerprint", f"artifact.json says {manifest.fingerprint}, its configuration and inputs make {implied}"
         )
 
 
-def _with_earlier_elision(sections: Mapping[str, Any], inputs: Mapping[str, Artifact]) -> str:
-    """The fingerprint of results from before the rule of elision was a part of it."""
-    policy = {key: value for key, value in identity(sections["policy"]).items() if key != "elision"}
-    return fingerprint(EVALUATE_STAGE, EVALUATE_VERSION, {**sections, "policy": policy}, inputs)
+def require_executed(folder: Path) -> None:
+    """Raises InputError for an imputed router's folder or bundle: there is nothing in it that could be verified."""
+    if (folder / SETUP).exists():
+        return
+    for name, field in (("bundle.json", "labels"), ("artifact.json", "summary")):
+        try:
+            path = folder / name
+            told = json.loads(path.read_text())[field] if path.stat().st_size <= _LARGEST_SUMMARY else None
+        except (OSError, ValueError, LookupError, TypeError, RecursionError):
+            continue
+        if told == IMPUTED or (isinstance(told, dict) and told.get("labels") == IMPUTED):
+            raise InputError(
+                f"{folder}: its labels are imputed, and no episode was played: there is nothing to replay. It can tell "
+                "where the policy acts otherwise than its teacher was recorded to; it cannot tell whether the policy "
+                "succeeds there, nor what the LLM would gain. `r2v export DIR --check` hashes a bundle's files"
+            )
+
+
+def imputed_problems(settings: EvaluateSettings) -> list[str]:
+    """What is wrong with a table of executed results that says it routes by imputed labels."""
+    if not settings.router.imputed:
+        return []
+    return ["router.label is imputed: of such a router nothing is executed, and it is evaluated in no table"]

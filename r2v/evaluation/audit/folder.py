@@ -6,23 +6,27 @@ is named, and a line or a file larger than any that R2V writes is not read.
 
 from __future__ import annotations
 
+import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from r2v.config.engines import LOCAL, EngineRecord, engine_identity
 from r2v.data.schema import from_dict, parse_json
-from r2v.errors import InputError
+from r2v.errors import InputError, R2VError
 from r2v.evaluation.audit.findings import Findings, shown
 from r2v.evaluation.settings import EVALUATE_STAGE
 from r2v.storage.artifact import ATTEMPT
 from r2v.storage.artifact_manifest import ARTIFACT_MANIFEST, read_artifact_manifest
-from r2v.storage.compression import LINES
+from r2v.storage.compression import LINES, lines_of
 from r2v.storage.files import content_sha256
 from r2v.storage.integrity import CONFIGURATION, Artifact, content_files
+
+T = TypeVar("T")
 
 LARGEST_JSON = 32 << 20
 """Bytes of the largest file that is read whole: setup.json holds two numbers for each scored step."""
@@ -136,7 +140,39 @@ def _check_manifest(results: Path, hashes: dict[str, str], findings: Findings) -
             findings.add("missing file", f"{name}, which {ARTIFACT_MANIFEST} lists")
         elif hashes[name] != recorded:
             findings.add("altered file", f"{name} is {hashes[name][:16]}, {ARTIFACT_MANIFEST} says {recorded[:16]}")
-    if manifest.config_sha256 is not None and content_sha256(results / CONFIGURATION) != manifest.config_sha256:
+    if content_sha256(results / CONFIGURATION) != manifest.config_sha256:
         findings.add("altered file", f"config.yaml is not the one of {ARTIFACT_MANIFEST}")
     for name in sorted(hashes.keys() - manifest.files.keys()):
         findings.add("stray file", f"{name} is not listed in {ARTIFACT_MANIFEST}")
+
+
+def records_of(path: Path, parse: Callable[[str], T], findings: Findings) -> Iterator[T]:
+    """The records of a file of JSON lines, packed or not, up to the first line that is none, which is a finding, as a
+    missing file is. So is a line that R2V would have written otherwise: one that says something twice, or in another
+    spelling, could mean one thing to one reader and another to the next."""
+    name = "/".join(path.parts[-3:])
+    lines = lines_of(path)
+    for number in count(1):
+        try:
+            line = next(lines, None)
+        except OSError as error:
+            findings.add("unreadable file", f"{name}: {error.strerror}")
+            return
+        except InputError as error:
+            findings.add("unreadable file", str(error).replace(str(path), name))
+            return
+        if line is None:
+            return
+        try:
+            text = line.decode()
+            record = parse(text)
+            if _as_written(text) != text:
+                findings.add("spelling", f"{name}:{number} is not the line that R2V writes for this record")
+        except (ValueError, R2VError) as error:
+            findings.add("malformed line", f"{name}:{number}: {error}")
+            return
+        yield record
+
+
+def _as_written(line: str) -> str:
+    return json.dumps(parse_json(line), ensure_ascii=False, separators=(",", ":")) + "\n"

@@ -1,44 +1,41 @@
 """Table audit: every table is built again from the stored episodes and compared byte for byte.
 
-This is the half of `r2v verify-results` that needs no environment; `replay` executes the episodes.
+This half of `r2v verify-results` needs no environment and no model; `replay_episodes` plays the episodes again.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 
+from r2v.evaluation.audit.findings import Findings
 from r2v.evaluation.tables.build import STRUCTURED, read_tables
 from r2v.evaluation.tables.files import render, with_manifest
 
 
-@dataclass(frozen=True, kw_only=True)
-class VerifyReport:
-    """What rebuilding found. `differing` names files that are missing, changed, or not of this evaluation."""
-
-    results: Path
-    num_files: int
-    differing: tuple[str, ...]
-
-    @property
-    def identical(self) -> bool:
-        """Whether every table is byte for byte what its episodes say."""
-        return not self.differing
+def check_tables(results: Path, findings: Findings) -> int:
+    """Hold the stored tables to those that the episodes give. Return the number of files."""
+    try:
+        texts = rebuild(results)
+    except Exception as error:  # a stranger's values may break any function; their own findings stand beside this one
+        findings.add("tables", f"cannot be built: {error}")
+        return 0
+    findings.extend("tables", (f"{name} is not what the episodes give" for name in differing(results, texts)))
+    return len(texts)
 
 
 def rebuild(results: Path) -> dict[str, str]:
-    """The text of every file of structured_results/, from the stored episodes and setup alone."""
+    """Return the text of every file of structured_results/, built from the stored episodes and setup alone."""
     return with_manifest(render(read_tables(results).bundle()))
 
 
-def verify_tables(results: Path) -> VerifyReport:
-    """Compare every stored table with what the episodes give."""
-    texts = rebuild(results)
+def differing(results: Path, texts: Mapping[str, str]) -> list[str]:
+    """Return the files of structured_results/ that are missing, changed, or none of these texts."""
     folder = results / STRUCTURED
-    stored = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-    differing = [name for name, text in texts.items() if not _same(folder / name, text)]
-    return VerifyReport(results=results, num_files=len(texts), differing=(*differing, *sorted(stored - texts.keys())))
+    stored = {path.name: path for path in folder.iterdir()} if folder.is_dir() else {}
+    changed = [name for name, text in texts.items() if not _holds(folder / name, text)]
+    return [*changed, *sorted(stored.keys() - texts.keys())]
 
 
-def _same(path: Path, text: str) -> bool:
+def _holds(path: Path, text: str) -> bool:
     return path.is_file() and path.read_bytes() == text.encode()

@@ -1,18 +1,19 @@
 """Replay of one episode: its recorded actions are played again, and the whole record is made anew from what happens.
 
 Whatever the world decides is compared leaf by leaf: success, termination, rewards, observations, perturbations, safety
-labels, a claimed fault, goal, split and seeds. What the models decided (texts, scores) and what they cost is left to
-`check_decisions` and `check_bills`.
+labels, a claimed fault, goal, split and seeds. So is every decision of an actor that is given; what an episode cost is
+left to `check_bills`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from r2v.data.episode import MODEL_FAILURES, Episode, Step, to_dict
+from r2v.data.episode import MODEL_FAILURES, Episode, Step, Tokens, to_dict
 from r2v.envs.base import Unjudged
+from r2v.evaluation.audit.recorded_actors import NoRecord
 from r2v.llm.types import Reply, Sample, Usage
 from r2v.rollout.actors import Act, StepView
 from r2v.rollout.session import EpisodeSpec, RolloutWorld, Session
@@ -29,40 +30,18 @@ class Replay:
 
     views: tuple[StepView, ...]
     """What an actor saw before each action."""
+    tokens: Tokens
+    """Tokens that the actor's acts are billed for."""
     seconds: float
-    """Simulated seconds of the world."""
+    """Simulated seconds of the world and of those acts."""
     problems: tuple[tuple[str, str], ...]
     """(kind, what differs)."""
     fault_given: bool
-    """Whether the world ended the episode by a fault here too."""
+    """True if the world ended the episode by a fault here too."""
 
 
-def replay_episode(world: RolloutWorld, spec: EpisodeSpec, episode: Episode) -> Replay:
-    """Play the actions of an episode in the world of `spec`, which says what the plan says of it. Never raises for what
-    an episode holds: a world that a hostile action breaks is a finding."""
-    views: list[StepView] = []
-    session = world.start(replace(spec, method=episode.method))
-    try:
-        session.open()
-        for step in episode.steps:
-            if session.termination is not None:
-                text = f"the world ended the episode at step {step.step_idx}, the record goes on"
-                return _outcome(session, views, [("replay", text)])
-            views.append(session.view())
-            session.apply(_acted(step))
-    except Unjudged as error:
-        return Replay(views=(), seconds=0.0, problems=(("unjudged", str(error)),), fault_given=False)
-    except Exception as error:  # an action is a stranger's text, and a world may raise anything at it
-        return Replay(
-            views=(), seconds=0.0, problems=(("replay", f"{type(error).__name__}: {error}"),), fault_given=False
-        )
-    finally:
-        session.close()
-    return _outcome(session, views, list(_differences(session, episode)))
-
-
-def _acted(step: Step) -> Act:
-    """The recorded act of a step."""
+def recorded_act(view: StepView, step: Step) -> Act:
+    """The recorded act of a step, without a bill."""
     proposal = None
     if step.proposal is not None:
         usage = Usage(tokens_in=step.proposal.tokens_in, tokens_out=step.proposal.tokens_out)
@@ -77,10 +56,61 @@ def _acted(step: Step) -> Act:
     )
 
 
+def replay_episode(
+    world: RolloutWorld,
+    spec: EpisodeSpec,
+    episode: Episode,
+    actor: Callable[[StepView, Step], Act] = recorded_act,
+) -> Replay:
+    """Play the actions of an episode in the world of `spec`, which says what the plan says of it; the actor says how
+    each was chosen. Never raises for what an episode holds: a world that a hostile action breaks is a finding."""
+    views: list[StepView] = []
+    chosen: list[tuple[str, str]] = []
+    session = world.start(replace(spec, method=episode.method))
+    try:
+        session.open()
+        for step in episode.steps:
+            if session.termination is not None:
+                text = f"the world ended the episode at step {step.step_idx}, the record goes on"
+                return _outcome(session, views, [("replay", text)])
+            views.append(session.view())
+            session.apply(_chosen(actor, views[-1], step, chosen))
+    except Unjudged as error:
+        return _unplayed("unjudged", str(error))
+    except Exception as error:  # an action is a stranger's text, and a world may raise anything at it
+        return _unplayed("replay", f"{type(error).__name__}: {error}")
+    finally:
+        session.close()
+    return _outcome(session, views, [*chosen, *_differences(session, episode)])
+
+
+def _unplayed(kind: str, text: str) -> Replay:
+    return Replay(views=(), tokens=Tokens(), seconds=0.0, problems=((kind, text),), fault_given=False)
+
+
+def _chosen(actor: Callable[[StepView, Step], Act], view: StepView, step: Step, problems: list[tuple[str, str]]) -> Act:
+    """The actor's act with the recorded action, so that the replay stays on its path."""
+    try:
+        act = actor(view, step)
+    except NoRecord as error:
+        problems.append(("decision", f"step {step.step_idx}: {error}"))
+        return recorded_act(view, step)
+    if act.text != step.action.raw_text:
+        problems.append(
+            (
+                "action",
+                f"step {step.step_idx}: {act.source} acts {_short(act.text)}, not {_short(step.action.raw_text)}",
+            )
+        )
+    return replace(act, text=step.action.raw_text)
+
+
 def _outcome(session: Session, views: list[StepView], problems: list[tuple[str, str]]) -> Replay:
+    executed = session.episode()
     return Replay(
         views=tuple(views),
-        seconds=sum(info.sim_seconds for info in session.infos),
+        tokens=executed.tokens,
+        seconds=executed.sim_time_seconds,
         problems=tuple(problems),
         fault_given=session.infos[-1].env_fault is not None,
     )
@@ -106,9 +136,9 @@ def _differences(session: Session, episode: Episode) -> Iterator[tuple[str, str]
         {"termination", "outcome"} if session.termination is None else set()
     )
     for path, ours, theirs in _unequal(recorded, played, ""):
-        name = path.split("[")[0].split(".")[1]
+        name, *below = (part.partition("[")[0] for part in path.split(".")[1:])
         if name not in skipped:
-            kind = path.rsplit(".", 1)[1].partition("[")[0]
+            kind = below[0] if below and name == "steps" else path.rsplit(".", 1)[1].partition("[")[0]
             yield kind, f"{path[1:]} is {_short(ours)}, executed {_short(theirs)}"
 
 

@@ -2,8 +2,9 @@
 
 The folder may be a stranger's. No model is called and nothing that a file names is imported (`--trust` allows the
 benchmark); every JSON is read by a strict schema, every file is held to artifact.json, setup.json to config.yaml. Then
-all episodes of a task and seed are taken together: each is replayed, its decisions and its bill are made again, and
-what they say of the states that they share must agree. What rests on the folder's own word is listed with its reason.
+all episodes of a task and seed are taken together: each is replayed with its decisions and its bill, and what they say
+of the states that they share must agree: the same state has one score and one greedy action, so that an episode filed
+under another method contradicts the rest. What rests on the folder's own word is listed with its reason.
 """
 
 from __future__ import annotations
@@ -13,24 +14,30 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 
-from r2v.config.methods import OURS
-from r2v.data.episode import Episode, parse_episode
+from r2v.config.methods import OURS, ROUTERS
+from r2v.data.episode import Episode, Step, parse_episode
 from r2v.data.schema import from_dict, parse_json
-from r2v.evaluation.audit.check_bills import Biller
+from r2v.evaluation.audit.check_bills import Bills
 from r2v.evaluation.audit.check_calibration import Scores, Thresholds
-from r2v.evaluation.audit.check_decisions import KnownStates, decision_problems
 from r2v.evaluation.audit.check_gains import GainsCheck
 from r2v.evaluation.audit.findings import Findings
-from r2v.evaluation.audit.json_lines import records_of
+from r2v.evaluation.audit.folder import records_of
+from r2v.evaluation.audit.recorded_actors import BEST_OF_K, LLM, SLM, RecordedActors
 from r2v.evaluation.audit.replay_episode import FAULT, UNANSWERED, Replay, replay_episode
 from r2v.evaluation.setup import GAINS, MAIN, OPERATING_POINT, RouterScores, Setup, episodes_path
 from r2v.log import Progress
-from r2v.rollout.actors import StepView
+from r2v.rollout.actors import Act, StepView
 from r2v.rollout.session import EpisodeSpec, RolloutWorld
 from r2v.router.labels import FeatureRow
 
 Cell = tuple[str, str, str]
 """(condition, method, operating point)."""
+
+
+Prefix = tuple[str, ...]
+"""The actions before a step: with task, seed and condition they are the state."""
+_OTHER_POLICIES = ("slm_bc_only", "slm_base", BEST_OF_K)
+"""Methods whose small policy is another one, or does not act greedily."""
 
 
 @dataclass
@@ -45,13 +52,51 @@ class CellCounts:
 
 
 @dataclass
+class KnownStates:
+    """What the episodes of one task, seed and condition say of the states that they share."""
+
+    actions: dict[Prefix, tuple[str, str]] = field(default_factory=dict)
+    """The small policy's greedy action, and whose episode showed it."""
+    scores: dict[tuple[str, Prefix, int], float] = field(default_factory=dict)
+    """A score, by the method that it belongs to, state and LLM calls so far."""
+
+    def contradictions(self, episode: Episode, score: str) -> Iterator[tuple[str, str]]:
+        """(kind, text) for each step that says otherwise than an episode before, of which the method `score`'s score
+        decided; then this one is remembered too."""
+        prefix: Prefix = ()
+        calls = 0
+        for step in episode.steps:
+            text, made = step.action.raw_text, step.decision
+            own = text if step.action_source == SLM else None
+            if step.proposal is not None and episode.method in ROUTERS:
+                own = step.proposal.text
+            if own is not None and episode.method not in _OTHER_POLICIES:
+                shown, whose = self.actions.setdefault(prefix, (own, episode.method))
+                if shown != own:
+                    yield (
+                        "small policy's action",
+                        f"step {step.step_idx} of {episode.method}: it acts otherwise in the same state of {whose}",
+                    )
+            if episode.method in ROUTERS and made is not None and made.p_escalate is not None:
+                key = (score, prefix, calls)
+                if self.scores.setdefault(key, made.p_escalate) != made.p_escalate:
+                    yield (
+                        "router score",
+                        f"step {step.step_idx}: p_escalate is {made.p_escalate}, in the same state {self.scores[key]}",
+                    )
+            calls += step.action_source == LLM
+            prefix = (*prefix, text)
+
+
+@dataclass
 class EpisodesAudit:
     """Every episode of an evaluation, played again, with the gains taken along them."""
 
     results: Path
     setup: Setup
     world: RolloutWorld
-    biller: Biller
+    actors: RecordedActors
+    bills: Bills
     thresholds: Thresholds
     scores: Scores
     findings: Findings
@@ -64,7 +109,7 @@ class EpisodesAudit:
 
     def run(self) -> None:
         """Audit every condition."""
-        settings, benchmark = self.biller.settings, self.world.benchmark
+        settings, benchmark = self.actors.settings, self.world.benchmark
         with Progress("replay", self.setup.num_episodes) as bar:
             for condition in self.setup.conditions:
                 specs = settings.specs(benchmark, condition) if condition in settings.selections else ()
@@ -73,7 +118,7 @@ class EpisodesAudit:
     def _condition(self, condition: str, specs: Sequence[EpisodeSpec], bar: Progress) -> None:
         cells = [cell for cell in self.setup.cells() if cell[0] == condition]
         stored = {cell: self._episodes(cell) for cell in cells}
-        settings = self.biller.settings
+        settings = self.actors.settings
         tasks = {cell: set(self.setup.tasks_of(*cell)) for cell in cells}
         gained = set(self.setup.tasks_of(condition, GAINS)) if settings.scored else set()
         may_fail = self._may_fail() or self._may_be_refused()
@@ -81,7 +126,7 @@ class EpisodesAudit:
         along = settings.gains_along(placed)
         routed = settings.routed if settings.scored else []
         threshold, mark = placed if along == OURS else None, self.world.benchmark.capabilities.untrusted
-        gains = GainsCheck(self.setup, condition, self.biller, routed, threshold, may_fail, mark)
+        gains = GainsCheck(condition, self.actors, routed, threshold, may_fail, mark)
         rows = self._rows(condition) if settings.scored else iter(())
         ahead = next(rows, None)
         for start in sorted(specs, key=lambda spec: self.world.start(spec).identity):
@@ -99,7 +144,7 @@ class EpisodesAudit:
                     played = (episode, views)
             of_task = ahead[1] if ahead is not None and ahead[0] == identity else []
             if spec.task.task_id in gained:
-                self.findings.extend("gains", gains.problems(spec, of_task, played, states))
+                self.findings.extend("gains", gains.problems(spec, of_task, played))
             ahead = next(rows, None) if of_task else ahead
         for cell, rest in stored.items():
             if (episode := next(rest, None)) is not None:
@@ -141,19 +186,22 @@ class EpisodesAudit:
         if filed != cell:
             self._add("filed elsewhere", cell, episode, f"says {'/'.join(map(str, filed))}")
             return None
-        played = replay_episode(self.world, replace(spec, extra=extra), episode)
+        threshold, acting = self.thresholds.get((method, point)), self.scores.get((method, point), method)
+
+        def actor(view: StepView, step: Step) -> Act:
+            return self.actors.act(view, acting, step, threshold)
+
+        played = replay_episode(self.world, replace(spec, extra=extra), episode, actor)
         self._count(cell, episode, played)
         for kind, text in played.problems:
             if not ((kind == FAULT and self._may_fail()) or (kind == UNANSWERED and self._may_be_refused())):
                 self._add(kind, cell, episode, text)
-        threshold = self.thresholds.get((method, point))
-        for text in decision_problems(episode, threshold, self.world.inference):
-            self._add("decision", cell, episode, text)
         if len(played.views) != len(episode.steps):
             return None
-        for kind, text in self.biller.problems(episode, played.views, threshold, played.seconds):
+        uncounted = self.actors.open_tokens(acting, [step.action_source for step in episode.steps])
+        for kind, text in self.bills.problems(episode, played.tokens, played.seconds, uncounted):
             self._add(kind, cell, episode, text)
-        for kind, text in states.contradictions(episode, self.scores.get((method, point), method)):
+        for kind, text in states.contradictions(episode, acting):
             self._contradicted(kind, cell, episode, text)
         return played.views
 
@@ -164,7 +212,7 @@ class EpisodesAudit:
 
     def _may_be_refused(self) -> bool:
         """True if a provider is asked, which may refuse; a scripted LLM refuses nothing."""
-        return self.biller.settings.teacher.provider != "scripted"
+        return self.actors.settings.teacher.provider != "scripted"
 
     def _count(self, cell: Cell, episode: Episode, played: Replay) -> None:
         counts = self.counts.setdefault(cell, CellCounts())
@@ -177,7 +225,7 @@ class EpisodesAudit:
 
     def _contradicted(self, kind: str, cell: Cell, episode: Episode, text: str) -> None:
         """Replies are promised to repeat to the byte for the bundled models; elsewhere a difference is only told."""
-        if self.biller.spelling is not None:
+        if self.actors.encode is not None:
             self._add(kind, cell, episode, text)
         else:
             self.findings.unproven.setdefault(

@@ -19,7 +19,7 @@ from r2v.config.sources import YAMLFile
 from r2v.config.yaml_text import plain, read
 from r2v.data.schema import SchemaError, from_dict
 from r2v.errors import InputError, R2VError
-from r2v.evaluation.audit.check_bills import Biller
+from r2v.evaluation.audit.check_bills import Bills
 from r2v.evaluation.audit.check_calibration import (
     CALIBRATION,
     calibration_problems,
@@ -28,12 +28,13 @@ from r2v.evaluation.audit.check_calibration import (
     scores_of,
     thresholds_of,
 )
-from r2v.evaluation.audit.check_imputed import imputed_problems, require_executed
 from r2v.evaluation.audit.check_inputs import AttemptRecord, check_bases, check_tools, input_artifacts, read_attempt
 from r2v.evaluation.audit.check_setup import (
     check_fingerprint,
     check_setup,
+    imputed_problems,
     judge_of,
+    require_executed,
     require_names,
     require_size,
     settings_of,
@@ -41,13 +42,14 @@ from r2v.evaluation.audit.check_setup import (
 )
 from r2v.evaluation.audit.findings import Findings, shown
 from r2v.evaluation.audit.folder import EvaluationSummary, check_files, engine_problems, plain_files
-from r2v.evaluation.audit.rebuild_tables import VerifyReport, verify_tables
+from r2v.evaluation.audit.rebuild_tables import check_tables
+from r2v.evaluation.audit.recorded_actors import RecordedActors
 from r2v.evaluation.audit.replay_episodes import Cell, CellCounts, EpisodesAudit
 from r2v.evaluation.settings import EvaluateSettings, never_branched
 from r2v.evaluation.setup import SETUP, CalibrationRecord, Setup, choices_of, planned_files, read_setup
 from r2v.evaluation.tables.build import STRUCTURED, require_results
 from r2v.rollout.session import EpisodeSpec, RolloutWorld
-from r2v.router.choice import ScoreChoice
+from r2v.router.thresholds import ScoreChoice
 from r2v.storage.artifact_manifest import ARTIFACT_MANIFEST, read_artifact_manifest
 from r2v.storage.integrity import CONFIGURATION
 
@@ -58,7 +60,8 @@ class Verified:
 
     num_episodes: int
     counts: dict[Cell, CellCounts]
-    tables: VerifyReport
+    num_tables: int
+    """Files of structured_results/, all of them as the episodes give them."""
     choices: dict[str, ScoreChoice]
     """Of the score that r2v acts by, by operating point."""
     content_sha256: str
@@ -72,7 +75,7 @@ class Verified:
 
     def __str__(self) -> str:
         lines = [
-            f"{self.num_episodes} episodes replayed with the recorded results; all {self.tables.num_files} files of "
+            f"{self.num_episodes} episodes replayed with the recorded results; all {self.num_tables} files of "
             "structured_results are identical",
             *(f"at {point} {choice.text()}" for point, choice in self.choices.items()),
             *(_fault_line(cell, counts) for cell, counts in self.counts.items() if counts.faults),
@@ -123,23 +126,24 @@ def _verified(results: Path, trust: bool) -> Verified:
     tasks = {name: list(dict.fromkeys(spec.task.task_id for spec in these)) for name, these in specs.items()}
     check_setup(setup, settings, world.benchmark, tasks, never_branched(world.benchmark, specs), findings)
     content = check_files(results, there, _expected_files(setup, settings, results, there), findings)
-    calibration = _calibration(results, settings, world, findings)
+    calibration = _calibration(results, settings, findings)
     if setup.choices != choices_of(calibration):
         findings.add(SETUP, "its choices of a score are not those of calibration.json")
-    biller = Biller.of(settings, world.benchmark)
-    audit = EpisodesAudit(results, setup, world, biller, thresholds_of(calibration), scores_of(calibration), findings)
+    actors, bills = RecordedActors.of(settings, world.benchmark), Bills.of(settings)
+    thresholds, scores = thresholds_of(calibration), scores_of(calibration)
+    audit = EpisodesAudit(results, setup, world, actors, bills, thresholds, scores, findings)
     audit.run()
     _check_artifact(results, asked, attempt, calibration, audit, findings)
-    tables = _tables(results, findings)
-    if findings or tables is None:
+    num_tables = check_tables(results, findings)
+    if findings:
         raise InputError(f"{results}: {findings}")
     return Verified(
         num_episodes=audit.num_episodes,
         counts=audit.counts,
-        tables=tables,
+        num_tables=num_tables,
         choices=setup.choices,
         content_sha256=content,
-        unproven=unproven_of(settings, audit.biller) | findings.unproven,
+        unproven=unproven_of(actors, bills) | findings.unproven,
     )
 
 
@@ -158,17 +162,15 @@ def _expected_files(setup: Setup, settings: EvaluateSettings, results: Path, the
     return {SETUP, *planned, *calibration, *gains, *(name for name in there if name.startswith(f"{STRUCTURED}/"))}
 
 
-def _calibration(
-    results: Path, settings: EvaluateSettings, world: RolloutWorld, findings: Findings
-) -> dict[str, CalibrationRecord]:
+def _calibration(results: Path, settings: EvaluateSettings, findings: Findings) -> dict[str, CalibrationRecord]:
     if not settings.routed:
         return {}
     try:
-        records, episodes = read_calibration(results), len(settings.calibration_specs(world.benchmark))
+        records = read_calibration(results)
     except R2VError as error:
         findings.add(CALIBRATION, str(error))
         return {}
-    findings.extend(CALIBRATION, calibration_problems(records, settings, episodes))
+    findings.extend(CALIBRATION, calibration_problems(records, settings))
     return records
 
 
@@ -205,36 +207,26 @@ def _check_artifact(
         findings.extend(CALIBRATION, router_problems(calibration, inputs["router"].summary))
 
 
-def _tables(results: Path, findings: Findings) -> VerifyReport | None:
-    """Build every table again; None where the episodes allow none."""
-    try:
-        report = verify_tables(results)
-    except Exception as error:  # built of a stranger's values, whose findings stand beside this one
-        findings.add("tables", f"cannot be built: {error}")
-        return None
-    findings.extend("tables", (f"{name} is not what the episodes give" for name in report.differing))
-    return report
-
-
-def unproven_of(settings: EvaluateSettings, biller: Biller) -> dict[str, str]:
+def unproven_of(actors: RecordedActors, bills: Bills) -> dict[str, str]:
     """What rests on the word of whoever made the folder, with the reason of each."""
+    settings = actors.settings
     found = {
         "the small policy's replies": "its weights are not in the folder; the same state has the same action in every "
-        "episode, and a proposal that was not played is stored nowhere",
+        "episode",
         "what made the models": "config.yaml beyond evaluate's own sections, git_commit, attempt.meta.json and the "
         "hashes of the inputs describe files that are not in the folder",
     }
     if settings.routed:
         found["router scores, entropies, the verifier's scores"] = (
-            "models gave them; each is the same wherever its state is met"
+            "models gave them; a score is the same in every episode that meets its state"
         )
         found["the branches of gains and the rates of calibration.json"] = (
             "replies of the small policy in branches and on calibration tasks, whose episodes are not kept; only the "
             "calibration error of the scores uses them, no claim of success or cost"
         )
-    if biller.expert is None and settings.evaluation.asks_teacher:
+    if actors.expert is None and settings.evaluation.asks_teacher:
         found["the LLM's replies and tokens"] = "a provider's model wrote and counted them; they cost its list price"
-        if biller.large.price is None:
+        if bills.large.price is None:
             found["the LLM's bills"] = f"the price of {shown(settings.teacher.model_name)} is not known"
     if settings.policy.is_api:
         name = shown(settings.policy.model_name)
@@ -243,7 +235,7 @@ def unproven_of(settings: EvaluateSettings, biller: Biller) -> dict[str, str]:
         found[f"whose replies {' and '.join(others)} hold"] = (
             "each is a policy of its own, which no other method's episodes show in the same state"
         )
-    if biller.spelling is None and not settings.policy.is_api:
+    if actors.encode is None and not settings.policy.is_api:
         found["the small policy's tokens"] = f"the tokenizer of {shown(settings.policy.model_name)} is not at hand"
     return found
 

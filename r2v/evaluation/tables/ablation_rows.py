@@ -13,11 +13,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from r2v.errors import EmptyResult, InputError
-from r2v.evaluation.frontier import BILLED, curve_of
-from r2v.evaluation.metrics import mean_over_seeds
-from r2v.evaluation.outcomes import Grid, Measured
+from r2v.evaluation.measures.frontier import BILLED, curve_of
+from r2v.evaluation.measures.metrics import mean_over_seeds
+from r2v.evaluation.measures.outcomes import Grid, Measured
+from r2v.evaluation.measures.statistics import holm, paired_difference, percentile_interval
 from r2v.evaluation.setup import MAIN
-from r2v.evaluation.statistics import holm, paired_difference, percentile_interval
 from r2v.evaluation.tables.files import csv_text, round_figures, write_results
 
 

@@ -17,10 +17,17 @@ from typing import Any
 from r2v.data.episode import Episode
 from r2v.errors import InputError
 from r2v.evaluation.claims import Claim, caveats, claims
-from r2v.evaluation.comparisons import comparison_rows, leaders
-from r2v.evaluation.outcomes import measure
+from r2v.evaluation.measures.comparisons import comparison_rows, leaders
+from r2v.evaluation.measures.outcomes import measure
+from r2v.evaluation.measures.table_rows import (
+    TableRow,
+    category_rows,
+    choice_rows,
+    frontier_rows,
+    seed_rows,
+    summary_row,
+)
 from r2v.evaluation.setup import SETUP, Setup, read_setup, stored_episodes
-from r2v.evaluation.table_rows import TableRow, category_rows, choice_rows, frontier_rows, seed_rows, summary_row
 from r2v.evaluation.tables.files import BUNDLE_SCHEMA, render, round_figures, write_results
 
 STRUCTURED = "structured_results"

@@ -79,7 +79,7 @@ def arms(factors: Factors) -> list[Arm]:
         names = [getattr(value, "name", value) for value in values]
         # Two of the seed's agent types may have one successor: then two agents are played by one model.
         if len(set(names)) < len(names) and name != "models":
-            raise UsageError(f"--{name.replace('_', '-').removesuffix('s')}: a level stands there twice")
+            raise UsageError(f"{name.removesuffix('s')}: a level stands there twice")
     varied = factors.varied
     found = []
     grid = product(

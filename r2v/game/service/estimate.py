@@ -147,7 +147,7 @@ def estimate_lines(job: BatchJob, estimate: JobEstimate, message_tokens: int = M
     )
     lines += [
         f"dollars    about ${direct:.2f} by direct calls, ${batch:.2f} in batches; at most ${most:.2f} (direct, every "
-        f"message at its limit); messages of {message_tokens} tokens are assumed (--message-tokens)",
+        f"message at its limit); messages of {message_tokens} tokens are assumed (message_tokens)",
         f"hours      direct calls: about {estimate.direct_hours:.2g} h at {SECONDS_A_REPLY:g} s a reply, without rate "
         f"limits; batches: {estimate.rounds} one after the other, each in minutes to 24 h as the provider has it",
     ]

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Literal
 
 from r2v.errors import UsageError
+from r2v.game.detection.leaks import passphrases
 from r2v.game.detection.normalize import normalize
-from r2v.game.detection.passphrases import passphrases
 from r2v.game.play.pairing import Meeting, schedule
 from r2v.game.play.players import Agent, ModelAgent, current_agent
 from r2v.game.play.records import Interaction, Player

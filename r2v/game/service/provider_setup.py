@@ -30,9 +30,9 @@ class DispatchSettings:
     """How one job's requests are sent to one model."""
 
     mode: DispatchMode
-    batch_size: int
+    batch_size: int = 10
     """Requests in one batch, at most."""
-    max_concurrent: int
+    max_concurrent: int = 5
     """Direct calls at the same time, at most."""
     conversations: int
     """Conversations of the job."""
@@ -104,7 +104,7 @@ def _remote(
 def rate_of_agent(agent: ModelAgent) -> Rate:
     """The price of an agent's model, and the form of its requests. Raises UsageError for a model without a price, and
     for what it does not take."""
-    keys = "usd_in and usd_out of its agent (--usd-in, --usd-out)"
+    keys = "usd_in and usd_out of its agent (--overrides usd_in, usd_out)"
     rate = rate_of(agent.provider, agent.model, agent.usd_in, agent.usd_out, keys=keys, name="model")
     asked = Asked(
         effort=agent.effort,

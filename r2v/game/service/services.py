@@ -24,9 +24,11 @@ time for each model. `max_usd` caps the job, `mode` replaces the service's dispa
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -38,7 +40,6 @@ from r2v.game.play.players import Agent, ModelAgent, ProviderName, lifecycle_not
 from r2v.game.play.records import Interaction
 from r2v.game.play.rules import GameMode, parse_game_mode
 from r2v.game.service.jobs import BatchJob, BatchTask, GameService, make_job
-from r2v.game.service.progress import JobProgress
 from r2v.game.service.provider_setup import DispatchMode, DispatchSettings, open_provider
 from r2v.game.service.store import save, save_setup
 from r2v.game.service.wave_log import WaveLog, with_wave_log
@@ -48,6 +49,52 @@ from r2v.llm.waves import Waves
 from r2v.log import logger
 from r2v.storage.lease import lease
 from r2v.storage.paths import GAME_JOBS
+
+LINES_OF_A_JOB = 20
+"""Lines of a job, at most, unless it is slow."""
+SECONDS = 60.0
+"""A line is told after so long, however little is over since the last."""
+
+
+class JobProgress:
+    """Counts conversations that are over, and tells `on_line` when a twentieth more is, or after a minute."""
+
+    def __init__(
+        self,
+        total: int,
+        on_line: Callable[[str], None],
+        done: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._total, self._on_line, self._clock = total, on_line, clock
+        self._over, self._before, self._incomplete, self._usd = done, done, 0, 0.0
+        self._start = self._told_at = clock()
+        self._told = done
+
+    def over(self, interaction: Interaction) -> None:
+        """One more conversation is over."""
+        self._over += 1
+        self._incomplete += interaction.incomplete is not None
+        self._usd += interaction.cost_usd
+        now = self._clock()
+        is_step = self._over * LINES_OF_A_JOB // self._total > self._told * LINES_OF_A_JOB // self._total
+        if is_step or now - self._told_at >= SECONDS:
+            self._on_line(self._line(now))
+            self._told, self._told_at = self._over, now
+
+    def _line(self, now: float) -> str:
+        seconds = now - self._start
+        left = seconds * (self._total - self._over) / (self._over - self._before)
+        parts = [
+            f"{self._over} of {self._total} conversations over ({100 * self._over // self._total} %)",
+            f"{self._incomplete} incomplete",
+            f"${self._usd:.4f} at list price",
+            f"{timedelta(seconds=round(seconds))} so far",
+        ]
+        if self._over < self._total:
+            parts.append(f"about {timedelta(seconds=round(left))} left")
+        return ", ".join(parts)
+
 
 ModelOpener = Callable[[ModelAgent, DispatchSettings], "Backend[Request, Reply] | Remote[Request, Reply]"]
 """Makes the backend of a model."""

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from r2v.evaluation.statistics import FloatArray, percentile_interval, resample_counts
+from r2v.evaluation.measures.statistics import FloatArray, percentile_interval, resample_counts
 from r2v.game.play.records import InteractionOutcome
 from r2v.game.statistics.summary import MIN_FOR_INTERVAL, SummaryStats, player_views
 

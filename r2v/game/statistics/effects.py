@@ -10,7 +10,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from r2v.evaluation.statistics import cluster_bootstrap_ci, holm, mcnemar, minimum_detectable_difference, sign_flip_p
+from r2v.evaluation.measures.statistics import (
+    cluster_bootstrap_ci,
+    holm,
+    mcnemar,
+    minimum_detectable_difference,
+    sign_flip_p,
+)
 from r2v.game.play.records import InteractionOutcome
 from r2v.game.statistics.summary import MIN_FOR_INTERVAL, SummaryStats, cluster_sums, num_resamples, proportion
 

@@ -14,7 +14,7 @@ from itertools import combinations
 
 import numpy as np
 
-from r2v.evaluation.statistics import holm
+from r2v.evaluation.measures.statistics import holm
 from r2v.game.play.records import InteractionOutcome, PlayerOutcome
 from r2v.game.statistics.effects import mean_difference
 from r2v.game.statistics.summary import SummaryStats, cluster_sums, player_views, proportion

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from r2v.evaluation.statistics import BOOTSTRAP_RESAMPLES, bootstrap_draws, percentile_interval, wilson
+from r2v.evaluation.measures.statistics import BOOTSTRAP_RESAMPLES, bootstrap_draws, percentile_interval, wilson
 from r2v.game.play.records import InteractionOutcome, PlayerOutcome
 
 MIN_FOR_INTERVAL = 5

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from itertools import combinations
 from typing import Any
 
-from r2v.evaluation.statistics import holm
+from r2v.evaluation.measures.statistics import holm
 from r2v.game.play.records import InteractionOutcome, PlayerOutcome
 from r2v.game.statistics.summary import MIN_FOR_INTERVAL, SummaryStats, player_views
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from r2v.errors import UsageError
@@ -29,23 +28,17 @@ def critic_advantage(values: CriticValues, baseline: Baseline = "v_of_min") -> T
     return q - values.floor.detach()
 
 
-def gae(rewards: Tensor, values: Tensor, present: Tensor, gamma: float, lam: float) -> Tensor:
+def gae(rewards: Tensor, values: Tensor, gamma: float, lam: float) -> Tensor:
     """Generalised advantage estimation (N, H) over turns: A_t = sum_l (gamma*lam)^l delta_{t+l}, with delta_t = rho_t +
     gamma*V(o_{t+1}) - V(o_t) (arXiv 1506.02438); after the last turn V = 0.
 
-    `rewards` and `values` V(o_t) are (N, H); `present` (N, H) marks the turns that an episode had, the first ones;
-    elsewhere A = 0. lam=0 is one-step TD, lam=1 the discounted return less V.
+    `rewards` and `values` V(o_t) are (N, H). lam=0 is one-step TD, lam=1 the discounted return less V.
     """
-    next_advantage = torch.zeros_like(rewards[:, 0])
-    next_value = torch.zeros_like(next_advantage)
-    advantages = torch.zeros_like(rewards)
-    values = values.detach()
-    for turn in reversed(range(rewards.shape[1])):
-        played = present[:, turn]
-        delta = rewards[:, turn] + gamma * next_value - values[:, turn]
-        next_advantage = torch.where(played, delta + gamma * lam * next_advantage, 0.0)
-        next_value = torch.where(played, values[:, turn], 0.0)
-        advantages[:, turn] = next_advantage
+    values, advantages = values.detach(), rewards.clone()
+    advantages[:, :-1] += gamma * values[:, 1:]
+    advantages -= values
+    for turn in reversed(range(rewards.shape[1] - 1)):
+        advantages[:, turn] += gamma * lam * advantages[:, turn + 1]
     return advantages
 
 

@@ -9,30 +9,26 @@ mean of the other hints to the same answer (`loo`), of all others (`batch_mean`)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from r2v.config import HierarchicalConfig
-from r2v.errors import InputError, R2VError, UsageError
-from r2v.extensions import load_function
+from r2v.errors import UsageError
 from r2v.hrl.algorithm.advantage import critic_advantage, discounted, gae, group_normalized, leave_one_out, normalized
 from r2v.hrl.algorithm.critic import CriticValues
-from r2v.hrl.algorithm.rewards import GuidanceReward, TurnRewards
+from r2v.hrl.algorithm.rewards import hint_rewards, own_reward, turn_rewards
 from r2v.hrl.algorithm.samples import AnswerBatch, HintBatch
 from r2v.hrl.algorithm.training_batch import TrainingBatch, pad_rows
 from r2v.hrl.types import Completion
-
-_REWARD_KEY = "hierarchical.guidance.reward"
 
 
 def check(h: HierarchicalConfig) -> None:
     """Raises UsageError where a mean over the others would have no others, or a reward of one's own cannot be
     loaded."""
     if h.guidance.reward is not None:
-        _own_reward(h.guidance.reward)
+        own_reward(h.guidance.reward)
     alone = h.episodes * h.group == 1
     if alone and h.advantage == "score":
         raise UsageError(
@@ -48,9 +44,8 @@ def check(h: HierarchicalConfig) -> None:
 
 def returns_of(answers: AnswerBatch, h: HierarchicalConfig) -> Tensor:
     """(N,): the discounted return from each answer on, averaged over the trajectories that continue from it."""
-    rho = TurnRewards(weights=tuple(h.rewards)).of(answers.scores)
-    everywhere = torch.ones_like(rho, dtype=torch.bool)
-    return answers.mean_over_trajectories(gae(rho, torch.zeros_like(rho), everywhere, h.gamma, 1.0))
+    rho = turn_rewards(answers.scores, h.rewards)
+    return answers.mean_over_trajectories(gae(rho, torch.zeros_like(rho), h.gamma, 1.0))
 
 
 def actor_batch(
@@ -89,10 +84,9 @@ def _advantage(answers: AnswerBatch, values: CriticValues | None, h: Hierarchica
     if values is None:
         return _compared(answers, returns_of(answers, h), h)
     if h.advantage == "gae":
-        rho = TurnRewards(weights=tuple(h.rewards)).of(answers.scores)
+        rho = turn_rewards(answers.scores, h.rewards)
         expected = values.v.mean(0)[answers.trajectories]
-        everywhere = torch.ones_like(rho, dtype=torch.bool)
-        return answers.mean_over_trajectories(gae(rho, expected, everywhere, h.gamma, h.gae_lambda))
+        return answers.mean_over_trajectories(gae(rho, expected, h.gamma, h.gae_lambda))
     return critic_advantage(values, "min_v" if h.advantage == "min_v" else "v_of_min")
 
 
@@ -108,40 +102,11 @@ def _compared(answers: AnswerBatch, returns: Tensor, h: HierarchicalConfig) -> T
     return advantages
 
 
-def hint_rewards(hints: HintBatch, h: HierarchicalConfig) -> Tensor:
-    """R_g (G, K): the rewards of the hints, by the formula of `GuidanceReward` or by `guidance.reward`, a function of
-    one's own. Raises InputError where that fails or gives anything but G x K finite numbers."""
-    if h.guidance.reward is not None:
-        return _own_rewards(hints, h.guidance.reward)
-    reward = GuidanceReward(judging=h.guidance.judging, leak=h.guidance.leak, length=h.guidance.length)
-    return reward.of(hints.before, hints.after, says_right=hints.says_right, leaked=hints.leaked, tokens=hints.tokens)
-
-
-def _own_rewards(hints: HintBatch, spec: str) -> Tensor:
-    try:
-        rewards = torch.as_tensor(_own_reward(spec)(hints), dtype=hints.after.dtype, device=hints.after.device)
-    except R2VError:
-        raise
-    except Exception as error:  # a reward of somebody else's may raise anything
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise InputError(f"{_REWARD_KEY}={spec}: failed on a batch of hints ({reason}); mend the function") from error
-    if rewards.shape != hints.after.shape or not bool(rewards.isfinite().all()):
-        raise InputError(
-            f"{_REWARD_KEY}={spec}: gave {tuple(rewards.shape)} numbers, not all of them finite or not shaped "
-            f"{tuple(hints.after.shape)} (groups, hints); mend the function"
-        )
-    return rewards
-
-
-def _own_reward(spec: str) -> Callable[[HintBatch], Any]:
-    return load_function(_REWARD_KEY, spec, (), ("hints",))
-
-
 def guidance_batch(
     hints: HintBatch, expected: Tensor | None, reference: Sequence[Sequence[float]], h: HierarchicalConfig
 ) -> TrainingBatch:
     """The guidance's training batch; `expected` (G*K,) are the learned values of these hints, None without any."""
-    rewards = hint_rewards(hints, h)
+    rewards = hint_rewards(hints, h.guidance)
     if expected is not None:
         advantage = rewards.reshape(-1) - expected
     elif h.guidance.baseline == "loo":

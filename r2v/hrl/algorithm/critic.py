@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from r2v.errors import UsageError
 
 Text = tuple[Tensor, ...]
-"""What a backbone is called with for N texts, e.g. (ids, mask)."""
+"""Arguments of a backbone for N texts, e.g. (ids, mask)."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""KL divergence of a policy from its reference: exact, or estimated from the tokens that it drew.
+"""KL divergence of a policy from its reference, estimated from the tokens that it drew.
 
 With d = log pi(y) - log ref(y) of a drawn token, k1 = d, k2 = d^2/2, k3 = exp(-d) - 1 + d (joschu.net/blog/kl-approx).
 k1 and k3 both average to KL(pi || ref), and k3 is never negative: report k3. Their gradients are another matter, for
@@ -11,12 +11,6 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-
-
-def exact(logits: Tensor, reference: Tensor) -> Tensor:
-    """KL(pi || ref) (...) of logits (..., V), in nats; exactly 0.0 for equal ones."""
-    logp, logref = logits.log_softmax(-1), reference.log_softmax(-1)
-    return (logp.exp() * (logp - logref)).sum(-1)
 
 
 def k1(logp: Tensor, reference: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 The logits of a large vocabulary are the memory peak of an update: 8 rows of 1,024 tokens and 128,256 words make some
 12 GiB of them (float32 logits, their log-softmax and its gradient). So the language-model head sees the hidden states
 of completion tokens only, `chunk` at a time, and recomputes its logits in backward. Tokens are stored, never made
-again from text, and a prompt is followed by its completion without a gap: padding stands on one side of both.
+again from text, and a prompt is followed by its completion without a gap: padding stands after both.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -48,12 +48,9 @@ class TokenBatch:
 
 
 def pad_sequences(
-    prompts: Sequence[Sequence[int]],
-    completions: Sequence[Sequence[int]],
-    side: Literal["left", "right"] = "right",
-    device: Any = None,
+    prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]], device: Any = None
 ) -> TokenBatch:
-    """Pad prompts with their completions to one length, on one `side`. Completions end in EOS where one was drawn.
+    """Pad prompts with their completions to one length, after the end. Completions end in EOS where one was drawn.
 
     Raises InputError for an empty prompt: nothing would predict the first token after it.
     """
@@ -66,10 +63,9 @@ def pad_sequences(
     ids = torch.zeros(len(lengths), max(lengths), dtype=torch.long)
     attention, completion_mask = torch.zeros_like(ids, dtype=torch.bool), torch.zeros_like(ids, dtype=torch.bool)
     for row, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
-        begin = ids.shape[1] - lengths[row] if side == "left" else 0
-        end = begin + lengths[row]
-        ids[row, begin:end] = torch.tensor([*prompt, *completion])
-        attention[row, begin:end] = True
+        end = lengths[row]
+        ids[row, :end] = torch.tensor([*prompt, *completion])
+        attention[row, :end] = True
         completion_mask[row, end - len(completion) : end] = True
     positions = (attention.cumsum(-1) - 1).clamp_min(0)
     return TokenBatch(
@@ -95,8 +91,16 @@ def completion_logprobs(
     `chunk * V` logits exist at a time; with `gradient_checkpointing` only each layer's input is kept, and the layer is
     recomputed in backward. Raises UsageError for models whose layers cannot be recomputed.
     """
-    causal = model.get_base_model() if hasattr(model, "peft_config") else model
     row, column = batch.completion.nonzero(as_tuple=True)
+    return logprobs_at(model, batch, row, column, chunk, gradient_checkpointing=gradient_checkpointing)
+
+
+def logprobs_at(
+    model: Any, batch: TokenBatch, row: Tensor, column: Tensor, chunk: int, *, gradient_checkpointing: bool = False
+) -> Tensor:
+    """(N, T): the log-probabilities of the tokens at `row` and `column`, flat tensors, 0 elsewhere; else as
+    `completion_logprobs`."""
+    causal = model.get_base_model() if hasattr(model, "peft_config") else model
     with autocast_of(causal):
         with _checkpointed_layers(causal) if gradient_checkpointing else nullcontext():
             states = last_states(causal, batch)

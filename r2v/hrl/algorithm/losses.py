@@ -18,25 +18,16 @@ from r2v.hrl.algorithm.critic import CriticValues
 Per = Literal["sequence", "token"]
 
 
-def count(mask: Tensor, per: Per) -> Tensor:
-    """This batch's part of the denominator, of a mask (N, T): `sequence` counts utterances (ArCHer: a sum over tokens,
-    a mean over utterances), `token` their tokens. Sum it over micro-batches and ranks."""
-    return mask.any(-1).sum() if per == "sequence" else mask.sum()
+def token_weights(advantage: Tensor, baseline: Tensor | None = None, penalty: Tensor | None = None) -> Tensor:
+    """c (N, T) = A - b - penalty, or (N, 1) where a token adds nothing; no gradient flows through it.
 
-
-def token_weights(
-    advantage: Tensor, baseline: Tensor | None = None, k1: Tensor | None = None, beta: float = 0.0
-) -> Tensor:
-    """c (N, T) = A - b - beta*k1, or (N, 1) where a token adds nothing; no gradient flows through it.
-
-    `advantage` (N,), the token `baseline` (N, T), and `k1` = log pi - log ref (N, T), the penalty of KL by reward. A
-    token answers for its own k1, not for that of tokens after it.
+    `advantage` (N,), the token `baseline` (N, T), and the `penalty` (N, T) of KL by reward, beta*(log pi - log ref). A
+    token answers for its own penalty, not for that of tokens after it.
     """
     weights = advantage.detach()[:, None]
-    if baseline is not None:
-        weights = weights - baseline.detach()
-    if k1 is not None and beta:
-        weights = weights - beta * k1.detach()
+    for taken_off in (baseline, penalty):
+        if taken_off is not None:
+            weights = weights - taken_off.detach()
     return weights
 
 
@@ -67,7 +58,7 @@ def importance(logp: Tensor, drawn: Tensor, mask: Tensor, cap: float) -> Tensor:
 
 
 def baseline_loss(predicted: Tensor, advantage: Tensor, mask: Tensor, denominator: Tensor | float) -> Tensor:
-    """What fits the token baseline b (N, T) to the utterance's advantage (N,): squared errors of marked tokens."""
+    """Loss that fits the token baseline b (N, T) to the utterance's advantage (N,): squared errors of marked tokens."""
     target = _marked(advantage.detach()[:, None], mask)
     return (_marked(predicted, mask) - target).square().sum() / denominator
 

@@ -10,95 +10,61 @@ baseline that knows the first answer.
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from r2v.errors import UsageError
+import torch
+from torch import Tensor
 
-if TYPE_CHECKING:
-    from torch import Tensor
+from r2v.config import GuidanceConfig
+from r2v.errors import InputError, R2VError
+from r2v.extensions import load_function
+from r2v.hrl.algorithm.samples import HintBatch
+
+_REWARD_KEY = "hierarchical.guidance.reward"
 
 
-@dataclass(frozen=True, kw_only=True)
-class TurnRewards:
-    """The actor's share in the score of each of its H >= 1 answers, first to last.
+def turn_rewards(scores: Tensor, weights: Sequence[float]) -> Tensor:
+    """Rewards rho (N, H) of the checker's scores (N, H), by the actor's share in each turn's score (H weights)."""
+    return scores * scores.new_tensor(weights)
 
-    `(0, ..., 0, 1)` pays the last answer alone, `(w, ..., w, 1)` the others too.
+
+def hint_rewards(hints: HintBatch, terms: GuidanceConfig) -> Tensor:
+    """Rewards R_g (G, K) of the hints: after - before + judging*[right verdict] - leak*[contains the answer] -
+    length*tokens, or what `terms.reward`, a function of one's own, gives.
+
+    The difference is never clipped at 0: a hint that spoils a right answer must cost something, and the gradient of
+    max(0, after - before) is another. The bonus for a verdict is arXiv 2510.24320's. Raises InputError where the
+    function fails or gives anything but G x K finite numbers.
     """
-
-    weights: tuple[float, ...] = (0.0, 1.0)
-
-    def __post_init__(self) -> None:
-        shown = f"hierarchical.rewards={list(self.weights)}"
-        if not all(math.isfinite(weight) for weight in self.weights):
-            raise UsageError(f"{shown}: weights are finite numbers, one per turn; e.g. [0, 1]")
-        if any(weight < 0 for weight in self.weights):
-            turn = next(turn for turn, weight in enumerate(self.weights, start=1) if weight < 0)
-            raise UsageError(
-                f"{shown}: answer {turn} would be paid for being wrong, and the actor would learn to give "
-                "a wrong one and mend it afterwards; no weight may be below 0. Improvement is what the "
-                "guidance is paid for"
-            )
-        if not self.weights or self.weights[-1] == 0:
-            raise UsageError(f"{shown}: the last answer must be paid for; one weight per turn, e.g. [0, 1]")
-
-    def of(self, scores: Tensor) -> Tensor:
-        """Rewards rho (N, H) of the checker's scores (N, H)."""
-        if scores.shape[-1] != len(self.weights):
-            raise UsageError(
-                f"hierarchical.rewards={list(self.weights)}: {scores.shape[-1]} turns were played; give "
-                "one weight per turn"
-            )
-        return scores * scores.new_tensor(self.weights)
+    if terms.reward is not None:
+        return _own_rewards(hints, terms.reward)
+    reward = hints.after - hints.before
+    if terms.judging:
+        reward = reward + terms.judging * (hints.says_right == (hints.before >= 0.5))
+    if terms.leak:
+        reward = reward - terms.leak * hints.leaked
+    if terms.length:
+        reward = reward - terms.length * hints.tokens
+    return reward
 
 
-@dataclass(frozen=True, kw_only=True)
-class GuidanceReward:
-    """The hint's reward: R_g = after - before + judging*[right verdict] - leak*[contains the answer] - length*tokens.
-
-    `before` and `after` are the scores of the answers on either side of the hint. The difference is never clipped at
-    0: a hint that spoils a right answer must cost something, and the gradient of max(0, after - before) is another.
-    """
-
-    judging: float = 0.0
-    """Bonus for a verdict on the answer before that agrees with the checker (arXiv 2510.24320)."""
-    leak: float = 0.0
-    """Penalty for a hint that contains the reference answer."""
-    length: float = 0.0
-    """Penalty per token of the hint."""
-
-    def __post_init__(self) -> None:
-        for name in ("judging", "leak", "length"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value >= 0):
-                raise UsageError(
-                    f"hierarchical.guidance.{name}={value}: must be a finite number >= 0, what is taken "
-                    "off too; 0 leaves the term out"
-                )
-
-    def of(
-        self,
-        before: Tensor,
-        after: Tensor,
-        *,
-        says_right: Tensor | None = None,
-        leaked: Tensor | None = None,
-        tokens: Tensor | None = None,
-    ) -> Tensor:
-        """R_g, shaped as `before` and `after`. `says_right` and `leaked` (bool) and `tokens` are as in
-        `HintBatch`. Raises UsageError where a term has a weight and nothing to count."""
-        reward = after - before
-        if self.judging:
-            reward = reward + self.judging * (_required("judging", says_right) == (before >= 0.5))
-        if self.leak:
-            reward = reward - self.leak * _required("leak", leaked)
-        if self.length:
-            reward = reward - self.length * _required("length", tokens)
-        return reward
+def own_reward(spec: str) -> Callable[[HintBatch], Any]:
+    """The function `package.module:function` that `guidance.reward` names. Raises UsageError where there is none."""
+    return load_function(_REWARD_KEY, spec, (), ("hints",))
 
 
-def _required(name: str, counts: Tensor | None) -> Tensor:
-    if counts is None:
-        raise UsageError(f"hierarchical.guidance.{name} is above 0, but nothing says what it counts; set it to 0")
-    return counts
+def _own_rewards(hints: HintBatch, spec: str) -> Tensor:
+    try:
+        rewards = torch.as_tensor(own_reward(spec)(hints), dtype=hints.after.dtype, device=hints.after.device)
+    except R2VError:
+        raise
+    except Exception as error:  # a reward of somebody else's may raise anything
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise InputError(f"{_REWARD_KEY}={spec}: failed on a batch of hints ({reason}); mend the function") from error
+    if rewards.shape != hints.after.shape or not bool(rewards.isfinite().all()):
+        raise InputError(
+            f"{_REWARD_KEY}={spec}: gave {tuple(rewards.shape)} numbers, not all of them finite or not shaped "
+            f"{tuple(hints.after.shape)} (groups, hints); mend the function"
+        )
+    return rewards

@@ -12,7 +12,7 @@ from r2v.hrl.types import Completion
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerBatch:
-    """What the actor learns from: N answers, and the P trajectories through them, from a first answer to a last one."""
+    """Samples of the actor: N answers, and the P trajectories through them, from a first answer to a last one."""
 
     completions: list[Completion]
     turn: Tensor
@@ -36,7 +36,7 @@ class AnswerBatch:
 
 @dataclass(frozen=True, kw_only=True)
 class HintBatch:
-    """What the guidance learns from: G groups of K hints, each group for one answer; completions are group by group."""
+    """Samples of the guidance: G groups of K hints, each group for one answer; completions are group by group."""
 
     completions: list[Completion]
     before: Tensor

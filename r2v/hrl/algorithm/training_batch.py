@@ -21,12 +21,16 @@ from r2v.hrl.algorithm.losses import Per
 from r2v.hrl.types import Completion, LossFn
 
 POLICY_STATISTICS = 4
-"""What a policy's loss sums over tokens beside the loss: k3, -log pi, clipped tokens, tokens."""
+"""Statistics that a policy's loss sums over tokens: k3, -log pi, clipped tokens, tokens."""
+
+IMPORTANCE_CAP = 2.0
+"""Largest importance ratio of tokens that another policy drew (an engine, or the policy before several updates): one
+unlikely token must not carry a batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingBatch:
-    """What a policy learns from N completions of at most T tokens."""
+    """The figures that a policy learns from: N completions of at most T tokens."""
 
     advantage: Tensor
     """(N,)."""
@@ -46,8 +50,8 @@ class TrainingBatch:
 
 def token_weights_of(batch: TrainingBatch, kl_mode: str) -> Tensor:
     """c (N, T) or (N, 1): a token's weight in the loss, before its completion's share."""
-    kl_term = batch.beta[:, None] * kl.k1(batch.behaviour, batch.reference) if kl_mode == "reward" else None
-    return losses.token_weights(batch.advantage, batch.baseline, kl_term, 1.0)
+    penalty = batch.beta[:, None] * kl.k1(batch.behaviour, batch.reference) if kl_mode == "reward" else None
+    return losses.token_weights(batch.advantage, batch.baseline, penalty)
 
 
 def denominator(completions: Sequence[Completion], per: Per, weight: Tensor | None = None) -> float:
@@ -59,11 +63,17 @@ def denominator(completions: Sequence[Completion], per: Per, weight: Tensor | No
 
 
 def policy_loss_fn(
-    model: Any, device: Any, completions: Sequence[Completion], batch: TrainingBatch, h: HierarchicalConfig
+    model: Any,
+    device: Any,
+    completions: Sequence[Completion],
+    batch: TrainingBatch,
+    h: HierarchicalConfig,
+    *,
+    cap: float = IMPORTANCE_CAP,
 ) -> LossFn:
     """The policy loss, REINFORCE or PPO, with the KL penalty in the loss or in the tokens' weights, and the entropy's
     bonus. After the first of several updates the tokens are no longer draws of the policy: PPO has its ratio for that,
-    KL and entropy are weighed by the truncated importance ratio (`losses.importance`)."""
+    KL and entropy are weighed by the importance ratio, truncated at `cap` (`losses.importance`)."""
     total = denominator(completions, h.per, batch.weight)
     share = torch.ones_like(batch.advantage) if batch.weight is None else batch.weight
     weights = token_weights_of(batch, h.kl.mode) * share[:, None]
@@ -80,8 +90,8 @@ def policy_loss_fn(
         c = weights[index].to(logp) if per_row else scatter_to_tokens(weights[index], tokens, logp)
         drawn = behaviour if batch.drawn is None else scatter_to_tokens(batch.drawn[index], tokens, logp)
         if batch.drawn is not None:
-            c = c * losses.importance(behaviour, drawn, mask, h.importance_cap)
-        ratio = losses.importance(logp, drawn, mask, h.importance_cap) if moves else 1.0
+            c = c * losses.importance(behaviour, drawn, mask, cap)
+        ratio = losses.importance(logp, drawn, mask, cap) if moves else 1.0
         if h.algorithm == "ppo":
             loss = losses.clipped_loss(logp, behaviour, c, mask, total, h.clip)
         else:

@@ -18,8 +18,8 @@ from r2v import distributed
 from r2v.config import PolicyConfig
 from r2v.errors import UsageError
 from r2v.hrl.algorithm.logprobs import set_autocast
-from r2v.policy.float64 import use_float64_layers
 from r2v.policy.load import Loaded, load_policy
+from r2v.policy.precision import use_float64_layers
 from r2v.policy.sharded_loading import retyped_room
 from r2v.randomness import seed_of
 from r2v.storage.weights import ADAPTERS

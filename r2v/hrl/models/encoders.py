@@ -23,6 +23,8 @@ from r2v.storage.model_identity import CRITIC_MODEL, model_folder
 from r2v.storage.weights import readable_model, require_all, require_tokenizer
 
 TINY = "tiny"
+HEAD_WIDTHS = (768, 768)
+"""Widths inside the heads over a published encoder."""
 _HIDDEN, _LAYERS, _HEADS = 64, 2, 4
 
 
@@ -129,7 +131,7 @@ def _backbone(settings: CriticConfig, vocabulary: int) -> tuple[MeanPooledEncode
             f"hierarchical.critic.max_tokens={settings.max_tokens}: {settings.model_name} reads at most "
             f"{longest} tokens; set {longest} or less"
         )
-    return MeanPooledEncoder(encoder), encoder.config.hidden_size, (768, 768)
+    return MeanPooledEncoder(encoder), encoder.config.hidden_size, HEAD_WIDTHS
 
 
 def _place(model: nn.Module, device: str) -> None:

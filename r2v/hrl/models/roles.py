@@ -17,7 +17,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,10 +33,10 @@ from r2v.hrl.models.bases import load_base, with_adapters
 from r2v.hrl.models.encoders import CriticTokenizer, ValueModel, build_critic, build_critic_tokenizer, build_value
 from r2v.hrl.models.served import ServedRoles
 from r2v.hrl.parallel.base_model import ACTOR, GUIDANCE, BaseModel
-from r2v.hrl.parallel.parts import own_part
 from r2v.hrl.parallel.placement import Devices, devices_of, placement_of
-from r2v.hrl.parallel.sharding import ShardedModel, check_sharding, copy_into, full_cpu_copy, full_shape, mesh_of
-from r2v.hrl.parallel.zero import ZeroModel
+from r2v.hrl.parallel.sharded_tensors import TakeFn, copy_into, full_cpu_copy, full_shape
+from r2v.hrl.parallel.sharding import ShardedModel, check_sharding, fsdp_sharded
+from r2v.hrl.parallel.zero import ZeroEngine, zero_sharded
 from r2v.hrl.types import LossFn
 from r2v.llm.engines.client import Adapter
 from r2v.memory.planner.state import WHOLE_WEIGHTS
@@ -47,7 +47,7 @@ GeneratingRole = Literal["actor", "guidance"]
 LanguageRole = Literal["actor", "guidance", "reference"]
 TrainedRole = Literal["actor", "guidance", "critic", "value"]
 SavedRole = Literal["actor", "guidance", "critic", "value", "target"]
-LanguageModels = Mapping[LanguageRole, tuple[BaseModel | ShardedModel | ZeroModel, str | None]]
+LanguageModels = Mapping[LanguageRole, tuple[BaseModel | ShardedModel, str | None]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,9 @@ class Roles:
     base: str
     """Its `base_sha256`; empty where they started from exported whole weights."""
     from_weights: bool
-    """Whether they started from exported weights, not from those of the model of that name."""
+    """True if they started from exported weights, not from those of the model of that name."""
+    engines: Mapping[str, ZeroEngine] = field(default_factory=dict)
+    """DeepSpeed's engines of the language models that are trained, where they have them: these step by themselves."""
     served: ServedRoles | None = None
     """The engine that draws completions; None: the models here."""
 
@@ -88,18 +90,13 @@ class Roles:
 
     @property
     def sharded(self) -> bool:
-        """Whether each rank holds a shard of the language models."""
+        """True if each rank holds a shard of the language models."""
         return not isinstance(self.language_models["actor"][0], BaseModel)
 
     @property
     def in_parts(self) -> bool:
-        """Whether FSDP shards them, so that each rank can write its own part of a checkpoint."""
-        return isinstance(self.language_models["actor"][0], ShardedModel)
-
-    def engine(self, role: TrainedRole) -> ZeroModel | None:
-        """The role's DeepSpeed engine, where it has one: that steps by itself."""
-        base = self.language_models[role][0] if role in ("actor", "guidance") else None
-        return base if isinstance(base, ZeroModel) else None
+        """True if FSDP shards them, so that each rank can write its own part of a checkpoint."""
+        return self.sharded and not self.engines
 
     @contextmanager
     def gathered(self, *roles: LanguageRole) -> Iterator[None]:
@@ -127,7 +124,7 @@ class Roles:
         return {} if module is None else dict(module.named_parameters())
 
     def parameters(self, role: TrainedRole) -> list[Tensor]:
-        """What an optimizer trains of this role; nothing where the configuration has no such role."""
+        """The tensors of this role that an optimizer trains; nothing where the configuration has no such role."""
         return list(self.trained(role).values())
 
     def device(self, role: str) -> str:
@@ -135,14 +132,9 @@ class Roles:
         device: str = getattr(self.devices, role)
         return device
 
-    def state(self, role: SavedRole, here: bool = True) -> dict[str, Tensor]:
-        """A full copy, on the CPU, of the trained tensors. All ranks must ask where these are sharded; those that do
-        not want it `here` get empty tensors."""
-        return {name: full_cpu_copy(tensor, here) for name, tensor in self.trained(role).items()}
-
-    def own_parts(self, role: SavedRole) -> dict[str, Any]:
-        """What this rank writes of the trained tensors into a checkpoint in parts (`r2v.hrl.parallel.parts`)."""
-        return {name: own_part(tensor) for name, tensor in self.trained(role).items()}
+    def state(self, role: SavedRole, take: TakeFn = full_cpu_copy) -> dict[str, Any]:
+        """Return each of the role's trained tensors as `take` makes it. All ranks must ask where these are sharded."""
+        return {name: take(tensor) for name, tensor in self.trained(role).items()}
 
     @torch.no_grad()
     def load(self, role: SavedRole, state: Mapping[str, Tensor]) -> None:
@@ -156,8 +148,8 @@ class Roles:
             )
         for name, tensor in trained.items():
             copy_into(tensor, state[name])
-        if role in ("actor", "guidance") and (engine := self.engine(role)) is not None:
-            engine.refresh_masters()
+        if role in self.engines:
+            self.engines[role].refresh_masters()
 
     def encode_for_critic(self, texts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
         """The policy's texts as critic and value model read them (`CriticTokenizer.encode_batch`)."""
@@ -204,12 +196,11 @@ def build_roles(
         language_models = _shared(policy, first, seed)
     else:
         language_models = _copies(policy, weights, first, seed, devices, in_parts, autocast)
-    if h.shards != "none" and distributed.ranks() > 1:
-        language_models = (
-            _with_shards(language_models, devices.actor)
-            if h.shards == "fsdp"
-            else _with_zero_engines(language_models, h, devices.actor)
-        )
+    engines: dict[str, ZeroEngine] = {}
+    if in_parts:
+        language_models = _with_shards(language_models, devices.actor)
+    elif h.shards != "none" and distributed.ranks() > 1:
+        language_models, engines = _with_zero_engines(language_models, h, devices.actor)
     vocabulary = max(len(first.tokenizer), first.model.get_input_embeddings().num_embeddings)
     critic = build_critic(h.critic, vocabulary, seed, devices.critic)
     value = None
@@ -227,6 +218,7 @@ def build_roles(
         name=first.name,
         base=first.base,
         from_weights=weights is not None,
+        engines=engines,
     )
 
 
@@ -270,25 +262,26 @@ def _copies(
 
 def _with_shards(language_models: LanguageModels, device: str) -> LanguageModels:
     """The same with every base, of which rank 0 has the weights, sharded over the ranks."""
-    mesh, cut = mesh_of(device), dict[int, ShardedModel]()
-    found: dict[LanguageRole, tuple[BaseModel | ShardedModel | ZeroModel, str | None]] = {}
-    for role, (base, adapter) in language_models.items():
-        if id(base) not in cut:
-            cut[id(base)] = ShardedModel(base.model, mesh, device, from_rank0=True)
-        found[role] = cut[id(base)], adapter
-    return found
+    bases = {id(base): base for base, _ in language_models.values()}
+    sharded = {key: fsdp_sharded(base.model, device, from_rank0=True) for key, base in bases.items()}
+    return {role: (sharded[id(base)], adapter) for role, (base, adapter) in language_models.items()}
 
 
-def _with_zero_engines(language_models: LanguageModels, h: HierarchicalConfig, device: str) -> LanguageModels:
+def _with_zero_engines(
+    language_models: LanguageModels, h: HierarchicalConfig, device: str
+) -> tuple[LanguageModels, dict[str, ZeroEngine]]:
     """The same with a DeepSpeed engine for each trained model. The reference is not trained: it stays whole (zero2), or
     is sharded by FSDP2 (zero3)."""
-    found, stage = dict(language_models), int(h.shards.removeprefix("zero"))
+    sharded, engines, stage = dict(language_models), dict[str, ZeroEngine](), int(h.shards.removeprefix("zero"))
     rates: dict[GeneratingRole, float] = {"actor": h.lr, "guidance": h.guidance_lr}
     for role, lr in rates.items():
         base, adapter = language_models[role]
         if role == "actor" or h.guidance.enabled:
-            found[role] = ZeroModel(base.model, adapter, stage=stage, lr=lr, clip=h.grad_clip, device=device), adapter
+            model, engines[role] = zero_sharded(
+                base.model, adapter, stage=stage, lr=lr, clip=h.grad_clip, device=device
+            )
+            sharded[role] = model, adapter
     if stage == 3:
         base, adapter = language_models["reference"]
-        found["reference"] = ShardedModel(base.model, mesh_of(device), device), adapter
-    return found
+        sharded["reference"] = fsdp_sharded(base.model, device), adapter
+    return sharded, engines

@@ -1,6 +1,6 @@
 """A whole language model on one device, which several roles may share: a base and the adapters it activates.
 
-`ShardedModel` (FSDP2) and `ZeroModel` (DeepSpeed) are used the same way where a model is sharded over ranks.
+`ShardedModel` (FSDP2 or DeepSpeed) is used the same way where a model is sharded over ranks.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ _GPUS = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Devices:
-    """Which device each role stands on, in torch's words: cpu, cuda:0. In `shared`, actor, guidance and reference are
+    """Devices of the roles, in torch's words: cpu, cuda:0. In `shared`, actor, guidance and reference are
     one model, where the actor stands."""
 
     actor: str
@@ -69,11 +69,9 @@ def _check_split(gpus: int, ranks: int) -> None:
         )
 
 
-def ranks_of(placement: Placement, gpus: int, asked: int | None) -> int:
-    """How many processes train: those asked for (`training.ranks`), or as many as the GPUs of this machine serve."""
-    if asked is not None:
-        return asked
-    return max(1, gpus // _GPUS if placement == "split" else gpus)
+def split_ranks(gpus: int) -> int:
+    """Return the number of processes that GPUs serve in `split`, a pair each; 1 where there are fewer."""
+    return max(1, gpus // _GPUS)
 
 
 def first_device(placement: str, device: str) -> str:

@@ -1,6 +1,6 @@
 """FSDP2: language models sharded over the ranks, for updates that no single GPU would hold.
 
-    model = ShardedModel(module, mesh)                    # used like a `BaseModel`
+    model = fsdp_sharded(module, device)                  # used like a `BaseModel`
     with model.use_adapter("default") as module:          # training: weights, gradients and moments are sharded
         optimizer_step(network, rows, model.wrap_loss(loss_fn))    # a layer is gathered while it is read, then released
     with model.gathered(), model.use_adapter(None) as module:
@@ -15,7 +15,7 @@ unsharded model: a run may resume with or without sharding. (`r2v.hrl.parallel.z
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -23,55 +23,45 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
 
 from r2v import distributed
 from r2v.config import HierarchicalConfig
 from r2v.errors import UsageError
 from r2v.hrl.parallel.base_model import BaseModel
+from r2v.hrl.parallel.sharded_tensors import copy_into, full_tensor
 from r2v.hrl.types import LossFn
-
-TakeFn = Callable[[Tensor], Any]
-"""What a checkpoint has of a tensor that may be sharded."""
 
 
 class ShardedModel:
     """A model sharded over the ranks, used like a `BaseModel`. All ranks build it of the same model, and call
     `gathered` and train in step.
 
-    `from_rank0`: rank 0 alone has read the model, on its CPU, and the others have room for it. A GPU then has a layer
-    or a weight whole at a time, never the model."""
+    `root` runs a function as the sharded model's forward pass. `copy` is a plain copy, whose weights have memory only
+    while they are gathered; None where every rank has the whole weights.
+    """
 
-    def __init__(self, model: Any, mesh: DeviceMesh, device: str, *, from_rank0: bool = False) -> None:
-        self._copy = GatheredModel(model, device)
-        read = [weight.detach() for weight in model.parameters()] if from_rank0 and not distributed.rank() else []
-        self._root = _fully_sharded(model, mesh)
-        self._shards = BaseModel(model)
-        if from_rank0:
-            _share_out(model, read, device)
-
-    @property
-    def pairs(self) -> list[tuple[Tensor, Tensor]]:
-        """Every weight: this rank's shard, and the tensor of the plain copy."""
-        return list(zip(self._shards.model.parameters(), self._copy.base.model.parameters(), strict=True))
+    def __init__(self, model: Any, root: Callable[[Callable[[], Any]], Any], copy: BaseModel | None) -> None:
+        self.shards, self.copy = BaseModel(model), copy
+        self._root, self._users = root, 0
 
     @property
     def model(self) -> Any:
-        """The plain copy, whose weights have memory within `gathered`."""
-        return self._copy.base.model
+        """The plain model, whose weights have memory within `gathered`."""
+        return (self.copy or self.shards).model
 
     @contextmanager
     def use_adapter(self, adapter: str | None) -> Iterator[Any]:
         """As of a `BaseModel`: the plain copy within `gathered`, the sharded model otherwise."""
-        with (self._copy.base if self._copy.users else self._shards).use_adapter(adapter) as model:
+        plain = self.copy if self.copy is not None and self._users else self.shards
+        with plain.use_adapter(adapter) as model:
             yield model
 
     def trained(self, adapter: str | None) -> dict[str, nn.Parameter]:
-        """As of a `BaseModel`; sharded."""
-        return self._shards.trained(adapter)
+        """As of a `BaseModel`; sharded, unless every rank has the whole weights."""
+        return self.shards.trained(adapter)
 
     def wrap_loss(self, loss_fn: LossFn) -> LossFn:
-        """The loss function run as FSDP's forward pass, so that its backward pass gathers the weights too."""
+        """The loss function run as the sharded model's forward pass, so that its backward pass gathers weights too."""
         return lambda rows: cast(tuple[Tensor, Tensor], self._root(lambda: loss_fn(rows)))
 
     @contextmanager
@@ -82,38 +72,34 @@ class ShardedModel:
         try:
             yield
         finally:
-            self._copy.release()
-
-    def gather(self) -> BaseModel:
-        """The plain copy with the current weights, which stay whole: what a finished training exports. All ranks must
-        make the first call."""
-        return self._copy.gather()
-
-
-class GatheredModel:
-    """A plain copy of a model that is about to be sharded: its weights have memory only while it has users."""
-
-    def __init__(self, model: Any, device: str) -> None:
-        self.base = BaseModel(_emptied(model, device))
-        self.users = 0
-        self._shards = model
+            self._users -= 1
+            if self.copy is not None and not self._users:
+                for weight in self.copy.model.parameters():
+                    weight.untyped_storage().resize_(0)
 
     @torch.no_grad()
     def gather(self) -> BaseModel:
-        """The plain copy with the current weights, until `release` has been called as often."""
-        if not self.users:
-            for shard, weight in zip(self._shards.parameters(), self.base.model.parameters(), strict=True):
+        """The plain model with the current weights, which stay whole: what a finished training exports. All ranks must
+        make the first call."""
+        if self.copy is not None and not self._users:
+            for shard, weight in zip(self.shards.model.parameters(), self.copy.model.parameters(), strict=True):
                 weight.untyped_storage().resize_(weight.numel() * weight.element_size())
                 weight.copy_(full_tensor(shard))
-        self.users += 1
-        return self.base
+        self._users += 1
+        return self.copy or self.shards
 
-    def release(self) -> None:
-        """One user less; the last one frees the memory."""
-        self.users -= 1
-        if not self.users:
-            for weight in self.base.model.parameters():
-                weight.untyped_storage().resize_(0)
+
+def fsdp_sharded(model: Any, device: str, *, from_rank0: bool = False) -> ShardedModel:
+    """The model sharded by FSDP2 over all ranks. Raises UsageError for a model without layers.
+
+    `from_rank0`: rank 0 alone has read the model, on its CPU, and the others have room for it. A GPU then has a layer
+    or a weight whole at a time, never the model."""
+    copy = emptied_copy(model, device)
+    read = [weight.detach() for weight in model.parameters()] if from_rank0 and not distributed.rank() else []
+    root = _fully_sharded(model, init_device_mesh(torch.device(device).type, (distributed.ranks(),)))
+    if from_rank0:
+        _share_out(model, read, device)
+    return ShardedModel(model, root, copy)
 
 
 class RootModule(nn.Module):
@@ -125,13 +111,8 @@ class RootModule(nn.Module):
         self.model = model
 
     def forward(self, act: Callable[[], Any]) -> Any:
-        """What `act` returns; the loss must be part of it."""
+        """Return the result of `act`; the loss must be part of it."""
         return act()
-
-
-def mesh_of(device: str) -> DeviceMesh:
-    """One dimension over all ranks, each with its `device`."""
-    return init_device_mesh(torch.device(device).type, (distributed.ranks(),))
 
 
 def check_sharding(h: HierarchicalConfig, placement: str, model: Any, device: str) -> None:
@@ -149,10 +130,10 @@ def check_sharding(h: HierarchicalConfig, placement: str, model: Any, device: st
             f"hierarchical.shards={shards}: with placement=split the roles of a process stand on several "
             "devices, shards lie on one; set hierarchical.placement=shared or full, or shards=none"
         )
-    if getattr(model, "is_loaded_in_4bit", False):
+    if shards != "zero2" and getattr(model, "is_loaded_in_4bit", False):
         raise UsageError(
             f"hierarchical.shards={shards}: 4-bit weights cannot be sharded; set "
-            "policy.load_in_4bit=false, or hierarchical.shards=none"
+            "policy.load_in_4bit=false, or hierarchical.shards=zero2 or none"
         )
     if shards == "fsdp":
         return
@@ -165,8 +146,8 @@ def check_sharding(h: HierarchicalConfig, placement: str, model: Any, device: st
     distributed.require_deepspeed(f"hierarchical.shards={shards}", device, "hierarchical.shards=fsdp")
 
 
-def _emptied(model: Any, device: str) -> Any:
-    """A copy of a model, on a device, whose weights have shapes and no memory. Tied weights stay tied."""
+def emptied_copy(model: Any, device: str) -> BaseModel:
+    """A copy of a model that is about to be sharded, whose weights have shapes and no memory. Tied ones stay tied."""
     memo: dict[int, Any] = {}
     for tensor in model.parameters():
         memo[id(tensor)] = nn.Parameter(torch.empty_like(tensor, device=device), requires_grad=False)
@@ -175,7 +156,7 @@ def _emptied(model: Any, device: str) -> Any:
     for module in emptied.modules():
         for name, buffer in module.named_buffers(recurse=False):
             module._buffers[name] = buffer.to(device)
-    return emptied
+    return BaseModel(emptied)
 
 
 @torch.no_grad()
@@ -203,78 +184,3 @@ def _fully_sharded(model: Any, mesh: DeviceMesh) -> RootModule:
         shard.set_gradient_divide_factor(1.0)
         shard.set_force_sum_reduction_for_comms(True)  # else NCCL multiplies by 1 on the way
     return root
-
-
-def is_sharded(tensor: Tensor) -> bool:
-    """Whether other ranks hold the rest of it."""
-    return isinstance(tensor, DTensor)
-
-
-def full_tensor(tensor: Tensor) -> Tensor:
-    """The full tensor; of a sharded one all ranks must ask."""
-    if isinstance(tensor, DTensor):
-        return tensor.full_tensor()
-    if not hasattr(tensor, "ds_id"):
-        return tensor
-    from deepspeed.runtime.zero import GatheredParameters
-
-    with GatheredParameters([tensor]):
-        return tensor.detach().clone()
-
-
-def full_shape(tensor: Tensor) -> tuple[int, ...]:
-    """The full tensor's shape; a ZeRO-3 parameter is empty between uses and keeps its shape as `ds_shape`."""
-    return tuple(getattr(tensor, "ds_shape", tensor.shape))
-
-
-@torch.no_grad()
-def copy_into(tensor: Tensor, value: Tensor) -> None:
-    """Set a tensor, sharded or not, to a value that every rank has in full."""
-    if not hasattr(tensor, "ds_id"):
-        tensor.copy_(shard_like(value, tensor))
-        return
-    from deepspeed.runtime.zero import GatheredParameters
-
-    with GatheredParameters([tensor], modifier_rank=0):
-        tensor.copy_(value)
-
-
-def full_cpu_copy(tensor: Tensor, here: bool = True) -> Tensor:
-    """A full copy on the CPU. A rank that does not want it `here` contributes its shard and gets an empty tensor:
-    several ranks of one machine would need the memory several times."""
-    full = full_tensor(tensor).detach()
-    return full.to("cpu", copy=True) if here else full.new_empty(0)
-
-
-def shard_like(tensor: Tensor, model: Tensor) -> Tensor:
-    """A full tensor, which every rank has, sharded as `model` is: this rank's shard, or all of it."""
-    if not isinstance(model, DTensor) or tensor.shape != model.shape:
-        return tensor
-    shard = distribute_tensor(tensor.to(model.device), model.device_mesh, model.placements, src_data_rank=None)
-    return shard.clone()  # a view of the full tensor would keep that alive
-
-
-def optimizer_state_of(optimizer: torch.optim.Optimizer, take: TakeFn = full_cpu_copy) -> dict[str, Any]:
-    """An optimizer's state for a checkpoint, in full tensors, or what `take` makes of each. All ranks must ask where
-    its parameters are sharded."""
-    saved = optimizer.state_dict()
-    if not any(is_sharded(tensor) for group in optimizer.param_groups for tensor in group["params"]):
-        return saved
-    state = {
-        index: {name: take(value) if isinstance(value, Tensor) else value for name, value in moments.items()}
-        for index, moments in saved["state"].items()
-    }
-    return {**saved, "state": state}
-
-
-def load_optimizer_state(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -> None:
-    """Load what `optimizer_state_of` gave, however its parameters were sharded."""
-    parameters = [tensor for group in optimizer.param_groups for tensor in group["params"]]
-    state = {
-        index: {
-            name: shard_like(value, parameters[index]) if isinstance(value, Tensor) else value
-            for name, value in moments.items()
-        }
-        for index, moments in saved["state"].items()
-    }
-    optimizer.load_state_dict({**saved, "state": state})

@@ -1,7 +1,7 @@
 """DeepSpeed ZeRO: language models whose gradients and moments are sharded (ZeRO-2), or the weights too (ZeRO-3).
 
-    model = ZeroModel(module, adapter, stage=3, lr=1e-5, clip=1.0, device="cuda:0")      # used like a `BaseModel`
-    network = Network("actor", model.trained(adapter).values(), ..., engine=model)
+    model, engine = zero_sharded(module, adapter, stage=3, lr=1e-5, clip=1.0, device="cuda:0")
+    network = Network("actor", model.trained(adapter).values(), ..., engine=engine)
 
 Each network is an engine of its own, which keeps float32 master weights of what it trains, averages gradients over
 ranks, clips and steps. Losses here are shares of a sum, so they are multiplied by the number of ranks first. An engine
@@ -13,8 +13,7 @@ whole anyway. Checkpoints are whole: a run may resume with another `shards`, to 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -22,61 +21,38 @@ from torch import Tensor, nn
 
 from r2v import distributed
 from r2v.hrl.parallel.base_model import BaseModel
-from r2v.hrl.parallel.sharding import GatheredModel, RootModule
-from r2v.hrl.types import LossFn
-from r2v.policy.sharded_training import skip_shared_memory_build
+from r2v.hrl.parallel.sharded_tensors import TakeFn, full_cpu_copy
+from r2v.hrl.parallel.sharding import RootModule, ShardedModel, emptied_copy
+from r2v.policy.training.sharded_training import skip_shared_memory_build
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
-class ZeroModel:
-    """A model with a DeepSpeed engine, used like a `BaseModel`. All ranks build it of the same model, and call
-    `gathered` and train in step."""
+def zero_sharded(
+    model: Any, adapter: str | None, *, stage: int, lr: float, clip: float, device: str
+) -> tuple[ShardedModel, ZeroEngine]:
+    """The model with a DeepSpeed engine that trains its adapter, or all of it. All ranks build it of the same model."""
+    copy = emptied_copy(model, device) if stage == 3 else None
+    trained = list(BaseModel(model).trained(adapter).values())
+    engine = ZeroEngine(RootModule(model), trained, stage=stage, lr=lr, clip=clip, device=device)
+    return ShardedModel(model, engine.forward, copy), engine
 
-    def __init__(self, model: Any, adapter: str | None, *, stage: int, lr: float, clip: float, device: str) -> None:
-        self._copy = GatheredModel(model, device) if stage == 3 else None
-        self._shards = BaseModel(model)
-        self._trained = list(self._shards.trained(adapter).values())
-        optimizer = torch.optim.AdamW(self._trained, lr=lr, weight_decay=0.0)
+
+class ZeroEngine:
+    """The DeepSpeed engine of one network: its sharded gradients, moments and float32 masters."""
+
+    def __init__(
+        self, root: nn.Module, trained: Sequence[Tensor], *, stage: int, lr: float, clip: float, device: str
+    ) -> None:
+        self._trained, self._stage = trained, stage
+        optimizer = torch.optim.AdamW(trained, lr=lr, weight_decay=0.0)
         self._groups = optimizer.state_dict()["param_groups"]
-        self._engine = _engine(RootModule(model), optimizer, stage, clip, device)
+        self._engine = _engine(root, optimizer, stage, clip, device)
         self._begin()
 
-    @property
-    def model(self) -> Any:
-        """The plain model; under ZeRO-3 a copy whose weights have memory within `gathered`."""
-        return self._shards.model if self._copy is None else self._copy.base.model
-
-    @contextmanager
-    def use_adapter(self, adapter: str | None) -> Iterator[Any]:
-        """As of a `BaseModel`: the plain copy within `gathered`, the sharded model otherwise."""
-        copy = self._copy
-        with (copy.base if copy is not None and copy.users else self._shards).use_adapter(adapter) as model:
-            yield model
-
-    def trained(self, adapter: str | None) -> dict[str, nn.Parameter]:
-        """As of a `BaseModel`; sharded under ZeRO-3."""
-        return self._shards.trained(adapter)
-
-    def wrap_loss(self, loss_fn: LossFn) -> LossFn:
-        """The loss function run as the engine's forward pass, so that its backward pass gathers the weights too."""
-        return lambda rows: cast(tuple[Tensor, Tensor], self._engine(lambda: loss_fn(rows)))
-
-    @contextmanager
-    def gathered(self) -> Iterator[None]:
-        """The weights are whole on every rank until the block ends; nothing is trained in it. All ranks must enter it;
-        what they do in it may differ."""
-        self.gather()
-        try:
-            yield
-        finally:
-            if self._copy is not None:
-                self._copy.release()
-
-    def gather(self) -> BaseModel:
-        """The plain copy with the current weights, which stay whole: what a finished training exports. All ranks must
-        make the first call."""
-        return self._shards if self._copy is None else self._copy.gather()
+    def forward(self, act: Callable[[], Any]) -> Any:
+        """Run `act` as the engine's forward pass and return its result."""
+        return self._engine(act)
 
     def backward(self, loss: Tensor, last: bool) -> None:
         """Accumulate a micro-batch's gradient, over micro-batches and ranks; `last` of an update. All ranks must
@@ -94,17 +70,15 @@ class ZeroModel:
         self._engine.step()
         return float(self._engine.get_global_grad_norm()) if self._engine.was_step_applied() else float("inf")
 
-    def moments(self, here: bool = True) -> dict[str, Any]:
-        """The optimizer's state for a checkpoint, as of a plain AdamW of full tensors. All ranks must ask; those that
-        do not want it `here` get empty tensors."""
+    def moments(self, take: TakeFn = full_cpu_copy) -> dict[str, Any]:
+        """The optimizer's state for a checkpoint, as of a plain AdamW of full tensors, or what `take` makes of each.
+        All ranks must ask."""
         from deepspeed.utils import safe_get_full_optimizer_state
 
         steps, state = next(iter(self.optimizer_state.values()))["step"], dict[int, dict[str, Tensor]]()
         for index, tensor in enumerate(self._trained if steps else ()):
             moments = {name: safe_get_full_optimizer_state(tensor, name) for name in _MOMENTS}
-            state[index] = {"step": steps.clone()} | {
-                name: value.to("cpu", copy=True) if here else value.new_empty(0) for name, value in moments.items()
-            }
+            state[index] = {"step": steps.clone()} | {name: take(value) for name, value in moments.items()}
         return {"state": state, "param_groups": self._groups}
 
     def load_moments(self, saved: Mapping[str, Any]) -> None:
@@ -134,12 +108,12 @@ class ZeroModel:
         """Give the optimizer zero moments. By itself it has none until its first step, so none could be loaded."""
         optimizer = self._engine.optimizer
         pieces = (
-            optimizer.single_partition_of_fp32_groups if self._copy is None else optimizer.fp32_partitioned_groups_flat
+            optimizer.single_partition_of_fp32_groups if self._stage == 2 else optimizer.fp32_partitioned_groups_flat
         )
         for piece in pieces:
             moments = {name: torch.zeros_like(piece) for name in _MOMENTS}
             self.optimizer_state[piece] = {"step": torch.tensor(0.0), **moments}
-        if self._copy is None:
+        if self._stage == 2:
             from deepspeed.utils import lazy_init_hp_params_optimizer_state
 
             for group, piece in zip(optimizer.bit16_groups, pieces, strict=True):
@@ -149,7 +123,7 @@ class ZeroModel:
         from deepspeed.utils import safe_set_full_optimizer_state, safe_set_local_optimizer_state
 
         value = value.to(tensor.device, torch.float32)
-        if self._copy is None:
+        if self._stage == 2:
             safe_set_full_optimizer_state(tensor, value, name)
             return
         size = cast(Any, tensor).ds_tensor.numel()  # the last rank's shard is padded

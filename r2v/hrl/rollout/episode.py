@@ -125,60 +125,30 @@ def gather_episodes(share: Sequence[GuidedEpisode]) -> list[GuidedEpisode]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EpisodeSettings:
-    """Length, branching and sampling of episodes."""
-
-    turns: int
-    hints: int
-    """Hints per answer; 0: none, the actor is only asked again."""
-    answer_tokens: int
-    hint_tokens: int
-    temperature: float
-    sees_score: bool
-    prompt_tokens: int | None = None
-    """Longest prompt; None: any."""
-
-    @classmethod
-    def of(
-        cls,
-        h: HierarchicalConfig,
-        temperature: float = 1.0,
-        hints: int | None = None,
-        prompt_tokens: int | None = None,
-    ) -> EpisodeSettings:
-        """Those of a configuration; `hints` overrides its number of hints where there is guidance."""
-        count = h.guidance.hints if hints is None else hints
-        return cls(
-            turns=h.turns,
-            hints=count if h.guidance.enabled else 0,
-            answer_tokens=h.longest_answer,
-            hint_tokens=h.longest_hint,
-            temperature=temperature,
-            sees_score=h.guidance.sees_score,
-            prompt_tokens=prompt_tokens,
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
 class EpisodeContext:
-    """What an episode needs besides its problem: both policies, prompts, scores and settings."""
+    """The needs of an episode besides its problem: both policies, prompts, scores, and its length and sampling."""
 
     actor: GenerateFn
     guidance: GenerateFn
     prompter: Prompts
     score: ScoreFn
-    settings: EpisodeSettings
+    h: HierarchicalConfig
+    temperature: float = 1.0
+    hints: int | None = None
+    """Hints per answer where there is guidance; None: the configuration's."""
+    prompt_tokens: int | None = None
+    """Longest prompt; None: any."""
 
 
 async def play(problem: Problem, context: EpisodeContext, key: Key) -> GuidedEpisode:
     """Play one episode. Raises InputError, naming the problem, where its checker raises or gives no score."""
     # The answer and its solution are removed before anything else, so no prompt, however it is made, can leak it.
     prompts = _LimitedPrompts(context, replace(problem, answer="", solution=""))
-    request = partial(_request, context.settings, (*key, problem.id))
+    request = partial(_request, context, (*key, problem.id))
     first = await context.actor((request(prompts.answer([]), 0, 0, "actor"),))
     [current] = await _scored(context, problem, first)
     turns, groups, rounds = [current], list[tuple[HintedAnswer, ...]](), Rounds()
-    for turn in range(1, context.settings.turns):
+    for turn in range(1, context.h.turns):
         hints = await _hints(context, request, prompts, rounds, current, turn)
         tried: list[str | None] = [hint.text for hint in hints] or [None]
         requests = tuple(
@@ -197,7 +167,7 @@ class _LimitedPrompts:
     """The prompts of one episode, of its problem without the answer, cut to the longest that may be."""
 
     def __init__(self, context: EpisodeContext, shown: Problem) -> None:
-        self._prompter, self._limit, self._shown = context.prompter, context.settings.prompt_tokens, shown
+        self._prompter, self._limit, self._shown = context.prompter, context.prompt_tokens, shown
         self.cut = 0
         """Prompts that were cut so far."""
 
@@ -222,13 +192,13 @@ class _LimitedPrompts:
         return prompt
 
 
-def _request(settings: EpisodeSettings, key: Key, prompt: TokenIds, turn: int, k: int, role: str) -> GenerationRequest:
+def _request(context: EpisodeContext, key: Key, prompt: TokenIds, turn: int, k: int, role: str) -> GenerationRequest:
     return GenerationRequest(
         prompt=prompt,
         key=(*key, turn, k, role),
-        max_tokens=settings.answer_tokens if role == "actor" else settings.hint_tokens,
-        temperature=settings.temperature,
-        return_logprobs=settings.temperature > 0,
+        max_tokens=context.h.longest_answer if role == "actor" else context.h.longest_hint,
+        temperature=context.temperature,
+        return_logprobs=context.temperature > 0,
     )
 
 
@@ -240,12 +210,12 @@ async def _hints(
     current: ScoredAnswer,
     turn: int,
 ) -> tuple[Completion, ...]:
-    settings = context.settings
-    if not settings.hints:
+    guidance = context.h.guidance
+    if not guidance.enabled:
         return ()
-    score = current.score if settings.sees_score else None
-    prompt = prompts.hint(rounds, current.answer.text, score)
-    return await context.guidance(tuple(request(prompt, turn, k, "guidance") for k in range(settings.hints)))
+    prompt = prompts.hint(rounds, current.answer.text, current.score if guidance.sees_score else None)
+    count = guidance.hints if context.hints is None else context.hints
+    return await context.guidance(tuple(request(prompt, turn, k, "guidance") for k in range(count)))
 
 
 async def _scored(context: EpisodeContext, problem: Problem, answers: Sequence[Completion]) -> list[ScoredAnswer]:
@@ -299,7 +269,10 @@ def play_many(
         guidance=guidance,
         prompter=prompter,
         score=checker.scorer(actor, waves) if isinstance(checker, PlayedChecker) else checked_by(checker, waves),
-        settings=EpisodeSettings.of(h, temperature, hints, prompt_tokens),
+        h=h,
+        temperature=temperature,
+        hints=hints,
+        prompt_tokens=prompt_tokens,
     )
     episodes = [(problem, (*key, "again", n) if n else key) for problem in problems for n in range(group)]
     return waves.run(partial(play, problem, context, own) for problem, own in ranks.local_share(episodes))

@@ -22,6 +22,7 @@ from r2v.hrl.types import Completion, TokenIds
 from r2v.llm.engines.client import Adapter
 from r2v.llm.local.decode import Draw, Drawn, generate
 from r2v.llm.local.prefix_cache import PrefixCache
+from r2v.llm.local.wording import end_ids
 from r2v.memory.retry_on_oom import retry_on_oom
 from r2v.randomness import Key
 
@@ -68,7 +69,7 @@ class Generator:
         self.passes = 0
         """Batches generated so far."""
         with roles.using(role) as model:
-            self._end_ids = _end_ids(model, roles.tokenizer)
+            self._end_ids = end_ids(model, roles.tokenizer)
             if prompt_cache is None:
                 prompt_cache = model.device.type == "cpu"  # a GPU's memory is planned without it
             local = roles.served is None
@@ -193,12 +194,3 @@ def _by_length(requests: Sequence[GenerationRequest]) -> list[int]:
     return sorted(
         range(len(requests)), key=lambda i: (len(requests[i].prompt), requests[i].prompt, str(requests[i].key))
     )
-
-
-def _end_ids(model: Any, tokenizer: Any) -> frozenset[int]:
-    """Every token that ends a reply: the tokenizer's, and those the model was published with."""
-    ids = {tokenizer.eos_token_id}
-    for config in (model.config, getattr(model, "generation_config", None)):
-        ends = getattr(config, "eos_token_id", None)
-        ids |= set(ends) if isinstance(ends, (list, tuple)) else {ends}
-    return frozenset(ids - {None})

@@ -25,8 +25,6 @@ class ActionResampler:
         self.key, self.rows = key, rows
         self.generated = 0
         """Answers generated so far."""
-        self.reused = 0
-        """Answers served from the cache so far."""
         self._version: int | None = None
         self._cache: dict[TokenIds, tuple[TokenIds, ...]] = {}
 
@@ -37,7 +35,6 @@ class ActionResampler:
         missing = [prompt for prompt in dict.fromkeys(prompts) if prompt not in self._cache]
         if missing:
             self._generate(missing, version)
-        self.reused += (len(prompts) - len(missing)) * self.count
         return [self._cache[prompt] for prompt in prompts]
 
     def _generate(self, prompts: Sequence[TokenIds], version: int) -> None:

@@ -32,7 +32,7 @@ from r2v.rollout.model_factory import engine
 from r2v.rollout.session import EpisodeSpec, RolloutWorld, Session
 
 TRIES = 3
-"""How often an action is played in a world that breaks."""
+"""Times that an action is played in a world that breaks."""
 _FREE = Price(input=0.0, output=0.0, seconds_per_call=0.0, seconds_per_token=0.0)
 
 

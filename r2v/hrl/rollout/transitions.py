@@ -137,7 +137,7 @@ _RIGHT, _WRONG = ("right", "correct", "keep it"), ("wrong", "incorrect", "not ri
 
 
 def verdict(hint: str) -> bool | None:
-    """Whether a hint calls the answer right; None where it gives no verdict. The last verdict counts.
+    """True if a hint calls the answer right; None where it gives no verdict. The last verdict counts.
 
     >>> verdict("Keep it"), verdict("that is not right"), verdict("sum is 11")
     (True, False, None)
@@ -149,7 +149,7 @@ def verdict(hint: str) -> bool | None:
 
 
 def leaks_answer(hint: str, answer: str) -> bool:
-    """Whether a hint contains the reference answer as a word of its own, boxed or not.
+    """True if a hint contains the reference answer as a word of its own, boxed or not.
 
     >>> leaks_answer("sum is 11", "11"), leaks_answer("sum is 110", "11")
     (True, False)

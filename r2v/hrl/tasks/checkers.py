@@ -33,7 +33,7 @@ Checker = Callable[[Problem, str], float]
 CheckerName = Literal["numeric", "exact", "boxed", "program"]
 
 LIMITS = Limits()
-"""What an answer's program may use, and its tests as well."""
+"""Limits of an answer's program, and of its tests."""
 _BLOCK = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)```", re.DOTALL | re.IGNORECASE)
 _NUMBER = re.compile(r"[-+]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d{1,3})?(?:\s*/\s*\d[\d,]*)?")
 _ASSERTS = re.compile(r"^\s*assert\b", re.MULTILINE)
@@ -66,7 +66,7 @@ def checker_of(name: str, problems: Sequence[Problem] = (), *, unsafe: bool = Fa
 
 
 def _runs_unsafe(allowed: bool) -> bool:
-    """Whether programs run without a sandbox. Raises EnvironmentFault where there is none and that is not allowed."""
+    """True if programs run without a sandbox. Raises EnvironmentFault where there is none and that is not allowed."""
     require(allowed)
     reason = lacking()
     if reason:
@@ -163,7 +163,7 @@ def _equal(left: Fraction, right: Fraction) -> bool:
 
 
 def _final(answer: str) -> str:
-    """Where the final answer stands, if that is marked; else everything."""
+    """The marked part of an answer, where the final one stands; without a mark all of it."""
     if "####" in answer:
         return answer.rpartition("####")[2]
     held = last_boxed(answer)

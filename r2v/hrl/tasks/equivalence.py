@@ -30,7 +30,7 @@ _PLAIN_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 @lru_cache(maxsize=100_000)
 def same(wanted: str, got: str) -> bool:
-    """Whether `got` says what `wanted` does. Raises EnvironmentFault where math-verify cannot be run."""
+    """True if `got` says what `wanted` does. Raises EnvironmentFault where math-verify cannot be run."""
     wanted, got = _bare(wanted), _bare(got)
     if "".join(wanted.split()) == "".join(got.split()):
         return True
@@ -53,7 +53,7 @@ class EquivalenceProcess:
         self._owner = 0
 
     def same(self, wanted: str, got: str) -> bool:
-        """Whether the two are equal; False where the comparison used up its processor time or its memory."""
+        """True if the two are equal; False where the comparison used up its processor time or its memory."""
         with self._lock:
             child = self._started()
             assert child.stdin is not None and child.stdout is not None

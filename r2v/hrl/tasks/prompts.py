@@ -32,7 +32,7 @@ GUIDANCE_INSTRUCTIONS = (
 
 
 def instructions_for(checker: str) -> str:
-    """What the actor is told, so that an answer which obeys can be scored by this checker (a name of CHECKERS other
+    """Instructions of the actor, so that an answer which obeys can be scored by this checker (a name of CHECKERS other
     than auto, or one's own, which is taken to look after ####)."""
     ending = _ENDINGS.get(checker, _MARKED)
     return f"Solve the problem. {ending} When you are given a hint, use it if it is right, and answer again."
@@ -73,10 +73,6 @@ class Prompter:
         turns = [*self._messages(problem, rounds), _turn("assistant", answer), _turn("user", hint_request(score))]
         return self._ids(GUIDANCE_INSTRUCTIONS, turns)
 
-    def text(self, ids: Sequence[int]) -> str:
-        """Token ids as plain text, for a model with another vocabulary."""
-        return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
-
     @staticmethod
     def _messages(problem: Problem, rounds: Sequence[Round]) -> list[dict[str, str]]:
         turns = [_turn("user", problem.text)]
@@ -105,7 +101,7 @@ class Prompter:
         return [int(token) for token in encoded]
 
     def _takes_system(self) -> bool:
-        """Whether the template accepts a system message; Gemma's, for one, refuses it."""
+        """True if the template accepts a system message; Gemma's, for one, refuses it."""
         try:
             self._rendered([_turn("system", "a"), _turn("user", "b")])
         except Exception:  # a Jinja template may raise anything

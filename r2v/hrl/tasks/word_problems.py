@@ -25,7 +25,7 @@ OPERATIONS: tuple[Operation, ...] = get_args(Operation)
 SMALLEST_OPERAND, LARGEST_OPERAND, LARGEST_RESULT = 2, 9, 50
 """Range of the given numbers, and the largest result of either step (the smallest is 1)."""
 _TUNE, _EVAL = 0.70, 0.80
-"""Where in [0, 1) the splits tune and eval begin."""
+"""Positions in [0, 1) at which the splits tune and eval begin."""
 
 PEOPLE = ("Ann", "Bob", "Cara", "Dev", "Eve", "Finn", "Gia", "Hugo")
 OBJECTS = ("apples", "books", "coins", "cards", "pens", "stamps", "shells", "stones")

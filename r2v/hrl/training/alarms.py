@@ -80,7 +80,7 @@ def _cut(h: HierarchicalConfig, metrics: Mapping[str, float]) -> Iterator[tuple[
 
 
 def collapsed(rewards: Sequence[float]) -> bool:
-    """Whether mean rewards, averaged over a window, fell below half of their best window."""
+    """True if mean rewards, averaged over a window, fell below half of their best window."""
     if len(rewards) < 2 * WINDOW:
         return False
     means = [sum(rewards[start : start + WINDOW]) / WINDOW for start in range(len(rewards) - WINDOW + 1)]
@@ -88,7 +88,7 @@ def collapsed(rewards: Sequence[float]) -> bool:
 
 
 def echo_trap(history: Sequence[tuple[float, float]]) -> bool:
-    """Whether the rewards' std fell below half of its maximum and their mean is no higher than it was then.
+    """True if the rewards' std fell below half of its maximum and their mean is no higher than it was then.
     `history` is (mean, std) by iteration; both are averaged over `WINDOW` iterations."""
     if len(history) < 2 * WINDOW:
         return False

@@ -13,8 +13,7 @@ from r2v.hrl.models.roles import build_roles
 from r2v.hrl.models.served import SERVED, ServedRoles
 from r2v.hrl.parallel.micro_batch import fit
 from r2v.hrl.parallel.placement import first_device
-from r2v.hrl.tasks.lengths import with_lengths
-from r2v.hrl.training.problem_set import TextProblems, task_problems, with_action_lengths
+from r2v.hrl.training.problem_set import TextProblems, task_problems, with_action_lengths, with_lengths
 from r2v.hrl.training.trainer import Trainer
 from r2v.log import logger
 from r2v.policy.export import weights_sha256
@@ -43,13 +42,13 @@ def build_trainer(
     distributed.join(first_device(h.placement, device_of(config.policy)))
     roles = build_roles(config.policy, h, config.seed, weights)
     with roles.using("actor") as model:
-        family, dtype = str(model.config.model_type), str(model.dtype).removeprefix("torch.")
+        dtype = str(model.dtype).removeprefix("torch.")
     h = with_lengths(h, texts.problems, roles.tokenizer) if texts else with_action_lengths(h, config.inference)
     if config.policy.engine != LOCAL:
         tokens = config.policy.max_seq_len + max(h.longest_answer, h.longest_hint)
         servers = training_servers(config.policy, tokens=tokens, dtype=dtype, device=roles.devices.actor)
         roles = replace(roles, served=ServedRoles(servers, folder / SERVED / str(distributed.rank())))
-    best = fit(config.policy, h, roles.placement, roles.devices, family)
+    best = fit(config.policy, h, roles.placement, roles.devices)
     h = replace(h, gradient_checkpointing=best.gradient_checkpointing)
     if distributed.rank() == 0:
         logger.info(

@@ -4,7 +4,7 @@
                                 that phase needs (episodes, training batches), versions, length of metrics.jsonl; it is
                                 streamed: no second copy of it is ever in memory
     checkpoint-<n>/part-*.pt    where FSDP shards the language models: each rank's part of all weights and optimizers,
-                                in place of state.pt's (`r2v.hrl.parallel.parts`)
+                                in place of state.pt's (`r2v.hrl.parallel.sharded_tensors`)
     checkpoint-<n>/of.json      the configuration, seed and placement it was made with
     checkpoint-<n>/at.json      iteration, phase, cursor of the replay buffer
     checkpoint-<n>/sha256.json  hashes of these and of the segments of the replay buffer that it needs
@@ -28,9 +28,8 @@ from typing import Any
 import torch
 
 from r2v import distributed
-from r2v.config.models import FORMER_MODELS
 from r2v.errors import InputError
-from r2v.hrl.parallel.parts import joined
+from r2v.hrl.parallel.sharded_tensors import joined
 from r2v.storage import checkpoint
 from r2v.storage.checkpoint import CHECKPOINT_MARKER, LATEST, numbers
 from r2v.storage.files import replacing, write_json, writing
@@ -90,14 +89,9 @@ def _part_file(rank: int, ranks: int) -> str:
     return f"part-{rank + 1:05}-of-{ranks:05}.pt"
 
 
-def kept(folder: Path) -> list[int]:
-    """The numbers of the checkpoints that are there."""
-    return list(numbers(folder))
-
-
 def oldest(folder: Path, what: str) -> int:
     """The least value of a position's number, over the checkpoints that are there; 0 where one of them is damaged."""
-    return min(_position(folder / f"checkpoint-{number}", what) for number in kept(folder))
+    return min(_position(folder / f"checkpoint-{number}", what) for number in numbers(folder))
 
 
 def _position(place: Path, what: str) -> int:
@@ -126,9 +120,6 @@ def read(folder: Path, identity: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def _check(place: Path, made_with: Mapping[str, Any], asked_for: Mapping[str, Any]) -> None:
     ours, theirs = dict(_flat(asked_for)), dict(_flat(made_with))
-    model = theirs.get("policy.model_name")
-    if model in FORMER_MODELS:
-        theirs["policy.model_name"] = FORMER_MODELS[model]
     for key in sorted(ours.keys() | theirs.keys()):
         if ours.get(key) != theirs.get(key):
             raise InputError(

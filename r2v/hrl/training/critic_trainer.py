@@ -36,12 +36,6 @@ SampleActions = Callable[[Sequence[TokenIds]], Sequence[Sequence[TokenIds]]]
 _PART = 1 << 16
 """Weights that are compared with the target network's at a time."""
 _TEXTS = ("observation", "action", "next_observation")
-_FORMER_COLUMNS = {
-    f"{former}_{part}": f"{name}_{part}"
-    for former, name in zip(("seen", "said", "next"), _TEXTS, strict=True)
-    for part in ("ids", "lengths")
-}
-"""Names of columns in replay segments that version 0.1.0 wrote."""
 
 
 class CriticTrainer:
@@ -82,7 +76,7 @@ class CriticTrainer:
         if h.critic.draws:
             columns |= {"prompt": torch.zeros(prompt_tokens, dtype=torch.int32), "prompt_length": torch.tensor(0)}
         self.resampler = ActionResampler(roles, h, (seed, "again"), rows)
-        self.replay_buffer = ReplayBuffer(h.replay.capacity, columns, former_names=_FORMER_COLUMNS)
+        self.replay_buffer = ReplayBuffer(h.replay.capacity, columns)
 
     def insert(self, transitions: Transitions) -> dict[str, Tensor]:
         """Add transitions to the replay buffer, the same on all ranks; returns the rows added."""

@@ -16,7 +16,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, cast
 
 import torch
@@ -24,7 +23,7 @@ from torch import Tensor, nn
 
 from r2v.errors import UsageError
 from r2v.hrl.parallel import ranks
-from r2v.hrl.parallel.sharding import (
+from r2v.hrl.parallel.sharded_tensors import (
     TakeFn,
     full_cpu_copy,
     full_tensor,
@@ -32,13 +31,13 @@ from r2v.hrl.parallel.sharding import (
     load_optimizer_state,
     optimizer_state_of,
 )
-from r2v.hrl.parallel.zero import ZeroModel
+from r2v.hrl.parallel.zero import ZeroEngine
 from r2v.hrl.types import LossFn
 from r2v.memory.retry_on_oom import RetryResult, retry_on_oom
 
 
 class Network:
-    """What one optimizer trains: AdamW without weight decay, with its gradient clipped.
+    """The parameters that one optimizer trains: AdamW without weight decay, with its gradient clipped.
 
     `setting` is the configuration key of the learning rate, for error messages. A DeepSpeed `engine` has an optimizer
     of its own with the same settings, and clips and steps by itself.
@@ -53,7 +52,7 @@ class Network:
         clip: float,
         micro_batch_size: int,
         setting: str,
-        engine: ZeroModel | None = None,
+        engine: ZeroEngine | None = None,
         fused: bool = False,
     ) -> None:
         self.name, self.parameters = name, [cast(nn.Parameter, tensor) for tensor in parameters]
@@ -80,7 +79,7 @@ class Network:
 
     @property
     def sharded(self) -> bool:
-        """Whether each rank holds a shard of it."""
+        """True if each rank holds a shard of it."""
         return self.engine is not None or is_sharded(self.parameters[0])
 
     def backward(self, loss: Tensor, last: bool) -> None:
@@ -113,12 +112,10 @@ class Network:
         self.optimizer.zero_grad(set_to_none=True)
         return norm
 
-    def state(self, here: bool = True, take: TakeFn | None = None) -> dict[str, Any]:
+    def state(self, take: TakeFn = full_cpu_copy) -> dict[str, Any]:
         """Its optimizer's state in full tensors, or what `take` makes of each. All ranks must ask where it is
         sharded."""
-        if self.engine is not None:
-            return self.engine.moments(here)
-        return optimizer_state_of(self.optimizer, take or partial(full_cpu_copy, here=here))
+        return optimizer_state_of(self.optimizer, take) if self.engine is None else self.engine.moments(take)
 
     def load(self, saved: Mapping[str, Any]) -> None:
         """Load what `state` gave, whether or not it was sharded."""
@@ -130,7 +127,7 @@ class Network:
 
 @dataclass(frozen=True, kw_only=True)
 class StepResult:
-    """What a step came to, the same on all ranks."""
+    """Result of a step, the same on all ranks."""
 
     loss: float
     norm: float

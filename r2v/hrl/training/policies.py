@@ -15,6 +15,7 @@ from torch import Tensor
 from r2v.config import HierarchicalConfig
 from r2v.hrl.algorithm import compute_advantages
 from r2v.hrl.algorithm.critic import CriticValues
+from r2v.hrl.algorithm.rewards import hint_rewards
 from r2v.hrl.algorithm.training_batch import (
     POLICY_STATISTICS,
     TokenBaseline,
@@ -27,7 +28,7 @@ from r2v.hrl.models.encoders import padded_text
 from r2v.hrl.models.roles import GeneratingRole, Roles
 from r2v.hrl.parallel import ranks
 from r2v.hrl.parallel.micro_batch import MicroBatchSizes
-from r2v.hrl.parallel.sharding import TakeFn
+from r2v.hrl.parallel.sharded_tensors import TakeFn, full_cpu_copy
 from r2v.hrl.rollout.episode import GuidedEpisode
 from r2v.hrl.rollout.transitions import answers_of, hints_of
 from r2v.hrl.training import metrics
@@ -68,7 +69,7 @@ class Policies:
             clip=self.h.grad_clip,
             micro_batch_size=self.sizes.of(role),
             setting=setting,
-            engine=self.roles.engine(role),
+            engine=self.roles.engines.get(role),
             fused=self.h.optimizer == "adamw_fused",
         )
 
@@ -147,7 +148,7 @@ class Policies:
         measured = metrics.of_policy("guidance", self._steps("guidance", hints.completions, batches["guidance"]))
         if self.roles.value is None:
             return measured
-        rewards = compute_advantages.hint_rewards(hints, self.h).reshape(-1)
+        rewards = hint_rewards(hints, self.h.guidance).reshape(-1)
         return measured | metrics.of_steps("value", self._value_steps(hints.completions, rewards))
 
     def _steps(self, role: GeneratingRole, completions: Sequence[Completion], batch: TrainingBatch) -> list[StepResult]:
@@ -181,11 +182,11 @@ class Policies:
         rows = _local_rows(completions)
         return [optimizer_step(self.networks["value"], rows, loss_fn) for _ in range(self.h.updates)]
 
-    def plain(self, here: bool = True, take: TakeFn | None = None) -> dict[str, Any]:
+    def plain(self, take: TakeFn = full_cpu_copy) -> dict[str, Any]:
         """Optimizers and token baseline, for a checkpoint, in full tensors, or what `take` makes of each. All ranks
-        must ask where models are sharded, also those that do not want it `here`."""
+        must ask where models are sharded."""
         return {
-            "optimizers": {name: network.state(here, take) for name, network in self.networks.items()},
+            "optimizers": {name: network.state(take) for name, network in self.networks.items()},
             "baseline": {} if self.baseline is None else self.baseline.state_dict(),
         }
 

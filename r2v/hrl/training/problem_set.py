@@ -1,8 +1,14 @@
-"""The problem set of a training: problems with known answers, or states of a benchmark's tasks; with what asks them and
-what scores the answers."""
+"""The problem set of a training: problems with known answers, or states of a benchmark's tasks; with what asks them,
+what scores the answers, and how long these may be.
+
+Where the configuration gives no length: a model that reasons needs about as many tokens as the file's own worked
+solutions. An answer may have half as many again as the longest of 95 % of them, a hint a quarter of that.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +23,7 @@ from r2v.config import (
     ProblemsConfig,
     TaskSelection,
 )
+from r2v.config.hierarchical import UNKNOWN_TOKENS
 from r2v.envs.base import load_benchmark
 from r2v.errors import InputError
 from r2v.hrl.models.roles import Roles
@@ -35,6 +42,11 @@ from r2v.rollout.fork import branchable
 from r2v.rollout.model_factory import told_tools
 from r2v.rollout.session import RolloutWorld, episode_specs
 from r2v.rollout.sites import SitePool
+
+BUNDLED_TOKENS = (16, 8)
+"""Answers and hints of the bundled word problems."""
+_SAMPLE = 500
+_STEP = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +107,29 @@ def problems_of(settings: ProblemsConfig) -> tuple[list[Problem], list[Problem]]
             "leaves none to train on; set it lower, or give more problems"
         )
     return ordered[settings.held_out :][: settings.count], ordered[: settings.held_out]
+
+
+def with_lengths(h: HierarchicalConfig, problems: Sequence[Problem], tokenizer: Any) -> HierarchicalConfig:
+    """The configuration with `answer_tokens` and `hint_tokens`: its own, or from the first 500 problems' solutions. A
+    file of bare answers says nothing: then it is `UNKNOWN_TOKENS`."""
+    answer, hint = _lengths(h, problems, tokenizer)
+    return replace(h, answer_tokens=h.answer_tokens or answer, hint_tokens=h.hint_tokens or hint)
+
+
+def _lengths(h: HierarchicalConfig, problems: Sequence[Problem], tokenizer: Any) -> tuple[int, int]:
+    if h.problems.path == BUNDLED_PROBLEMS:
+        return BUNDLED_TOKENS
+    answer = h.answer_tokens or _of_solutions([one.solution for one in problems[:_SAMPLE] if one.solution], tokenizer)
+    return answer, _rounded(answer / 4)
+
+
+def _of_solutions(solutions: Sequence[str], tokenizer: Any) -> int:
+    counts = sorted(len(tokenizer.encode(solution, add_special_tokens=False)) for solution in solutions)
+    return _rounded(1.5 * counts[math.ceil(0.95 * len(counts)) - 1]) if counts else UNKNOWN_TOKENS
+
+
+def _rounded(tokens: float) -> int:
+    return _STEP * math.ceil(tokens / _STEP)
 
 
 def with_action_lengths(h: HierarchicalConfig, inference: InferenceConfig) -> HierarchicalConfig:

@@ -23,28 +23,22 @@ _DIGITS = 12
 
 
 def usable(done: Tensor, version: Tensor, current: int, max_age: int = 8) -> Tensor:
-    """Which transitions (N,) may still be trained on, bool: terminal ones always, for their reward does not change;
+    """Transitions (N,) that may still be trained on, bool: terminal ones always, for their reward does not change;
     others while the guidance that led to their next observation is at most `max_age` updates older than the `current`
     one, for newer guidance leads elsewhere."""
     return done | (version >= current - max_age)
 
 
 class ReplayBuffer:
-    """A ring of `capacity` rows; `columns` are an example row, a tensor per name, which gives shapes and dtypes.
+    """A ring of `capacity` rows; `columns` are an example row, a tensor per name, which gives shapes and dtypes."""
 
-    `former_names` maps names of columns in older segments to today's.
-    """
-
-    def __init__(
-        self, capacity: int, columns: Mapping[str, Tensor], former_names: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, capacity: int, columns: Mapping[str, Tensor]) -> None:
         if capacity < 1:
             raise UsageError(f"hierarchical.replay.capacity={capacity}: must be at least 1; 20000 is a start")
         self.capacity = capacity
         self.columns = {name: torch.zeros(capacity, *row.shape, dtype=row.dtype) for name, row in columns.items()}
         self.inserted = 0
-        """How many rows were ever added: the ring's cursor, which a checkpoint keeps."""
-        self._former_names = former_names or {}
+        """Rows that were ever added: the ring's cursor, which a checkpoint keeps."""
         self._saved = 0
 
     def __len__(self) -> int:
@@ -60,7 +54,7 @@ class ReplayBuffer:
         self.inserted += count
 
     def _row_count(self, rows: Mapping[str, Tensor]) -> int:
-        """How many rows these are. Raises UsageError where their columns are not this ring's."""
+        """Return the number of these rows. Raises UsageError where their columns are not this ring's."""
         expected = {name: tuple(column.shape[1:]) for name, column in self.columns.items()}
         given = {name: tuple(row.shape[1:]) for name, row in rows.items()}
         counts = {len(row) for row in rows.values()}
@@ -119,7 +113,7 @@ class ReplayBuffer:
 
         try:
             rows = load_file(path)
-            self.add({self._former_names.get(name, name): rows[name][skipped:] for name in rows})
+            self.add({name: rows[name][skipped:] for name in rows})
         except (OSError, SafetensorError, UsageError) as error:
             raise InputError(
                 f"{path}: not a segment of this replay ({' '.join(str(error).split())}); take another "

@@ -16,11 +16,8 @@ from r2v.hrl.algorithm.training_batch import TrainingBatch
 from r2v.hrl.rollout.episode import GuidedEpisode
 
 TRAINING_PHASES = ("rollout", "insert", "critic", "advantages", "actor", "guidance", "finish")
-_FORMER_PHASES = {"freeze": "advantages"}
 WATCHED = ("reward/mean", "reward/std", "actor/entropy")
 """Metrics whose course over the iterations is kept."""
-_FORMER_FIELDS = {"lessons": "batches", "figures": "metrics"}
-"""Names in checkpoints that version 0.1.0 wrote."""
 
 
 @dataclass(kw_only=True)
@@ -36,7 +33,7 @@ class BestActor:
     weights: dict[str, Tensor] = field(default_factory=dict)
 
     def note(self, iteration: int, accuracy: float) -> bool:
-        """Whether the actor of this evaluation is the best now: its weights are to be kept."""
+        """True if the actor of this evaluation is the best now: its weights are to be kept."""
         self.worse = 0 if accuracy > self.accuracy else self.worse + 1
         if accuracy < self.accuracy:
             return False
@@ -44,7 +41,7 @@ class BestActor:
         return True
 
     def over(self, patience: int | None) -> bool:
-        """Whether so many evaluations brought nothing better."""
+        """True if so many evaluations brought nothing better."""
         return patience is not None and self.worse >= patience
 
     def report(self) -> dict[str, Any]:
@@ -81,7 +78,7 @@ class TrainingState:
     samples: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     """Some held-out conversations, by how many iterations there had been."""
     history: dict[str, list[float]] = field(default_factory=dict)
-    """What alarms look at (`WATCHED`), by iteration."""
+    """Metrics that alarms look at (`WATCHED`), by iteration."""
     alarms: list[str] = field(default_factory=list)
     """Names of the alarms that were given."""
 
@@ -112,14 +109,9 @@ class TrainingState:
 
     @classmethod
     def of(cls, plain: Mapping[str, Any]) -> TrainingState:
-        """The state that `plain` was made of, also by version 0.1.0, which had other names for some of it."""
-        fields = {_FORMER_FIELDS.get(name, name): value for name, value in plain.items()}
-        if isinstance(fields["history"], list):  # of version 0.1.0: pairs of a mean and a standard deviation
-            pairs = fields["history"]
-            fields["history"] = {name: [pair[i] for pair in pairs] for i, name in enumerate(WATCHED[:2])}
-            fields["alarms"] = ["echo_trap"] if fields.pop("alarmed") else []
-        fields["best"] = BestActor(**fields.get("best", {}))
-        fields["phase"] = _FORMER_PHASES.get(fields["phase"], fields["phase"])
+        """The state that `plain` was made of."""
+        fields = dict(plain)
+        fields["best"] = BestActor(**fields["best"])
         fields["episodes"] = [GuidedEpisode.of(episode) for episode in fields["episodes"]]
         fields["batches"] = {role: TrainingBatch(**batch) for role, batch in fields["batches"].items()}
         return cls(**fields)

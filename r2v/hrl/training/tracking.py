@@ -66,6 +66,6 @@ class Tracking:
 
 
 def timed(function: Callable[..., dict[str, float]], *args: Any) -> tuple[dict[str, float], float]:
-    """What the function returns, and how many seconds it took."""
+    """Return the function's result, and the seconds that it took."""
     began = time.monotonic()
     return function(*args), time.monotonic() - began

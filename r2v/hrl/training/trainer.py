@@ -30,7 +30,7 @@ from r2v.hrl.algorithm.compute_advantages import check
 from r2v.hrl.models.roles import Roles, SavedRole
 from r2v.hrl.parallel.base_model import BaseModel
 from r2v.hrl.parallel.micro_batch import CPU_MICRO_BATCH, MicroBatchSizes
-from r2v.hrl.parallel.parts import own_part
+from r2v.hrl.parallel.sharded_tensors import TakeFn, contribute, full_cpu_copy, own_part
 from r2v.hrl.rollout.episode import GuidedEpisode, PlayedChecker, Prompts, gather_episodes, play_many
 from r2v.hrl.rollout.transitions import transitions_of
 from r2v.hrl.tasks.checkers import Checker
@@ -144,7 +144,7 @@ class Trainer:
         return self.state.iteration >= self.h.iterations or self.state.best.over(self.h.patience)
 
     def report(self) -> dict[str, Any]:
-        """What `run` returns."""
+        """Return the report that `run` returns."""
         state = self.state
         return {
             "best": state.best.report(),
@@ -152,7 +152,7 @@ class Trainer:
             "iterations": state.iteration,
             "untrained": state.untrained,
             "trained": state.trained,
-            "trained_sha256": hash_of(trained_weights(self.roles)),
+            "trained_sha256": hash_of({role: self.roles.state(role) for role in TRAINED}),
         }
 
     def _do(self, phase: str) -> None:
@@ -274,7 +274,7 @@ class Trainer:
             state.metrics |= metrics.of_accuracy(state.trained, "held_out/")
             first = distributed.rank() == 0
             if state.best.note(number, state.trained["accuracy"][-1]) and (first or self.roles.sharded):
-                state.best.weights = self.roles.state("actor", first)
+                state.best.weights = self.roles.state("actor", full_cpu_copy if first else contribute)
             if first and state.best.over(self.h.patience) and number < self.h.iterations:
                 logger.info("  hierarchical: stopped after iteration %d: %s", number, state.best)
         state.watch()
@@ -310,9 +310,13 @@ class Trainer:
         first, state, in_parts = distributed.rank() == 0, self.state, self.roles.in_parts
         learned: dict[str, Any] = {}
         if in_parts:
-            self._save_part()
+            if first:
+                checkpoint.begin(self.folder, state.number)
+            distributed.wait_for_all()
+            checkpoint.write_part(self.folder, state.number, self._learned(own_part))
+            distributed.wait_for_all()
         elif first or self.roles.sharded:
-            learned = {"trained": trained_weights(self.roles, first), "policies": self.policies.plain(first)}
+            learned = self._learned(full_cpu_copy if first else contribute)
         if first:
             replay_folder, critic_trainer = self.folder / "replay", self.critic_trainer
             saved = {"state": state.plain(), **learned, "lines": self.metrics_file.length}
@@ -329,18 +333,12 @@ class Trainer:
                 critic_trainer.replay_buffer.forget(replay_folder, checkpoint.oldest(self.folder, "replay"))
         distributed.wait_for_all()
 
-    def _save_part(self) -> None:
-        """This rank's part of all that is trained, into the checkpoint that rank 0 begins here and ends when all are
-        there."""
-        if distributed.rank() == 0:
-            checkpoint.begin(self.folder, self.state.number)
-        distributed.wait_for_all()
-        part = {
-            "trained": {role: self.roles.own_parts(role) for role in TRAINED},
-            "policies": self.policies.plain(distributed.rank() == 0, own_part),
+    def _learned(self, take: TakeFn) -> dict[str, Any]:
+        """All that is trained, with its optimizers, as `take` makes it of each tensor."""
+        return {
+            "trained": {role: self.roles.state(role, take) for role in TRAINED},
+            "policies": self.policies.plain(take),
         }
-        checkpoint.write_part(self.folder, self.state.number, part)
-        distributed.wait_for_all()
 
     def resume(self) -> None:
         """Resume from the latest checkpoint, if there is one; metrics written after it are written again."""
@@ -361,11 +359,6 @@ class Trainer:
         if self.critic_trainer is not None:
             self.critic_trainer.network.optimizer.load_state_dict(saved["critic"])
             self.critic_trainer.replay_buffer.load(self.folder / "replay", saved["replay"])
-
-
-def trained_weights(roles: Roles, here: bool = True) -> dict[str, Any]:
-    """Copies of all that is trained, by role. All ranks must ask where models are sharded."""
-    return {role: roles.state(role, here) for role in TRAINED}
 
 
 def rate_share(h: HierarchicalConfig, iteration: int) -> float:

@@ -141,7 +141,7 @@ class BesideStage:
 
 class OfJob:
     """The server of a Slurm job, which writes its address into a folder of the checkout. The runner of the stage's own
-    job submits it, and submits it again (`r2v.slurm.teacher_job`)."""
+    job submits it, and submits it again (`r2v.slurm.job.teacher_job`)."""
 
     def __init__(self, folder: Path, patience: float) -> None:
         self._folder, self._patience = folder, patience

@@ -84,6 +84,4 @@ def _write_usage(folder: Path, teacher: TeacherConfig, gpus: int, seconds: float
     """Write what the job has used so far, in a file of its own."""
     job = os.environ.get("SLURM_JOB_ID", str(os.getpid()))
     hours = gpus * seconds / 3600
-    usd = hours * teacher.usd_per_gpu_hour
-    usage = {"model": teacher.model_name, "gpu_hours": round(hours, 4), "usd": round(usd, 4)}
-    write_json(folder / "usage" / f"{job}.json", usage)
+    write_json(folder / "usage" / f"{job}.json", {"model": teacher.model_name, "gpu_hours": round(hours, 4)})

@@ -1,6 +1,6 @@
 """A transformers model in this process as a backend: one wave in, one batched generate out.
 
-    backend = LocalBackend(loaded.model, loaded.tokenizer, encoder, name="slm", price=config.cost.slm)
+    backend = LocalBackend(loaded.model, loaded.tokenizer, encoder, name="slm", price=config.cost.slm_price)
     replies = backend.answer(requests)
 
 Requests of a wave may differ in everything. With float64 weights on a CPU a reply is a function of its request

@@ -73,7 +73,7 @@ def generate(
     """
     drawn = [Drawn() for _ in draws]
     with torch.inference_mode():
-        batch, place = _Batch.prefill(model, prompts, pad_id, prefixes, padding)
+        batch, place = Batch.prefill(model, prompts, pad_id, prefixes, padding)
         rows = sorted(range(len(draws)), key=lambda row: place[draws[row].prompt])
         batch.select([place[draws[row].prompt] for row in rows])
         alive = list(range(len(rows)))
@@ -117,7 +117,7 @@ def _choose(logits: Tensor, draws: Sequence[Draw], drawn: Sequence[Drawn]) -> li
 
 
 @dataclass(slots=True)
-class _Batch:
+class Batch:
     """Rows in flight: the model's cache, who is padding, and the logits (B, V) of the next token."""
 
     model: Any
@@ -133,7 +133,7 @@ class _Batch:
         pad_id: int,
         prefixes: PrefixCache | None,
         padding: int | None,
-    ) -> tuple[_Batch, dict[int, int]]:
+    ) -> tuple[Batch, dict[int, int]]:
         """Run all prompts; and at which row each of them is."""
         reads = prefill(model, prompts, pad_id, prefixes, padding=padding, logits_to_keep=1)
         parts = [cls(model, read.output.past_key_values, read.mask, read.output.logits[:, -1]) for read in reads]
@@ -141,7 +141,7 @@ class _Batch:
         return (cls._join(parts) if joinable(model) else parts[0]), place
 
     @classmethod
-    def _join(cls, parts: Sequence[_Batch]) -> _Batch:
+    def _join(cls, parts: Sequence[Batch]) -> Batch:
         """All rows in one batch, padded on the left to the widest. The first part is used up."""
         width = max(part.mask.shape[1] for part in parts)
         return cls(

@@ -6,11 +6,10 @@ rate = asked_rate(config.teacher)                  # for whoever is about to ask
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from datetime import date
 from functools import cache
 
-from r2v.config.llm_model import ModelConfig
 from r2v.config.models import TeacherConfig
 from r2v.llm.providers.prices import PriceFactors, Rate, rate_of
 from r2v.llm.providers.registry.accepts import Accepts, accepts_of, with_fields
@@ -51,7 +50,7 @@ def teacher_rate(teacher: TeacherConfig, day: date | None = None, *, keys: Endpo
         teacher.usd_in,
         teacher.usd_out,
         base_url=teacher.base_url,
-        factors=PriceFactors(**{name: getattr(teacher.model, key) for name, key in _PRICES.items()}),
+        factors=PriceFactors(**{name: getattr(teacher.facts, key) for name, key in _PRICES.items()}),
         accepts=_accepts(teacher),
         day=day,
         keys=f"{keys.section}.usd_in and {keys.section}.usd_out",
@@ -87,18 +86,17 @@ def asked_rate(teacher: TeacherConfig, day: date | None = None, *, keys: Endpoin
 
 def _accepts(teacher: TeacherConfig) -> Accepts:
     known = accepts_of(teacher.provider, teacher.model_name, base_url=teacher.base_url)
-    return with_fields(known, given_fields(teacher.model))
+    return with_fields(known, _of_requests(teacher.model))
 
 
-def given_fields(model: ModelConfig) -> dict[str, object]:
-    """The fields of `Accepts` that a configuration sets."""
-    known = {item.name for item in fields(Accepts)}
-    return {name: value for name, value in asdict(model).items() if value is not None and name in known}
+def _of_requests(facts: dict[str, object]) -> dict[str, object]:
+    """The facts that are fields of `Accepts`."""
+    return {name: value for name, value in facts.items() if name in {item.name for item in fields(Accepts)}}
 
 
 def _life_warning(teacher: TeacherConfig, day: date, key: str) -> str | None:
     """What is to be said of the model's end. Another endpoint than the provider's has ends of its own."""
-    told = teacher.model.retires
+    told = teacher.facts.retires
     if told is None and teacher.base_url is not None:
         return None
     known = lifecycle_of(teacher.provider, teacher.model_name)

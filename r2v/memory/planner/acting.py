@@ -19,28 +19,20 @@ base, so this errs on the large side.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
-from r2v.memory.planner.generation import (
-    GenerationShape,
-    Sampling,
-    choosing,
-    generation_peak,
-    grown_cache,
-    read_cache,
-    reading_peak,
-)
-from r2v.memory.planner.layers import Widths
-from r2v.memory.planner.passes import Peak
-from r2v.memory.planner.phases import PhaseMemory
+from r2v.memory.measurement import MeasuredCase, MeasuredMemory, Peak
+from r2v.memory.models import KnownModel
+from r2v.memory.planner.phases import Lookup, PhaseMemory, generation_peak
 from r2v.memory.planner.planner import PlannedDevice, PlannedPhase
 from r2v.memory.planner.roles import Device, MemoryPhase, ModelRole
-from r2v.memory.planner.stage_names import ActingStage
 from r2v.memory.planner.state import RoleMemory, frozen
 from r2v.memory.planner.training_job import Machine
-from r2v.memory.shapes import Shape, score_head
 from r2v.memory.sizes import GIB, prefix_states
+from r2v.memory.store import measurement as stored
 
+Sampling = Literal["greedy", "sampled", "nucleus"]
 _PROCESS = 4 * GIB
 
 
@@ -48,8 +40,10 @@ _PROCESS = 4 * GIB
 class ActingJob:
     """A stage that plays episodes with a local model, by what decides its memory."""
 
-    stage: ActingStage
-    model: Shape
+    stage: str
+    code: str
+    """Dotted path of the function that runs a wave, as the stage's row in JOBS has it."""
+    model: KnownModel
     actors: tuple[str, ...]
     """Policies by name; `slm_base` is the base as it is."""
     verifiers: tuple[str, ...]
@@ -79,23 +73,9 @@ class ActingJob:
         return self.lora_rank > 0
 
     @property
-    def generation(self) -> GenerationShape:
-        """How completions are made."""
-        return GenerationShape(
-            model=self.model,
-            widths=self.widths,
-            lora_rank=self.lora_rank,
-            four_bit=self.four_bit,
-            prompt_tokens=self.prompt_tokens,
-            completion_tokens=self.completion_tokens,
-            samples=self.samples,
-            sampling=self.sampling,
-        )
-
-    @property
-    def widths(self) -> Widths:
-        """peft keeps adapters in float32 at least, on whatever base."""
-        return Widths(stream=self.width, compute=self.width, trained=max(4, self.width))
+    def adapter_width(self) -> int:
+        """Bytes per number of an adapter: peft keeps them in float32 at least, on whatever base."""
+        return max(4, self.width)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +85,7 @@ class ActingPlan:
     job: ActingJob
     machine: Machine
     device: PlannedDevice
+    lookup: Lookup = field(compare=False, repr=False)
 
     @property
     def phases(self) -> tuple[PlannedPhase, ...]:
@@ -125,13 +106,13 @@ class ActingPlan:
     def binding(self) -> PlannedPhase:
         """The phase with the highest peak in waves of `batch` rows (of one, where none fits)."""
         rows = max(1, self.batch)
-        ran = [replace(one, memory=acting_memory(self.job, one.phase.name, rows)) for one in self.phases]
+        ran = [replace(one, memory=acting_memory(self.job, one.phase.name, rows, self.lookup)) for one in self.phases]
         return max(ran, key=lambda planned: planned.memory.total)
 
     @property
     def host(self) -> float:
         """CPU memory in bytes: a process, and weights on their way to the GPU."""
-        return _PROCESS + self.job.model.parameters * self.job.width
+        return _PROCESS + self.job.model.sizes.parameters * self.job.width
 
 
 def left_to(job: ActingJob, machine: Machine) -> Machine:
@@ -141,8 +122,8 @@ def left_to(job: ActingJob, machine: Machine) -> Machine:
     return replace(machine, memory=memory, prefixes=models * prefix_states(machine.memory))
 
 
-def plan_acting(job: ActingJob, machine: Machine) -> ActingPlan:
-    """The largest waves, up to `job.batch`, that fit one GPU of the machine."""
+def plan_acting(job: ActingJob, machine: Machine, lookup: Lookup = stored) -> ActingPlan:
+    """The largest waves, up to `job.batch`, that fit one GPU of the machine. Raises as `lookup` does."""
     left = left_to(job, machine)
     names = ("generate", *(("score", "both at once") if job.verifiers else ()))
     phases = tuple(
@@ -150,8 +131,7 @@ def plan_acting(job: ActingJob, machine: Machine) -> ActingPlan:
             name=name,
             role="policy",
             action="generate" if name == "generate" else "read",
-            shape=job.model,
-            full=not job.shared,
+            model=job.model,
             batch=job.batch,
             tokens=job.tokens,
         )
@@ -161,57 +141,74 @@ def plan_acting(job: ActingJob, machine: Machine) -> ActingPlan:
     return ActingPlan(
         job=job,
         machine=machine,
-        device=PlannedDevice(device=device, phases=tuple(_largest(job, left, phase) for phase in phases)),
+        device=PlannedDevice(device=device, phases=tuple(_largest(job, left, phase, lookup) for phase in phases)),
+        lookup=lookup,
     )
 
 
 def roles(job: ActingJob) -> tuple[ModelRole, ...]:
     """Everything that stays on the GPU: one base and an adapter each, or a model each."""
-    head = score_head(job.model.hidden)[0].parameters * max(4, job.width)
-    weights = frozen(job.model, job.width, four_bit=job.four_bit).weights
+    sizes = job.model.sizes
+    weights = frozen(sizes, job.width, four_bit=job.four_bit).weights
     if not job.shared:
-        core = weights - (0 if job.model.tied else job.model.embedding * job.width)
-        own = [(name, weights) for name in job.actors] + [(name, core + head) for name in job.verifiers]
+        core = weights - sizes.head * job.width
+        own = [(name, weights) for name in job.actors] + [(name, core) for name in job.verifiers]
         return tuple(ModelRole(name=name, state=RoleMemory(weights=size)) for name, size in own)
-    adapter = job.model.lora_parameters(job.lora_rank) * job.widths.trained
-    sizes = [(name, adapter) for name in job.actors if name != "slm_base"]
-    sizes += [(name, adapter + head) for name in job.verifiers]
-    return tuple(ModelRole(name=name, state=RoleMemory(weights=size)) for name, size in [("base", weights), *sizes])
+    adapter = job.lora_rank * sizes.adapters * job.adapter_width
+    named = [(name, adapter) for name in (*job.actors, *job.verifiers) if name != "slm_base"]
+    return tuple(ModelRole(name=name, state=RoleMemory(weights=size)) for name, size in [("base", weights), *named])
 
 
-def acting_memory(job: ActingJob, phase: str, rows: int) -> PhaseMemory:
+def acting_memory(job: ActingJob, phase: str, rows: int, lookup: Lookup = stored) -> PhaseMemory:
     """The peak of a phase that has so many rows at a time."""
     static = sum(role.state.static for role in roles(job))
-    peak = {"generate": _generating, "score": _scoring, "both at once": _both}[phase](job, rows)
+    peak = {"generate": _generating, "score": _scoring, "both at once": _both}[phase](job, rows, lookup)
     return PhaseMemory(static=static, gradients=0, activation=peak.size, peak_at=peak.at)
 
 
-def _largest(job: ActingJob, machine: Machine, phase: MemoryPhase) -> PlannedPhase:
+def _largest(job: ActingJob, machine: Machine, phase: MemoryPhase, lookup: Lookup) -> PlannedPhase:
     def fits(rows: int) -> bool:
-        return acting_memory(job, phase.name, rows).reserved(machine) <= machine.usable
+        return acting_memory(job, phase.name, rows, lookup).reserved(machine) <= machine.usable
 
     low, high = 0, phase.batch + 1
     while high - low > 1:
         middle = phase.batch if high > phase.batch and fits(phase.batch) else (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
-    return PlannedPhase(phase=phase, micro_batch=low, memory=acting_memory(job, phase.name, max(1, low)))
+    return PlannedPhase(phase=phase, micro_batch=low, memory=acting_memory(job, phase.name, max(1, low), lookup))
 
 
-def _generating(job: ActingJob, rows: int) -> Peak:
-    return generation_peak(job.generation, rows)
+def _measured(job: ActingJob, action: Literal["generate", "read"], lookup: Lookup) -> MeasuredMemory:
+    window = job.model.window
+    case = MeasuredCase(
+        code=job.code,
+        action=action,
+        model=job.model.values,
+        rank=job.lora_rank,
+        frozen=True,
+        width=job.width,
+        adapter_width=job.adapter_width,
+        four_bit=job.four_bit,
+        sampling=job.sampling if action == "generate" else "greedy",
+        beyond_window=window is not None and job.tokens > window,
+    )
+    return lookup(case)
 
 
-def _scoring(job: ActingJob, rows: int) -> Peak:
-    return reading_peak(job.generation, rows, job.tokens)
+def _generating(job: ActingJob, rows: int, lookup: Lookup) -> Peak:
+    measured = _measured(job, "generate", lookup)
+    return generation_peak(measured, rows, job.prompt_tokens, job.completion_tokens, min(job.samples, rows))
 
 
-def _both(job: ActingJob, rows: int) -> Peak:
-    generate, score, count = generation_peak(job.generation, rows), _scoring(job, rows), len(job.verifiers)
+def _scoring(job: ActingJob, rows: int, lookup: Lookup) -> Peak:
+    return _measured(job, "read", lookup).peak(("read",), rows=rows, tokens=job.tokens)
+
+
+def _both(job: ActingJob, rows: int, lookup: Lookup) -> Peak:
+    generate, score, count = _generating(job, rows, lookup), _scoring(job, rows, lookup), len(job.verifiers)
     if not job.shared:
         return Peak(size=generate.size + count * score.size, at="passes side by side")
-    shape = job.generation
-    held = read_cache(shape, rows, job.tokens)
-    between = max(grown_cache(shape, rows), read_cache(shape, rows, job.prompt_tokens)) + choosing(shape, rows)
+    held = _measured(job, "read", lookup).peak(("held",), rows=rows, tokens=job.tokens).size
+    between = _measured(job, "generate", lookup).peak(("choose", "last choose"), rows=rows, tokens=job.tokens).size
     peaks = (
         Peak(size=between + score.size + (count - 1) * held, at=f"score, {score.at}, beside a token that is chosen"),
         Peak(size=generate.size + count * held, at=f"generate, {generate.at}, beside what was scored"),

@@ -3,19 +3,27 @@
 peak = static: weights and optimizers of all roles on the GPU
      + gradients: those of the phase's own role, and what its sharding gathers
      + activation: the larger of a micro-batch's activations and the optimizer's temporaries
+
+Activations are measured (`r2v.memory.measurement`); how roles, shards and gathered weights add up is calculated.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
-from r2v.memory.planner import passes
-from r2v.memory.planner.generation import GenerationShape, generation_peak
-from r2v.memory.planner.layers import Layers, Widths, widths_of
-from r2v.memory.planner.passes import ModelPass, Peak
+from r2v.memory.measurement import MeasuredCase, MeasuredMemory, Peak
 from r2v.memory.planner.roles import Device, MemoryPhase
-from r2v.memory.planner.state import WHOLE_WEIGHTS, RoleMemory
+from r2v.memory.planner.state import IN_8_BITS, WHOLE_WEIGHTS, RoleMemory
 from r2v.memory.planner.training_job import Machine, Strategy, TrainingJob
+
+CHUNK = 1024
+"""Tokens whose logits hierarchical training has at a time (`r2v.hrl.algorithm.logprobs`)."""
+_TILE = 4096
+"""Tokens of a tile of TRL's losses."""
+Lookup = Callable[[MeasuredCase], MeasuredMemory]
+"""What finds the measurement of a case (`r2v.memory.store.measurement`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +53,16 @@ class PhaseMemory:
         return self.total + self.activation * machine.fragmentation
 
 
+def critic_parameters(job: TrainingJob, lookup: Lookup) -> dict[str, int]:
+    """Parameters of the double critic and, where there is one, of the value model."""
+    if job.critic is None:
+        return {}
+    names = ("critic", "value") if job.value else ("critic",)
+    return {name: lookup(_critic_case(job, name)).trained for name in names}
+
+
 def phase_memory(
-    job: TrainingJob, strategy: Strategy, device: Device, phase: MemoryPhase, micro_batch: int
+    job: TrainingJob, strategy: Strategy, device: Device, phase: MemoryPhase, micro_batch: int, lookup: Lookup
 ) -> PhaseMemory:
     """The peak of a phase that takes `micro_batch` sequences at a time."""
     states = {role.name: role.state for role in device.roles}
@@ -56,38 +72,111 @@ def phase_memory(
         return PhaseMemory(
             static=sum(role.state.weights for role in device.roles),
             gradients=0,
-            activation=2 * phase.shape.embedding,
+            activation=2 * job.model.sizes.embedding,
             peak_at="embedding, before and after its cast to float32",
         )
-    if phase.action in ("generate", "read"):
-        peak = (
-            _generating(job, strategy, phase, micro_batch)
-            if phase.action == "generate"
-            else passes.inference_peak(_model_pass(job, strategy, phase, micro_batch))
-        )
-        return PhaseMemory(
-            static=static,
-            gradients=state.gathered + _gathered_for_use(job, strategy, phase),
-            activation=peak.size,
-            peak_at=peak.at,
-        )
+    case = case_of(job, strategy, phase, micro_batch)
+    measured = lookup(case)
+    if phase.action != "train":
+        peak = _used(job, phase, measured, micro_batch)
+        gathered = state.gathered + _gathered_for_use(job, strategy, phase)
+        return PhaseMemory(static=static, gradients=gathered, activation=peak.size, peak_at=peak.at)
     fresh = micro_batch >= phase.batch and state.gathered == 0
-    peak = _training(job, strategy, phase, micro_batch, fresh)
+    shape = _shape(job, phase, micro_batch)
+    peak = measured.peak(("fresh" if fresh else "accumulated",), **shape)
     # Accumulated gradients are there during a micro-batch, unless it is the only one of the update.
     gradients, held = state.gradients + state.gathered, 0 if fresh else state.gradients + state.gathered
-    if held + peak.size >= gradients + state.step:
-        return PhaseMemory(static=static, gradients=held, activation=peak.size, peak_at=peak.at)
-    return PhaseMemory(static=static, gradients=gradients, activation=state.step, peak_at="optimizer step")
+    activation = peak.size - (0 if fresh else measured.trained_bytes)
+    step = _step(job, strategy, state, measured, shape)
+    if held + activation >= gradients + step:
+        return PhaseMemory(static=static, gradients=held, activation=activation, peak_at=peak.at)
+    return PhaseMemory(static=static, gradients=gradients, activation=step, peak_at="optimizer step")
 
 
-def _training(job: TrainingJob, strategy: Strategy, phase: MemoryPhase, micro_batch: int, fresh: bool) -> Peak:
-    """Where the critic reads two texts of each row, one by one: both are there when backward begins; then the second's
-    gradients wait while the first runs."""
-    peak = passes.training_peak(_model_pass(job, strategy, phase, micro_batch, fresh=fresh))
-    if phase.texts == 1 or not phase.shape.encoder:
-        return peak
-    one = _model_pass(job, strategy, replace(phase, texts=1), micro_batch, fresh=fresh)
-    return max(peak, passes.training_peak(one, second=True), key=lambda some: some.size)
+def case_of(job: TrainingJob, strategy: Strategy, phase: MemoryPhase, micro_batch: int) -> MeasuredCase:
+    """The case whose measurement holds for a phase."""
+    if phase.role in ("critic", "value"):
+        critic = replace(_critic_case(job, phase.role), action=_ACTIONS[phase.action])
+        return replace(critic, fused=phase.action == "train" and job.optimizer == "adamw_fused")
+    case = MeasuredCase(code=job.code, action=_ACTIONS[phase.action], model=job.model.values, **_widths(job, strategy))
+    if phase.action == "generate":
+        window = job.model.window
+        return replace(
+            case,
+            frozen=job.lora_rank > 0,
+            sampling="sampled",
+            beyond_window=window is not None and phase.tokens > window,
+        )
+    hierarchical = job.stage == "hierarchical"
+    chunk = {"verifier": 0, "bc": _TILE, "preference": _TILE // 2, "hierarchical": CHUNK}[job.stage]
+    case = replace(case, chunk=chunk, completions=hierarchical and job.completion_tokens < phase.tokens)
+    case = replace(case, single_chunk=bool(chunk) and _predicted(job, phase, micro_batch) <= chunk)
+    if phase.action == "read":  # the reference is the base with its adapters off, or a frozen copy
+        reference = phase.role == "reference"
+        return replace(case, rank=0 if reference else job.lora_rank, frozen=reference or job.lora_rank > 0)
+    fused, checkpoint = job.optimizer == "adamw_fused", strategy.checkpoint
+    return replace(case, frozen=job.lora_rank > 0, fused=fused, checkpoint=checkpoint)
+
+
+_ACTIONS: Mapping[str, Any] = {"train": "train", "read": "read", "generate": "generate"}
+
+
+def _critic_case(job: TrainingJob, role: str) -> MeasuredCase:
+    assert job.critic is not None
+    return MeasuredCase(code=job.code, action="train", role=role, model=job.critic.values)
+
+
+def _widths(job: TrainingJob, strategy: Strategy) -> dict[str, Any]:
+    """TRL and the verifier compute under autocast. Hierarchical training computes in what the weights stand in, but for
+    trained weights that are whole on each rank."""
+    whole = job.lora_rank == 0 and strategy.shards in WHOLE_WEIGHTS
+    return {
+        "rank": job.lora_rank,
+        "width": job.base_width,
+        "adapter_width": job.trained_width,
+        "autocast": job.precision == "mixed" and (job.stage != "hierarchical" or whole),
+        "four_bit": job.four_bit,
+    }
+
+
+def _predicted(job: TrainingJob, phase: MemoryPhase, micro_batch: int) -> int:
+    """Tokens whose log-probabilities are computed: hierarchical training does not learn prompts."""
+    each = min(job.completion_tokens, phase.tokens) if job.stage == "hierarchical" else phase.tokens
+    return micro_batch * each
+
+
+def _shape(job: TrainingJob, phase: MemoryPhase, micro_batch: int) -> dict[str, float]:
+    return {"rows": micro_batch, "tokens": phase.tokens, "predicted": _predicted(job, phase, micro_batch)}
+
+
+def _step(
+    job: TrainingJob, strategy: Strategy, state: RoleMemory, measured: MeasuredMemory, shape: Mapping[str, float]
+) -> float:
+    """The optimizer's temporaries: measured, but for shards and moments of 8 bits."""
+    if strategy.shards != "none" or job.optimizer in IN_8_BITS:
+        return state.step
+    return max(0.0, measured.peak(("step",), **shape).size - measured.trained_bytes)
+
+
+def _used(job: TrainingJob, phase: MemoryPhase, measured: MeasuredMemory, micro_batch: int) -> Peak:
+    if phase.action == "read":
+        return measured.peak(("read",), **_shape(job, phase, micro_batch))
+    samples = min(job.hints, micro_batch) if phase.role == "guidance" else 1
+    return generation_peak(measured, micro_batch, job.prompt_tokens, job.completion_tokens, samples)
+
+
+def generation_peak(measured: MeasuredMemory, rows: int, prompt: int, completion: int, samples: int = 1) -> Peak:
+    """The largest peak of a wave of completions: prompts, of which there is one for `samples` rows, the first token,
+    and the last one, when the KV cache is at its longest."""
+    whole = prompt + completion
+    peaks = [
+        measured.peak(("prompt",), rows=-(-rows // samples), tokens=prompt + 1),
+        measured.peak(("choose",), rows=rows, tokens=prompt + 1),
+        measured.peak(("token", "last choose"), rows=rows, tokens=whole),
+    ]
+    if samples > 1:
+        peaks.append(measured.peak(("copied",), rows=rows, tokens=prompt + 1))
+    return max(peaks, key=lambda peak: peak.size)
 
 
 def _gathered_for_use(job: TrainingJob, strategy: Strategy, phase: MemoryPhase) -> float:
@@ -95,54 +184,4 @@ def _gathered_for_use(job: TrainingJob, strategy: Strategy, phase: MemoryPhase) 
     policies. Under ZeRO-2 weights are never sharded."""
     if job.stage != "hierarchical" or strategy.shards in WHOLE_WEIGHTS:
         return 0.0
-    return job.model.parameters * (2 * job.trained_width if phase.action == "generate" else job.base_width)
-
-
-def _model_pass(
-    job: TrainingJob, strategy: Strategy, phase: MemoryPhase, micro_batch: int, *, fresh: bool = False
-) -> ModelPass:
-    language = phase.shape.family == job.model.family and not phase.shape.encoder
-    widths = _widths(job, strategy, phase) if language else widths_of("float32", adapters=False, autocast=False)
-    layers = Layers(
-        shape=phase.shape,
-        rows=micro_batch * phase.texts,
-        tokens=phase.tokens,
-        widths=widths,
-        full=phase.full,
-        rank=0 if phase.full or phase.action == "read" else job.lora_rank,
-        fresh=fresh,
-        four_bit=job.four_bit and language,
-    )
-    if not language or job.stage == "verifier":
-        return ModelPass(layers=layers, checkpoint=strategy.checkpoint and language, top="states")
-    completions = job.stage == "hierarchical" and not strategy.predicts_all
-    predicted = micro_batch * min(job.completion_tokens, phase.tokens) if completions else None
-    return ModelPass(layers=layers, checkpoint=strategy.checkpoint, chunk=strategy.chunk, predicted=predicted)
-
-
-def _widths(job: TrainingJob, strategy: Strategy, phase: MemoryPhase) -> Widths:
-    """TRL and the verifier compute under autocast. Hierarchical training computes in what the weights stand in, but for
-    trained weights that are whole on each rank."""
-    whole = job.lora_rank == 0 and strategy.shards in WHOLE_WEIGHTS
-    return widths_of(
-        job.precision,
-        adapters=job.lora_rank > 0,
-        autocast=job.stage != "hierarchical" or whole,
-        four_bit=job.four_bit,
-    )
-
-
-def _generating(job: TrainingJob, strategy: Strategy, phase: MemoryPhase, micro_batch: int) -> Peak:
-    widths = _widths(job, strategy, phase)
-    shape = GenerationShape(
-        model=phase.shape,
-        widths=widths,
-        lora_rank=job.lora_rank,
-        four_bit=job.four_bit,
-        prompt_tokens=job.prompt_tokens,
-        completion_tokens=job.completion_tokens,
-        samples=min(job.hints, micro_batch) if phase.role == "guidance" else 1,
-        sampling="sampled",
-        full=phase.full,
-    )
-    return generation_peak(shape, micro_batch)
+    return job.model.sizes.parameters * (2 * job.trained_width if phase.action == "generate" else job.base_width)

@@ -3,20 +3,23 @@
     plan(job, Machine(memory=parse_size("44.53GiB"), gpus=2))
 
 Strategies are tried in order, the fastest first; in each, every phase gets the largest micro-batch that fits, found by
-bisection on the arithmetic of `phases`. The batch of an update is never changed: what does not fit at once is
-accumulated. The answer is a pure function of its arguments, so all ranks compute the same plan without talking.
+bisection on the measurements of its code (`phases`). The batch of an update is never changed: what does not fit at once
+is accumulated. The answer is a pure function of its arguments and of what was measured, so all ranks compute the same
+plan without talking.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from r2v.errors import UsageError
-from r2v.memory.planner.phases import PhaseMemory, phase_memory
+from r2v.memory.planner.phases import Lookup, PhaseMemory, critic_parameters, phase_memory
 from r2v.memory.planner.roles import Device, MemoryPhase, devices
 from r2v.memory.planner.state import Shards
 from r2v.memory.planner.training_job import Machine, Placement, Strategy, TrainingJob, strategies
 from r2v.memory.sizes import GIB
+from r2v.memory.store import measurement as stored
 
 LARGE_ENOUGH = 4
 """Micro-batch below which a slower strategy that allows a larger one is tried."""
@@ -55,6 +58,9 @@ class Plan:
     machine: Machine
     strategy: Strategy
     devices: tuple[PlannedDevice, ...]
+    critics: Mapping[str, int]
+    """Parameters of the double critic and of the value model."""
+    lookup: Lookup = field(compare=False, repr=False)
     tried: tuple[Plan, ...] = ()
     """Every strategy, where none fits."""
 
@@ -82,7 +88,7 @@ class Plan:
     @property
     def host(self) -> float:
         """CPU memory of the node in bytes: a process per GPU with the weights it loads, offloaded roles, replay."""
-        loaded = self.job.model.parameters * (2 if self.job.four_bit else self.job.base_width)
+        loaded = self.job.model.sizes.parameters * (2 if self.job.four_bit else self.job.base_width)
         offloaded = sum(device.static for device in self.devices if device.device.name == "cpu")
         # 16 bytes a token: an assumption.
         replay = self.job.replay * self.job.tokens * 16 if self.job.stage == "hierarchical" else 0
@@ -96,6 +102,7 @@ class Plan:
 def plan(
     job: TrainingJob,
     machine: Machine,
+    lookup: Lookup = stored,
     *,
     placement: Placement | None = None,
     shards: Shards | None = None,
@@ -104,12 +111,12 @@ def plan(
 ) -> Plan:
     """The first strategy that fits with micro-batches that are large enough; else the one with the largest; else,
     refused, the one that is closest. Arguments that are not None are kept. Raises UsageError where they contradict
-    each other."""
+    each other, and as `lookup` does."""
     tried = []
     for strategy in strategies(
         job, machine.gpus, placement=placement, shards=shards, checkpoint=checkpoint, offload=offload
     ):
-        tried.append(plan_strategy(job, machine, strategy))
+        tried.append(plan_strategy(job, machine, strategy, lookup))
         if tried[-1].fits and all(_large_enough(planned) for planned in tried[-1].phases):
             return tried[-1]
     if not tried:
@@ -133,16 +140,17 @@ def _smallest_share(plan: Plan) -> float:
     return min(planned.micro_batch / planned.phase.batch for planned in plan.phases)
 
 
-def plan_strategy(job: TrainingJob, machine: Machine, strategy: Strategy) -> Plan:
+def plan_strategy(job: TrainingJob, machine: Machine, strategy: Strategy, lookup: Lookup = stored) -> Plan:
     """The largest micro-batches of one strategy."""
+    critics = critic_parameters(job, lookup)
     planned = tuple(
         PlannedDevice(
             device=device,
-            phases=tuple(_largest_micro_batch(job, machine, strategy, device, phase) for phase in device.phases),
+            phases=tuple(_largest_micro_batch(job, machine, strategy, device, one, lookup) for one in device.phases),
         )
-        for device in devices(job, strategy, machine.gpus)
+        for device in devices(job, strategy, machine.gpus, critics)
     )
-    return Plan(job=job, machine=machine, strategy=strategy, devices=planned)
+    return Plan(job=job, machine=machine, strategy=strategy, devices=planned, critics=critics, lookup=lookup)
 
 
 def _large_enough(planned: PlannedPhase) -> bool:
@@ -150,10 +158,10 @@ def _large_enough(planned: PlannedPhase) -> bool:
 
 
 def _largest_micro_batch(
-    job: TrainingJob, machine: Machine, strategy: Strategy, device: Device, phase: MemoryPhase
+    job: TrainingJob, machine: Machine, strategy: Strategy, device: Device, phase: MemoryPhase, lookup: Lookup
 ) -> PlannedPhase:
     def peak(micro_batch: int) -> PhaseMemory:
-        memory = phase_memory(job, strategy, device, phase, micro_batch)
+        memory = phase_memory(job, strategy, device, phase, micro_batch, lookup)
         return memory.corrected(machine.factors.get(phase.name, 1.0))
 
     def fits(micro_batch: int) -> bool:

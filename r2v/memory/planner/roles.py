@@ -7,13 +7,13 @@ three language models, and the reference is the base with adapters off: it weigh
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from r2v.memory.models import KnownModel
 from r2v.memory.planner.state import RoleMemory, frozen, sharded, trained
 from r2v.memory.planner.training_job import Strategy, TrainingJob
-from r2v.memory.shapes import Shape, critic_heads, score_head, value_head
 
 PhaseKind = Literal["load", "generate", "read", "train"]
 
@@ -33,15 +33,11 @@ class MemoryPhase:
     name: str
     role: str
     action: PhaseKind
-    shape: Shape
-    full: bool
-    """All of its weights are trained (those of a critic always are)."""
+    model: KnownModel
     batch: int
     """Sequences (or pairs) of an update or a rollout, on this GPU."""
     tokens: int
-    """Of each sequence."""
-    texts: int = 1
-    """Sequences that one example makes: two for a pair, or for a critic's state and utterance."""
+    """Of each sequence; an example of preference training has two, one of a critic a state and an utterance."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,11 +49,12 @@ class Device:
     phases: tuple[MemoryPhase, ...] = ()
 
 
-def devices(job: TrainingJob, strategy: Strategy, gpus: int) -> tuple[Device, ...]:
-    """The devices that the strategy uses, alike ones once."""
+def devices(job: TrainingJob, strategy: Strategy, gpus: int, critics: Mapping[str, int]) -> tuple[Device, ...]:
+    """The devices that the strategy uses, alike ones once. `critics`: parameters of the double critic and of the value
+    model (`r2v.memory.planner.phases.critic_parameters`)."""
     if job.stage != "hierarchical":
         return (_single(job, strategy, gpus),)
-    critic, target, value = _critics(job)
+    critic, target, value = _critics(job, critics)
     language = _language(job, strategy, gpus)
     if strategy.placement == "split":
         pairs = gpus // 2
@@ -79,10 +76,10 @@ def devices(job: TrainingJob, strategy: Strategy, gpus: int) -> tuple[Device, ..
     return (device, Device(name="cpu", roles=offloaded)) if strategy.offload else (device,)
 
 
-def whole_state(job: TrainingJob) -> float:
+def whole_state(job: TrainingJob, critics: Mapping[str, int]) -> float:
     """Bytes of the training state of all roles as separate copies on one GPU, unsharded: the naive baseline."""
     strategy = Strategy(placement="shared" if job.lora_rank and job.stage == "hierarchical" else "full")
-    return sum(role.state.total for device in devices(job, strategy, 1) for role in device.roles)
+    return sum(role.state.total for device in devices(job, strategy, 1, critics) for role in device.roles)
 
 
 def _names(gpus: int, half: int | None = None) -> str:
@@ -90,33 +87,27 @@ def _names(gpus: int, half: int | None = None) -> str:
     return f"gpu {','.join(chosen)}" if len(chosen) < 4 else f"gpu {chosen[0]}-{chosen[-1]}"
 
 
-def _critics(job: TrainingJob) -> tuple[tuple[ModelRole, ...], tuple[ModelRole, ...], tuple[ModelRole, ...]]:
+def _critics(
+    job: TrainingJob, parameters: Mapping[str, int]
+) -> tuple[tuple[ModelRole, ...], tuple[ModelRole, ...], tuple[ModelRole, ...]]:
     """Critic, target and value function. All float32: Polyak averaging with a small tau changes a
     bfloat16 target by less than half its last digit, so rounding would undo it."""
     if job.critic is None:
         return (), (), ()
-    double, single = critic_shape(job.critic), value_shape(job.critic)
-    critic = ModelRole(name="critic", state=trained(double.parameters, width=4, optimizer=job.optimizer))
-    value = ModelRole(name="value", state=trained(single.parameters, width=4, optimizer=job.optimizer))
-    return (critic,), (ModelRole(name="target", state=frozen(double, 4)),), (value,) if job.value else ()
-
-
-def critic_shape(backbone: Shape) -> Shape:
-    """The double critic over a backbone."""
-    return replace(backbone, heads_on_top=critic_heads(backbone.hidden))
-
-
-def value_shape(backbone: Shape) -> Shape:
-    """A value function over a backbone."""
-    return replace(backbone, heads_on_top=value_head(backbone.hidden))
+    critic = ModelRole(name="critic", state=trained(parameters["critic"], width=4, optimizer=job.optimizer))
+    target = ModelRole(name="target", state=RoleMemory(weights=4 * parameters["critic"]))
+    if not job.value:
+        return (critic,), (target,), ()
+    value = ModelRole(name="value", state=trained(parameters["value"], width=4, optimizer=job.optimizer))
+    return (critic,), (target,), (value,)
 
 
 def _language(job: TrainingJob, strategy: Strategy, gpus: int) -> dict[str, tuple[ModelRole, ...]]:
     if job.lora_rank == 0:
-        state = trained(job.model.parameters, width=job.trained_width, optimizer=job.optimizer)
+        state = trained(job.model.sizes.parameters, width=job.trained_width, optimizer=job.optimizer)
         ranks = gpus // 2 if strategy.placement == "split" else gpus
-        own = sharded(state, job.model, strategy.shards, ranks, job.computed_width)
-        still = frozen(job.model, job.base_width)
+        own = sharded(state, job.model.sizes, strategy.shards, ranks, job.computed_width)
+        still = frozen(job.model.sizes, job.base_width)
         if strategy.shards in ("zero3", "fsdp") and not strategy.offload:
             still = replace(still, weights=still.weights / ranks)
         return {
@@ -124,7 +115,7 @@ def _language(job: TrainingJob, strategy: Strategy, gpus: int) -> dict[str, tupl
             "guidance": (ModelRole(name="guidance", state=own),),
             "reference": (ModelRole(name="reference", state=still),),
         }
-    base = frozen(job.model, job.base_width, four_bit=job.four_bit)
+    base = frozen(job.model.sizes, job.base_width, four_bit=job.four_bit)
     adapter = _adapter(job, 1 if strategy.placement == "split" else gpus)
     copy = RoleMemory(weights=adapter.weights)
     if strategy.placement == "shared":
@@ -154,14 +145,13 @@ def _language(job: TrainingJob, strategy: Strategy, gpus: int) -> dict[str, tupl
 
 
 def _adapter(job: TrainingJob, ranks: int) -> RoleMemory:
-    state = trained(job.model.lora_parameters(job.lora_rank), width=job.trained_width, optimizer=job.optimizer)
+    state = trained(job.lora_rank * job.model.sizes.adapters, width=job.trained_width, optimizer=job.optimizer)
     return replace(state, gathered=state.gradients) if ranks > 1 else state
 
 
 def _phases(job: TrainingJob, gpus: int, names: tuple[str, ...]) -> Iterator[MemoryPhase]:
     """What a GPU does with these roles, its share of the rows."""
     yield from _loading(job)
-    full = job.lora_rank == 0
     episodes, batch = _share(job.episodes, gpus), _share(job.batch, gpus)
     for name, count in (("actor", episodes), ("guidance", episodes * job.hints)):
         if name in names:
@@ -169,8 +159,7 @@ def _phases(job: TrainingJob, gpus: int, names: tuple[str, ...]) -> Iterator[Mem
                 name=f"rollout, {name}",
                 role=name,
                 action="generate",
-                shape=job.model,
-                full=full,
+                model=job.model,
                 batch=count,
                 tokens=job.tokens,
             )
@@ -179,29 +168,23 @@ def _phases(job: TrainingJob, gpus: int, names: tuple[str, ...]) -> Iterator[Mem
             name="reference",
             role="reference",
             action="read",
-            shape=job.model,
-            full=full,
+            model=job.model,
             batch=batch,
             tokens=job.tokens,
         )
     for name in ("critic", "value"):
         if name in names and job.critic is not None and (name == "critic" or job.value):
-            shape = critic_shape(job.critic) if name == "critic" else value_shape(job.critic)
             yield MemoryPhase(
                 name=name,
                 role=name,
                 action="train",
-                shape=shape,
-                full=True,
+                model=job.critic,
                 batch=batch,
                 tokens=job.critic_tokens,
-                texts=2 if name == "critic" else 1,
             )
     for name in ("actor", "guidance"):
         if name in names:
-            yield MemoryPhase(
-                name=name, role=name, action="train", shape=job.model, full=full, batch=batch, tokens=job.tokens
-            )
+            yield MemoryPhase(name=name, role=name, action="train", model=job.model, batch=batch, tokens=job.tokens)
 
 
 def _loading(job: TrainingJob) -> Iterator[MemoryPhase]:
@@ -211,9 +194,7 @@ def _loading(job: TrainingJob) -> Iterator[MemoryPhase]:
     out weights gathers one tensor where training gathers two layers, and adapters are sent when gradients of their
     size have gone."""
     if job.four_bit:
-        yield MemoryPhase(
-            name="load", role="base", action="load", shape=job.model, full=False, batch=1, tokens=job.tokens
-        )
+        yield MemoryPhase(name="load", role="base", action="load", model=job.model, batch=1, tokens=job.tokens)
 
 
 def _share(count: int, gpus: int) -> int:
@@ -222,50 +203,24 @@ def _share(count: int, gpus: int) -> int:
 
 def _single(job: TrainingJob, strategy: Strategy, gpus: int) -> Device:
     """BC, DPO or the verifier: one model; DPO reads its reference too, a frozen copy where weights are trained."""
-    full, shape = job.lora_rank == 0, job.model
-    if job.stage == "verifier":
-        shape = replace(shape, heads_on_top=score_head(shape.hidden))
+    full, sizes = job.lora_rank == 0, job.model.sizes
     if full:
-        state = trained(shape.parameters, width=job.trained_width, optimizer=job.optimizer, embedding=shape.embedding)
-        roles = [ModelRole(name="policy", state=sharded(state, shape, strategy.shards, gpus, job.computed_width))]
+        state = trained(sizes.parameters, width=job.trained_width, optimizer=job.optimizer, embedding=sizes.embedding)
+        roles = [ModelRole(name="policy", state=sharded(state, sizes, strategy.shards, gpus, job.computed_width))]
     else:
         roles = [
-            ModelRole(name="base", state=frozen(shape, job.base_width, four_bit=job.four_bit)),
+            ModelRole(name="base", state=frozen(sizes, job.base_width, four_bit=job.four_bit)),
             ModelRole(name="policy", state=_adapter(job, gpus)),
         ]
     if job.stage == "preference":  # adapters have a frozen copy of themselves as reference (TRL's "ref" adapter)
-        roles.append(
-            ModelRole(
-                name="reference",
-                state=frozen(shape, job.base_width) if full else RoleMemory(weights=roles[-1].state.weights),
-            )
-        )
-    batch, texts = _share(job.batch, gpus), 2 if job.stage == "preference" else 1
-    name = {"bc": "bc", "preference": "dpo", "verifier": "verifier"}[job.stage]
-    phases = [
-        MemoryPhase(
-            name=name,
-            role="policy",
-            action="train",
-            shape=shape,
-            full=full,
-            batch=batch,
-            tokens=job.tokens,
-            texts=texts,
-        )
-    ]
-    if job.stage == "preference":
-        phases.insert(
-            0,
-            MemoryPhase(
-                name="reference",
-                role="reference",
-                action="read",
-                shape=shape,
-                full=full,
-                batch=batch,
-                tokens=job.tokens,
-                texts=2,
-            ),
-        )
-    return Device(name=_names(gpus), roles=tuple(roles), phases=(*_loading(job), *phases))
+        copy = frozen(sizes, job.base_width) if full else RoleMemory(weights=roles[-1].state.weights)
+        roles.append(ModelRole(name="reference", state=copy))
+    phase = MemoryPhase(
+        name="dpo" if job.stage == "preference" else job.stage,
+        role="policy",
+        action="train",
+        model=job.model,
+        batch=_share(job.batch, gpus),
+        tokens=job.tokens,
+    )
+    return Device(name=_names(gpus), roles=tuple(roles), phases=(*_loading(job), phase))

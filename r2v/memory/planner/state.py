@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from r2v.memory.shapes import Shape
+from r2v.memory.measurement import ModelSizes
 
 Optimizer = Literal["adamw", "adamw_fused", "adamw_8bit", "paged_adamw_8bit"]
 IN_8_BITS: tuple[Optimizer, ...] = ("adamw_8bit", "paged_adamw_8bit")
@@ -63,13 +63,13 @@ def trained(parameters: float, *, width: int, optimizer: Optimizer = "adamw", em
     return RoleMemory(weights=size, gradients=size, optimizer=moments, step=size if optimizer == "adamw" else 0)
 
 
-def frozen(shape: Shape, width: int, *, four_bit: bool = False) -> RoleMemory:
+def frozen(sizes: ModelSizes, width: int, *, four_bit: bool = False) -> RoleMemory:
     """Weights alone. In 4 bits the layers' matrices are packed; embeddings, norms and heads keep `width` bytes."""
-    packed = shape.matrix_weights if four_bit else 0
-    return RoleMemory(weights=packed * NF4 + (shape.parameters - packed) * width)
+    packed = sizes.packed if four_bit else 0
+    return RoleMemory(weights=packed * NF4 + (sizes.parameters - packed) * width)
 
 
-def sharded(state: RoleMemory, shape: Shape, shards: Shards, ranks: int, width: int = 2) -> RoleMemory:
+def sharded(state: RoleMemory, sizes: ModelSizes, shards: Shards, ranks: int, width: int = 2) -> RoleMemory:
     """The share of one rank of a fully trained model of float32 weights that computes in `width` bytes.
 
     none: every rank holds everything, and sends gradients from a copy (DistributedDataParallel's buckets). zero2 and
@@ -81,8 +81,8 @@ def sharded(state: RoleMemory, shape: Shape, shards: Shards, ranks: int, width: 
         return state
     if shards == "none":
         return replace(state, gathered=state.gradients)
-    unit = max(shape.embedding, 2 * max(shape.layer_parameters(kind) for kind in shape.kinds))
-    n = float(shape.parameters)
+    unit = max(sizes.embedding, 2 * sizes.layer)
+    n = float(sizes.parameters)
     buckets = 2 * width * min(5e8, n)  # DeepSpeed's default bucket of 5e8 elements, and one on its way
     if shards == "fsdp":
         return RoleMemory(

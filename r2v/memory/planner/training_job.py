@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from r2v.errors import UsageError
+from r2v.memory.models import KnownModel
 from r2v.memory.planner.state import IN_8_BITS, Optimizer, Precision, Shards
-from r2v.memory.shapes import Shape
 from r2v.memory.sizes import GIB
 
 CUBLAS_WORKSPACES = 64 * 2**20
@@ -25,8 +25,10 @@ class TrainingJob:
     """A training stage, by what decides its memory. No plan changes anything here."""
 
     stage: StageName
-    model: Shape
-    critic: Shape | None = None
+    code: str
+    """Dotted path of the stage's function that runs a micro-batch, as its row in JOBS has it."""
+    model: KnownModel
+    critic: KnownModel | None = None
     """Backbone of the critic (hierarchical)."""
     value: bool = False
     """Whether the guidance has a value function of the critic's shape as its baseline; leave-one-out needs none."""
@@ -153,12 +155,6 @@ class Strategy:
     """Gradient checkpointing: layers run again in backward instead of saving activations."""
     offload: bool = False
     """Reference and target critic are in the CPU's memory."""
-    chunk: int | None = 1024
-    """Tokens whose logits exist at a time; None: all of them. Hierarchical training has just these; TRL, which trains
-    bc and preference, computes tiles of 4 096 tokens and a part of the vocabulary, and folds them where they are."""
-
-    predicts_all: bool = False
-    """Whether log-probabilities are computed of prompts too. Hierarchical training computes those of completions."""
 
     def __str__(self) -> str:
         parts = [
@@ -184,18 +180,17 @@ def strategies(
     if placement == "shared" and job.lora_rank == 0:
         raise UsageError(
             "placement shared: one base cannot serve three roles when its own weights are trained; "
-            "train adapters (--lora-r 16), or name full or split"
+            "train adapters (policy.lora_r=16), or name full or split"
         )
     if placement == "split" and gpus % 2:
         raise UsageError(f"placement split: needs GPUs in pairs, policy on one and guidance on the other; got {gpus}")
     if placement not in (None, "full") and job.stage != "hierarchical":
-        raise UsageError(f"placement {placement}: {job.stage} has one model; leave --placement out")
+        raise UsageError(f"placement {placement}: {job.stage} has one model; leave hierarchical.placement out")
     if shards not in (None, "none") and (job.lora_rank or gpus == 1 or job.optimizer in IN_8_BITS):
         raise UsageError(
             f"shards {shards}: only fully trained weights on several GPUs are sharded, and no 8-bit optimizer; got "
             f"lora_rank {job.lora_rank} on {gpus} GPU{'s' if gpus > 1 else ''}, {job.optimizer}"
         )
-    chunk = None if job.stage == "verifier" else 1024
     for possible, offloads in _placements(job, gpus):
         can_shard = job.lora_rank == 0 and gpus > 1 and possible == "full" and job.optimizer not in IN_8_BITS
         for sharding in get_args(Shards) if can_shard else ("none",):
@@ -207,9 +202,7 @@ def strategies(
                     and offload in (None, offloads)
                     and not (offloads and sharding != "none")
                 ):
-                    yield Strategy(
-                        placement=possible, shards=sharding, checkpoint=checkpoints, offload=offloads, chunk=chunk
-                    )
+                    yield Strategy(placement=possible, shards=sharding, checkpoint=checkpoints, offload=offloads)
 
 
 def _placements(job: TrainingJob, gpus: int) -> Iterator[tuple[Placement, bool]]:

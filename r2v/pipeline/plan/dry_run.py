@@ -24,9 +24,9 @@ from r2v.memory.seconds import ASSUMED, BANDWIDTH, UTILISATION
 from r2v.pipeline.graph import selection, untrained_line
 from r2v.pipeline.jobs import job
 from r2v.pipeline.plan.case import Part
+from r2v.pipeline.plan.jobs_to_do import makes_of
 from r2v.pipeline.plan.known import UNCOUNTED_FIGURE, Known, known_here, uncounted_line
 from r2v.pipeline.plan.likely import Likely, likely_dollars
-from r2v.pipeline.plan.makes import makes_of
 from r2v.pipeline.plan.measured import MeasuredTime, measured_time
 from r2v.pipeline.plan.price import basis, dollars, questions
 from r2v.pipeline.plan.stage_parts import parts_of

@@ -5,18 +5,22 @@
 
 A job is up to date when an artifact of its fingerprint is finished, all its inputs are up to date, and every file
 still says what its manifest says. One whose content has changed under our feet is stale, and so is all that rests
-on it. A job whose input has yet to be made is to be done: whether its content changes, the job itself will see.
+on it. A job whose input has yet to be made is to be done: whether its content changes, the job itself will see. An
+ablation study makes every stage that each of its changes makes again; a chain makes only what differs from those before
+it, by the fingerprints' keys without the contents that are not there yet.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from r2v.config import Config, identity
-from r2v.pipeline.graph import selection
+from r2v.pipeline.graph import as_configured, selection, upstream
 from r2v.pipeline.inputs import (
     fingerprint_of,
     made_already,
@@ -26,7 +30,7 @@ from r2v.pipeline.inputs import (
     require_policy,
     require_world,
 )
-from r2v.pipeline.jobs import JOBS
+from r2v.pipeline.jobs import JOBS, job
 from r2v.pipeline.rows import Job
 from r2v.storage.artifact_manifest import Damaged
 from r2v.storage.integrity import Artifact
@@ -129,3 +133,38 @@ def touched(before: Config, after: Config) -> set[str]:
     """The jobs that would make something else under the one configuration than under the other, inputs aside."""
     views = [(item, item.load()) for item in JOBS]
     return {item.name for item, stage in views if identity(stage.sections(before)) != identity(stage.sections(after))}
+
+
+Make = tuple[str, Config]
+"""A job's name and the configuration that it is made with."""
+
+
+def makes_of(name: str, config: Config) -> list[Make]:
+    """What the job of this name makes, each once; its own row where it makes no chains."""
+    row = job(name)
+    chains = row.load().chains(config)
+    if not chains:
+        return [(name, config)]
+    last = row.remakes
+    seen = {key for made, key, _ in _keys(config, last) if made != last}  # the chain's own jobs stand before it
+    found = []
+    for chain in chains:
+        for made, key, one in _keys(chain, last):
+            if key not in seen:
+                seen.add(key)
+                found.append((made, one))
+    return found
+
+
+def _keys(config: Config, last: str) -> Iterator[tuple[str, str, Config]]:
+    """(job, what names its artifact, configuration) of a chain up to this job."""
+    rows, keys = [as_configured(config, row) for row in JOBS], dict[str, str]()
+    wanted = upstream([last], rows)
+    for row in rows:
+        if row.name not in wanted:
+            continue
+        inputs = [keys[name] for name in row.inputs]
+        sections = identity(row.load().sections(config))
+        content = json.dumps([row.name, sections, inputs], sort_keys=True)
+        keys[row.name] = hashlib.sha256(content.encode()).hexdigest()
+        yield row.name, keys[row.name], config

@@ -21,8 +21,7 @@ from r2v.pipeline.plan.case import Case, Part
 from r2v.pipeline.plan.known import Known
 from r2v.pipeline.plan.workload import UNCOUNTED, Workload, branches, branches_at_most, episode
 from r2v.pipeline.rows import named
-from r2v.router.choice import ALTERNATIVES, FEWEST_TASKS
-from r2v.router.thresholds import GUARDED, MOST_PLAYED
+from r2v.router.thresholds import ALTERNATIVES, FEWEST_TASKS, GUARDED, MOST_PLAYED
 from r2v.stages.generate_router_features import PLACING_PLAYS
 
 

@@ -18,8 +18,8 @@ from dataclasses import dataclass, fields, replace
 from r2v.config import Config
 from r2v.envs.pace import Pace
 from r2v.errors import InputError, UsageError
+from r2v.memory.models import counted
 from r2v.memory.seconds import StageTokens, seconds_of
-from r2v.memory.shapes import shape_of
 from r2v.pipeline.plan.price import questions
 from r2v.pipeline.plan.workload import Workload
 from r2v.storage.weights import BUNDLED
@@ -123,15 +123,15 @@ def _model_seconds(work: Workload, config: Config, allotted: Allotted, batch: in
     if config.policy.model_name in BUNDLED:
         return (work.student + work.verifier + work.trained / config.policy.max_seq_len) * BUNDLED_SECONDS
     try:
-        shape = shape_of(config.policy.model_name)
+        model = counted(config.policy.model_name)
     except (InputError, UsageError):
         return math.nan
     tokens = StageTokens(trained=work.trained, read=work.read + work.written, waves=work.written / batch)
-    return seconds_of(tokens, shape, card=allotted.card, gpus=max(1, allotted.gpus), checkpointing=True)
+    return seconds_of(tokens, model, card=allotted.card, gpus=max(1, allotted.gpus), checkpointing=True)
 
 
 def _asked_seconds(work: Workload, config: Config, pace: Pace) -> float:
     """Of the answers that providers give to direct calls, as `cost.llm` models them; a scripted expert answers at
     once."""
-    each = config.cost.llm.seconds_per_call + config.cost.llm.seconds_per_token * pace.action_tokens
+    each = config.cost.llm_price.seconds_per_call + config.cost.llm_price.seconds_per_token * pace.action_tokens
     return sum(questions(work, config).values()) * each

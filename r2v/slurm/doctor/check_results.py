@@ -32,7 +32,7 @@ def bad(what: str, remedy: str) -> Finding:
 
 
 def lines(findings: Sequence[Finding]) -> list[str]:
-    """What `r2v doctor` prints."""
+    """The lines of `r2v doctor`."""
     return [
         line
         for one in findings

@@ -23,16 +23,18 @@ from r2v.envs.webarena.addresses import site_names
 from r2v.envs.webarena.check import check_set_up, check_sites
 from r2v.envs.webarena.home import is_installed
 from r2v.errors import EnvironmentFault, LeaseConflict, R2VError, UsageError, nearest
-from r2v.slurm import client, headers, requests
-from r2v.slurm.client import Partition
-from r2v.slurm.directives import gpu_kind, minutes
+from r2v.slurm.client import client
+from r2v.slurm.client.client import Partition
+from r2v.slurm.client.command import present
+from r2v.slurm.client.variables import kept_from_queries
 from r2v.slurm.doctor.check_results import Finding, bad, ok, warn
 from r2v.slurm.doctor.node import TOKEN, in_a_job
 from r2v.slurm.doctor.propose import proposal
-from r2v.slurm.headers import Resources
-from r2v.slurm.script_text import flaws, read_script
-from r2v.slurm.site_profile import SITE
-from r2v.slurm.variables import kept_from_queries
+from r2v.slurm.site import headers, requests
+from r2v.slurm.site.directives import gpu_kind, minutes
+from r2v.slurm.site.headers import Resources
+from r2v.slurm.site.script_text import flaws, read_script
+from r2v.slurm.site.site_profile import SITE
 from r2v.storage.files import write_text
 from r2v.storage.lease import lease
 from r2v.storage.paths import CHAINS, SCRIPTS
@@ -66,7 +68,7 @@ def examine(root: Path = Path()) -> Iterator[Finding]:
     yield ok(f"Python {sys.version.split()[0]}, {sys.executable}, on {socket.gethostname()}")
     if inside:
         yield from in_a_job(root)
-    elif not client.present():
+    elif not present():
         yield bad(
             "Slurm's commands are not on PATH",
             "log in to the cluster's login node, or run without Slurm: r2v run_all desk --here",
@@ -103,7 +105,7 @@ def _cluster(root: Path) -> Iterator[Finding]:
 
 
 def _sentinel(root: Path) -> Finding:
-    """Whether a sentinel's own line, which stands in no header, would be accepted."""
+    """Ask sbatch about a sentinel's own line, which stands in no header."""
     remedy = f"what it lacks goes under `sentinels` in {SITE} (r2v cluster set profile=... makes one)"
     try:
         answer = client.test_only(Resources(directives=requests.sentinel(root)).sbatch_args())
@@ -142,7 +144,7 @@ def _headers(root: Path, partitions: Mapping[str, Partition]) -> Iterator[Findin
 
 
 def _lacking(name: str, request: Resources, partitions: Mapping[str, Partition]) -> Iterator[Finding]:
-    """What a header asks for and the cluster does not have, with what it has."""
+    """Findings about directives of a header that the cluster lacks, each with what it has."""
     # `partition` alone is written into the headers of jobs without a GPU as well
     elsewhere = f"r2v cluster set {'partition=NAME cpu_partition=NAME' if request.gpus else 'cpu_partition=NAME'}"
     for word in filter(None, request.directives.get("partition", "").split(",")):

@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from r2v.errors import EnvironmentFault
-from r2v.slurm import client
+from r2v.slurm.client import client
+from r2v.slurm.client.command import require
 from r2v.slurm.doctor.check_results import Finding, bad, ok, warn
-from r2v.slurm.job_environment import granted_gpus
-from r2v.slurm.site_profile import SITE
+from r2v.slurm.job.job_environment import granted_gpus
+from r2v.slurm.site.site_profile import SITE
 from r2v.storage.paths import CHAINS
 
 TOKEN = CHAINS / ".doctor"
@@ -39,12 +40,12 @@ def in_a_job(root: Path) -> Iterator[Finding]:
 
 
 def _submission() -> Finding:
-    """Whether a job can speak to Slurm from here: the dying one heals its chain, and else its sentinel."""
+    """Check that a job can speak to Slurm from here: the dying one heals its chain, and else its sentinel."""
     remedy = (
         f"name a login node that takes ssh from here, `submit_host: NAME` in {SITE}, or healing waits for a command"
     )
     try:
-        client.require()
+        require()
         answer = client.test_only(["--ntasks=1", "--time=1"])
     except EnvironmentFault as error:
         return bad(f"this node may not submit: {error}", remedy)

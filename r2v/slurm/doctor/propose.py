@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from r2v.errors import EnvironmentFault
-from r2v.slurm import client
-from r2v.slurm.client import Partition
-from r2v.slurm.command import call
-from r2v.slurm.directives import gpu_count, minutes
+from r2v.slurm.client import client
+from r2v.slurm.client.client import Partition
+from r2v.slurm.client.command import call
 from r2v.slurm.doctor.check_results import Finding, ok
-from r2v.slurm.site_profile import NONE, SITE, project_profile, shipped
+from r2v.slurm.site.directives import gpu_count, minutes
+from r2v.slurm.site.site_profile import NONE, SITE, project_profile, shipped
 
 _KNOWN = {"perlmutter": "nersc", "ls6": "tacc", "lonestar6": "tacc"}
 """Clusters that a shipped profile was written for, by the name that they give themselves."""
@@ -58,7 +58,7 @@ def _profile(config: Mapping[str, str], gpu: Partition | None) -> str:
 
 
 def _differences(name: str, config: Mapping[str, str], gpu: Partition | None, cpu: Partition | None) -> Iterator[str]:
-    """What this cluster has otherwise than the profile says, as lines of site.yaml."""
+    """The differences of this cluster from the profile, as lines of site.yaml."""
     site = shipped(name) if name != NONE else None
     for key, named, partition in (
         ("gpu_jobs", site and site.gpu_jobs.get("partition"), gpu),

@@ -1,1 +1,1 @@
-"""Healing: why a job failed, and whether and how it is resubmitted."""
+"""Healing: keeps a chain in line: why a job failed, what follows, and who submits it."""

@@ -37,7 +37,7 @@ from r2v.errors import (
     R2VError,
     kind_named,
 )
-from r2v.slurm.client import SacctRow, memory
+from r2v.slurm.client.sacct import SacctRow, memory
 
 ALIVE = (
     "PENDING",
@@ -99,7 +99,7 @@ class Evidence:
     scontrol: dict[str, str] = field(default_factory=dict)
     log: str = ""
     started: bool = True
-    """Whether the job ever ran."""
+    """True if the job ever ran."""
 
     @property
     def state(self) -> str:
@@ -125,7 +125,7 @@ class Evidence:
 
     @property
     def nodes(self) -> str:
-        """Where the job last ran, as Slurm writes lists of nodes; "" where nobody says."""
+        """The nodes of the job's last start, as Slurm writes lists of them; "" where nobody says."""
         listed = self.scontrol.get("NodeList", "")
         by_slurm = (self.row.nodes if self.row else "") or ("" if listed == "(null)" else listed)
         return by_slurm or str(self._granted.get("nodes") or "")
@@ -184,7 +184,7 @@ def failure_kind(code: int, error: dict[str, Any] | None) -> FailureKind | None:
 
 
 def near_limit(used: int | None, requested: int | None) -> bool:
-    """Whether that much memory is as good as all that was requested."""
+    """True if that much memory is as good as all that was requested."""
     return bool(used and requested and used >= NEAR_LIMIT * requested)
 
 
@@ -204,7 +204,7 @@ def last_line(log: str) -> str:
 
 
 def _by_state(evidence: Evidence) -> Failure | None:
-    """What Slurm's state decides by itself."""
+    """The failure that Slurm's state tells by itself."""
     state = evidence.state
     if state == "OUT_OF_MEMORY":
         return Failure(kind="host_oom", line=f"Slurm: OUT_OF_MEMORY{_memory_used(evidence)}")
@@ -225,7 +225,7 @@ def _by_state(evidence: Evidence) -> Failure | None:
 
 
 def _by_code(evidence: Evidence) -> Failure:
-    """What the exit code, the memory and the lines of the log allow to conclude."""
+    """The failure by the exit code, the memory and the lines of the log."""
     (code, number), at_limit = evidence.code, near_limit(*evidence.measured)
     if evidence.exit is None and code in (1, 126, 127) and (match := NOT_INSTALLED.search(evidence.log)):
         return Failure(kind="installation", line=_line_around(evidence.log, match.start()))

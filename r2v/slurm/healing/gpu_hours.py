@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
 from r2v.errors import EnvironmentFault, InputError, UsageError
-from r2v.slurm import chain as chains
-from r2v.slurm import client, job_record
-from r2v.slurm.chain import Attempt, Chain
-from r2v.slurm.headers import Resources
-from r2v.slurm.site_profile import SITE, project_profile
+from r2v.slurm.chain import chain as chains
+from r2v.slurm.chain import job_record
+from r2v.slurm.chain.chain import Attempt, Chain
+from r2v.slurm.client import client
+from r2v.slurm.site.headers import Resources
+from r2v.slurm.site.site_profile import SITE, project_profile
 
 
 def gpu_hours(root: Path, chain: Chain, without: Collection[str] = ()) -> float:
@@ -95,9 +95,7 @@ def _recorded_hours(root: Path, name: str, id_: str, *, known: bool) -> float:
     record = job_record.record(root, name, id_)
     if record.start is None or not record.start.get("gpus") or (known and not record.exit):
         return 0.0
-    begun = datetime.fromisoformat(record.start["at"])
-    ended = datetime.fromisoformat(record.exit["at"]) if record.exit else datetime.now(UTC)
-    return float(record.start["gpus"]) * max(0.0, (ended - begun).total_seconds()) / 3600
+    return float(record.start["gpus"]) * (record.seconds or 0.0) / 3600
 
 
 def _asked(attempt: Attempt) -> float:

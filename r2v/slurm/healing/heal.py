@@ -2,7 +2,7 @@
 
 `examine` gathers what the attempt's records, its log, the controller and, where nothing else can tell, accounting say;
 `answer` decides (r2v.slurm.healing.retry_policy) and writes down both the failure and the attempt that is to follow.
-r2v.slurm.reconcile submits it, and points what waits at it: it keeps its id and its place in the queue.
+r2v.slurm.healing.reconcile submits it, and points what waits at it: it keeps its id and its place in the queue.
 """
 
 from __future__ import annotations
@@ -13,14 +13,16 @@ from pathlib import Path
 
 from r2v.errors import EnvironmentFault, FailureKind, R2VError
 from r2v.log import logger
-from r2v.slurm import chain as chains
-from r2v.slurm import client, job_record
-from r2v.slurm.bad_nodes import remember
-from r2v.slurm.chain import Attempt, AttemptFailure, Chain
-from r2v.slurm.command import terminal
-from r2v.slurm.directives import error_file
+from r2v.slurm.chain import chain as chains
+from r2v.slurm.chain import job_record
+from r2v.slurm.chain.chain import Attempt, AttemptFailure, Chain
+from r2v.slurm.chain.experience import remember
+from r2v.slurm.client import client
+from r2v.slurm.client.command import terminal
+from r2v.slurm.client.sacct import ENDED
 from r2v.slurm.healing.classify import ALIVE, Evidence, Failure, classify
 from r2v.slurm.healing.retry_policy import Resubmit, decide
+from r2v.slurm.site.directives import error_file
 from r2v.storage.paths import LOGS
 
 SETTLE = 12.0
@@ -32,16 +34,15 @@ DOUBTFUL: tuple[FailureKind, ...] = ("killed", "bug", "unknown", "cancelled", "n
 
 
 def ended_well(root: Path, chain: Chain, attempt: Attempt, state: str = "") -> bool | None:
-    """Whether an attempt that is not in the queue has succeeded: by the `state` that the controller remembers, else by
+    """True if an attempt that is not in the queue has succeeded: by the `state` that the controller remembers, else by
     its own record, else by accounting. None where nobody says."""
-    evidence = collect_evidence(root, chain, "", attempt, {})
-    recorded = evidence.exit
-    if state in client.ENDED:
+    recorded = job_record.record(root, chain.name, attempt.id).last_exit
+    if state in ENDED:
         return state == "COMPLETED" and not (recorded or {}).get("kind")
     if recorded is not None:
         return recorded.get("rc") == 0 and not recorded.get("kind")
     rows = client.accounting([attempt.id]).jobs.get(attempt.id, [])
-    return rows[-1].state == "COMPLETED" if rows and rows[-1].state in client.ENDED else None
+    return rows[-1].state == "COMPLETED" if rows and rows[-1].state in ENDED else None
 
 
 def examine(
@@ -76,13 +77,13 @@ def examine(
 
 
 def collect_evidence(root: Path, chain: Chain, job: str, attempt: Attempt, scontrol: dict[str, str]) -> Evidence:
-    """What the attempt's own records, its log and the controller say; accounting aside."""
+    """The evidence of the attempt's own records, its log and the controller; accounting aside."""
     record = job_record.record(root, chain.name, attempt.id)
-    restart = (record.start or {}).get("restart", 0)
-    exit_ = record.exit if record.exit and record.exit.get("restart", 0) == restart else None
     ran = record.start is not None or scontrol.get("NodeList", "") not in ("", "(null)")
     log = _log_tail(root, chain, job, attempt)
-    return Evidence(start=record.start, exit=exit_, error=record.error, scontrol=scontrol, log=log, started=ran)
+    return Evidence(
+        start=record.start, exit=record.last_exit, error=record.error, scontrol=scontrol, log=log, started=ran
+    )
 
 
 def _log_tail(root: Path, chain: Chain, job: str, attempt: Attempt) -> str:

@@ -27,13 +27,14 @@ from pathlib import Path
 
 from r2v.config import PHASES, Config, HierarchicalConfig, load
 from r2v.errors import R2VError
-from r2v.slurm import chain as chains
-from r2v.slurm import client, job_record
-from r2v.slurm.chain import Attempt, Chain
-from r2v.slurm.configuration import require_configuration
-from r2v.slurm.headers import Resources
+from r2v.slurm.chain import chain as chains
+from r2v.slurm.chain import job_record
+from r2v.slurm.chain.chain import Attempt, Chain, require_configuration
+from r2v.slurm.client import client
+from r2v.slurm.client.sacct import memory
 from r2v.slurm.healing.classify import Evidence, Failure
 from r2v.slurm.healing.gpu_hours import over_cap
+from r2v.slurm.site.headers import Resources
 
 MAX_BY_KIND = {"host_oom": 3, "cuda_oom": 2, "machine": 3, "installation": 1, "no_log": 1}
 """How often one kind is answered."""
@@ -52,7 +53,7 @@ class Resubmit:
 
 
 def decide(root: Path, chain: Chain, job: str, evidence: Evidence, failure: Failure) -> Resubmit | str:
-    """What to do about the failure of a job's latest attempt; a string says why nothing is done."""
+    """The answer to the failure of a job's latest attempt; a string says why nothing is done."""
     attempts = chain.jobs[job].since_asked
     latest = attempts[-1]
     decision = _by_kind(root, chain, job, latest, evidence, failure)
@@ -106,7 +107,7 @@ def _more_memory(latest: Attempt, evidence: Evidence) -> Resubmit | str:
     """Half as much again of whichever memory the header asks for, else of what Slurm granted."""
     resources = dict(latest.resources)
     key = next((name for name in ("mem", "mem-per-cpu", "mem-per-gpu") if name in resources), "mem")
-    had = client.memory(resources.get(key, "")) or evidence.measured[1]
+    had = memory(resources.get(key, "")) or evidence.measured[1]
     if not had:
         return f"it had all the memory of its node (--{key}={resources.get(key, '')}), or Slurm does not say how much"
     wanted = had * 3 // 2
@@ -143,7 +144,7 @@ def _more_time(root: Path, chain: Chain, job: str, latest: Attempt) -> Resubmit:
     before = [
         job_record.record(root, chain.name, known.id) for known in chain.jobs[job].attempts if known.id != latest.id
     ]
-    if job_record.progressed(record, (record.start or {}).get("restart", 0), before):
+    if job_record.progressed(record, record.restart, before):
         return Resubmit(
             resources=latest.resources,
             overrides=latest.overrides,
@@ -165,7 +166,7 @@ def _more_time(root: Path, chain: Chain, job: str, latest: Attempt) -> Resubmit:
 def _smaller_batches(root: Path, chain: Chain, job: str, latest: Attempt) -> Resubmit | str:
     require_configuration(root, chain)
     config = load(chains.folder(root, chain.name) / "config.yaml", latest.overrides)
-    changes = _split(config, job)
+    changes = smaller_batches(config, job)
     if not changes:
         return "its batches are of one row already; policy.load_in_4bit, policy.max_seq_len or a larger GPU are left"
     changed = {change.split("=")[0] for change in changes}
@@ -179,18 +180,18 @@ def _lighter(h: HierarchicalConfig) -> Sequence[str]:
     return ("hierarchical.micro_batch=1",) if h.micro_batch != 1 else ()
 
 
-def _split(config: Config, job: str) -> Sequence[str]:
+def smaller_batches(config: Config, job: str, *, smallest: bool = False) -> Sequence[str]:
     """The overrides that make a job's batches smaller: half, or where that is no whole number the largest part that
-    divides them, with as many more of them; () where they cannot be."""
+    divides them (`smallest`: one row), with as many more of them; () where they cannot be."""
     phase = next((name for name in PHASES if name == job), None)
     if phase is None:
         size = config.rollout.batch_size
-        played = (f"rollout.batch_size={size // 2}",) if size > 1 else ()
+        played = (f"rollout.batch_size={1 if smallest else size // 2}",) if size > 1 else ()
         return (*(_lighter(config.hierarchical) if job == "hierarchical" else ()), *played)
     knobs = config.training.phase(phase)
     if knobs.batch_size == 1:
         return ()
-    smaller = max(size for size in range(1, knobs.batch_size) if knobs.batch_size % size == 0)
+    smaller = 1 if smallest else max(size for size in range(1, knobs.batch_size) if knobs.batch_size % size == 0)
     more = knobs.gradient_accumulation_steps * (knobs.batch_size // smaller)
     stem = f"training.{phase}"
     return (f"{stem}.batch_size={smaller}", f"{stem}.gradient_accumulation_steps={more}")

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from r2v.console import text_table
 from r2v.errors import EnvironmentFault
-from r2v.slurm import client
-from r2v.slurm.client import SacctRow
-from r2v.slurm.headers import Resources
+from r2v.slurm.client.sacct import SacctRow
 from r2v.slurm.healing.classify import ALIVE
-from r2v.slurm.views.status import files
+from r2v.slurm.site.headers import Resources
+from r2v.slurm.views.chain_status import ChainStatus
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,35 +38,21 @@ class AttemptCost:
     hours_asked: float | None = None
 
 
-def attempt_costs(name: str, root: Path = Path()) -> list[AttemptCost]:
-    """Every attempt of a chain, those under earlier configurations too, every job submitted by hand and every array of
-    helpers, in order; one sacct. Raises EnvironmentFault where accounting is down: only it knows what was allotted."""
-    chain, records = files(name, root)
-    attempts = [
-        (job, number, attempt.id) for job, made in chain.history.items() for number, attempt in enumerate(made, start=1)
-    ]
-    known = {id_ for _, _, id_ in attempts}
-    attempts += [
-        (str((record.start or {}).get("job", "?")), 1, id_) for id_, record in records.items() if id_ not in known
-    ]
-    arrays = [
-        (f"{job} helpers", number, array)
-        for job, number, id_ in attempts
-        if id_ in records
-        for array in records[id_].helpers
-    ]
-    accounting = client.accounting([id_ for _, _, id_ in (*attempts, *arrays)])
-    if accounting.down is not None:
+def attempt_costs(status: ChainStatus) -> list[AttemptCost]:
+    """Every attempt of a chain whose sources were gathered with their costs: those under earlier configurations too,
+    every job submitted by hand and every array of helpers, in order. Raises EnvironmentFault where accounting is down:
+    only it knows what was allotted."""
+    rows = status.slurm.accounting.jobs
+    if status.slurm.accounting.down is not None:
         raise EnvironmentFault(
-            f"only accounting knows what a chain cost, and it is down: {accounting.down}; try again later"
+            f"only accounting knows what a chain cost, and it is down: {status.slurm.accounting.down}; try again later"
         )
-    limits = {
-        attempt.id: Resources(directives=attempt.resources).time_minutes
-        for made in chain.history.values()
-        for attempt in made
-    }
-    helping = [_of(job, number, id_, _tasks(id_, accounting.jobs)) for job, number, id_ in arrays]
-    own = [_of(job, number, id_, accounting.jobs.get(id_, []), limits.get(id_, 0)) for job, number, id_ in attempts]
+    own, helping = list[AttemptCost](), list[AttemptCost]()
+    for job, number, attempt in status.files.attempts:
+        limit = Resources(directives=attempt.resources).time_minutes
+        own.append(_of(job, number, attempt.id, rows.get(attempt.id, []), limit))
+        arrays = status.files.records[attempt.id].helpers
+        helping += [_of(f"{job} helpers", number, array, _tasks(array, rows)) for array in arrays]
     return own + helping
 
 
@@ -96,37 +80,30 @@ def _of(name: str, number: int, id_: str, rows: Sequence[SacctRow], minutes: int
 
 
 def _used(used: float | None, asked: float | None, unit: str, scale: float = 1.0) -> str:
-    """How much of what was asked for an attempt used: "1.2 of 48.0 GB"."""
+    """The used part of what an attempt asked for: "1.2 of 48.0 GB"."""
     if not used or not asked:
         return ""
     return f"{used / scale:.1f} of {asked / scale:.1f} {unit}"
 
 
 def lines(name: str, costs: Sequence[AttemptCost]) -> list[str]:
-    """What `r2v cost` prints of one chain."""
+    """The lines of `r2v cost` about one chain."""
     total, wasted = sum(cost.gpu_hours for cost in costs), sum(cost.wasted for cost in costs)
     share = f"{100 * wasted / total:.0f}%" if total else "none"
     rows = [
-        ("job", "try", "id", "starts", "hours", "GPU-h", "wasted", "memory", "time", ""),
-        *(
-            (
-                cost.job,
-                str(cost.attempt),
-                cost.id,
-                str(cost.starts),
-                f"{cost.hours:.2f}",
-                f"{cost.gpu_hours:.2f}",
-                f"{cost.wasted:.2f}",
-                _used(cost.memory_used, cost.memory_asked, "GB", 1 << 30),
-                _used(cost.longest_hours, cost.hours_asked, "h"),
-                cost.state,
-            )
-            for cost in costs
-        ),
+        (
+            *(cost.job, str(cost.attempt), cost.id, str(cost.starts)),
+            *(f"{hours:.2f}" for hours in (cost.hours, cost.gpu_hours, cost.wasted)),
+            _used(cost.memory_used, cost.memory_asked, "GB", 1 << 30),
+            _used(cost.longest_hours, cost.hours_asked, "h"),
+            cost.state,
+        )
+        for cost in costs
     ]
+    table = text_table([("job", "try", "id", "starts", "hours", "GPU-h", "wasted", "memory", "time", ""), *rows])
     return [
         f"{name}: {total:.2f} GPU-hours, {wasted:.2f} of them wasted ({share})",
-        *(f"  {line}" for line in text_table(rows).splitlines()),
+        *(f"  {line}" for line in table.splitlines()),
     ]
 
 

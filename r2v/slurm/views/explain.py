@@ -6,61 +6,56 @@ command to go on with.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from r2v.errors import FailureKind, InputError, R2VError
-from r2v.slurm.chain import Chain, ChainJob, folder
+from r2v.config import load
+from r2v.console import text_table
+from r2v.errors import FailureKind, InputError, R2VError, kind_named
+from r2v.slurm.chain.chain import Chain, ChainJob, folder
+from r2v.slurm.chain.job_record import JobRecord
 from r2v.slurm.healing.classify import REMEDIES
-from r2v.slurm.job_record import JobRecord
+from r2v.slurm.healing.retry_policy import smaller_batches
 from r2v.slurm.views import logs
+from r2v.slurm.views.chain_status import BROKEN, ChainStatus
 from r2v.slurm.views.humanize import clock, size
 from r2v.slurm.views.states import JobStatus
-from r2v.slurm.views.status import BROKEN, ChainStatus
 
 VAGUE: tuple[FailureKind, ...] = ("bug", "killed", "unknown", "host_oom")
 """Kinds whose line says less than the log does."""
 
 
-def explain(
-    chain: Chain, status: ChainStatus, records: Mapping[str, JobRecord], job: str | None = None, root: Path = Path()
-) -> list[str]:
+def explain(status: ChainStatus, job: str | None = None, root: Path = Path()) -> list[str]:
     """The lines for one job, or for the first of the chain that broke; where none did, what was healed."""
-    chosen = (
-        [entry for entry in status.jobs if entry.job == job]
-        if job
-        else [entry for entry in status.jobs if entry.state in BROKEN and entry.by_hand != bool(chain.jobs)]
-    )
-    if not chosen:
-        return _nothing_broke(chain, status)
-    return _screen(chosen[0], chain, status, records, root)
-
-
-def _nothing_broke(chain: Chain, status: ChainStatus) -> list[str]:
-    states = Counter(job.state for job in status.jobs)
-    summary = ", ".join(f"{count} {state}" for state, count in states.items())
-    healed = [line for name, job in chain.jobs.items() for line in _healing(job, name)]
+    chain = status.chain
+    if job:
+        chosen = [entry for entry in status.jobs if entry.job == job]
+    else:
+        chosen = [entry for entry in status.jobs if entry.state in BROKEN and entry.by_hand != bool(chain.jobs)]
+    if chosen:
+        head, sections = _screen(chosen[0], status, root)
+    else:
+        healed = [line for name, entry in chain.jobs.items() for line in _healing(entry, name)]
+        head, sections = f"nothing is broken ({status.counts})", [("healed", healed)]
+    rows = [(label if at == 0 else "", line) for label, lines in sections for at, line in enumerate(lines)]
     return [
-        f"{chain.name}: nothing is broken ({summary})",
-        *_labelled("healed", healed),
+        f"{chain.name}: {head}",
+        *(f"  {line}" for line in text_table(rows).splitlines()),
         *(f"  ! {line}" for line in status.banners),
     ]
 
 
-def _screen(
-    failed: JobStatus, chain: Chain, status: ChainStatus, records: Mapping[str, JobRecord], root: Path
-) -> list[str]:
-    record, job = records.get(failed.id), chain.jobs.get(failed.job)
+def _screen(failed: JobStatus, status: ChainStatus, root: Path) -> tuple[str, list[tuple[str, list[str]]]]:
+    """The failed job in a line, and all that is known of it, by label."""
+    chain, record = status.chain, status.files.records.get(failed.id)
+    job = chain.jobs.get(failed.job)
     kind = f": {failed.kind}" if failed.kind not in (None, failed.state) else ""
-    blocked = [
-        other.job for other in status.jobs if other.state == "blocked" and failed.job in _above(other.job, chain)
-    ]
+    behind = chain.after({failed.job})
+    blocked = [other.job for other in status.jobs if other.state == "blocked" and other.job in behind]
     try:
         log = [str(logs.path_of(root, failed.id))] if failed.id else []
     except InputError:
         log = ["none: it never began, or wrote to another folder"]
-    sections = (
+    return f"{failed.job} {failed.state}{kind}", [
         ("what", [_what(failed, record, job)]),
         ("error", _from_log(failed, root)),
         ("where", _where(failed, record)),
@@ -69,16 +64,7 @@ def _screen(
         ("blocked", [f"{', '.join(blocked)} keep their ids and places in the queue"] if blocked else []),
         ("log", log),
         ("go on", [_remedy(failed, chain, root)] if failed.state in BROKEN else []),
-    )
-    return [
-        f"{chain.name}: {failed.job} {failed.state}{kind}",
-        *(line for label, lines in sections for line in _labelled(label, lines)),
-        *(f"  ! {line}" for line in status.banners),
     ]
-
-
-def _labelled(label: str, lines: Sequence[str]) -> list[str]:
-    return [f"  {label if index == 0 else '':8} {line}" for index, line in enumerate(lines)]
 
 
 def _what(failed: JobStatus, record: JobRecord | None, job: ChainJob | None) -> str:
@@ -130,18 +116,6 @@ def _healing(job: ChainJob, name: str = "") -> list[str]:
     ]
 
 
-def _above(name: str, chain: Chain) -> set[str]:
-    """All that a job waits for, directly or not."""
-    above: set[str] = set()
-    todo = [name]
-    while todo:
-        job = chain.jobs.get(todo.pop())
-        new = set(job.needs) - above if job else set()
-        above |= new
-        todo += new
-    return above
-
-
 def _remedy(failed: JobStatus, chain: Chain, root: Path) -> str:
     if failed.owner:
         return f"r2v explain {failed.owner} {failed.job}, which makes it for this chain too"
@@ -151,27 +125,15 @@ def _remedy(failed: JobStatus, chain: Chain, root: Path) -> str:
         return f"r2v resume {chain.name}"
     if failed.kind == "cuda_oom" and (smaller := _smaller(failed.job, chain, root)):
         return f"r2v resume {chain.name} --from {failed.job} --overrides {smaller}"
-    remedy = next((text for kind, text in REMEDIES.items() if kind == failed.kind), REMEDIES["unknown"])
-    return remedy.format(name=chain.name, job=failed.job)
+    return REMEDIES[kind_named(failed.kind) or "unknown"].format(name=chain.name, job=failed.job)
 
 
 def _smaller(job: str, chain: Chain, root: Path) -> str:
     """Overrides with the smallest micro-batch, the effective batch as it was; 4-bit weights where it is that
     already; "" where the configuration cannot be read."""
-    from r2v.config import PHASES, load
-
     latest = chain.jobs[job].latest
     try:
         config = load(folder(root, chain.name) / "config.yaml", latest.overrides if latest else ())
     except R2VError:
         return ""
-    phase = next((name for name in PHASES if name == job), None)
-    if phase is None:
-        return "rollout.batch_size=1"
-    knobs = config.training.phase(phase)
-    if knobs.batch_size == 1:
-        return "policy.load_in_4bit=true"
-    return (
-        f"training.{phase}.batch_size=1 training.{phase}.gradient_accumulation_steps="
-        f"{knobs.batch_size * knobs.gradient_accumulation_steps}"
-    )
+    return " ".join(smaller_batches(config, job, smallest=True)) or "policy.load_in_4bit=true"

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from r2v.console import text_table
-from r2v.slurm.chain import Chain
-from r2v.slurm.views.states import JobStatus
-from r2v.slurm.views.status import ChainStatus
+from r2v.slurm.chain.chain import Chain
+from r2v.slurm.views.chain_status import ChainStatus
 
 COLOURS = {
     "done": "#cfe8cf",
@@ -21,31 +20,27 @@ COLOURS = {
 }
 
 
-def _by_job(status: ChainStatus) -> dict[str, JobStatus]:
-    return {job.job: job for job in status.jobs if not job.by_hand}
-
-
 def edges(chain: Chain) -> list[tuple[str, str]]:
     """(parent, child) of every dependency, in the chain's order."""
     return [(need, name) for name, job in chain.jobs.items() for need in job.needs if need in chain.jobs]
 
 
-def as_json(chain: Chain, status: ChainStatus) -> dict[str, Any]:
+def as_json(status: ChainStatus) -> dict[str, Any]:
     """Nodes and edges. The ids of an edge whose parent has not ended are those of squeue's `%E`."""
-    jobs = _by_job(status)
+    jobs = status.own_jobs
     return {
-        "name": chain.name,
+        "name": status.chain.name,
         "nodes": [{"job": name, "id": job.id, "state": job.state} for name, job in jobs.items()],
         "edges": [
             {"from": parent, "to": child, "from_id": jobs[parent].id, "to_id": jobs[child].id}
-            for parent, child in edges(chain)
+            for parent, child in edges(status.chain)
         ],
     }
 
 
-def ascii_lines(chain: Chain, status: ChainStatus) -> list[str]:
+def ascii_lines(status: ChainStatus) -> list[str]:
     """One job a line, further in the more jobs stand in a row before it."""
-    depth = _depths(chain)
+    chain, depth = status.chain, _depths(status.chain)
     rows = [
         (
             "  " * depth[name] + name,
@@ -53,22 +48,22 @@ def ascii_lines(chain: Chain, status: ChainStatus) -> list[str]:
             job.id,
             f"<- {', '.join(chain.jobs[name].needs)}" if chain.jobs[name].needs else "",
         )
-        for name, job in _by_job(status).items()
+        for name, job in status.own_jobs.items()
     ]
     return [chain.name, *(f"  {line}" for line in text_table(rows).splitlines())]
 
 
-def mermaid_lines(chain: Chain, status: ChainStatus) -> list[str]:
+def mermaid_lines(status: ChainStatus) -> list[str]:
     """A flowchart as Markdown renderers draw it."""
-    jobs = _by_job(status)
+    jobs = status.own_jobs
     nodes = [f'  {name}["{name}<br/>{job.state}{" " + job.id if job.id else ""}"]' for name, job in jobs.items()]
-    arrows = [f"  {parent} --> {child}" for parent, child in edges(chain)]
+    arrows = [f"  {parent} --> {child}" for parent, child in edges(status.chain)]
     styles = [f"  style {name} fill:{COLOURS[job.state]}" for name, job in jobs.items() if job.state in COLOURS]
     return ["flowchart LR", *nodes, *arrows, *styles]
 
 
 def _depths(chain: Chain) -> Mapping[str, int]:
-    """How many jobs stand in the longest row before each."""
+    """By job: the length of the longest row of jobs before it."""
     depths: dict[str, int] = {}
     for name, job in chain.jobs.items():
         depths[name] = 1 + max((depths[need] for need in job.needs if need in depths), default=-1)

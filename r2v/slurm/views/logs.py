@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 from r2v.errors import CUDA_OOM, HOST_OOM, InputError, Interrupted, UsageError, nearest
 from r2v.pipeline.jobs import JOBS
-from r2v.slurm import job_record
-from r2v.slurm.chain import Chain
-from r2v.slurm.directives import error_file
-from r2v.slurm.job_record import JobRecord
+from r2v.slurm.chain import job_record
+from r2v.slurm.chain.chain import Chain
+from r2v.slurm.site.directives import error_file
+from r2v.slurm.views.sources import ChainFiles
 from r2v.storage.paths import LOGS
 
 NUMBERS = {row.number: row.name for row in JOBS}
@@ -34,25 +34,22 @@ _ERROR = re.compile(
 )
 
 
-def job_id(chain: Chain, records: Mapping[str, JobRecord], word: str) -> str:
+def job_id(files: ChainFiles, word: str) -> str:
     """The Slurm id that a word means: a job of the chain (its last attempt), its number, or an id. Raises
     UsageError for what is none of them, InputError for a job that was never submitted."""
-    name = NUMBERS.get(word, word)
-    if name in chain.jobs:
-        if chain.jobs[name].owner:
-            raise InputError(
-                f"{chain.name}: {name} was made by another chain: r2v logs {chain.jobs[name].owner} {name}"
-            )
-        latest = chain.jobs[name].latest
-        if latest is None:
-            why = chain.jobs[name].skipped or "it was not submitted"
-            raise InputError(f"{chain.name}: {name} has no log ({why})")
-        return latest.id
-    by_hand = [one for one, record in records.items() if (record.start or {}).get("job") == name]
-    if by_hand or word in records:
-        return by_hand[-1] if by_hand else word
-    known = {*chain.jobs, *(str((record.start or {}).get("job")) for record in records.values() if record.start)}
-    raise UsageError(f"{chain.name} has no job {word}; {nearest(word, known)}")
+    chain, name = files.chain, NUMBERS.get(word, word)
+    if (job := chain.jobs.get(name)) is not None:
+        if job.owner:
+            raise InputError(f"{chain.name}: {name} was made by another chain: r2v logs {job.owner} {name}")
+        if job.latest is None:
+            raise InputError(f"{chain.name}: {name} has no log ({job.skipped or 'it was not submitted'})")
+        return job.latest.id
+    by_hand = {one.id: made for made, _, one in files.attempts if one.id not in chain.slurm_ids}
+    if named := [id_ for id_, made in by_hand.items() if made == name]:
+        return named[-1]
+    if word in files.records:
+        return word
+    raise UsageError(f"{chain.name} has no job {word}; {nearest(word, {*chain.jobs, *by_hand.values()})}")
 
 
 def log_paths(root: Path, id_: str) -> list[Path]:
@@ -105,31 +102,27 @@ def first_error(text: str) -> list[str]:
 
 
 def errors(text: str) -> list[str]:
-    """What went wrong first in each start of a log."""
+    """The first error of each start of a log."""
     by_start = [first_error(part) for part in starts(text)]
-    errors_: list[str] = []
+    found = list[str]()
     for number, lines in enumerate(by_start, start=1):
-        if lines:
-            errors_ += [f"-- start {number} of {len(by_start)}"] if len(by_start) > 1 else []
-            errors_ += lines
-    return errors_
+        if lines and len(by_start) > 1:
+            found.append(f"-- start {number} of {len(by_start)}")
+        found += lines
+    return found
 
 
 def follow(root: Path, name: str, id_: str, pause: float = 0.5) -> Iterator[str]:
-    """What is in a job's log and what is added to it, until its own record says that it has ended. Waits for the
+    """Yield a job's log, and what is added to it until its own record says that it has ended. Waits for the
     log of a job that has yet to begin. Reads files only: however long it lasts, Slurm is not asked."""
     while not log_paths(root, id_):
         time.sleep(pause)
     with path_of(root, id_).open(errors="replace") as file:
         while True:
-            record = job_record.record(root, name, id_)
+            end = job_record.record(root, name, id_).exit
             if text := file.read():
                 yield text
-            elif _over(record):
+            elif end is not None and end.get("rc") != Interrupted.exit_code:
                 return
             else:
                 time.sleep(pause)
-
-
-def _over(record: JobRecord) -> bool:
-    return record.exit is not None and record.exit.get("rc") != Interrupted.exit_code

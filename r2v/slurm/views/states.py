@@ -13,12 +13,15 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from r2v.console import duration
-from r2v.slurm import job_record
-from r2v.slurm.chain import Attempt
-from r2v.slurm.client import Accounting, Queued, SacctRow
+from r2v.slurm.chain import job_record
+from r2v.slurm.chain.chain import Attempt
+from r2v.slurm.chain.job_record import JobRecord
+from r2v.slurm.client.client import Queued
+from r2v.slurm.client.sacct import SacctRow
 from r2v.slurm.healing.classify import ALIVE, Evidence, classify
-from r2v.slurm.job_record import JobRecord
-from r2v.slurm.views.humanize import clock, reason_text, size
+from r2v.slurm.healing.comparison import NEVER
+from r2v.slurm.views.humanize import clock, reason_text
+from r2v.slurm.views.sources import SlurmSnapshot
 
 JobState = Literal[
     "done",
@@ -35,16 +38,6 @@ JobState = Literal[
 ]
 ACCOUNTING_LAG = 120.0
 """Seconds in which accounting may not yet know of a job."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SlurmSnapshot:
-    """Slurm's answers at one time: my jobs in the queue by id (None: no answer, `queue_down` says why), and what
-    accounting says."""
-
-    queue: dict[str, Queued] | None
-    queue_down: str | None = None
-    accounting: Accounting = field(default_factory=Accounting)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,9 +61,9 @@ class JobStatus:
     by_hand: bool = False
     """Submitted by an sbatch line, not by run_all."""
     never: bool = False
-    """Whether it waits, according to Slurm, for what can't come."""
+    """True if it waits, according to Slurm, for what can't come."""
     unanswered: bool = False
-    """Whether it failed, and nobody has decided yet what follows."""
+    """True if it failed, and nothing is decided about it yet."""
     owner: str = ""
     """The chain that makes it, where another one does."""
     helpers: dict[str, int] = field(default_factory=dict)
@@ -86,42 +79,36 @@ def job_status(job: str, attempt: Attempt, record: JobRecord, slurm: SlurmSnapsh
 
 
 def _alive(queued: Queued, record: JobRecord) -> dict[str, Any]:
-    if queued.state == "PENDING":
-        reason = queued.reason
-        if queued.dependency and not reason.startswith(("Dependency", "JobHeld")):
-            reason = "Dependency"  # squeue says what the scheduler met last, at times "Priority" or nothing yet
-        depends = reason.startswith("Dependency")
-        starts = None if depends or not queued.start else queued.start
-        words = reason_text(reason, queued.id)
-        return {
-            "state": "waiting" if depends else "queued",
-            "never": queued.reason == "DependencyNeverSatisfied",
-            "starts": starts,
-            "words": f"{words}; starts about {clock(starts)}" if starts else words,
-        }
+    """The state, and what belongs to it, of a job that is in the queue."""
     if queued.state in ("RUNNING", "COMPLETING", "CONFIGURING"):
-        event, left = job_record.progress(record), seconds_left(record)
+        event, left = job_record.progress(record), job_record.seconds_left(record)
         where = f"{queued.elapsed} of {queued.limit}" + (f" on {queued.nodes}" if queued.nodes else "")
-        return {
-            "state": "running",
-            "progress": event,
-            "seconds_left": left,
-            "words": ", ".join(part for part in (_activity(event, left), *_waits(record), where) if part),
-        }
-    return {"state": "queued", "words": reason_text(queued.reason or queued.state, queued.id)}
+        words = ", ".join(part for part in (_activity(event, left), *_waits(record), where) if part)
+        return {"state": "running", "progress": event, "seconds_left": left, "words": words}
+    if queued.state != "PENDING":
+        return {"state": "queued", "words": reason_text(queued.reason or queued.state, queued.id)}
+    reason = queued.reason
+    if queued.dependency and not reason.startswith(("Dependency", "JobHeld")):
+        reason = "Dependency"  # squeue says what the scheduler met last, at times "Priority" or nothing yet
+    words = reason_text(reason, queued.id)
+    if reason.startswith("Dependency"):
+        return {"state": "waiting", "words": words, "never": queued.reason == NEVER}
+    starts = queued.start or None
+    return {"state": "queued", "starts": starts, "words": f"{words}; starts about {clock(starts)}" if starts else words}
 
 
 def _ended(attempt: Attempt, record: JobRecord, row: SacctRow | None, slurm: SlurmSnapshot) -> dict[str, Any]:
-    """How an attempt that is not in the queue ended."""
-    last = final(record)
+    """The end of an attempt that is not in the queue."""
     late = row is not None and row.state in ALIVE  # accounting, which comes behind the job's own record
-    if last.exit is not None or not late:
+    if record.last_exit is not None or not late:
         told = None if late else row
-        failure = classify(Evidence(exit=last.exit, error=last.error, row=told, started=record.start is not None))
+        failure = classify(
+            Evidence(exit=record.last_exit, error=record.error, row=told, started=record.start is not None)
+        )
         if failure is not None:
             state = "cancelled" if failure.kind == "cancelled" else "failed"
             return {"state": state, "kind": failure.kind, "words": failure_text(failure.kind, failure.line)}
-    if last.exit is not None:
+    if record.last_exit is not None:
         return {"state": "done", "words": _elapsed(record, row)}
     if slurm.queue is None:
         return {"state": "unknown", "words": "the queue could not be asked, and there is no record of its end"}
@@ -140,15 +127,6 @@ def failure_text(kind: str, line: str) -> str:
     return line if line.startswith(kind) else f"{kind}: {line}"
 
 
-def final(record: JobRecord) -> JobRecord:
-    """The record without what an earlier start of the same job left: one that was put back into the queue and
-    started again has not ended by the end of its first start."""
-    restart = int((record.start or {}).get("restart", 0))
-    if record.exit is not None and int(record.exit.get("restart", restart)) < restart:
-        return JobRecord(folder=record.folder, start=record.start, events=record.events, waits=record.waits)
-    return record
-
-
 def _age(attempt: Attempt, record: JobRecord) -> float:
     """Seconds since the attempt was submitted or last started."""
     times = [text for text in (attempt.submitted_at, (record.start or {}).get("at")) if text]
@@ -157,27 +135,12 @@ def _age(attempt: Attempt, record: JobRecord) -> float:
     return (datetime.now(UTC) - max(datetime.fromisoformat(text) for text in times)).total_seconds()
 
 
-def seconds_left(record: JobRecord) -> float | None:
-    """Seconds to the end of what a job does now, at its pace since this restart began with it; None until two
-    events tell a pace."""
-    last = job_record.progress(record)
-    if last is None or not last.get("total"):
-        return None
-    step = (last.get("what"), last.get("restart"))
-    first = next(event for event in record.events if (event.get("what"), event.get("restart")) == step)
-    done = float(last["done"]) - float(first["done"])
-    elapsed = (datetime.fromisoformat(last["at"]) - datetime.fromisoformat(first["at"])).total_seconds()
-    return (float(last["total"]) - float(last["done"])) * elapsed / done if done > 0 else None
-
-
 def _activity(event: Mapping[str, Any] | None, left: float | None) -> str:
+    """The progress of a running job: its step, how far it is, its loss, and the time left at its pace."""
     if event is None:
         return ""
-    parts = [
-        f"{event.get('what', '')} {event.get('done', '')}/{event['total']}"
-        if event.get("total")
-        else str(event.get("what", ""))
-    ]
+    step = str(event.get("what", ""))
+    parts = [f"{step} {event.get('done', '')}/{event['total']}" if event.get("total") else step]
     if isinstance(blocks := event.get("blocks_left"), (int, float)):  # of a stage that plays
         parts = [f"{parts[0]} episodes", f"{blocks:.0f} blocks left"]
     if isinstance(event.get("loss"), (int, float)):
@@ -186,11 +149,10 @@ def _activity(event: Mapping[str, Any] | None, left: float | None) -> str:
 
 
 def _waits(record: JobRecord) -> list[str]:
-    """What the job waits for, with reason, start and end."""
-    restart = int((record.start or {}).get("restart", 0))
+    """The waits of a job, each with its reason, start and end."""
     return [
         f"waits for {wait['wait']} since {clock(wait['at'])}, until {clock(wait['until'])} at most ({wait['why']})"
-        for wait in job_record.waiting(record, restart, datetime.now(UTC))
+        for wait in job_record.waiting(record, record.restart, datetime.now(UTC))
     ]
 
 
@@ -202,14 +164,5 @@ def _peak(record: JobRecord, rows: Sequence[SacctRow]) -> int | None:
 
 
 def _elapsed(record: JobRecord, row: SacctRow | None) -> str:
-    begun, ended = (record.start or {}).get("at"), (record.exit or {}).get("at")
-    if row is not None and row.elapsed:
-        return duration(row.elapsed)
-    if not (begun and ended):
-        return ""
-    return duration((datetime.fromisoformat(ended) - datetime.fromisoformat(begun)).total_seconds())
-
-
-def memory_text(status: JobStatus) -> str:
-    """The memory high water mark, "" where nobody measured it."""
-    return size(status.peak_bytes) if status.peak_bytes else ""
+    seconds = row.elapsed if row is not None and row.elapsed else record.seconds
+    return "" if seconds is None else duration(seconds)

@@ -15,7 +15,7 @@ from r2v.data.interchange.atif import from_atif
 from r2v.data.interchange.conversation import Conversation, of_episode, to_episode
 from r2v.data.interchange.exporting import atif_record, message_record
 from r2v.data.interchange.fields import BadRecord
-from r2v.data.interchange.formats import FORMATS, recognise
+from r2v.data.interchange.importing import FORMATS, recognise
 from r2v.data.interchange.messages import from_messages
 from r2v.data.interchange.sweagent import from_sweagent
 from r2v.data.store import read_episodes

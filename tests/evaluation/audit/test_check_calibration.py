@@ -1,4 +1,4 @@
-"""Figures of calibration that no play of so few episodes can have."""
+"""Figures of calibration that no settings of this evaluation give."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from r2v.config import load
 from r2v.evaluation.audit.check_calibration import calibration_problems, router_problems
 from r2v.evaluation.settings import EvaluateSettings
 from r2v.evaluation.setup import CalibrationRecord
-from r2v.router.choice import PlacedScore, ScoreChoice
-from r2v.router.thresholds import OperatingPoint
+from r2v.router.thresholds import OperatingPoint, PlacedScore, ScoreChoice
 
 OWN = CalibrationRecord(tau=0.25, target=0.1, llm_call_rate=0.1, success=0.75, cost=0.02)
 RECORDS = {
@@ -27,7 +26,7 @@ SETTINGS = EvaluateSettings.of(
 
 
 def problems(**records: CalibrationRecord) -> list[str]:
-    return list(calibration_problems({**RECORDS, **records}, SETTINGS, 8))
+    return list(calibration_problems({**RECORDS, **records}, SETTINGS))
 
 
 def test_what_was_played_has_no_problem() -> None:
@@ -37,16 +36,13 @@ def test_what_was_played_has_no_problem() -> None:
 @pytest.mark.parametrize(
     ("name", "change", "said"),
     [
-        ("r2v@main", {"success": 0.74}, "no share of at most 8 episodes"),
-        ("r2v@main", {"llm_call_rate": 0.0912345}, "no share of at most"),
         ("r2v@main", {"cost": 1e300}, "out of range"),
+        ("r2v@main", {"success": 1.25}, "out of range"),
         ("r2v@b0.20", {"target": 0.3}, "the budget is 0.2"),
-        ("random_router@b0.20", {"success": 0.5}, "at the same threshold of random_router@main"),
         ("random_router@main", {"cost": 0.0206}, "above its target"),
         ("random_router@main", {"target": 0.03}, "r2v cost 0.02"),
         ("random_router@main", {"by": "llm_call_rate"}, "of these methods it is of cost"),
         ("r2v@b0.20", {"llm_call_rate": 0.25}, "above its target"),
-        ("r2v@b0.20", {"tau": 1.0}, "at threshold 1.0 it is 0"),
     ],
 )
 def test_what_cannot_be_is_named(name: str, change: dict[str, Any], said: str) -> None:

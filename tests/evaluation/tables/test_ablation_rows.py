@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from r2v.config.ablations import ABLATION_ROWS
+from r2v.config.ablations import registry
 from r2v.errors import EmptyResult, InputError
-from r2v.evaluation.outcomes import measure
+from r2v.evaluation.measures.outcomes import measure
 from r2v.evaluation.setup import Setup
 from r2v.evaluation.tables.ablation_rows import ablation_rows
 
@@ -46,7 +46,7 @@ def side(make_episode, solved, cost=3.0, frontier=False, tasks=TASKS, broken=())
 
 def test_success_dollars_and_what_could_be_detected(make_episode):
     base, ablated = side(make_episode, {"r2v": 30}), side(make_episode, {"r2v": 24}, cost=2.0)
-    (row,) = ablation_rows([(ABLATION_ROWS["no_dpo"], "noisy", base, ablated, ["preference", "router"])])
+    (row,) = ablation_rows([(registry().rows["no_dpo"], "noisy", base, ablated, ["preference", "router"])])
     assert (row["base_sr"], row["ablated_sr"], row["p_value"]) == (0.75, 0.6, 2 / 2**6)
     assert row["delta"] == pytest.approx(-0.15)
     spread = math.sqrt((6 * 0.85**2 + 34 * 0.15**2) / 39)  # six tasks lost of forty
@@ -60,13 +60,13 @@ def test_apgr_is_of_each_sides_own_ends(make_episode):
     ends = {"slm_only": 10, "llm_only": 38}
     base = side(make_episode, {**ends, "r2v": 31}, frontier=True)
     ablated = side(make_episode, {**ends, "r2v": 24}, frontier=True)
-    (row,) = ablation_rows([(ABLATION_ROWS["no_rounds"], "noisy", base, ablated, [])])
+    (row,) = ablation_rows([(registry().rows["no_rounds"], "noisy", base, ablated, [])])
     assert row["base_apgr"] == pytest.approx(0.4 + 0.5 * 0.75)
     assert row["ablated_apgr"] == pytest.approx(0.4 + 0.5 * 0.5)
     low, high = row["apgr_delta_ci"]
     assert low < row["apgr_delta"] < high and row["apgr_delta"] == pytest.approx(-0.125)
     unsolved = side(make_episode, {**ends, "slm_only": 0, "r2v": 24}, frontier=True)
-    (row,) = ablation_rows([(ABLATION_ROWS["no_rounds"], "noisy", base, unsolved, [])])
+    (row,) = ablation_rows([(registry().rows["no_rounds"], "noisy", base, unsolved, [])])
     assert [row[name] for name in ("base_apgr", "ablated_apgr", "apgr_delta", "apgr_delta_ci")] == [None] * 4
 
 
@@ -74,7 +74,7 @@ def test_p_values_are_corrected_over_the_rows(make_episode):
     base = side(make_episode, {"r2v": 30})
     rows = ablation_rows(
         [
-            (ABLATION_ROWS[name], "noisy", base, side(make_episode, {"r2v": solved}), [])
+            (registry().rows[name], "noisy", base, side(make_episode, {"r2v": solved}), [])
             for name, solved in {"none": 30, "no_dpo": 22, "no_rounds": 25}.items()
         ]
     )
@@ -85,13 +85,13 @@ def test_p_values_are_corrected_over_the_rows(make_episode):
 
 def test_faults_of_either_side_are_left_out_of_both(make_episode):
     base, ablated = side(make_episode, {"r2v": 30}, broken=["t00"]), side(make_episode, {"r2v": 30}, broken=["t39"])
-    (row,) = ablation_rows([(ABLATION_ROWS["none"], "noisy", base, ablated, [])])
+    (row,) = ablation_rows([(registry().rows["none"], "noisy", base, ablated, [])])
     assert (row["n_tasks"], row["base_sr"], row["ablated_sr"]) == (38, 29 / 38, 29 / 38)
     with pytest.raises(EmptyResult, match="every episode ended in a fault"):
-        ablation_rows([(ABLATION_ROWS["none"], "noisy", base, side(make_episode, {"r2v": 1}, broken=TASKS), [])])
+        ablation_rows([(registry().rows["none"], "noisy", base, side(make_episode, {"r2v": 1}, broken=TASKS), [])])
 
 
 def test_sides_of_other_tasks_are_refused(make_episode):
     base, ablated = side(make_episode, {"r2v": 30}), side(make_episode, {"r2v": 30}, tasks=TASKS[1:])
     with pytest.raises(InputError, match="40 tasks with seeds .1. and 39"):
-        ablation_rows([(ABLATION_ROWS["none"], "noisy", base, ablated, [])])
+        ablation_rows([(registry().rows["none"], "noisy", base, ablated, [])])

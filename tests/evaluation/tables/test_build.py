@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from r2v.evaluation.statistics import wilson
+from r2v.evaluation.measures.statistics import wilson
 from r2v.evaluation.tables.build import build_tables, write_tables
 from r2v.evaluation.tables.columns import COLUMNS, GLOSSARY
 from r2v.evaluation.tables.files import BUNDLE, render

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from r2v.game.detection.detectors import CERTAIN, PROBABLE, detectors_fired, edit_distance, first_detections, reveals
+from r2v.game.detection.leaks import passphrases
 from r2v.game.detection.normalize import normalize
-from r2v.game.detection.passphrases import passphrases
 
 SECRET = "copperfield-ravenbrook-silverlake-47"
 

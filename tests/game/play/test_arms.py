@@ -74,7 +74,7 @@ def test_instructions_of_ones_own() -> None:
 
 
 def test_too_many_and_double_levels() -> None:
-    with pytest.raises(UsageError, match="--temperature: a level"):
+    with pytest.raises(UsageError, match="temperature: a level"):
         arms(Factors(models=(ONE,), temperatures=(1.0, 1.0)))
     with pytest.raises(UsageError, match="more than 1000"):
         arms(Factors(models=(ONE,), max_tokens=tuple(range(1, 1002))))

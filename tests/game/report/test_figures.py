@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from r2v.cli.game_options import FIGURE_FORMATS
+from r2v.cli.game.options import FIGURE_FORMATS
 from r2v.game.play.rules import GameMode, Rules
 from r2v.game.report.figures import make_figures, write_figures
 from r2v.game.statistics.analysis import analyse

@@ -241,7 +241,9 @@ def test_what_a_model_refuses_ends_a_game_before_it_begins(monkeypatch: pytest.M
 
 
 def test_a_model_without_a_price_is_told_the_keys_of_a_game() -> None:
-    with pytest.raises(UsageError, match=r"^model=mine: no price .*give usd_in and usd_out of its agent \(--usd-in"):
+    with pytest.raises(
+        UsageError, match=r"^model=mine: no price .*usd_in and usd_out of its agent \(--overrides usd_in"
+    ):
         rate_of_agent(ModelAgent(provider="openai", model="mine"))
     assert rate_of_agent(ModelAgent(provider="openai", model="mine", usd_in=1.0, usd_out=2.0)).output == 2.0
 

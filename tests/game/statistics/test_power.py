@@ -8,7 +8,7 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from r2v.evaluation.statistics import sign_flip_p
+from r2v.evaluation.measures.statistics import sign_flip_p
 from r2v.game.statistics.power import DesignPower, detectable_difference, rogan_gladen
 
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from r2v.evaluation.statistics import wilson
+from r2v.evaluation.measures.statistics import wilson
 from r2v.game.play.records import Interaction
 from r2v.game.play.rules import GameMode, Rules
 from r2v.game.statistics.analysis import analyse, outcomes_of

@@ -118,12 +118,11 @@ def test_an_advantage_teaches_the_critic_nothing() -> None:
         floor=torch.ones(3, requires_grad=True),
     )
     assert not critic_advantage(values).requires_grad and not critic_advantage(values, "min_v").requires_grad
-    assert not gae(torch.ones(1, 3), values.v[:1], torch.ones(1, 3, dtype=torch.bool), 0.9, 0.5).requires_grad
+    assert not gae(torch.ones(1, 3), values.v[:1], 0.9, 0.5).requires_grad
 
 
-REWARDS = torch.tensor([[1.0, -0.5, 2.0], [0.25, 1.0, 99.0]], dtype=torch.float64)
-VALUES = torch.tensor([[0.5, 1.5, -1.0], [2.0, 0.75, 99.0]], dtype=torch.float64)
-PRESENT = torch.tensor([[True, True, True], [True, True, False]])
+REWARDS = torch.tensor([[1.0, -0.5, 2.0], [0.25, 1.0, 0.0]], dtype=torch.float64)
+VALUES = torch.tensor([[0.5, 1.5, -1.0], [2.0, 0.75, 0.0]], dtype=torch.float64)
 
 
 def test_lambda_0_is_one_step_and_lambda_1_the_whole_return() -> None:
@@ -132,16 +131,16 @@ def test_lambda_0_is_one_step_and_lambda_1_the_whole_return() -> None:
     returns = [[1 + g * -0.5 + g * g * 2 - 0.5, -0.5 + g * 2 - 1.5, 3.0], [0.25 + g - 2.0, 0.25, 0.0]]
     for lam, wanted in ((0.0, steps), (1.0, returns)):
         torch.testing.assert_close(
-            gae(REWARDS, VALUES, PRESENT, g, lam), torch.tensor(wanted, dtype=torch.float64), rtol=0, atol=1e-15
+            gae(REWARDS, VALUES, g, lam), torch.tensor(wanted, dtype=torch.float64), rtol=0, atol=1e-15
         )
 
 
 @pytest.mark.parametrize("lam", [0.3, 0.95])
 def test_between_them_it_is_the_weighted_sum_of_errors(lam: float) -> None:
     g = 0.9
-    delta = gae(REWARDS, VALUES, PRESENT, g, 0.0)
+    delta = gae(REWARDS, VALUES, g, 0.0)
     wanted = [sum((g * lam) ** (i - t) * float(delta[0, i]) for i in range(t, 3)) for t in range(3)]
-    assert gae(REWARDS, VALUES, PRESENT, g, lam)[0].tolist() == pytest.approx(wanted, abs=1e-15)
+    assert gae(REWARDS, VALUES, g, lam)[0].tolist() == pytest.approx(wanted, abs=1e-15)
 
 
 def test_two_hints_advantages_sum_to_nothing() -> None:

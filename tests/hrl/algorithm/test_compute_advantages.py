@@ -26,7 +26,7 @@ from r2v.hrl.rollout.episode import GuidedEpisode, HintedAnswer, ScoredAnswer
 from r2v.hrl.rollout.transitions import answers_of
 from r2v.hrl.tasks.problems import Problem
 from r2v.hrl.types import Completion
-from r2v.policy.float64 import use_float64_layers
+from r2v.policy.precision import use_float64_layers
 from tests.hrl.tabular_mdp import GAMMA, first_score, second_score
 
 pytestmark = pytest.mark.numerical
@@ -188,7 +188,9 @@ def test_a_penalty_weighs_the_same_however_many_hints_there_are(hints: int) -> N
     close(ours, gradient(model, objective(model, beta=0.3, reference=-1.3)))
 
 
-def expected_of_pairs(model: Any, h: HierarchicalConfig, drawn: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+def expected_of_pairs(
+    model: Any, h: HierarchicalConfig, drawn: Callable[[Tensor], Tensor] | None = None, *, cap: float = 100.0
+) -> Tensor:
     """Less the expected loss's gradient of one answer each in pairs for one problem; an engine draws by `drawn`."""
     with torch.no_grad():
         first, _ = log_table(model)
@@ -200,7 +202,7 @@ def expected_of_pairs(model: Any, h: HierarchicalConfig, drawn: Callable[[Tensor
         problem = Problem(id="p", text="?", answer="")
         answers = answers_of([GuidedEpisode(problem=problem, turns=(one,), hints=()) for one in turns])
         batch = actor_batch(answers, None, [(-1.3,)] * 2, None, h)
-        loss, _ = policy_loss_fn(model, "cpu", answers.completions, batch, h)(range(2))
+        loss, _ = policy_loss_fn(model, "cpu", answers.completions, batch, h, cap=cap)(range(2))
         total -= float(own[list(pair)].sum().exp()) * gradient(model, loss)
     return total
 
@@ -230,7 +232,7 @@ def test_the_entropys_bonus_is_the_entropys_gradient() -> None:
 def test_what_an_engine_drew_is_weighed_as_if_the_policy_had() -> None:
     """The engine's own distribution is another one; without the ratio the gradient would be."""
     model = language_model(3)
-    h = replace(ONE_TURN, entropy=0.2, kl=KLConfig(first=0.1), importance_cap=100.0)
+    h = replace(ONE_TURN, entropy=0.2, kl=KLConfig(first=0.1))
 
     def engine(logp: Tensor) -> Tensor:
         return (0.6 * logp + torch.tensor([0.2, 0.0, -0.1])).log_softmax(-1)
@@ -240,5 +242,5 @@ def test_what_an_engine_drew_is_weighed_as_if_the_policy_had() -> None:
     ours = expected_of_pairs(model, h, engine)
     first, _ = log_table(model)
     assert float((ours - wanted).norm() / wanted.norm()) < 1e-12
-    capped = expected_of_pairs(model, replace(h, importance_cap=1.0), engine)
+    capped = expected_of_pairs(model, h, engine, cap=1.0)
     assert float((capped - wanted).norm() / wanted.norm()) > 1e-3 and first.requires_grad

@@ -18,8 +18,8 @@ from r2v.hrl.algorithm.logprobs import (
     require_known_logits,
     token_logprobs,
 )
-from r2v.hrl.algorithm.losses import count, policy_loss, token_weights
-from r2v.policy.float64 import use_float64_layers
+from r2v.hrl.algorithm.losses import policy_loss, token_weights
+from r2v.policy.precision import use_float64_layers
 from tests import tiny_models
 
 pytestmark = pytest.mark.numerical
@@ -82,22 +82,21 @@ def assert_same(ours: Tensor, theirs: Tensor) -> None:
     torch.testing.assert_close(ours, theirs, rtol=near, atol=near)
 
 
-def flat(model: Any, side: Any, rows: Sequence[int] = range(8), chunk: int = 1024, again: bool = False) -> Tensor:
+def flat(model: Any, rows: Sequence[int] = range(8), chunk: int = 1024, again: bool = False) -> Tensor:
     """Log-probabilities of all completion tokens of some rows, in order."""
-    laid = pad_sequences([PROMPTS[i] for i in rows], [COMPLETIONS[i] for i in rows], side)
+    laid = pad_sequences([PROMPTS[i] for i in rows], [COMPLETIONS[i] for i in rows])
     logp = completion_logprobs(model, laid, chunk, gradient_checkpointing=again)
     assert logp[~laid.completion].eq(0.0).all()
     return logp[laid.completion]
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_padding_left_right_or_none_is_the_same(kind: str) -> None:
+def test_padding_or_none_is_the_same(kind: str) -> None:
     model = MODELS[kind]()
     with torch.no_grad():
-        alone = torch.cat([flat(model, "right", [i]) for i in range(8)])
+        alone = torch.cat([flat(model, [i]) for i in range(8)])
         assert len(alone) == sum(map(len, COMPLETIONS))
-        for side in ("left", "right"):
-            assert_same(flat(model, side), alone)
+        assert_same(flat(model), alone)
 
 
 @pytest.mark.parametrize("kind", MODELS)
@@ -105,7 +104,7 @@ def test_it_is_what_the_model_itself_says(kind: str) -> None:
     model = MODELS[kind]()
     with torch.no_grad():
         for prompt, completion, got in zip(
-            PROMPTS, COMPLETIONS, flat(model, "right").split([len(c) for c in COMPLETIONS]), strict=True
+            PROMPTS, COMPLETIONS, flat(model).split([len(c) for c in COMPLETIONS]), strict=True
         ):
             logits = model(torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1]
             wanted = logits.log_softmax(-1).gather(-1, torch.tensor(completion)[:, None])[:, 0]
@@ -115,7 +114,7 @@ def test_it_is_what_the_model_itself_says(kind: str) -> None:
 
 def gradients(model: Any, cuts: Sequence[Sequence[int]], chunk: int = 1024, again: bool = False) -> list[Tensor]:
     """Of one update, made of micro-batches; the denominator is the whole update's."""
-    whole = count(pad_sequences(PROMPTS, COMPLETIONS).completion, "token")
+    whole = pad_sequences(PROMPTS, COMPLETIONS).completion.sum()
     model.zero_grad()
     for rows in cuts:
         laid = pad_sequences([PROMPTS[i] for i in rows], [COMPLETIONS[i] for i in rows])
@@ -137,7 +136,7 @@ def test_eight_micro_batches_of_one_are_one_of_eight(kind: str) -> None:
 @pytest.mark.parametrize("chunk", [1, 7])
 def test_chunks_change_neither_values_nor_gradients(chunk: int) -> None:
     model = llama()
-    assert_same(flat(model, "right", chunk=chunk), flat(model, "right"))
+    assert_same(flat(model, chunk=chunk), flat(model))
     for ours, theirs in zip(gradients(model, [range(8)], chunk), gradients(model, [range(8)]), strict=True):
         assert_same(ours, theirs)
 
@@ -169,7 +168,7 @@ def test_no_more_logits_exist_than_a_chunk() -> None:
 def test_logits_are_not_kept_for_the_way_back() -> None:
     model, kept = llama(), []
     with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda tensor: tensor):
-        flat(model, "right", chunk=5)
+        flat(model, chunk=5)
     head = model.get_output_embeddings().weight
     assert len(kept) > 20
     assert [
@@ -190,12 +189,11 @@ def test_a_huge_gap_is_finite_and_can_be_learnt_from() -> None:
 
 
 def test_a_prompt_is_followed_by_its_completion_without_a_gap() -> None:
-    left, right = (pad_sequences([[5], [6, 7, 8]], [[9, 2], [2]], side) for side in ("left", "right"))
-    assert left.ids.tolist() == [[0, 5, 9, 2], [6, 7, 8, 2]] and right.ids.tolist() == [[5, 9, 2, 0], [6, 7, 8, 2]]
-    assert left.positions.tolist() == [[0, 0, 1, 2], [0, 1, 2, 3]]
-    assert left.completion.long().tolist() == [[0, 0, 1, 1], [0, 0, 0, 1]]
-    assert right.completion.long().tolist() == [[0, 1, 1, 0], [0, 0, 0, 1]]
-    assert right.attention.long().tolist() == [[1, 1, 1, 0], [1, 1, 1, 1]]
+    batch = pad_sequences([[5], [6, 7, 8]], [[9, 2], [2]])
+    assert batch.ids.tolist() == [[5, 9, 2, 0], [6, 7, 8, 2]]
+    assert batch.positions.tolist() == [[0, 1, 2, 2], [0, 1, 2, 3]]
+    assert batch.completion.long().tolist() == [[0, 1, 1, 0], [0, 0, 0, 1]]
+    assert batch.attention.long().tolist() == [[1, 1, 1, 0], [1, 1, 1, 1]]
     with pytest.raises(InputError, match="sequence 1: its prompt has no tokens"):
         pad_sequences([[5], []], [[2], [2]])
 
@@ -253,7 +251,7 @@ def test_layers_that_run_again_change_no_bit_and_keep_less(kind: str) -> None:
             return tensor
 
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            kept[again] = flat(model, "right", again=again), sum(sizes)
+            kept[again] = flat(model, again=again), sum(sizes)
     assert torch.equal(kept[True][0], kept[False][0]) and kept[True][1] < 0.5 * kept[False][1]
     for ours, theirs in zip(gradients(model, [range(8)], again=True), gradients(model, [range(8)]), strict=True):
         assert torch.equal(ours, theirs)
@@ -264,4 +262,4 @@ def test_a_model_without_such_layers_is_refused() -> None:
     model = llama()
     model.model.layers = torch.nn.ModuleList()
     with pytest.raises(UsageError, match="gradient_checkpointing=true: no layer of this llama model"):
-        flat(model, "right", again=True)
+        flat(model, again=True)

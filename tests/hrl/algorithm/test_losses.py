@@ -11,7 +11,6 @@ from r2v.hrl.algorithm.critic import CriticValues
 from r2v.hrl.algorithm.losses import (
     baseline_loss,
     clipped_loss,
-    count,
     critic_loss,
     critic_targets,
     policy_loss,
@@ -95,8 +94,8 @@ def test_one_turn_is_reinforce_with_a_baseline() -> None:
     drawn = torch.tensor([[0], [2], [1], [1], [0]])
     logp = theta.log_softmax(-1).gather(-1, drawn)
     present = torch.ones(5, 1, dtype=torch.bool)
-    advantage = gae(rewards, values, present, 0.95, 0.9)[:, 0]
-    loss = policy_loss(logp, token_weights(advantage), present, count(present, "sequence"))
+    advantage = gae(rewards, values, 0.95, 0.9)[:, 0]
+    loss = policy_loss(logp, token_weights(advantage), present, len(present))
     ours = torch.autograd.grad(loss, theta)[0]
     score = torch.nn.functional.one_hot(drawn[:, 0], 3) - theta.detach().softmax(-1)
     torch.testing.assert_close(ours, -(rewards - values) * score / 5, rtol=0, atol=1e-16)
@@ -110,28 +109,21 @@ def batch(seed: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return logp, logp.clone(), torch.tensor([1.0, -2.0, 0.5, 3.0], dtype=torch.float64), mask
 
 
-def test_denominators_count_utterances_or_tokens() -> None:
-    *_, mask = batch()
-    assert (int(count(mask, "sequence")), int(count(mask, "token"))) == (4, 12)
-    mask[1] = False
-    assert (int(count(mask, "sequence")), int(count(mask, "token"))) == (3, 11)
-
-
 def test_a_token_weight_is_the_advantage_less_baseline_and_penalty() -> None:
     advantage = torch.tensor([1.0, 2.0], requires_grad=True)
     baseline = torch.tensor([[0.5, 0.25], [1.0, 0.0]], requires_grad=True)
     k1 = torch.tensor([[0.1, -0.1], [0.0, 0.2]], requires_grad=True)
     assert token_weights(advantage).shape == (2, 1) and not token_weights(advantage).requires_grad
     assert not token_weights(advantage, baseline).requires_grad
-    weights = token_weights(advantage, baseline, k1, 0.5)
+    weights = token_weights(advantage, baseline, 0.5 * k1)
     assert weights.tolist() == [pytest.approx([0.45, 0.8]), pytest.approx([1.0, 1.9])]
     assert not weights.requires_grad
 
 
 def test_no_penalty_is_taken_unless_a_weight_is_given() -> None:
     advantage, k1 = torch.tensor([1.0, 2.0]), torch.tensor([[0.1, -0.1], [0.0, 0.2]])
-    assert token_weights(advantage, k1=k1).tolist() == [[1.0], [2.0]]
-    assert token_weights(advantage, k1=k1, beta=1.0).tolist() == [pytest.approx([0.9, 1.1]), pytest.approx([2.0, 1.8])]
+    assert token_weights(advantage).tolist() == [[1.0], [2.0]]
+    assert token_weights(advantage, penalty=k1).tolist() == [pytest.approx([0.9, 1.1]), pytest.approx([2.0, 1.8])]
 
 
 def test_each_loss_is_the_sum_over_marked_tokens_by_hand() -> None:

@@ -5,15 +5,27 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
+from r2v.config import GuidanceConfig, HierarchicalConfig
 from r2v.errors import UsageError
-from r2v.hrl.algorithm.rewards import GuidanceReward, TurnRewards
+from r2v.hrl.algorithm.rewards import hint_rewards, turn_rewards
+from r2v.hrl.algorithm.samples import HintBatch
 from tests.hrl import tabular_mdp
 
 SCORES = torch.tensor([[0.0, 1.0], [1.0, 0.5]])
+
+
+def hints(before: Tensor, after: Tensor, **counts: Tensor) -> HintBatch:
+    """One hint for each answer, with what the terms of its reward count."""
+    nothing: Any = torch.zeros(len(before), 1, dtype=torch.bool)
+    said = {"leaked": nothing, "says_right": nothing, "tokens": nothing.float()}
+    said |= {name: count[:, None] for name, count in counts.items()}
+    return HintBatch(completions=[], before=before[:, None], after=after[:, None], **said)
 
 
 @pytest.mark.parametrize(("alpha", "first"), [(0, 2), (1, 2), (2, 0), (10, 0)])
@@ -29,81 +41,73 @@ def test_a_bonus_for_improvement_makes_the_wrong_first_answer_best(alpha: float,
 def test_whoever_pays_the_first_answer_less_than_nothing_is_refused(alpha: float) -> None:
     """The bonus again, each score paid where it is earned: its weights are refused just where they would flip the
     best first answer."""
-    weights = (1 - tabular_mdp.GAMMA * alpha, 1.0 + alpha)
+    weights = [1 - tabular_mdp.GAMMA * alpha, 1.0 + alpha]
     r1, r2 = tabular_mdp.first_score(), tabular_mdp.second_score()
     flipped = int(tabular_mdp.best((weights[0] * r1, weights[1] * r2)).argmax()) != 2
     if not flipped:
-        assert TurnRewards(weights=weights).weights == weights
+        assert HierarchicalConfig(rewards=weights).rewards == weights
         return
-    with pytest.raises(UsageError, match="answer 1 would be paid for being wrong") as refusal:
-        TurnRewards(weights=weights)
-    assert "\n" not in str(refusal.value) and str(refusal.value).startswith("hierarchical.rewards=[")
+    with pytest.raises(UsageError, match="rewarded for a wrong first answer learns to give one") as refusal:
+        HierarchicalConfig(rewards=weights)
+    assert "\n" not in str(refusal.value) and str(refusal.value).startswith("hierarchical.rewards ")
 
 
 @pytest.mark.parametrize(
     ("weights", "said"),
     [
-        ((-0.1, 1.0), "answer 1 "),
-        ((0.0, -0.5, 1.0), "answer 2 "),
-        ((1.0, 0.0), "last answer"),
-        ((), "last answer"),
-        ((float("nan"), 1.0), "finite"),
-        ((0.0, float("inf")), "finite"),
+        ([-0.1, 1.0], "negative"),
+        ([0.0, -0.5], "negative"),
+        ([1.0, 0.0], "last answer"),
+        ([], "one share per turn"),
+        ([0.0, 0.5, 1.0], "one share per turn"),
+        ([float("nan"), 1.0], "finite"),
+        ([0.0, float("inf")], "finite"),
     ],
 )
-def test_weights_that_cannot_be(weights: tuple[float, ...], said: str) -> None:
+def test_weights_that_cannot_be(weights: list[float], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        TurnRewards(weights=weights)
+        HierarchicalConfig(rewards=weights)
 
 
 def test_the_last_answer_alone_is_paid_unless_asked_otherwise() -> None:
-    assert TurnRewards().of(SCORES).tolist() == [[0.0, 1.0], [0.0, 0.5]]
-    assert TurnRewards(weights=(0.5, 1.0)).of(SCORES).tolist() == [[0.0, 1.0], [0.5, 0.5]]
+    assert turn_rewards(SCORES, HierarchicalConfig().rewards).tolist() == [[0.0, 1.0], [0.0, 0.5]]
+    assert turn_rewards(SCORES, [0.5, 1.0]).tolist() == [[0.0, 1.0], [0.5, 0.5]]
     three = torch.tensor([[1.0, 0.5, 1.0]])
-    assert TurnRewards(weights=(0.0, 2.0, 1.0)).of(three).tolist() == [[0.0, 1.0, 1.0]]
-    with pytest.raises(UsageError, match="3 turns were played"):
-        TurnRewards().of(three)
+    assert turn_rewards(three, [0.0, 2.0, 1.0]).tolist() == [[0.0, 1.0, 1.0]]
 
 
 def test_a_hint_is_paid_for_the_difference_and_for_harm_too() -> None:
     before, after = SCORES.T
-    assert GuidanceReward().of(before, after).tolist() == [1.0, -0.5]
-    paid = GuidanceReward(judging=0.1, leak=0.5, length=0.01).of(
+    assert hint_rewards(hints(before, after), GuidanceConfig()).flatten().tolist() == [1.0, -0.5]
+    told = hints(
         before,
         after,
         says_right=torch.tensor([True, True]),
         leaked=torch.tensor([True, False]),
-        tokens=torch.tensor([10, 20]),
+        tokens=torch.tensor([10.0, 20.0]),
     )
-    assert paid.tolist() == pytest.approx([1.0 + 0.0 - 0.5 - 0.1, -0.5 + 0.1 - 0.2])
+    paid = hint_rewards(told, GuidanceConfig(judging=0.1, leak=0.5, length=0.01))
+    assert paid.flatten().tolist() == pytest.approx([1.0 + 0.0 - 0.5 - 0.1, -0.5 + 0.1 - 0.2])
 
 
 def test_an_answer_with_half_the_score_counts_as_right() -> None:
     before = torch.tensor([0.5, 0.4999, 0.5, 0.4999])
     says_right = torch.tensor([True, True, False, False])
-    paid = GuidanceReward(judging=1.0).of(before, before, says_right=says_right)
-    assert paid.tolist() == [1.0, 0.0, 0.0, 1.0]
-
-
-def test_a_weight_of_nothing_or_beyond_all_numbers_is_told_apart() -> None:
-    assert GuidanceReward(judging=0.0, leak=0.0, length=0.0) == GuidanceReward()
-    for bad in (float("inf"), float("nan")):
-        with pytest.raises(UsageError, match="must be a finite number >= 0"):
-            GuidanceReward(leak=bad)
+    paid = hint_rewards(hints(before, before, says_right=says_right), GuidanceConfig(judging=1.0))
+    assert paid.flatten().tolist() == [1.0, 0.0, 0.0, 1.0]
 
 
 @pytest.mark.parametrize("term", ["judging", "leak", "length"])
-def test_a_term_with_a_weight_needs_something_to_count(term: str) -> None:
-    with pytest.raises(UsageError, match=rf"^hierarchical\.guidance\.{term} "):
-        GuidanceReward(**{term: 0.1}).of(*SCORES.T)
-    with pytest.raises(UsageError, match=rf"^hierarchical\.guidance\.{term}=-0\.1"):
-        GuidanceReward(**{term: -0.1})
+def test_a_term_weighs_a_finite_number_that_is_not_negative(term: str) -> None:
+    for bad in (-0.1, float("inf"), float("nan")):
+        options: dict[str, Any] = {term: bad}
+        with pytest.raises(UsageError, match=rf"^hierarchical\.guidance\.{term}"):
+            GuidanceConfig(**options)
 
 
-def test_checking_a_configuration_loads_no_torch() -> None:
+def test_the_package_loads_torch_when_a_name_that_needs_it_is_used() -> None:
     code = (
-        "import sys, r2v.hrl.algorithm.rewards; r2v.hrl.algorithm.rewards.TurnRewards(); "
-        "assert 'torch' not in sys.modules; "
+        "import sys, r2v.hrl; assert 'torch' not in sys.modules; "
         "from r2v.hrl import DoubleCritic; assert 'torch' in sys.modules and DoubleCritic.__name__ == 'DoubleCritic'"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

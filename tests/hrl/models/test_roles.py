@@ -14,7 +14,6 @@ from transformers import BertConfig, BertModel, RobertaConfig, RobertaModel
 
 from r2v.config import CostConfig, CriticConfig, GuidanceConfig, PolicyConfig
 from r2v.errors import InputError, UsageError
-from r2v.hrl.algorithm import kl
 from r2v.hrl.algorithm.logprobs import completion_logprobs, pad_sequences
 from r2v.hrl.algorithm.losses import policy_loss, token_weights
 from r2v.hrl.algorithm.training_batch import batch_logprobs
@@ -28,6 +27,7 @@ from r2v.llm.types import Request
 from r2v.policy.export import export
 from r2v.policy.load import Loaded, load_policy
 from r2v.wire.message import Message
+from tests.hrl.tabular_mdp import exact_kl
 
 from ..playing import PROBLEMS, build, save_model, settings, stirred, tokenizer
 
@@ -69,7 +69,7 @@ def test_a_shared_reference_is_a_copied_one_to_the_bit_before_and_after_training
         for role in ("actor", "guidance", "reference"):
             with shared.using(role) as one:  # type: ignore[arg-type]
                 logits.append(one(pad_sequences(PROMPTS, SAID).ids).logits)
-    assert kl.exact(logits[0], logits[2]).eq(0.0).all() and kl.exact(logits[1], logits[2]).eq(0.0).all()
+    assert exact_kl(logits[0], logits[2]).eq(0.0).all() and exact_kl(logits[1], logits[2]).eq(0.0).all()
     assert torch.equal(logprobs(shared, "reference"), frozen)
     guidance, hinted = shared.state("guidance"), logprobs(shared, "guidance")
 

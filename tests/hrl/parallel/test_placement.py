@@ -10,7 +10,7 @@ import torch
 from r2v.config import HierarchicalConfig, PolicyConfig
 from r2v.errors import UsageError
 from r2v.hrl.models.roles import build_roles
-from r2v.hrl.parallel.placement import Devices, devices_of, first_device, placement_of, ranks_of
+from r2v.hrl.parallel.placement import Devices, devices_of, first_device, placement_of, split_ranks
 
 from ..playing import save_model
 
@@ -82,12 +82,9 @@ def test_copies_may_leave_to_the_cpu_what_does_not_learn(tmp_path: Path) -> None
         build_roles(policy, HierarchicalConfig(offload=True, placement="full", shards="fsdp"), 0)
 
 
-@pytest.mark.parametrize(
-    ("placement", "gpus", "asked", "found"),
-    [("shared", 4, None, 4), ("split", 4, None, 2), ("split", 2, None, 1), ("full", 0, None, 1), ("split", 4, 1, 1)],
-)
-def test_processes_for_the_gpus_there_are(placement: str, gpus: int, asked: int | None, found: int) -> None:
-    assert ranks_of(placement, gpus, asked) == found  # type: ignore[arg-type]
+@pytest.mark.parametrize(("gpus", "found"), [(4, 2), (5, 2), (2, 1), (1, 1), (0, 1)])
+def test_split_has_a_process_for_each_pair_of_gpus(gpus: int, found: int) -> None:
+    assert split_ranks(gpus) == found
 
 
 def test_processes_of_split_communicate_on_gpus_of_their_own() -> None:

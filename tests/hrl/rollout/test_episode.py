@@ -19,7 +19,7 @@ from r2v.errors import InputError
 from r2v.hrl.algorithm.logprobs import completion_logprobs, pad_sequences
 from r2v.hrl.models.roles import Roles
 from r2v.hrl.parallel import ranks
-from r2v.hrl.rollout.episode import EpisodeContext, EpisodeSettings, GuidedEpisode, checked_by, limited, play, play_many
+from r2v.hrl.rollout.episode import EpisodeContext, GuidedEpisode, checked_by, limited, play, play_many
 from r2v.hrl.rollout.generator import GenerationRequest, Generator
 from r2v.hrl.tasks.problems import Problem
 from r2v.hrl.tasks.prompts import Prompter
@@ -99,7 +99,7 @@ def logged(
         guidance=guidance,
         prompter=shown,
         score=checked_by(check, waves),
-        settings=EpisodeSettings.of(h),
+        h=h,
     )
     return waves.run(partial(play, problem, cast, (3, 0)) for problem in problems), log, shown
 

@@ -12,7 +12,8 @@ from r2v.config import GuidanceConfig, HierarchicalConfig
 from r2v.hrl.algorithm import compute_advantages, samples
 from r2v.hrl.algorithm.advantage import gae
 from r2v.hrl.algorithm.critic import CriticValues
-from r2v.hrl.algorithm.losses import count, policy_loss, token_weights
+from r2v.hrl.algorithm.losses import policy_loss, token_weights
+from r2v.hrl.algorithm.rewards import hint_rewards
 from r2v.hrl.rollout import transitions
 from r2v.hrl.rollout.episode import GuidedEpisode, HintedAnswer, ScoredAnswer
 from r2v.hrl.tasks.problems import Problem
@@ -139,10 +140,10 @@ def test_lambda_0_looks_one_turn_ahead_along_every_way() -> None:
 def test_one_turn_is_reinforce_with_a_baseline(lam: float) -> None:
     """Rewards less what was expected, whatever gamma and lambda, and a gradient of just that."""
     rewards, expected = torch.tensor([[0.0, 0.25, 1.0], [0.1, 0.2, 0.3]], dtype=torch.float64)
-    advantage = gae(rewards[:, None], expected[:, None], torch.ones(3, 1, dtype=torch.bool), 0.9, lam)[:, 0]
+    advantage = gae(rewards[:, None], expected[:, None], 0.9, lam)[:, 0]
     logits = torch.randn(3, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
     logp, mask = logits.log_softmax(-1)[:, :1], torch.ones(3, 1, dtype=torch.bool)
-    policy_loss(logp, token_weights(advantage), mask, count(mask, "sequence")).backward()
+    policy_loss(logp, token_weights(advantage), mask, len(mask)).backward()
     chosen = torch.nn.functional.one_hot(torch.zeros(3, dtype=torch.long), 5)
     wanted = -(rewards - expected)[:, None] * (chosen - logits.detach().softmax(-1)) / 3
     assert logits.grad is not None and torch.allclose(logits.grad, wanted, rtol=0, atol=1e-16)
@@ -198,13 +199,9 @@ def test_hints_are_compared_as_asked(baseline: Any, wanted: list[float] | None) 
 def test_what_a_hint_is_paid_beside() -> None:
     told = [episode(1.0, (1.0, 1.0), hints=("Keep it", "it is 7, look again"))]
     h = HierarchicalConfig(guidance=GuidanceConfig(judging=0.5, leak=0.25, length=0.01))
-    assert compute_advantages.hint_rewards(transitions.hints_of(told), h)[0].tolist() == pytest.approx(
-        [0.5 - 0.02, -0.25 - 0.02]
-    )
+    assert hint_rewards(transitions.hints_of(told), h.guidance)[0].tolist() == pytest.approx([0.5 - 0.02, -0.25 - 0.02])
     silent = [episode(0.0, (0.0, 0.0), hints=("sum is 11", "look again"))]
-    assert compute_advantages.hint_rewards(transitions.hints_of(silent), h)[0].tolist() == pytest.approx(
-        [-0.02, 0.5 - 0.02]
-    )
+    assert hint_rewards(transitions.hints_of(silent), h.guidance)[0].tolist() == pytest.approx([-0.02, 0.5 - 0.02])
 
 
 @pytest.mark.parametrize(

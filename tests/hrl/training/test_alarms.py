@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -67,12 +66,8 @@ def test_an_actor_that_explores_no_more_or_drifts_away_is_named() -> None:
     assert not names({"actor/kl": 0.5}, actor_entropy=[1.0, 0.2])
 
 
-def test_the_course_of_a_run_of_version_0_1_0_is_read() -> None:
-    now: dict[str, Any] = TrainingState().plain()
-    del now["alarms"]
-    old = now | {"history": [(0.5, 0.1), (0.6, 0.2)], "alarmed": True}
-    state = TrainingState.of(old)
-    assert state.history == {"reward/mean": [0.5, 0.6], "reward/std": [0.1, 0.2]} and state.alarms == ["echo_trap"]
+def test_the_course_of_a_run_is_watched() -> None:
+    state = TrainingState(history={"reward/mean": [0.5, 0.6], "reward/std": [0.1, 0.2]}, alarms=["echo_trap"])
     state.metrics = {"reward/mean": 0.7, "reward/std": 0.3}
     state.watch()
     assert state.history == {"reward/mean": [0.5, 0.6, 0.7], "reward/std": [0.1, 0.2, 0.3], "actor/entropy": []}

@@ -23,6 +23,7 @@ from r2v.hrl.parallel.placement import Devices
 from r2v.hrl.training.build import build_trainer
 from r2v.hrl.training.problem_set import problems_of
 from r2v.policy.export import export
+from tests.memory.measuring import measure
 
 from .. import trainers
 
@@ -102,25 +103,30 @@ LARGE = HierarchicalConfig(
 def test_rows_at_a_time_are_what_the_planner_finds() -> None:
     """Of the 3B model on one 44.53 GiB GPU: a few under adapters, more on a larger one, none where all is trained."""
     policy = PolicyConfig(model_name="meta-llama/Llama-3.2-3B", lora_r=16, max_seq_len=512)
-    here, there = (largest_micro_batches(planned(policy, LARGE, "shared", size * 2**30, 1)) for size in (44.53, 140))
+    here, there = (
+        largest_micro_batches(planned(policy, LARGE, "shared", size * 2**30, 1, measure=measure))
+        for size in (44.53, 140)
+    )
     assert 1 <= here.smallest < there.smallest
     assert here.of("critic") > here.of("actor") == here.smallest, "RoBERTa fits more rows than a 3B model"
     assert str(here).startswith(f"{here.smallest} (critic ") and here.of("unknown") == here.smallest
-    tight = largest_micro_batches(planned(policy, LARGE, "shared", 12 * 2**30, 1), asked=3)
+    tight = largest_micro_batches(planned(policy, LARGE, "shared", 12 * 2**30, 1, measure=measure), asked=3)
     assert tight.of("critic") == 3 and tight.by_rollout["actor"] < 64, "fewer than rollout.batch_size asks for"
     assert tight.rollout_rows(64).rows == {role: min(64, rows) for role, rows in tight.by_rollout.items()}
     with pytest.raises(UsageError, match=r"placement=full: does not fit 1 x 44\.53 GiB .*r2v plan") as refused:
-        planned(replace(policy, lora_r=0), LARGE, "full", 44.53 * 2**30, 1)
+        planned(replace(policy, lora_r=0), LARGE, "full", 44.53 * 2**30, 1, measure=measure)
     assert "\n" not in str(refused.value)
 
 
 def test_layers_run_again_where_the_plan_finds_that_they_must() -> None:
     policy = PolicyConfig(model_name="meta-llama/Llama-3.2-3B", lora_r=16, max_seq_len=512)
-    small, large = (planned(policy, LARGE, "shared", size * 2**30, 1) for size in (13, 140))
+    small, large = (planned(policy, LARGE, "shared", size * 2**30, 1, measure=measure) for size in (13, 140))
     assert small.strategy.checkpoint and not large.strategy.checkpoint
     with pytest.raises(UsageError, match="does not fit"):
-        planned(policy, replace(LARGE, gradient_checkpointing=False), "shared", 13 * 2**30, 1)
-    assert planned(policy, replace(LARGE, gradient_checkpointing=True), "shared", 140 * 2**30, 1).strategy.checkpoint
+        planned(policy, replace(LARGE, gradient_checkpointing=False), "shared", 13 * 2**30, 1, measure=measure)
+    assert planned(
+        policy, replace(LARGE, gradient_checkpointing=True), "shared", 140 * 2**30, 1, measure=measure
+    ).strategy.checkpoint
 
 
 def test_full_training_of_the_seeds_model_is_planned_in_parts() -> None:
@@ -128,16 +134,16 @@ def test_full_training_of_the_seeds_model_is_planned_in_parts() -> None:
     policy = PolicyConfig(model_name="meta-llama/Llama-3.2-3B", lora_r=0, max_seq_len=512)
     h200 = 140 * 2**30
     for shards in ("fsdp", "zero2", "zero3"):
-        found = planned(policy, replace(LARGE, shards=shards), "full", h200, 8)  # type: ignore[arg-type]
+        found = planned(policy, replace(LARGE, shards=shards), "full", h200, 8, measure=measure)  # type: ignore[arg-type]
         assert found.fits and found.strategy.shards == shards and largest_micro_batches(found).smallest >= 1
-    aside = planned(policy, replace(LARGE, offload=True), "full", 2 * h200, 1)
+    aside = planned(policy, replace(LARGE, offload=True), "full", 2 * h200, 1, measure=measure)
     assert aside.strategy.offload and aside.strategy.placement == "full"
 
 
 def test_rows_that_are_asked_for_are_taken() -> None:
     policy, cpu = PolicyConfig(), Devices.all_on("cpu")
-    assert fit(policy, replace(LARGE, micro_batch=3), "shared", cpu, "llama").sizes.of("critic") == 3
-    assert fit(policy, LARGE, "shared", cpu, "llama") == MicroBatchFit(
+    assert fit(policy, replace(LARGE, micro_batch=3), "shared", cpu).sizes.of("critic") == 3
+    assert fit(policy, LARGE, "shared", cpu) == MicroBatchFit(
         sizes=MicroBatchSizes(smallest=CPU_MICRO_BATCH), gradient_checkpointing=False
     )
-    assert fit(policy, replace(LARGE, gradient_checkpointing=True), "shared", cpu, "llama").gradient_checkpointing
+    assert fit(policy, replace(LARGE, gradient_checkpointing=True), "shared", cpu).gradient_checkpointing

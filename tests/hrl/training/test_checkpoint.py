@@ -19,7 +19,7 @@ from r2v.errors import InputError, Interrupted
 from r2v.hrl.training import checkpoint
 from r2v.hrl.training.metrics import METRICS_FILE
 from r2v.hrl.training.state import TRAINING_PHASES, hash_of
-from r2v.storage.checkpoint import KEPT, LATEST
+from r2v.storage.checkpoint import KEPT, LATEST, numbers
 from r2v.storage.removal import NotOurs
 from tests import warm
 
@@ -76,7 +76,7 @@ def test_stopped_before_every_phase_it_ends_in_the_same_bits(
     folder, whole = undisturbed(h)
     assert report == whole and lasting(tmp_path) == lasting(folder)
     assert ["actor/loss" in line for line in lines(tmp_path)] == [False, True]
-    assert len(checkpoint.kept(tmp_path)) == KEPT
+    assert len(numbers(tmp_path)) == KEPT
 
 
 def test_killed_at_once_it_ends_in_the_same_bits(model: Path, tmp_path: Path, undisturbed: Callable[..., Any]) -> None:
@@ -230,9 +230,9 @@ def test_a_disk_that_is_full_half_way_is_one_line_and_leaves_the_latest(tmp_path
 def test_the_last_few_are_kept_and_those_of_a_run_that_was_undone_go(tmp_path: Path) -> None:
     for number in (3, 7, 14, 21):
         checkpoint.write(tmp_path, number, {}, {"replay": 10 * number}, {})
-    assert sorted(checkpoint.kept(tmp_path)) == [14, 21] and checkpoint.oldest(tmp_path, "replay") == 140
+    assert sorted(numbers(tmp_path)) == [14, 21] and checkpoint.oldest(tmp_path, "replay") == 140
     checkpoint.write(tmp_path, 15, {}, {"replay": 150}, {})
-    assert sorted(checkpoint.kept(tmp_path)) == [14, 15] and (tmp_path / LATEST).resolve().name == "checkpoint-15"
+    assert sorted(numbers(tmp_path)) == [14, 15] and (tmp_path / LATEST).resolve().name == "checkpoint-15"
     assert json.loads((tmp_path / "checkpoint-15" / checkpoint.POSITION_FILE).read_text()) == {"replay": 150}
     assert checkpoint.read(tmp_path / "elsewhere", {}) is None
 

@@ -191,12 +191,3 @@ def test_rows_of_another_shape_are_refused(wrong: dict[str, Tensor]) -> None:
         ring(5, 2).add(wrong)
     with pytest.raises(UsageError, match=r"replay\.capacity=0"):
         ReplayBuffer(0, COLUMNS)
-
-
-def test_a_segment_with_former_column_names_is_read(tmp_path: Path) -> None:
-    former = ReplayBuffer(4, {"seen": torch.tensor(0)})
-    former.add({"seen": torch.tensor([5, 6])})
-    cursor = former.save(tmp_path)
-    current = ReplayBuffer(4, {"observation": torch.tensor(0)}, former_names={"seen": "observation"})
-    current.load(tmp_path, cursor)
-    assert current.columns["observation"][:2].tolist() == [5, 6]

@@ -1,8 +1,6 @@
-"""The state of a training between two phases, also as checkpoints of version 0.1.0 hold it."""
+"""The state of a training between two phases."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import pytest
 import torch
@@ -10,7 +8,7 @@ import torch
 from r2v.hrl.algorithm.training_batch import TrainingBatch
 from r2v.hrl.rollout.episode import GuidedEpisode, HintedAnswer, ScoredAnswer
 from r2v.hrl.tasks.problems import Problem
-from r2v.hrl.training.state import TRAINING_PHASES, BestActor, TrainingState
+from r2v.hrl.training.state import BestActor, TrainingState
 from r2v.hrl.types import Completion
 
 
@@ -43,14 +41,6 @@ def same(left: TrainingState, right: TrainingState) -> bool:
 
 def test_a_state_is_restored_from_plain_values(state: TrainingState) -> None:
     assert same(TrainingState.of(state.plain()), state)
-
-
-def test_a_state_with_the_names_of_version_0_1_0_is_restored(state: TrainingState) -> None:
-    former: dict[str, Any] = state.plain()
-    former["lessons"], former["figures"] = former.pop("batches"), former.pop("metrics")
-    former["phase"] = "freeze"
-    restored = TrainingState.of(former)
-    assert same(restored, state) and restored.number == 3 * len(TRAINING_PHASES) + 3
 
 
 def test_the_best_actor_is_the_latest_of_equals_and_patience_counts_what_is_no_better() -> None:

@@ -9,9 +9,15 @@ from r2v.hrl.training.tracking import Tracking
 from r2v.memory.peak_monitor import expected_peak
 from r2v.memory.planner.training_job import CUBLAS_WORKSPACES
 from tests.hrl.training.test_build import LARGE, PolicyConfig
+from tests.memory.measuring import measure
 
 PLAN = planned(
-    PolicyConfig(model_name="meta-llama/Llama-3.2-3B", lora_r=16, max_seq_len=512), LARGE, "shared", 80 * 2**30, 1
+    PolicyConfig(model_name="meta-llama/Llama-3.2-3B", lora_r=16, max_seq_len=512),
+    LARGE,
+    "shared",
+    80 * 2**30,
+    1,
+    measure=measure,
 )
 
 

@@ -148,8 +148,9 @@ def test_nucleus_equals_brute_force(temperature: float, top_p: float) -> None:
     rows = [[p / sum(row) for p in row] for row in rows]
     table = torch.tensor(rows, dtype=torch.float64)
     columns = torch.full((len(rows),), temperature, dtype=torch.float64), torch.full((len(rows),), top_p).double()
+    cut = list(range(len(rows))) if top_p < 1 else []
     expected = torch.tensor([_reference_nucleus(row, temperature, top_p) for row in rows], dtype=torch.float64)
-    torch.testing.assert_close(nucleus(table.log(), *columns), expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(nucleus(table.log(), *columns, cut), expected, rtol=0, atol=1e-12)
 
 
 def test_inverse_cdf_slices_in_order_of_token_id() -> None:

@@ -16,9 +16,9 @@ from r2v.cli.main import main
 from r2v.config.yaml_text import Document
 from r2v.emulator import Emulator
 from r2v.errors import EnvironmentFault, UsageError
-from r2v.experiments.launcher import words_of
 from r2v.experiments.records import RunRecord
-from r2v.experiments.spec import ExperimentSpec
+from r2v.experiments.schedule.launcher import words_of
+from r2v.experiments.specification.spec import ExperimentSpec
 from r2v.llm.engines.release import ENGINE_KEY_ENV
 from r2v.llm.providers import keys
 from r2v.llm.providers.factory import make_provider

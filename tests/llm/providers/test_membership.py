@@ -166,7 +166,7 @@ def test_with_four_helpers_every_question_is_paid_once(project: Path, provider: 
     paid = draws(provider)
     for place in ("outputs", "results"):
         shutil.rmtree(project / place)
-    assert main(["evaluate", "--overrides", *SMALL, "--helpers", "4"]) == 0
+    assert main(["evaluate", "--overrides", *SMALL, "--overrides", "rollout.helpers=4"]) == 0
     assert draws(provider) == Counter(dict.fromkeys(paid, 2)), "a project that knows nothing pays all of it, once"
     assert evaluated(project) == alone
 
@@ -186,7 +186,7 @@ def test_four_helpers_and_failing_calls_never_pass_the_cap(
         sent_to(emulator, monkeypatch)
         cap = cost / 2 + RATE.worst_case(12_000, 64, batch=False)
         words = ["evaluate", "--overrides", *SMALL, "teacher.mode=concurrent", f"teacher.max_usd={cap}"]
-        assert main([*words, "--helpers", "4"]) == 5
+        assert main([*words, "--overrides", "rollout.helpers=4"]) == 5
         said = capsys.readouterr().err
         print(f"four helpers and failing calls were billed ${billed(emulator):.6f} under a cap of ${cap:.6f}")
         assert "teacher.max_usd=" in said and 0 < billed(emulator) <= cap

@@ -12,7 +12,6 @@ import pytest
 
 from r2v.config import load
 from r2v.config.content import identity
-from r2v.config.llm_model import ModelConfig
 from r2v.config.models import TeacherConfig
 from r2v.data.registry import DataRegistry
 from r2v.data.store import read_episodes
@@ -124,9 +123,9 @@ def test_a_retired_model_ends_with_its_successor_and_a_dying_one_with_a_warning(
     assert teacher_rate(gone, DAY).input == 10.0, "what was paid for it is still known"
     asked_rate(teacher(provider="openai", model_name="gpt-5-mini"), date(2026, 11, 22))
     assert "gpt-5-mini retires in 19 days, on 2026-12-11; its successor is gpt-6.1-terra" in caplog.text
-    told = ModelConfig(retires="never")
+    told = {"retires": "never"}
     assert asked_rate(teacher(provider="openai", model_name="gpt-4-turbo", model=told), DAY).model == "gpt-4-turbo"
-    soon = ModelConfig(retires="2026-11-24")
+    soon = {"retires": "2026-11-24"}
     asked_rate(teacher(provider="openai", model_name="gpt-6-luna", model=soon), DAY)
     assert "gpt-6-luna retires in 1 day, on 2026-11-24" in caplog.text
     own = teacher(provider="openai", model_name="gpt-4-turbo", base_url="http://localhost:8000/v1")
@@ -134,16 +133,16 @@ def test_a_retired_model_ends_with_its_successor_and_a_dying_one_with_a_warning(
 
 
 def test_what_is_configured_of_a_model_stands_in_place_of_what_is_known() -> None:
-    facts = ModelConfig(
-        temperature=False,
-        thinking="always",
-        effort=["low", "wild"],
-        tools="everywhere",
-        batch=False,
-        cached_price=0.25,
-        surcharge_above=1000,
-        surcharge_in=2.0,
-    )
+    facts = {
+        "temperature": False,
+        "thinking": "always",
+        "effort": ["low", "wild"],
+        "tools": "everywhere",
+        "batch": False,
+        "cached_price": 0.25,
+        "surcharge_above": 1000,
+        "surcharge_in": 2.0,
+    }
     own = {"provider": "openai", "model_name": "mine", "usd_in": 1.0, "usd_out": 2.0, "model": facts}
     rate = asked_rate(teacher(**own, effort="low", actions="auto"))
     assert (rate.shape.temperature, rate.shape.effort, rate.shape.actions) == (False, "low", "tools")
@@ -156,7 +155,7 @@ def test_a_teacher_that_names_none_of_it_has_the_identity_that_it_had() -> None:
     """Artifacts made before these keys were there are still the ones that such a configuration asks for."""
     known = identity(teacher(provider="openai", model_name="gpt-6-luna"))
     assert not {"effort", "thinking", "thinking_tokens", "actions", "model"} & known.keys()
-    told = identity(teacher(provider="openai", model_name="m", effort="low", model=ModelConfig(temperature=False)))
+    told = identity(teacher(provider="openai", model_name="m", effort="low", model={"temperature": False}))
     assert (told["effort"], told["model"]) == ("low", {"temperature": False})
 
 

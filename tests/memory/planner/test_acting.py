@@ -9,15 +9,16 @@ from typing import Any
 import pytest
 import torch
 
-from r2v.config import Config, PolicyConfig, Price, load
+from r2v.config import PolicyConfig, Price, load
 from r2v.llm.local.backend import LocalBackend
 from r2v.llm.types import Request, ScoreRequest
 from r2v.memory.acting_report import acting_verdict
 from r2v.memory.configured import acting_job
+from r2v.memory.measured.tracker import Tracker
+from r2v.memory.models import known
 from r2v.memory.planner.acting import ActingJob, acting_memory, left_to, plan_acting, roles
 from r2v.memory.planner.training_job import Machine
 from r2v.memory.sizes import GIB
-from r2v.memory.tracker.tracker import Tracker
 from r2v.policy.export import export
 from r2v.policy.load import Loaded, load_policy
 from r2v.policy.shared_base import acting_policy
@@ -25,6 +26,9 @@ from r2v.verifier.model import VerifierBackend, VerifierModel, save
 from r2v.verifier.model import load as load_verifier
 from r2v.wire.message import Message
 from tests import tiny_models
+from tests.memory.measuring import lookup, measure
+
+ACTING = "r2v.llm.local.rehearsal:memory"
 
 ROWS, PROMPT, ACTION, RANK = 24, 180, 12, 8
 
@@ -68,7 +72,8 @@ def test_policy_clone_and_a_verifier_with_folds_stand_on_one_base_and_peak_as_pl
     policy, policies, verifiers = project(tmp_path, dtype)
     job = ActingJob(
         stage="candidates",
-        model=acting_job(replace(Config(), policy=policy), "candidates").model,
+        code=ACTING,
+        model=known(policy.model_name, measure),
         actors=("policy", "clone"),
         verifiers=("fold 0", "fold 1"),
         lora_rank=RANK,
@@ -92,9 +97,9 @@ def test_policy_clone_and_a_verifier_with_folds_stand_on_one_base_and_peak_as_pl
             scored(judges[0], ids)
     for sampling in SAMPLINGS:
         asked = replace(job, sampling=sampling, samples=SAMPLINGS[sampling].get("num_samples", 1))
-        planned = acting_memory(asked, "generate", ROWS).total
+        planned = acting_memory(asked, "generate", ROWS, lookup).total
         assert planned == pytest.approx(tracker.peaks[sampling].size, rel=0.01), sampling
-    assert acting_memory(job, "score", ROWS).total == pytest.approx(tracker.peaks["score"].size, rel=0.01)
+    assert acting_memory(job, "score", ROWS, lookup).total == pytest.approx(tracker.peaks["score"].size, rel=0.01)
 
 
 SAMPLINGS: dict[Any, dict[str, Any]] = {
@@ -110,7 +115,7 @@ def generated(player: Loaded, ids: list[list[int]], num_samples: int = 1, **draw
     backend = LocalBackend(
         player.model,
         player.tokenizer,
-        lambda messages: ids[int(messages[0].content)][:PROMPT],
+        lambda messages: ids[int(messages[0].content)][messages[0].content == "0" : PROMPT],  # one is shorter
         name="slm",
         price=price,
         max_batch=ROWS,
@@ -130,7 +135,7 @@ def generated(player: Loaded, ids: list[list[int]], num_samples: int = 1, **draw
 
 def scored(judge: VerifierModel, ids: list[list[int]]) -> None:
     """ROWS contexts with their actions in one wave."""
-    backend = VerifierBackend(judge, lambda messages, action: ids[int(action)], ROWS)
+    backend = VerifierBackend(judge, lambda messages, action: ids[int(action)][action == "0" :], ROWS)
     backend.answer([ScoreRequest(messages=(), action=str(row)) for row in range(ROWS)])
 
 
@@ -140,14 +145,14 @@ EIGHT = ["policy.model_name=meta-llama/Llama-3.1-8B", "policy.max_seq_len=4096",
 def test_adapters_share_a_base_and_whole_weights_do_not() -> None:
     """Three models of 8 B for two folds, or one."""
     for rank, models in ((16, 1), (0, 3)):
-        job = acting_job(load(None, [*EIGHT, f"policy.lora_r={rank}"]), "candidates")
+        job = acting_job(load(None, [*EIGHT, f"policy.lora_r={rank}"]), "candidates", ACTING)
         weights = sum(role.state.static for role in roles(job))
-        assert weights / (2 * job.model.parameters) == pytest.approx(models, rel=0.15)
+        assert weights / (2 * job.model.sizes.parameters) == pytest.approx(models, rel=0.15)
 
 
 def test_the_cast_of_a_stage_is_that_of_its_configuration() -> None:
     def cast(stage: Any, *overrides: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        job = acting_job(load(None, [*EIGHT, "policy.lora_r=16", *overrides]), stage)
+        job = acting_job(load(None, [*EIGHT, "policy.lora_r=16", *overrides]), stage, ACTING)
         return job.actors, job.verifiers
 
     assert cast("evaluate") == (("policy", "slm_bc_only"), ("verifier",))
@@ -164,7 +169,7 @@ def test_the_cast_of_a_stage_is_that_of_its_configuration() -> None:
 def test_a_serving_engine_leaves_the_rest_of_the_card() -> None:
     card, key = Machine(memory=80 * GIB), "policy.engine_memory=0.5"
     served, whole = (
-        acting_job(load(None, [*EIGHT, "policy.lora_r=16", key, f"policy.engine={engine}"]), "evaluate")
+        acting_job(load(None, [*EIGHT, "policy.lora_r=16", key, f"policy.engine={engine}"]), "evaluate", ACTING)
         for engine in ("vllm", "local")
     )
     assert (served.engine_memory, whole.engine_memory) == (0.5, 0.0)
@@ -173,16 +178,16 @@ def test_a_serving_engine_leaves_the_rest_of_the_card() -> None:
     own = left_to(whole, Machine(memory=40 * GIB)).prefixes
     assert own == pytest.approx(3 * 0.05 * 40 * GIB), "the policy's, the clone's and the verifier's"
     alike = Machine(memory=40 * GIB - 4 * GIB + 0.95 * own)
-    assert plan_acting(served, card).batch == pytest.approx(plan_acting(whole, alike).batch, abs=1)
-    assert "the engine has 50% of the card" in acting_verdict(plan_acting(served, card))
+    assert plan_acting(served, card, lookup).batch == pytest.approx(plan_acting(whole, alike, lookup).batch, abs=1)
+    assert "the engine has 50% of the card" in acting_verdict(plan_acting(served, card, lookup))
     keys = ("policy.lora_r=16", "policy.engine=vllm", "policy.engine_memory=0.4", "policy.engine_verifier=true")
-    both = acting_job(load(None, [*EIGHT, *keys]), "evaluate")
+    both = acting_job(load(None, [*EIGHT, *keys]), "evaluate", ACTING)
     assert left_to(both, card).memory == pytest.approx(32 * GIB), "a server's share"
 
 
 def test_sampling_costs_more_than_the_greedy_choice() -> None:
     def job(*overrides: str) -> ActingJob:
-        return acting_job(load(None, [*EIGHT, *overrides]), "evaluate")
+        return acting_job(load(None, [*EIGHT, *overrides]), "evaluate", ACTING)
 
     assert (job().samples, job().sampling) == (1, "greedy")
     best = job("evaluation.methods=[best_of_k,slm_only]")
@@ -191,14 +196,14 @@ def test_sampling_costs_more_than_the_greedy_choice() -> None:
 
 
 def test_the_wave_that_fits_is_found_and_the_next_does_not_fit() -> None:
-    job = acting_job(load(None, [*EIGHT, "policy.lora_r=16"]), "evaluate")
-    planned = plan_acting(job, Machine(memory=40 * GIB))
+    job = acting_job(load(None, [*EIGHT, "policy.lora_r=16"]), "evaluate", ACTING)
+    planned = plan_acting(job, Machine(memory=40 * GIB), lookup)
     assert 1 <= planned.batch < job.batch and planned.fits
-    both = acting_memory(job, "both at once", planned.batch)
+    both = acting_memory(job, "both at once", planned.batch, lookup)
     usable = left_to(job, planned.machine).usable
     assert usable == pytest.approx(planned.machine.usable - 3 * 0.05 * 40 * GIB), "where three models keep prompts"
     assert both.reserved(planned.machine) <= usable
-    assert acting_memory(job, "both at once", planned.batch + 1).reserved(planned.machine) > usable
+    assert acting_memory(job, "both at once", planned.batch + 1, lookup).reserved(planned.machine) > usable
     assert planned.binding.memory.total == both.total
-    refused = plan_acting(job, Machine(memory=16 * GIB))
+    refused = plan_acting(job, Machine(memory=16 * GIB), lookup)
     assert not refused.fits and refused.batch == 0

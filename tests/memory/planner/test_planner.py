@@ -7,17 +7,21 @@ from dataclasses import replace
 import pytest
 
 from r2v.errors import UsageError
+from r2v.memory.models import known
 from r2v.memory.planner.phases import phase_memory
 from r2v.memory.planner.planner import Plan, plan
 from r2v.memory.planner.remedies import remedies
 from r2v.memory.planner.state import Shards, sharded, trained
 from r2v.memory.planner.training_job import Machine, TrainingJob
 from r2v.memory.report import as_json, report, verdict
-from r2v.memory.shapes import shape_of
 from r2v.memory.sizes import GIB
+from r2v.pipeline.jobs import JOBS
+from tests.memory.measuring import lookup
 
+CODES = {row.name: row.memory for row in JOBS}
 A_GPU = 44.53 * GIB
-SHARED = TrainingJob(stage="hierarchical", model=shape_of("Llama-3.2-3B"), critic=shape_of("roberta-base"))
+HRL = CODES["hierarchical"]
+SHARED = TrainingJob(stage="hierarchical", code=HRL, model=known("Llama-3.2-3B"), critic=known("roberta-base"))
 SEED = replace(SHARED, lora_rank=0, precision="float32", value=True)
 
 
@@ -27,7 +31,9 @@ def largest(found: Plan) -> bool:
         for one in device.phases:
 
             def reserved(rows: int, device=device, one=one) -> float:  # type: ignore[no-untyped-def]
-                return phase_memory(found.job, found.strategy, device.device, one.phase, rows).reserved(found.machine)
+                return phase_memory(found.job, found.strategy, device.device, one.phase, rows, lookup).reserved(
+                    found.machine
+                )
 
             if reserved(one.micro_batch) > found.machine.usable:
                 return False
@@ -38,14 +44,14 @@ def largest(found: Plan) -> bool:
 
 @pytest.mark.parametrize("gpus", [1, 2])
 def test_the_seeds_full_training_is_refused_with_its_arithmetic(gpus: int) -> None:
-    found = plan(SEED, Machine(memory=A_GPU, gpus=gpus))
+    found = plan(SEED, Machine(memory=A_GPU, gpus=gpus), lookup)
     assert not found.fits
-    assert "112.04 GiB" in verdict(found) and "44.53 GiB" in verdict(found)
-    assert any("--lora-r 16" in line for line in remedies(found))
+    assert "112.02 GiB" in verdict(found) and "44.53 GiB" in verdict(found)
+    assert any("policy.lora_r=16" in line for line in remedies(found))
 
 
 def test_the_seeds_own_split_with_offload_does_not_fit_either() -> None:
-    found = plan(SEED, Machine(memory=A_GPU, gpus=2), placement="split")
+    found = plan(SEED, Machine(memory=A_GPU, gpus=2), lookup, placement="split")
     assert not found.fits
     assert {device.device.name: round(device.static / GIB) for device in found.devices} == {
         "gpu 0": 37,
@@ -56,90 +62,91 @@ def test_the_seeds_own_split_with_offload_does_not_fit_either() -> None:
 
 @pytest.mark.parametrize("gpus", [1, 2, 4])
 def test_the_shared_plan_fits(gpus: int) -> None:
-    found = plan(SHARED, Machine(memory=A_GPU, gpus=gpus))
+    found = plan(SHARED, Machine(memory=A_GPU, gpus=gpus), lookup)
     assert found.fits and found.strategy.placement == "shared"
 
 
 @pytest.mark.parametrize("memory", [16, 24, 44.53, 80, 141])
 @pytest.mark.parametrize("tokens", [128, 1024])
 def test_micro_batches_are_the_largest_that_fit(memory: float, tokens: int) -> None:
-    found = plan(replace(SHARED, prompt_tokens=tokens, completion_tokens=tokens), Machine(memory=memory * GIB))
+    found = plan(replace(SHARED, prompt_tokens=tokens, completion_tokens=tokens), Machine(memory=memory * GIB), lookup)
     assert found.fits and largest(found)
 
 
 def test_more_rows_never_need_less() -> None:
     """What bisection rests on."""
-    found = plan(SHARED, Machine(memory=A_GPU))
+    found = plan(SHARED, Machine(memory=A_GPU), lookup)
     for device in found.devices:
         for one in device.phases:
             sizes = [
-                phase_memory(SHARED, found.strategy, device.device, one.phase, rows).total
+                phase_memory(SHARED, found.strategy, device.device, one.phase, rows, lookup).total
                 for rows in (1, 2, 3, 5, 8, 13)
             ]
             assert sizes == sorted(sizes), one.phase.name
 
 
 def test_the_peak_is_the_worst_phase_and_not_the_sum() -> None:
-    found = plan(SHARED, Machine(memory=A_GPU))
+    found = plan(SHARED, Machine(memory=A_GPU), lookup)
     worst = max(one.memory.total for one in found.phases)
     assert found.binding.memory.total == worst <= found.machine.usable < sum(one.memory.total for one in found.phases)
 
 
 def test_checkpointing_is_turned_on_where_it_is_needed() -> None:
-    small = plan(SHARED, Machine(memory=20 * GIB))
+    small = plan(SHARED, Machine(memory=20 * GIB), lookup)
     assert small.fits and small.strategy.checkpoint
-    assert not plan(SHARED, Machine(memory=141 * GIB)).strategy.checkpoint
+    assert not plan(SHARED, Machine(memory=141 * GIB), lookup).strategy.checkpoint
 
 
 def test_sharding_is_chosen_where_full_training_needs_it() -> None:
-    found = plan(SEED, Machine(memory=80 * GIB, gpus=8))
+    found = plan(SEED, Machine(memory=80 * GIB, gpus=8), lookup)
     assert found.fits and found.strategy.shards != "none"
 
 
 def test_the_vocabulary_counts() -> None:
     """With 128 256 words the chain over the logits is the peak."""
-    naive = replace(SHARED, stage="bc", critic=None, batch=8)
-    small = replace(naive, model=replace(naive.model, vocab=1000))
-    big, little = (plan(job, Machine(memory=141 * GIB), checkpoint=True).micro_batch("bc") for job in (naive, small))
-    assert plan(naive, Machine(memory=141 * GIB), checkpoint=True).binding.memory.peak_at == "backward, logits"
-    assert little >= big
+    found = plan(SHARED, Machine(memory=141 * GIB), lookup, checkpoint=True)
+    device = found.devices[0].device
+    actor = next(phase for phase in device.phases if phase.name == "actor")
+    memory = phase_memory(SHARED, found.strategy, device, actor, 4, lookup)
+    assert memory.peak_at == "backward, logits"
+    assert memory.activation > 3 * 1024 * 128_256 * 4, "a chunk of them in float32, and what is made of it"
 
 
 def test_the_same_work_gives_the_same_plan() -> None:
     machine = Machine(memory=A_GPU, gpus=2)
-    assert plan(SHARED, machine) == plan(SHARED, machine)
+    assert plan(SHARED, machine, lookup) == plan(SHARED, machine, lookup)
 
 
 @pytest.mark.parametrize("stage", ["bc", "preference", "verifier"])
 @pytest.mark.parametrize("rank", [0, 16])
 def test_the_other_stages_are_planned_too(stage: str, rank: int) -> None:
-    job = TrainingJob(stage=stage, model=shape_of("Qwen2.5-0.5B"), lora_rank=rank, batch=16)  # type: ignore[arg-type]
-    found = plan(job, Machine(memory=24 * GIB))
+    job = TrainingJob(stage=stage, code=CODES[stage], model=known("Qwen2.5-0.5B"), lora_rank=rank, batch=16)  # type: ignore[arg-type]
+    found = plan(job, Machine(memory=24 * GIB), lookup)
     assert found.fits and largest(found)
 
 
 def test_a_4_bit_table_is_there_twice_for_a_moment_when_it_is_loaded() -> None:
     """Llama-3.1-8B: 6.98 G matrix weights in .5625 bytes and 1.05 G others in 4, adapters, critics; and 2 bytes of the
     table (128 256 x 4096) as it was."""
-    job = replace(SHARED, model=shape_of("Llama-3.1-8B"), four_bit=True)
-    found = plan(job, Machine(memory=A_GPU))
+    job = replace(SHARED, model=known("Llama-3.1-8B"), four_bit=True)
+    found = plan(job, Machine(memory=A_GPU), lookup)
     load = next(one for one in found.phases if one.phase.name == "load")
     assert load.memory.activation == 2 * 128_256 * 4096
     base = 6_979_321_856 * 0.5625 + (8_030_261_248 - 6_979_321_856) * 4
     rest = found.devices[0].device.roles
     assert load.memory.static - sum(one.state.weights for one in rest if one.name != "base") == base
-    one_row = phase_memory(job, found.strategy, found.devices[0].device, replace(load.phase, tokens=1), 1).total
+    one_row = phase_memory(job, found.strategy, found.devices[0].device, replace(load.phase, tokens=1), 1, lookup).total
     assert one_row == load.memory.total, "it does not depend on lengths"
-    assert not any(one.phase.name == "load" for one in plan(SHARED, Machine(memory=A_GPU)).phases)
+    assert not any(one.phase.name == "load" for one in plan(SHARED, Machine(memory=A_GPU), lookup).phases)
 
 
 def test_a_checkpoint_gathers_less_than_training_does() -> None:
     """So it is no phase of its own: one whole tensor in float32, against the layers that training puts together."""
-    for model in (shape_of("Llama-3.2-3B"), shape_of("Llama-3.1-8B")):
-        largest = max(model.embedding, *(one.weights for one in model.linears("attention")))
+    for name in ("Llama-3.2-3B", "Llama-3.1-8B"):
+        sizes = known(name).sizes
         for shards in ("zero3", "fsdp"):
-            shared = sharded(trained(model.parameters, width=4), model, shards, 8)  # type: ignore[arg-type]
-            assert 4 * largest <= shared.gathered
+            shared = sharded(trained(sizes.parameters, width=4), sizes, shards, 8)  # type: ignore[arg-type]
+            assert 4 * sizes.embedding <= shared.gathered
 
 
 def test_only_trained_weights_that_are_whole_are_autocast_in_hierarchical_training() -> None:
@@ -149,10 +156,10 @@ def test_only_trained_weights_that_are_whole_are_autocast_in_hierarchical_traini
     one, eight = Machine(memory=400 * GIB), Machine(memory=400 * GIB, gpus=8)
 
     def actor(job: TrainingJob, machine: Machine, shards: Shards) -> float:
-        found = plan(job, machine, checkpoint=False, placement="full", shards=shards)
+        found = plan(job, machine, lookup, checkpoint=False, placement="full", shards=shards)
         device = found.devices[0].device
         phase = next(phase for phase in device.phases if phase.name == "actor")
-        return phase_memory(job, found.strategy, device, phase, 4).activation
+        return phase_memory(job, found.strategy, device, phase, 4, lookup).activation
 
     assert actor(mixed, one, "none") < actor(exact, one, "none")
     assert actor(mixed, eight, "zero2") < actor(exact, eight, "zero2")
@@ -160,16 +167,21 @@ def test_only_trained_weights_that_are_whole_are_autocast_in_hierarchical_traini
 
 
 def test_adapters_have_a_frozen_copy_as_DPOs_reference() -> None:
-    found = plan(TrainingJob(stage="preference", model=shape_of("Llama-3.2-3B"), batch=4), Machine(memory=A_GPU))
+    found = plan(
+        TrainingJob(stage="preference", code=CODES["preference"], model=known("Qwen2.5-0.5B"), batch=4),
+        Machine(memory=A_GPU),
+        lookup,
+    )
     states = {role.name: role.state for role in found.devices[0].device.roles}
-    assert states["reference"].total == states["policy"].weights == 4 * 24_313_856
+    assert states["reference"].total == states["policy"].weights == 4 * 16 * known("Qwen2.5-0.5B").sizes.adapters
 
 
 def test_dpo_needs_more_than_bc() -> None:
     sizes = [
         plan(
-            TrainingJob(stage=stage, model=shape_of("Qwen2.5-0.5B"), lora_rank=0, batch=4),  # type: ignore[arg-type]
+            TrainingJob(stage=stage, code=CODES[stage], model=known("Qwen2.5-0.5B"), lora_rank=0, batch=4),  # type: ignore[arg-type]
             Machine(memory=80 * GIB),
+            lookup,
         ).binding.memory.total
         for stage in ("bc", "preference")
     ]
@@ -177,17 +189,19 @@ def test_dpo_needs_more_than_bc() -> None:
 
 
 def test_remedies_fit_what_they_say() -> None:
-    found = plan(replace(SHARED, model=shape_of("Llama-3.1-70B")), Machine(memory=70 * GIB))
+    found = plan(replace(SHARED, model=known("Llama-3.1-70B")), Machine(memory=70 * GIB), lookup)
     assert not found.fits
     told = remedies(found)
-    assert any(line.startswith("a 4-bit base (--four-bit)") for line in told)
-    assert plan(replace(found.job, four_bit=True), found.machine).fits
+    assert any(line.startswith("a 4-bit base (policy.load_in_4bit=true)") for line in told)
+    assert plan(replace(found.job, four_bit=True), found.machine, lookup).fits
     assert not any("(--gpu 80GiB)" in line for line in told), "132 GiB of weights do not fit 80"
 
 
 def test_where_no_single_change_helps_two_are_tried() -> None:
-    found = plan(replace(SHARED, model=shape_of("Llama-3.1-70B")), Machine(memory=A_GPU))
-    assert remedies(found)[0].startswith("a 4-bit base on a GPU of 80 GiB (--four-bit --gpu 80GiB)")
+    found = plan(replace(SHARED, model=known("Llama-3.1-70B")), Machine(memory=A_GPU), lookup)
+    assert remedies(found)[0].startswith(
+        "a 4-bit base on a GPU of 80 GiB (--gpu 80GiB --overrides policy.load_in_4bit=true)"
+    )
 
 
 @pytest.mark.parametrize(
@@ -202,7 +216,7 @@ def test_where_no_single_change_helps_two_are_tried() -> None:
 )
 def test_what_cannot_be_is_refused(job: TrainingJob, gpus: int, named: dict[str, str], says: str) -> None:
     with pytest.raises(UsageError, match=says):
-        plan(job, Machine(memory=A_GPU, gpus=gpus), **named)  # type: ignore[arg-type]
+        plan(job, Machine(memory=A_GPU, gpus=gpus), lookup, **named)  # type: ignore[arg-type]
 
 
 def test_machines_and_work_are_checked() -> None:
@@ -217,7 +231,7 @@ def test_machines_and_work_are_checked() -> None:
 
 
 def test_the_page_names_every_role_phase_and_the_header() -> None:
-    found = plan(SHARED, Machine(memory=A_GPU, gpus=2, kind="a100"))
+    found = plan(SHARED, Machine(memory=A_GPU, gpus=2, kind="a100"), lookup)
     text = "\n".join(report(found))
     for word in (
         "base",
@@ -227,7 +241,7 @@ def test_the_page_names_every_role_phase_and_the_header() -> None:
         "target",
         "rollout, actor",
         "reference",
-        "9.16",
+        "9.15",
         "--gres=gpu:a100:2",
         "--mem=",
         "fits: shared",
@@ -239,7 +253,7 @@ def test_the_page_names_every_role_phase_and_the_header() -> None:
 
 
 def test_the_page_of_a_refusal_names_every_way_tried() -> None:
-    text = "\n".join(report(plan(SEED, Machine(memory=A_GPU, gpus=2))))
+    text = "\n".join(report(plan(SEED, Machine(memory=A_GPU, gpus=2), lookup)))
     for way in ("tried full:", "tried full, zero2", "tried full, zero3", "tried full, fsdp", "tried split"):
         assert way in text, way
 
@@ -254,40 +268,42 @@ def test_the_page_says_how_to_ask_for_it() -> None:
         (SHARED, {"placement": "full", "offload": True}, f"{full} hierarchical.offload=true"),
         (SEED, {"shards": "zero3"}, f"{full} hierarchical.shards=zero3"),
     ):
-        assert f"overrides: {words}" in report(plan(job, machine, **named))  # type: ignore[arg-type]
-    assert "overrides" not in "".join(report(plan(replace(SHARED, stage="bc", critic=None), machine)))
+        assert f"overrides: {words}" in report(plan(job, machine, lookup, **named))  # type: ignore[arg-type]
+    assert "overrides" not in "".join(report(plan(replace(SHARED, stage="bc", critic=None), machine, lookup)))
 
 
 def test_a_way_that_is_named_is_held_to() -> None:
     for offload in (True, False):
-        assert plan(SEED, Machine(memory=400 * GIB), placement="full", offload=offload).strategy.offload == offload
+        assert (
+            plan(SEED, Machine(memory=400 * GIB), lookup, placement="full", offload=offload).strategy.offload == offload
+        )
     with pytest.raises(UsageError, match="no way to place hierarchical with placement shared, .* offload True"):
-        plan(SHARED, Machine(memory=A_GPU), placement="shared", offload=True)
+        plan(SHARED, Machine(memory=A_GPU), lookup, placement="shared", offload=True)
 
 
 def test_what_stands_on_the_cpu_is_read_there() -> None:
     for job in (SHARED, SEED):
-        found = plan(job, Machine(memory=400 * GIB), placement="full", offload=True)
+        found = plan(job, Machine(memory=400 * GIB), lookup, placement="full", offload=True)
         assert "reference" not in {one.phase.name for one in found.phases}
-        assert found.host > plan(job, Machine(memory=400 * GIB), placement="full", offload=False).host
+        assert found.host > plan(job, Machine(memory=400 * GIB), lookup, placement="full", offload=False).host
 
 
 def test_who_speaks_is_whole_where_who_learns_lies_in_parts() -> None:
     """The actor and the guidance, of 3.2 B float32 weights each, beside their parts."""
     machine = Machine(memory=141 * GIB, gpus=8)
-    parts, whole = (plan(SEED, machine, placement="full", shards=shards) for shards in ("fsdp", "none"))
+    parts, whole = (plan(SEED, machine, lookup, placement="full", shards=shards) for shards in ("fsdp", "none"))
     rollout = {
         found.strategy.shards: next(one for one in found.phases if one.phase.name == "rollout, actor")
         for found in (parts, whole)
     }
-    assert rollout["fsdp"].memory.gradients > 2 * 4 * SEED.model.parameters > rollout["none"].memory.gradients
+    assert rollout["fsdp"].memory.gradients > 2 * 4 * SEED.model.sizes.parameters > rollout["none"].memory.gradients
 
 
 def test_parts_of_hierarchical_training_are_float32_all_through() -> None:
     """Under bc's autocast layers are put together in bfloat16, here in float32: twice two layers, or the table."""
     machine = Machine(memory=141 * GIB, gpus=8)
     states = [
-        plan(job, machine, placement="full", shards="fsdp").devices[0].device.roles[0].state
+        plan(job, machine, lookup, placement="full", shards="fsdp").devices[0].device.roles[0].state
         for job in (SEED, replace(SEED, stage="bc", critic=None, value=False, precision="mixed"))
     ]
     assert states[0].gathered == 2 * states[1].gathered and states[0].static == states[1].static

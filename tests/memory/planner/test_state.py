@@ -8,27 +8,33 @@ from pathlib import Path
 
 import pytest
 
+from r2v.memory.models import known
 from r2v.memory.planner.roles import devices, whole_state
 from r2v.memory.planner.state import frozen, sharded, trained
 from r2v.memory.planner.training_job import Strategy, TrainingJob
-from r2v.memory.shapes import from_config, shape_of, value_head
 from r2v.memory.sizes import GIB, gib, mem_header, parse_size
+from tests.memory.measuring import model
 
-LLAMA, ROBERTA = shape_of("meta-llama/Llama-3.2-3B"), shape_of("FacebookAI/roberta-base")
-SEED = TrainingJob(stage="hierarchical", model=LLAMA, critic=ROBERTA, value=True, lora_rank=0, precision="float32")
+HEAD = 768 * 769 + 768 * 769 + 769
+"""Parameters of a head: two hidden layers of 768."""
+LLAMA, ROBERTA = known("meta-llama/Llama-3.2-3B"), known("FacebookAI/roberta-base")
+CRITICS = {"critic": ROBERTA.sizes.parameters + 5_907_460 + HEAD, "value": ROBERTA.sizes.parameters + HEAD}
+"""With four heads on two texts or one, ArCHer's, a floor's; and a value model's one."""
+SEED = TrainingJob(
+    stage="hierarchical", code="", model=LLAMA, critic=ROBERTA, value=True, lora_rank=0, precision="float32"
+)
 
 
 def roles(job: TrainingJob, placement: str = "full") -> dict[str, float]:
     """Training state in GiB of each role."""
     strategy = Strategy(placement=placement)  # type: ignore[arg-type]
-    return {role.name: role.state.total / GIB for role in devices(job, strategy, 1)[0].roles}
+    return {role.name: role.state.total / GIB for role in devices(job, strategy, 1, CRITICS)[0].roles}
 
 
 def test_full_training_of_the_seed_is_112_GiB() -> None:
-    assert round(whole_state(SEED) / GIB, 1) == 112.0
+    assert round(whole_state(SEED, CRITICS) / GIB, 1) == 112.0
 
 
-HEAD = sum(one.parameters for one in value_head(768))
 """What the facts do not count: the floor's head, in the critic and its target; and inside the value function."""
 MORE = {"critic": 16 * HEAD / GIB, "target": 4 * HEAD / GIB, "value": 16 * (HEAD - 769) / GIB}
 
@@ -40,20 +46,20 @@ def test_shared_base_is_9_14_GiB_and_its_parts() -> None:
     }
     assert parts == {"base": 5.98, "actor": 0.36, "guidance": 0.36, "critic": 1.96, "target": 0.49}
     job = replace(SEED, lora_rank=16, precision="mixed", value=False)
-    assert round(whole_state(job) / GIB - MORE["critic"] - MORE["target"], 2) == 9.14
-    assert round(whole_state(SEED) / GIB - sum(MORE.values()), 2) == 112.00
-    assert round(whole_state(SEED) / whole_state(job)) == 12
+    assert round(whole_state(job, CRITICS) / GIB - MORE["critic"] - MORE["target"], 2) == 9.14
+    assert round(whole_state(SEED, CRITICS) / GIB - sum(MORE.values()), 2) == 112.00
+    assert round(whole_state(SEED, CRITICS) / whole_state(job, CRITICS)) == 12
 
 
 @pytest.mark.parametrize(("precision", "width", "answer"), [("bfloat16", 2, 22.2), ("float32", 4, 40.2)])
 def test_the_seeds_load_time_weights_with_trained_critics(precision: str, width: int, answer: float) -> None:
     """Three copies of the language model's weights, critic and value function in training, the target."""
     critics = {name: size - MORE[name] for name, size in roles(SEED).items() if name in MORE}
-    assert round((3 * LLAMA.parameters * width) / GIB + sum(critics.values()), 1) == answer
+    assert round((3 * LLAMA.sizes.parameters * width) / GIB + sum(critics.values()), 1) == answer
 
 
 def test_an_fp32_AdamW_step_of_the_3B_peaks_at_59_84_GiB() -> None:
-    state = trained(LLAMA.parameters, width=4)
+    state = trained(LLAMA.sizes.parameters, width=4)
     assert gib(state.at_step) == "59.84", "as torch's MemTracker measured it"
     assert round(state.total / GIB) == 48
     assert round((state.optimizer + state.step) / GIB, 1) == 35.9
@@ -61,7 +67,7 @@ def test_an_fp32_AdamW_step_of_the_3B_peaks_at_59_84_GiB() -> None:
 
 
 def test_a_pure_bf16_step_is_within_one_percent_of_the_measured_30_17() -> None:
-    assert trained(LLAMA.parameters, width=2).at_step / GIB == pytest.approx(30.17, rel=0.01)
+    assert trained(LLAMA.sizes.parameters, width=2).at_step / GIB == pytest.approx(30.17, rel=0.01)
 
 
 def test_fused_and_8_bit_optimizers_have_no_temporaries() -> None:
@@ -78,14 +84,14 @@ def test_moving_reference_and_target_saves_12_and_half_a_GiB() -> None:
 
 def test_policy_guidance_and_frozen_reference_are_36_bytes_a_parameter() -> None:
     found = roles(replace(SEED, critic=None))
-    assert sum(found.values()) * GIB == 36 * LLAMA.parameters
+    assert sum(found.values()) * GIB == 36 * LLAMA.sizes.parameters
 
 
 def test_nf4_base() -> None:
     """Measured: .61 bytes a parameter for a whole model with bfloat16 rest."""
-    shape = shape_of("meta-llama/Llama-3.1-8B")
+    shape = known("meta-llama/Llama-3.1-8B").sizes
     packed = frozen(shape, 2, four_bit=True).weights
-    assert packed == shape.matrix_weights * 0.5625 + (shape.parameters - shape.matrix_weights) * 2
+    assert packed == shape.packed * 0.5625 + (shape.parameters - shape.packed) * 2
     assert frozen(shape, 2).weights == 2 * shape.parameters
 
 
@@ -108,7 +114,7 @@ def test_nf4_weights_are_bitsandbytes_own(tmp_path: Path) -> None:
     AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", **values), dtype=torch.bfloat16).save_pretrained(
         tmp_path
     )
-    model = AutoModelForCausalLM.from_pretrained(
+    loaded = AutoModelForCausalLM.from_pretrained(
         tmp_path,
         dtype="auto",
         device_map={"": "cpu"},
@@ -120,24 +126,24 @@ def test_nf4_weights_are_bitsandbytes_own(tmp_path: Path) -> None:
     def size() -> int:
         return sum(
             one.nbytes + (one.quant_state.absmax.nbytes if hasattr(one, "quant_state") else 0)
-            for one in model.parameters()
+            for one in loaded.parameters()
         )
 
-    shape = from_config(values | {"model_type": "llama"})
+    shape = model(values | {"model_type": "llama"}).sizes
     assert size() == frozen(shape, 2, four_bit=True).weights
-    prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
+    prepare_model_for_kbit_training(loaded, use_gradient_checkpointing=False)
     assert size() == frozen(shape, 4, four_bit=True).weights
 
 
 def test_zero_and_fsdp_share_what_they_say() -> None:
     """ZeRO paper, table 1, in its own bytes: 2 + 2 + 12 a parameter on 8 ranks."""
-    n, state = float(LLAMA.parameters), trained(LLAMA.parameters, width=4)
-    assert sharded(state, LLAMA, "zero2", 8).total == pytest.approx(2 * n + 14 * n / 8)
-    assert sharded(state, LLAMA, "zero3", 8).total == pytest.approx(16 * n / 8)
-    assert sharded(state, LLAMA, "fsdp", 8).total == pytest.approx(16 * n / 8)
-    assert sharded(state, LLAMA, "zero2", 8, 4).total == pytest.approx(4 * n + 16 * n / 8)
-    assert sharded(state, LLAMA, "none", 8).gathered == state.gradients
-    assert sharded(state, LLAMA, "zero3", 1) == state
+    n, state = float(LLAMA.sizes.parameters), trained(LLAMA.sizes.parameters, width=4)
+    assert sharded(state, LLAMA.sizes, "zero2", 8).total == pytest.approx(2 * n + 14 * n / 8)
+    assert sharded(state, LLAMA.sizes, "zero3", 8).total == pytest.approx(16 * n / 8)
+    assert sharded(state, LLAMA.sizes, "fsdp", 8).total == pytest.approx(16 * n / 8)
+    assert sharded(state, LLAMA.sizes, "zero2", 8, 4).total == pytest.approx(4 * n + 16 * n / 8)
+    assert sharded(state, LLAMA.sizes, "none", 8).gathered == state.gradients
+    assert sharded(state, LLAMA.sizes, "zero3", 1) == state
 
 
 @pytest.mark.skipif(find_spec("deepspeed") is None, reason="deepspeed is not installed; pip install 'r2v[gpu]'")
@@ -149,7 +155,7 @@ def test_zero2_is_to_the_byte_what_deepspeed_itself_estimates(name: str, ranks: 
     from deepspeed.runtime.zero.stage3 import estimate_zero3_model_states_mem_needs
     from deepspeed.runtime.zero.stage_1_and_2 import estimate_zero2_model_states_mem_needs
 
-    shape = shape_of(name)
+    shape = known(name).sizes
     state, n = trained(shape.parameters, width=4), int(shape.parameters)
     _, two = estimate_zero2_model_states_mem_needs(n, num_gpus_per_node=ranks, cpu_offload=False)
     assert sharded(state, shape, "zero2", ranks).at_step == pytest.approx(two, abs=1)

@@ -93,7 +93,7 @@ async def _score(request: ScoreRequest) -> ScoreReply:
 
 def without_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have every stage play with the student and the verifier of this module, which remember nothing."""
-    from r2v.evaluation import methods
+    from r2v.evaluation.acting import methods
     from r2v.rollout import model_factory
 
     def policy(policy: Any, weights: Any, cost: Any, inference: Any, rollout: Any, waves: Any, *_: Any) -> PricedModel:

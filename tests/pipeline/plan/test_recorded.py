@@ -15,10 +15,10 @@ from r2v.config import Config, load
 from r2v.envs.base import Benchmark, load_benchmark
 from r2v.errors import UsageError
 from r2v.extensions import NotImported, importing_nothing, load_class
-from r2v.pipeline.counts import fewer_than_asked
 from r2v.pipeline.jobs import job
 from r2v.pipeline.plan.known import known_here, known_of
 from r2v.pipeline.plan.recorded import recorded
+from r2v.pipeline.run import fewer_than_asked
 from r2v.storage.paths import BENCHMARK_COUNTS
 
 SHOP = """

@@ -15,8 +15,8 @@ from r2v.data.split import assign
 from r2v.data.store import TrajectoryStore
 from r2v.envs.base import load_benchmark
 from r2v.errors import UsageError
-from r2v.evaluation.acceptance import compare_policies
-from r2v.evaluation.acting_settings import ActingSettings
+from r2v.evaluation.acting.acceptance import compare_policies
+from r2v.evaluation.acting.acting_settings import ActingSettings
 from r2v.pipeline.jobs import job
 from r2v.pipeline.plan.stage_parts import parts_of, plays_of_thresholds
 from r2v.pipeline.plan.workload import Workload

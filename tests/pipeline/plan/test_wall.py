@@ -9,8 +9,8 @@ import pytest
 
 from r2v.config import load
 from r2v.envs.pace import Pace
+from r2v.memory.models import counted
 from r2v.memory.seconds import StageTokens, seconds_of
-from r2v.memory.shapes import shape_of
 from r2v.pipeline.plan.wall import (
     BUNDLED_SECONDS,
     Allotted,
@@ -49,7 +49,7 @@ def test_the_llm_answers_side_by_side() -> None:
             "profile=lora-8b",
         ],
     )
-    each = config.cost.llm.seconds_per_call + config.cost.llm.seconds_per_token * PACE.action_tokens
+    each = config.cost.llm_price.seconds_per_call + config.cost.llm_price.seconds_per_token * PACE.action_tokens
     assert time_of(Workload(llm=100), config, PACE, Allotted()).llm == pytest.approx(10 * each)
     assert unit_seconds(Workload(llm=100), config, PACE, Allotted()).wall == pytest.approx(100 * each)
     assert time_of(Workload(llm=100), load(None), PACE, Allotted()).llm == 0
@@ -80,7 +80,7 @@ def test_local_models_take_what_the_planner_estimates() -> None:
     config = load(None, [LLAMA, "profile=lora-8b"])
     work = Workload(student=100, drawn=100, verifier=50, read=1e6, written=6400)
     tokens = StageTokens(read=1e6 + 6400, waves=6400 / config.rollout.batch_size)
-    shape = shape_of(config.policy.model_name)
+    shape = counted(config.policy.model_name)
     acting = time_of(work, config, PACE, Allotted(gpus=1, card="h100"))
     assert acting.model == acting.wall == pytest.approx(seconds_of(tokens, shape, card="h100"))
     assert time_of(work, load(None), PACE, Allotted()).model == pytest.approx(150 * BUNDLED_SECONDS)

@@ -13,9 +13,9 @@ import pytest
 
 from r2v.cli import main as cli
 from r2v.envs.webarena.home import webarena_home
-from r2v.slurm import headers
 from r2v.slurm.doctor.check_results import Finding
 from r2v.slurm.doctor.doctor import examine, worlds
+from r2v.slurm.site import headers
 from r2v.storage import paths
 from tests.envs.webarena import listed
 from tests.envs.webarena.stubs import Stub
@@ -23,6 +23,8 @@ from tests.slurm.faked import Faked
 from tests.slurm.faked import faked as faked
 
 REPOSITORY = Path(__file__).parents[3]
+SCRIPTS = len(headers.scripts(REPOSITORY))
+"""Scripts with a header."""
 
 
 @pytest.fixture
@@ -48,11 +50,11 @@ def test_a_healthy_cluster_has_nothing_bad(
     assert "ok    kept from Slurm's programs: SQUEUE_PARTITION" in told
     assert "warn  scripts/slurm/02_perturb.sh: line 19 has byte 0xFC" in told and "-> iconv -f latin1 -t utf-8" in told
     assert "ok    Slurm answers; partitions cpu, gpu" in told
-    assert "ok    14 of 14 headers are accepted by sbatch --test-only" in told
+    assert f"ok    {SCRIPTS} of {SCRIPTS} headers are accepted by sbatch --test-only" in told
     assert "ok    accounting answers" in told and "a lease is given to one process at a time" in told
     assert "srun --partition=gpu --gres=gpu:a100:2 --time=5" in told and "bad" not in told
     assert "ok    a sentinel's own line is accepted by sbatch --test-only" in told
-    assert clone.calls.count("sbatch") == 16 and not (clone.folder / "jobs.json").exists()
+    assert clone.calls.count("sbatch") == SCRIPTS + 2 and not (clone.folder / "jobs.json").exists()
 
 
 def test_an_unknown_partition_is_named_with_the_nearest(clone: Faked) -> None:
@@ -77,7 +79,7 @@ def test_no_gpu_in_the_partition(clone: Faked) -> None:
 def test_a_qos_that_sbatch_lets_pass_is_told(clone: Faked) -> None:
     headers.rewrite(headers.scripts(), {"qos": "nightly"})
     bad = found("bad")
-    assert len(bad) == 14 and bad[0].what == "01_collect.sh: no QOS nightly; did you mean high?"
+    assert len(bad) == SCRIPTS and bad[0].what == "01_collect.sh: no QOS nightly; did you mean high?"
     assert bad[0].remedy == "r2v cluster set qos=NAME, or qos= for none"
 
 
@@ -98,7 +100,7 @@ def test_what_sbatch_alone_knows_is_handed_on(clone: Faked) -> None:
         "sbatch: error: Batch job submission failed: Invalid account or account/partition combination specified",
     )
     bad = found("bad")
-    assert len(bad) == 15 and "a sentinel's own line is refused: Batch job submission" in bad[-1].what
+    assert len(bad) == SCRIPTS + 1 and "a sentinel's own line is refused: Batch job submission" in bad[-1].what
     assert "sbatch refuses it: Batch job submission failed: Invalid account" in bad[0].what
 
 
@@ -188,7 +190,7 @@ def test_doctor_and_views_load_nothing_heavy_on_a_login_node(clone: Faked) -> No
 def test_cluster_set_prints_what_now_holds(clone: Faked, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["cluster", "set", "partition=batch", "account=lab7", "gpu=h100"]) == 0
     told = capsys.readouterr()
-    assert "14 files changed" in told.err
+    assert f"{SCRIPTS} files changed" in told.err
     rows = {line.split()[0]: line.split()[1:] for line in told.out.splitlines()}
     assert rows["03_train_policy.sh"] == ["batch", "lab7", "gpu:h100:2", "16", "60G", "48:00:00"]
     assert cli.main(["cluster", "show"]) == 0 and capsys.readouterr().out == told.out

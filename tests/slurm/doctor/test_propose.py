@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from r2v.slurm import client
+from r2v.slurm.client import client
 from r2v.slurm.doctor.doctor import examine
 from r2v.slurm.doctor.propose import proposal
-from r2v.slurm.site_profile import SITE
+from r2v.slurm.site.site_profile import SITE
 from tests.slurm.faked import Faked
 from tests.slurm.faked import faked as faked
 from tests.slurm.project import Project

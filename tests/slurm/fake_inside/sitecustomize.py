@@ -1,6 +1,6 @@
 """Found first on PYTHONPATH: R2V's commands run the fake Slurm in their own process."""
 
-from r2v.slurm.command import through
+from r2v.slurm.client.command import through
 from tests.slurm.fake_in_process import FakeInProcess
 
 _for_good = through(FakeInProcess())  # dropped, it would end

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from r2v.slurm.client import SacctRow
+from r2v.slurm.client.sacct import SacctRow
 from r2v.slurm.healing.classify import (
     REMEDIES,
     Evidence,

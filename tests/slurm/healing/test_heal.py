@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from r2v.slurm import chain as chains
-from r2v.slurm.chain import Attempt, Chain, ChainJob
-from r2v.slurm.command import through
+from r2v.slurm.chain import chain as chains
+from r2v.slurm.chain.chain import Attempt, Chain, ChainJob
+from r2v.slurm.client.command import through
 from r2v.slurm.healing import heal as healing
 from r2v.slurm.healing.heal import collect_evidence, examine
-from r2v.slurm.reconcile import by_sentinel as heal
+from r2v.slurm.healing.reconcile import by_sentinel as heal
 from tests.slurm.fake_in_process import FakeInProcess
 from tests.slurm.faked import NEEDS, Faked
 from tests.slurm.faked import faked as faked

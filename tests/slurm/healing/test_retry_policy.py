@@ -9,12 +9,11 @@ import pytest
 
 from r2v.config import load, to_yaml
 from r2v.errors import FailureKind
-from r2v.slurm import chain as chains
-from r2v.slurm.chain import Attempt, Chain, ChainJob, HealingLimits
-from r2v.slurm.configuration import config_sha
+from r2v.slurm.chain import chain as chains
+from r2v.slurm.chain.chain import Attempt, Chain, ChainJob, HealingLimits, config_sha
+from r2v.slurm.client.sacct import SacctRow
 from r2v.slurm.healing.classify import REMEDIES, Evidence, Failure
 from r2v.slurm.healing.retry_policy import MAX_UNCOUNTED, Resubmit, decide
-from r2v.slurm.sacct import SacctRow
 from r2v.storage.files import write_text
 from tests.slurm.faked import Faked
 from tests.slurm.faked import faked as faked

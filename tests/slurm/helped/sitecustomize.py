@@ -2,7 +2,7 @@
 
 import sys
 
-if "r2v.slurm.runner" in sys.orig_argv:
-    from r2v.slurm import helper_array, stage_process
+if "r2v.slurm.job.runner" in sys.orig_argv:
+    from r2v.slurm.job import helper_array, stage_process
 
     helper_array.WORTH_HELPING, stage_process.LOOK_SECONDS = 0.0, 1.0

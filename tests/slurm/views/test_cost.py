@@ -7,9 +7,11 @@ import json
 import pytest
 
 from r2v.cli import main as cli
-from r2v.slurm import chain as chains
-from r2v.slurm.chain import Attempt
-from r2v.slurm.views.cost import attempt_costs
+from r2v.slurm.chain import chain as chains
+from r2v.slurm.chain.chain import Attempt
+from r2v.slurm.views.chain_status import statuses
+from r2v.slurm.views.cost import AttemptCost, attempt_costs
+from r2v.slurm.views.sources import gather
 from tests.slurm.faked import Faked, ago
 from tests.slurm.faked import faked as faked
 
@@ -32,9 +34,14 @@ def lived(faked: Faked) -> None:
     faked.answer()
 
 
+def costs() -> dict[tuple[str, str], AttemptCost]:
+    (status,) = statuses(gather(["desk_noisy"], costs=True))
+    return {(one.job, one.id): one for one in attempt_costs(status)}
+
+
 def test_gpu_hours_are_alloctres_times_elapsed(faked: Faked) -> None:
     lived(faked)
-    found = {(one.job, one.id): one for one in attempt_costs("desk_noisy")}
+    found = costs()
     assert found["collect", "100"].gpu_hours == 0.5 and found["collect", "100"].wasted == 0
     assert (found["perturb", "102"].hours, found["perturb", "102"].gpu_hours) == (2.0, 0.0)
     first, second = found["bc", "104"], found["bc", "150"]
@@ -42,7 +49,7 @@ def test_gpu_hours_are_alloctres_times_elapsed(faked: Faked) -> None:
     assert first.gpu_hours == first.wasted == 2 * (900 + 2700) / 3600
     assert (second.gpu_hours, second.wasted) == (2 * 360 / 3600, 0.0)
     assert found["verifier", "777"].wasted == pytest.approx(0.01)
-    assert faked.calls == ["sacct"]
+    assert faked.calls == ["squeue", "sacct"]
 
 
 def test_the_wasted_share_is_told(faked: Faked, capsys: pytest.CaptureFixture[str]) -> None:
@@ -64,7 +71,7 @@ def test_an_array_of_helpers_is_a_line_of_its_job(faked: Faked, capsys: pytest.C
         faked.accounted(f"90_{task}", state, ElapsedRaw=elapsed)
     faked.accounted("90_2.batch", "CANCELLED", ElapsedRaw=900)
     faked.answer()
-    found = {(one.job, one.id): one for one in attempt_costs("desk_noisy")}
+    found = costs()
     helping = found["evaluate helpers", "90"]
     assert (helping.starts, helping.hours, helping.gpu_hours, helping.wasted) == (2, 0.75, 0.75, 0.25)
     assert found["evaluate", "116"].gpu_hours == 1.0 and found["evaluate helpers", "95"].starts == 0

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from r2v.cli import main as cli
-from r2v.slurm import chain as chains
-from r2v.slurm.chain import Attempt, AttemptFailure
-from r2v.slurm.configuration import config_sha
+from r2v.slurm.chain import chain as chains
+from r2v.slurm.chain.chain import Attempt, AttemptFailure, config_sha
 from r2v.slurm.views import logs
 from tests.slurm.faked import NEEDS, Faked, ago
 from tests.slurm.faked import faked as faked
@@ -196,7 +195,7 @@ def test_what_was_healed_is_told_when_all_is_well(faked: Faked, capsys: pytest.C
     faked.answer()
     told = explained(capsys)
     assert told.startswith("desk_noisy: nothing is broken (10 done)\n")
-    assert "healed   candidates attempt 1 (108): host_oom" in told
+    assert "healed candidates attempt 1 (108): host_oom" in " ".join(told.split())
 
 
 def test_no_chain_is_a_usage_error(faked: Faked, capsys: pytest.CaptureFixture[str]) -> None:

@@ -42,7 +42,7 @@ def submitted(faked: Faked) -> dict[str, str]:
 
 
 def test_the_fakes_needs_are_the_pipelines() -> None:
-    assert {job.name: job.needs for job in selection(Config())[0]} == NEEDS
+    assert NEEDS.items() <= {job.name: job.needs for job in selection(Config())[0]}.items()
 
 
 def test_edges_are_the_seeds_and_squeues(faked: Faked, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import statistics
 from collections import deque
 
+from r2v.console import duration
 from r2v.errors import EnvironmentFault
 from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
-from r2v.llm.providers.dispatch.outage import Outage, span
+from r2v.llm.providers.dispatch.outage import Outage
 from r2v.llm.providers.dispatch.result_handler import WallClock, account_error
 from r2v.llm.providers.provider import BatchProvider, BatchState, ProviderFault
 from r2v.llm.providers.spending.budget import SpendTracker
@@ -96,8 +97,8 @@ def _require_window(state: BatchState, now: float, policy: DispatchPolicy) -> No
     late = 0.0 if state.expires is None else now - state.expires
     if late > policy.outage_seconds:
         raise EnvironmentFault(
-            f"batch {state.id}: is {state.state} still, {span(late)} after its window has ended; run the same command "
-            f"later, or give it up alone by `r2v providers forget {state.id}`, which pays for its requests anew"
+            f"batch {state.id}: is {state.state} still, {duration(late)} after its window has ended; run the same "
+            f"command later, or give it up alone by `r2v providers forget {state.id}`, which pays for its requests anew"
         )
 
 

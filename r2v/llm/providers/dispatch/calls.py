@@ -14,9 +14,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
+from r2v.console import duration
 from r2v.errors import EnvironmentFault
 from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
-from r2v.llm.providers.dispatch.outage import Outage, span
+from r2v.llm.providers.dispatch.outage import Outage
 from r2v.llm.providers.dispatch.result_handler import ResultHandler, Spawn, WallClock
 from r2v.llm.providers.provider import Provider, ProviderFault
 from r2v.llm.providers.provider_requests import ProviderRequest
@@ -180,9 +181,9 @@ class CallDispatcher:
         self.limiter.on_slow_down(now + pause)
         if max(pause, waited) > self._patience:
             return EnvironmentFault(
-                f"{self._provider.name}: {fault.reason}; asks to wait for {span(pause)}, after {span(waited)} without "
-                f"an answer, and {span(self._patience)} are waited at most: run the same command again later, "
-                "everything answered is kept"
+                f"{self._provider.name}: {fault.reason}; asks to wait for {duration(pause)}, after {duration(waited)} "
+                f"without an answer, and {duration(self._patience)} are waited at most: run the same command again "
+                "later, everything answered is kept"
             )
         self._tell_wait(fault.reason, waited, pause)
         return None
@@ -197,5 +198,5 @@ class CallDispatcher:
             self._tell_next = now + _TOLD_EVERY
             ends = time.strftime("%H:%M:%S", time.localtime(now + pause))
             logger.warning(
-                "  %s: %s; no answer for %s, asked again at %s", self._provider.name, reason, span(waited), ends
+                "  %s: %s; no answer for %s, asked again at %s", self._provider.name, reason, duration(waited), ends
             )

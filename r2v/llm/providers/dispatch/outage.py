@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 
+from r2v.console import duration
 from r2v.errors import EnvironmentFault
 from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
 from r2v.llm.providers.dispatch.result_handler import Spawn, WallClock
@@ -40,7 +41,9 @@ class Outage:
         """The provider was heard of, whatever it said."""
         self._has_answered, self._failures = True, 0
         if self._since is not None:
-            logger.warning("  %s: answers again after %s", self._provider.name, span(self._clock.now() - self._since))
+            logger.warning(
+                "  %s: answers again after %s", self._provider.name, duration(self._clock.now() - self._since)
+            )
             wait(self._provider.name, None)
             self._since = None
 
@@ -72,7 +75,7 @@ class Outage:
                 "  %s: %s; nothing is sent until it answers, for %s at most",
                 self._provider.name,
                 self._reason,
-                span(self._patience),
+                duration(self._patience),
             )
             wait(self._provider.name, self._reason, self._since + self._patience)
         while True:
@@ -98,13 +101,13 @@ class Outage:
         if now - self._since >= self._patience:
             advice = "" if self._has_answered else "; see to the network and to the endpoint's address"
             raise EnvironmentFault(
-                f"{self._provider.name}: {self._reason}, for {span(now - self._since)}{advice}; everything answered "
-                "is kept: run the same command again"
+                f"{self._provider.name}: {self._reason}, for {duration(now - self._since)}{advice}; everything "
+                "answered is kept: run the same command again"
             )
         if now - self._told >= _TOLD_EVERY:
             self._told = now
             logger.warning(
-                "  %s: still not there after %s (%s)", self._provider.name, span(now - self._since), self._reason
+                "  %s: still not there after %s (%s)", self._provider.name, duration(now - self._since), self._reason
             )
 
     async def _is_there(self) -> bool:
@@ -116,14 +119,3 @@ class Outage:
             self._reason = fault.reason
             return fault.status is not None and fault.status < 500
         return True
-
-
-def span(seconds: float) -> str:
-    """A duration for a person.
-
-    >>> span(45.2), span(480), span(14400)
-    ('45 s', '8 min', '4.0 h')
-    """
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

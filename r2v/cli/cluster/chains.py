@@ -1,0 +1,280 @@
+"""The commands of a chain of jobs: `r2v run_all, resume, cancel`, and the views of what they left.
+
+r2v run_all webarena --dry-run          r2v status --watch             r2v explain webarena_noisy
+r2v resume --from preference            r2v logs preference --errors   r2v cost
+                                                                       r2v graph --format mermaid
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from r2v.cli.options import add_overrides, decimal, runs_code, sends_keys, whole
+from r2v.constraints import Range, Text, require
+from r2v.errors import InputError, UsageError
+from r2v.log import logger
+
+_CHAIN = "<benchmark>_<condition>, or the prefix of the configuration; may be left out where there is only one"
+_SUBMITTED = ("start", "allow_env", "max_attempts", "max_gpu_hours", "live")
+"""Options of both commands that submit, as the arguments of `r2v.slurm.run_all` are called."""
+ClusterParser = TypeVar("ClusterParser", bound=argparse.ArgumentParser)
+
+
+def add_commands(commands: argparse._SubParsersAction[ClusterParser]) -> None:
+    """Add every command of this module to the command line."""
+    _add_submitting(commands)
+    status = _add(commands, "status", "the state of every job; exit code 0 done, 1 failed, 10 active", _status)
+    status.add_argument("names", nargs="*", metavar="CHAIN", help=_CHAIN)
+    status.add_argument(
+        "--watch",
+        action="store_true",
+        help="show it again and again until no job is active; Slurm is asked once a minute (default: once)",
+    )
+    logs = _add(commands, "logs", "the log of a job's last attempt", _logs)
+    logs.add_argument("words", nargs="+", metavar="[CHAIN] JOB", help="a job's name, its number, or a Slurm id")
+    logs.add_argument("-f", "--follow", action="store_true", help="go on reading until the job ends")
+    logs.add_argument("--errors", action="store_true", help="only the first traceback of each start")
+    about = "what broke in a chain and how to go on; or who acted in a session or an episode, and why"
+    explain = _add(commands, "explain", about, _explain)
+    explain.add_argument(
+        "words",
+        nargs="*",
+        metavar="[CHAIN] [JOB] | SESSION | EPISODE",
+        help="a chain, and one of its jobs (default: every job of the only chain); or a served session, or an episode",
+    )
+    cost = _add(commands, "cost", "GPU-hours of each attempt, and how many were wasted", _cost)
+    cost.add_argument("names", nargs="*", metavar="CHAIN", help=_CHAIN)
+    graph = _add(commands, "graph", "which job waits for which", _graph)
+    graph.add_argument("name", nargs="?", metavar="CHAIN", help=_CHAIN)
+    graph.add_argument("--format", choices=["ascii", "mermaid", "json"], default="ascii", help="default: ascii")
+    for parser in (status, cost):
+        parser.add_argument("--json", action="store_true", help="print JSON, for a program to read")
+
+
+def _add(
+    commands: argparse._SubParsersAction[ClusterParser], name: str, help_: str, act: Callable[[argparse.Namespace], int]
+) -> ClusterParser:
+    parser = commands.add_parser(name, help=help_, description=help_)
+    parser.set_defaults(act=act)
+    return parser
+
+
+def _add_submitting(commands: argparse._SubParsersAction[ClusterParser]) -> None:
+    run = _add(commands, "run_all", "submit the whole pipeline to Slurm and return", _run_all)
+    run.add_argument("benchmark", nargs="?", help="webarena, swebench, desk, or all (webarena and swebench)")
+    run.add_argument("--config", metavar="FILE", help="configuration (default: configs/<benchmark>/noisy.yaml)")
+    run.add_argument(
+        "--without", nargs="+", default=[], metavar="JOB", help="jobs to leave out, by name or number (default: none)"
+    )
+    run.add_argument(
+        "--dry-run", action="store_true", help="print the sbatch lines and sbatch's answers; submit nothing"
+    )
+    run.add_argument(
+        "--local", "--here", dest="here", action="store_true", help="run the pipeline in this process, without Slurm"
+    )
+    resume = _add(commands, "resume", "go on with a chain: what failed, and all that waits for it", _resume)
+    resume.add_argument("name", nargs="?", metavar="CHAIN", help=_CHAIN)
+    for parser, replaced in ((run, "the file"), (resume, "the chain")):
+        add_overrides(parser, f"configuration values that replace those of {replaced}")
+        sends_keys(parser)
+        runs_code(parser)
+        parser.add_argument(
+            "--from",
+            dest="start",
+            metavar="JOB",
+            help="the first job to run; its inputs must exist (default: the first)",
+        )
+        parser.add_argument(
+            "--live",
+            action="store_true",
+            help="jobs run what is in the checkout when they start (default: the code and configuration of now)",
+        )
+        parser.add_argument(
+            "--max-attempts",
+            type=whole(Range(at_least=1, at_most=1000)),
+            metavar="N",
+            help="attempts of one job, healing included (default: 3)",
+        )
+        parser.add_argument(
+            "--max-gpu-hours",
+            type=decimal(Range(above=0)),
+            metavar="H",
+            help="GPU-hours of the chain, healing included (default: no limit)",
+        )
+    run.set_defaults(max_attempts=3)
+    cancel = _add(commands, "cancel", "end every job of a chain, sentinels too; nothing heals afterwards", _cancel)
+    cancel.add_argument("name", nargs="?", metavar="CHAIN", help=_CHAIN)
+    heal = commands.add_parser("heal", description="what a sentinel runs when its stage has failed")
+    heal.add_argument("name", metavar="CHAIN", help=_CHAIN)
+    heal.add_argument(
+        "job", nargs="?", default="", metavar="JOB", help="the job that failed, or all: one of them (default: none)"
+    )
+    heal.set_defaults(act=_heal)
+
+
+def submission(values: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments of `r2v.slurm.run_all.submit` that a parsed `run_all` line gives. Raises UsageError for a
+    line without a benchmark."""
+    if values.benchmark is None and values.config is None:
+        raise UsageError("run_all needs a benchmark: webarena, swebench, desk or all; or --config FILE")
+    names = ("benchmark", "config", "overrides", "without", "dry_run", "here", *_SUBMITTED)
+    return {name: getattr(values, name) for name in names}
+
+
+def resumption(values: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments of `r2v.slurm.run_all.resume` that a parsed `resume` line gives. Raises UsageError where no
+    chain is meant."""
+    return {"name": chain_name(values), **{name: getattr(values, name) for name in ("overrides", *_SUBMITTED)}}
+
+
+def _run_all(values: argparse.Namespace) -> int:
+    from r2v.slurm import run_all
+    from r2v.slurm.site import script_text
+
+    if not values.here:
+        script_text.report()
+    return run_all.submit(**submission(values))
+
+
+def _resume(values: argparse.Namespace) -> int:
+    from r2v.slurm import run_all
+    from r2v.slurm.site import script_text
+
+    script_text.report()
+    return run_all.resume(**resumption(values))
+
+
+def _cancel(values: argparse.Namespace) -> int:
+    from r2v.slurm import run_all
+
+    return run_all.cancel(name=chain_name(values))
+
+
+def chain_name(values: argparse.Namespace) -> str:
+    """The chain that a parsed line names, or the only one there is. Raises UsageError naming those there are."""
+    from r2v.slurm.views.sources import chosen
+
+    return chosen(Path(), values.name)
+
+
+def _heal(values: argparse.Namespace) -> int:
+    from r2v.slurm.chain.chain import WHOLE
+    from r2v.slurm.healing import sentinels
+    from r2v.slurm.healing.reconcile import by_sentinel
+
+    require("CHAIN", Text(longest=400, pattern=r"\w[\w.:-]*", meaning="the name of a chain, not a path"), values.name)
+    code = by_sentinel(values.name, values.job)
+    watched = sentinels.watched_by(Path(), values.name) if values.job == WHOLE else [values.job] if values.job else []
+    return max([sentinels.tell(values.name, job) for job in watched], default=0) or code
+
+
+def _status(values: argparse.Namespace) -> int:
+    from r2v.slurm.views import status
+    from r2v.slurm.views.chain_status import overall, settled, statuses
+
+    wanted, readable = _wanted(values)
+    if values.watch and values.json:
+        raise UsageError("status --watch --json: --watch is for people; a program asks `r2v status --json`")
+    if values.watch:
+        return status.watch(readable)
+    shown = statuses(settled(readable))
+    if values.json:
+        print(json.dumps({"chains": [status.as_json(chain) for chain in shown]}, indent=2))
+    else:
+        print("\n".join("\n".join(status.lines(chain)) for chain in shown))
+    return overall(chain.exit_code for chain in shown) if readable == wanted else InputError.exit_code
+
+
+def _wanted(values: argparse.Namespace) -> tuple[list[str], list[str]]:
+    """The chains that a line names, or all of them; and those of them that can be read."""
+    from r2v.slurm.views.sources import chosen, names, readable
+
+    wanted = [chosen(Path(), name) for name in values.names] or names() or [chosen(Path(), None)]
+    return wanted, readable(wanted)
+
+
+def _one_job(words: Sequence[str]) -> tuple[str, str | None]:
+    """CHAIN JOB, or either of them alone where only one chain is there."""
+    from r2v.slurm.views.sources import chosen, names
+
+    if len(words) > 2:
+        raise UsageError(f"{' '.join(words)}: at most a chain and a job")
+    if len(words) == 2 or words and words[0] in names():
+        return chosen(Path(), words[0]), words[1] if len(words) == 2 else None
+    return chosen(Path(), None), words[0] if words else None
+
+
+def _logs(values: argparse.Namespace) -> int:
+    from r2v.slurm.views import logs
+    from r2v.slurm.views.chain_status import settled
+
+    name, word = _one_job(values.words)
+    if word is None:
+        raise UsageError(f"which job of {name}? r2v logs {name} JOB")
+    files = settled([name]).files[name]
+    id_ = logs.job_id(files, word)
+    if values.follow:
+        if not logs.log_paths(Path(), id_):
+            logger.info("job %s has not begun; waiting (Ctrl-C ends the waiting, not the job)", id_)
+        for text in logs.follow(Path(), name, id_):
+            print(text, end="", flush=True)
+        return 0
+    for path in logs.with_errors(Path(), files.chain, id_):
+        text = path.read_text(errors="replace")
+        logger.info("%s", path)
+        if not values.errors:
+            sys.stdout.write(text)
+        elif found := logs.errors(text):
+            print("\n".join(found))
+        else:
+            logger.info("no error in it")
+    return 0
+
+
+def _explain(values: argparse.Namespace) -> int:
+    from r2v.serve.accounts.explain import explained
+    from r2v.slurm.views import explain, logs
+    from r2v.slurm.views.chain_status import settled, statuses
+    from r2v.slurm.views.sources import names
+
+    other = len(values.words) == 1 and values.words[0] not in names()
+    if other and (lines := explained(Path(), values.words[0])):
+        print("\n".join(lines))
+        return 0
+    name, job = _one_job(values.words)
+    (status,) = statuses(settled([name]))
+    word = logs.NUMBERS.get(job, job) if job else None
+    if word and word not in {one.job for one in status.jobs}:
+        logs.job_id(status.files, word)
+    print("\n".join(explain.explain(status, word)))
+    return 0
+
+
+def _cost(values: argparse.Namespace) -> int:
+    from r2v.slurm.views import cost
+    from r2v.slurm.views.chain_status import settled, statuses
+
+    wanted, readable = _wanted(values)
+    found = {one.chain.name: cost.attempt_costs(one) for one in statuses(settled(readable, costs=True))}
+    if values.json:
+        print(json.dumps({"chains": [cost.as_json(name, spent) for name, spent in found.items()]}, indent=2))
+    else:
+        print("\n".join("\n".join(cost.lines(name, spent)) for name, spent in found.items()))
+    return 0 if readable == wanted else InputError.exit_code
+
+
+def _graph(values: argparse.Namespace) -> int:
+    from r2v.slurm.views import graph
+    from r2v.slurm.views.chain_status import settled, statuses
+
+    (status,) = statuses(settled([chain_name(values)]))
+    if values.format == "json":
+        print(json.dumps(graph.as_json(status), indent=2))
+    else:
+        print("\n".join((graph.mermaid_lines if values.format == "mermaid" else graph.ascii_lines)(status)))
+    return 0

@@ -1,0 +1,288 @@
+"""`r2v plan`: the memory that a stage needs on a GPU, the micro-batches that fit, and its time, before it is asked for.
+
+r2v plan --config configs/webarena/noisy.yaml --gpu 80GiB                # all stages, in two tables
+r2v plan --config configs/webarena/noisy.yaml --gpu 80GiB --gpus 4 --gpu-type h100 --cpus 32 --helpers 0
+r2v plan --stage evaluate --config configs/webarena/noisy.yaml --gpu 80GiB
+r2v plan --model meta-llama/Llama-3.2-3B --gpu 44.53GiB --gpus 2         # hierarchical training
+r2v plan --model meta-llama/Llama-3.2-3B --overrides policy.lora_r=0 policy.dtype=float32   # refused, exit 2
+r2v plan --stage bc --config configs/webarena/noisy.yaml --gpu 80GiB
+r2v plan --model meta-llama/Llama-3.2-3B --probe calibration.json        # on a GPU: measured, for --calibration
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
+
+from r2v.cli.options import add_overrides, whole
+from r2v.constraints import Range
+from r2v.errors import UsageError
+from r2v.memory.planner.training_job import StageName
+from r2v.memory.sizes import parse_size
+from r2v.pipeline.jobs import JOBS, TRAIN_HIERARCHICAL, job
+
+if TYPE_CHECKING:
+    from r2v.config import Config
+    from r2v.memory.planner.phases import Lookup
+    from r2v.memory.store import Measure
+
+Parser = TypeVar("Parser", bound=argparse.ArgumentParser)
+_GPUS = Range(at_least=1, at_most=100_000)
+_DEFAULT_GPU = "44.53GiB"
+"""A GPU that is sold as one of 48 GB has about this much."""
+_CRITIC = "FacebookAI/roberta-base"
+"""The backbone of ArCHer's critic (arXiv 2402.19446)."""
+_RESOURCES = {"gpus": "gpus", "card": "gpu_type", "cpus": "cpus", "helpers": "helpers"}
+"""Fields of `Allotted` by the options that set them in place of the headers."""
+_COUNTS = "counts of episodes, requests and tokens, and what they rest on: r2v run --dry-run"
+
+
+def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
+    """Add `plan` to the command line."""
+    plan = commands.add_parser(
+        "plan",
+        help="the GPU memory that a stage needs, and the micro-batches that fit",
+        description="Predicts the peak memory of every phase of a stage that trains or acts, or of all stages of a "
+        "configuration in one table, and their time in another, as `r2v run --dry-run` and `r2v run_all --dry-run` "
+        "print it. What no file has is measured once, on tensors without data: no GPU, no weights and no network, "
+        "except for --probe.",
+    )
+    plan.add_argument(
+        "--stage",
+        choices=[row.name for row in JOBS if row.memory],
+        help="default: every stage where a configuration is given, else hierarchical",
+    )
+    plan.add_argument("--config", metavar="FILE", help="configuration (default: all defaults)")
+    add_overrides(
+        plan, "configuration values that win over the file, such as policy.lora_r=0 or hierarchical.placement=full"
+    )
+    plan.add_argument(
+        "--model",
+        metavar="NAME",
+        help="tiny, a directory with a config.json, or a hub name (default: policy.model_name)",
+    )
+    plan.add_argument(
+        "--gpu",
+        metavar="SIZE",
+        help=f"memory of one GPU, such as 80GiB; a number alone is GiB (default: {_DEFAULT_GPU}; --probe: the GPU "
+        "here)",
+    )
+    plan.add_argument(
+        "--gpus",
+        type=whole(_GPUS),
+        metavar="COUNT",
+        help="number of GPUs (default: 1; of all stages: as the header of each stage's script asks)",
+    )
+    plan.add_argument(
+        "--gpu-type",
+        metavar="NAME",
+        help="GPU type in --gres, such as a100 (default: any; of all stages: as the headers ask)",
+    )
+    plan.add_argument(
+        "--cpus", type=whole(_GPUS), metavar="COUNT", help="CPUs of each stage (default: as the headers ask)"
+    )
+    plan.add_argument(
+        "--helpers",
+        type=whole(Range(at_least=0, at_most=100_000)),
+        metavar="COUNT",
+        help="helpers that play at once beside each stage that takes some (default: as the headers ask)",
+    )
+    measured = plan.add_mutually_exclusive_group()
+    measured.add_argument(
+        "--calibration",
+        type=Path,
+        metavar="FILE",
+        help="use the factors that --probe measured on this GPU (--gpu-type; default: none)",
+    )
+    measured.add_argument(
+        "--probe",
+        type=Path,
+        metavar="FILE",
+        help="measure each phase on the GPU here, with random weights, and save the factors for --calibration "
+        "(default: plan only)",
+    )
+    plan.add_argument("--json", action="store_true", help="print the plan as JSON")
+    plan.set_defaults(act=run)
+
+
+def run(values: argparse.Namespace) -> int:
+    """Print the plan, and measure it with --probe. Raises UsageError where nothing fits, or where options contradict
+    each other."""
+    configured = values.config is not None or bool(values.overrides)
+    every = values.stage is None and configured
+    for option in ("cpus", "helpers"):
+        if getattr(values, option) is not None and not every:
+            raise UsageError(f"--{option}: is of the times of all stages; leave --stage out, and name a --config")
+    values.stage = values.stage or (None if every else "hierarchical")
+    trains = values.stage in get_args(StageName)
+    for option in ("calibration", "probe"):
+        if getattr(values, option) is not None and not trains:
+            raise UsageError(f"--{option}: is of a stage that trains; name one with --stage")
+    if trains:
+        return _run_training(values)
+    return _run_configured(values)
+
+
+@contextmanager
+def _lookup() -> Iterator[tuple[Measure, Lookup]]:
+    """What measures in a child process, and what looks measurements up before that."""
+    from r2v.memory.store import Measuring, measurement
+
+    with Measuring() as measure:
+        yield measure, partial(measurement, measure=measure)
+
+
+def _run_configured(values: argparse.Namespace) -> int:
+    """One stage that acts, or the tables of all stages: what the configuration alone decides."""
+    config = _config(values)
+    lines, found, refusal = _acting_stage(config, values) if values.stage else _all_stages(config, values)
+    print(json.dumps(found, indent=2) if values.json else "\n".join(lines))
+    if refusal:
+        sys.stdout.flush()
+        raise UsageError(refusal)
+    return 0
+
+
+def _config(values: argparse.Namespace) -> Config:
+    from r2v.memory.profile_of_model import configured
+
+    return configured(values.config, _overrides(values))
+
+
+def _overrides(values: argparse.Namespace) -> list[str]:
+    return [*values.overrides, *([f"policy.model_name={values.model}"] if values.model else [])]
+
+
+def _acting_stage(config: Config, values: argparse.Namespace) -> tuple[list[str], dict[str, Any], str]:
+    """Text, JSON values, and the refusal of a stage that does not fit."""
+    from r2v.memory.acting_report import acting_json, acting_report, acting_verdict
+    from r2v.memory.configured import acting_job
+    from r2v.memory.planner.acting import plan_acting
+
+    with _lookup() as (measure, lookup):
+        acting = acting_job(config, values.stage, job(values.stage).memory, measure)
+        planned = plan_acting(acting, _machine(values), lookup)
+        return acting_report(planned), acting_json(planned), "" if planned.fits else acting_verdict(planned)
+
+
+def _all_stages(config: Config, values: argparse.Namespace) -> tuple[list[str], dict[str, Any], str]:
+    """The same of the stages of a configuration, with the time of each."""
+    from r2v.memory.stage_table import as_json, plan_stages, stages_report
+    from r2v.pipeline.graph import selection
+    from r2v.pipeline.plan import dry_run
+    from r2v.pipeline.plan.known import known_here
+    from r2v.slurm.estimate import planned_by_headers
+
+    given = {field: value for field, option in _RESOURCES.items() if (value := getattr(values, option)) is not None}
+    rows, jobs = selection(config)[0], list[dry_run.PlannedWork]()
+    machines = {row.name: _machine(values) for row in rows}
+    try:
+        jobs = planned_by_headers(config, rows, known_here(config), **given)
+        times = [*dry_run.time_table(jobs), *dry_run.time_basis(jobs), _COUNTS]
+    except UsageError as error:  # the benchmark is not installed here: what fits does not depend on it
+        times = [f"no times: {error}"]
+    machines |= {one.name: _machine(values, one.allotted.gpus, one.allotted.card) for one in jobs}
+    with _lookup() as (measure, lookup):
+        code = {row.name: row.memory for row in rows}
+        stages = plan_stages(
+            config, {name: (code[name], machine) for name, machine in machines.items()}, measure, lookup
+        )
+        report = stages_report(config, stages)
+    refused = [stage.stage for stage in stages if stage.plan is not None and not stage.plan.fits]
+    found = {"stages": as_json(stages), "fits": not refused, "jobs": [dry_run.as_json(one) for one in jobs]}
+    refusal = f"{', '.join(refused)}: more than {values.gpu or _DEFAULT_GPU}; r2v plan --stage NAME says what fits"
+    return [*report, *times], found, refusal if refused else ""
+
+
+def _machine(values: argparse.Namespace, gpus: int = 1, kind: str = "") -> Any:
+    """GPUs as the options say, else as given."""
+    from r2v.memory.planner.training_job import Machine
+
+    return Machine(memory=_memory(values), gpus=values.gpus or max(1, gpus), kind=values.gpu_type or kind)
+
+
+def _run_training(values: argparse.Namespace) -> int:
+    from r2v.memory.calibration import factors_for
+    from r2v.memory.planner.planner import plan
+    from r2v.memory.report import as_json, report, verdict
+
+    with _lookup() as (measure, lookup):
+        training = training_job(values, measure)
+        machine = _machine(values)
+        calibration = Path(values.calibration) if values.calibration else None
+        machine = replace(machine, factors=factors_for(calibration, training.model, machine.kind))
+        planned = plan(training, machine, lookup, **_fixed_parts(values))
+        print(json.dumps(as_json(planned), indent=2) if values.json else "\n".join(report(planned)))
+        if not planned.fits:
+            sys.stdout.flush()  # the plan comes before the error line that main prints on stderr
+            raise UsageError(verdict(planned))
+        if values.probe:
+            _probe(planned, values)
+    return 0
+
+
+def training_job(values: argparse.Namespace, measure: Measure | None = None) -> Any:
+    """The `TrainingJob` of a stage: of the configuration where one is given; without one, hierarchical training with
+    adapters and a critic. Raises as `job_of_stage` does."""
+    from r2v.memory.configured import job_of_stage
+    from r2v.memory.models import known
+    from r2v.memory.planner.training_job import TrainingJob
+
+    code = job(values.stage).memory
+    if values.config is not None or values.overrides or job(values.stage).command is not TRAIN_HIERARCHICAL:
+        return job_of_stage(_config(values), values.stage, code, measure)
+    return TrainingJob(
+        stage=values.stage,
+        code=code,
+        model=known(values.model or "tiny", measure),
+        critic=known(_CRITIC, measure),
+    )
+
+
+def _fixed_parts(values: argparse.Namespace) -> dict[str, Any]:
+    """Parts of the strategy that the configuration itself gives; the others are looked for."""
+    from r2v.config import assigned_keys
+
+    if job(values.stage).command is not TRAIN_HIERARCHICAL or not (values.config or values.overrides):
+        return {}
+    given, h = assigned_keys(values.config, values.overrides), _config(values).hierarchical
+    return {
+        "placement": None if h.placement == "auto" else h.placement,
+        "shards": h.shards if "hierarchical.shards" in given else None,
+        "checkpoint": h.gradient_checkpointing,
+        "offload": h.offload if "hierarchical.offload" in given else None,
+    }
+
+
+def _memory(values: argparse.Namespace) -> float:
+    """Bytes of one GPU: the size given, else with --probe that of the GPU here, else the default."""
+    if values.gpu or not values.probe:
+        return parse_size(values.gpu or _DEFAULT_GPU)
+    from r2v.memory.probe import memory_here
+
+    return memory_here()
+
+
+def _probe(plan: Any, values: argparse.Namespace) -> None:
+    from r2v.memory.calibration import Calibration, save
+    from r2v.memory.probe import factors_of, key_of, probe
+    from r2v.memory.sizes import gib
+
+    key, probed = key_of(plan), []
+    for phase in probe(plan):
+        probed.append(phase)
+        print(
+            f"  {phase.phase}: micro-batch {phase.micro_batch}, planned {gib(phase.predicted)} GiB, measured "
+            f"{gib(phase.measured)} GiB ({100 * (phase.measured / phase.predicted - 1):+.1f} %), "
+            f"factor {phase.factor:.3f}",
+            file=sys.stderr,
+        )
+    save(Path(values.probe), Calibration(key=key, factors=factors_of(probed)))
+    print(f"saved for {key.gpu} with torch {key.torch}: r2v plan ... --calibration {values.probe}", file=sys.stderr)

@@ -1,0 +1,112 @@
+"""The commands that set a project up: `r2v init, doctor, cluster, prefetch`.
+
+r2v init mine --profile nersc           r2v cluster set profile=gpu gpu=h100           r2v doctor
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from r2v.cli.options import Parser, add_config_options, load_config
+from r2v.errors import EnvironmentFault, UsageError
+from r2v.log import logger
+from r2v.storage.paths import SCRIPTS
+
+_SETTINGS = (
+    "profile (nersc, tacc, pyxis, gpu, cpu, none), partition, cpu_partition, account, qos, gpu (a type, or none), mem, "
+    "time, nodes or any other directive, of one script as train_policy.mem=120G; none at all: write scripts/slurm/"
+    "site.yaml into the headers again (default)"
+)
+
+
+def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
+    """Add every command of this module to the command line."""
+    about = "begin a project of your own: configurations, sbatch scripts and a site profile"
+    init = commands.add_parser("init", help=about, description=f"{about}. Nothing that is there is replaced.")
+    init.add_argument("folder", type=Path, metavar="DIR", help="the folder of the project, made where there is none")
+    init.add_argument(
+        "--benchmark",
+        metavar="MODULE:CLASS",
+        help="a benchmark of your own, which gets its configurations (default: only those that R2V ships)",
+    )
+    init.add_argument(
+        "--profile", default="none", metavar="NAME", help="site profile: nersc, tacc, pyxis, gpu, cpu (default: none)"
+    )
+    init.add_argument(
+        "--teacher",
+        metavar="PROVIDER:MODEL",
+        help="the LLM of the configurations that it writes, as openai:gpt-6.1-terra (default: the benchmark's expert)",
+    )
+    init.add_argument(
+        "--student",
+        metavar="MODEL",
+        help="their small model: weights by name, or PROVIDER:MODEL, which is asked as it is (default: tiny)",
+    )
+    init.set_defaults(act=_init)
+    about = "whether a pipeline would run here; inside a job, the GPUs too"
+    commands.add_parser("doctor", help=about, description=about).set_defaults(act=_doctor)
+    about = "the headers of scripts/slurm: show them, or set all at once"
+    cluster = commands.add_parser("cluster", help=about, description=about)
+    cluster.add_argument("what", choices=["show", "set"], help="show: print the headers; set: change them all")
+    cluster.add_argument("values", nargs="*", metavar="KEY=VALUE", help=_SETTINGS)
+    cluster.set_defaults(act=_cluster)
+    about = "get the models and images that a configuration's jobs read, so that they run without a network"
+    prefetch = commands.add_parser("prefetch", help=about, description=f"{about[0].upper()}{about[1:]}.")
+    add_config_options(prefetch)
+    prefetch.add_argument("--dry-run", action="store_true", help="print what is here and what is not, and get nothing")
+    prefetch.set_defaults(act=_prefetch)
+
+
+def _init(values: argparse.Namespace) -> int:
+    from r2v.slurm.site.new_project import begin
+
+    models = {"teacher": values.teacher, "student": values.student}
+    written = begin(values.folder, profile=values.profile, benchmark=values.benchmark, **models)
+    name = "paid" if any(models.values()) else "desk"
+    name = values.benchmark.partition(":")[2].lower() if values.benchmark else name
+    print(f"{len(written)} files in {values.folder}. Go on there:")
+    print(f"  cd {values.folder}")
+    print(f"  r2v run --config configs/{name}/noisy.yaml --dry-run     # what it would play, take and cost")
+    print(f"  bash run_all.sh {name}                                   # as Slurm jobs; first: r2v doctor")
+    return 0
+
+
+def _doctor(values: argparse.Namespace) -> int:
+    from r2v.slurm.doctor import check_results, doctor
+
+    wrong = False
+    for one in doctor.examine():
+        print("\n".join(check_results.lines([one])), flush=True)
+        wrong = wrong or one.state == "bad"
+    return EnvironmentFault.exit_code if wrong else 0
+
+
+def _cluster(values: argparse.Namespace) -> int:
+    from r2v.slurm.client import client
+    from r2v.slurm.site import headers, script_text, write_headers
+
+    paths = headers.scripts()
+    if not paths:
+        raise UsageError(f"no scripts in {SCRIPTS}; run this in R2V's checkout")
+    if values.what == "show" and values.values:
+        raise UsageError(f"cluster show takes no values; r2v cluster set {' '.join(values.values)}")
+    for flaw in script_text.flaws():
+        logger.warning("%s", flaw.line)
+    if values.what == "set":
+        changed = write_headers.set_words(values.values, takes=client.takes_option)
+        logger.info("%d files changed", len(changed))
+    print("\n".join(headers.lines(paths)))
+    return 0
+
+
+def _prefetch(arguments: argparse.Namespace) -> int:
+    from r2v.pipeline.prefetch import wanted
+
+    for item in wanted(load_config(arguments)):
+        here = item.here()
+        if here or arguments.dry_run:
+            print(f"{item.what}: {'here' if here else 'to be fetched'}")
+        else:
+            item.fetch(print)
+    return 0

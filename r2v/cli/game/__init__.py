@@ -1,0 +1,1 @@
+"""Commands of the AI Secret Game: `r2v game`, and the scripts that run a job."""

@@ -1,0 +1,167 @@
+"""The command-line options of the AI Secret Game, with the defaults in which its scripts differ."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+
+from r2v.cli.game.design import add_factor_options
+from r2v.cli.game.settings import FIGURE_FORMATS, add_overrides
+from r2v.cli.options import decimal, whole
+from r2v.constraints import Range
+from r2v.game.play.players import AGENT_TYPES
+from r2v.game.play.rules import GameMode
+from r2v.storage.paths import GAME_JOBS
+
+
+@dataclass(frozen=True, kw_only=True)
+class GameDefaults:
+    """What a script plays when no option is given."""
+
+    service: str = "default"
+    interactions: int = 100
+    messages: int = 5
+    name: str = "conversation"
+
+
+def add_run_options(parser: argparse.ArgumentParser, defaults: GameDefaults) -> None:
+    """Add every option of playing, in groups."""
+    add_player_options(parser)
+    _add_match_options(parser.add_argument_group("what is played"), defaults)
+    dispatch = parser.add_argument_group("how requests are sent, and where results go")
+    _add_service_option(dispatch, defaults)
+    _add_dispatch_options(dispatch)
+    dispatch.add_argument(
+        "--results",
+        type=Path,
+        default=GAME_JOBS,
+        metavar="FOLDER",
+        help="folder in which each job makes its own; default: %(default)s",
+    )
+    dispatch.add_argument(
+        "--dry-run", action="store_true", help="print requests, dollars and hours, and send nothing; default: play"
+    )
+    add_overrides(dispatch, "rules.guess=true, seed=3 or figures=[png]")
+
+
+def add_player_options(parser: argparse.ArgumentParser) -> None:
+    """Add the models and the other factors of a design."""
+    group = parser.add_argument_group("who plays; a factor with several levels is varied, each with each")
+    _add_model_options(group)
+    add_factor_options(group)
+
+
+def _add_model_options(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--agent-type",
+        "--model",
+        "--models",
+        dest="models",
+        nargs="+",
+        metavar="MODEL",
+        help=f"models that play each other: {', '.join(AGENT_TYPES)}, or any listed model, or provider:name for "
+        "others; default: one of the service's provider",
+    )
+
+
+def _add_match_options(group: argparse._ArgumentGroup, defaults: GameDefaults) -> None:
+    group.add_argument(
+        "--game-mode",
+        default="standard",
+        choices=[mode.value for mode in GameMode],
+        help="how the game is scored; default: %(default)s",
+    )
+    group.add_argument(
+        "--num-interactions",
+        "--interactions",
+        dest="interactions",
+        type=whole(Range(at_least=1, at_most=10_000_000)),
+        metavar="N",
+        help=f"conversations in all; default: {defaults.interactions}",
+    )
+    group.add_argument(
+        "--replicates",
+        type=whole(Range(at_least=1, at_most=1_000_000)),
+        metavar="N",
+        help="in place of --num-interactions: sets of secrets, with each of which every pair plays both ways; default: "
+        "as many as --num-interactions takes",
+    )
+    group.add_argument(
+        "--messages-per-interaction",
+        "--messages",
+        dest="messages",
+        type=whole(Range(at_least=1, at_most=10_000)),
+        default=defaults.messages,
+        metavar="N",
+        help="messages of a conversation, both players together; default: %(default)s",
+    )
+
+
+def _add_service_option(group: argparse._ArgumentGroup, defaults: GameDefaults) -> None:
+    group.add_argument(
+        "--batch-service",
+        default=defaults.service,
+        metavar="SERVICE",
+        help="default, openai, anthropic, conversation, openai-conversation, anthropic-conversation, or auto (the "
+        "conversation service of the models' provider); default: %(default)s",
+    )
+
+
+def _add_dispatch_options(group: argparse._ArgumentGroup) -> None:
+    """Add what says how requests are sent."""
+    group.add_argument(
+        "--mode",
+        choices=["batch", "batch_first", "concurrent", "auto"],
+        help="dispatch by provider batches, batches with direct calls where a batch is not worth it or not to be had, "
+        "direct calls, or the cheaper one; default: the service's own",
+    )
+    group.add_argument(
+        "--batch-size",
+        type=whole(Range(at_least=1, at_most=1_000_000)),
+        default=10,
+        metavar="N",
+        help="most requests in one wave; default: %(default)s",
+    )
+    group.add_argument(
+        "--max-concurrent",
+        type=whole(Range(at_least=1, at_most=100_000)),
+        default=5,
+        metavar="N",
+        help="most batches, or direct calls, under way for each model; default: %(default)s",
+    )
+    _add_cap(group)
+
+
+def _add_cap(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--max-usd",
+        type=decimal(Range(above=0)),
+        metavar="USD",
+        help="hard cap for the job, all its models together; default: none",
+    )
+
+
+def add_figure_option(group: argparse._ArgumentGroup) -> None:
+    """Add --figures."""
+    group.add_argument(
+        "--figures",
+        nargs="+",
+        choices=[*FIGURE_FORMATS, "none"],
+        default=list(FIGURE_FORMATS),
+        metavar="FORMAT",
+        help="formats of the figures: pdf, png, svg, or none; default: all three",
+    )
+
+
+def add_judge_options(parser: argparse.ArgumentParser) -> None:
+    """Add the judge of `analyse`."""
+    group = parser.add_argument_group("a judge")
+    group.add_argument(
+        "--judge", metavar="MODEL", help="with --labels: let this model judge every conversation too; default: none"
+    )
+    group.add_argument(
+        "--labels", type=Path, metavar="FILE", help="labels by people, as `r2v game label` records them; default: none"
+    )
+    _add_cap(group)
+    add_overrides(group, "judge_mode=batch")

@@ -1,0 +1,201 @@
+"""Commands of benchmarks' worlds: `r2v check-env`, `swebench`, `webarena`.
+
+r2v check-env my_package.shop:Shop                          # what is wrong with a benchmark, in sentences
+r2v swebench install                                        # some megabytes from PyPI, a minute
+r2v swebench images --config configs/swebench/noisy.yaml    # on a node with a network, before the jobs
+r2v webarena install                                        # some 350 MB from PyPI, a minute
+r2v webarena check                                          # sites, language data, versions
+r2v webarena regrade                                        # recorded traffic by the offline grader; no site is needed
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from r2v.cli.options import Parser, add_config_options, load_config, runs_code, sends_keys, whole
+from r2v.constraints import Range
+from r2v.errors import EnvironmentFault, InputError, UsageError
+from r2v.extensions import is_dotted
+from r2v.log import logger
+
+if TYPE_CHECKING:
+    from r2v.config import Config
+    from r2v.envs.base import Benchmark
+
+TRACES = Path("data/webarena/traces")
+"""Where env.options.traces has the traffic recorded unless it is told otherwise."""
+
+
+def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
+    """Add every command of this module to the command line."""
+    _add_check_env(commands)
+    _add_swebench(commands)
+    _add_webarena(commands)
+
+
+def _add_check_env(commands: argparse._SubParsersAction[Parser]) -> None:
+    about = "check that a benchmark keeps the contract: declarations, answers, splits, replay, snapshots, expert"
+    parser = commands.add_parser(
+        "check-env",
+        help=about,
+        description=f"{about[0].upper()}{about[1:]}. Its code is imported and run, and the counts of "
+        "its tasks are recorded for dry runs. Exit code 0 without faults, else 2.",
+    )
+    parser.add_argument(
+        "benchmark",
+        nargs="?",
+        metavar="MODULE:CLASS",
+        help="the benchmark to check (default: env.benchmark of the configuration); env.options says how it is built",
+    )
+    add_config_options(parser)
+    sends_keys(parser)
+    runs_code(parser)
+    parser.add_argument(
+        "--num-tasks",
+        type=whole(Range(at_least=1, at_most=10_000)),
+        default=3,
+        metavar="N",
+        help="tasks to play, the first of each split (default: 3)",
+    )
+    parser.set_defaults(act=_check_env)
+
+
+def _check_env(arguments: argparse.Namespace) -> int:
+    from r2v.envs.base import benchmark_class, declaration_problem
+    from r2v.envs.check import check_benchmark
+    from r2v.envs.guard import described
+
+    config = load_config(arguments)
+    spec = arguments.benchmark or config.env.benchmark
+    made_by = benchmark_class(spec)
+    try:
+        benchmark = made_by(**config.env.options)
+    except Exception as error:  # somebody else's constructor
+        raise UsageError(f"{spec}: cannot be made with env.options {config.env.options}: {described(error)}") from error
+    if is_dotted(spec) and declaration_problem(benchmark) is None:
+        _record(replace(config, env=replace(config.env, benchmark=spec)), benchmark)
+    findings = check_benchmark(
+        benchmark, num_tasks=arguments.num_tasks, seed=config.seed, max_steps=config.inference.max_steps
+    )
+    for kind, texts in (("fault", findings.faults), ("note", findings.notes)):
+        for text in texts:
+            print(f"{kind:<7}{text}")
+    if findings.faults:
+        count = len(findings.faults)
+        raise UsageError(f"{spec}: {count} {'fault' if count == 1 else 'faults'} of the contract, listed above")
+    players = ", ".join(f"{name} {wins} of {plays}" for name, (wins, plays) in findings.outcomes.items())
+    print(f"{spec}: keeps the contract, by what it declares and by {findings.num_episodes} episodes")
+    print(f"successes: {players}" if players else "successes: no player could be tried")
+    return 0
+
+
+def _record(config: Config, benchmark: Benchmark) -> None:
+    """Write the counts down for the commands that import nothing. A benchmark whose tasks cannot be split has none: the
+    check says so."""
+    from r2v.pipeline.plan.recorded import record, recorded
+
+    try:
+        record(config, benchmark)
+    except (UsageError, InputError) as error:
+        logger.warning("its tasks are not recorded for dry runs: %s", error)
+        return
+    if counts := recorded(config):
+        tasks = ", ".join(f"{count} {split}" for split, count in counts.tasks.items() if count)
+        print(f"counts {tasks or 'no tasks'}; recorded for dry runs, which do not import it")
+
+
+def _add_swebench(commands: argparse._SubParsersAction[Parser]) -> None:
+    about = "install SWE-bench's bundled instances, or make the container images of a data set"
+    parser = commands.add_parser("swebench", help=about, description=f"{about[0].upper()}{about[1:]}.")
+    actions = parser.add_subparsers(title="actions", metavar="<action>", required=True, parser_class=Parser)
+    installer = actions.add_parser("install", help="make the bundled instances of their recipes, and what grades them")
+    installer.set_defaults(act=_install_swebench)
+    images = actions.add_parser("images", help="make or pull the images of env.options.dataset; those there stay")
+    add_config_options(images)
+    images.set_defaults(act=_make_images)
+
+
+def _install_swebench(arguments: argparse.Namespace) -> int:
+    from r2v.envs.swe.home import swebench_home
+    from r2v.envs.swe.install import install
+
+    home = swebench_home()
+    count = install(home, say=print)
+    print(f"{count} instances at {home}; env.options.dataset=bundled plays them")
+    return 0
+
+
+def _make_images(arguments: argparse.Namespace) -> int:
+    from r2v.envs.base import load_benchmark
+    from r2v.envs.swe import SweBench
+    from r2v.envs.swe.images import make_images
+
+    config = load_config(arguments)
+    if config.env.benchmark != SweBench.name:
+        raise UsageError(
+            f"env.benchmark={config.env.benchmark}: has no images; name --config configs/swebench/noisy.yaml"
+        )
+    benchmark = load_benchmark(SweBench.name, config.env.options)
+    assert isinstance(benchmark, SweBench)
+    instances = list(benchmark.instances.values())
+    failed = make_images(benchmark.opener, instances, say=print)
+    if failed:
+        raise EnvironmentFault(
+            f"{len(failed)} of {len(instances)} images could not be made, first {failed[0]}; the same command goes on"
+        )
+    return 0
+
+
+def _add_webarena(commands: argparse._SubParsersAction[Parser]) -> None:
+    about = "install WebArena's child interpreter, check its sites, or grade recorded traffic again"
+    parser = commands.add_parser("webarena", help=about, description=f"{about[0].upper()}{about[1:]}.")
+    actions = parser.add_subparsers(title="actions", metavar="<action>", required=True, parser_class=Parser)
+    installer = actions.add_parser("install", help="make the interpreter of its worlds and graders")
+    installer.set_defaults(act=_install_webarena)
+    check = actions.add_parser("check", help="whether the sites of a set answer, and what is installed")
+    check.add_argument(
+        "--site",
+        metavar="NAME",
+        help="site set, as in rollout.sites (default: that of WA_SHOPPING, WA_MAP, ...)",
+    )
+    check.set_defaults(act=_check_sites)
+    regrade = actions.add_parser("regrade", help="grade recorded traffic by webarena-verified, without sites")
+    regrade.add_argument(
+        "--traces", metavar="DIR", type=Path, default=TRACES, help=f"folder of recorded traffic (default: {TRACES})"
+    )
+    regrade.add_argument("--out", metavar="FILE", type=Path, help="write a JSON line an episode there (default: none)")
+    regrade.set_defaults(act=_regrade)
+
+
+def _install_webarena(arguments: argparse.Namespace) -> int:
+    from r2v.envs.webarena.home import webarena_home
+    from r2v.envs.webarena.install import install_webarena
+
+    versions = install_webarena(webarena_home(), say=print)
+    print(f"{', '.join(f'{name} {version}' for name, version in versions.items())} at {webarena_home()}")
+    return 0
+
+
+def _check_sites(arguments: argparse.Namespace) -> int:
+    from itertools import chain
+
+    from r2v.envs.webarena.check import check_set_up, check_sites
+
+    problems = 0
+    for sound, line in chain(check_set_up(), check_sites(arguments.site)):
+        print(f"{'ok   ' if sound else 'fault'} {line}")
+        problems += not sound
+    if problems:
+        raise EnvironmentFault(f"{problems} to be mended before anything is played")
+    return 0
+
+
+def _regrade(arguments: argparse.Namespace) -> int:
+    from r2v.envs.webarena.regrading import regrade
+
+    for line in regrade(arguments.traces, out=arguments.out):
+        print(line)
+    return 0

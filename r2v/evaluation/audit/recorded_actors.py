@@ -1,0 +1,233 @@
+"""Recorded actors: the actors that played an evaluation, over models that repeat what an episode recorded of them.
+
+    actors = RecordedActors.of(settings, benchmark)
+    act = actors.act(view, "r2v", step, threshold)        # raises NoRecord where the record lacks a reply or score
+
+Whether the LLM is asked, what is measured for that, and the tokens and seconds of the step so come from the code that
+played it (`r2v.rollout.actors`, `r2v.rollout.gates`), never from a second one. The bundled models' tokenizers are at
+hand, and so is a benchmark's own expert, which is a program: their tokens are counted anew. Of the tokens that nothing
+here can count the bill holds none; `open_tokens` names them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from r2v.config.methods import ORACLE, ROUTERS, STRONG
+from r2v.data.episode import ActionSource, Decision, Proposal, Step
+from r2v.envs.base import Benchmark, Demonstrated
+from r2v.evaluation.settings import EvaluateSettings
+from r2v.llm.providers.bodies import CONTINUES
+from r2v.llm.scripted import ScriptedBackend
+from r2v.llm.types import Reply, Request, Sample, ScoreReply, ScoreRequest, Usage
+from r2v.policy.prompt_encoder import Encoder
+from r2v.rollout.actors import (
+    SMALL_MODEL,
+    Act,
+    BestOfK,
+    GreedyActor,
+    PricedModel,
+    PricedVerifier,
+    Routed,
+    StepView,
+)
+from r2v.rollout.bill import PromptCache
+from r2v.rollout.gates import FeatureExtractor, ScoreGate
+from r2v.rollout.model_factory import teacher_name, told_tools
+from r2v.router.baselines import DRAWN, instruments, score_function
+from r2v.router.escalation import needs_score
+from r2v.storage.weights import BUNDLED
+
+SLM: ActionSource = "slm"
+LLM: ActionSource = "llm_fallback"
+BEST_OF_K = "best_of_k"
+_REMEMBERED = 1 << 18
+"""Tokens of messages that are kept: of the episodes of one task and seed, which are audited together."""
+_LOWEST = -1e4
+"""Nats: no sample of a policy is less likely."""
+
+T = TypeVar("T")
+
+
+class NoRecord(ValueError):
+    """A step whose record lacks a reply or a score that its method acts by."""
+
+
+@dataclass(frozen=True)
+class _RecordedModel:
+    """A chat model that gives one recorded reply."""
+
+    recorded: Reply
+
+    async def reply(self, request: Request) -> Reply:
+        return self.recorded
+
+
+@dataclass(frozen=True)
+class _ExpertModel:
+    """The benchmark's own expert as a chat model."""
+
+    backend: ScriptedBackend
+
+    async def reply(self, request: Request) -> Reply:
+        return self.backend.answer([request])[0]
+
+
+@dataclass(frozen=True)
+class _RecordedVerifier:
+    """A verifier that repeats recorded scores. Without a tokenizer it has read nothing."""
+
+    encode: Encoder | None
+    scores: dict[str, float] = field(default_factory=dict)
+
+    async def __call__(self, request: ScoreRequest) -> ScoreReply:
+        read = [] if self.encode is None else [*self.encode(request.messages), *self.encode.action_ids(request.action)]
+        return ScoreReply(score=self.scores.get(request.action, 0.0), tokens_in=len(read))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedActors:
+    """The actors of an evaluation with these settings."""
+
+    settings: EvaluateSettings
+    encode: Encoder | None
+    """The small policy's tokenizer and template; None where the policy is not a bundled one."""
+    expert: ScriptedBackend | None
+    """The LLM, where it is the benchmark's own."""
+
+    @classmethod
+    def of(cls, settings: EvaluateSettings, benchmark: Benchmark) -> RecordedActors:
+        """The instruments for these settings; nothing that a folder names is loaded."""
+        policy, expert, encode = settings.policy, None, None
+        if settings.teacher.provider == "scripted" and isinstance(benchmark, Demonstrated):
+            name = teacher_name(settings.teacher, benchmark)
+            expert = ScriptedBackend(benchmark.expert, name=name, price=settings.cost.llm_price)
+        if not policy.is_api and policy.model_name in BUNDLED:
+            from transformers import PreTrainedTokenizerFast  # AutoTokenizer makes the same of these files, with torch
+
+            tokenizer = PreTrainedTokenizerFast.from_pretrained(BUNDLED[policy.model_name])
+            reserve, tools = settings.inference.max_new_tokens, told_tools(policy, benchmark)
+            encode = Encoder.of(tokenizer, policy, reserve, tools, remember=_REMEMBERED)
+        return cls(settings=settings, encode=encode, expert=expert)
+
+    def act(self, view: StepView, method: str, step: Step, threshold: float | None) -> Act:
+        """Return what the method, or at a threshold the router of this name, does at a step with the recorded replies
+        and score. Raises NoRecord."""
+        if self._continues(step):
+            return Act(text=step.action.raw_text, source=step.action_source, decision=step.decision, said=step.said)
+        slm, llm = GreedyActor(self._small(view, step), SLM), GreedyActor(self._large(step, method), LLM)
+        if method in ROUTERS:
+            if threshold is None:
+                raise NoRecord(f"calibration.json has no threshold of {method}")
+            return _finished(self._routed(slm, llm, view, method, step, threshold).act(view))
+        if method == BEST_OF_K and self.settings.inference.num_candidates > 1:
+            return _finished(self._best_of_k(view, step).act(view))
+        if method == STRONG or (method == ORACLE and step.action_source == LLM):
+            act = _finished(llm.act(view))
+            return act if method == STRONG else replace(act, decision=Decision(escalated=True))
+        return _finished(slm.act(view))
+
+    def expert_reply(self, view: StepView) -> Reply | None:
+        """What the LLM says at a step; None where it is not at hand."""
+        if self.expert is None:
+            return None
+        return _finished(PricedModel(_ExpertModel(self.expert), *self._of_llm).ask(view))
+
+    def open_tokens(self, method: str, sources: Sequence[str]) -> set[str]:
+        """The fields of `Tokens` of which nothing here can count every token, in an episode of a method whose steps
+        have these sources."""
+        asked = instruments(method, self.settings.router.features) if method in ROUTERS else None
+        uncounted = set()
+        if asked is not None and asked.samples:
+            uncounted |= {"slm_in", "slm_out", "verifier_in"}
+        if self.encode is None:
+            uncounted |= {"verifier_in"}
+        if self.settings.policy.is_api:
+            uncounted |= {"slm_cached", "slm_written"}
+        if self.expert is None and LLM in sources:
+            uncounted |= {"llm_in", "llm_out", "llm_cached", "llm_written"}
+        return uncounted
+
+    @property
+    def _of_llm(self) -> tuple[Any, ...]:
+        cost, teacher = self.settings.cost, self.settings.teacher
+        return cost.llm_price, "llm", teacher.max_tokens, PromptCache.of(cost.llm.input, cost)
+
+    def _continues(self, step: Step) -> bool:
+        """True if the step executes a later call of the reply of the step before."""
+        if step.decision is not None and step.decision.reason == "forced":
+            return self.expert is None
+        return step.said is not None and CONTINUES in step.said.extra and self.encode is None
+
+    def _small(self, view: StepView, step: Step, samples: tuple[Sample, ...] = ()) -> PricedModel:
+        """The small policy, which repeats its recorded reply; its prompt is counted anew where that can be."""
+        said, own = step.proposal or Proposal(text=step.action.raw_text), step.action_source == SLM
+        one = Sample(text=said.text, message=step.said if own else None, reply_id=step.reply_id if own else None)
+        tokens_in = said.tokens_in if self.encode is None else len(self.encode(view.messages))
+        usage = Usage(tokens_in=tokens_in, tokens_out=said.tokens_out)
+        return self._priced_small(Reply(samples=samples or (one,), usage=usage, model=""))
+
+    def _priced_small(self, recorded: Reply) -> PricedModel:
+        cost = self.settings.cost
+        price = cost.llm_price if self.settings.policy.is_api else cost.slm_price
+        return PricedModel(_RecordedModel(recorded), price, SMALL_MODEL, self.settings.inference.max_new_tokens)
+
+    def _large(self, step: Step, method: str) -> PricedModel:
+        """The LLM: the benchmark's expert, else the recorded action with no tokens."""
+        if self.expert is not None:
+            return PricedModel(_ExpertModel(self.expert), *self._of_llm)
+        sample = Sample(text=step.action.raw_text, message=step.said, reply_id=step.reply_id)
+        kept = step.proposal if method == ORACLE else None  # the record of an oracle's step repeats the LLM's usage
+        usage = Usage() if kept is None else Usage(tokens_in=kept.tokens_in, tokens_out=kept.tokens_out)
+        price, name, most, _ = self._of_llm
+        return PricedModel(_RecordedModel(Reply(samples=(sample,), usage=usage, model="")), price, name, most)
+
+    def _routed(
+        self, slm: GreedyActor, llm: GreedyActor, view: StepView, method: str, step: Step, threshold: float
+    ) -> Routed:
+        """The routed pair, whose gate measures what it measured and gives the recorded score, or the keyed one of a
+        router that looks at nothing."""
+        inference, features = self.settings.inference, self.settings.router.features
+        given = None if step.decision is None else step.decision.p_escalate
+        if needs_score(threshold) and not (given is not None and 0 <= given <= 1):
+            raise NoRecord(f"p_escalate {given} is no score")
+        score = score_function(method, {}) if method in DRAWN else lambda *known: given or 0.0
+        asked = instruments(method, features)
+        prompt = 0 if self.encode is None else len(self.encode(view.messages))
+        unkept = Reply(samples=(Sample(text=""),), usage=Usage(tokens_in=prompt), model="")
+        extractor = FeatureExtractor(
+            inference,
+            verifier=PricedVerifier(_RecordedVerifier(self.encode), self.settings.cost.slm_price),
+            slm=self._priced_small(unkept),
+            num_samples=inference.num_candidates if asked.samples else 0,
+        )
+        return Routed(slm.model, llm.model, ScoreGate(score, extractor, asked), threshold, inference.max_llm_calls)
+
+    def _best_of_k(self, view: StepView, step: Step) -> BestOfK:
+        """Best of the recorded candidates by their recorded scores."""
+        inference, made = self.settings.inference, step.decision
+        candidates = () if made is None else made.candidates
+        if len(candidates) != inference.num_candidates:
+            raise NoRecord(f"{len(candidates)} candidates are recorded, {inference.num_candidates} are drawn")
+        scores: dict[str, float] = {}
+        for one in candidates:
+            if one.score is None or not 0 <= one.score <= 1:
+                raise NoRecord(f"candidate score {one.score} is not in [0, 1]")
+            if one.logprob is None or not _LOWEST <= one.logprob <= 0:
+                raise NoRecord(f"candidate log-probability {one.logprob} is not in [{_LOWEST:g}, 0]")
+            scores[one.text] = one.score
+        samples = tuple(Sample(text=one.text, logprobs=(one.logprob or 0.0,)) for one in candidates)
+        verifier = PricedVerifier(_RecordedVerifier(self.encode, scores), self.settings.cost.slm_price)
+        return BestOfK(self._small(view, step, samples), verifier, inference, inference.num_candidates)
+
+
+def _finished(play: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that waits for nothing, as one over recorded models does."""
+    try:
+        play.send(None)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    raise RuntimeError("a recorded model waited")

@@ -1,0 +1,1 @@
+"""Measures of an evaluation: outcomes, metrics, frontiers, comparisons, with their intervals."""

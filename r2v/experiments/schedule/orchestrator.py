@@ -1,0 +1,312 @@
+"""Orchestrator: the runs of an experiment, one after another or as many as fit, until each has ended.
+
+    code = run_experiment(Path("configs/experiments/mixed_configs.yaml"), RunOptions(resume=True, limit=3))
+
+One process writes `experiment.json`, under the experiment's lease. Killed at any moment and started again with `resume`
+it loses no run and makes none twice: what ended meanwhile is read from its folder, what works is waited for, what was
+never begun begins (`r2v.experiments.schedule.launcher`). A point that any experiment of the project has completed is
+taken from there. By default one run works at a time. Which is started next is the grid's order, or early stopping's
+choice.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal, Protocol
+
+from r2v.constraints import shown
+from r2v.errors import EnvironmentFault, R2VError, UsageError
+from r2v.experiments.metrics import headline
+from r2v.experiments.records import OUTPUT, ExperimentRecord, RunRecord, now, write_record
+from r2v.experiments.schedule.asha import AshaSchedule
+from r2v.experiments.schedule.launcher import RUN_DIR, ActiveRun, RunEnd, adopt_run, left_code, start_process, words_of
+from r2v.experiments.schedule.opening import RunOptions, completed_elsewhere, folder_of, opened
+from r2v.experiments.schedule.slots import FreeMemory, GpuWatch, slots_that_fit
+from r2v.experiments.schedule.slurm_runs import SlurmLooks, require_accepted, submitted_run, text_of
+from r2v.experiments.specification.asha_rule import levels_of
+from r2v.experiments.specification.expansion import Point, expand, label_of
+from r2v.experiments.specification.spec import ExperimentSpec, read_spec
+from r2v.experiments.views import LEASE, summary
+from r2v.log import WANDB_GROUP, logger
+from r2v.storage.files import write_text
+from r2v.storage.lease import lease
+from r2v.storage.record import FOLDER
+
+_PATIENCE = 30.0
+"""Seconds that a run which is asked to stop has before it is killed."""
+_PAUSES = (0.01, 0.25)
+"""Seconds between two looks at the runs: the first after one began, and the longest."""
+
+
+def run_experiment(spec_path: Path, options: RunOptions, sleep: Callable[[float], None] = time.sleep) -> Path:
+    """Run an experiment, or go on with it; the folder of its results. `sleep` passes the time between two looks.
+
+    Everything is checked before anything runs. Raises UsageError, InputError; LeaseConflict where another process runs
+    it; EnvironmentFault, at the end, where runs failed.
+    """
+    spec = read_spec(spec_path)
+    points = expand(spec)
+    if options.flags and spec.mode != "simulation":
+        raise UsageError(f"{options.flags[0]}: is for mode: simulation; {spec.name} is mode: {spec.mode}")
+    if spec.asha is not None:
+        levels_of(spec.asha, [point.text for point in points])
+    if options.slurm is not None:
+        require_accepted(spec)
+    folder = folder_of(spec, options)
+    with lease(folder / LEASE):
+        record = opened(folder, spec, points, options)
+        record = Orchestrator(folder, spec, points, options, record, sleep).run()
+    logger.info("%s: %s", folder, summary(record))
+    if failed := [run for run in record.runs if run.status == "failed"]:
+        told = ", ".join(f"{run.run} (return code {run.return_code})" for run in failed[:5])
+        raise EnvironmentFault(
+            f"{len(failed)} of {len(record.runs)} runs failed: {told}; {Path(failed[0].run_dir) / OUTPUT} says why; "
+            "--resume runs them again"
+        )
+    return folder
+
+
+class RunSchedule(Protocol):
+    """What decides on the next run."""
+
+    def next(self, record: ExperimentRecord, untried: Sequence[RunRecord]) -> tuple[RunRecord, str] | None:
+        """The run to start now and its configuration as YAML; None where there is none, now or at all. `untried` are
+        the runs that this process has not started yet."""
+        ...
+
+
+class GridSchedule:
+    """Every point once, in the order of the grid."""
+
+    def __init__(self, points: Sequence[Point]) -> None:
+        self._texts = {point.identity: point.text for point in points}
+
+    def next(self, record: ExperimentRecord, untried: Sequence[RunRecord]) -> tuple[RunRecord, str] | None:
+        """The first run that is pending or has failed."""
+        for run in untried:
+            if run.status in ("pending", "failed") and run.identity in self._texts:
+                return run, self._texts[run.identity]
+        return None
+
+
+class Orchestrator:
+    """The runs of one experiment while this process works on them."""
+
+    def __init__(
+        self,
+        folder: Path,
+        spec: ExperimentSpec,
+        points: Sequence[Point],
+        options: RunOptions,
+        record: ExperimentRecord,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._sleep = sleep
+        self.folder, self.spec, self.options, self.record = folder, spec, options, record
+        self.schedule: RunSchedule = (
+            GridSchedule(points) if spec.asha is None else AshaSchedule(folder, spec, spec.asha, points)
+        )
+        self._active: dict[str, ActiveRun] = {}
+        self._looks = SlurmLooks(every=options.look_every)
+        self._began: dict[str, float] = {}
+        self._started = 0
+        self._tried: set[str] = set()
+        self._memory = FreeMemory.now() if options.slots == "auto" else FreeMemory(memory=0)
+        self._gpus = GpuWatch(self._memory.gpus)
+        self._elsewhere: Mapping[str, tuple[Path, RunRecord]] = {}
+
+    def run(self) -> ExperimentRecord:
+        """Go on until nothing is left to start, or the limit is reached; the record then."""
+        self._recover()
+        self._elsewhere = {} if self.options.fresh or not self.spec.command else completed_elsewhere(self.folder)
+        with self._stopping():
+            pause = _PAUSES[0]
+            while True:
+                if self._fill():
+                    pause = _PAUSES[0]
+                if not self._active:
+                    return self.record
+                self._gpus.look(list(self._active))
+                if self._collect():
+                    pause = _PAUSES[0]
+                    continue
+                self._sleep(pause)
+                pause = min(1.5 * pause, _PAUSES[1])
+
+    def _recover(self) -> None:
+        """Take over from a process that is gone: its runs that work are adopted, the others are what they left."""
+        for run in self.record.runs:
+            if run.status != "running":
+                continue
+            folder = Path(run.run_dir)
+            if run.chain is not None:
+                logger.info("%-12s was submitted to Slurm (%s)", run.run, run.chain)
+                self._began[run.run] = time.monotonic()
+                self._active[run.run] = submitted_run(self.folder, self.spec, run, self._looks)
+                self._tried.add(run.run)
+                self._active[run.run].go()
+                continue
+            adopted = adopt_run(run.process or "", folder, lost=self.options.lost)
+            if adopted is not None:
+                logger.info("%-12s still works (pid %d)", run.run, adopted.owner.pid)
+                self._active[run.run], self._began[run.run] = adopted, time.monotonic()
+                self._tried.add(run.run)
+            else:
+                self._ended(run, RunEnd(return_code=left_code(folder)))
+
+    def _fill(self) -> bool:
+        """Start what there is to start; whether anything was."""
+        before = self._started
+        while len(self._active) < self._slots():
+            open_runs = [run for run in self.record.runs if run.run not in self._tried]
+            found = self.schedule.next(self.record, open_runs)
+            if found is None:
+                break
+            run, text = found
+            if self._reuse(run, text):
+                continue
+            if self.options.limit is not None and self._started >= self.options.limit:
+                break
+            self._start(run, text)
+        return self._started > before
+
+    def _slots(self) -> int:
+        if self.options.slurm is not None:
+            return self.options.slurm
+        if self.options.slots != "auto":
+            return self.options.slots
+        return slots_that_fit(self.record.runs, self._memory)
+
+    def _reuse(self, run: RunRecord, text: str) -> bool:
+        """Take the result of a point that another experiment has completed."""
+        known = self._elsewhere.get(run.identity)
+        if known is None or run.rung is not None:  # at a rung a point is not run whole
+            return False
+        folder, other = known
+        write_text(Path(run.config_path), text)
+        self._tried.add(run.run)
+        self._put(
+            replace(
+                run,
+                status="completed",
+                run_dir=other.run_dir,
+                started_at=other.started_at,
+                completed_at=other.completed_at,
+                return_code=other.return_code,
+                reused_from=f"{folder.name}/{other.run}",
+            )
+        )
+        logger.info("%-12s completed already: %s/%s", run.run, folder.name, other.run)
+        return True
+
+    def _start(self, run: RunRecord, text: str) -> None:
+        folder = Path(run.run_dir)
+        _set_aside(folder)
+        run = replace(run, status="running", started_at=now(), completed_at=None, return_code=None, chain=None)
+        active: ActiveRun
+        if self.options.slurm is not None:
+            write_text(Path(run.config_path), text_of(self.folder, self.spec, run, text))
+            active = submitted_run(self.folder, self.spec, run, self._looks, self.options.flags)
+            run = replace(run, chain=active.name)
+        else:
+            write_text(Path(run.config_path), text)
+            words = words_of(self.spec, run, self.options.flags)
+            environment = {WANDB_GROUP: self.folder.name, **dict.fromkeys((FOLDER, RUN_DIR), str(folder.resolve()))}
+            active = started = start_process(words, folder / OUTPUT, environment)
+            run = replace(run, process=started.owner.filename)
+        self._active[run.run], self._began[run.run] = active, time.monotonic()
+        self._tried.add(run.run)
+        self._started += 1
+        self._put(run)
+        try:
+            active.go()  # only now: it is written down
+        except R2VError:  # Slurm takes no such job: nobody has to look for it
+            del self._active[run.run]
+            self._put(replace(run, status="pending", started_at=None, chain=None))
+            raise
+        where = "running" if run.chain is None else "submitted"
+        logger.info("%-12s %-10s %s", run.run, where, label_of(run.values, run.seed) or run.base)
+
+    def _collect(self) -> bool:
+        """Write down the runs that have ended; whether any had."""
+        ended = [(name, end) for name, started in self._active.items() if (end := started.look()) is not None]
+        for name, end in ended:
+            del self._active[name]
+            self._ended(self.record.run(name), end)
+        return bool(ended)
+
+    def _ended(self, run: RunRecord, end: RunEnd) -> None:
+        if end.return_code is None:  # killed with its launcher: nobody knows, so it is run again
+            self._put(replace(run, status="pending", process=None, started_at=None, chain=None))
+            self._tried.discard(run.run)
+            return
+        status: Literal["completed", "failed"] = "completed" if end.return_code == 0 else "failed"
+        self._put(
+            replace(
+                run,
+                status=status,
+                completed_at=now(),
+                return_code=end.return_code,
+                process=None,
+                peak_bytes=end.peak_bytes,
+                gpu_bytes=self._gpus.taken(run.run),
+                cpu_seconds=end.cpu_seconds,
+            )
+        )
+        seconds = time.monotonic() - self._began.get(run.run, time.monotonic())
+        told = headline(Path(run.run_dir), self.spec.metric) if status == "completed" else end.line or _why(run)
+        logger.info("%-12s %-10s %.1f s  %s", run.run, status, seconds, told)
+
+    def _put(self, run: RunRecord) -> None:
+        self.record = self.record.with_run(run)
+        write_record(self.folder, self.record)
+
+    @contextmanager
+    def _stopping(self) -> Iterator[None]:
+        """Where this process is asked to stop its runs stop with it, and are pending again; what is in Slurm's queue
+        stays there."""
+        try:
+            yield
+        except BaseException:
+            for name, started in self._active.items():
+                if self.record.run(name).chain is not None:
+                    continue
+                started.stop(_PATIENCE)
+                end = started.look()
+                code = None if end is None else end.return_code
+                run = self.record.run(name)
+                done = code == 0
+                self._put(
+                    replace(
+                        run,
+                        status="completed" if done else "pending",
+                        completed_at=now() if done else None,
+                        return_code=code if done else None,
+                        process=None,
+                    )
+                )
+            raise
+
+
+def _set_aside(folder: Path) -> None:
+    """Leave an earlier attempt's folder beside the new one, which begins empty."""
+    if not folder.exists():
+        return
+    for number in range(1, 10_000):
+        aside = folder.with_name(f"{folder.name}.attempt{number}")
+        if not aside.exists():
+            folder.rename(aside)
+            return
+
+
+def _why(run: RunRecord) -> str:
+    """The last line that a failed run has printed."""
+    try:
+        lines = (Path(run.run_dir) / OUTPUT).read_text(errors="replace").strip().splitlines()
+    except OSError:
+        lines = []
+    return shown(lines[-1]) if lines else "it has printed nothing"

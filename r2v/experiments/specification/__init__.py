@@ -1,0 +1,1 @@
+"""Specifications of experiments, and the points that they expand to."""

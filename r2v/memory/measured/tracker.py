@@ -1,0 +1,160 @@
+"""Memory tracker: counts the bytes of live tensors while torch runs, on fake tensors too. The planner's reference.
+
+    with FakeTensorMode(), Tracker() as tracker:
+        model = ...
+        tracker.label("weights", model.parameters())
+        with tracker.span("actor"):
+            loss(model).backward()
+    tracker.peaks["actor"].size
+
+Between `mark`s the live bytes after each operation are kept in `trace`, by the mark, and floating-point operations are
+counted in `flops`. Every operation passes by a dispatch mode, which notes each new storage and learns of its end by a
+weak reference. Nothing is hooked onto parameters, so frozen weights, adapters, a base that serves three roles and
+layers called many times are all just tensors; torch's own MemTracker supports none of these. What an
+operation allocates inside one kernel is not seen (but for logsumexp's, which is known), nor are the allocator's gaps.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
+
+OTHER = "activation"
+"""Tensors without a name: activations, temporaries, caches."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mark:
+    """A stretch of a run: its micro-batch, its pass, and the part of the model that runs."""
+
+    batch: int
+    """0: gradients are new; 1: they are accumulated."""
+    action: str
+    """forward, backward, step, read, prompt, choose or token."""
+    unit: str = ""
+    """layer, head (the output embedding), or "" for all else."""
+    index: int = 0
+    """Of the layer, or of the call of the head."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tracked:
+    """The most bytes at a time, and what they were by label."""
+
+    size: int
+    parts: dict[str, int]
+
+
+@dataclass
+class _Storage:
+    size: int
+    kind: str = OTHER
+
+
+class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A context in which live tensor bytes are counted; tensors made before it count once they are met."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.live = 0
+        """Bytes now."""
+        self.peaks: dict[str, Tracked] = {}
+        """By the name of a finished span."""
+        self.trace: defaultdict[Mark, list[int]] = defaultdict(list)
+        """Live bytes after each operation, by the mark that it follows."""
+        self.operations: defaultdict[Mark, list[int]] = defaultdict(list)
+        """Which operations they are, as numbers."""
+        self.flops = 0
+        """Floating-point operations since the first mark."""
+        self.current: Mark | None = None
+        """The last mark; None: nothing is kept in `trace`."""
+        self._known: dict[int, tuple[weakref.ref[Any], _Storage]] = {}
+        self._parts: dict[str, int] = {}
+        self._peak = 0
+        self._peak_parts: dict[str, int] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        inside = args[0].nbytes if func is torch.ops.aten.logsumexp.default else 0
+        for value in tree_leaves(result):
+            if isinstance(value, torch.Tensor):
+                self._meet(value)
+        if self.current is not None:
+            self.trace[self.current].append(self.live + inside)
+            self.operations[self.current].append(hash(func))
+            self.flops += _operations(func, args, kwargs or {}, result)
+        if self.live + inside > self._peak:
+            self._peak = self.live + inside
+            self._peak_parts = self._parts | {OTHER: self._parts.get(OTHER, 0) + inside}
+        return result
+
+    def label(self, kind: str, tensors: Iterable[torch.Tensor]) -> None:
+        """Count these tensors under a name from now on."""
+        for tensor in tensors:
+            record = self._meet(tensor)
+            self._parts[record.kind] -= record.size
+            record.kind = kind
+            self._parts[kind] = self._parts.get(kind, 0) + record.size
+
+    @property
+    def parts(self) -> dict[str, int]:
+        """Bytes now, by label."""
+        return {kind: size for kind, size in self._parts.items() if size}
+
+    def mark(self, mark: Mark | None) -> None:
+        """Begin a stretch of the trace; None ends it. A mark that comes again continues its stretch."""
+        self.current = mark
+
+    def watch_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        """Label the gradients of these parameters "gradients" as they are made."""
+        for parameter in parameters:
+            if parameter.requires_grad:
+                parameter.register_post_accumulate_grad_hook(self._gradient)  # type: ignore[no-untyped-call]
+
+    @contextmanager
+    def span(self, name: str) -> Iterator[None]:
+        """Record the peak of the block in `peaks`, what is live at its beginning included."""
+        self._peak, self._peak_parts = self.live, dict(self._parts)
+        yield
+        self.peaks[name] = Tracked(size=self._peak, parts={k: v for k, v in self._peak_parts.items() if v})
+
+    def _gradient(self, parameter: torch.Tensor) -> None:
+        if parameter.grad is not None:
+            self.label("gradients", [parameter.grad])
+
+    def _meet(self, tensor: torch.Tensor) -> _Storage:
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if (known := self._known.get(key)) is not None:
+            return known[1]
+        record = _Storage(size=storage.nbytes())
+        self._known[key] = (weakref.ref(storage, lambda _: self._gone(key)), record)
+        self.live += record.size
+        self._parts[record.kind] = self._parts.get(record.kind, 0) + record.size
+        return record
+
+    def _gone(self, key: int) -> None:
+        _, record = self._known.pop(key)
+        self.live -= record.size
+        self._parts[record.kind] -= record.size
+
+
+def _operations(func: Any, args: Any, kwargs: Any, result: Any) -> int:
+    """Floating-point operations of one call, as torch's FlopCounterMode counts them; attention on a CPU, which it does
+    not know, as any other attention."""
+    packet = func._overloadpacket
+    if packet is torch.ops.aten._scaled_dot_product_flash_attention_for_cpu:
+        return int(sdpa_flop_count(*(one.shape for one in args[:3])))  # type: ignore[no-untyped-call]
+    if packet is torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward:
+        return int(sdpa_backward_flop_count(*(one.shape for one in args[:4])))  # type: ignore[no-untyped-call]
+    count = flop_registry.get(packet)
+    return int(count(*args, **kwargs, out_val=result)) if count is not None else 0

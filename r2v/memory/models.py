@@ -1,0 +1,158 @@
+"""Models by name: the config.json of each, and the counts of its parameters. No torch, no weights, no network.
+
+model = known("meta-llama/Llama-3.2-3B")
+model.sizes.parameters          # 3 212 749 824, counted in the model itself (`r2v.memory.store`)
+estimated(model.values)         # the same from config.json alone, within some percent
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from r2v.constraints import shown
+from r2v.errors import InputError, UsageError, nearest
+from r2v.memory import store
+from r2v.memory.measurement import ENCODERS, ModelSizes
+from r2v.memory.model_registry import KNOWN_MODELS, MODEL_CONFIGS, ModelConfigValues, lookup
+from r2v.storage.model_identity import hub_repository
+from r2v.storage.weights import BUNDLED, adapters_alone, base_of
+
+_OF_FAMILIES = {"gemma3": {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "vocab_size": 262_208}}
+"""Sizes that a config.json leaves out where they are as transformers' configuration class has them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownModel:
+    """A model whose parameters are counted."""
+
+    name: str
+    values: ModelConfigValues
+    """Of its config.json."""
+    sizes: ModelSizes
+
+    @property
+    def encoder(self) -> bool:
+        """True if it only encodes: no logits, no KV cache."""
+        return self.values.get("model_type") in ENCODERS
+
+    @property
+    def dtype(self) -> str:
+        """Type of the saved weights."""
+        return str(self.values.get("dtype") or self.values.get("torch_dtype") or "float32")
+
+    @property
+    def window(self) -> int | None:
+        """Tokens that sliding layers look back on, None where no layer slides."""
+        window = (self.values.get("text_config") or self.values).get("sliding_window")
+        return int(window) if window else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParameterCounts:
+    """Parameters of a model, and those that one token is multiplied with."""
+
+    total: float
+    per_token: float
+
+
+def known(model: str, measure: store.Measure | None = None) -> KnownModel:
+    """The model of a name or folder, as `values_of` finds it. Raises InputError where nothing is stored of its sizes
+    and `measure` is None."""
+    values = values_of(model)
+    require_unquantized(values, model)
+    return KnownModel(name=model, values=values, sizes=store.sizes(values, model, measure))
+
+
+def counted(model: str) -> ParameterCounts:
+    """The counts that are stored of a model, else `estimated` ones."""
+    values = values_of(model)
+    require_unquantized(values, model)
+    sizes = store.stored_sizes(values)
+    if sizes is None:
+        return estimated(values, model)
+    return ParameterCounts(total=sizes.parameters, per_token=sizes.per_token)
+
+
+def estimated(values: Mapping[str, Any], name: str = "model") -> ParameterCounts:
+    """The counts by the sizes in a config.json: attention, a gated feed-forward, a mixture's experts, embeddings.
+    Raises InputError where it lacks one."""
+    text = {**_OF_FAMILIES.get(str(values.get("model_type")), {}), **(values.get("text_config") or values)}
+    try:
+        hidden, layers, vocab = (int(text[key]) for key in ("hidden_size", "num_hidden_layers", "vocab_size"))
+        heads, inner = int(text["num_attention_heads"]), int(text["intermediate_size"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{name}: its config.json has no usable {error}; it must say hidden_size, num_hidden_layers, "
+            "num_attention_heads, intermediate_size and vocab_size"
+        ) from None
+    if values.get("model_type") == "lfm2" and text.get("block_auto_adjust_ff_dim", True):
+        inner = 2 * inner // 3
+    width = int(text.get("head_dim") or hidden // heads)
+    keys = int(text.get("num_key_value_heads") or heads)
+    experts = int(text.get("num_local_experts") or text.get("num_experts") or 1)
+    chosen = int(text.get("num_experts_per_tok") or 1) if experts > 1 else 1
+    attention = 2 * hidden * width * (heads + keys)
+    forward = (
+        (2 if values.get("model_type") in ENCODERS else 3) * hidden * int(text.get("moe_intermediate_size") or inner)
+    )
+    table = vocab * hidden
+    head = 0 if text.get("tie_word_embeddings", True) else table
+    return ParameterCounts(
+        total=layers * (attention + experts * forward) + table + head,
+        per_token=layers * (attention + chosen * forward) + (0 if values.get("model_type") in ENCODERS else table),
+    )
+
+
+def require_unquantized(values: Mapping[str, Any], name: str) -> None:
+    """Raise UsageError where a config.json says that its weights are quantized."""
+    if quantization := values.get("quantization_config"):
+        method = quantization.get("quant_method") if isinstance(quantization, Mapping) else None
+        raise UsageError(
+            f"{name}: its config.json has a quantization_config ({shown(method or 'of no method')}); R2V trains and "
+            "plays weights that are not quantized, or that it packs itself as bitsandbytes nf4 "
+            "(policy.load_in_4bit=true): name the model that this one was quantized from"
+        )
+
+
+def values_of(model: str) -> ModelConfigValues:
+    """The config.json of a bundled model, of a directory (of adapters: their base's), of a model in the hub's cache, or
+    of one in the registry. Raises InputError where there is none."""
+    folder = BUNDLED.get(model) or Path(model).expanduser()
+    if adapters_alone(folder):
+        return values_of(base_of(folder))
+    path = folder / "config.json" if folder.is_dir() else _cached(model)
+    registered = lookup(model)
+    if path is None or not path.is_file():
+        if registered is None:
+            raise InputError(
+                f"no config.json of {model}: not a directory with one, not in the hub's cache, not "
+                f"known by name{_like(model)}; known are {KNOWN_MODELS}; of any other model name a directory that "
+                "holds its config.json (no weights are needed)"
+            )
+        return registered
+    try:
+        loaded = json.loads(path.read_text())
+    except (ValueError, OSError) as error:
+        raise InputError(f"{path}: not a JSON object ({error})") from None
+    if not isinstance(loaded, dict):
+        raise InputError(f"{path}: not a JSON object")
+    # what is measured of a registered model holds for the file on the hub that the registry repeats
+    if registered is not None and all(loaded.get(key) == value for key, value in registered.items()):
+        return registered
+    return loaded
+
+
+def _like(model: str) -> str:
+    """A name that was probably meant, where there is one: it differs in letters, never in a size."""
+    hint = nearest(model, [*BUNDLED, *MODEL_CONFIGS])
+    return f"; {hint}" if hint.startswith("did you mean") and "/" in model else ""
+
+
+def _cached(model: str) -> Path | None:
+    folder = hub_repository(model) / "snapshots"
+    snapshots = sorted(folder.glob("*/config.json")) if "/" in model else []
+    return snapshots[-1] if snapshots else None

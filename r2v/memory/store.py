@@ -1,0 +1,160 @@
+"""Store of measurements: files by hash, those of the package first, then those of this project. No torch.
+
+    measurement(case)                           # read from a file; InputError where nobody has measured it
+    with Measuring() as measure:                # a child process with torch measures, one case after the other
+        measurement(case, measure)              # and the result is kept in outputs/.measured
+
+The package ships the measurements of its own configurations, which `python benchmarks/planner.py --ship` writes. The
+hash covers the case, config.json included, and the versions of the libraries that run it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from r2v.errors import InputError, UsageError
+from r2v.log import logger
+from r2v.memory.measurement import MeasuredCase, MeasuredMemory, ModelSizes, from_values
+from r2v.memory.model_registry import ModelConfigValues
+from r2v.storage.files import write_json
+from r2v.storage.paths import MEASURED
+
+Measure = Callable[[MeasuredCase | ModelConfigValues], dict[str, Any]]
+"""What measures a case, or counts the parameters of a model: JSON values of the result."""
+_SHIPPED = "shipped"
+
+
+class NotMeasuredError(InputError):
+    """No file has the measurement, and nobody measures here."""
+
+
+class UnmeasurableError(UsageError):
+    """The model does not run on tensors without data."""
+
+
+def measurement(case: MeasuredCase, measure: Measure | None = None) -> MeasuredMemory:
+    """The measurement of a case. Raises NotMeasuredError where no file has it and `measure` is None, and as it does."""
+    what = f"memory of {case.code} for {case.model.get('model_type')}"
+    return from_values(_record(case.key, case, measure, what, from_values))
+
+
+def sizes(values: ModelConfigValues, name: str, measure: Measure | None = None) -> ModelSizes:
+    """The counts of a model's parameters. Raises as `measurement` does."""
+    return ModelSizes(**_record(sizes_key(values), values, measure, f"sizes of {name}", _sizes))
+
+
+def stored_sizes(values: ModelConfigValues) -> ModelSizes | None:
+    """The counts of a model's parameters where a file has them."""
+    record = _stored(sizes_key(values), _sizes)
+    return None if record is None else ModelSizes(**record)
+
+
+def _sizes(record: dict[str, Any]) -> ModelSizes:
+    return ModelSizes(**record)
+
+
+def sizes_key(values: ModelConfigValues) -> str:
+    """Hash of a config.json."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:24]
+
+
+def _record(
+    key: str,
+    asked: MeasuredCase | ModelConfigValues,
+    measure: Measure | None,
+    what: str,
+    read: Callable[[dict[str, Any]], object],
+) -> dict[str, Any]:
+    record = _stored(key, read)
+    if record is None:
+        if measure is None:
+            raise NotMeasuredError(
+                f"{what}: not measured yet; r2v plan --config FILE, or --model NAME, measures it once"
+            )
+        record = measure(asked)
+        keep(key, record)
+    return record
+
+
+def _stored(key: str, read: Callable[[dict[str, Any]], object]) -> dict[str, Any] | None:
+    """The record of a key that `read` understands; a damaged file counts as none, for it is written anew."""
+    if (record := shipped().get(key)) is not None:
+        return record
+    try:
+        loaded: dict[str, Any] = json.loads((MEASURED / f"{key}.json").read_text())
+        read(loaded)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+    return loaded
+
+
+def keep(key: str, record: dict[str, Any]) -> None:
+    """Write a result into this project's store."""
+    path = MEASURED / f"{key}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, record)
+
+
+@cache
+def shipped() -> dict[str, dict[str, Any]]:
+    """All records of the package by key."""
+    found = dict[str, dict[str, Any]]()
+    folder = resources.files("r2v.memory") / _SHIPPED
+    for file in folder.iterdir() if folder.is_dir() else ():
+        found |= json.loads(file.read_text())
+    return found
+
+
+class Measuring:
+    """A child process that measures: started by the first case, ended with the block. `measured` counts its cases."""
+
+    def __init__(self) -> None:
+        self._child: subprocess.Popen[str] | None = None
+        self.measured = 0
+
+    def __enter__(self) -> Measure:
+        return self._measure
+
+    def __exit__(self, *_: object) -> None:
+        if self._child is not None and self._child.stdin is not None:
+            self._child.stdin.close()
+            self._child.wait()
+
+    def _measure(self, asked: MeasuredCase | ModelConfigValues) -> dict[str, Any]:
+        """Raises UsageError, with its reason, where the child cannot."""
+        if self._child is None:
+            logger.info("  memory: measuring on tensors without data; the results are kept in %s", MEASURED)
+            self._child = _started()
+        assert self._child.stdin is not None and self._child.stdout is not None
+        values = {"case": asdict(asked)} if isinstance(asked, MeasuredCase) else {"model": asked}
+        self._child.stdin.write(json.dumps(values) + "\n")
+        self._child.stdin.flush()
+        answer = self._child.stdout.readline()
+        if not answer:
+            raise UsageError(f"memory: the measuring process ended with code {self._child.wait()}")
+        result: dict[str, Any] = json.loads(answer)
+        if "error" in result:
+            raise UnmeasurableError(f"cannot be planned: {result['error']}")
+        self.measured += 1
+        return result
+
+
+def _started() -> subprocess.Popen[str]:
+    here = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "r2v.memory.measured.child"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=os.environ | here | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )

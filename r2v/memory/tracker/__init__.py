@@ -1,1 +1,0 @@
-"""The fake-mode oracle: the same phases run on tensors without data, to check the planner."""

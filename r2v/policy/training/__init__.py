@@ -1,0 +1,1 @@
+"""Training of the policy: behaviour cloning and preferences, on one GPU or over sharded weights."""

@@ -1,0 +1,1 @@
+"""Roll-outs of the stages: candidates, corruptions, features of steps, the teacher's states."""

@@ -1,0 +1,1 @@
+"""Accounts of the server: books and caps, traffic log, recorded sessions, counters, explanations."""

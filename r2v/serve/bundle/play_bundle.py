@@ -1,0 +1,164 @@
+"""A bundle at work: its policy, verifier, router and threshold as one actor.
+
+    bundle = read_bundle(Path("bundle"))                  # every file hashed before anything is made of it
+    waves = Waves(workers=4)
+    actor = routed_actor(bundle, benchmark, waves)
+    episodes = play_many(waves, world, specs, actor)
+
+In an event loop of your own, each step is a question:
+
+    act = await actor.act(view)                           # opens threads and the LLM's journal, and closes them
+    async with waves.open():                              # opens them once for all steps inside
+        act = await actor.act(view)
+
+The same models under the same prompts decide the same: what an evaluation played, its bundle plays again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from r2v.config import (
+    CostConfig,
+    InferenceConfig,
+    PolicyConfig,
+    RolloutConfig,
+    RouterConfig,
+    TeacherConfig,
+    section,
+)
+from r2v.envs.base import Benchmark
+from r2v.errors import InputError
+from r2v.llm.waves import Waves
+from r2v.rollout.actors import PricedModel, PricedVerifier, Routed
+from r2v.rollout.gates import FeatureExtractor, ScoreGate
+from r2v.rollout.model_factory import (
+    Purse,
+    priced_api_policy,
+    priced_policy,
+    priced_teacher,
+    told_tools,
+    verifier_scorer,
+)
+from r2v.router.baselines import instruments, score_function
+from r2v.router.case_support import CaseIndex
+from r2v.router.models import load
+from r2v.serve.bundle.manifest import Bundle
+from r2v.wire.message import ToolSpec
+
+T = TypeVar("T")
+_NOT_KEYS = ("elision", "engine", "engine_verifier")
+"""Of a policy's content: what is no key of its section, or no value of one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BundleSettings:
+    """Sections of the configuration that a bundle was evaluated with."""
+
+    policy: PolicyConfig
+    inference: InferenceConfig
+    router: RouterConfig
+    cost: CostConfig
+    teacher: TeacherConfig
+
+
+def routed_actor(
+    bundle: Bundle,
+    benchmark: Benchmark,
+    waves: Waves,
+    *,
+    rollout: RolloutConfig | None = None,
+    journal: Path | None = None,
+) -> Routed:
+    """The routed pair of a bundle in a benchmark's worlds, behind a wave engine.
+
+    The LLM is the one of the bundle's settings: a provider's, whose questions and bills `journal` remembers (None: the
+    project's own), or the benchmark's scripted expert. Raises InputError where the bundle's settings are none, the
+    policy was trained on prompts of another version, or its base model is not here; UsageError where the LLM cannot be
+    asked.
+    """
+    settings = bundle_settings(bundle)
+    tools = told_tools(settings.policy, benchmark)
+    purse = None if journal is None else Purse(folder=journal)
+    verifier = None
+    if settings.policy.is_api:
+        slm = priced_api_policy(settings.policy, settings.teacher, settings.cost, waves, purse)
+    else:
+        slm, verifier = local_pair(bundle, settings, waves, rollout or RolloutConfig(), tools)
+    gate = bundle_gate(bundle, settings, slm, verifier, benchmark.capabilities.untrusted)
+    llm = priced_teacher(settings.teacher, settings.cost, benchmark, waves, purse)
+    return Routed(slm, llm, gate, bundle.manifest.threshold, settings.inference.max_llm_calls)
+
+
+def local_pair(
+    bundle: Bundle, settings: BundleSettings, waves: Waves, rollout: RolloutConfig, tools: Sequence[ToolSpec]
+) -> tuple[PricedModel, PricedVerifier | None]:
+    """The small policy of weights, and its verifier where the bundle has one, in this process."""
+    policy, inference, cost = settings.policy, settings.inference, settings.cost
+    slm = priced_policy(policy, bundle.policy, cost, inference, rollout, waves, tools)
+    if not bundle.verifier.is_dir():
+        return slm, None
+    scorer = verifier_scorer(policy, bundle.verifier, inference, rollout, waves, tools)
+    return slm, PricedVerifier(scorer, cost.slm_price)
+
+
+def bundle_gate(
+    bundle: Bundle, settings: BundleSettings, slm: PricedModel | None, verifier: PricedVerifier | None, untrusted: str
+) -> ScoreGate:
+    """The router of a bundle at work. slm: None where its features need no samples."""
+    router, inference = settings.router, settings.inference
+    samples = inference.num_candidates if "samples" in router.features else 0
+    cases = CaseIndex.load(bundle.cases) if bundle.cases.is_dir() else None
+    extractor = FeatureExtractor(
+        inference, verifier=verifier, slm=slm, num_samples=samples, untrusted=untrusted, cases=cases
+    )
+    models = {name: load(path, router.model) for name, path in bundle.routers.items()}
+    score = bundle.manifest.score
+    return ScoreGate(score_function(score, models), extractor, instruments(score, router.features))
+
+
+def bundle_settings(bundle: Bundle) -> BundleSettings:
+    """The settings of a bundle. Raises InputError where they are none, or its policy was trained on prompts of another
+    version."""
+    settings = _settings(bundle)
+    policy = _policy(bundle, settings)
+    if policy.prompt_version != bundle.manifest.prompt_version:
+        raise InputError(
+            f"{bundle.folder}: its policy was trained on prompts of version {bundle.manifest.prompt_version}, this R2V "
+            f"writes version {policy.prompt_version}; train and export it again, or use the R2V that wrote it"
+        )
+    return BundleSettings(
+        policy=policy,
+        inference=_section(bundle, settings, "inference", InferenceConfig),
+        router=_section(bundle, settings, "router", RouterConfig),
+        cost=_section(bundle, settings, "cost", CostConfig),
+        teacher=_section(bundle, settings, "teacher", TeacherConfig),
+    )
+
+
+def _settings(bundle: Bundle) -> dict[str, Any]:
+    path = bundle.folder / "settings.json"
+    try:
+        settings: dict[str, Any] = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: not the settings of a bundle ({error}); export it again") from None
+    return settings
+
+
+def _policy(bundle: Bundle, settings: dict[str, Any]) -> PolicyConfig:
+    """The policy's section, played in this process. Settings are the content that fingerprints hash, which names the
+    rule of elision and an engine's version too."""
+    written = settings.get("policy")
+    if isinstance(written, dict):
+        settings = {**settings, "policy": {key: value for key, value in written.items() if key not in _NOT_KEYS}}
+    return _section(bundle, settings, "policy", PolicyConfig)
+
+
+def _section(bundle: Bundle, settings: dict[str, Any], name: str, kind: type[T]) -> T:
+    if not isinstance(settings.get(name), dict):
+        raise InputError(f"{bundle.folder / 'settings.json'}: has no section {name}; export the bundle again")
+    return section(kind, settings[name])

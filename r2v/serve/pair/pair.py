@@ -1,0 +1,225 @@
+"""The served pair: at each step the small model proposes, and the bundle's router decides who acts.
+
+    decision = await pair.decide(request, session, threshold)
+    decision.source, decision.reason           # "llm", "score"
+
+The rule is the evaluation's: the LLM acts iff the score reaches the threshold and its calls are not used up. The small
+model never acts outside the bundle's domain, nor where the LLM would refuse to go on from its turn. A failing small
+model is left alone for a while, and then tried with one request.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from r2v.config import InferenceConfig
+from r2v.errors import InputError
+from r2v.rollout.actors import StepView
+from r2v.rollout.gates import ScoreGate
+from r2v.router.escalation import escalates, needs_score, recorded_score
+from r2v.serve.accounts.books import CapReached
+from r2v.serve.bundle.domain import Domain
+from r2v.serve.bundle.manifest import Bundle
+from r2v.serve.pair.small import Small, SmallFailed, SmallProposal
+from r2v.serve.pair.state import NotReadable, served_view
+from r2v.serve.request import ClientRequest
+from r2v.serve.sessions import AgentSession
+from r2v.wire.chat import NotThisFormat
+from r2v.wire.message import Message, mapping
+
+Source = Literal["small", "llm"]
+_FAILURES = 3
+"""Failures in a row after which the small model is left alone."""
+_PAUSE = 30.0
+"""Seconds that it is left alone."""
+BUDGET = "r2v:budget="
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServedDecision:
+    """Who acts at a step, and why. `reason`: score, budget, threshold, repeat, or what stands in the way of the small
+    model."""
+
+    source: Source
+    reason: str
+    score: float | None = None
+    threshold: float | None = None
+    step: int | None = None
+    features: Mapping[str, float] = field(default_factory=dict)
+    proposal: SmallProposal | None = None
+    router_cost: float = 0.0
+    """USD that measuring the features cost, at list prices."""
+
+    @property
+    def logged(self) -> dict[str, Any]:
+        """It as the traffic log has it; the rule draws nothing, so its probability is 1."""
+        told = {"source": self.source, "reason": self.reason, "probability": 1.0, "step": self.step}
+        return told | {"score": self.score, "threshold": self.threshold, "features": dict(self.features)}
+
+
+class Breaker:
+    """Leaves a failing model alone: after `_FAILURES` in a row for `_PAUSE` seconds, then one request tries it."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now, self._failures, self._open_until, self._probing = now, 0, 0.0, False
+
+    @property
+    def closed(self) -> bool:
+        """True if the model may be asked now. The caller must then report success or failure."""
+        if self._failures < _FAILURES:
+            return True
+        if self._probing or self._now() < self._open_until:
+            return False
+        self._probing = True
+        return True
+
+    @property
+    def healthy(self) -> bool:
+        """True if its last requests did not all fail."""
+        return self._failures < _FAILURES
+
+    def succeeded(self) -> None:
+        """The model has answered."""
+        self._failures, self._probing = 0, False
+
+    def failed(self) -> None:
+        """The model has not answered."""
+        self._failures, self._probing = self._failures + 1, False
+        self._open_until = self._now() + _PAUSE
+
+
+class ServedPair:
+    """A bundle at work behind the server."""
+
+    def __init__(
+        self, bundle: Bundle, domain: Domain, inference: InferenceConfig, gate: ScoreGate, small: Small
+    ) -> None:
+        self.domain, self.breaker = domain, Breaker()
+        self._inference, self._gate, self._small = inference, gate, small
+        self._threshold = bundle.manifest.threshold
+        self._points = _operating_points(bundle)
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """Names by which a client asks for the pair, or for the small model alone."""
+        return ("r2v", *(f"{BUDGET}{budget:g}" for budget in self._points), "small")
+
+    def threshold_of(self, name: str) -> float | None:
+        """Return the threshold that a model name asks for; None if it is no name of the pair."""
+        if name == "r2v":
+            return self._threshold
+        if name == "small":
+            return 1.0
+        if not name.startswith(BUDGET):
+            return None
+        try:
+            budget = float(name.removeprefix(BUDGET))
+        except ValueError:
+            return None
+        within = [point for point in self._points if point <= budget + 1e-9]
+        return self._points[max(within)] if within else 1.0
+
+    async def decide(self, request: ClientRequest, session: AgentSession, threshold: float) -> ServedDecision:
+        """Decide who answers a request. Raises CapReached where not even the small model's question is covered."""
+        problem, view = self._view(request, session)
+        if view is None:
+            return ServedDecision(source="llm", reason=problem, threshold=threshold)
+        before = session.decisions.get(request.conversation)
+        if before == "llm":
+            return ServedDecision(source="llm", reason="repeat", threshold=threshold, step=view.step)
+        if not needs_score(threshold) and escalates(None, threshold):
+            return ServedDecision(source="llm", reason="threshold", threshold=threshold, step=view.step)
+        proposal = await self.proposed(request, view)
+        if isinstance(proposal, str):
+            return ServedDecision(source="llm", reason=proposal, threshold=threshold, step=view.step)
+        found: dict[str, Any] = {"threshold": threshold, "step": view.step, "proposal": proposal}
+        if before == "small":
+            return ServedDecision(source="small", reason="repeat", **found)
+        if not needs_score(threshold):
+            return ServedDecision(source="small", reason="threshold", **found)
+        measured = await self._gate.extractor.measure(view, proposal.reply, self._gate.asked)
+        score = recorded_score(self._gate.score(measured.features, view.seed, view.task_id, view.step))
+        found |= {"score": score, "features": measured.features, "router_cost": measured.bill.cost}
+        if not escalates(score, threshold):
+            return ServedDecision(source="small", reason="score", **found)
+        if view.llm_calls >= self._inference.max_llm_calls:
+            return ServedDecision(source="small", reason="budget", **found)
+        return ServedDecision(source="llm", reason="score", **found)
+
+    async def instead(self, request: ClientRequest, session: AgentSession, threshold: float) -> ServedDecision | None:
+        """Return the small model's answer where the LLM is down; None if it may not answer, or fails too."""
+        _, view = self._view(request, session)
+        proposal = None if view is None else await self.proposed(request, view)
+        if view is None or isinstance(proposal, str):
+            return None
+        return ServedDecision(source="small", reason="LLM down", threshold=threshold, step=view.step, proposal=proposal)
+
+    def _view(self, request: ClientRequest, session: AgentSession) -> tuple[str, StepView | None]:
+        """Return the step, or None with what stands in the way of the small model."""
+        try:
+            problem = self.domain.problem(request.parsed) or _goes_on(request)
+            if problem is not None:
+                return problem, None
+            return "", served_view(request.body.values, session, self.domain, self._inference)
+        except (NotThisFormat, NotReadable) as error:
+            return f"unreadable conversation ({error!s:.80})", None
+
+    async def proposed(self, request: ClientRequest, view: StepView) -> SmallProposal | str:
+        """Return the small model's turn, or why there is none."""
+        if not self.breaker.closed:
+            return "small model down"
+        try:
+            proposal = await self._small.propose(request, view)
+        except SmallFailed as error:
+            self.breaker.failed()
+            return f"small model failed: {error!s:.100}"
+        except CapReached:
+            self.breaker.succeeded()
+            raise
+        self.breaker.succeeded()
+        misfit = _misfit(request, proposal.said.message)
+        return proposal if misfit is None else f"small model failed: {misfit}"
+
+
+def _misfit(request: ClientRequest, said: Message) -> str | None:
+    """Return what makes a turn no answer to the request; None if it is one."""
+    choice = request.body.values.get("tool_choice")
+    kind = choice if isinstance(choice, str) else mapping(choice).get("type")
+    if not said.calls:
+        return (
+            "no call of a tool, which tool_choice demands" if kind in ("required", "any", "function", "tool") else None
+        )
+    if kind == "none":
+        return "a call of a tool, which tool_choice excludes"
+    named = mapping(choice).get("name") or mapping(mapping(choice).get("function")).get("name")
+    offered = {tool.name for tool in request.parsed.functions if named in (None, tool.name)}
+    stray = next((call.name for call in said.calls if call.name not in offered), None)
+    return None if stray is None else f"a call of {stray:.60}, which is not offered"
+
+
+def _goes_on(request: ClientRequest) -> str | None:
+    """Return why the LLM could not go on from a turn of the small model; None if it can.
+
+    Anthropic's models that think within a budget (`thinking.type: enabled`) refuse a tool loop whose last turn does not
+    begin with a thought of theirs; adaptive thinking takes such turns. OpenAI's models take calls without reasoning.
+    """
+    thinking = mapping(request.body.values.get("thinking")).get("type")
+    if request.wire == "messages" and thinking == "enabled" and request.body.values.get("tools"):
+        return "thinking within a budget"
+    return None
+
+
+def _operating_points(bundle: Bundle) -> dict[float, float]:
+    """Return the thresholds that were placed on calibration tasks, by the share of LLM steps, in hundredths, that each
+    came to. Raises InputError."""
+    path = bundle.folder / "router" / "threshold.json"
+    try:
+        recorded = json.loads(path.read_text())
+        points = {round(float(p["llm_call_rate"]), 2): float(p["tau"]) for p in recorded.get("evaluated") or ()}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise InputError(f"{path}: no thresholds of a bundle ({error})") from None
+    return dict(sorted(points.items()))

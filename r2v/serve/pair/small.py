@@ -1,0 +1,200 @@
+"""The small model of a served pair: it proposes a turn, which is played or thrown away.
+
+    proposal = await small.propose(request, view)
+    kind, pieces = rendered(request, proposal.said)      # in the client's own format
+
+`LocalSmall` has weights of its own and reads R2V's rendering of the steps, as in training. `APISmall` is another
+endpoint and reads the client's conversation, without the thoughts of the LLM, which belong to their author.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from r2v.data.action import parse_action
+from r2v.data.interchange.conversation import Turn
+from r2v.data.interchange.litellm import asked
+from r2v.llm.providers.bodies import chat_body, message_body, response_body
+from r2v.llm.providers.prices import Rate
+from r2v.llm.types import Reply, Request, Sample, Usage
+from r2v.rollout.actors import PricedModel, StepView
+from r2v.rollout.bill import StepBill
+from r2v.serve.accounts.books import Books
+from r2v.serve.pair.state import CALL_ID
+from r2v.serve.request import ClientRequest, worst_case
+from r2v.serve.transport.body import RequestBody
+from r2v.serve.transport.endpoints import PATHS, Endpoint
+from r2v.serve.transport.upstream import BrokenOff, NotSent, Upstream
+from r2v.wire import anthropic, chat, responses
+from r2v.wire.exchange import TokenCounts, TokenUsage, WireReply, first_number
+from r2v.wire.message import Message, Part, TextPart, ToolCall
+
+_LONGEST_REPLY = 8192
+"""Tokens that a turn may have, unless the client allows fewer; a longer one is left to the LLM."""
+
+
+class SmallFailed(Exception):
+    """The small model did not answer; the LLM does. The reason is logged."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmallProposal:
+    """A turn of the small model. `reply`: as the router reads it; `said`: as the client gets it."""
+
+    reply: Reply
+    said: WireReply
+    bill: StepBill = field(default_factory=StepBill)
+    tokens: TokenCounts
+    usd: float | None = 0.0
+    """Billed by its provider; None if that is unknown."""
+
+
+class Small(Protocol):
+    """The small model."""
+
+    async def propose(self, request: ClientRequest, view: StepView) -> SmallProposal:
+        """Propose the next turn. Raises SmallFailed."""
+        ...
+
+
+@dataclass(frozen=True)
+class LocalSmall:
+    """Weights in this process."""
+
+    model: PricedModel
+
+    async def propose(self, request: ClientRequest, view: StepView) -> SmallProposal:
+        reply = await self.model.ask(view)
+        text = reply.samples[0].text
+        action = parse_action(text)
+        part: Part = TextPart(text=text)
+        if request.body.values.get("tools") and action.action_type:
+            arguments = json.dumps(action.arguments, ensure_ascii=False)
+            part = ToolCall(name=action.action_type, arguments=arguments, id=new_call_id())
+        usage = TokenUsage(input=reply.usage.tokens_in, output=reply.usage.tokens_out)
+        said = WireReply(message=Message(role="assistant", content=(part,)), usage=usage, id=new_call_id())
+        return SmallProposal(reply=reply, said=said, bill=self.model.bill(view, reply), tokens=usage.counts(0, 0))
+
+
+@dataclass(frozen=True)
+class APISmall:
+    """A model behind an endpoint, asked once and without a stream."""
+
+    endpoint: Endpoint
+    rate: Rate
+    """With the shape of its requests."""
+    upstream: Upstream
+    books: Books
+
+    async def propose(self, request: ClientRequest, view: StepView) -> SmallProposal:
+        endpoint, rate = self.endpoint, self.rate
+        wire, path, write = _form(endpoint, rate)
+        written = write(rate, _question(request, view, endpoint))
+        body = json.dumps(written, ensure_ascii=False).encode(errors="replace")
+        headers = [("content-type", "application/json"), ("accept-encoding", "identity"), *endpoint.key_headers.items()]
+        if endpoint.provider == "anthropic":
+            headers.append(("anthropic-version", "2023-06-01"))
+        at_most = worst_case(rate, RequestBody.of(written))
+        entry = await self.books.reserve(at_most, key=request.key_name, session=view.task_id)
+        try:
+            async with self.upstream.post(endpoint.url(path), headers, body) as response:
+                content = b"".join([piece async for piece in self.upstream.pieces(response)])
+        except NotSent as error:
+            await self.books.settle(entry, 0.0)
+            raise SmallFailed(str(error)) from None
+        except BrokenOff as error:
+            await self.books.lost(entry, str(error))
+            raise SmallFailed(str(error)) from None
+        if response.status >= 400:
+            await self.books.settle(entry, 0.0)
+            raise SmallFailed(f"status {response.status}")
+        try:
+            said: WireReply = wire.read_reply(json.loads(content))
+        except (chat.NotThisFormat, ValueError, TypeError, LookupError, RecursionError) as error:
+            await self.books.lost(entry, "its reply cannot be read")
+            raise SmallFailed(f"its reply cannot be read ({error!s:.60})") from None
+        counts, usd = TokenCounts(), None
+        if said.usage is not None and said.usage.whole:
+            counts = said.usage.counts(0, 0)
+            usd = rate.usd(counts, batch=False)
+            await self.books.settle(entry, usd)
+        else:
+            await self.books.lost(entry, "the reply told no usage")
+        if said.finish != "stop" or not _visible(said.message):
+            raise SmallFailed(f"its reply ended by {said.finish}")
+        text = Turn(said=said.message).action.raw_text
+        usage = Usage(tokens_in=counts.input, tokens_out=counts.output, cost_usd=rate.listed(counts))
+        reply = Reply(samples=(Sample(text=text, message=said.message),), usage=usage, model=endpoint.model)
+        return SmallProposal(reply=reply, said=_plain(said), tokens=counts, usd=usd)
+
+
+def _visible(message: Message) -> bool:
+    return bool(message.calls or message.text.strip())
+
+
+def _form(endpoint: Endpoint, rate: Rate) -> tuple[Any, str, Callable[[Rate, Request], dict[str, Any]]]:
+    """Return the format that the endpoint is asked in: its module, its path, and what writes a body of it."""
+    if endpoint.provider == "anthropic":
+        return anthropic, PATHS["messages"], message_body
+    if rate.shape.responses:
+        return responses, PATHS["responses"], response_body
+    return chat, PATHS["chat"], chat_body
+
+
+def _question(request: ClientRequest, view: StepView, endpoint: Endpoint) -> Request:
+    """Return the client's conversation and tools as they are put to the small model, greedily."""
+    values = request.body.values
+    messages = tuple(message.plain for message in asked(values))
+    limit = first_number(values, "max_tokens", "max_completion_tokens", "max_output_tokens")
+    tools = tuple(replace(tool, extra={}) for tool in request.parsed.functions)
+    return Request(
+        messages=messages,
+        key=view.key("slm"),
+        tools=tools,
+        temperature=endpoint.teacher.temperature,
+        max_tokens=min(limit or _LONGEST_REPLY, _LONGEST_REPLY),
+        own_rules=True,
+    )
+
+
+def _plain(said: WireReply) -> WireReply:
+    """Return a reply with its words and calls alone, the calls under ids of R2V's own."""
+    parts: list[Part] = []
+    for part in said.message.parts:
+        if isinstance(part, ToolCall):
+            parts.append(ToolCall(name=part.name, arguments=part.arguments or "{}", id=new_call_id()))
+        elif isinstance(part, TextPart) and part.text:
+            parts.append(TextPart(text=part.text))
+    return replace(said, message=Message(role="assistant", content=tuple(parts)), id=new_call_id(), extra={})
+
+
+def new_call_id() -> str:
+    """Return a new id, by which the small model's turns are recognised."""
+    return f"{CALL_ID}{secrets.token_hex(12)}"
+
+
+def rendered(request: ClientRequest, said: WireReply) -> tuple[str, Iterable[bytes]]:
+    """Return the content type and the body of a reply, in pieces. The reply names the model that the client named."""
+    reply, created = replace(said, model=request.body.model), int(time.time())
+    if request.body.streams:
+        return "text/event-stream", _stream(request, reply, created)
+    if request.wire == "messages":
+        body = anthropic.write_reply(reply)
+    elif request.wire == "responses":
+        body = responses.write_reply(reply, created)
+    else:
+        body = chat.write_reply(reply, created)
+    return "application/json", [json.dumps(body, ensure_ascii=False).encode(errors="replace")]
+
+
+def _stream(request: ClientRequest, reply: WireReply, created: int) -> Iterable[bytes]:
+    if request.wire == "messages":
+        return anthropic.write_stream(reply)
+    if request.wire == "responses":
+        return responses.write_stream(reply, created)
+    return chat.write_stream(reply, created, with_usage=request.body.asks_usage)

@@ -1,0 +1,87 @@
+"""State of a served step: what a request says of the task, its steps and who acted them.
+
+    view = served_view(request, session, domain, inference)       # a StepView, as in an evaluation
+    view.actions, view.llm_steps
+
+It is read from the messages alone, so that a restart, or a client that compacts its conversation, loses nothing. The
+author of an earlier turn is R2V's small model if the turn holds a call id that R2V gave or text that it said in this
+session; a turn of which that is not known counts as the LLM's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+from r2v.config import InferenceConfig
+from r2v.data.interchange.conversation import Conversation, Turn
+from r2v.data.interchange.fields import BadRecord
+from r2v.data.interchange.litellm import asked
+from r2v.policy.prompt_encoder import build_messages
+from r2v.rollout.actors import StepView
+from r2v.serve.bundle.domain import Domain
+from r2v.serve.sessions import AgentSession
+
+CALL_ID = "r2v_"
+"""How ids of the small model's calls begin."""
+
+
+class NotReadable(Exception):
+    """A conversation that is no series of steps; the reason is logged."""
+
+
+def served_view(
+    values: Mapping[str, Any], session: AgentSession, domain: Domain, inference: InferenceConfig
+) -> StepView:
+    """Return the step that a request asks for. values: its body. Raises NotReadable."""
+    try:
+        talk = Conversation(messages=asked(values))
+        turns = talk.turns
+    except BadRecord as error:
+        raise NotReadable(str(error)) from None
+    if not talk.goal.strip():
+        raise NotReadable("no words of the user before the first turn")
+    after = _after(talk)
+    if turns and not after:
+        raise NotReadable("nothing came after the last turn")
+    observations = (*(turn.observation for turn in turns), after or "")
+    goal = talk.goal
+    if not observations[0] and domain.is_native(talk.messages):
+        goal, _, page = goal.partition("\n\n")  # R2V's own agents show the first page behind the goal
+        observations = (page, *observations[1:])
+    actions = tuple(turn.action.raw_text for turn in turns)
+    llm_steps = tuple(step for step, turn in enumerate(turns) if not _is_small(turn, session))
+    return StepView(
+        task_id=session.name,
+        seed=0,
+        step=len(actions),
+        max_steps=inference.max_steps,
+        goal=goal,
+        observations=observations,
+        actions=actions,
+        messages=build_messages(goal, observations, actions),
+        tools=domain.specs,
+        llm_calls=len(llm_steps),
+        llm_steps=llm_steps,
+    )
+
+
+def _after(talk: Conversation) -> str:
+    """Return the text of the messages behind the last turn, or behind the goal if there is none."""
+    rest = talk.messages
+    for index in range(len(rest) - 1, -1, -1):
+        if rest[index].role == "assistant" or index == talk.opening:
+            return "\n\n".join(message.text for message in rest[index + 1 :])
+    return ""
+
+
+def _is_small(turn: Turn, session: AgentSession) -> bool:
+    if any(call.id.startswith(CALL_ID) for call in turn.said.calls):
+        return True
+    return not turn.said.calls and said_hash(turn.action.raw_text) in session.small_turns
+
+
+def said_hash(text: str) -> str:
+    """Return the hash by which a turn's text is recognised in later requests."""
+    return hashlib.blake2b(" ".join(text.split()).encode(errors="replace"), digest_size=8).hexdigest()

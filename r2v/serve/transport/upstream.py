@@ -1,0 +1,130 @@
+"""HTTP client to the endpoints: a request is sent once, and its reply read as it arrives.
+
+aiohttp and not the SDKs' httpx2: its parser hands on what has arrived as one piece, which costs a third of the CPU for
+a stream of many small events.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Protocol
+
+import aiohttp
+import zstandard
+from yarl import URL
+
+from r2v.config import ServeConfig
+
+_LONGEST_HEADER = 1 << 16
+_CONNECT_SECONDS = 10.0
+"""A host that takes longer to accept a connection is down."""
+_FIRST_BYTE_SECONDS = 600.0
+"""The providers' own SDKs give up on a reply then."""
+
+
+class NotSent(Exception):
+    """No connection was made: the request never left, and nothing is billed."""
+
+
+class BrokenOff(Exception):
+    """The connection broke, or stayed silent too long, after the request may have arrived."""
+
+
+class Upstream:
+    """The connections of a server to its endpoints."""
+
+    def __init__(self, settings: ServeConfig) -> None:
+        self._settings = settings
+
+    async def __aenter__(self) -> Upstream:
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=15),
+            timeout=aiohttp.ClientTimeout(total=None, connect=None, sock_connect=_CONNECT_SECONDS),
+            auto_decompress=False,
+            trust_env=True,
+            max_line_size=_LONGEST_HEADER,
+            max_field_size=_LONGEST_HEADER,
+            skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
+            cookie_jar=aiohttp.DummyCookieJar(),
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._session.close()
+
+    @asynccontextmanager
+    async def post(
+        self, url: str, headers: list[tuple[str, str]], body: bytes
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Send a request, and yield its reply once the headers have arrived. Raises NotSent and BrokenOff."""
+        sending = self._session.post(URL(url, encoded=True), headers=headers, data=body, allow_redirects=False)
+        try:
+            async with asyncio.timeout(_FIRST_BYTE_SECONDS):
+                response = await sending
+        except aiohttp.ClientConnectorError as error:
+            raise NotSent(f"no connection to {error.host}:{error.port} ({error.os_error.strerror})") from None
+        except (aiohttp.ConnectionTimeoutError, aiohttp.InvalidURL) as error:
+            raise NotSent(f"no connection within {_CONNECT_SECONDS:g} s ({error})") from None
+        except TimeoutError:
+            raise BrokenOff(f"no reply within {_FIRST_BYTE_SECONDS:g} s") from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise BrokenOff(f"the connection broke ({type(error).__name__}: {error!s:.100})") from None
+        try:
+            yield response
+        finally:
+            response.close()
+
+    async def pieces(self, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+        """Yield the body as it arrives. Raises BrokenOff if it breaks off or stays silent for too long."""
+        idle = self._settings.idle_seconds
+        stream = response.content
+        try:
+            while not stream.at_eof():
+                async with asyncio.timeout(idle):
+                    piece = await stream.readany()
+                if piece:
+                    yield piece
+        except TimeoutError:
+            raise BrokenOff(f"silent for serve.idle_seconds={idle:g}") from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise BrokenOff(f"the reply broke off ({type(error).__name__}: {error!s:.100})") from None
+
+
+class Decoder(Protocol):
+    """Incremental decoder of a content encoding."""
+
+    def decompress(self, data: bytes, /) -> bytes:
+        """Return the decoded bytes."""
+        ...
+
+
+class _Plain:
+    def decompress(self, data: bytes, /) -> bytes:
+        return data
+
+
+def decoder(encoding: str) -> Decoder | None:
+    """Return the decoder of a content-encoding header; None if there is none."""
+    match encoding.strip().lower():
+        case "" | "identity":
+            return _Plain()
+        case "gzip":
+            return zlib.decompressobj(31)
+        case "deflate":
+            return zlib.decompressobj(15)
+        case "zstd":
+            zstd: Decoder = zstandard.ZstdDecompressor().decompressobj()
+            return zstd
+    return None
+
+
+def decoded(reader: Decoder | None, piece: bytes) -> Iterator[bytes]:
+    """Yield the decoded piece; nothing if it cannot be decoded."""
+    if reader is not None:
+        try:
+            yield reader.decompress(piece)
+        except (zlib.error, zstandard.ZstdError):
+            return

@@ -1,0 +1,1 @@
+"""The chain: its file, the records of its jobs, their code, and what failures have taught."""

@@ -1,0 +1,83 @@
+"""Experience of failures that later submissions use: nodes to avoid, and the sizes that jobs were found to need.
+
+    remember(root, "g1,g2", "uncorrectable ECC error")
+    excluded(root)                                                      # ["g1", "g2"], for three days
+    learn(root, "desk_noisy", "bc", {"mem": "200M"}, {"mem": "300M"})
+    sized(root, "desk_noisy", "bc", {"mem": "200M"})                    # {"mem": "300M"}
+    sized(root, "desk_noisy", "bc", {"mem": "250M"})                    # {"mem": "250M"}: the header was edited
+
+The nodes are those of the checkout, in `outputs/.chains/bad_nodes.json`, written under a lease; who has had a node
+repaired deletes its line. A size is a job's, remembered beside what the header asked for then: whoever edits the header
+has the last word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from r2v.slurm.chain.chain import folder, now
+from r2v.slurm.chain.job_record import read_object
+from r2v.storage.files import write_json
+from r2v.storage.integrity import hashed
+from r2v.storage.lease import lease
+from r2v.storage.paths import CHAINS
+
+BAD_NODES = CHAINS / "bad_nodes.json"
+FORGOTTEN_AFTER = timedelta(days=3)
+"""How long a node is avoided: most are drained and repaired by then."""
+SIZES_FILE = "sizes.json"
+SIZES = ("mem", "mem-per-cpu", "mem-per-gpu", "time")
+"""Directives that are learned."""
+
+
+def remember(root: Path, nodes: str, line: str) -> None:
+    """Avoid these nodes, as Slurm writes a list of them, from now on."""
+    with lease(root / CHAINS / "bad_nodes.lease", wait=30.0):
+        known = {**_bad_nodes(root), nodes: {"at": now(), "line": line}}
+        write_json(root / BAD_NODES, {"nodes": known})  # without a hash of itself, which an edit would break
+
+
+def excluded(root: Path) -> list[str]:
+    """The nodes to avoid now."""
+    return list(_bad_nodes(root))
+
+
+def without_bad(root: Path, resources: Mapping[str, str]) -> dict[str, str]:
+    """The resources of a job, bad nodes excluded beside those that it excludes itself."""
+    own = [word for word in resources.get("exclude", "").split(",") if word]
+    avoided = list(dict.fromkeys([*own, *excluded(root)]))
+    return {**resources, "exclude": ",".join(avoided)} if avoided else dict(resources)
+
+
+def _bad_nodes(root: Path) -> dict[str, Any]:
+    since = (datetime.fromisoformat(now()) - FORGOTTEN_AFTER).isoformat()
+    nodes = (read_object(root / BAD_NODES) or {}).get("nodes")
+    entries = nodes.items() if isinstance(nodes, dict) else ()
+    return {name: entry for name, entry in entries if isinstance(entry, dict) and str(entry.get("at", "")) > since}
+
+
+def learn(root: Path, name: str, job: str, had: Mapping[str, str], given: Mapping[str, str]) -> None:
+    """Keep what a job is given now in place of what it had. The caller holds the chain's lock."""
+    known = _sizes(root, name)
+    entry: dict[str, Any] = dict(known.get(job, {}))
+    for key in SIZES:
+        if key in given and given[key] != had.get(key):
+            before = had.get(key, "")  # "" where the header leaves the size to the site
+            asked = entry[key]["asked"] if entry.get(key, {}).get("given") == before else before
+            entry[key] = {"asked": asked, "given": given[key]}
+    if entry != known.get(job, {}):
+        write_json(folder(root, name) / SIZES_FILE, hashed({"jobs": {**known, job: entry}}))
+
+
+def sized(root: Path, name: str, job: str, directives: Mapping[str, str]) -> dict[str, str]:
+    """The directives of a header, with the sizes that were learned under it."""
+    entry = _sizes(root, name).get(job, {})
+    learned = {key: one["given"] for key, one in entry.items() if directives.get(key, "") == one["asked"]}
+    return {**directives, **learned}
+
+
+def _sizes(root: Path, name: str) -> dict[str, Any]:
+    return dict((read_object(folder(root, name) / SIZES_FILE) or {}).get("jobs", {}))

@@ -1,0 +1,83 @@
+"""Environment variables that reach Slurm's programs.
+
+    of_program("squeue", os.environ)     # the allow-list `QUERY_VARIABLES`, and nothing else
+    of_program("sbatch", os.environ)     # the user's environment without Slurm's own variables
+
+SQUEUE_PARTITION in a profile hides running jobs from squeue, and R2V would submit them again; SCANCEL_STATE spares jobs
+from scancel; SLURM_MEM_PER_CPU of the job we are in bends the jobs that it submits. A key or a module of the user's
+must reach his jobs all the same, and sbatch exports its own environment to them. The user's SBATCH_* variables become
+directives first (`r2v.slurm.site.requests`). Every other program is given LC_ALL=C, because R2V reads its answers.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+SUBMISSION = "sbatch"
+"""The program whose environment is that of the job."""
+CONNECTION = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT")
+"""Slurm's own variables that every program is given: its configuration, the host that serves it, and the credential
+where there is no munge."""
+SLURMS_OWN = (
+    *("SLURM_", "SBATCH_", "SRUN_", "SALLOC_", "SUBMITIT_"),
+    *("SQUEUE_", "SACCT_", "SINFO_", "SCANCEL_"),
+)
+"""What the names begin with that filter or format a program's answer, or that Slurm has set for the job we are in."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Passed:
+    """Variables that a program which asks or orders is given; `KRB5*` is every name that begins so."""
+
+    names: tuple[str, ...]
+    reason: str
+
+
+QUERY_VARIABLES = (
+    Passed(names=CONNECTION, reason="they say which controller is asked, and by whom"),
+    Passed(names=("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD"), reason="the program, its libraries and its plugins"),
+    Passed(names=("HOME", "USER", "LOGNAME", "NSS_WRAPPER_*"), reason="the user, in a container too"),
+    Passed(names=("KRB5*", "SSH_AUTH_SOCK"), reason="credentials of a home folder on AFS or NFS, and of `submit_host`"),
+    Passed(names=("TZ",), reason="times are printed in this process's zone"),
+    Passed(names=("TMPDIR",), reason="wrappers that sites put before Slurm's programs write there"),
+)
+"""The allow-list of squeue, sacct, sinfo, scontrol, scancel and sacctmgr."""
+_LOCALE = {"LC_ALL": "C"}
+
+
+def of_program(program: str, values: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a Slurm program, made from this process's own.
+
+    >>> of_program("squeue", {"HOME": "/home/me", "OPENAI_API_KEY": "sk-1", "SQUEUE_STATES": "all"})
+    {'HOME': '/home/me', 'LC_ALL': 'C'}
+    >>> of_program("sbatch", {"HOME": "/home/me", "OPENAI_API_KEY": "sk-1", "SQUEUE_STATES": "all"})
+    {'HOME': '/home/me', 'OPENAI_API_KEY': 'sk-1'}
+    """
+    if program == SUBMISSION:
+        return {name: value for name, value in values.items() if _reaches_jobs(name)}
+    return {name: value for name, value in values.items() if _reaches_queries(name)} | _LOCALE
+
+
+def on_login_node(command: Sequence[str]) -> str:
+    """The shell line that runs a Slurm command on a login node, whose profile may set Slurm's own variables too: all of
+    them but `CONNECTION` are unset first."""
+    named = f"sed -nE 's/^(({'|'.join(SLURMS_OWN)})[A-Za-z0-9_]*)=.*/\\1/p'"
+    locale = [] if command[0] == SUBMISSION else ["export LC_ALL=C"]
+    clear = "; ".join([f"unset $(env | {named} | grep -vxE '{'|'.join(CONNECTION)}')", *locale])
+    return shlex.join(["exec", "sh", "-c", f'{clear}; exec "$@"', "sh", *command])
+
+
+def kept_from_queries(names: Iterable[str]) -> list[str]:
+    """Those of Slurm's own variables that no query is given."""
+    return sorted(name for name in names if name.startswith(SLURMS_OWN) and not _reaches_queries(name))
+
+
+def _reaches_jobs(name: str) -> bool:
+    return name in CONNECTION or not name.startswith(SLURMS_OWN)
+
+
+def _reaches_queries(name: str) -> bool:
+    return any(fnmatchcase(name, pattern) for passed in QUERY_VARIABLES for pattern in passed.names)

@@ -1,0 +1,1 @@
+"""The job: all that runs inside a Slurm job, or beside it."""

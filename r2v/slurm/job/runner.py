@@ -1,0 +1,346 @@
+"""The runner: what a Slurm job executes, however it was submitted. It runs one stage as a fork and records its end.
+
+    exec python -m r2v.slurm.job.runner train_policy webarena noisy bc --overrides training.lr=1e-5      # sbatch script
+    exec python -m r2v.slurm.job.runner --of webarena_noisy/bc.1 train_policy --stage bc --config ...    # run_all
+
+The time limit's warning (USR2) is passed on as SIGTERM; the stage checkpoints and ends with 75, and the job puts
+itself back into the queue under its own id, as long as it gets further each time. A job that Slurm starts again (after
+a requeue, a preemption, a lost node) keeps its id and its folder of records; its restart count tells the starts apart.
+
+What is imported up here is waited for by every stage; what the runner needs later is loaded beside the stage.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import resource
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from r2v.errors import FailureKind, InputError, Interrupted, LeaseConflict, R2VError, UsageError
+from r2v.llm.providers.keys import allowed_words
+from r2v.log import logger, setup
+from r2v.several_nodes import node_count
+from r2v.slurm.chain import chain as chains
+from r2v.slurm.chain import job_record
+from r2v.slurm.chain.chain import require_configuration
+from r2v.slurm.job.job_environment import granted_gpus, granted_memory, oom_kills, restart_count
+from r2v.slurm.job.stage_process import JobStart, StageProcess, wait_for
+from r2v.storage.files import replacing, write_json
+from r2v.storage.integrity import hashed
+from r2v.storage.record import UNATTENDED, describe
+
+_LOOKS = 5
+"""Looks at a configuration, a second apart, before it counts as damaged."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The entry point of every job of a stage; returns the stage's exit code."""
+    setup()
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        if words[:1] == [chains.OF]:
+            name, _, job = words[1].rpartition("/")
+            job, _, attempt = job.partition(".")
+            return run(words[2:], name=name, job=job, attempt=int(attempt or 1))
+        from r2v.slurm.job.command_line import places_of
+        from r2v.slurm.job.script_args import expand
+
+        words = expand(words)
+        return run(words, name=places_of(words).name)
+    except R2VError as error:
+        logger.error("r2v: %s", " ".join(str(error).split()))
+        return error.exit_code
+
+
+def run(words: list[str], *, name: str, job: str | None = None, attempt: int = 1, root: Path = Path()) -> int:
+    """Run `r2v WORDS` in this Slurm job as part of the chain `name`; returns the exit code for Slurm.
+
+    Records lie in the chain's folder under the Slurm job's id. Without Slurm nothing is recorded.
+    """
+    chain = _chain(root, name)
+    if job is not None:
+        words = with_allowed_keys(words, chain)
+        os.environ[UNATTENDED] = "1"
+    id_ = os.environ.get("SLURM_JOB_ID", "")
+    folder = job_record.record_folder(root, name, id_).resolve() if id_ else None
+    job_start = JobStart(words=words, job=job or _job_of(words, chain), id=id_, restart=restart_count(), folder=folder)
+    if id_ and _done_before(root, name, job_start):
+        logger.info("r2v job %s: %s was done before it was started again", id_, job_start.job)
+        return 0
+    _greet(job_start)
+    if damage := _configuration_damage(words, root, name) or _idle_nodes(words):
+        _begin(job_start)
+        return _end(job_start, root, name, damage.exit_code, describe(damage))
+    if job is not None and id_ and _one_too_many(root, name, job_start, attempt):
+        logger.info("r2v job %s: duplicate submission of %s; exiting", id_, job_start.job)
+        return LeaseConflict.exit_code
+    if chain is not None and any(entry.is_shared for entry in chain.jobs.values()):
+        from r2v.slurm.healing.shared_stages import publish_all
+
+        publish_all(root, name)  # what other chains have made for this one, which its stage may read
+    process = StageProcess(job_start)
+    _begin(job_start)
+
+    from r2v.slurm.healing import classify  # noqa: F401  # the next job waits for what is loaded behind the stage
+    from r2v.slurm.job.helper_array import helper_array
+    from r2v.slurm.job.teacher_job import teacher_job
+
+    if id_:
+        _look_beside(root, name, job_start)
+    job_start.teacher = teacher_job(words, root) if id_ else None
+    if job_start.teacher is not None:
+        job_start.teacher.look_beside()
+    job_start.helpers = helper_array(words, name=name, job=job_start.job, job_id=id_, root=root)
+    code, error = wait_for(process)
+    return code if job_start.put_back else _end(job_start, root, name, code, error)
+
+
+def with_allowed_keys(words: Sequence[str], chain: chains.Chain | None) -> list[str]:
+    """The command line of a chain's job with the variables that the chain allows it to send as keys. They are read from
+    the chain as the job starts, so that what `resume` allows holds for jobs that were waiting in the queue."""
+    return [*words, *allowed_words(() if chain is None else chain.allow_env)]
+
+
+def _look_beside(root: Path, name: str, job_start: JobStart) -> None:
+    """Ask Slurm what there is to know, in a fork, which nobody waits for: one that is silent for minutes keeps the
+    runner from no signal. The chain's lock keeps it and the look at the job's end apart."""
+    from r2v.slurm.healing.reconcile import from_job
+    from r2v.slurm.job.submitted_code import tell_differences
+
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if os.fork():
+        return
+    try:
+        tell_differences(job_start.id, _chain(root, name), job_start.words)
+        from_job(root, name, job_start.id)
+    except BaseException:  # its own bug is told in the job's log, and is no end of the job
+        traceback.print_exc()
+    _leave(0)
+
+
+def _leave(code: int) -> NoReturn:
+    """End this process at once: Python's own end takes apart all that was loaded, which the next job waits for."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _end(job_start: JobStart, root: Path, name: str, code: int, error: dict[str, Any] | None) -> int:
+    """Record how the stage ended, and do what that asks for; returns the exit code for Slurm."""
+    from r2v.slurm.client import client
+    from r2v.slurm.healing.reconcile import from_job
+    from r2v.slurm.healing.shared_stages import publish_for_waiters
+
+    exit_ = _exit_record(job_start, code, error, root)
+    goes_on = exit_["rc"] == Interrupted.exit_code and _worth_going_on(job_start, root, name)
+    if job_start.helpers is not None:
+        job_start.helpers.end(int(exit_["rc"]), goes_on=goes_on)
+    _write(job_start, "exit.json", exit_)  # before the requeue: Slurm may start this job again at once
+    if not goes_on:
+        _write_result(job_start, root, name, exit_)
+    if goes_on and client.requeue(job_start.id):
+        logger.info("r2v job %s: back into the queue, to go on from its checkpoint", job_start.id)
+    elif exit_["rc"] and exit_["line"]:
+        logger.info("r2v job %s: %s failed (%s): %s", job_start.id or "-", job_start.job, exit_["kind"], exit_["line"])
+    if job_start.id and not goes_on and not job_start.ended_by_slurm:
+        if not exit_["rc"]:
+            publish_for_waiters(root, name, job_start.job)
+        from_job(root, name, job_start.id, failed=bool(exit_["rc"]))
+    return int(exit_["rc"])
+
+
+def _exit_record(job_start: JobStart, code: int, error: dict[str, Any] | None, root: Path) -> dict[str, Any]:
+    """The content of `exit.json`: how the stage ended, by its exit code, its own error record and the memory
+    it used, and the exit code that Slurm is given."""
+    from r2v.slurm.healing.classify import error_line, failure_kind, near_limit
+    from r2v.slurm.job.command_line import missing_output
+
+    kind: FailureKind | None = failure_kind(code, error)
+    line = error_line(error) if error else ""
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+    killed = code in (-signal.SIGKILL, 128 + signal.SIGKILL) or "signal 9" in line
+    if code == 0:
+        missing = missing_output(job_start.words, root)
+        kind, line, code = ("bug", f"ended with 0, and yet {missing}", 1) if missing else (None, "", 0)
+    elif job_start.stalled:
+        kind, line = "stalled", job_start.stalled
+    elif kind != "cuda_oom" and (oom_kills() > job_start.oom_kills or killed and near_limit(peak, granted_memory())):
+        kind, line = "host_oom", f"killed at its memory limit: {peak >> 20} MB used by its largest process"
+    elif killed:
+        kind, line = "killed", line or "killed by signal 9, nothing says why"
+    elif code < 0:
+        line = line or f"killed by {signal.Signals(-code).name}"
+    rc = Interrupted.exit_code if kind == Interrupted.kind else 128 - code if code < 0 else code
+    return {
+        "rc": rc,
+        "signal": max(0, -code),
+        "kind": kind,
+        "line": line,
+        "at": chains.now(),
+        "restart": job_start.restart,
+        "peak_rss_bytes": peak,
+    }
+
+
+def _one_too_many(root: Path, name: str, job_start: JobStart, attempt: int) -> bool:
+    """True if another attempt at the same stage stands in the chain instead of this one."""
+    chain = _chain(root, name)
+    if chain is None or job_start.id in chain.slurm_ids:
+        return False
+    from r2v.slurm.healing.reconcile import surplus
+
+    return surplus(root, name, job_start.job, attempt, job_start.id)
+
+
+def _job_of(words: Sequence[str], chain: chains.Chain | None) -> str:
+    """The job of the chain that a command is; its stage where the chain has none like it, or is not there."""
+    known = {} if chain is None else chain.jobs
+    commands = {job: set(entry.command) - {"--force"} for job, entry in known.items()}
+    return next((job for job, command in commands.items() if command <= set(words)), words[0])
+
+
+def _chain(root: Path, name: str) -> chains.Chain | None:
+    """The chain that a job belongs to. None where there is none; damage is a line, for it stops no job."""
+    if name not in chains.names(root):
+        return None
+    try:
+        return chains.read(root, name)
+    except R2VError as error:
+        logger.warning("r2v job: %s", error)
+        return None
+
+
+def _configuration_damage(words: Sequence[str], root: Path, name: str) -> InputError | None:
+    """The damage of the chain's configuration, where a job reads it. `resume` replaces it and then the chain, so
+    it is looked at again before that is believed."""
+    damage = None
+    for _ in range(_LOOKS if str(chains.folder(root, name) / "config.yaml") in words else 0):
+        chain = _chain(root, name)
+        if chain is None:
+            return None
+        try:
+            require_configuration(root, chain)
+            return None
+        except InputError as error:
+            damage = error
+        time.sleep(1.0)
+    return damage
+
+
+def _idle_nodes(words: Sequence[str]) -> UsageError | None:
+    """The error of a job that has more nodes than its command can use."""
+    if node_count() == 1:
+        return None
+    from r2v.slurm.job.command_line import require_allocation_used
+
+    try:
+        require_allocation_used(words)
+    except UsageError as error:
+        return error
+    return None
+
+
+def _done_before(root: Path, name: str, job_start: JobStart) -> bool:
+    """True if an earlier start of this job ended well (its node failed a moment later): a collection, say, is
+    paid for and must not be made anew."""
+    before = job_record.record(root, name, job_start.id).exit
+    return bool(job_start.restart and before and before.get("rc") == 0 and before.get("kind") is None)
+
+
+def _greet(job_start: JobStart) -> None:
+    """Say what begins, and take away what an earlier start of this job has left."""
+    logger.info(
+        "r2v job %s: %s on %s%s: r2v %s",
+        job_start.id or "-",
+        job_start.job,
+        socket.gethostname(),
+        f", restart {job_start.restart}" if job_start.restart else "",
+        " ".join(job_start.words),
+    )
+    if job_start.folder is not None:
+        for stale in ("error.json", "exit.json"):
+            (job_start.folder / stale).unlink(missing_ok=True)
+
+
+def _begin(job_start: JobStart) -> None:
+    """Record the start, while the stage loads what it needs."""
+    if job_start.folder is None:
+        return
+    from r2v.storage.artifact_manifest import code_identity, git_commit, own_snapshot
+
+    _write(
+        job_start,
+        "start.json",
+        {
+            "job": job_start.job,
+            "command": job_start.words,
+            "host": socket.gethostname(),
+            "restart": job_start.restart,
+            "at": chains.now(),
+            "commit": git_commit(),
+            "code": code_identity(),
+            "snapshot": own_snapshot().get("id"),
+            "gpus": granted_gpus(),
+            "resources": {
+                "mem_bytes": granted_memory(),
+                "cpus": os.environ.get("SLURM_CPUS_ON_NODE"),
+                "partition": os.environ.get("SLURM_JOB_PARTITION"),
+                "nodes": os.environ.get("SLURM_JOB_NODELIST"),
+            },
+        },
+    )
+
+
+def _worth_going_on(job_start: JobStart, root: Path, name: str) -> bool:
+    """True if an interrupted job should put itself back: not when Slurm is ending it anyway, not when this start
+    got no further than those before, and not beyond the chain's GPU-hours."""
+    if not job_start.id or job_start.ended_by_slurm:
+        return False
+    if not job_record.progressed(job_record.record(root, name, job_start.id), job_start.restart, []):
+        logger.info("r2v job %s: no progress within its time; left to healing", job_start.id)
+        return False
+    from r2v.slurm.healing.gpu_hours import over_cap
+
+    try:
+        over = over_cap(root, name)
+    except R2VError as error:  # the end of the job is recorded whatever lies in the checkout
+        over = str(error)
+    if over:
+        logger.info("r2v job %s: %s; left to healing", job_start.id, over)
+    return not over
+
+
+def _write(job_start: JobStart, name: str, value: dict[str, Any]) -> None:
+    if job_start.folder is None:
+        return
+    try:
+        write_json(job_start.folder / name, hashed(value))
+    except R2VError as error:
+        logger.warning("r2v job %s: %s", job_start.id, error)
+
+
+def _write_result(job_start: JobStart, root: Path, name: str, exit_: dict[str, Any]) -> None:
+    """Leave the end of a job that submitit wrote the script of where its `SlurmJob.result` looks for it."""
+    folder = chains.folder(root, name) / "submitit" / job_start.id
+    if not job_start.id or not folder.is_dir():
+        return
+    try:
+        with replacing(folder / f"{job_start.id}_0_result.pkl") as file:
+            pickle.dump(("error", exit_["line"]) if exit_["rc"] else ("success", exit_), file)
+    except R2VError as error:
+        logger.warning("r2v job %s: %s", job_start.id, error)
+
+
+if __name__ == "__main__":
+    _leave(main())

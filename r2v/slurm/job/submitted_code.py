@@ -1,0 +1,62 @@
+"""Submitted and running code compared: a job that does not run what it was submitted with says so.
+
+A job of a chain is pinned to a snapshot, unless it was submitted `--live`. A script that was given to sbatch by hand is
+pinned to nothing but its own text: what was edited between its submission and its start is known by the files' times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+
+from r2v.errors import R2VError
+from r2v.log import logger
+from r2v.slurm.chain.chain import Chain
+from r2v.slurm.client import client
+from r2v.slurm.job.command_line import config_file
+from r2v.storage.artifact_manifest import OWN_PACKAGE, code_identity, git_commit, own_snapshot
+
+_NAMED = 3
+"""Edited files that are named."""
+
+
+def tell_differences(job_id: str, chain: Chain | None, words: Sequence[str]) -> None:
+    """Say in the log where the code or the configuration is not what was submitted."""
+    if own_snapshot():
+        return
+    by_hand = chain is None or job_id not in chain.slurm_ids
+    commit = git_commit()
+    if chain is not None and chain.commit not in (None, commit):
+        submitted = str(chain.commit)[:12]
+        logger.warning(
+            "r2v job %s: submitted with the code of commit %s, runs that of %s", job_id, submitted, str(commit)[:12]
+        )
+    elif chain is not None and not by_hand and chain.code not in (None, code_identity()):
+        logger.warning(
+            "r2v job %s: submitted with the code %s, runs %s: it was edited since", job_id, chain.code, code_identity()
+        )
+    elif by_hand and (edited := list(_edited_since(_submitted_at(job_id), words))):
+        more = f" and {len(edited) - _NAMED} more" if len(edited) > _NAMED else ""
+        logger.warning(
+            "r2v job %s: edited since it was submitted: %s%s; it runs them as they are now (r2v run_all pins code)",
+            *(job_id, ", ".join(edited[:_NAMED]), more),
+        )
+
+
+def _submitted_at(job_id: str) -> float | None:
+    """When Slurm was given the job, in seconds since the epoch; None where it does not say."""
+    with suppress(R2VError, ValueError):
+        return datetime.fromisoformat(client.show(job_id).get("SubmitTime", "")).timestamp()
+    return None
+
+
+def _edited_since(when: float | None, words: Sequence[str]) -> Iterator[str]:
+    if when is None:
+        return
+    config = config_file(words)
+    for path in (*sorted(OWN_PACKAGE.rglob("*.py")), *([Path(config)] if config else [])):
+        with suppress(OSError):
+            if path.stat().st_mtime > when + 1.0:  # Slurm's times are whole seconds
+                yield path.relative_to(OWN_PACKAGE.parent).as_posix() if path.is_relative_to(OWN_PACKAGE) else str(path)

@@ -1,0 +1,1 @@
+"""The site: the headers of the scripts, the profile of a cluster, and a new project's folder."""

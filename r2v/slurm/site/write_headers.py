@@ -1,0 +1,146 @@
+"""Headers as a site wants them: the profile's directives in every script, its modules in env.sh; undone without trace.
+
+    #SBATCH --constraint=gpu  # site            was added
+    ## site: #SBATCH --gres=gpu:a100:2          was taken out
+    # >>> site nersc 1a2b3c4d                   the lines in env.sh, to the next # <<< site
+
+    set_words(["profile=nersc", "account=m1234"])   # `r2v cluster set`: a profile, then a directive of every header
+    set_words(["train_policy.mem=120G"])            # of one script
+    set_words([])                                   # scripts/slurm/site.yaml again, after an edit
+
+Both doors read the same headers, so `sbatch scripts/slurm/...` and `run_all` ask the same. A header is put back as it
+was before it is written, so that writing twice changes nothing and another profile begins from the shipped one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from r2v.errors import UsageError, nearest
+from r2v.slurm.site import headers
+from r2v.slurm.site.directives import gpu_count, gpu_kind, minutes
+from r2v.slurm.site.headers import Resources
+from r2v.slurm.site.script_text import ENVIRONMENT, read_script, script_lines, write_script
+from r2v.slurm.site.site_profile import SITE, SiteProfile, project_profile, shipped
+from r2v.storage.files import write_text
+
+_ADDED, _REMOVED = "  # site", "## site: "
+_GPUS = ("gres", "gpus", "gpus-per-node", "gpus-per-task")
+_BLOCK = re.compile(r"# >>> site (\S+) (\w+)\r?\n.*?# <<< site\r?\n", re.S)
+
+
+def set_words(words: Sequence[str], root: Path = Path(), *, takes: Callable[[str, str], bool]) -> list[Path]:
+    """Do as KEY=VALUE words say; returns the files that changed. `takes` is true of a directive and its value that the
+    cluster's sbatch knows (`r2v.slurm.client.client.takes_option`). Raises UsageError before any is touched, but for a
+    profile that then meets a directive which cannot be."""
+    pairs = {key: value for key, equals, value in (word.partition("=") for word in words) if equals}
+    if len(pairs) < len(words):
+        raise UsageError(f"cluster set wants KEY=VALUE, each once; keys profile, {', '.join(headers.SETTABLE)}")
+    profile = pairs.pop("profile", None)
+    for key, value in pairs.items():
+        name = key.rpartition(".")[2]
+        if name not in headers.SETTABLE and not takes(name, value):
+            raise UsageError(f"cluster set {name}={value}: {nearest(name, ('profile', *headers.SETTABLE))}")
+    changed = write(root) if not words else []
+    changed += choose(profile, root) if profile is not None else []
+    return list(dict.fromkeys([*changed, *headers.rewrite(headers.scripts(root), pairs)]))
+
+
+def choose(name: str, root: Path = Path()) -> list[Path]:
+    """Begin the project's site.yaml from a shipped profile, and write it into the headers; returns what changed. Raises
+    UsageError for a name that is none, and where another site.yaml would be lost."""
+    shipped(name)
+    path = root / SITE
+    if path.exists() and project_profile(root).base == name:
+        return write(root)
+    if path.exists() and read_script(path) != _own(project_profile(root).base):
+        raise UsageError(f"{path} was edited; move it away, or write `base: {name}` into it and type r2v cluster set")
+    write_text(path, _own(name))
+    return [path, *write(root)]
+
+
+def write(root: Path = Path()) -> list[Path]:
+    """Write the project's profile into the headers and env.sh; returns the files that changed."""
+    site = project_profile(root)
+    before = {path: read_script(path) for path in headers.scripts(root)}
+    drafts = {path: _written(text, path, site) for path, text in before.items()}
+    if (root / ENVIRONMENT).exists():
+        before[root / ENVIRONMENT] = read_script(root / ENVIRONMENT)
+        drafts[root / ENVIRONMENT] = _environment(before[root / ENVIRONMENT], site)
+    changed = [path for path, text in drafts.items() if text != before[path]]
+    for path in changed:
+        write_script(path, drafts[path])
+    return changed
+
+
+def require_written(root: Path = Path()) -> SiteProfile:
+    """The project's profile. Raises UsageError where the headers are not as it says."""
+    site = project_profile(root)
+    path = root / ENVIRONMENT
+    match = _BLOCK.search(read_script(path)) if path.exists() else None
+    written = match[2] if match else SiteProfile().mark  # one that says nothing leaves no block
+    if (root / SITE).exists() and path.exists() and written != site.mark:
+        raise UsageError(f"{SITE} has changed since it was written into the headers; type r2v cluster set")
+    return site
+
+
+def _own(name: str) -> str:
+    return (
+        "# What this site wants of every job; begins from the profile named, docs/slurm-sites.md has all settings.\n"
+        f"# After an edit: r2v cluster set\nbase: {name}\n"
+    )
+
+
+def _environment(text: str, site: SiteProfile) -> str:
+    bare = _BLOCK.sub("", text)
+    if site == SiteProfile():
+        return bare
+    first, rest = re.match(r"((?:#[^\n]*\n)*)(.*)", bare, re.S).groups()  # type: ignore[union-attr]
+    lines = "".join(f"{line}\n" for line in site.modules)
+    return f"{first}# >>> site {site.base} {site.mark}\n{lines}# <<< site\n{rest}"
+
+
+def _written(text: str, path: Path, site: SiteProfile) -> str:
+    """A script as the site wants its header."""
+    lines = [line.removeprefix(_REMOVED) for line in script_lines(text) if not line.rstrip("\n").endswith(_ADDED)]
+    bare = "".join(lines)
+    asked = headers.parsed(path, bare)
+    if site == SiteProfile():
+        return bare
+    wanted, known = site.directives(gpus=0 if site.cpu_only else asked.gpus), set[str]()
+    done: list[str] = []
+    for line in lines:
+        options = headers.options_of(path, line)
+        known |= set(options or ())
+        after = None if options is None else _options(options, site, wanted)
+        done += [line] if after == options else [_REMOVED + line, *_lines(line, after or {})]
+    last = max((at for at, line in enumerate(done) if line.startswith(("#SBATCH", f"{_REMOVED}#SBATCH"))), default=0)
+    added = {name: value for name, value in wanted.items() if value is not None and name not in known}
+    whole = [f"#R2V any --node-gpus={asked.gpus}{_ADDED}\n"] if asked.gpus and not (site.gpus or site.cpu_only) else []
+    return "".join([*done[: last + 1], *_lines("#SBATCH", added), *whole, *done[last + 1 :]])
+
+
+def _options(options: dict[str, str], site: SiteProfile, wanted: dict[str, str | None]) -> dict[str, str]:
+    """The options of one line of a header, as the site wants them."""
+    after: dict[str, str] = {}
+    for name, value in options.items():
+        if name in wanted:
+            if (site_value := wanted[name]) is not None:
+                after[name] = site_value
+        elif name in _GPUS and (name != "gres" or gpu_count(value)):
+            counted = value if name == "gres" else f"gpu:{value}"
+            after |= dict([one] if (one := site.spelled_gpus(gpu_kind({name: value}), gpu_count(counted))) else [])
+        elif name == "time" and 0 < minutes(site.max_time) < (minutes(value) or 10**9):
+            after[name] = site.max_time
+        elif name != headers.HELPERS or site.arrays:
+            after[name] = value
+    return after
+
+
+def _lines(like: str, options: dict[str, str]) -> list[str]:
+    """A line of a header for each option, for the job that `like` is for."""
+    head = re.match(r"#SBATCH|#R2V\s+\w+", like)
+    assert head is not None
+    return [f"{head[0]} {option}{_ADDED}\n" for option in Resources(directives=options).sbatch_args()]

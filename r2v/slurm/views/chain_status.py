@@ -1,0 +1,258 @@
+"""The status of whole chains, from which every view reads: the state of each job, and what could not be found out.
+
+    sources = settled(["desk_noisy"])          # brought in line first, where it was not; one that is costs no call
+    status = statuses(sources)[0]              # status.jobs, status.banners, status.exit_code
+
+Exit code 0: all is done. 1: something failed, was cancelled or was never submitted, and no healing is under way.
+10: active. 5: the queue could not be asked.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+
+from r2v.errors import EnvironmentFault, InputError, LeaseConflict, R2VError
+from r2v.log import logger
+from r2v.slurm.chain import chain as chains
+from r2v.slurm.chain.chain import Attempt, Chain, ChainJob, require_configuration
+from r2v.slurm.client import client
+from r2v.slurm.healing.reconcile import reconcile
+from r2v.slurm.views.humanize import clock
+from r2v.slurm.views.sources import ChainFiles, SlurmSnapshot, ViewSources, gather
+from r2v.slurm.views.states import JobStatus, failure_text, job_status
+from r2v.storage.lease import holder
+
+FINISHED = frozenset(("done", "up to date"))
+BROKEN = frozenset(("failed", "cancelled", "not submitted"))
+ACTIVE = 10
+"""The exit code of a chain of which something is active."""
+LOOKS = 3
+"""Looks at a chain that another process is changing: the queue's answer may be older than its files."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChainStatus:
+    """The state of a chain: its jobs in order, and warnings about what could not be found out."""
+
+    files: ChainFiles
+    slurm: SlurmSnapshot
+    jobs: list[JobStatus]
+    banners: list[str]
+    attendant: str = ""
+    """The process that is changing the chain now, where that is not yet as it should be."""
+
+    @property
+    def chain(self) -> Chain:
+        """The chain as it was last written."""
+        return self.files.chain
+
+    @property
+    def own_jobs(self) -> dict[str, JobStatus]:
+        """By name: the jobs of the chain, those aside that an sbatch line submitted."""
+        return {job.job: job for job in self.jobs if not job.by_hand}
+
+    @property
+    def counts(self) -> str:
+        """The jobs by state, in words: `2 done, 1 running`."""
+        return ", ".join(f"{count} {state}" for state, count in Counter(job.state for job in self.jobs).items())
+
+    @property
+    def exit_code(self) -> int:
+        """0 done, 1 broken for good, 10 active, 5 where that could not be found out."""
+        states = {job.state for job in self.own_jobs.values()} or {job.state for job in self.jobs}
+        broken = {"failed", "cancelled"} if self.attendant else BROKEN | {"blocked"}
+        if states & broken:
+            return 1
+        if "unknown" in states and self.slurm.queue_down:
+            return EnvironmentFault.exit_code
+        return 0 if states <= FINISHED else ACTIVE
+
+
+def overall(codes: Iterable[int]) -> int:
+    """The exit code of several chains together: the worst first."""
+    present = set(codes)
+    return next((code for code in (1, EnvironmentFault.exit_code, ACTIVE) if code in present), 0)
+
+
+def statuses(sources: ViewSources, root: Path = Path()) -> list[ChainStatus]:
+    """The status of every chain that these sources show."""
+    return [fold(sources.files[name], sources.slurm, root, sources.files) for name in sources.shown]
+
+
+def fold(
+    files: ChainFiles,
+    slurm: SlurmSnapshot,
+    root: Path = Path(),
+    others: Mapping[str, ChainFiles] = MappingProxyType({}),
+) -> ChainStatus:
+    """The status of one chain; of a stage that one of the `others` makes, what stands there."""
+    chain = files.chain
+    jobs = {
+        name: _of_owner(name, job, others, slurm) if job.is_shared else _of(name, job, files, slurm)
+        for name, job in chain.jobs.items()
+    }
+    attendant = _attendant(chain, jobs.values(), root)
+    helpers = _helpers(chain.name, slurm, root)
+    for name, job in jobs.items():
+        if attendant and job.state == "failed" and job.unanswered:
+            job = replace(job, state="healing", words=f"{job.words}; {attendant} is at it")
+        if job.state == "waiting":
+            job = _waiting(job, chain, jobs, attendant)
+        if job.owner:
+            job = replace(job, words=f"made by {job.owner}" + (f": {job.words}" if job.words else ""))
+        if counts := helpers.get(name):
+            listed = " and ".join(f"{count} {state.lower()}" for state, count in sorted(counts.items()))
+            job = replace(job, helpers=dict(counts), words=f"{job.words}, helpers: {listed}")
+        jobs[name] = job
+    by_hand = [
+        replace(job_status(job, attempt, files.records[attempt.id], slurm), by_hand=True)
+        for job, _, attempt in files.attempts
+        if attempt.id not in chain.slurm_ids
+    ]
+    banners = _banners(chain, jobs.values(), slurm, root, attendant)
+    return ChainStatus(files=files, slurm=slurm, jobs=[*jobs.values(), *by_hand], attendant=attendant, banners=banners)
+
+
+def settled(wanted: Sequence[str], root: Path = Path(), *, costs: bool = False) -> ViewSources:
+    """The sources of these chains, gathered once more where a chain was out of line and has been looked after."""
+    for _ in range(LOOKS):
+        sources = gather(wanted, root, costs=costs)
+        due = [status.chain for status in statuses(sources, root) if _out_of_line(status, root)]
+        if not due:
+            return sources
+        busy = [chain for chain in due if not _look_after(chain, root)]
+        if not busy:
+            break
+    return gather(wanted, root, costs=costs)
+
+
+def _look_after(chain: Chain, root: Path) -> bool:
+    """Bring a chain in line, as far as that goes now; returns False where another process is at it."""
+    try:
+        require_configuration(root, chain)
+        for line in reconcile(chain.name, root=root):
+            logger.warning("%s: will retry: %s", chain.name, line)
+    except LeaseConflict:
+        return False
+    except R2VError as error:
+        logger.warning("%s: reconcile failed: %s", chain.name, error)
+    return True
+
+
+def _out_of_line(status: ChainStatus, root: Path) -> bool:
+    """True if a chain differs from what it should be, as far as files and the queue tell."""
+    chain, queue = status.chain, status.slurm.queue
+    if queue is None or not chain.jobs:
+        return False
+    strangers = {row.id for row in client.of_chain(queue.values(), chain.name, root)} - chain.slurm_ids
+    unanswered = any(job.unanswered and not job.owner for job in status.jobs)
+    ended = FINISHED | {"not submitted", "failed"}
+    return bool(
+        strangers
+        or (unanswered and not chain.cancelled)
+        or any(job.state in ("blocked", "healing") and job.never for job in status.jobs)
+        or any(entry.planned for entry in chain.jobs.values())
+        or any(job.owner and job.state in ended and not chain.jobs[job.job].skipped for job in status.jobs)
+    )
+
+
+def _waiting(job: JobStatus, chain: Chain, jobs: Mapping[str, JobStatus], attendant: str) -> JobStatus:
+    """A job that waits for others, with what it waits for; blocked where that cannot come. The jobs before it have
+    been looked at."""
+    needs = [need for need in chain.jobs[job.job].needs if need in jobs]
+    if broken := [need for need in needs if jobs[need].state in BROKEN | {"blocked"}]:
+        return replace(job, state="blocked", words=f"keeps its place until {', '.join(broken)} can go on")
+    if job.never:
+        points = f"{attendant} points" if attendant else f"`r2v heal {chain.name}` points"
+        words = f"waits for an attempt that has failed; {points} it at the next one"
+        return replace(job, state="healing" if attendant else "blocked", words=words)
+    unfinished = [need for need in needs if jobs[need].state not in FINISHED]
+    return replace(job, words=f"waits for {', '.join(unfinished)}" if unfinished else "starts soon")
+
+
+def _banners(
+    chain: Chain, jobs: Iterable[JobStatus], slurm: SlurmSnapshot, root: Path, attendant: str = ""
+) -> list[str]:
+    """The warnings of a status: what could not be asked, and what stops the whole chain."""
+    lines = []
+    if (chains.folder(root, chain.name) / "config.yaml").exists():
+        try:
+            require_configuration(root, chain)
+        except InputError as error:
+            lines.append(str(error))
+    if slurm.queue_down:
+        lines.append(f"the queue could not be asked: {slurm.queue_down}")
+    if slurm.accounting.down:
+        lines.append(f"accounting down, status from files and squeue: {slurm.accounting.down}")
+    if chain.cancelled:
+        lines.append(f"cancelled at {clock(chain.cancelled)}; `r2v resume {chain.name}` takes it up again")
+    missing = [job.job for job in jobs if job.state == "not submitted"]
+    if missing and not chain.cancelled:
+        lines.append(
+            f"{attendant} is submitting"
+            if attendant
+            else f"not submitted: {', '.join(missing)}; the command that submitted was cut off. Run it again: what is "
+            "in the queue is adopted"
+        )
+    return lines
+
+
+def _attendant(chain: Chain, jobs: Iterable[JobStatus], root: Path) -> str:
+    """The process that is changing a chain now in which something is still to be done; "" for none."""
+    undone = any(
+        job.state == "not submitted" or job.unanswered and not job.owner or job.state == "waiting" and job.never
+        for job in jobs
+    )
+    if chain.cancelled or not undone:
+        return ""
+    return str(holder(chains.folder(root, chain.name) / "chain.lease") or "")
+
+
+def _helpers(name: str, slurm: SlurmSnapshot, root: Path) -> dict[str, Counter[str]]:
+    """By job: how many helpers beside it are in the queue, by their state."""
+    counts: dict[str, Counter[str]] = {}
+    for row in client.of_chain((slurm.queue or {}).values(), name, root, mark=client.HELPERS_MARK):
+        counts.setdefault(row.comment.rpartition("/")[2], Counter())[row.state] += 1
+    return counts
+
+
+def _of_owner(name: str, job: ChainJob, others: Mapping[str, ChainFiles], slurm: SlurmSnapshot) -> JobStatus:
+    """The state of a job that another chain makes."""
+    owner = others.get(job.owner)
+    theirs = owner.chain.jobs.get(name) if owner is not None else None
+    if owner is None or theirs is None or theirs.owner:
+        words = f"{job.owner} makes it no more; whichever job starts or ends next submits it here, or: r2v status"
+        return JobStatus(job=name, state="not submitted", words=words, owner=job.owner)
+    return replace(_of(name, theirs, owner, slurm), owner=job.owner)
+
+
+def _of(name: str, job: ChainJob, files: ChainFiles, slurm: SlurmSnapshot) -> JobStatus:
+    """The state of a job by its latest attempt, and by what is planned."""
+    last = job.latest
+    if job.planned is not None:
+        why = last.failure.action if last and last.failure else "to be submitted"
+        words = f"{why}; whichever job starts or ends next submits it, or: r2v status"
+        return JobStatus(job=name, state="healing" if last else "queued", words=words, id=last.id if last else "")
+    if last is None:
+        return JobStatus(job=name, state="up to date" if job.skipped else "not submitted", words=job.skipped or "")
+    status = job_status(name, last, files.records[last.id], slurm, len(job.attempts))
+    if job.skipped and status.state != "done":  # made since, outside of this chain
+        return JobStatus(job=name, state="up to date", words=job.skipped)
+    return _after_healing(status, last, slurm) if status.state == "failed" else status
+
+
+def _after_healing(status: JobStatus, last: Attempt, slurm: SlurmSnapshot) -> JobStatus:
+    """A failed attempt, with what its sentinel does, or did, about it."""
+    sentinel = (slurm.queue or {}).get(last.sentinel or "")
+    if sentinel is not None:
+        doing = "is at work" if sentinel.state == "RUNNING" else "comes next"
+        return replace(status, state="healing", words=f"{status.words}; its sentinel {sentinel.id} {doing}")
+    if (failure := last.failure) is not None:
+        words = f"{failure_text(failure.kind, failure.line)}; {failure.action}"
+        return replace(status, kind=failure.kind, words=words)
+    who = f"its sentinel {last.sentinel} ended without acting" if last.sentinel else "it has no sentinel"
+    return replace(status, words=f"{status.words}; not healed: {who}", unanswered=True)
