@@ -28,8 +28,7 @@ TOTAL_SECONDS = 900
 LONGEST = "adapters"
 """The part that comes after all others."""
 PROGRAMS = {
-    "planner-grid": (70, ["benchmarks/planner.py", "--cuda"]),
-    "planner-large": (120, ["benchmarks/planner.py", "--cuda", "--large", "--only", "llama", "--drawn", "0"]),
+    "planner": (190, ["benchmarks/planner.py", "--cuda"]),
     "speed-beside-trl": (
         150,
         [

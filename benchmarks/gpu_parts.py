@@ -422,8 +422,7 @@ PARTS: dict[str, tuple[int, Callable[[str], None]]] = {
 NEEDS = {
     "four-bit": ("bitsandbytes",),
     "speed-beside-trl": ("trl",),
-    "planner-grid": ("peft",),
-    "planner-large": ("peft",),
+    "planner": ("peft",),
     "stages": ("trl", "peft", "datasets"),
     "adapters": ("trl", "peft", "datasets"),
 }

@@ -106,8 +106,8 @@ def read_record(folder: Path) -> dict[str, Any]:
         raise InputError(f"{path}: not a run manifest ({type(error).__name__}: {error}); restore it") from error
     if version != RUN_SCHEMA:
         raise InputError(f"{path}: schema_version {version}, this R2V reads {RUN_SCHEMA}; use the R2V that wrote it")
-    recorded = record.pop("sha256", None)
-    if recorded != (now := json_sha256(record)):
+    recorded = record.pop("sha256", None)  # a manifest that somebody wrote by hand has none
+    if recorded is not None and recorded != (now := json_sha256(record)):
         raise InputError(f"{path} is damaged: its content is {now[:12]}, it says {recorded!s:.12}; restore it")
     return record
 

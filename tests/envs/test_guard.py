@@ -63,7 +63,7 @@ def test_where_every_episode_breaks_it_ends_with_5_and_the_same_command_tries_ag
 
 
 def actor(waves: Waves, benchmark: Any) -> GreedyActor:
-    price = CostConfig().llm
+    price = CostConfig().llm_price
     model = waves.model(ScriptedBackend(benchmark.expert, name="expert", price=price))
     return GreedyActor(PricedModel(model, price, "llm", 24), "teacher")
 

@@ -114,9 +114,9 @@ def test_what_the_lines_say_reaches_the_stages() -> None:
             assert (config.env.benchmark, config.data.condition) == ("webarena", "noisy"), line
         numbers = {
             "collect": "--num-episodes 500 --seeds 1 2 3",
-            "perturb": "--overrides data.perturbation_seeds.train=[1,2,3]",
-            "generate_candidates": "--overrides candidates.num_samples=5",
-            "ablations": "--overrides ablations.seeds=[1,2,3]",
+            "perturb": "--seeds 1 2 3",
+            "generate_candidates": "--K 5",
+            "ablations": "--seeds 1 2 3",
             "evaluate": "--seeds 1 2 3 4 5 --methods r2v slm_only llm_only entropy_router",
         }
         assert " ".join(words[3:]) == numbers.get(stage, " ".join(words[3:]))

@@ -134,24 +134,20 @@ LINES = {
     'collect webarena 500 "1 2 3"': "collect --config configs/webarena/noisy.yaml --num-episodes 500 --seeds 1 2 3",
     "collect webarena 500": "collect --config configs/webarena/noisy.yaml --num-episodes 500",
     'collect swebench "" "4 5" clean': "collect --config configs/swebench/clean.yaml --seeds 4 5",
-    'perturb webarena "1 2 3"': (
-        "perturb --config configs/webarena/noisy.yaml --overrides data.perturbation_seeds.train=[1,2,3]"
-    ),
+    'perturb webarena "1 2 3"': "perturb --config configs/webarena/noisy.yaml --seeds 1 2 3",
     "train_policy webarena noisy bc": "train_policy --config configs/webarena/noisy.yaml --stage bc",
     "train_policy webarena clean": "train_policy --config configs/webarena/clean.yaml",
     "train_policy webarena noisy all --overrides training.lr=1e-5 policy.lora_r=8": (
         "train_policy --config configs/webarena/noisy.yaml --stage all --overrides training.lr=1e-5 policy.lora_r=8"
     ),
     "train_verifier webarena": "train_verifier --config configs/webarena/noisy.yaml",
-    "generate_candidates webarena 5": (
-        "generate_candidates --config configs/webarena/noisy.yaml --overrides candidates.num_samples=5"
-    ),
+    "generate_candidates webarena 5": "generate_candidates --config configs/webarena/noisy.yaml --K 5",
     "generate_router_features desk clean": "generate_router_features --config configs/desk/clean.yaml",
     "train_router webarena": "train_router --config configs/webarena/noisy.yaml",
     'evaluate webarena noisy "1 2 3 4 5" "r2v slm_only"': (
         "evaluate --config configs/webarena/noisy.yaml --seeds 1 2 3 4 5 --methods r2v slm_only"
     ),
-    'ablations webarena "1 2 3"': "ablations --config configs/webarena/noisy.yaml --overrides ablations.seeds=[1,2,3]",
+    'ablations webarena "1 2 3"': "ablations --config configs/webarena/noisy.yaml --seeds 1 2 3",
     "train_hierarchical webarena": "train_hierarchical --config configs/webarena/noisy.yaml",
     "train_hierarchical": "train_hierarchical --config configs/hierarchical.yaml",
     "train_hierarchical --overrides seed=3": "train_hierarchical --config configs/hierarchical.yaml --overrides seed=3",

@@ -75,7 +75,7 @@ def test_the_record_names_the_line_of_ours_that_failed_and_keeps_one_line(
         load(None, ["training.lrr=1"])
     told = json.loads((tmp_path / "job" / record.ERROR).read_text())
     assert (told["type"], told["kind"], told["exit_code"]) == ("r2v.errors.UsageError", "usage", 2)
-    assert "did you mean training.lr?" in told["message"] and told["where"].startswith("r2v/config/__init__.py:")
+    assert "did you mean training.lr?" in told["message"] and told["where"].startswith("r2v/config/loading.py:")
     with pytest.raises(ValueError), record.recording():
         raise ValueError("first\nsecond")
     assert json.loads((tmp_path / "job" / record.ERROR).read_text())["message"] == "first"

@@ -62,7 +62,7 @@ def test_tokens_are_those_of_the_replay_or_where_they_cannot_be_counted_more() -
 def test_seconds_follow_from_the_replay_and_the_tokens_that_it_does_not_count() -> None:
     settings = EvaluateSettings.of(load())
     bills, tokens = Bills.of(settings), Tokens(slm_in=40, slm_out=8)
-    more = 8 * settings.cost.slm.seconds_per_token
+    more = 8 * settings.cost.slm_price.seconds_per_token
     assert list(bills.problems(billed(tokens, 1.5 + more), replace(tokens, slm_out=0), 1.5, {"slm_out"})) == []
     found = list(bills.problems(billed(tokens, 1.5), tokens, 1.0, set()))
     assert [kind for kind, _ in found] == ["sim_time_seconds"]

@@ -177,7 +177,7 @@ def test_stopping_it_in_the_background_cancels_what_it_has_in_the_queue(
     sweep: Sweep, cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     spec = sweep.write(3)
-    assert main(["experiments", "background", "--experiment", str(spec), "--slurm", "2"]) == 0
+    assert main(["experiments", "background", "--experiment", str(spec), "--", "--slurm", "2"]) == 0
     (run,) = background_runs()
     try:
         until(lambda: len(rows(cluster.faked)) == 2)

@@ -72,4 +72,5 @@ def test_submitits_job_answers_state_and_log(checkout: Faked) -> None:
     assert job.stdout() == "step 1\n"
     checkout.accounted(id_, "COMPLETED")
     checkout.answer()
+    Alone.watcher.clear()  # it asks Slurm once a millisecond at most
     assert job.get_info()["State"] == "COMPLETED"
