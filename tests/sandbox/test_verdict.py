@@ -104,7 +104,9 @@ def test_a_sandbox_that_cannot_be_had_is_one_line_with_a_remedy(
     monkeypatch.setenv("PATH", str(tmp_path))
     process.lacking.cache_clear()
     try:
-        with pytest.raises(EnvironmentFault, match=r"bubblewrap is not installed; .*hierarchical.problems.unsafe=true") as refused:
+        with pytest.raises(
+            EnvironmentFault, match=r"bubblewrap is not installed; .*hierarchical.problems.unsafe=true"
+        ) as refused:
             passes(RIGHT, TESTS)
         assert "\n" not in str(refused.value)
         require(unsafe=True)
