@@ -1,7 +1,88 @@
 """R2V: distil a recorded LLM teacher into a small policy, verify its steps, route the hard ones back.
 
-Importing this package does nothing: no torch, no configuration, no output. Start reading at
-`r2v/pipeline/jobs.py`, whose JOBS table is the product in eleven rows.
+    import r2v
+
+    config = r2v.load_config("configs/mrp.yaml")
+    pipeline = r2v.Pipeline(config)
+    pipeline.run()
+    pipeline.results().to_frame()
+    bundle = pipeline.export("outputs/bundles/desk")
+
+The names of `__all__` are the public library: they keep their meaning within a major version. All else is internal.
+Importing this package imports nothing: no torch, no configuration; each name is loaded when it is first used.
 """
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from r2v.config import Config as Config
+    from r2v.config import load as load_config
+    from r2v.envs.base import Benchmark as Benchmark
+    from r2v.envs.base import Environment as Environment
+    from r2v.envs.base import Task as Task
+    from r2v.errors import R2VError as R2VError
+    from r2v.library.models import Policy as Policy
+    from r2v.library.models import Verifier as Verifier
+    from r2v.library.pipeline import Pipeline as Pipeline
+    from r2v.library.results import Results as Results
+    from r2v.library.router import Router as Router
+    from r2v.library.server import Server as Server
+    from r2v.library.teacher import Teacher as Teacher
+    from r2v.serve.bundle.manifest import Bundle as Bundle
+    from r2v.wire.message import Message as Message
+    from r2v.wire.message import ToolSpec as ToolSpec
+
 __version__ = "0.1.0"
+
+_PLACES = {
+    "Benchmark": "r2v.envs.base",
+    "Bundle": "r2v.serve.bundle.manifest",
+    "Config": "r2v.config",
+    "Environment": "r2v.envs.base",
+    "Message": "r2v.wire.message",
+    "Pipeline": "r2v.library.pipeline",
+    "Policy": "r2v.library.models",
+    "R2VError": "r2v.errors",
+    "Results": "r2v.library.results",
+    "Router": "r2v.library.router",
+    "Server": "r2v.library.server",
+    "Task": "r2v.envs.base",
+    "Teacher": "r2v.library.teacher",
+    "ToolSpec": "r2v.wire.message",
+    "Verifier": "r2v.library.models",
+    "load_config": "r2v.config",
+}
+__all__ = [
+    "Benchmark",
+    "Bundle",
+    "Config",
+    "Environment",
+    "Message",
+    "Pipeline",
+    "Policy",
+    "R2VError",
+    "Results",
+    "Router",
+    "Server",
+    "Task",
+    "Teacher",
+    "ToolSpec",
+    "Verifier",
+    "__version__",
+    "load_config",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module 'r2v' has no attribute {name!r}; it offers {', '.join(__all__)}")
+    value = getattr(import_module(_PLACES[name]), "load" if name == "load_config" else name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

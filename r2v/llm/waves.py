@@ -32,6 +32,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
+from r2v.event_loop import run_async
 from r2v.llm.futures import call_in_thread, fail_waiting, finish_in_thread, forward_result
 from r2v.llm.memo import Memo, chat_memo_key
 from r2v.llm.types import Backend, ChatModel, Preparing, Remote, Reply, Request
@@ -290,7 +291,7 @@ class Waves:
     ) -> list[R]:
         """Play all conversations; their results in the order they were given. `on_done(index, result)` is
         called on the event loop as each one ends. The first exception cancels the rest and is raised."""
-        return asyncio.run(self.play(conversations, on_done))
+        return run_async(self.play(conversations, on_done))
 
     async def play(
         self,

@@ -104,9 +104,11 @@ def upstream(names: Iterable[str], rows: Sequence[Job] = JOBS) -> set[str]:
     return reached
 
 
-def selection(config: Config, *, start: str | None = None, without: Sequence[str] = ()) -> tuple[list[Job], list[str]]:
-    """The rows from `start` on, less those left out or not enabled, each as this configuration needs it; and the names
-    of the inputs that none of them makes. Raises UsageError for a name that is no job's."""
+def selection(
+    config: Config, *, start: str | None = None, until: str | None = None, without: Sequence[str] = ()
+) -> tuple[list[Job], list[str]]:
+    """The rows from `start` to `until`, less those left out or not enabled, each as this configuration needs it; and
+    the names of the inputs that none of them makes. Raises UsageError for a name that is no job's."""
     left_out = {job(name).name for name in without} | {row.name for row in JOBS if not in_chain(config, row)}
     first = job(start).name if start else JOBS[0].name
     if start and first in left_out:
@@ -115,6 +117,8 @@ def selection(config: Config, *, start: str | None = None, without: Sequence[str
             "policy.provider, or hierarchical.enabled=false)"
         )
     names = [row.name for row in JOBS]
-    wanted = [as_configured(config, row) for row in JOBS[names.index(first) :] if row.name not in left_out]
+    last = job(until).name if until else names[-1]
+    chosen = JOBS[names.index(first) : names.index(last) + 1]
+    wanted = [as_configured(config, row) for row in chosen if row.name not in left_out]
     given = {name for row in wanted for name in row.inputs} - {row.name for row in wanted}
     return wanted, [name for name in names if name in given]

@@ -10,7 +10,6 @@ agent plays each task by the agent's command, in front of the small model, then 
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 import shlex
@@ -26,6 +25,7 @@ from r2v.console import text_table
 from r2v.data.schema import from_dict
 from r2v.errors import EnvironmentFault, InputError, R2VError, UsageError
 from r2v.evaluation.pilot import PilotFigures, Play, WayOfPlaying
+from r2v.event_loop import run_async
 from r2v.llm.providers.provider_requests import canonical_json
 from r2v.llm.providers.spending.journal_report import read_journal
 from r2v.llm.providers.spending.payer import paying
@@ -194,7 +194,7 @@ def pilot_of_agent(config: Config, tasks: Path, command: str, root: Path = Path(
     if config.teacher.max_usd is None and (charges(small) or charges(large)):
         raise UsageError("teacher.max_usd is not set, and --cmd would be billed; add a cap, such as teacher.max_usd=5")
     with paying(f"pilot-{config.serve.name}"):
-        played = asyncio.run(_play(config, {WEAK: small, STRONG: large}, listed, words, root))
+        played = run_async(_play(config, {WEAK: small, STRONG: large}, listed, words, root))
     plays = {
         name: {done.task: Play(solved=done.success, usd=done.usd) for done in runs} for name, runs in played.items()
     }

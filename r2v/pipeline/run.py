@@ -100,17 +100,18 @@ def run_here(
     config: Config,
     *,
     start: str | None = None,
+    until: str | None = None,
     without: Sequence[str] = (),
     force: Sequence[str] = (),
     root: Path = Path(),
 ) -> list[StageResult]:
     """Run the jobs of the table in this process, each at most once, skipping what is up to date.
 
-    `start` takes the inputs of that job and later ones from their published places instead of making them, and
-    `data.runs` takes the named runs instead of collecting.
+    `start` takes the inputs of that job and later ones from their published places instead of making them, `until` is
+    the last job that is made, and `data.runs` takes the named runs instead of collecting.
     Raises InputError before anything runs where an input is neither made here nor published.
     """
-    wanted, given = selection(config, start=start, without=without)
+    wanted, given = selection(config, start=start, until=until, without=without)
     if line := untrained_line(config):
         logger.info("  %s", line)
     require_chain(config, wanted)  # what a later stage would refuse, before an earlier one is paid for

@@ -27,6 +27,7 @@ from r2v.data.split import assign
 from r2v.data.store import sort_episodes
 from r2v.data.tools import Tools, tools_sha256
 from r2v.errors import EmptyResult, EnvironmentFault, InputError, UsageError
+from r2v.event_loop import run_async
 from r2v.log import logger
 from r2v.stages import Stage
 from r2v.storage.artifact import Work
@@ -150,7 +151,6 @@ def play(cfg: CollectSettings, work: Work) -> None:
 def cancel(config: c.Config, root: Path = Path()) -> str:
     """Stop the provider batches of the run that `run.id` names, and keep what they have answered; one line on what
     that was. Raises UsageError where no run is named or its teacher is no provider's, InputError for an unknown run."""
-    import asyncio
 
     from r2v.rollout.model_factory import Purse, provider_remote
 
@@ -160,7 +160,7 @@ def cancel(config: c.Config, root: Path = Path()) -> str:
             "is openai or anthropic"
         )
     folder = Path(DataRegistry(root / "data").get(config.run.id).output_dir) / PROVIDER
-    cancelled = asyncio.run(provider_remote(config.teacher, Purse(folder=folder, root=root), only=True).cancel())
+    cancelled = run_async(provider_remote(config.teacher, Purse(folder=folder, root=root), only=True).cancel())
     return f"{config.run.id}: cancelled; {json.dumps(cancelled)}"
 
 

@@ -23,7 +23,6 @@ time for each model. `max_usd` caps the job, `mode` replaces the service's dispa
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
@@ -34,6 +33,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from r2v.errors import UsageError, nearest
+from r2v.event_loop import run_async
 from r2v.game.play.conversation import Participant, Predecessors, play_conversation
 from r2v.game.play.player_prompts import RememberedConversation, system_prompt
 from r2v.game.play.players import Agent, ModelAgent, ProviderName, lifecycle_note
@@ -364,4 +364,4 @@ def service_named(name: str, models: Sequence[ModelAgent]) -> type[BatchService]
 
 def run_job(service: BatchService, job: BatchJob) -> BatchJob:
     """`run_batch_job` for a program without an event loop."""
-    return asyncio.run(service.run_batch_job(job.id))
+    return run_async(service.run_batch_job(job.id))

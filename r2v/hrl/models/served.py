@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from r2v.errors import UsageError
+from r2v.event_loop import run_async
 from r2v.llm.engines.client import Adapter, EngineClient
 from r2v.llm.engines.servers import EngineServer, OwnServer
 from r2v.llm.local.decode import Draw, Drawn
@@ -55,7 +56,7 @@ class ServedRoles:
         place = draft.rename(self.folder / adapter).resolve()
         self._published[role] = Adapter(name=adapter, folder=place)
         if before is not None:
-            asyncio.run(self._forget(before))
+            run_async(self._forget(before))
             remove_own(before.folder, ATTEMPT_PART)
         return self._published[role]
 
@@ -68,7 +69,7 @@ class ServedRoles:
     ) -> list[Drawn]:
         """One completion per draw, all of them at once. Raises UsageError for a prompt that does not fit,
         EnvironmentFault where the engine cannot be had."""
-        return asyncio.run(self._draw(adapter, prompts, draws, end_ids))
+        return run_async(self._draw(adapter, prompts, draws, end_ids))
 
     def close(self) -> None:
         """End the servers of our own, which hold a part of the GPU, and drop the adapters' files."""

@@ -83,6 +83,11 @@ class Bundle:
     folder: Path
     manifest: BundleManifest
 
+    @classmethod
+    def load(cls, folder: str | Path) -> Bundle:
+        """Read the bundle in a folder, as `read_bundle` does."""
+        return read_bundle(Path(folder))
+
     @property
     def policy(self) -> Path:
         """The policy's folder, for `from_pretrained`."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from r2v.config import Config
+from r2v.config import Config, PolicyConfig
 from r2v.errors import UsageError
 from r2v.llm.providers.teacher import POLICY_KEYS, asked_rate
 from r2v.llm.waves import Waves
@@ -25,24 +25,33 @@ from r2v.serve.transport.upstream import Upstream
 @asynccontextmanager
 async def served_pair(folder: Path, config: Config, upstream: Upstream, books: Books) -> AsyncIterator[ServedPair]:
     """Load a bundle for as long as the block runs. A small model behind an API is the bundle's, unless the
-    configuration names one (`policy.provider`). Raises InputError for a damaged bundle and one of an earlier R2V,
-    UsageError if the small model cannot be asked, EnvironmentFault if what weights need is not installed."""
-    bundle = read_bundle(folder)
-    domain, settings = read_domain(folder), bundle_settings(bundle)
+    configuration names one (`policy.provider`). Raises as `load_pair` does."""
+
+    def behind_api(policy: PolicyConfig) -> APISmall:
+        asked = endpoint(policy.as_endpoint(replace(config.teacher, engine=None)), POLICY_KEYS)
+        return APISmall(asked, asked_rate(asked.teacher, keys=POLICY_KEYS), upstream, books)
+
     waves = Waves(workers=1)
     async with waves.open():
-        small: Small
-        if settings.policy.is_api:
-            if "samples" in settings.router.features:
-                raise UsageError(f"{folder}: its router reads samples of the small model, which is behind an API")
-            policy = config.policy if config.policy.is_api else settings.policy
-            policy = policy.with_native_tools()
-            asked = endpoint(policy.as_endpoint(replace(config.teacher, engine=None)), POLICY_KEYS)
-            small = APISmall(asked, asked_rate(asked.teacher, keys=POLICY_KEYS), upstream, books)
-            gate = bundle_gate(bundle, settings, None, None, domain.untrusted)
-        else:
-            model, verifier = local_pair(bundle, settings, waves, config.rollout, domain.specs)
-            small = LocalSmall(model)
-            gate = bundle_gate(bundle, settings, model, verifier, domain.untrusted)
-        logger.info("  %s: %d tools, threshold %g", folder, len(domain.tools), bundle.manifest.threshold)
-        yield ServedPair(bundle, domain, settings.inference, gate, small)
+        yield load_pair(folder, config, waves, behind_api)
+
+
+def load_pair(folder: Path, config: Config, waves: Waves, behind_api: Callable[[PolicyConfig], APISmall]) -> ServedPair:
+    """Return the pair of a bundle. behind_api: makes a small model that is behind an API. Raises InputError for a
+    damaged bundle and one of an earlier R2V, UsageError if the small model cannot be asked, EnvironmentFault if what
+    weights need is not installed."""
+    bundle = read_bundle(folder)
+    domain, settings = read_domain(folder), bundle_settings(bundle)
+    small: Small
+    if settings.policy.is_api:
+        if "samples" in settings.router.features:
+            raise UsageError(f"{folder}: its router reads samples of the small model, which is behind an API")
+        policy = config.policy if config.policy.is_api else settings.policy
+        small = behind_api(policy.with_native_tools())
+        gate = bundle_gate(bundle, settings, None, None, domain.untrusted)
+    else:
+        model, verifier = local_pair(bundle, settings, waves, config.rollout, domain.specs)
+        small = LocalSmall(model)
+        gate = bundle_gate(bundle, settings, model, verifier, domain.untrusted)
+    logger.info("  %s: %d tools, threshold %g", folder, len(domain.tools), bundle.manifest.threshold)
+    return ServedPair(bundle, domain, settings.inference, gate, small)

@@ -1,0 +1,36 @@
+"""Conversations of a user of the library: messages and tools as objects, or as Chat Completions writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from r2v.errors import UsageError
+from r2v.serve.request import ClientRequest
+from r2v.serve.transport.body import RequestBody
+from r2v.wire import chat
+from r2v.wire.message import Message, ToolSpec
+
+KEY_NAME = "library"
+"""The name under which the library's own requests are booked."""
+
+
+def chat_request(
+    messages: Sequence[Message | Mapping[str, Any]], tools: Sequence[ToolSpec | Mapping[str, Any]] = (), model: str = ""
+) -> ClientRequest:
+    """Return a request as the server would read it of a client. Raises UsageError for what is no conversation."""
+    if not messages:
+        raise UsageError("messages: empty; a conversation begins with the user's goal")
+    values: dict[str, Any] = {"model": model, "messages": [_written(message) for message in messages]}
+    if tools:
+        values["tools"] = [chat.write_tool(tool) if isinstance(tool, ToolSpec) else dict(tool) for tool in tools]
+    request = ClientRequest(wire="chat", query="", headers=[], body=RequestBody.of(values), key_name=KEY_NAME)
+    try:
+        _ = request.parsed
+    except (chat.NotThisFormat, TypeError, ValueError) as error:
+        raise UsageError(f"messages or tools: not as Chat Completions writes them ({error})") from None
+    return request
+
+
+def _written(message: Message | Mapping[str, Any]) -> dict[str, Any]:
+    return chat.write_message(message) if isinstance(message, Message) else dict(message)

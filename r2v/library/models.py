@@ -1,0 +1,152 @@
+"""Policy and Verifier: the trained small models, asked about a conversation.
+
+    policy = Policy.load("outputs/mrp/policy/preference")     # or a bundle's folder
+    turn = await policy.act(messages, tools)                  # a Message of the assistant
+    verifier = Verifier.load("outputs/bundles/desk")
+    await verifier.score(messages, turn, tools)               # in [0, 1]
+
+A bundle and a folder of the pipeline say themselves with which settings they were trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from r2v.config import CostConfig, InferenceConfig, PolicyConfig, RolloutConfig
+from r2v.errors import UsageError
+from r2v.library.conversation import KEY_NAME, chat_request
+from r2v.llm.types import ScoreRequest
+from r2v.llm.waves import Waves
+from r2v.serve.bundle.domain import domain_of
+from r2v.serve.bundle.manifest import BUNDLE_MANIFEST, read_bundle
+from r2v.serve.bundle.play_bundle import bundle_settings
+from r2v.serve.pair.small import LocalSmall
+from r2v.serve.pair.state import NotReadable, served_view
+from r2v.serve.request import ClientRequest
+from r2v.serve.sessions import AgentSession
+from r2v.wire.message import Message, ToolSpec
+
+if TYPE_CHECKING:
+    from r2v.rollout.actors import PricedModel, Scorer, StepView
+
+_FINAL = "final"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Weights:
+    """Weights in a folder, and the settings that they were trained with."""
+
+    folder: Path
+    policy: PolicyConfig
+    inference: InferenceConfig
+    cost: CostConfig
+
+    @classmethod
+    def of(cls, folder: Path, part: str) -> Self:
+        """part: the folder's name in a bundle. Raises InputError for a folder that is neither a bundle nor a stage's,
+        UsageError for a small model behind an API."""
+        if (folder / BUNDLE_MANIFEST).exists():
+            bundle = read_bundle(folder)
+            settings = bundle_settings(bundle)
+            weights, policy, inference, cost = folder / part, settings.policy, settings.inference, settings.cost
+        else:
+            from r2v.config.loading import load_recorded
+            from r2v.storage.artifact import read
+            from r2v.storage.integrity import CONFIGURATION, verify
+
+            artifact = read(folder.resolve())
+            verify(artifact)
+            config = load_recorded(artifact.folder / CONFIGURATION)
+            weights, policy, inference, cost = artifact.file(_FINAL), config.policy, config.inference, config.cost
+        if policy.is_api:
+            raise UsageError(f"{folder}: its small model is behind an API; ask it there")
+        return cls(folder=weights, policy=policy, inference=inference, cost=cost)
+
+    def told(self, tools: Sequence[ToolSpec]) -> tuple[ToolSpec, ...]:
+        """Return the tools that the model is told of."""
+        return tuple(tools) if self.policy.tools == "auto" else ()
+
+    def view(self, request: ClientRequest) -> StepView:
+        """Return the step that a request asks for. Raises UsageError."""
+        session = AgentSession(name=KEY_NAME, source=KEY_NAME)
+        try:
+            return served_view(request.body.values, session, domain_of([request.parsed]), self.inference)
+        except NotReadable as error:
+            raise UsageError(f"messages: {error}") from None
+
+
+class Policy:
+    """A trained small policy, in this process."""
+
+    def __init__(self, weights: _Weights) -> None:
+        self._weights, self._waves = weights, Waves(workers=1)
+        self._models: dict[str, PricedModel] = {}
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Policy:
+        """Load the policy of a bundle, or of the stage `bc` or `preference`. Raises InputError if there is none or it
+        is damaged. The weights are read at the first question."""
+        return cls(_Weights.of(Path(folder), "policy"))
+
+    async def act(
+        self, messages: Sequence[Message | Mapping[str, Any]], tools: Sequence[ToolSpec | Mapping[str, Any]] = ()
+    ) -> Message:
+        """Return the policy's next turn, greedily: a call of a tool, or words if there are no tools.
+
+        messages, tools: objects, or dictionaries as Chat Completions writes them. Raises UsageError for other ones.
+        """
+        request = chat_request(messages, tools)
+        proposal = await LocalSmall(self._model(request.parsed.functions)).propose(request, self._weights.view(request))
+        return proposal.said.message
+
+    def _model(self, tools: Sequence[ToolSpec]) -> PricedModel:
+        from r2v.rollout.model_factory import priced_policy
+
+        told, own = self._weights.told(tools), self._weights
+        if repr(told) not in self._models:
+            self._models[repr(told)] = priced_policy(
+                own.policy, own.folder, own.cost, own.inference, RolloutConfig(), self._waves, told
+            )
+        return self._models[repr(told)]
+
+
+class Verifier:
+    """A trained verifier, in this process."""
+
+    def __init__(self, weights: _Weights) -> None:
+        self._weights, self._waves = weights, Waves(workers=1)
+        self._scorers: dict[str, Scorer] = {}
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Verifier:
+        """Load the verifier of a bundle, or of the stage `verifier`. Raises as `Policy.load` does."""
+        return cls(_Weights.of(Path(folder), "verifier"))
+
+    async def score(
+        self,
+        messages: Sequence[Message | Mapping[str, Any]],
+        action: Message | str,
+        tools: Sequence[ToolSpec | Mapping[str, Any]] = (),
+    ) -> float:
+        """Return how good an action is in this conversation, in [0, 1], calibrated.
+
+        action: a turn of the assistant, or its text as the policy says it.
+        """
+        request = chat_request(messages, tools)
+        view = self._weights.view(request)
+        text = action if isinstance(action, str) else action.text
+        reply = await self._scorer(request.parsed.functions)(ScoreRequest(messages=view.messages, action=text))
+        return reply.score
+
+    def _scorer(self, tools: Sequence[ToolSpec]) -> Scorer:
+        from r2v.rollout.model_factory import verifier_scorer
+
+        told, own = self._weights.told(tools), self._weights
+        if repr(told) not in self._scorers:
+            self._scorers[repr(told)] = verifier_scorer(
+                own.policy, own.folder, own.inference, RolloutConfig(), self._waves, told
+            )
+        return self._scorers[repr(told)]

@@ -1,0 +1,64 @@
+"""Teacher: the configured LLM, asked through R2V's journal: each answer is paid once, and a cap holds.
+
+teacher = Teacher(load_config(overrides=["teacher.provider=openai", "teacher.model_name=gpt-6.1-terra",
+                                         "teacher.max_usd=5", "teacher.mode=concurrent"]))
+turn = await teacher.reply(messages, tools)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from r2v.config import Config
+from r2v.errors import UsageError
+from r2v.library.conversation import KEY_NAME, chat_request
+from r2v.llm.types import Request
+from r2v.llm.waves import Waves
+from r2v.wire.message import Message, ToolSpec
+
+
+class Teacher:
+    """The LLM of a configuration. root: the folder under which its journal lies.
+
+    Raises UsageError for the scripted expert, which answers its own benchmark alone, and as `r2v collect` does for a
+    model without a price or a key.
+    """
+
+    def __init__(self, config: Config, *, root: str | Path = ".") -> None:
+        from r2v.rollout.model_factory import Purse, provider_remote
+        from r2v.storage.paths import REPLIES
+
+        teacher = replace(config.teacher, actions="tools")
+        if teacher.provider == "scripted":
+            raise UsageError("teacher.provider=scripted: the expert answers its own benchmark alone; name a provider")
+        purse = Purse(folder=Path(root) / REPLIES / KEY_NAME, root=Path(root))
+        self._teacher = teacher
+        self._model = Waves(workers=1).model(provider_remote(teacher, purse))
+
+    async def reply(
+        self,
+        messages: Sequence[Message | Mapping[str, Any]],
+        tools: Sequence[ToolSpec | Mapping[str, Any]] = (),
+        *,
+        draw: int = 0,
+    ) -> Message:
+        """Return the LLM's turn. The same question under the same `draw` is not asked, or paid, a second time.
+
+        Raises UsageError for what is no conversation, CapReached beyond `teacher.max_usd`, and EnvironmentFault if no
+        answer can be had.
+        """
+        request = chat_request(messages, tools)
+        reply = await self._model.reply(
+            Request(
+                messages=request.parsed.messages,
+                key=(draw, request.conversation),
+                tools=request.parsed.functions,
+                temperature=self._teacher.temperature,
+                max_tokens=self._teacher.max_tokens,
+                own_rules=True,
+            )
+        )
+        return reply.samples[0].message or Message(role="assistant", content=reply.text)

@@ -1,0 +1,63 @@
+"""Server and Teacher: the official client asks a server of the library, and the library asks a provider."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import openai
+import pytest
+
+from r2v import Config, Message, Server, Teacher, load_config
+from r2v.emulator import Emulator
+from r2v.errors import UsageError
+
+TOOLS = [{"type": "function", "function": {"name": "list_tickets", "parameters": {"type": "object", "properties": {}}}}]
+
+
+@pytest.fixture
+def emulator(monkeypatch: pytest.MonkeyPatch) -> Emulator:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    return Emulator(answer="desk", models=["big-1"])
+
+
+def config(emulator: Emulator, **more: object) -> Config:
+    teacher = {"provider": "openai", "model_name": "big-1", "base_url": emulator.openai_url, "usd_in": 1.0}
+    teacher |= {"usd_out": 4.0, "mode": "concurrent", "preflight": False, "model": {"tools": "everywhere"}}
+    return load_config({"teacher": teacher | more, "serve": {"port": 0}})
+
+
+def test_a_server_in_the_callers_loop_answers_the_official_client(emulator: Emulator, tmp_path: Path) -> None:
+    async def play() -> str:
+        server = await Server(config(emulator), root=tmp_path).start()
+        async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key=server.key) as client:
+            reply = await client.chat.completions.create(
+                model="big-1", messages=[{"role": "user", "content": "Close ticket 4."}], max_tokens=64
+            )
+            with pytest.raises(openai.AuthenticationError):
+                await client.with_options(api_key="sk-wrong-key-of-another").models.list()
+        await server.stop()
+        assert server.url == ""
+        return reply.choices[0].message.content or ""
+
+    with emulator:
+        assert asyncio.run(play())
+        assert len(emulator.ledger().bills) == 1
+
+
+def test_the_teacher_is_paid_once_for_a_question(emulator: Emulator, tmp_path: Path) -> None:
+    messages = [{"role": "user", "content": "Close ticket 4."}]
+    with emulator:
+        teacher = Teacher(config(emulator, max_usd=1.0), root=tmp_path)
+        first = asyncio.run(teacher.reply(messages))
+        again = asyncio.run(Teacher(config(emulator, max_usd=1.0), root=tmp_path).reply(messages))
+        assert isinstance(first, Message) and first.text == again.text
+        assert len(emulator.ledger().bills) == 1
+        asyncio.run(teacher.reply(messages, draw=1))
+        assert len(emulator.ledger().bills) == 2
+
+
+def test_a_scripted_teacher_is_refused() -> None:
+    with pytest.raises(UsageError, match="answers its own benchmark alone; name a provider"):
+        Teacher(load_config())
