@@ -17,7 +17,7 @@ from r2v.emulator.answers import Answer, first_of
 from r2v.emulator.faults import Fault
 from r2v.emulator.ledger import Statement, read_ledger
 from r2v.emulator.limits import EmulatedLimits, Lifecycle, Timing
-from r2v.emulator.server import Server
+from r2v.emulator.server import EmulatorServer
 from r2v.emulator.server_state import EmulatedBatch, ServerState
 from r2v.errors import EnvironmentFault, UsageError
 from r2v.llm.scripted import count_tokens
@@ -126,9 +126,9 @@ class Emulator:
         return read_ledger(self.ledger_path)
 
 
-def _serve(state: ServerState, port: int) -> Server:
+def _serve(state: ServerState, port: int) -> EmulatorServer:
     try:
-        return Server(state, port)
+        return EmulatorServer(state, port)
     except OverflowError as error:
         raise UsageError(f"port {port}: allowed: 0 to 65535; 0 takes a free one") from error
     except OSError as error:

@@ -70,7 +70,7 @@ API_ROUTES = (
 )
 
 
-class Server(ThreadingHTTPServer):
+class EmulatorServer(ThreadingHTTPServer):
     """Serves a state until it is closed; closing cuts every connection."""
 
     daemon_threads, block_on_close, request_queue_size = True, False, 256
@@ -113,7 +113,7 @@ class Handler(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
-    server: Server
+    server: EmulatorServer
 
     def setup(self) -> None:
         super().setup()

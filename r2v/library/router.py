@@ -30,7 +30,7 @@ from r2v.wire.message import Message, ToolSpec
 
 
 @dataclass(frozen=True, kw_only=True)
-class RoutedStep:
+class StepDecision:
     """Who acts at a step, and why."""
 
     source: Literal["small", "llm"]
@@ -68,7 +68,7 @@ class Router:
         tools: Sequence[ToolSpec | Mapping[str, Any]] = (),
         *,
         budget: float | None = None,
-    ) -> RoutedStep:
+    ) -> StepDecision:
         """Decide who acts next in a conversation.
 
         messages, tools: objects, or dictionaries as Chat Completions writes them. budget: the greatest share of LLM
@@ -84,7 +84,7 @@ class Router:
         turn = made.proposal.said.message if made.proposal is not None and made.source == "small" else None
         if turn is not None:
             session.small_turns.add(said_hash(turn.text))
-        return RoutedStep(
+        return StepDecision(
             source=made.source,
             reason=made.reason,
             score=made.score,
