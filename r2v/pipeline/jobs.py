@@ -1,4 +1,5 @@
-"""The table of stages: all that is known of each stage stands in its row here, and nowhere else.
+"""The table of stages: all that the pipeline knows of each stage stands in its row here, and nowhere else. What a stage
+does, its settings and its version are in its own file, which the row names.
 
     COMMANDS    what a person types: `r2v NAME --flags`, or `sbatch scripts/slurm/SCRIPT BENCHMARK ...`
     JOBS        what is made: the stage behind it, its number, what it reads, where its result is published

@@ -62,7 +62,8 @@ class Act:
     bill: StepBill = field(default_factory=StepBill)
     decision: Decision | None = None
     proposal: Reply | None = None
-    """The small policy's reply, for whoever computes features; never stored."""
+    """The reply of the model that was asked first: the small policy's, where there is a router. Its text and tokens are
+    recorded."""
     said: Message | None = None
     """The action as its model gave it, with native calls and thoughts; None where it is text."""
     reply_id: str | None = None

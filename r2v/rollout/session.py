@@ -46,7 +46,7 @@ from r2v.rollout.sites import SitePool, placed
 from r2v.wire.message import Message
 
 REFUSED = "no answer: "
-"""How the reason of a play begins that a provider refused for good, in a question asked beside an episode."""
+"""Prefix of `env_fault` where a provider gave no answer, for good."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -167,7 +167,8 @@ class Session:
     @asynccontextmanager
     async def live(self, waves: Waves) -> AsyncIterator[None]:
         """The session with its world, opened here unless it is open already, and closed however this ends. A question
-        that a model does not answer (it refuses, it is too long for it) ends the episode as its failure."""
+        that a model refuses, or that is too long for it, ends the episode as its failure; an answer that is lost for
+        good, as a fault of the world. Neither is raised: the caller makes the record of what was played."""
         async with placed(self.world.sites, self.spec.task, waves) as site:
             if site is not None and not self._opened:
                 self._env = self.world.environment(self.spec, site)

@@ -6,8 +6,8 @@ The run under data/runs/<run_id>/ is the data; the artifact only names it. An in
 stopped: a finished (task, seed) is never paid for again, and the replies that a provider gave to an unfinished one are
 in the journal under provider/. Helpers play blocks of its tasks; the run's one writer takes their episodes over.
 
-A request that the provider refuses for good (a content filter, a context too long) ends its episode as an environment
-fault, as a dead browser would: kept and counted, but no failure of the teacher and no line of dialogue.
+A request that the provider refuses for good (a content filter, a context too long) ends its episode as a failure of
+the model (`no_answer`), kept and counted. An answer that is lost for good is an environment fault.
 """
 
 from __future__ import annotations
@@ -337,7 +337,7 @@ def _play_blocks(
     actor, open_still = GreedyActor(side, "teacher"), list[str]()
 
     async def attempt(spec: EpisodeSpec) -> list[Episode]:
-        """The episode, which a refused question ends as a fault; nothing where there is no answer yet."""
+        """The episode, which a refused question ends; nothing where there is no answer yet."""
         try:
             return [await world.start(spec).finish(actor, waves)]
         except Unanswered as error:  # not final: one more attempt may find it answered

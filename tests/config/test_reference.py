@@ -1,4 +1,7 @@
-"""Every key has a range or a rule, and the reference says the one that is enforced."""
+"""Every key has a range or a rule, and the reference says the one that is enforced.
+
+python -m tests.config.test_reference        # write the tables of docs/configuration.md anew
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from r2v.config.reference import READERS, ConfigKey, markdown, reference
 from r2v.constraints import Distinct, Keywords, OneOf, Range, Text, check_fields, declared, unwrap
 from r2v.errors import UsageError
 
-REPOSITORY = Path(__file__).parents[2]
+PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 
 FIELDS = {key: (base, constraints) for key, base, constraints in declared(Config)}
 ROWS = {row.key: row for row in reference()}
@@ -107,8 +110,12 @@ def test_the_command_prints_it(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_page_lists_the_keys_by_reader_the_everyday_ones_first() -> None:
-    page = (REPOSITORY / "docs" / "configuration.md").read_text()
-    assert page.endswith(markdown(short=True) + "\n"), "the tables of the page are `markdown(short=True)`"
+    assert PAGE.read_text().endswith(markdown(short=True) + "\n"), "python -m tests.config.test_reference writes it"
     assert sum(row.reader == "everyday" for row in ROWS.values()) <= 40
     assert {row.reader for row in ROWS.values()} == set(READERS)
     assert all(not row.runtime or row.reader != "research" for row in ROWS.values())
+
+
+if __name__ == "__main__":
+    before, _, _ = PAGE.read_text().partition(READERS["everyday"])
+    PAGE.write_text(f"{before}{markdown(short=True)}\n")

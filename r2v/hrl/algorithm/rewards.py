@@ -25,7 +25,8 @@ _REWARD_KEY = "hierarchical.guidance.reward"
 
 
 def turn_rewards(scores: Tensor, weights: Sequence[float]) -> Tensor:
-    """Rewards rho (N, H) of the checker's scores (N, H), by the actor's share in each turn's score (H weights)."""
+    """Rewards rho of the actor for the checker's scores: (N, H) by its share in each turn's score (H weights), or (N,)
+    by the share of each one's turn (N weights)."""
     return scores * scores.new_tensor(weights)
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from r2v.hrl.algorithm.rewards import turn_rewards
 from r2v.hrl.algorithm.samples import AnswerBatch, HintBatch
 from r2v.hrl.rollout.episode import GuidedEpisode, ScoredAnswer
 from r2v.hrl.types import Completion, TokenIds
@@ -111,23 +112,23 @@ def _says_right(hint: str, before: ScoredAnswer) -> bool:
 def transitions_of(episodes: Sequence[GuidedEpisode], weights: Sequence[float], version: int) -> Transitions:
     """The transitions of the actor's answers. `weights` are the actor's shares of the scores, per turn; `version` is
     the guidance's."""
-    rows: list[tuple[TokenIds, TokenIds, TokenIds, float, bool]] = []
+    rows: list[tuple[TokenIds, TokenIds, TokenIds, float, float, bool]] = []
     for episode in episodes:
         for turn, scored in enumerate(episode.turns[:-1]):
             rows += [
-                (scored.answer.prompt, scored.answer.tokens, after.answer.prompt, weights[turn] * scored.score, False)
+                (scored.answer.prompt, scored.answer.tokens, after.answer.prompt, scored.score, weights[turn], False)
                 for after in successors(episode, turn + 1)
             ]
         rows += [
-            (last.answer.prompt, last.answer.tokens, last.answer.prompt, weights[-1] * last.score, True)
+            (last.answer.prompt, last.answer.tokens, last.answer.prompt, last.score, weights[-1], True)
             for last in last_answers(episode)
         ]
-    observations, actions, next_observations, reward, done = zip(*rows, strict=True)
+    observations, actions, next_observations, scores, shares, done = zip(*rows, strict=True)
     return Transitions(
         observations=list(observations),
         actions=list(actions),
         next_observations=list(next_observations),
-        reward=torch.tensor(reward, dtype=torch.float64),
+        reward=turn_rewards(torch.tensor(scores, dtype=torch.float64), shares),
         done=torch.tensor(done),
         version=torch.full((len(rows),), version),
     )

@@ -4,8 +4,8 @@
     delta                      mean score of the last answer less that of the first
     wrong_to_right             share of episodes whose first answer was wrong and whose last is right; right_to_wrong
     same_answer                share of answers that repeat the one before them
-    reward/mean, reward/std    of last answers; a std that falls while the mean does not rise means that policies repeat
-                               themselves (RAGEN's echo trap, arXiv 2504.20073), which `alarms` detects
+    reward/mean, reward/std    scores of last answers; a std that falls while the mean does not rise means that policies
+                               repeat themselves (RAGEN's echo trap, arXiv 2504.20073), which `alarms` detects
     answer/cut, hint/cut       share of them that were cut at the most tokens they may have; prompt/cut: how many
                                prompts had earlier texts cut to fit policy.max_seq_len
     hint/pay, hint/leak        mean improvement after a hint; share of hints that contain the reference answer
@@ -13,8 +13,7 @@
     actor/..., guidance/...    loss, loss_last, grad_norm, kl, entropy, clipped (share of tokens),
                                advantage_mean, advantage_std
     critic/...                 loss, td_held_out (loss on new transitions), q and v (mean, min, max), corr (of Q with
-    the
-                               return), gap (norm of critic less target network), draws (resampled answers)
+                               the return), gap (norm of critic less target network), draws (resampled answers)
     replay/...                 rows, usable (share), age (in updates of the guidance)
     seconds/..., memory/...    time and peak memory by phase
 

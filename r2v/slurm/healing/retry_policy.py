@@ -11,12 +11,12 @@
     machine             again, not counted, without that node, which is remembered; three times
     installation        again, without that node; once
     killed, stalled,    again
-    no_log              again, once; the folder of the logs is made anew
     lease_conflict
+    no_log              again, once; the folder of the logs is made anew
     everything else     a person: downstream waits, with its place in the queue
 
-The attempts that count are those since a person last asked for one (run_all, resume), at most `limits.attempts` of
-them.
+The attempts that count are those since a person last asked for one (run_all, resume), at most `limits.attempts`
+(`HealingLimits` in r2v.slurm.chain.chain) of them.
 """
 
 from __future__ import annotations
