@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from r2v.cli import journals
-from r2v.cli.options import SEED, runs_code, whole
+from r2v.cli.options import SEED, add_word, add_words, runs_code, whole
 from r2v.constraints import Range, require
 from r2v.errors import UsageError, nearest
 
@@ -28,17 +28,13 @@ T = TypeVar("T")
 
 def add_commands(commands: Any) -> None:
     """Add `providers` to the subparsers of a command line."""
-    providers = commands.add_parser(
-        "providers", help="what providers were paid and owe; a rehearsal against emulated ones"
-    )
-    subcommands = providers.add_subparsers(title="commands", metavar="<command>", required=True)
+    about = "what providers were paid and owe; a rehearsal against emulated ones"
+    subcommands = add_words(commands, "providers", about)
     journals.add_commands(subcommands)
-    emulate = subcommands.add_parser(
-        "emulate", help="serve the OpenAI and Anthropic APIs on this machine, with faults on request"
-    )
+    about = "serve the OpenAI and Anthropic APIs on this machine, with faults on request"
+    emulate = add_word(subcommands, "emulate", about, act)
     add_options(emulate)
     runs_code(emulate)  # what --answer names
-    emulate.set_defaults(act=act)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

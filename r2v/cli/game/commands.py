@@ -29,7 +29,7 @@ from r2v.cli.game.options import (
     add_run_options,
 )
 from r2v.cli.game.settings import FIGURE_FORMATS, GameSettings, game_settings
-from r2v.cli.options import Parser, add_word
+from r2v.cli.options import Parser, add_word, add_words
 from r2v.errors import EmptyResult, UsageError
 from r2v.game.play.players import ModelAgent, current_agent, model_agent
 from r2v.game.play.rules import GameMode
@@ -59,12 +59,9 @@ def main(argv: Sequence[str] | None = None, defaults: GameDefaults = R2V_GAME) -
 
 def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
     """Add `game` and its words to the command line of `r2v`."""
-    about = "play the AI Secret Game and analyse it"
-    game = commands.add_parser("game", help=about, description=about)
-    words = game.add_subparsers(title="commands", metavar="<command>", required=True, parser_class=Parser)
-    run = add_word(
-        words, "run", "play a job: models, and any factors of a design", lambda arguments: _run(arguments, R2V_GAME)
-    )
+    words = add_words(commands, "game", "play the AI Secret Game and analyse it")
+    about = "play a job: models, and any factors of a design"
+    run = add_word(words, "run", about, lambda arguments: _run(arguments, R2V_GAME))
     add_run_options(run, R2V_GAME)
     add_power(words, add_player_options, _power)
     analyse = add_word(words, "analyse", "make the analysis of a played job again, with a judge or without", _analyse)
