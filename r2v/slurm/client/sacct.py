@@ -119,6 +119,11 @@ def state_of(word: str) -> str:
     return bare
 
 
+def is_alive(state: str) -> bool:
+    """True if a job in this state has not ended; False where Slurm names no state."""
+    return bool(state) and state not in ENDED
+
+
 def memory(text: str) -> int | None:
     """Bytes of Slurm's "200M", "161826K", "4Gn", "1.5G" (a bare number is MB as in --mem); None for none."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGTP]?)[Bbcn]?", text.strip(), re.IGNORECASE)

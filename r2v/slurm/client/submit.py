@@ -117,17 +117,12 @@ def stage_directives(
     directives = {name: value for name, value in resources.items() if name not in _SET_HERE}
     if "no-requeue" not in directives:
         directives["requeue"] = ""
+    number = chain.jobs[job].next_number
     return {
         **REQUIRED_DIRECTIVES,
         **directives,
         **({_INVALID: "no"} if _INVALID in chain.sentinel else {}),
-        "comment": comment(
-            chain.name,
-            job,
-            chain.config_sha,
-            attempt=chain.jobs[job].next_number,
-            own=resources.get("comment", ""),
-        ),
+        "comment": comment(chain.name, job, chain.config_sha, attempt=number, own=resources.get("comment", "")),
         "output": f"{LOGS}/%x_%j.out",
         "chdir": str(root.resolve()),
         **({"dependency": f"afterok:{':'.join(waits)}"} if waits else {}),
@@ -170,17 +165,16 @@ def sentinel_dependency(chain: Chain, ids: Sequence[str]) -> str:
 
 def sentinel_args(root: Path, chain: Chain, ids: Sequence[str]) -> list[str]:
     """All that the sentinel of these attempts asks of sbatch."""
-    asked = dict(chain.sentinel)
-    own = asked.pop("comment", "")
-    return [
-        *Resources(directives=asked).sbatch_args(),
-        f"--job-name=heal_{chain.name}",
-        f"--comment={comment(chain.name, WHOLE, chain.config_sha, sentinel=True, own=own)}",
-        "--output=/dev/null",
-        "--requeue",
-        f"--chdir={root.resolve()}",
-        f"--dependency={sentinel_dependency(chain, ids)}",
-    ]
+    own = chain.sentinel.get("comment", "")
+    set_here = {
+        "job-name": f"heal_{chain.name}",
+        "comment": comment(chain.name, WHOLE, chain.config_sha, sentinel=True, own=own),
+        "output": "/dev/null",
+        "requeue": "",
+        "chdir": str(root.resolve()),
+        "dependency": sentinel_dependency(chain, ids),
+    }
+    return Resources(directives={**chain.sentinel, **set_here}).sbatch_args()
 
 
 def environment_lines(root: Path) -> list[str]:

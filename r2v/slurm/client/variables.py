@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 SUBMISSION = "sbatch"
@@ -28,23 +27,15 @@ SLURMS_OWN = (
 """What the names begin with that filter or format a program's answer, or that Slurm has set for the job we are in."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Passed:
-    """Variables that a program which asks or orders is given; `KRB5*` is every name that begins so."""
-
-    names: tuple[str, ...]
-    reason: str
-
-
 QUERY_VARIABLES = (
-    Passed(names=CONNECTION, reason="they say which controller is asked, and by whom"),
-    Passed(names=("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD"), reason="the program, its libraries and its plugins"),
-    Passed(names=("HOME", "USER", "LOGNAME", "NSS_WRAPPER_*"), reason="the user, in a container too"),
-    Passed(names=("KRB5*", "SSH_AUTH_SOCK"), reason="credentials of a home folder on AFS or NFS, and of `submit_host`"),
-    Passed(names=("TZ",), reason="times are printed in this process's zone"),
-    Passed(names=("TMPDIR",), reason="wrappers that sites put before Slurm's programs write there"),
+    *CONNECTION,  # which controller is asked, and by whom
+    *("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD"),  # the program, its libraries and its plugins
+    *("HOME", "USER", "LOGNAME", "NSS_WRAPPER_*"),  # the user, in a container too
+    *("KRB5*", "SSH_AUTH_SOCK"),  # credentials of a home folder on AFS or NFS, and of `submit_host`
+    "TZ",  # times are printed in this process's zone
+    "TMPDIR",  # wrappers that sites put before Slurm's programs write there
 )
-"""The allow-list of squeue, sacct, sinfo, scontrol, scancel and sacctmgr."""
+"""The allow-list of squeue, sacct, sinfo, scontrol, scancel and sacctmgr; `KRB5*` is every name that begins so."""
 _LOCALE = {"LC_ALL": "C"}
 
 
@@ -80,4 +71,4 @@ def _reaches_jobs(name: str) -> bool:
 
 
 def _reaches_queries(name: str) -> bool:
-    return any(fnmatchcase(name, pattern) for passed in QUERY_VARIABLES for pattern in passed.names)
+    return any(fnmatchcase(name, pattern) for pattern in QUERY_VARIABLES)

@@ -12,7 +12,7 @@ from r2v.errors import InputError
 from r2v.slurm.chain import chain as chains
 from r2v.slurm.chain.chain import WHOLE, Attempt, Chain, JobComment, parse_comment
 from r2v.slurm.client.client import Queued, of_chain
-from r2v.slurm.healing.classify import ALIVE
+from r2v.slurm.client.sacct import is_alive
 from r2v.slurm.healing.heal import ended_well
 
 Standing = Literal["active", "planned", "done", "failed", "untold", "absent"]
@@ -67,7 +67,7 @@ class Comparison:
 
     def in_queue(self, id_: str) -> bool:
         """True if Slurm says that a job has not ended."""
-        return id_ in self.rows and self.rows[id_].state in ALIVE
+        return id_ in self.rows and is_alive(self.rows[id_].state)
 
     def marked(self, job: str | None = None) -> Iterator[tuple[Queued, JobComment]]:
         """The chain's rows (of one job) with their comments read."""

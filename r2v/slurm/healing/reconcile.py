@@ -137,7 +137,7 @@ def surplus(root: Path, name: str, job: str, attempt: int, id_: str) -> bool:
     """True if a job that has just started as this attempt at a stage is one too many: it is not in its chain, which has
     no such attempt planned. A submission that was delivered twice, or after it was given up, ends here."""
     for _ in range(20):
-        chain = chains.read(root, name) if name in chains.names(root) else None
+        chain = chains.find(root, name)
         entry = chain.jobs.get(job) if chain is not None else None
         if chain is None or entry is None or id_ in chain.slurm_ids:
             return False

@@ -77,8 +77,12 @@ def idle_sentinels(now: Comparison) -> list[str]:
 def watched_by(root: Path, name: str) -> list[str]:
     """The jobs of a chain whose latest attempts this Slurm job was the sentinel of."""
     me = os.environ.get("SLURM_JOB_ID", "")
-    jobs = chains.read(root, name).jobs if me and name in chains.names(root) else {}
-    return [job for job, entry in jobs.items() if entry.latest is not None and entry.latest.sentinel == me]
+    chain = chains.find(root, name) if me else None
+    return [
+        job
+        for job, entry in (chain.jobs.items() if chain else ())
+        if entry.latest is not None and entry.latest.sentinel == me
+    ]
 
 
 def tell(name: str, job: str, root: Path = Path()) -> int:

@@ -17,8 +17,8 @@ from r2v.slurm.chain import job_record
 from r2v.slurm.chain.chain import Attempt
 from r2v.slurm.chain.job_record import JobRecord
 from r2v.slurm.client.client import Queued
-from r2v.slurm.client.sacct import SacctRow
-from r2v.slurm.healing.classify import ALIVE, Evidence, classify
+from r2v.slurm.client.sacct import SacctRow, is_alive
+from r2v.slurm.healing.classify import Evidence, classify
 from r2v.slurm.healing.comparison import NEVER
 from r2v.slurm.views.humanize import clock, reason_text
 from r2v.slurm.views.sources import SlurmSnapshot
@@ -99,7 +99,7 @@ def _alive(queued: Queued, record: JobRecord) -> dict[str, Any]:
 
 def _ended(attempt: Attempt, record: JobRecord, row: SacctRow | None, slurm: SlurmSnapshot) -> dict[str, Any]:
     """The end of an attempt that is not in the queue."""
-    late = row is not None and row.state in ALIVE  # accounting, which comes behind the job's own record
+    late = row is not None and is_alive(row.state)  # accounting, which comes behind the job's own record
     if record.last_exit is not None or not late:
         told = None if late else row
         failure = classify(
@@ -112,7 +112,7 @@ def _ended(attempt: Attempt, record: JobRecord, row: SacctRow | None, slurm: Slu
         return {"state": "done", "words": _elapsed(record, row)}
     if slurm.queue is None:
         return {"state": "unknown", "words": "the queue could not be asked, and there is no record of its end"}
-    if row is not None and row.state in ALIVE:
+    if late:
         return {"state": "running", "words": "has just left the queue"}
     if row is not None:
         return {"state": "failed", "kind": "unknown", "words": f"Slurm says {row.state}, but its own record is missing"}
