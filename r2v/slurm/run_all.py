@@ -330,26 +330,16 @@ def _sha(config: Config) -> str:
 
 
 def _new_chain(root: Path, config: Config) -> Chain:
-    return Chain(
-        name=places_of(config, root).name,
-        benchmark=config.env.benchmark,
-        condition=config.data.condition,
-        config_sha=_sha(config),
-    )
+    name, benchmark, condition = places_of(config, root).name, config.env.benchmark, config.data.condition
+    return Chain(name=name, benchmark=benchmark, condition=condition, config_sha=_sha(config))
 
 
 def _print_plan(root: Path, config: Config, steps: Sequence[PlannedJob], words: Sequence[str]) -> None:
     chain = _with_steps(root, config, _new_chain(root, config), steps)
     wanted = [step.job.name for step in steps if step.state != "up to date"]
     resources = _resources(root, config, steps)
-    lines, refused = preview(
-        root,
-        chain,
-        wanted,
-        resources,
-        {step.job.name: f"{step.state}: {step.why}" for step in steps},
-        words,
-    )
+    why = {step.job.name: f"{step.state}: {step.why}" for step in steps}
+    lines, refused = preview(root, chain, wanted, resources, why, words)
     print("\n".join([f"{chain.name} (nothing is submitted)", *lines, ""]))
     print("\n".join(estimate_lines(config, {name: resources[name] for name in wanted}, root)))
     if refused:

@@ -69,11 +69,11 @@ def _init(values: argparse.Namespace) -> int:
 
 
 def _doctor(values: argparse.Namespace) -> int:
-    from r2v.slurm.doctor import check_results, doctor
+    from r2v.slurm.doctor import doctor
 
     wrong = False
     for one in doctor.examine():
-        print("\n".join(check_results.lines([one])), flush=True)
+        print(one.text, flush=True)
         wrong = wrong or one.state == "bad"
     return EnvironmentFault.exit_code if wrong else 0
 

@@ -15,6 +15,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -86,9 +87,10 @@ def _run(arguments: argparse.Namespace, defaults: GameDefaults) -> int:
     settings = game_settings(arguments.overrides)
     service, job = _job(arguments, settings, defaults)
     models = dict.fromkeys(job.game.model_of(agent).model for agent in job.agents)
-    _print_line(
+    print(
         f"{job.id}: {len(job.tasks)} interactions of {job.messages_per_interaction} messages, {len(job.agents)} agents "
-        f"({', '.join(models)}), service {service.spec.name}"
+        f"({', '.join(models)}), service {service.spec.name}",
+        flush=True,
     )
     if arguments.dry_run:
         from r2v.game.service.estimate import estimate_job, estimate_lines
@@ -137,7 +139,7 @@ def _job(
         max_usd=arguments.max_usd,
         poll_seconds=settings.poll_seconds,
         results=arguments.results,
-        on_line=_print_line,
+        on_line=partial(print, flush=True),
     )
     interactions = arguments.interactions or defaults.interactions
     if arguments.replicates:
@@ -225,10 +227,6 @@ def _judge(arguments: argparse.Namespace) -> int:
         f"{rate['specificity']['value']:.2f}; corrected {corrected}"
     )
     return 0
-
-
-def _print_line(line: str) -> None:
-    print(line, flush=True)
 
 
 def _default_models(service: str, compare: bool) -> list[str]:

@@ -36,7 +36,6 @@ QUERY_VARIABLES = (
     "TMPDIR",  # wrappers that sites put before Slurm's programs write there
 )
 """The allow-list of squeue, sacct, sinfo, scontrol, scancel and sacctmgr; `KRB5*` is every name that begins so."""
-_LOCALE = {"LC_ALL": "C"}
 
 
 def of_program(program: str, values: Mapping[str, str]) -> dict[str, str]:
@@ -48,8 +47,8 @@ def of_program(program: str, values: Mapping[str, str]) -> dict[str, str]:
     {'HOME': '/home/me', 'OPENAI_API_KEY': 'sk-1'}
     """
     if program == SUBMISSION:
-        return {name: value for name, value in values.items() if _reaches_jobs(name)}
-    return {name: value for name, value in values.items() if _reaches_queries(name)} | _LOCALE
+        return {name: value for name, value in values.items() if name in CONNECTION or not name.startswith(SLURMS_OWN)}
+    return {name: value for name, value in values.items() if _reaches_queries(name)} | {"LC_ALL": "C"}
 
 
 def on_login_node(command: Sequence[str]) -> str:
@@ -64,10 +63,6 @@ def on_login_node(command: Sequence[str]) -> str:
 def kept_from_queries(names: Iterable[str]) -> list[str]:
     """Those of Slurm's own variables that no query is given."""
     return sorted(name for name in names if name.startswith(SLURMS_OWN) and not _reaches_queries(name))
-
-
-def _reaches_jobs(name: str) -> bool:
-    return name in CONNECTION or not name.startswith(SLURMS_OWN)
 
 
 def _reaches_queries(name: str) -> bool:

@@ -16,7 +16,7 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from r2v.envs.webarena.addresses import site_names
@@ -111,8 +111,14 @@ def _headers(root: Path, partitions: Mapping[str, Partition]) -> Iterator[Findin
         except R2VError as error:
             yield bad(str(error), "mend that line")
             continue
-        findings = [*_lacking(path.name, request, partitions), *_qos(path.name, request, qualities)]
-        findings = findings or [*_refusal(path)]
+        findings = [*_lacking(path.name, request, partitions)]
+        qos = request.directives.get("qos")  # sbatch takes one that is not there where the site does not enforce them
+        if qos and qualities is not None and qos not in qualities:
+            told = f"{path.name}: no QOS {qos}; {nearest(qos, qualities)}"
+            findings.append(bad(told, "r2v cluster set qos=NAME, or qos= for none"))
+        if not findings and not (answer := client.test_only([], read_script(path))).ok:
+            remedy = "r2v cluster set partition=... cpu_partition=... account=... gpu=... qos=..., or mend its header"
+            findings.append(bad(f"{path.name}: sbatch refuses it: {answer.line}", remedy))
         yield from findings
         good += not findings
         largest = max(largest, request, key=lambda resources: resources.gpus)
@@ -154,22 +160,6 @@ def _lacking(name: str, request: Resources, partitions: Mapping[str, Partition])
                 f"{name}: asks for {request.time_minutes} minutes, partition {word} gives {limit}",
                 f"#SBATCH --time={partition.max_time} in it: a stage that is cut off goes on from its checkpoint",
             )
-
-
-def _qos(name: str, request: Resources, qualities: Collection[str] | None) -> Iterator[Finding]:
-    """sbatch takes a QOS that is not there wherever the site does not enforce them."""
-    named = request.directives.get("qos")
-    if named and qualities is not None and named not in qualities:
-        yield bad(f"{name}: no QOS {named}; {nearest(named, qualities)}", "r2v cluster set qos=NAME, or qos= for none")
-
-
-def _refusal(path: Path) -> Iterator[Finding]:
-    answer = client.test_only([], read_script(path))
-    if not answer.ok:
-        yield bad(
-            f"{path.name}: sbatch refuses it: {answer.line}",
-            "r2v cluster set partition=... cpu_partition=... account=... gpu=... qos=..., or mend its header",
-        )
 
 
 def _folders(root: Path, inside: bool) -> Iterator[Finding]:

@@ -17,8 +17,6 @@ from r2v.slurm.healing.heal import ended_well
 
 Standing = Literal["active", "planned", "done", "failed", "untold", "absent"]
 """Of a job: in the queue; to be submitted; ended well; ended badly; ended, nobody says yet how; never submitted."""
-
-
 NEVER = "DependencyNeverSatisfied"
 """Slurm's word for a job that waits for what has failed."""
 
@@ -138,11 +136,10 @@ class Comparison:
 
 def pending(id_: str, job: str, chain: Chain, depends: str, *, own: str = "") -> Queued:
     """The row of squeue of a job (`WHOLE`: a sentinel) that was submitted and written down a moment ago."""
-    blank = dict.fromkeys(("reason", "start", "elapsed", "limit", "nodes", "name", "partition", "submitted"), "")
     sentinel = job == WHOLE
     attempt = 1 if sentinel else len(chain.jobs[job].attempts)
     mark = chains.comment(chain.name, job, chain.config_sha, attempt=attempt, own=own, sentinel=sentinel)
-    return Queued(id=id_, state="PENDING", comment=mark, dependency=depends, **blank)
+    return Queued(id=id_, state="PENDING", comment=mark, dependency=depends)
 
 
 def waiting_for(row: Queued) -> set[str]:

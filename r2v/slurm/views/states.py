@@ -109,7 +109,8 @@ def _ended(attempt: Attempt, record: JobRecord, row: SacctRow | None, slurm: Slu
             state = "cancelled" if failure.kind == "cancelled" else "failed"
             return {"state": state, "kind": failure.kind, "words": failure_text(failure.kind, failure.line)}
     if record.last_exit is not None:
-        return {"state": "done", "words": _elapsed(record, row)}
+        seconds = row.elapsed if row is not None and row.elapsed else record.seconds
+        return {"state": "done", "words": "" if seconds is None else duration(seconds)}
     if slurm.queue is None:
         return {"state": "unknown", "words": "the queue could not be asked, and there is no record of its end"}
     if late:
@@ -161,8 +162,3 @@ def _peak(record: JobRecord, rows: Sequence[SacctRow]) -> int | None:
     event = job_record.progress(record) or {}
     peaks = [(record.exit or {}).get("peak_rss_bytes"), event.get("peak_rss_bytes"), *(row.max_rss for row in rows)]
     return max((int(peak) for peak in peaks if peak), default=None)
-
-
-def _elapsed(record: JobRecord, row: SacctRow | None) -> str:
-    seconds = row.elapsed if row is not None and row.elapsed else record.seconds
-    return "" if seconds is None else duration(seconds)
