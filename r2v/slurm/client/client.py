@@ -43,9 +43,6 @@ _QUEUE = {
     "elapsed": "%M",
     "limit": "%l",
     "nodes": "%N",
-    "name": "%j",
-    "partition": "%P",
-    "submitted": "%V",
     "comment": "%k",
     "folder": "%Z",
 }
@@ -71,9 +68,6 @@ class Queued:
     elapsed: str = ""
     limit: str = ""
     nodes: str = ""
-    name: str = ""
-    partition: str = ""
-    submitted: str = ""
     folder: str = ""
     """The folder in which it was submitted to run: the checkout."""
 
@@ -88,11 +82,10 @@ class Accounting:
 
 @dataclass(frozen=True, kw_only=True)
 class SubmitCheck:
-    """The answer of `sbatch --test-only`: whether the job would be accepted, its message, and the estimated start."""
+    """The answer of `sbatch --test-only`: whether the job would be accepted, and its message."""
 
     ok: bool
     line: str
-    start: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,11 +202,9 @@ def _submitted(comment: str, known: Collection[str]) -> str | None:
 
 
 def test_only(arguments: Sequence[str], script: str = "#!/bin/bash\ntrue\n") -> SubmitCheck:
-    """Ask Slurm whether a job would be accepted, and when it would start. Submits nothing."""
+    """Ask Slurm whether a job would be accepted. Submits nothing."""
     done = ask(["sbatch", "--test-only", *arguments], script)
-    line = one_line(done.stderr or done.stdout)
-    start = re.search(r"to start at (\S+)", line)
-    return SubmitCheck(ok=done.returncode == 0, line=line, start=start[1] if start else None)
+    return SubmitCheck(ok=done.returncode == 0, line=one_line(done.stderr or done.stdout))
 
 
 def takes_option(name: str, value: str) -> bool:
