@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from r2v.cli.options import Parser, add_word, runs_code, sends_keys, whole
+from r2v.cli.options import Parser, add_word, add_words, runs_code, sends_keys, whole
 from r2v.constraints import Range
 from r2v.errors import InputError, UsageError
 
@@ -33,8 +33,7 @@ _EXPERIMENT = "name, folder's name or folder of an experiment (default: the newe
 def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     """Add `experiments` and its words."""
     about = "run a sweep of configurations, resume it, watch it, compare its results"
-    parser = commands.add_parser("experiments", help=about, description=f"{about[0].upper()}{about[1:]}.")
-    words = parser.add_subparsers(title="words", metavar="<word>", required=True, parser_class=Parser)
+    words = add_words(commands, "experiments", about)
     _add_run(words)
     _add_background(words)
     _add_reading(words)

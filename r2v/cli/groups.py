@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from r2v.cli.options import Parser, take_allowed
+from r2v.cli.options import Parser, add_word, take_allowed
 from r2v.errors import UsageError
 from r2v.llm.providers.keys import OPTION
 from r2v.pipeline.jobs import COMMANDS
@@ -69,9 +69,8 @@ class GroupedParser(Parser):
 def add_help(commands: argparse._SubParsersAction[Parser], parser: GroupedParser) -> None:
     """Add `help`."""
     about = f"list more commands: {', '.join(GROUPS)}"
-    command = commands.add_parser("help", help=about, description="List the commands of a group, or the groups.")
+    command = add_word(commands, "help", about, lambda arguments: _print_help(parser, arguments.group))
     command.add_argument("group", nargs="?", choices=tuple(GROUPS), metavar="GROUP", help="; ".join(GROUPS))
-    command.set_defaults(act=lambda arguments: _print_help(parser, arguments.group))
 
 
 def _print_help(parser: GroupedParser, group: str | None) -> int:
@@ -109,9 +108,8 @@ def _listing(parser: argparse.ArgumentParser, names: tuple[str, ...]) -> Iterato
 def add_completion(commands: argparse._SubParsersAction[Any], parser: argparse.ArgumentParser) -> None:
     """Add `completion`, which describes `parser` as it is when the command runs."""
     about = "print a script that completes r2v's commands and options in a shell"
-    command = commands.add_parser("completion", help=about, description=f"{about[0].upper()}{about[1:]}.")
+    command = add_word(commands, "completion", about, lambda arguments: print_script(parser, arguments.shell))
     command.add_argument("shell", choices=SHELLS, help="the shell to print it for")
-    command.set_defaults(act=lambda arguments: print_script(parser, arguments.shell))
 
 
 def print_script(parser: argparse.ArgumentParser, shell: str) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from r2v.cli.options import Parser, add_config_options, load_config, whole
+from r2v.cli.options import Parser, add_config_options, add_word, load_config, whole
 from r2v.constraints import Range
 from r2v.errors import InputError, UsageError
 from r2v.log import logger
@@ -27,13 +27,12 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
 
 def _add_import(commands: argparse._SubParsersAction[Parser]) -> None:
     about = "take trajectories that other tools recorded into a run under data/runs"
-    parser = commands.add_parser(
-        "import",
-        help=about,
-        description=f"{about[0].upper()}{about[1:]}: chat messages of OpenAI or Claude, session logs of Claude Code "
-        "and Codex, Responses items, ShareGPT, TRL, results of inspect, verifiers, tau-bench and SWE-agent, ATIF, "
-        "LiteLLM's request logs. What is imported was not executed here: it may be cloned, and enters no table.",
+    more = (
+        "These are chat messages of OpenAI or Claude, session logs of Claude Code and Codex, Responses items, "
+        "ShareGPT, TRL, results of inspect, verifiers, tau-bench and SWE-agent, ATIF, LiteLLM's request logs. What is "
+        "imported was not executed here: it may be cloned, and enters no table."
     )
+    parser = add_word(commands, "import", about, _import, more=more)
     parser.add_argument(
         "sources",
         nargs="+",
@@ -67,7 +66,6 @@ def _add_import(commands: argparse._SubParsersAction[Parser]) -> None:
         "--run-tags", nargs="+", default=[], metavar="TAG", help="words to find the run by (default: imported alone)"
     )
     parser.add_argument("--notes", default="", metavar="TEXT", help="a remark for the run's manifest (default: none)")
-    parser.set_defaults(act=_import)
 
 
 def _import(arguments: argparse.Namespace) -> int:
@@ -103,7 +101,7 @@ def _import(arguments: argparse.Namespace) -> int:
 
 def _add_export(commands: argparse._SubParsersAction[Parser]) -> None:
     about = "write the evaluated policy, verifier and router as a bundle, or episodes as chat messages or ATIF"
-    parser = commands.add_parser("export", help=about, description=f"{about[0].upper()}{about[1:]}.")
+    parser = add_word(commands, "export", about, _export)
     parser.add_argument("output", type=Path, metavar="OUTPUT", help="what is written, which must not be there yet")
     add_config_options(parser)
     parser.add_argument(
@@ -125,7 +123,6 @@ def _add_export(commands: argparse._SubParsersAction[Parser]) -> None:
         action="store_true",
         help="only episodes that succeeded, or whose log does not say that they failed (default: all)",
     )
-    parser.set_defaults(act=_export)
 
 
 def _export(arguments: argparse.Namespace) -> int:

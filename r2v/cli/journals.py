@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from r2v.cli.options import decimal, runs_code
+from r2v.cli.options import add_word, decimal, runs_code
 from r2v.console import text_table
 from r2v.constraints import Range
 from r2v.errors import Interrupted, UsageError
@@ -28,16 +28,14 @@ _PATIENCE = 30.0
 
 def add_commands(providers: Any) -> None:
     """Add the four to the commands of `r2v providers`."""
-    status = providers.add_parser("status", help="what journals say is paid, open and lost; asks nobody")
+    status = add_word(providers, "status", "what journals say is paid, open and lost; asks nobody", _status)
     _run_argument(status)
-    status.set_defaults(act=_status)
-    reconcile = providers.add_parser("reconcile", help="ask the provider for open batches, and bring home what ended")
+    about = "ask the provider for open batches, and bring home what ended"
+    reconcile = add_word(providers, "reconcile", about, _reconcile)
     _run_argument(reconcile)
     runs_code(reconcile)  # a provider of one's own, as a journal names it
-    reconcile.set_defaults(act=_reconcile)
-    forget = providers.add_parser("forget", help="give up one batch whose results are gone; the next run asks anew")
+    forget = add_word(providers, "forget", "give up one batch whose results are gone; the next run asks anew", _forget)
     forget.add_argument("batch", metavar="BATCH", help="the batch, by the provider's name for it or the journal's")
-    forget.set_defaults(act=_forget)
     _add_ledger(providers)
 
 
@@ -101,8 +99,8 @@ def _forget(arguments: argparse.Namespace) -> int:
 
 
 def _add_ledger(providers: Any) -> None:
-    about = "print what the runs and stages of this checkout have paid providers"
-    ledger = providers.add_parser("ledger", help=about, description=f"{about[0].upper()}{about[1:]}; asks nobody.")
+    about = "print what the runs and stages of this checkout have paid providers; asks nobody"
+    ledger = add_word(providers, "ledger", about, _ledger)
     cap = ledger.add_mutually_exclusive_group()
     cap.add_argument(
         "--max-usd",
@@ -111,7 +109,6 @@ def _add_ledger(providers: Any) -> None:
         help="bound what all runs, stages and games of this checkout may be billed, ever (default: as it is)",
     )
     cap.add_argument("--no-max-usd", action="store_true", help="take that bound away (default: as it is)")
-    ledger.set_defaults(act=_ledger)
 
 
 def _ledger(arguments: argparse.Namespace) -> int:

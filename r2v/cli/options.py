@@ -77,10 +77,22 @@ class Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, f"no {shown(value)}; {nearest(str(value), allowed)}")
 
 
-def add_word(words: Any, name: str, about: str, act: Callable[[argparse.Namespace], int]) -> Parser:
-    """Add a command below a command; its parser."""
-    parser: Parser = words.add_parser(name, help=about, description=about)
+def add_word(
+    commands: Any, name: str, about: str, act: Callable[[argparse.Namespace], int], *, more: str = ""
+) -> Parser:
+    """Add a command, or one below a command; its parser. `more`: sentences that its own help adds to `about`."""
+    parser = _add_described(commands, name, about, more)
     parser.set_defaults(act=act)
+    return parser
+
+
+def add_words(commands: Any, name: str, about: str) -> Any:
+    """Add a command that has commands of its own; what takes these."""
+    return _add_described(commands, name, about).add_subparsers(title="commands", metavar="<command>", required=True)
+
+
+def _add_described(commands: Any, name: str, about: str, more: str = "") -> Parser:
+    parser: Parser = commands.add_parser(name, help=about, description=f"{about[0].upper()}{about[1:]}. {more}")
     return parser
 
 

@@ -11,12 +11,13 @@ from __future__ import annotations
 import argparse
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from r2v.cli import journals
-from r2v.cli.options import SEED, runs_code, whole
+from r2v.cli.options import SEED, add_word, add_words, runs_code, whole
 from r2v.constraints import Range, require
 from r2v.errors import UsageError, nearest
 
@@ -28,27 +29,17 @@ T = TypeVar("T")
 
 def add_commands(commands: Any) -> None:
     """Add `providers` to the subparsers of a command line."""
-    providers = commands.add_parser(
-        "providers", help="what providers were paid and owe; a rehearsal against emulated ones"
-    )
-    subcommands = providers.add_subparsers(title="commands", metavar="<command>", required=True)
+    about = "what providers were paid and owe; a rehearsal against emulated ones"
+    subcommands = add_words(commands, "providers", about)
     journals.add_commands(subcommands)
-    emulate = subcommands.add_parser(
-        "emulate", help="serve the OpenAI and Anthropic APIs on this machine, with faults on request"
-    )
+    about = "serve the OpenAI and Anthropic APIs on this machine, with faults on request"
+    emulate = add_word(subcommands, "emulate", about, act)
     add_options(emulate)
     runs_code(emulate)  # what --answer names
-    emulate.set_defaults(act=act)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of `emulate`."""
-    _add_what_is_served(parser)
-    _add_what_goes_wrong(parser)
-    _add_where_it_is_kept(parser)
-
-
-def _add_what_is_served(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--port",
         type=whole(Range(at_least=0, at_most=65_535)),
@@ -80,9 +71,6 @@ def _add_what_is_served(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="lower a limit, such as openai.requests=100 or calls_per_minute=60 (default: none is lowered)",
     )
-
-
-def _add_what_goes_wrong(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--faults",
         nargs="+",
@@ -103,9 +91,6 @@ def _add_what_goes_wrong(parser: argparse.ArgumentParser) -> None:
         help="polls=N or seconds=S: after so many polls, or so long, a batch has ended; and seconds that faults take, "
         "such as silence=5 (default: polls=3, and see the table of faults)",
     )
-
-
-def _add_where_it_is_kept(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--folder", type=Path, metavar="DIR", help="keeps state between starts (default: a temporary folder)"
     )
@@ -135,7 +120,8 @@ def act(arguments: argparse.Namespace) -> int:
     )
     with emulator:
         _announce(emulator.openai_url, emulator.anthropic_url, emulator.ledger_path)
-        _until_interrupted()
+        with suppress(KeyboardInterrupt):
+            threading.Event().wait()
         print(bill_line(emulator.ledger()), flush=True)
     return 0
 
@@ -147,13 +133,6 @@ def _announce(openai_url: str, anthropic_url: str, ledger: Path) -> None:
         f"  export ANTHROPIC_BASE_URL={anthropic_url} ANTHROPIC_API_KEY=emulated\n",
         flush=True,
     )
-
-
-def _until_interrupted() -> None:
-    try:
-        threading.Event().wait()
-    except KeyboardInterrupt:
-        return
 
 
 def bill_line(statement: Statement) -> str:

@@ -10,6 +10,7 @@ from r2v.cli.options import (
     Parser,
     add_config_options,
     add_force,
+    add_word,
     load_config,
     runs_code,
     sends_keys,
@@ -25,11 +26,8 @@ if TYPE_CHECKING:
 
 def add_run(commands: argparse._SubParsersAction[Parser]) -> None:
     """Add `run`."""
-    run = commands.add_parser(
-        "run",
-        help="the whole pipeline in this process, reusing what is up to date",
-        description="Run every stage that is not up to date, in this process, in the order of `r2v stages`.",
-    )
+    about = "the whole pipeline in this process, reusing what is up to date"
+    run = add_word(commands, "run", about, _run, more="The stages run in the order of `r2v stages`.")
     add_config_options(run)
     sends_keys(run)
     runs_code(run)
@@ -48,7 +46,6 @@ def add_run(commands: argparse._SubParsersAction[Parser]) -> None:
         action="store_true",
         help="print what each stage would play and ask, its dollars and its time, and run nothing",
     )
-    run.set_defaults(act=_run)
 
 
 def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
@@ -56,11 +53,10 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     _add_pilot(commands)
     _add_gc(commands)
     about = "list the stages: number, job, command, what each reads, and where its result is published"
-    table = commands.add_parser("stages", help=about, description=f"{about}.")
+    table = add_word(commands, "stages", about, _stages)
     add_config_options(table)
-    table.set_defaults(act=_stages)
-    about = "replay every episode of a results folder and rebuild every table"
-    verify = commands.add_parser("verify-results", help=about, description=f"{about}; no model is called.")
+    about = "replay every episode of a results folder and rebuild every table; no model is called"
+    verify = add_word(commands, "verify-results", about, _verify)
     verify.add_argument("folder", type=Path, metavar="DIR", help="a results folder, such as results/mrp")
     verify.add_argument(
         "--trust",
@@ -68,13 +64,9 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
         help="import the benchmark that the folder names where it is not R2V's own: its code runs (default: refused)",
     )
     runs_code(verify)  # with --trust alone
-    verify.set_defaults(act=_verify)
     about = "a results folder as one page: claims, figures, every episode"
-    report = commands.add_parser(
-        "report",
-        help=about,
-        description=f"Write {about}; it opens offline and can be copied anywhere. Nothing is executed.",
-    )
+    more = "It opens offline and can be copied anywhere. Nothing is executed."
+    report = add_word(commands, "report", about, _report, more=more)
     report.add_argument("folder", type=Path, metavar="DIR", help="a results folder, such as results/mrp")
     report.add_argument(
         "--output",
@@ -88,9 +80,7 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
         metavar="DIR",
         help="results of its ablations (default: results/ablations/NAME beside results/NAME, if there)",
     )
-    report.set_defaults(act=_report)
-    about = "list the collected runs, or rebuild their index"
-    registry = commands.add_parser("registry", help=about, description=f"{about}.")
+    registry = add_word(commands, "registry", "list the collected runs, or rebuild their index", _registry)
     registry.add_argument(
         "what",
         nargs="?",
@@ -98,26 +88,19 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
         default="list",
         help="list: one line a run; rebuild: write data/registry.json anew from the runs' manifests (default: list)",
     )
-    registry.set_defaults(act=_registry)
-    about = "print the resolved configuration, itself a valid --config file"
-    show = commands.add_parser("config", help=about, description=f"{about}.")
+    show = add_word(commands, "config", "print the resolved configuration, itself a valid --config file", _config)
     add_config_options(show)
     show.add_argument(
         "--reference",
         action="store_true",
         help="print every key instead, as a table: type, default, allowed values and meaning",
     )
-    show.set_defaults(act=_config)
 
 
 def _add_pilot(commands: argparse._SubParsersAction[Parser]) -> None:
     about = "play a few tasks by the small and by the large model alone: can a router gain, and what would it cost"
-    parser = commands.add_parser(
-        "pilot",
-        help=about,
-        description=f"{about[0].upper()}{about[1:]}. Calibration tasks are played; no reply is paid twice, here or by "
-        "the full run that follows.",
-    )
+    more = "Calibration tasks are played; no reply is paid twice, here or by the full run that follows."
+    parser = add_word(commands, "pilot", about, _pilot, more=more)
     add_config_options(parser)
     sends_keys(parser)
     runs_code(parser)
@@ -133,16 +116,12 @@ def _add_pilot(commands: argparse._SubParsersAction[Parser]) -> None:
     parser.add_argument(
         "--dry-run", action="store_true", help="print what would be asked and what it costs at most, and ask nobody"
     )
-    parser.set_defaults(act=_pilot)
 
 
 def _add_gc(commands: argparse._SubParsersAction[Parser]) -> None:
     about = "remove artifacts that nothing points at, checkpoints of finished stages, old snapshots that no chain runs"
-    parser = commands.add_parser(
-        "gc",
-        help=about,
-        description=f"{about[0].upper()}{about[1:]}. Collected runs and journals of what a provider was paid for stay.",
-    )
+    more = "Collected runs and journals of what a provider was paid for stay."
+    parser = add_word(commands, "gc", about, _gc, more=more)
     parser.add_argument(
         "--dry-run", action="store_true", help="print what would go and how many bytes, and remove nothing"
     )
@@ -151,7 +130,6 @@ def _add_gc(commands: argparse._SubParsersAction[Parser]) -> None:
         action="store_true",
         help="also remove attempts that were never finished, where nothing points at them (default: left)",
     )
-    parser.set_defaults(act=_gc)
 
 
 def _run(arguments: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from r2v.cli.options import Parser, add_config_options, load_config, sends_keys
+from r2v.cli.options import Parser, add_config_options, add_word, load_config, sends_keys
 from r2v.errors import UsageError
 from r2v.log import logger
 
@@ -20,12 +20,8 @@ if TYPE_CHECKING:
 def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     """Add `serve` and `record`."""
     about = "serve a trained pair, or an LLM, to agents: requests are routed, booked and recorded, under a cap"
-    parser = commands.add_parser(
-        "serve",
-        help=about,
-        description="Serve a pair of models, or an LLM alone, to agents by Chat Completions, Responses and Messages. "
-        "Requests reach the LLM unchanged; all are booked, and a cap holds. Stop it with Ctrl-C.",
-    )
+    more = "Agents ask by Chat Completions, Responses or Messages, and the LLM gets it unchanged. Ctrl-C stops it."
+    parser = add_word(commands, "serve", about, _act, more=more)
     parser.add_argument(
         "bundle",
         nargs="?",
@@ -37,20 +33,17 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     add_llm_option(parser)
     add_config_options(parser)
     sends_keys(parser)
-    parser.set_defaults(act=_act)
     about = "run a command, and record what it asks an LLM, what that costs and whether it succeeds"
-    record = commands.add_parser(
-        "record",
-        help=about,
-        description="Run a command with OPENAI_BASE_URL, ANTHROPIC_BASE_URL and their keys set to a server of its own. "
-        "It succeeds if it exits with 0, or as it posts to R2V_FEEDBACK_URL. The exit code is the command's.",
+    more = (
+        "OPENAI_BASE_URL, ANTHROPIC_BASE_URL and their keys name a server of its own. It succeeds if it exits "
+        "with 0, or as it posts to R2V_FEEDBACK_URL. The exit code is the command's."
     )
+    record = add_word(commands, "record", about, _record, more=more)
     add_llm_option(record)
     record.add_argument("--task", metavar="ID", default="task", help="the task's id in the records (default: task)")
     add_config_options(record)
     sends_keys(record)
     record.add_argument("command", nargs="+", metavar="CMD", help="the command and its words, behind --")
-    record.set_defaults(act=_record)
 
 
 def add_llm_option(parser: argparse.ArgumentParser) -> None:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from r2v.cli.options import Parser, add_config_options, load_config, runs_code, sends_keys, whole
+from r2v.cli.options import Parser, add_config_options, add_word, add_words, load_config, runs_code, sends_keys, whole
 from r2v.constraints import Range
 from r2v.errors import EnvironmentFault, InputError, UsageError
 from r2v.extensions import is_dotted
@@ -38,12 +38,8 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
 
 def _add_check_env(commands: argparse._SubParsersAction[Parser]) -> None:
     about = "check that a benchmark keeps the contract: declarations, answers, splits, replay, snapshots, expert"
-    parser = commands.add_parser(
-        "check-env",
-        help=about,
-        description=f"{about[0].upper()}{about[1:]}. Its code is imported and run, and the counts of "
-        "its tasks are recorded for dry runs. Exit code 0 without faults, else 2.",
-    )
+    more = "Its code is imported and run, and its tasks are counted for dry runs. Exit code 0 without faults, else 2."
+    parser = add_word(commands, "check-env", about, _check_env, more=more)
     parser.add_argument(
         "benchmark",
         nargs="?",
@@ -60,7 +56,6 @@ def _add_check_env(commands: argparse._SubParsersAction[Parser]) -> None:
         metavar="N",
         help="tasks to play, the first of each split (default: 3)",
     )
-    parser.set_defaults(act=_check_env)
 
 
 def _check_env(arguments: argparse.Namespace) -> int:
@@ -109,13 +104,12 @@ def _record(config: Config, benchmark: Benchmark) -> None:
 
 def _add_swebench(commands: argparse._SubParsersAction[Parser]) -> None:
     about = "install SWE-bench's bundled instances, or make the container images of a data set"
-    parser = commands.add_parser("swebench", help=about, description=f"{about[0].upper()}{about[1:]}.")
-    actions = parser.add_subparsers(title="actions", metavar="<action>", required=True, parser_class=Parser)
-    installer = actions.add_parser("install", help="make the bundled instances of their recipes, and what grades them")
-    installer.set_defaults(act=_install_swebench)
-    images = actions.add_parser("images", help="make or pull the images of env.options.dataset; those there stay")
+    actions = add_words(commands, "swebench", about)
+    about = "make the bundled instances of their recipes, and what grades them"
+    add_word(actions, "install", about, _install_swebench)
+    about = "make or pull the images of env.options.dataset; those there stay"
+    images = add_word(actions, "images", about, _make_images)
     add_config_options(images)
-    images.set_defaults(act=_make_images)
 
 
 def _install_swebench(arguments: argparse.Namespace) -> int:
@@ -151,23 +145,19 @@ def _make_images(arguments: argparse.Namespace) -> int:
 
 def _add_webarena(commands: argparse._SubParsersAction[Parser]) -> None:
     about = "install WebArena's child interpreter, check its sites, or grade recorded traffic again"
-    parser = commands.add_parser("webarena", help=about, description=f"{about[0].upper()}{about[1:]}.")
-    actions = parser.add_subparsers(title="actions", metavar="<action>", required=True, parser_class=Parser)
-    installer = actions.add_parser("install", help="make the interpreter of its worlds and graders")
-    installer.set_defaults(act=_install_webarena)
-    check = actions.add_parser("check", help="whether the sites of a set answer, and what is installed")
+    actions = add_words(commands, "webarena", about)
+    add_word(actions, "install", "make the interpreter of its worlds and graders", _install_webarena)
+    check = add_word(actions, "check", "whether the sites of a set answer, and what is installed", _check_sites)
     check.add_argument(
         "--site",
         metavar="NAME",
         help="site set, as in rollout.sites (default: that of WA_SHOPPING, WA_MAP, ...)",
     )
-    check.set_defaults(act=_check_sites)
-    regrade = actions.add_parser("regrade", help="grade recorded traffic by webarena-verified, without sites")
+    regrade = add_word(actions, "regrade", "grade recorded traffic by webarena-verified, without sites", _regrade)
     regrade.add_argument(
         "--traces", metavar="DIR", type=Path, default=TRACES, help=f"folder of recorded traffic (default: {TRACES})"
     )
     regrade.add_argument("--out", metavar="FILE", type=Path, help="write a JSON line an episode there (default: none)")
-    regrade.set_defaults(act=_regrade)
 
 
 def _install_webarena(arguments: argparse.Namespace) -> int:

@@ -38,7 +38,7 @@ def preview(
             lines.append(f"{name:16} skipped ({why.get(name, 'not asked for')})")
             continue
         request = resources[name]
-        hours += request.gpus * request.time_minutes / 60
+        hours += request.gpu_hours
         lines.append(f"{name:16} {why[name]}")
         waits = [need for need in job.needs if need in wanted]
         lines.append(f"  {_stage_line(root, chain, name, request, waits, words)}")

@@ -132,7 +132,8 @@ def resume(
         path = chains.folder(root, name) / "config.yaml"
         old, new = load(path), load(path, overrides)
         _print_differences(old, new)
-        steps = plan(new, start=start, without=_absent(before), root=root)
+        absent = [item.name for item in JOBS if item.name not in before.jobs]  # the chain was submitted without them
+        steps = plan(new, start=start, without=absent, root=root)
         rows = client.queue(name, root)
         for step in steps:
             row = find(rows, before, step.job.name)
@@ -205,7 +206,7 @@ def _submit_chain(
         chain = replace(
             _new_chain(root, config), created_at=chains.now(), limits=limits, allow_env=_names((), allow_env)
         )
-        known = chains.read(root, name) if name in chains.names(root) else None
+        known = chains.find(root, name)
         if known is not None and known.config_sha == sha:
             chain = replace(chain, created_at=known.created_at, jobs=known.jobs, earlier=known.earlier)
             chain = replace(chain, allow_env=_names(known.allow_env, allow_env))
@@ -286,18 +287,12 @@ def _resources(root: Path, config: Config, steps: Sequence[PlannedJob]) -> dict[
 
 def _recorded_names(root: Path, config: Config) -> tuple[str, ...]:
     """The variables that the jobs of this very configuration's chain may send as keys."""
-    name = places_of(config, root).name
-    known = chains.read(root, name) if name in chains.names(root) else None
+    known = chains.find(root, places_of(config, root).name)
     return known.allow_env if known is not None and known.config_sha == _sha(config) else ()
 
 
 def _names(*groups: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for group in groups for name in group))
-
-
-def _absent(chain: Chain) -> list[str]:
-    """The jobs of the table that a chain was submitted without."""
-    return [item.name for item in JOBS if item.name not in chain.jobs]
 
 
 def _paths(benchmark: str | None, config: str | None, root: Path) -> list[Path]:
@@ -335,26 +330,16 @@ def _sha(config: Config) -> str:
 
 
 def _new_chain(root: Path, config: Config) -> Chain:
-    return Chain(
-        name=places_of(config, root).name,
-        benchmark=config.env.benchmark,
-        condition=config.data.condition,
-        config_sha=_sha(config),
-    )
+    name, benchmark, condition = places_of(config, root).name, config.env.benchmark, config.data.condition
+    return Chain(name=name, benchmark=benchmark, condition=condition, config_sha=_sha(config))
 
 
 def _print_plan(root: Path, config: Config, steps: Sequence[PlannedJob], words: Sequence[str]) -> None:
     chain = _with_steps(root, config, _new_chain(root, config), steps)
     wanted = [step.job.name for step in steps if step.state != "up to date"]
     resources = _resources(root, config, steps)
-    lines, refused = preview(
-        root,
-        chain,
-        wanted,
-        resources,
-        {step.job.name: f"{step.state}: {step.why}" for step in steps},
-        words,
-    )
+    why = {step.job.name: f"{step.state}: {step.why}" for step in steps}
+    lines, refused = preview(root, chain, wanted, resources, why, words)
     print("\n".join([f"{chain.name} (nothing is submitted)", *lines, ""]))
     print("\n".join(estimate_lines(config, {name: resources[name] for name in wanted}, root)))
     if refused:

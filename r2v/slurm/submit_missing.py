@@ -17,6 +17,7 @@ from r2v.slurm.chain import chain as chains
 from r2v.slurm.chain.chain import Attempt, Chain, comment, parse_comment
 from r2v.slurm.client import client
 from r2v.slurm.client.client import Partition, Queued, SubmitCheck
+from r2v.slurm.client.command import FULL
 from r2v.slurm.client.sacct import memory
 from r2v.slurm.job.command_line import require_nodes_used
 from r2v.slurm.site.directives import gpu_count, gpu_kind, node_count
@@ -25,8 +26,6 @@ from r2v.slurm.site.script_text import read_script, script_lines
 from r2v.storage.paths import SCRIPTS
 
 _NO_NODE = "Requested node configuration is not available"
-_FULL = re.compile(r"limit|policy|temporarily|quota", re.IGNORECASE)
-"""Refusals that pass by themselves: there are too many jobs now."""
 
 
 def submit_missing(
@@ -103,7 +102,7 @@ def check_request(resources: Resources) -> SubmitCheck:
     answer = client.test_only(
         [word for word in resources.sbatch_args() if not word.startswith(("--output", "--error", "--job-name"))]
     )
-    if answer.ok or _FULL.search(answer.line):
+    if answer.ok or FULL.search(answer.line):
         return replace(answer, ok=True)
     if _NO_NODE in answer.line and any(_offers(partition, resources) for partition in client.partitions()):
         return replace(answer, ok=True, line=f"{answer.line} now, its nodes are out of order; it would wait")
@@ -132,16 +131,9 @@ def table(chain: Chain, wanted: Sequence[str], submitted: Sequence[str], resourc
             rows.append((name, "-", "", "", "", why))
         elif latest is not None:
             waits = " ".join(need for need in job.needs if need in wanted)
-            rows.append(
-                (
-                    name,
-                    latest.id,
-                    waits,
-                    str(resources[name].gpus),
-                    latest.resources.get("time", ""),
-                    "" if name in submitted else "in the queue before",
-                )
-            )
+            before = "" if name in submitted else "in the queue before"
+            limit = latest.resources.get("time", "")
+            rows.append((name, latest.id, waits, str(resources[name].gpus), limit, before))
     return text_table(rows)
 
 

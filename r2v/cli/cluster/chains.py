@@ -10,11 +10,11 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from r2v.cli.options import add_overrides, decimal, runs_code, sends_keys, whole
+from r2v.cli.options import Parser, add_overrides, add_word, decimal, runs_code, sends_keys, whole
 from r2v.constraints import Range, Text, require
 from r2v.errors import InputError, UsageError
 from r2v.log import logger
@@ -22,50 +22,41 @@ from r2v.log import logger
 _CHAIN = "<benchmark>_<condition>, or the prefix of the configuration; may be left out where there is only one"
 _SUBMITTED = ("start", "allow_env", "max_attempts", "max_gpu_hours", "live")
 """Options of both commands that submit, as the arguments of `r2v.slurm.run_all` are called."""
-ClusterParser = TypeVar("ClusterParser", bound=argparse.ArgumentParser)
 
 
-def add_commands(commands: argparse._SubParsersAction[ClusterParser]) -> None:
+def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     """Add every command of this module to the command line."""
     _add_submitting(commands)
-    status = _add(commands, "status", "the state of every job; exit code 0 done, 1 failed, 10 active", _status)
+    status = add_word(commands, "status", "the state of every job; exit code 0 done, 1 failed, 10 active", _status)
     status.add_argument("names", nargs="*", metavar="CHAIN", help=_CHAIN)
     status.add_argument(
         "--watch",
         action="store_true",
         help="show it again and again until no job is active; Slurm is asked once a minute (default: once)",
     )
-    logs = _add(commands, "logs", "the log of a job's last attempt", _logs)
+    logs = add_word(commands, "logs", "the log of a job's last attempt", _logs)
     logs.add_argument("words", nargs="+", metavar="[CHAIN] JOB", help="a job's name, its number, or a Slurm id")
     logs.add_argument("-f", "--follow", action="store_true", help="go on reading until the job ends")
     logs.add_argument("--errors", action="store_true", help="only the first traceback of each start")
     about = "what broke in a chain and how to go on; or who acted in a session or an episode, and why"
-    explain = _add(commands, "explain", about, _explain)
+    explain = add_word(commands, "explain", about, _explain)
     explain.add_argument(
         "words",
         nargs="*",
         metavar="[CHAIN] [JOB] | SESSION | EPISODE",
         help="a chain, and one of its jobs (default: every job of the only chain); or a served session, or an episode",
     )
-    cost = _add(commands, "cost", "GPU-hours of each attempt, and how many were wasted", _cost)
+    cost = add_word(commands, "cost", "GPU-hours of each attempt, and how many were wasted", _cost)
     cost.add_argument("names", nargs="*", metavar="CHAIN", help=_CHAIN)
-    graph = _add(commands, "graph", "which job waits for which", _graph)
+    graph = add_word(commands, "graph", "which job waits for which", _graph)
     graph.add_argument("name", nargs="?", metavar="CHAIN", help=_CHAIN)
     graph.add_argument("--format", choices=["ascii", "mermaid", "json"], default="ascii", help="default: ascii")
     for parser in (status, cost):
         parser.add_argument("--json", action="store_true", help="print JSON, for a program to read")
 
 
-def _add(
-    commands: argparse._SubParsersAction[ClusterParser], name: str, help_: str, act: Callable[[argparse.Namespace], int]
-) -> ClusterParser:
-    parser = commands.add_parser(name, help=help_, description=help_)
-    parser.set_defaults(act=act)
-    return parser
-
-
-def _add_submitting(commands: argparse._SubParsersAction[ClusterParser]) -> None:
-    run = _add(commands, "run_all", "submit the whole pipeline to Slurm and return", _run_all)
+def _add_submitting(commands: argparse._SubParsersAction[Parser]) -> None:
+    run = add_word(commands, "run_all", "submit the whole pipeline to Slurm and return", _run_all)
     run.add_argument("benchmark", nargs="?", help="webarena, swebench, desk, or all (webarena and swebench)")
     run.add_argument("--config", metavar="FILE", help="configuration (default: configs/<benchmark>/noisy.yaml)")
     run.add_argument(
@@ -77,7 +68,7 @@ def _add_submitting(commands: argparse._SubParsersAction[ClusterParser]) -> None
     run.add_argument(
         "--local", "--here", dest="here", action="store_true", help="run the pipeline in this process, without Slurm"
     )
-    resume = _add(commands, "resume", "go on with a chain: what failed, and all that waits for it", _resume)
+    resume = add_word(commands, "resume", "go on with a chain: what failed, and all that waits for it", _resume)
     resume.add_argument("name", nargs="?", metavar="CHAIN", help=_CHAIN)
     for parser, replaced in ((run, "the file"), (resume, "the chain")):
         add_overrides(parser, f"configuration values that replace those of {replaced}")
@@ -107,7 +98,7 @@ def _add_submitting(commands: argparse._SubParsersAction[ClusterParser]) -> None
             help="GPU-hours of the chain, healing included (default: no limit)",
         )
     run.set_defaults(max_attempts=3)
-    cancel = _add(commands, "cancel", "end every job of a chain, sentinels too; nothing heals afterwards", _cancel)
+    cancel = add_word(commands, "cancel", "end every job of a chain, sentinels too; nothing heals afterwards", _cancel)
     cancel.add_argument("name", nargs="?", metavar="CHAIN", help=_CHAIN)
     heal = commands.add_parser("heal", description="what a sentinel runs when its stage has failed")
     heal.add_argument("name", metavar="CHAIN", help=_CHAIN)

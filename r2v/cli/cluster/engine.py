@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from r2v.cli.options import Parser, whole
+from r2v.cli.options import Parser, add_word, add_words, whole
 from r2v.config.engines import JOB
 from r2v.config.models import LOOPBACK
 from r2v.constraints import Range
@@ -22,10 +22,8 @@ from r2v.errors import UsageError
 
 def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     """Add `engine`."""
-    about = "install, show or run the serving engine behind policy.engine"
-    parser = commands.add_parser("engine", help=about, description=f"{about[0].upper()}{about[1:]}.")
-    actions = parser.add_subparsers(title="actions", metavar="<action>", required=True, parser_class=Parser)
-    install = actions.add_parser("install", help="make the engine's own virtual environment")
+    actions = add_words(commands, "engine", "install, show or run the serving engine behind policy.engine")
+    install = add_word(actions, "install", "make the engine's own virtual environment", _install)
     _add_home(install)
     install.add_argument(
         "--build",
@@ -33,11 +31,9 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
         default="auto",
         help="cuda where nvidia-smi is found (default: auto)",
     )
-    install.set_defaults(act=_install)
-    show = actions.add_parser("show", help="where the engine is and what it is, after trying to import it")
+    show = add_word(actions, "show", "where the engine is and what it is, after trying to import it", _show)
     _add_home(show)
-    show.set_defaults(act=_show)
-    serve = actions.add_parser("serve", help="serve the base of a configuration until interrupted")
+    serve = add_word(actions, "serve", "serve the base of a configuration until interrupted", _serve)
     serve.add_argument("--config", metavar="FILE", help="configuration of the policy (default: the defaults)")
     serve.add_argument(
         "--overrides", metavar="KEY=VALUE", nargs="*", default=[], help="configuration keys to change (default: none)"
@@ -58,7 +54,6 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
         help="serve the teacher (teacher.engine=job) until no stage has asked for a quarter of an hour; it says where "
         "it is by itself, on a free port (default: the policy's base)",
     )
-    serve.set_defaults(act=_serve)
 
 
 def _add_home(parser: argparse.ArgumentParser) -> None:

@@ -19,9 +19,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
-from r2v.cli.options import add_overrides, whole
+from r2v.cli.options import Parser, add_overrides, add_word, whole
 from r2v.constraints import Range
 from r2v.errors import UsageError
 from r2v.memory.planner.training_job import StageName
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from r2v.memory.planner.phases import Lookup
     from r2v.memory.store import Measure
 
-Parser = TypeVar("Parser", bound=argparse.ArgumentParser)
 _GPUS = Range(at_least=1, at_most=100_000)
 _DEFAULT_GPU = "44.53GiB"
 """A GPU that is sold as one of 48 GB has about this much."""
@@ -46,14 +45,13 @@ _COUNTS = "counts of episodes, requests and tokens, and what they rest on: r2v r
 
 def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     """Add `plan` to the command line."""
-    plan = commands.add_parser(
-        "plan",
-        help="the GPU memory that a stage needs, and the micro-batches that fit",
-        description="Predicts the peak memory of every phase of a stage that trains or acts, or of all stages of a "
-        "configuration in one table, and their time in another, as `r2v run --dry-run` and `r2v run_all --dry-run` "
-        "print it. What no file has is measured once, on tensors without data: no GPU, no weights and no network, "
-        "except for --probe.",
+    about = "the GPU memory that a stage needs, and the micro-batches that fit"
+    more = (
+        "Of all stages of a configuration, one table has the peak memory and another the time, as `r2v run "
+        "--dry-run` prints it. What no file has is measured once, on tensors without data: no GPU, no weights and no "
+        "network, except for --probe."
     )
+    plan = add_word(commands, "plan", about, run, more=more)
     plan.add_argument(
         "--stage",
         choices=[row.name for row in JOBS if row.memory],
@@ -109,7 +107,6 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
         "(default: plan only)",
     )
     plan.add_argument("--json", action="store_true", help="print the plan as JSON")
-    plan.set_defaults(act=run)
 
 
 def run(values: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from r2v.cli.options import Parser, add_config_options, load_config
+from r2v.cli.options import Parser, add_config_options, add_word, load_config
 from r2v.errors import EnvironmentFault, UsageError
 from r2v.log import logger
 from r2v.storage.paths import SCRIPTS
@@ -23,7 +23,8 @@ _SETTINGS = (
 def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     """Add every command of this module to the command line."""
     about = "begin a project of your own: configurations, sbatch scripts and a site profile"
-    init = commands.add_parser("init", help=about, description=f"{about}. Nothing that is there is replaced.")
+    more = "Nothing that is there is replaced."
+    init = add_word(commands, "init", about, _init, more=more)
     init.add_argument("folder", type=Path, metavar="DIR", help="the folder of the project, made where there is none")
     init.add_argument(
         "--benchmark",
@@ -43,19 +44,14 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
         metavar="MODEL",
         help="their small model: weights by name, or PROVIDER:MODEL, which is asked as it is (default: tiny)",
     )
-    init.set_defaults(act=_init)
-    about = "whether a pipeline would run here; inside a job, the GPUs too"
-    commands.add_parser("doctor", help=about, description=about).set_defaults(act=_doctor)
-    about = "the headers of scripts/slurm: show them, or set all at once"
-    cluster = commands.add_parser("cluster", help=about, description=about)
+    add_word(commands, "doctor", "whether a pipeline would run here; inside a job, the GPUs too", _doctor)
+    cluster = add_word(commands, "cluster", "the headers of scripts/slurm: show them, or set all at once", _cluster)
     cluster.add_argument("what", choices=["show", "set"], help="show: print the headers; set: change them all")
     cluster.add_argument("values", nargs="*", metavar="KEY=VALUE", help=_SETTINGS)
-    cluster.set_defaults(act=_cluster)
     about = "get the models and images that a configuration's jobs read, so that they run without a network"
-    prefetch = commands.add_parser("prefetch", help=about, description=f"{about[0].upper()}{about[1:]}.")
+    prefetch = add_word(commands, "prefetch", about, _prefetch)
     add_config_options(prefetch)
     prefetch.add_argument("--dry-run", action="store_true", help="print what is here and what is not, and get nothing")
-    prefetch.set_defaults(act=_prefetch)
 
 
 def _init(values: argparse.Namespace) -> int:
@@ -73,11 +69,11 @@ def _init(values: argparse.Namespace) -> int:
 
 
 def _doctor(values: argparse.Namespace) -> int:
-    from r2v.slurm.doctor import check_results, doctor
+    from r2v.slurm.doctor import doctor
 
     wrong = False
     for one in doctor.examine():
-        print("\n".join(check_results.lines([one])), flush=True)
+        print(one.text, flush=True)
         wrong = wrong or one.state == "bad"
     return EnvironmentFault.exit_code if wrong else 0
 

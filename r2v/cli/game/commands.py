@@ -15,6 +15,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -29,7 +30,7 @@ from r2v.cli.game.options import (
     add_run_options,
 )
 from r2v.cli.game.settings import FIGURE_FORMATS, GameSettings, game_settings
-from r2v.cli.options import Parser, add_word
+from r2v.cli.options import Parser, add_word, add_words
 from r2v.errors import EmptyResult, UsageError
 from r2v.game.play.players import ModelAgent, current_agent, model_agent
 from r2v.game.play.rules import GameMode
@@ -59,12 +60,9 @@ def main(argv: Sequence[str] | None = None, defaults: GameDefaults = R2V_GAME) -
 
 def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
     """Add `game` and its words to the command line of `r2v`."""
-    about = "play the AI Secret Game and analyse it"
-    game = commands.add_parser("game", help=about, description=about)
-    words = game.add_subparsers(title="commands", metavar="<command>", required=True, parser_class=Parser)
-    run = add_word(
-        words, "run", "play a job: models, and any factors of a design", lambda arguments: _run(arguments, R2V_GAME)
-    )
+    words = add_words(commands, "game", "play the AI Secret Game and analyse it")
+    about = "play a job: models, and any factors of a design"
+    run = add_word(words, "run", about, lambda arguments: _run(arguments, R2V_GAME))
     add_run_options(run, R2V_GAME)
     add_power(words, add_player_options, _power)
     analyse = add_word(words, "analyse", "make the analysis of a played job again, with a judge or without", _analyse)
@@ -89,9 +87,10 @@ def _run(arguments: argparse.Namespace, defaults: GameDefaults) -> int:
     settings = game_settings(arguments.overrides)
     service, job = _job(arguments, settings, defaults)
     models = dict.fromkeys(job.game.model_of(agent).model for agent in job.agents)
-    _print_line(
+    print(
         f"{job.id}: {len(job.tasks)} interactions of {job.messages_per_interaction} messages, {len(job.agents)} agents "
-        f"({', '.join(models)}), service {service.spec.name}"
+        f"({', '.join(models)}), service {service.spec.name}",
+        flush=True,
     )
     if arguments.dry_run:
         from r2v.game.service.estimate import estimate_job, estimate_lines
@@ -140,7 +139,7 @@ def _job(
         max_usd=arguments.max_usd,
         poll_seconds=settings.poll_seconds,
         results=arguments.results,
-        on_line=_print_line,
+        on_line=partial(print, flush=True),
     )
     interactions = arguments.interactions or defaults.interactions
     if arguments.replicates:
@@ -228,10 +227,6 @@ def _judge(arguments: argparse.Namespace) -> int:
         f"{rate['specificity']['value']:.2f}; corrected {corrected}"
     )
     return 0
-
-
-def _print_line(line: str) -> None:
-    print(line, flush=True)
 
 
 def _default_models(service: str, compare: bool) -> list[str]:

@@ -30,7 +30,13 @@ def add_run_options(parser: argparse.ArgumentParser, defaults: GameDefaults) -> 
     add_player_options(parser)
     _add_match_options(parser.add_argument_group("what is played"), defaults)
     dispatch = parser.add_argument_group("how requests are sent, and where results go")
-    _add_service_option(dispatch, defaults)
+    dispatch.add_argument(
+        "--batch-service",
+        default=defaults.service,
+        metavar="SERVICE",
+        help="default, openai, anthropic, conversation, openai-conversation, anthropic-conversation, or auto (the "
+        "conversation service of the models' provider); default: %(default)s",
+    )
     _add_dispatch_options(dispatch)
     dispatch.add_argument(
         "--results",
@@ -48,11 +54,6 @@ def add_run_options(parser: argparse.ArgumentParser, defaults: GameDefaults) -> 
 def add_player_options(parser: argparse.ArgumentParser) -> None:
     """Add the models and the other factors of a design."""
     group = parser.add_argument_group("who plays; a factor with several levels is varied, each with each")
-    _add_model_options(group)
-    add_factor_options(group)
-
-
-def _add_model_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--agent-type",
         "--model",
@@ -63,6 +64,7 @@ def _add_model_options(group: argparse._ArgumentGroup) -> None:
         help=f"models that play each other: {', '.join(AGENT_TYPES)}, or any listed model, or provider:name for "
         "others; default: one of the service's provider",
     )
+    add_factor_options(group)
 
 
 def _add_match_options(group: argparse._ArgumentGroup, defaults: GameDefaults) -> None:
@@ -95,16 +97,6 @@ def _add_match_options(group: argparse._ArgumentGroup, defaults: GameDefaults) -
         default=defaults.messages,
         metavar="N",
         help="messages of a conversation, both players together; default: %(default)s",
-    )
-
-
-def _add_service_option(group: argparse._ArgumentGroup, defaults: GameDefaults) -> None:
-    group.add_argument(
-        "--batch-service",
-        default=defaults.service,
-        metavar="SERVICE",
-        help="default, openai, anthropic, conversation, openai-conversation, anthropic-conversation, or auto (the "
-        "conversation service of the models' provider); default: %(default)s",
     )
 
 

@@ -271,6 +271,11 @@ def read(root: Path, name: str) -> Chain:
         raise InputError(f"{path}: damaged ({error!r}); move it away and {_REMEDY}") from None
 
 
+def find(root: Path, name: str) -> Chain | None:
+    """A chain as it was last written; None where there is none of this name. Raises InputError where it is damaged."""
+    return read(root, name) if name in names(root) else None
+
+
 def write(root: Path, chain: Chain) -> None:
     """Replace the chain's file. The caller holds its lease."""
     write_json(folder(root, chain.name) / "chain.json", hashed({"format": FORMAT, **asdict(chain)}))

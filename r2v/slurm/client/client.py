@@ -43,9 +43,6 @@ _QUEUE = {
     "elapsed": "%M",
     "limit": "%l",
     "nodes": "%N",
-    "name": "%j",
-    "partition": "%P",
-    "submitted": "%V",
     "comment": "%k",
     "folder": "%Z",
 }
@@ -65,15 +62,12 @@ class Queued:
     id: str
     state: str
     comment: str
-    dependency: str
-    reason: str
-    start: str
-    elapsed: str
-    limit: str
-    nodes: str
-    name: str
-    partition: str
-    submitted: str
+    dependency: str = ""
+    reason: str = ""
+    start: str = ""
+    elapsed: str = ""
+    limit: str = ""
+    nodes: str = ""
     folder: str = ""
     """The folder in which it was submitted to run: the checkout."""
 
@@ -88,11 +82,10 @@ class Accounting:
 
 @dataclass(frozen=True, kw_only=True)
 class SubmitCheck:
-    """The answer of `sbatch --test-only`: whether the job would be accepted, its message, and the estimated start."""
+    """The answer of `sbatch --test-only`: whether the job would be accepted, and its message."""
 
     ok: bool
     line: str
-    start: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,8 +103,6 @@ ACCOUNTING_PATIENCE = 2.0
 """Seconds for which accounting is asked again: it may be down for hours, and is not needed to go on."""
 CHAIN_MARK, HELPERS_MARK = "r2v", "r2v-helpers"
 """What the comment of a chain's job, and that of a helper beside one, begins with."""
-
-
 UNSETTLED = 10.0
 """Seconds after which a submission that nobody answered, and that is not in the queue, is taken for lost: Slurm's own
 limit on a message. One that comes later still is found by the next reconciliation, and cancelled."""
@@ -136,11 +127,6 @@ def queue(name: str | None = None, root: Path = Path(), *, mark: str = CHAIN_MAR
 def of_chain(rows: Iterable[Queued], name: str, root: Path, *, mark: str = CHAIN_MARK) -> list[Queued]:
     """Those of these jobs that are a chain's of this checkout, or its helpers."""
     return [row for row in rows if f" {mark}:{name}/" in f" {row.comment}" and _is_checkout(row.folder, root)]
-
-
-def helpers_comment(name: str, job: str) -> str:
-    """The comment of the helpers beside a chain's job; no chain's job has one like it."""
-    return f"{HELPERS_MARK}:{name}/{job}"
 
 
 def _is_checkout(folder: str, root: Path) -> bool:
@@ -216,11 +202,9 @@ def _submitted(comment: str, known: Collection[str]) -> str | None:
 
 
 def test_only(arguments: Sequence[str], script: str = "#!/bin/bash\ntrue\n") -> SubmitCheck:
-    """Ask Slurm whether a job would be accepted, and when it would start. Submits nothing."""
+    """Ask Slurm whether a job would be accepted. Submits nothing."""
     done = ask(["sbatch", "--test-only", *arguments], script)
-    line = one_line(done.stderr or done.stdout)
-    start = re.search(r"to start at (\S+)", line)
-    return SubmitCheck(ok=done.returncode == 0, line=line, start=start[1] if start else None)
+    return SubmitCheck(ok=done.returncode == 0, line=one_line(done.stderr or done.stdout))
 
 
 def takes_option(name: str, value: str) -> bool:

@@ -32,9 +32,6 @@ FIELDS = (
     "ReqMem",
     "MaxRSS",
     "NodeList",
-    "Submit",
-    "Start",
-    "End",
 )
 """The fields requested, all older than any Slurm in use."""
 
@@ -56,9 +53,6 @@ class SacctRow:
     requested: int | None = None
     max_rss: int | None = None
     nodes: str = ""
-    submitted: str = ""
-    start: str = ""
-    end: str = ""
 
     @property
     def gpu_hours(self) -> float:
@@ -99,9 +93,6 @@ def _row(values: dict[str, str]) -> SacctRow:
         requested=memory(values.get("ReqMem", "")),
         max_rss=memory(values.get("MaxRSS", "")),
         nodes=given(values.get("NodeList", "")),
-        submitted=given(values.get("Submit", "")),
-        start=given(values.get("Start", "")),
-        end=given(values.get("End", "")),
     )
 
 
@@ -117,6 +108,11 @@ def state_of(word: str) -> str:
     if bare.endswith("+"):
         return next((state for state in ENDED if state.startswith(bare[:-1])), bare[:-1])
     return bare
+
+
+def is_alive(state: str) -> bool:
+    """True if a job in this state has not ended; False where Slurm names no state."""
+    return bool(state) and state not in ENDED
 
 
 def memory(text: str) -> int | None:

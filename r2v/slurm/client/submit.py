@@ -55,12 +55,6 @@ class StageScript(SlurmExecutor):
         return self._make_submission_file_text(command, uid="")
 
 
-def _words_of(chain: Chain, job: str, overrides: Sequence[str]) -> list[str]:
-    """The `r2v` command line of a job, on the configuration that the chain keeps."""
-    config = chains.folder(Path(), chain.name) / "config.yaml"
-    return [*chain.jobs[job].command, "--config", str(config), *(["--overrides", *overrides] if overrides else [])]
-
-
 def submit_stage(root: Path, chain: Chain, job: str, planned: Attempt, waits: Sequence[str]) -> str:
     """Submit a planned attempt behind these Slurm jobs, none of which may have ended; returns its id. It avoids nodes
     that are known as bad, unless Slurm has no others for it. Raises SlurmRefused with Slurm's reason, NoSlurm. The
@@ -97,7 +91,9 @@ def _submit_stage(
         additional_parameters={_parameter(name): value or True for name, value in directives.items()},
     )
     attempt = f"{chain.name}/{job}.{chain.jobs[job].next_number}"
-    words = [sys.executable, "-m", "r2v.slurm.job.runner", OF, attempt, *_words_of(chain, job, overrides)]
+    config = chains.folder(Path(), chain.name) / "config.yaml"
+    words = [sys.executable, "-m", "r2v.slurm.job.runner", OF, attempt, *chain.jobs[job].command]
+    words += ["--config", str(config), *(["--overrides", *overrides] if overrides else [])]
     # exec: Python takes the batch shell's place, and with it the signals that are sent to that.
     text = executor.text(f"exec {shlex.join(words)}")
     id_ = client.sbatch([f"--comment={directives['comment']}"], text, known=chain.slurm_ids)
@@ -117,17 +113,12 @@ def stage_directives(
     directives = {name: value for name, value in resources.items() if name not in _SET_HERE}
     if "no-requeue" not in directives:
         directives["requeue"] = ""
+    number = chain.jobs[job].next_number
     return {
         **REQUIRED_DIRECTIVES,
         **directives,
         **({_INVALID: "no"} if _INVALID in chain.sentinel else {}),
-        "comment": comment(
-            chain.name,
-            job,
-            chain.config_sha,
-            attempt=chain.jobs[job].next_number,
-            own=resources.get("comment", ""),
-        ),
+        "comment": comment(chain.name, job, chain.config_sha, attempt=number, own=resources.get("comment", "")),
         "output": f"{LOGS}/%x_%j.out",
         "chdir": str(root.resolve()),
         **({"dependency": f"afterok:{':'.join(waits)}"} if waits else {}),
@@ -170,17 +161,16 @@ def sentinel_dependency(chain: Chain, ids: Sequence[str]) -> str:
 
 def sentinel_args(root: Path, chain: Chain, ids: Sequence[str]) -> list[str]:
     """All that the sentinel of these attempts asks of sbatch."""
-    asked = dict(chain.sentinel)
-    own = asked.pop("comment", "")
-    return [
-        *Resources(directives=asked).sbatch_args(),
-        f"--job-name=heal_{chain.name}",
-        f"--comment={comment(chain.name, WHOLE, chain.config_sha, sentinel=True, own=own)}",
-        "--output=/dev/null",
-        "--requeue",
-        f"--chdir={root.resolve()}",
-        f"--dependency={sentinel_dependency(chain, ids)}",
-    ]
+    own = chain.sentinel.get("comment", "")
+    set_here = {
+        "job-name": f"heal_{chain.name}",
+        "comment": comment(chain.name, WHOLE, chain.config_sha, sentinel=True, own=own),
+        "output": "/dev/null",
+        "requeue": "",
+        "chdir": str(root.resolve()),
+        "dependency": sentinel_dependency(chain, ids),
+    }
+    return Resources(directives={**chain.sentinel, **set_here}).sbatch_args()
 
 
 def environment_lines(root: Path) -> list[str]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 SUBMISSION = "sbatch"
@@ -28,24 +27,15 @@ SLURMS_OWN = (
 """What the names begin with that filter or format a program's answer, or that Slurm has set for the job we are in."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Passed:
-    """Variables that a program which asks or orders is given; `KRB5*` is every name that begins so."""
-
-    names: tuple[str, ...]
-    reason: str
-
-
 QUERY_VARIABLES = (
-    Passed(names=CONNECTION, reason="they say which controller is asked, and by whom"),
-    Passed(names=("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD"), reason="the program, its libraries and its plugins"),
-    Passed(names=("HOME", "USER", "LOGNAME", "NSS_WRAPPER_*"), reason="the user, in a container too"),
-    Passed(names=("KRB5*", "SSH_AUTH_SOCK"), reason="credentials of a home folder on AFS or NFS, and of `submit_host`"),
-    Passed(names=("TZ",), reason="times are printed in this process's zone"),
-    Passed(names=("TMPDIR",), reason="wrappers that sites put before Slurm's programs write there"),
+    *CONNECTION,  # which controller is asked, and by whom
+    *("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD"),  # the program, its libraries and its plugins
+    *("HOME", "USER", "LOGNAME", "NSS_WRAPPER_*"),  # the user, in a container too
+    *("KRB5*", "SSH_AUTH_SOCK"),  # credentials of a home folder on AFS or NFS, and of `submit_host`
+    "TZ",  # times are printed in this process's zone
+    "TMPDIR",  # wrappers that sites put before Slurm's programs write there
 )
-"""The allow-list of squeue, sacct, sinfo, scontrol, scancel and sacctmgr."""
-_LOCALE = {"LC_ALL": "C"}
+"""The allow-list of squeue, sacct, sinfo, scontrol, scancel and sacctmgr; `KRB5*` is every name that begins so."""
 
 
 def of_program(program: str, values: Mapping[str, str]) -> dict[str, str]:
@@ -57,8 +47,8 @@ def of_program(program: str, values: Mapping[str, str]) -> dict[str, str]:
     {'HOME': '/home/me', 'OPENAI_API_KEY': 'sk-1'}
     """
     if program == SUBMISSION:
-        return {name: value for name, value in values.items() if _reaches_jobs(name)}
-    return {name: value for name, value in values.items() if _reaches_queries(name)} | _LOCALE
+        return {name: value for name, value in values.items() if name in CONNECTION or not name.startswith(SLURMS_OWN)}
+    return {name: value for name, value in values.items() if _reaches_queries(name)} | {"LC_ALL": "C"}
 
 
 def on_login_node(command: Sequence[str]) -> str:
@@ -75,9 +65,5 @@ def kept_from_queries(names: Iterable[str]) -> list[str]:
     return sorted(name for name in names if name.startswith(SLURMS_OWN) and not _reaches_queries(name))
 
 
-def _reaches_jobs(name: str) -> bool:
-    return name in CONNECTION or not name.startswith(SLURMS_OWN)
-
-
 def _reaches_queries(name: str) -> bool:
-    return any(fnmatchcase(name, pattern) for passed in QUERY_VARIABLES for pattern in passed.names)
+    return any(fnmatchcase(name, pattern) for pattern in QUERY_VARIABLES)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,6 +13,11 @@ class Finding:
     state: Literal["ok", "warn", "bad"]
     what: str
     remedy: str = ""
+
+    @property
+    def text(self) -> str:
+        """As `r2v doctor` prints it, the remedy on a line of its own."""
+        return f"{self.state:4}  {self.what}" + (f"\n      -> {self.remedy}" if self.remedy else "")
 
 
 def ok(what: str) -> Finding:
@@ -29,12 +33,3 @@ def warn(what: str, remedy: str) -> Finding:
 def bad(what: str, remedy: str) -> Finding:
     """Something to mend first."""
     return Finding(state="bad", what=what, remedy=remedy)
-
-
-def lines(findings: Sequence[Finding]) -> list[str]:
-    """The lines of `r2v doctor`."""
-    return [
-        line
-        for one in findings
-        for line in (f"{one.state:4}  {one.what}", *([f"      -> {one.remedy}"] if one.remedy else []))
-    ]

@@ -16,7 +16,7 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from r2v.envs.webarena.addresses import site_names
@@ -39,24 +39,8 @@ from r2v.storage.files import write_text
 from r2v.storage.lease import lease
 from r2v.storage.paths import CHAINS, SCRIPTS
 
-NETWORK = (
-    "nfs",
-    "lustre",
-    "gpfs",
-    "beegfs",
-    "ceph",
-    "cifs",
-    "smb",
-    "panfs",
-    "weka",
-    "gluster",
-    "afs",
-    "orangefs",
-    "pvfs",
-    "9p",
-    "fuse",
-)
-"""File systems that several machines can see."""
+LOCAL = ("ext", "xfs", "btrfs", "zfs", "tmpfs", "overlay", "ramfs", "f2fs")
+"""What the names of file systems begin with that one machine alone can see."""
 FREE_GB = 200
 """Free disk space that one of the large benchmarks may need."""
 _WORLDS_REMEDY = "mend it, and `r2v webarena check` looks again (docs/webarena.md)"
@@ -127,8 +111,14 @@ def _headers(root: Path, partitions: Mapping[str, Partition]) -> Iterator[Findin
         except R2VError as error:
             yield bad(str(error), "mend that line")
             continue
-        findings = [*_lacking(path.name, request, partitions), *_qos(path.name, request, qualities)]
-        findings = findings or [*_refusal(path)]
+        findings = [*_lacking(path.name, request, partitions)]
+        qos = request.directives.get("qos")  # sbatch takes one that is not there where the site does not enforce them
+        if qos and qualities is not None and qos not in qualities:
+            told = f"{path.name}: no QOS {qos}; {nearest(qos, qualities)}"
+            findings.append(bad(told, "r2v cluster set qos=NAME, or qos= for none"))
+        if not findings and not (answer := client.test_only([], read_script(path))).ok:
+            remedy = "r2v cluster set partition=... cpu_partition=... account=... gpu=... qos=..., or mend its header"
+            findings.append(bad(f"{path.name}: sbatch refuses it: {answer.line}", remedy))
         yield from findings
         good += not findings
         largest = max(largest, request, key=lambda resources: resources.gpus)
@@ -172,22 +162,6 @@ def _lacking(name: str, request: Resources, partitions: Mapping[str, Partition])
             )
 
 
-def _qos(name: str, request: Resources, qualities: Collection[str] | None) -> Iterator[Finding]:
-    """sbatch takes a QOS that is not there wherever the site does not enforce them."""
-    named = request.directives.get("qos")
-    if named and qualities is not None and named not in qualities:
-        yield bad(f"{name}: no QOS {named}; {nearest(named, qualities)}", "r2v cluster set qos=NAME, or qos= for none")
-
-
-def _refusal(path: Path) -> Iterator[Finding]:
-    answer = client.test_only([], read_script(path))
-    if not answer.ok:
-        yield bad(
-            f"{path.name}: sbatch refuses it: {answer.line}",
-            "r2v cluster set partition=... cpu_partition=... account=... gpu=... qos=..., or mend its header",
-        )
-
-
 def _folders(root: Path, inside: bool) -> Iterator[Finding]:
     for name in ("data", "outputs", "results", "logs"):
         probe = root / name / f".doctor-{socket.gethostname()}-{os.getpid()}"
@@ -204,7 +178,7 @@ def _folders(root: Path, inside: bool) -> Iterator[Finding]:
     free, kind = shutil.disk_usage(root / "outputs").free / 1e9, _file_system(root / "outputs")
     summary = f"data, outputs, results and logs can be written; {free:.0f} GB free"
     yield ok(summary) if free >= FREE_GB else warn(summary, f"webarena and swebench may need {FREE_GB} GB each")
-    if not inside and not kind.startswith(NETWORK):
+    if not inside and kind.startswith(LOCAL):
         yield warn(
             f"outputs is on {kind}, which looks like a disk of this machine alone",
             "the nodes must see the same folder: r2v doctor inside a job tells",

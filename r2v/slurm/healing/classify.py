@@ -37,23 +37,7 @@ from r2v.errors import (
     R2VError,
     kind_named,
 )
-from r2v.slurm.client.sacct import SacctRow, memory
-
-ALIVE = (
-    "PENDING",
-    "RUNNING",
-    "REQUEUED",
-    "REQUEUE_HOLD",
-    "REQUEUE_FED",
-    "COMPLETING",
-    "SUSPENDED",
-    "CONFIGURING",
-    "RESIZING",
-    "SIGNALING",
-    "STAGE_OUT",
-    "STOPPED",
-)
-"""States of a job that has not ended."""
+from r2v.slurm.client.sacct import SacctRow, is_alive, memory
 
 NEAR_LIMIT = 0.9
 """Share of its memory from which on a job that was killed is taken to have run out of it."""
@@ -151,7 +135,7 @@ class Failure:
 
 def classify(evidence: Evidence) -> Failure | None:
     """The failure of a job; None where it has not failed, runs or waits, or nobody knows of it yet."""
-    if evidence.state in ALIVE:
+    if is_alive(evidence.state):
         return None
     if (failure := _by_state(evidence)) is not None:
         return failure

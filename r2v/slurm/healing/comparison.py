@@ -12,13 +12,11 @@ from r2v.errors import InputError
 from r2v.slurm.chain import chain as chains
 from r2v.slurm.chain.chain import WHOLE, Attempt, Chain, JobComment, parse_comment
 from r2v.slurm.client.client import Queued, of_chain
-from r2v.slurm.healing.classify import ALIVE
+from r2v.slurm.client.sacct import is_alive
 from r2v.slurm.healing.heal import ended_well
 
 Standing = Literal["active", "planned", "done", "failed", "untold", "absent"]
 """Of a job: in the queue; to be submitted; ended well; ended badly; ended, nobody says yet how; never submitted."""
-
-
 NEVER = "DependencyNeverSatisfied"
 """Slurm's word for a job that waits for what has failed."""
 
@@ -67,7 +65,7 @@ class Comparison:
 
     def in_queue(self, id_: str) -> bool:
         """True if Slurm says that a job has not ended."""
-        return id_ in self.rows and self.rows[id_].state in ALIVE
+        return id_ in self.rows and is_alive(self.rows[id_].state)
 
     def marked(self, job: str | None = None) -> Iterator[tuple[Queued, JobComment]]:
         """The chain's rows (of one job) with their comments read."""
@@ -138,11 +136,10 @@ class Comparison:
 
 def pending(id_: str, job: str, chain: Chain, depends: str, *, own: str = "") -> Queued:
     """The row of squeue of a job (`WHOLE`: a sentinel) that was submitted and written down a moment ago."""
-    blank = dict.fromkeys(("reason", "start", "elapsed", "limit", "nodes", "name", "partition", "submitted"), "")
     sentinel = job == WHOLE
     attempt = 1 if sentinel else len(chain.jobs[job].attempts)
     mark = chains.comment(chain.name, job, chain.config_sha, attempt=attempt, own=own, sentinel=sentinel)
-    return Queued(id=id_, state="PENDING", comment=mark, dependency=depends, **blank)
+    return Queued(id=id_, state="PENDING", comment=mark, dependency=depends)
 
 
 def waiting_for(row: Queued) -> set[str]:

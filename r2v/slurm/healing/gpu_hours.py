@@ -14,7 +14,7 @@ from pathlib import Path
 from r2v.errors import EnvironmentFault, InputError, UsageError
 from r2v.slurm.chain import chain as chains
 from r2v.slurm.chain import job_record
-from r2v.slurm.chain.chain import Attempt, Chain
+from r2v.slurm.chain.chain import Chain
 from r2v.slurm.client import client
 from r2v.slurm.site.headers import Resources
 from r2v.slurm.site.site_profile import SITE, project_profile
@@ -37,9 +37,8 @@ def over_cap(root: Path, name: str) -> str | None:
 
     Raises EnvironmentFault where the site profile or the file of another chain cannot be read: it may be half edited,
     and the next look tells."""
-    if name not in chains.names(root):
+    if (chain := chains.find(root, name)) is None:
         return None
-    chain = chains.read(root, name)
     if chain.limits.gpu_hours is not None and (used := gpu_hours(root, chain)) >= chain.limits.gpu_hours:
         return f"the chain has used {used:.2f} GPU-hours of the {chain.limits.gpu_hours:g} it may"
     try:
@@ -78,8 +77,8 @@ def require_room(root: Path, chain: Chain, wanted: Sequence[str], resources: Map
         for job, entry in one.jobs.items()
         if entry.latest is not None and entry.latest.id in rows
     }
-    asked = sum(_hours(resources[name]) for name in wanted if (chain.name, name) not in queued)
-    waiting = sum(map(_asked, queued.values()))
+    asked = sum(resources[name].gpu_hours for name in wanted if (chain.name, name) not in queued)
+    waiting = sum(Resources(directives=attempt.resources).gpu_hours for attempt in queued.values())
     used = used_by_all(root, without={attempt.id for attempt in queued.values()})
     if used + waiting + asked > cap:
         raise UsageError(
@@ -96,11 +95,3 @@ def _recorded_hours(root: Path, name: str, id_: str, *, known: bool) -> float:
     if record.start is None or not record.start.get("gpus") or (known and not record.exit):
         return 0.0
     return float(record.start["gpus"]) * (record.seconds or 0.0) / 3600
-
-
-def _asked(attempt: Attempt) -> float:
-    return _hours(Resources(directives=attempt.resources))
-
-
-def _hours(resources: Resources) -> float:
-    return resources.gpus * resources.time_minutes / 60

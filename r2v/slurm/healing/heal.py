@@ -19,8 +19,8 @@ from r2v.slurm.chain.chain import Attempt, AttemptFailure, Chain
 from r2v.slurm.chain.experience import remember
 from r2v.slurm.client import client
 from r2v.slurm.client.command import terminal
-from r2v.slurm.client.sacct import ENDED
-from r2v.slurm.healing.classify import ALIVE, Evidence, Failure, classify
+from r2v.slurm.client.sacct import ENDED, is_alive
+from r2v.slurm.healing.classify import Evidence, Failure, classify
 from r2v.slurm.healing.retry_policy import Resubmit, decide
 from r2v.slurm.site.directives import error_file
 from r2v.storage.paths import LOGS
@@ -59,7 +59,7 @@ def examine(
         return evidence, None if failure is None or failure.kind in DOUBTFUL else failure
     clock = terminal()
     deadline = clock.monotonic() + (SETTLE if patient else 0.0)
-    while (scontrol := client.show(attempt.id)).get("JobState") in ALIVE and clock.monotonic() < deadline:
+    while is_alive((scontrol := client.show(attempt.id)).get("JobState", "")) and clock.monotonic() < deadline:
         clock.sleep(0.3)
     evidence = collect_evidence(root, chain, job, attempt, scontrol)
     failure = classify(evidence)
@@ -68,7 +68,7 @@ def examine(
         rows = accounting.jobs.get(attempt.id, [])
         evidence = replace(evidence, row=rows[-1] if rows else None)
         failure = classify(evidence)
-        if accounting.down or rows and rows[-1].state not in ALIVE:
+        if accounting.down or rows and not is_alive(rows[-1].state):
             break
         if clock.monotonic() >= deadline:
             return evidence, failure if patient else None
@@ -91,10 +91,11 @@ def _log_tail(root: Path, chain: Chain, job: str, attempt: Attempt) -> str:
     name = f"{job}_{chain.name}"
     errors = error_file(attempt.resources, name, attempt.id)
     paths = [*([root / errors] if errors else []), root / LOGS / f"{name}_{attempt.id}.out"]
-    return "\n".join(filter(None, map(_end_of, paths)))
+    return "\n".join(filter(None, map(end_of, paths)))
 
 
-def _end_of(path: Path) -> str:
+def end_of(path: Path) -> str:
+    """The last `LOG_TAIL` bytes of a log; "" where it cannot be read."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_TAIL))

@@ -12,7 +12,6 @@ next (the dying job, its sentinel, any job that starts or ends, any command of R
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,15 +22,13 @@ from r2v.slurm.chain import chain as chains
 from r2v.slurm.chain import job_record
 from r2v.slurm.chain.chain import WHOLE, Attempt, Chain, parse_comment, require_configuration
 from r2v.slurm.client import client
-from r2v.slurm.client.command import NoSlurm, SlurmRefused, pauses
+from r2v.slurm.client.command import FULL, NoSlurm, SlurmRefused, pauses
 from r2v.slurm.healing import shared_stages
 from r2v.slurm.healing.classify import Evidence, Failure
 from r2v.slurm.healing.comparison import Comparison, pending, waiting_for
 from r2v.slurm.healing.heal import answer, examine
 from r2v.slurm.healing.sentinels import idle_sentinels, watch
 
-_PASSES = re.compile(r"limit|policy|temporarily|quota", re.IGNORECASE)
-"""Refusals that pass by themselves: there are too many jobs now."""
 SENTINEL_SECONDS = 200.0
 """How long a sentinel goes on where Slurm does not take what is to be done."""
 
@@ -137,7 +134,7 @@ def surplus(root: Path, name: str, job: str, attempt: int, id_: str) -> bool:
     """True if a job that has just started as this attempt at a stage is one too many: it is not in its chain, which has
     no such attempt planned. A submission that was delivered twice, or after it was given up, ends here."""
     for _ in range(20):
-        chain = chains.read(root, name) if name in chains.names(root) else None
+        chain = chains.find(root, name)
         entry = chain.jobs.get(job) if chain is not None else None
         if chain is None or entry is None or id_ in chain.slurm_ids:
             return False
@@ -241,7 +238,7 @@ def _submit(now: Comparison, strict: bool) -> None:
         try:
             id_ = submit_stage(now.root, now.chain, job, planned, waits)
         except EnvironmentFault as error:
-            passes = not isinstance(error, SlurmRefused) or bool(_PASSES.search(str(error)))
+            passes = not isinstance(error, SlurmRefused) or bool(FULL.search(str(error)))
             if not passes:
                 _give_up(now, job, str(error), everything=strict)
             if passes or strict:

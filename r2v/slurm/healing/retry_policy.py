@@ -55,8 +55,7 @@ class Resubmit:
 def decide(root: Path, chain: Chain, job: str, evidence: Evidence, failure: Failure) -> Resubmit | str:
     """The answer to the failure of a job's latest attempt; a string says why nothing is done."""
     attempts = chain.jobs[job].since_asked
-    latest = attempts[-1]
-    decision = _by_kind(root, chain, job, latest, evidence, failure)
+    decision = _by_kind(root, chain, job, attempts[-1], evidence, failure)
     if isinstance(decision, str):
         return decision
     counted = sum(attempt.counted for attempt in attempts)
@@ -75,17 +74,15 @@ def _by_kind(
 ) -> Resubmit | str:
     same = Resubmit(resources=latest.resources, overrides=latest.overrides, counted=True, why="as before")
     if failure.kind == "host_oom":
-        return _more_memory(latest, evidence)
+        return _more_memory(same, evidence)
     if failure.kind == "cuda_oom":
-        return _smaller_batches(root, chain, job, latest)
+        return _smaller_batches(root, chain, job, same)
     if failure.kind in ("timeout", "interrupted"):
-        return _more_time(root, chain, job, latest)
+        return _more_time(root, chain, job, latest.id, same)
     if failure.kind == "preempted":
-        return Resubmit(**{**vars(same), "counted": False})
-    if failure.kind in ("node_fail", "machine"):
-        return _elsewhere(latest, evidence.nodes)
-    if failure.kind == "installation":
-        return replace(_elsewhere(latest, evidence.nodes), counted=True)
+        return replace(same, counted=False)
+    if failure.kind in ("node_fail", "machine", "installation"):
+        return _elsewhere(same, evidence.nodes, counted=failure.kind == "installation")
     if failure.kind in ("killed", "stalled", "lease_conflict", "no_log"):  # each submission makes the folder of logs
         return same
     if failure.kind == "cancelled":
@@ -95,17 +92,16 @@ def _by_kind(
     return f"trying again does not mend a failure of kind {failure.kind}"
 
 
-def _elsewhere(latest: Attempt, bad: str) -> Resubmit:
-    excluded = ",".join(word for word in (latest.resources.get("exclude", ""), bad) if word)
-    resources = {**latest.resources, **({"exclude": excluded} if excluded else {})}
-    return Resubmit(
-        resources=resources, overrides=latest.overrides, counted=False, why=f"not on {bad}" if bad else "as before"
-    )
+def _elsewhere(same: Resubmit, bad: str, *, counted: bool) -> Resubmit:
+    if not bad:
+        return replace(same, counted=counted)
+    excluded = ",".join(word for word in (same.resources.get("exclude", ""), bad) if word)
+    return replace(same, resources={**same.resources, "exclude": excluded}, counted=counted, why=f"not on {bad}")
 
 
-def _more_memory(latest: Attempt, evidence: Evidence) -> Resubmit | str:
+def _more_memory(same: Resubmit, evidence: Evidence) -> Resubmit | str:
     """Half as much again of whichever memory the header asks for, else of what Slurm granted."""
-    resources = dict(latest.resources)
+    resources = dict(same.resources)
     key = next((name for name in ("mem", "mem-per-cpu", "mem-per-gpu") if name in resources), "mem")
     had = memory(resources.get(key, "")) or evidence.measured[1]
     if not had:
@@ -117,12 +113,7 @@ def _more_memory(latest: Attempt, evidence: Evidence) -> Resubmit | str:
             return f"it had all of the largest node's memory, {_megabytes(largest)}"
         wanted = largest
     resources[key] = _megabytes(wanted)
-    return Resubmit(
-        resources=resources,
-        overrides=latest.overrides,
-        counted=True,
-        why=f"{key} {_megabytes(had)} -> {resources[key]}",
-    )
+    return replace(same, resources=resources, why=f"{key} {_megabytes(had)} -> {resources[key]}")
 
 
 def _largest_node(resources: dict[str, str], evidence: Evidence) -> int | None:
@@ -139,39 +130,28 @@ def _megabytes(size: int) -> str:
     return f"{count >> 10}G" if count % 1024 == 0 and count else f"{count}M"
 
 
-def _more_time(root: Path, chain: Chain, job: str, latest: Attempt) -> Resubmit:
-    record = job_record.record(root, chain.name, latest.id)
-    before = [
-        job_record.record(root, chain.name, known.id) for known in chain.jobs[job].attempts if known.id != latest.id
-    ]
+def _more_time(root: Path, chain: Chain, job: str, id_: str, same: Resubmit) -> Resubmit:
+    record = job_record.record(root, chain.name, id_)
+    before = [job_record.record(root, chain.name, known.id) for known in chain.jobs[job].attempts if known.id != id_]
     if job_record.progressed(record, record.restart, before):
-        return Resubmit(
-            resources=latest.resources,
-            overrides=latest.overrides,
-            counted=False,
-            why="on from its checkpoint, in the same time",
-        )
-    minutes = Resources(directives=latest.resources).time_minutes
+        return replace(same, counted=False, why="on from its checkpoint, in the same time")
+    minutes = Resources(directives=same.resources).time_minutes
     if not minutes:
-        return Resubmit(resources=latest.resources, overrides=latest.overrides, counted=True, why="as before")
+        return same
     longer = max(minutes + 1, minutes * 3 // 2)
-    return Resubmit(
-        resources={**latest.resources, "time": str(longer)},
-        overrides=latest.overrides,
-        counted=True,
-        why=f"no progress in {minutes} minutes: time {longer} minutes",
-    )
+    why = f"no progress in {minutes} minutes: time {longer} minutes"
+    return replace(same, resources={**same.resources, "time": str(longer)}, why=why)
 
 
-def _smaller_batches(root: Path, chain: Chain, job: str, latest: Attempt) -> Resubmit | str:
+def _smaller_batches(root: Path, chain: Chain, job: str, same: Resubmit) -> Resubmit | str:
     require_configuration(root, chain)
-    config = load(chains.folder(root, chain.name) / "config.yaml", latest.overrides)
+    config = load(chains.folder(root, chain.name) / "config.yaml", same.overrides)
     changes = smaller_batches(config, job)
     if not changes:
         return "its batches are of one row already; policy.load_in_4bit, policy.max_seq_len or a larger GPU are left"
     changed = {change.split("=")[0] for change in changes}
-    kept = tuple(override for override in latest.overrides if override.split("=")[0] not in changed)
-    return Resubmit(resources=latest.resources, overrides=(*kept, *changes), counted=True, why=" ".join(changes))
+    kept = tuple(override for override in same.overrides if override.split("=")[0] not in changed)
+    return replace(same, overrides=(*kept, *changes), why=" ".join(changes))
 
 
 def _lighter(h: HierarchicalConfig) -> Sequence[str]:

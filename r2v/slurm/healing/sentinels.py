@@ -67,18 +67,19 @@ def idle_sentinels(now: Comparison) -> list[str]:
     """The sentinels that watch nothing any more, and all but one of those that wait. Whose job has ended, nobody says
     yet how, is about to start: it stays."""
     kept = _waiting(now) if _watched(now) or now.untold else None
-    return [
-        row.id
-        for row in _sentinels(now)
-        if row.id in now.asked and (kept is None or row.id != kept.id or row.reason == NEVER)
-    ]
+    waiting = [row for row, mark in now.marked() if mark.sentinel and row.state == "PENDING" and row.id in now.asked]
+    return [row.id for row in waiting if kept is None or row.id != kept.id or row.reason == NEVER]
 
 
 def watched_by(root: Path, name: str) -> list[str]:
     """The jobs of a chain whose latest attempts this Slurm job was the sentinel of."""
     me = os.environ.get("SLURM_JOB_ID", "")
-    jobs = chains.read(root, name).jobs if me and name in chains.names(root) else {}
-    return [job for job, entry in jobs.items() if entry.latest is not None and entry.latest.sentinel == me]
+    chain = chains.find(root, name) if me else None
+    return [
+        job
+        for job, entry in (chain.jobs.items() if chain else ())
+        if entry.latest is not None and entry.latest.sentinel == me
+    ]
 
 
 def tell(name: str, job: str, root: Path = Path()) -> int:
@@ -107,10 +108,6 @@ def _watched(now: Comparison) -> dict[str, str]:
         for job, entry in entries.items()
         if entry.latest is not None and not entry.planned and now.in_queue(entry.latest.id)
     }
-
-
-def _sentinels(now: Comparison) -> list[Queued]:
-    return [row for row, mark in now.marked() if mark.sentinel and row.state == "PENDING"]
 
 
 def _waiting(now: Comparison) -> Queued | None:

@@ -36,7 +36,7 @@ from r2v.storage.paths import LOGS
 
 WORTH_HELPING = 3600.0
 """Seconds that a job must still have before it, at its own pace, for helpers to be asked for."""
-_SET_HERE = ("job-name", "output", "comment", "dependency", "array", "signal", "requeue", "no-requeue")
+_LEFT_OUT = ("dependency", "no-requeue")
 
 
 @dataclass(kw_only=True)
@@ -56,8 +56,9 @@ class HelperArray:
 
     @property
     def comment(self) -> str:
-        """The comment of the array in the queue, behind the header's own; the same for every attempt of the job."""
-        return client.helpers_comment(self.name, self.job)
+        """The comment of the array in the queue, behind the header's own; the same for every attempt of the job, and
+        none of a chain's job."""
+        return f"{client.HELPERS_MARK}:{self.name}/{self.job}"
 
     def look(self, folder: Path) -> None:
         """Submit the array where the records in this folder say that it is worth it. Where they cannot be read (a
@@ -112,19 +113,17 @@ class HelperArray:
         return [row for row in rows if row.comment.split()[-1:] == [self.comment]]
 
     def _arguments(self) -> list[str]:
-        kept = {name: value for name, value in self.resources.directives.items() if name not in _SET_HERE}
-        own = [given] if (given := self.resources.directives.get("comment")) else []
-        count, _, at_once = self.resources.helpers.partition("%")
-        return [
-            *Resources(directives=kept).sbatch_args(),
-            f"--array=1-{count}{f'%{at_once}' if at_once else ''}",
-            f"--job-name=help_{self.job}_{self.name}",
-            f"--comment={' '.join([*own, self.comment])}",
-            f"--output={LOGS}/%x_%A_%a.out",
-            "--requeue",
-            "--signal=B:TERM@120",
-            f"--chdir={self.root.resolve()}",
-        ]
+        kept = {name: value for name, value in self.resources.directives.items() if name not in _LEFT_OUT}
+        set_here = {
+            "array": f"1-{self.resources.helpers}",  # 1-15%8: the tasks, and how many of them at once
+            "job-name": f"help_{self.job}_{self.name}",
+            "comment": f"{self.resources.directives.get('comment', '')} {self.comment}".strip(),
+            "output": f"{LOGS}/%x_%A_%a.out",
+            "requeue": "",
+            "signal": "B:TERM@120",
+            "chdir": str(self.root.resolve()),
+        }
+        return Resources(directives={**kept, **set_here}).sbatch_args()
 
     def _script(self) -> str:
         from r2v.slurm.client.submit import (

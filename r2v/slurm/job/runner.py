@@ -212,10 +212,8 @@ def _job_of(words: Sequence[str], chain: chains.Chain | None) -> str:
 
 def _chain(root: Path, name: str) -> chains.Chain | None:
     """The chain that a job belongs to. None where there is none; damage is a line, for it stops no job."""
-    if name not in chains.names(root):
-        return None
     try:
-        return chains.read(root, name)
+        return chains.find(root, name)
     except R2VError as error:
         logger.warning("r2v job: %s", error)
         return None

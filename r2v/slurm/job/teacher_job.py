@@ -30,6 +30,7 @@ from r2v.pipeline.rows import Job
 from r2v.slurm.client import client
 from r2v.slurm.job.command_line import config_of
 from r2v.slurm.site import headers
+from r2v.slurm.site.script_text import ENVIRONMENT
 from r2v.storage.files import write_text
 from r2v.storage.lease import lease
 from r2v.storage.paths import LOGS, SCRIPTS
@@ -99,20 +100,17 @@ class TeacherJob:
         return True
 
     def _arguments(self, comment: str) -> list[str]:
-        asked = headers.read(self.root / SCRIPTS / TEACHER_SCRIPT)
-        own = asked.directives.get("comment")
-        kept = {name: value for name, value in asked.directives.items() if name not in ("comment", "output")}
-        return [
-            *headers.Resources(directives=kept).sbatch_args(),
-            f"--comment={' '.join([*([own] if own else []), comment])}",
-            f"--output={LOGS}/teacher_%j.out",
-            f"--chdir={self.root.resolve()}",
-        ]
+        asked = headers.read(self.root / SCRIPTS / TEACHER_SCRIPT).directives
+        set_here = {
+            "comment": f"{asked.get('comment', '')} {comment}".strip(),
+            "output": f"{LOGS}/teacher_%j.out",
+            "chdir": str(self.root.resolve()),
+        }
+        return headers.Resources(directives={**asked, **set_here}).sbatch_args()
 
     def _script(self, folder: Path) -> str:
         words = ["-m", "r2v", "engine", "serve", "--teacher", "--config", str(folder / "config.yaml")]
-        environment = SCRIPTS / "env.sh"
-        lines = [f"source {environment} || exit {EnvironmentFault.exit_code}"]
+        lines = [f"source {ENVIRONMENT} || exit {EnvironmentFault.exit_code}"]
         lines += ["set -euo pipefail", "export HF_HUB_OFFLINE=${HF_HUB_OFFLINE:-1}"]
         return "\n".join(["#!/bin/bash", *lines, f"exec {shlex.join([sys.executable, *words])}", ""])
 

@@ -59,6 +59,11 @@ class Resources:
         """The time limit, seconds rounded up; 0 where none is named or it is unlimited."""
         return minutes(self.directives.get("time", "0"))
 
+    @property
+    def gpu_hours(self) -> float:
+        """GPU-hours that it may use within its time limit."""
+        return self.gpus * self.time_minutes / 60
+
     def merged(self, values: Mapping[str, str]) -> Resources:
         """These with other values for some directives. Raises UsageError for a bad value."""
         for name, value in values.items():

@@ -12,8 +12,7 @@ from typing import Any
 
 from r2v.console import text_table
 from r2v.errors import EnvironmentFault
-from r2v.slurm.client.sacct import SacctRow
-from r2v.slurm.healing.classify import ALIVE
+from r2v.slurm.client.sacct import SacctRow, is_alive
 from r2v.slurm.site.headers import Resources
 from r2v.slurm.views.chain_status import ChainStatus
 
@@ -62,7 +61,7 @@ def _tasks(array: str, jobs: Mapping[str, list[SacctRow]]) -> list[SacctRow]:
 
 
 def _of(name: str, number: int, id_: str, rows: Sequence[SacctRow], minutes: int = 0) -> AttemptCost:
-    lost = [row for row in rows if row.state != "COMPLETED" and (row.state not in ALIVE or row.state == "REQUEUED")]
+    lost = [row for row in rows if row.state != "COMPLETED" and (not is_alive(row.state) or row.state == "REQUEUED")]
     return AttemptCost(
         job=name,
         attempt=number,

@@ -14,6 +14,7 @@ from r2v.errors import FailureKind, InputError, R2VError, kind_named
 from r2v.slurm.chain.chain import Chain, ChainJob, folder
 from r2v.slurm.chain.job_record import JobRecord
 from r2v.slurm.healing.classify import REMEDIES
+from r2v.slurm.healing.heal import end_of
 from r2v.slurm.healing.retry_policy import smaller_batches
 from r2v.slurm.views import logs
 from r2v.slurm.views.chain_status import BROKEN, ChainStatus
@@ -81,8 +82,8 @@ def _from_log(failed: JobStatus, root: Path) -> list[str]:
     """The end of the first traceback since the job last started, where the kind alone says little."""
     if failed.kind not in VAGUE or not failed.id:
         return []
-    last_start = logs.starts(logs.tail(root, failed.id))[-1]
-    return [line.strip() for line in logs.first_error(last_start)[-3:]]
+    text = "".join(map(end_of, logs.log_paths(root, failed.id)[-1:]))
+    return [line.strip() for line in logs.first_error(logs.starts(text)[-1])[-3:]]
 
 
 def _where(failed: JobStatus, record: JobRecord | None) -> list[str]:

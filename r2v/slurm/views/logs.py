@@ -73,16 +73,6 @@ def with_errors(root: Path, chain: Chain, id_: str) -> list[Path]:
     return [path_of(root, id_), *(root / name for name in named if name and (root / name).is_file())]
 
 
-def tail(root: Path, id_: str, size: int = 65536) -> str:
-    """The end of a job's log; "" where there is none."""
-    try:
-        with path_of(root, id_).open("rb") as file:
-            file.seek(max(0, file.seek(0, 2) - size))
-            return file.read().decode(errors="replace")
-    except (InputError, OSError):
-        return ""
-
-
 def starts(text: str) -> list[str]:
     """A log cut where the runner began anew; what stands before the first start belongs to it."""
     cuts = [match.start() for match in _START.finditer(text)][1:]

@@ -17,8 +17,8 @@ from r2v.slurm.chain import job_record
 from r2v.slurm.chain.chain import Attempt
 from r2v.slurm.chain.job_record import JobRecord
 from r2v.slurm.client.client import Queued
-from r2v.slurm.client.sacct import SacctRow
-from r2v.slurm.healing.classify import ALIVE, Evidence, classify
+from r2v.slurm.client.sacct import SacctRow, is_alive
+from r2v.slurm.healing.classify import Evidence, classify
 from r2v.slurm.healing.comparison import NEVER
 from r2v.slurm.views.humanize import clock, reason_text
 from r2v.slurm.views.sources import SlurmSnapshot
@@ -99,7 +99,7 @@ def _alive(queued: Queued, record: JobRecord) -> dict[str, Any]:
 
 def _ended(attempt: Attempt, record: JobRecord, row: SacctRow | None, slurm: SlurmSnapshot) -> dict[str, Any]:
     """The end of an attempt that is not in the queue."""
-    late = row is not None and row.state in ALIVE  # accounting, which comes behind the job's own record
+    late = row is not None and is_alive(row.state)  # accounting, which comes behind the job's own record
     if record.last_exit is not None or not late:
         told = None if late else row
         failure = classify(
@@ -109,10 +109,11 @@ def _ended(attempt: Attempt, record: JobRecord, row: SacctRow | None, slurm: Slu
             state = "cancelled" if failure.kind == "cancelled" else "failed"
             return {"state": state, "kind": failure.kind, "words": failure_text(failure.kind, failure.line)}
     if record.last_exit is not None:
-        return {"state": "done", "words": _elapsed(record, row)}
+        seconds = row.elapsed if row is not None and row.elapsed else record.seconds
+        return {"state": "done", "words": "" if seconds is None else duration(seconds)}
     if slurm.queue is None:
         return {"state": "unknown", "words": "the queue could not be asked, and there is no record of its end"}
-    if row is not None and row.state in ALIVE:
+    if late:
         return {"state": "running", "words": "has just left the queue"}
     if row is not None:
         return {"state": "failed", "kind": "unknown", "words": f"Slurm says {row.state}, but its own record is missing"}
@@ -161,8 +162,3 @@ def _peak(record: JobRecord, rows: Sequence[SacctRow]) -> int | None:
     event = job_record.progress(record) or {}
     peaks = [(record.exit or {}).get("peak_rss_bytes"), event.get("peak_rss_bytes"), *(row.max_rss for row in rows)]
     return max((int(peak) for peak in peaks if peak), default=None)
-
-
-def _elapsed(record: JobRecord, row: SacctRow | None) -> str:
-    seconds = row.elapsed if row is not None and row.elapsed else record.seconds
-    return "" if seconds is None else duration(seconds)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -70,17 +70,6 @@ def as_json(status: ChainStatus) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Frame:
-    """One screen of `--watch`."""
-
-    text: str
-    exit_code: int
-    """As `r2v status` would end with."""
-    asked: bool
-    """True if Slurm was asked for it."""
-
-
 def frames(
     wanted: Sequence[str],
     root: Path = Path(),
@@ -88,8 +77,9 @@ def frames(
     every: float = LOOK_EVERY,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
-) -> Iterator[Frame]:
-    """A frame every so many seconds, the last one when no job is active any more."""
+) -> Iterator[tuple[str, int]]:
+    """A screen of `--watch` every so many seconds, with the exit code that `r2v status` would end with; the last one
+    when no job is active any more."""
     sources, asked_at = settled(wanted, root), clock()
     while True:
         now = clock()
@@ -99,7 +89,7 @@ def frames(
         age = f"  Slurm was asked {now - asked_at:.0f} s ago, and is asked again every {ASK_EVERY:.0f} s"
         text = "\n".join(line for status in shown for line in lines(status))
         code = overall(status.exit_code for status in shown)
-        yield Frame(text=f"{text}\n{age}", exit_code=code, asked=due)
+        yield f"{text}\n{age}", code
         if code != ACTIVE:
             return
         sleep(every)
@@ -109,9 +99,9 @@ def watch(wanted: Sequence[str]) -> int:
     """Print the frames: on a terminal each in the place of the one before, elsewhere one a minute; returns the exit
     code of the last."""
     terminal, code = sys.stdout.isatty(), 0
-    for frame in frames(wanted, every=LOOK_EVERY if terminal else ASK_EVERY):
+    for text, last in frames(wanted, every=LOOK_EVERY if terminal else ASK_EVERY):
         if terminal:
             print("\033[H\033[J", end="", file=unfiltered(sys.stdout))
-        print(frame.text, flush=True)
-        code = frame.exit_code
+        print(text, flush=True)
+        code = last
     return code

@@ -56,7 +56,7 @@ def test_lives_of_a_job_with_the_highest_memory_of_their_steps() -> None:
     assert (first.state, first.max_rss, last.max_rss, last.derived) == ("PREEMPTED", 5 << 20, 7 << 20, 6)
     assert first.gpus == 4, "counted by type where the site keeps no generic count"
     gone = jobs["61"][0]
-    assert (gone.state, gone.by, gone.nodes, gone.start) == ("CANCELLED", "1000", "", "")
+    assert (gone.state, gone.by, gone.nodes) == ("CANCELLED", "1000", "")
 
 
 def test_a_line_that_is_none_of_ours_is_passed_over() -> None:
