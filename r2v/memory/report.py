@@ -48,8 +48,7 @@ def verdict(plan: Plan) -> str:
 
 
 def as_json(plan: Plan) -> dict[str, Any]:
-    """The report as JSON values; sizes in bytes. Of a phase, `resting`, `working`, `where`, `rows` and `of` repeat
-    `static`, `activation`, `peak_at`, `micro_batch` and `batch` under their names in version 0.1."""
+    """The report as JSON values; sizes in bytes."""
     return {
         "fits": plan.fits,
         "verdict": verdict(plan),
@@ -76,20 +75,14 @@ def as_json(plan: Plan) -> dict[str, Any]:
 def phase_json(planned: PlannedPhase) -> dict[str, Any]:
     """A phase as JSON values."""
     memory = planned.memory
-    static, activation = round(memory.static), round(memory.activation)
     return {
         "batch": planned.phase.batch,
         "micro_batch": planned.micro_batch,
-        "static": static,
+        "static": round(memory.static),
         "gradients": round(memory.gradients),
-        "activation": activation,
+        "activation": round(memory.activation),
         "total": round(memory.total),
         "peak_at": memory.peak_at,
-        "rows": planned.micro_batch,
-        "of": planned.phase.batch,
-        "resting": static,
-        "working": activation,
-        "where": memory.peak_at,
     }
 
 

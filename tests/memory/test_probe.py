@@ -20,7 +20,7 @@ from r2v.memory.calibration import Calibration, CalibrationKey, read, save, sele
 from r2v.memory.measured.rehearsal import FixedShape, rehearse
 from r2v.memory.measurement import MeasuredCase
 from r2v.memory.models import known
-from r2v.memory.planner.planner import plan
+from r2v.memory.planner.planner import Plan, plan
 from r2v.memory.planner.training_job import Machine, TrainingJob
 from r2v.memory.probe import expected, factors_of, probe
 from r2v.memory.sizes import GIB
@@ -45,6 +45,11 @@ LITTLE = TrainingJob(
 )
 
 
+def rows_of(found: Plan, phase: str) -> int:
+    """The micro-batch of a phase."""
+    return found.phase(phase)[1].micro_batch
+
+
 def wider(factor: float) -> Callable[[MeasuredCase, FixedShape], int]:
     """A GPU whose kernels take so many times what they should."""
 
@@ -67,14 +72,14 @@ def test_a_factor_makes_the_plan_say_what_was_measured() -> None:
     """And changes what does not come and go by nothing."""
     found = plan(WORK, Machine(memory=44.53 * GIB), lookup)
     probed = {one.phase: one for one in probe(found, wider(1.25))}
-    assert probed["actor"].micro_batch == found.micro_batch("actor")
+    assert probed["actor"].micro_batch == rows_of(found, "actor")
     factors = factors_of(list(probed.values()))
     assert factors == {
         name: pytest.approx(1.25)
         for name in ("rollout, actor", "rollout, guidance", "reference", "critic", "actor", "guidance")
     }
     again = plan(WORK, replace(found.machine, factors=factors), lookup)
-    assert again.micro_batch("actor") < found.micro_batch("actor")
+    assert rows_of(again, "actor") < rows_of(found, "actor")
 
 
 def test_what_does_not_fit_is_tried_with_fewer_rows(caplog: pytest.LogCaptureFixture) -> None:
@@ -136,9 +141,8 @@ def test_training_plans_with_the_file(tmp_path: Path) -> None:
         plan_of_training(policy, one, "shared", 44.53 * GIB, 1, A100.gpu, measure=measure)
         for one in (replace(h, calibration=None), h)
     )
-    assert corrected.micro_batch("actor") < bare.micro_batch("actor") and corrected.micro_batch(
-        "critic"
-    ) == bare.micro_batch("critic")
+    assert rows_of(corrected, "actor") < rows_of(bare, "actor")
+    assert rows_of(corrected, "critic") == rows_of(bare, "critic")
     with pytest.raises(UsageError, match="a GPU named NVIDIA L4, torch .* probe again"):
         plan_of_training(policy, h, "shared", 44.53 * GIB, 1, "NVIDIA L4", measure=measure)
 
@@ -206,5 +210,5 @@ def test_r2v_plan_takes_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[s
     for more in ([], ["--calibration", str(path), "--gpu-type", "a100"]):
         assert typed(*words, "--json", *more) == 0
         rows.append(json.loads(capsys.readouterr().out)["devices"][0]["phases"])
-    assert rows[1]["actor"]["rows"] < rows[0]["actor"]["rows"]
+    assert rows[1]["actor"]["micro_batch"] < rows[0]["actor"]["micro_batch"]
     assert rows[1]["reference"] == rows[0]["reference"]

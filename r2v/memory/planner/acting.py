@@ -131,7 +131,6 @@ def plan_acting(job: ActingJob, machine: Machine, lookup: Lookup = stored) -> Ac
             name=name,
             role="policy",
             action="generate" if name == "generate" else "read",
-            model=job.model,
             batch=job.batch,
             tokens=job.tokens,
         )

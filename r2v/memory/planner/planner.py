@@ -94,9 +94,10 @@ class Plan:
         replay = self.job.replay * self.job.tokens * 16 if self.job.stage == "hierarchical" else 0
         return self.machine.gpus * (_PROCESS + loaded) + offloaded + replay
 
-    def micro_batch(self, phase: str) -> int:
-        """The micro-batch of a phase by its name. Raises KeyError."""
-        return {planned.phase.name: planned.micro_batch for planned in self.phases}[phase]
+    def phase(self, name: str) -> tuple[PlannedDevice, PlannedPhase]:
+        """The phase of a name and its device. Raises KeyError."""
+        by_name = {planned.phase.name: (device, planned) for device in self.devices for planned in device.phases}
+        return by_name[name]
 
 
 def plan(
