@@ -214,8 +214,9 @@ def test_without_scripts_the_resources_are_the_defaults(folder: Path, capsys: py
 def test_a_stage_that_acts_is_planned_by_its_phases(capsys: pytest.CaptureFixture[str]) -> None:
     typed("--stage", "evaluate", *REAL, "--gpu", "80GiB", "--json")
     found = json.loads(capsys.readouterr().out)
-    assert set(found["phases"]) == {"generate", "score", "both at once"}
-    assert list(found["roles"]) == ["base", "policy", "slm_bc_only", "verifier"] and found["shared_base"]
+    (device,) = found["devices"]
+    assert set(device["phases"]) == {"generate", "score", "both at once"}
+    assert list(device["roles"]) == ["base", "policy", "slm_bc_only", "verifier"] and found["shared_base"]
     typed("--stage", "candidates", *REAL)
     assert "verifier fold 1" in capsys.readouterr().out
 

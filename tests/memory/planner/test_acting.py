@@ -12,12 +12,12 @@ import torch
 from r2v.config import PolicyConfig, Price, load
 from r2v.llm.local.backend import LocalBackend
 from r2v.llm.types import Request, ScoreRequest
-from r2v.memory.acting_report import acting_verdict
 from r2v.memory.configured import acting_job
 from r2v.memory.measured.tracker import Tracker
 from r2v.memory.models import known
 from r2v.memory.planner.acting import ActingJob, acting_memory, left_to, plan_acting, roles
 from r2v.memory.planner.training_job import Machine
+from r2v.memory.report import verdict
 from r2v.memory.sizes import GIB
 from r2v.policy.export import export
 from r2v.policy.load import Loaded, load_policy
@@ -179,7 +179,7 @@ def test_a_serving_engine_leaves_the_rest_of_the_card() -> None:
     assert own == pytest.approx(3 * 0.05 * 40 * GIB), "the policy's, the clone's and the verifier's"
     alike = Machine(memory=40 * GIB - 4 * GIB + 0.95 * own)
     assert plan_acting(served, card, lookup).batch == pytest.approx(plan_acting(whole, alike, lookup).batch, abs=1)
-    assert "the engine has 50% of the card" in acting_verdict(plan_acting(served, card, lookup))
+    assert "the engine has 50% of the card" in verdict(plan_acting(served, card, lookup))
     keys = ("policy.lora_r=16", "policy.engine=vllm", "policy.engine_memory=0.4", "policy.engine_verifier=true")
     both = acting_job(load(None, [*EIGHT, *keys]), "evaluate", ACTING)
     assert left_to(both, card).memory == pytest.approx(32 * GIB), "a server's share"
