@@ -259,7 +259,7 @@ def all_families(only: str) -> None:
     types = [name for name, kind in CONFIG_MAPPING.items() if kind in MODEL_FOR_CAUSAL_LM_MAPPING and only in name]
     for name in types:
         try:
-            signal.setitimer(signal.ITIMER_VIRTUAL, _LONGEST)
+            signal.setitimer(signal.ITIMER_VIRTUAL, _LONGEST, 1)  # again: libraries catch the first
             case = MeasuredCase(
                 code=job("bc").memory, action="train", model=_shallow(name), rank=16, frozen=True, width=2,
                 chunk=4096, single_chunk=True,

@@ -19,9 +19,9 @@ WHOLE = (
     "all logits at once: the arithmetic had them by log-softmax, hierarchical training has them by logsumexp's copies"
 )
 CRITIC = (
-    "a full run of each of these cases has the planner's peak: the trainer reads states and utterances in two passes, so "
-    "that a layer's inner states and their gradient (5 hidden sizes a token) are there for one text at a time in backward; "
-    "the arithmetic had them for both texts, and the pooler, which the trainer drops"
+    "a full run of each of these cases has the planner's peak: the trainer reads states and utterances in two passes, "
+    "so that in backward a layer's inner states and their gradient (5 hidden sizes a token) are there for one text at "
+    "a time; the arithmetic had them for both, and the pooler, which the trainer drops"
 )
 EXPLAINED: dict[str, str] = {"bc": TRL, "naive": WHOLE, "critic": CRITIC}
 """By a word of the case's name, why the two differ by more than a hundredth."""
