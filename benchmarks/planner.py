@@ -254,33 +254,39 @@ def all_families(only: str) -> None:
     with adapters."""
     from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING
 
-    signal.signal(signal.SIGVTALRM, _give_up)
-    planned = 0
     types = [name for name, kind in CONFIG_MAPPING.items() if kind in MODEL_FOR_CAUSAL_LM_MAPPING and only in name]
+    verdicts = []
     for name in types:
-        try:
-            signal.setitimer(signal.ITIMER_VIRTUAL, _LONGEST, 1)  # again: libraries catch the first
-            case = MeasuredCase(
-                code=job("bc").memory, action="train", model=_shallow(name), rank=16, frozen=True, width=2,
-                chunk=4096, single_chunk=True,
-            )  # fmt: skip
-            peak = measure(case).peak(_STRETCHES, rows=1, tokens=1024)
-            planned += 1
-            print(f"{name}: planned, {peak.size / MIB:.0f} MiB beside its weights at {peak.at}", flush=True)
-        except (R2VError, TimeoutError) as error:
-            print(f"{name}: refused: {error}", flush=True)
-        finally:
-            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-    print(f"{planned} of {len(types)} types planned")
+        verdicts.append(planned_or_refused(name))
+        print(f"{name}: {verdicts[-1]}", flush=True)
+    print(f"{sum(verdict.startswith('planned') for verdict in verdicts)} of {len(types)} types planned")
+
+
+def planned_or_refused(name: str) -> str:
+    """The planner's answer for a type of models in one line."""
+    signal.signal(signal.SIGVTALRM, _give_up)
+    signal.setitimer(signal.ITIMER_VIRTUAL, _LONGEST, 1)  # again and again: libraries catch the first
+    try:
+        case = MeasuredCase(
+            code=job("bc").memory, action="train", model=_shallow(name), rank=16, frozen=True, width=2, chunk=4096,
+            single_chunk=True,
+        )  # fmt: skip
+        peak = measure(case).peak(_STRETCHES, rows=1, tokens=1024)
+    except (R2VError, TimeoutError) as error:
+        return f"refused: {error}"
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+    return f"planned, {peak.size / MIB:.0f} MiB beside its weights at {peak.at}"
 
 
 def _shallow(name: str) -> ModelConfigValues:
     """A type's configuration by its defaults, with fewer layers. Raises UsageError where it has no defaults."""
+    from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig
 
     try:
         config = AutoConfig.for_model(name)
-    except (AttributeError, ImportError, TypeError, ValueError) as error:
+    except (AttributeError, ImportError, TypeError, ValueError, StrictDataclassError) as error:
         raise UsageError(f"its configuration has no defaults ({str(error).splitlines()[0]})") from error
     depth = {"num_hidden_layers": _LAYERS}
     return {"model_type": name} | (depth if config.get_text_config() is config else {"text_config": depth})
