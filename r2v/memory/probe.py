@@ -18,7 +18,7 @@ import torch
 
 from r2v.errors import UsageError
 from r2v.log import logger
-from r2v.memory.calibration import CalibrationKey, model_label
+from r2v.memory.calibration import Calibration, model_label
 from r2v.memory.measured.rehearsal import FixedShape, rehearse_on_gpu
 from r2v.memory.measurement import MeasuredCase, MeasuredMemory
 from r2v.memory.planner.phases import case_of
@@ -58,14 +58,15 @@ def factors_of(probed: list[Probed]) -> dict[str, float]:
     return {name: result.factor for result in probed for name in (result.phase, *_SAME_KERNELS.get(result.phase, ()))}
 
 
-def key_of(plan: Plan) -> CalibrationKey:
-    """What factors that are measured here hold for. Raises UsageError where there is no GPU."""
+def calibration_here(plan: Plan) -> Calibration:
+    """A calibration of the plan's model for the GPU here, without factors. Raises UsageError where there is no GPU."""
     _require_gpu()
-    return CalibrationKey(
+    return Calibration(
         model=model_label(plan.job.model),
         parameters=plan.job.model.sizes.parameters,
         gpu=torch.cuda.get_device_name(),
         torch=str(torch.__version__),
+        factors={},
     )
 
 

@@ -16,7 +16,7 @@ from r2v.cli.cluster.plan import add_commands
 from r2v.config import CriticConfig, HierarchicalConfig, PolicyConfig
 from r2v.errors import InputError, UsageError
 from r2v.hrl.parallel.micro_batch import planned as plan_of_training
-from r2v.memory.calibration import Calibration, CalibrationKey, read, save, select
+from r2v.memory.calibration import Calibration, read, save, select
 from r2v.memory.measured.rehearsal import FixedShape, rehearse
 from r2v.memory.measurement import MeasuredCase
 from r2v.memory.models import known
@@ -28,7 +28,9 @@ from tests.memory.measuring import READER, SMALL, lookup, measure, model
 
 HRL, BC = "r2v.hrl.training.rehearsal:memory", "r2v.policy.rehearsal:bc"
 WORK = TrainingJob(stage="hierarchical", code=HRL, model=known("Llama-3.2-3B"), critic=known("roberta-base"))
-A100 = CalibrationKey(model="Llama-3.2-3B", parameters=3_212_749_824, gpu="NVIDIA A100-SXM4-80GB", torch="2.13.0")
+A100 = Calibration(
+    model="Llama-3.2-3B", parameters=3_212_749_824, gpu="NVIDIA A100-SXM4-80GB", torch="2.13.0", factors={}
+)
 LITTLE = TrainingJob(
     stage="hierarchical",
     code=HRL,
@@ -136,7 +138,7 @@ def test_training_plans_with_the_file(tmp_path: Path) -> None:
         gradient_checkpointing=False,
         calibration=str(tmp_path / "file.json"),
     )
-    save(tmp_path / "file.json", Calibration(key=replace(A100, torch=torch.__version__), factors={"actor": 1.5}))
+    save(tmp_path / "file.json", replace(A100, torch=torch.__version__, factors={"actor": 1.5}))
     bare, corrected = (
         plan_of_training(policy, one, "shared", 44.53 * GIB, 1, A100.gpu, measure=measure)
         for one in (replace(h, calibration=None), h)
@@ -158,18 +160,17 @@ def test_the_file_keeps_one_of_each_key_and_adds_phases(tmp_path: Path) -> None:
     path = tmp_path / "calibration.json"
     other = replace(A100, gpu="NVIDIA H100 80GB HBM3")
     for key, factors in ((A100, {"actor": 1.1, "critic": 0.9}), (other, {"actor": 1.2}), (A100, {"actor": 1.05})):
-        save(path, Calibration(key=key, factors=factors))
-    assert {one.key: one.factors for one in read(path)} == {A100: {"actor": 1.05, "critic": 0.9}, other: {"actor": 1.2}}
+        save(path, replace(key, factors=factors))
+    one, another = read(path)
+    assert one == replace(other, factors={"actor": 1.2})
+    assert another == replace(A100, factors={"actor": 1.05, "critic": 0.9})
     assert [one.name for one in tmp_path.iterdir()] == ["calibration.json"]
 
 
 def test_only_the_same_model_gpu_and_torch_is_chosen() -> None:
-    kept = [
-        Calibration(key=key, factors={})
-        for key in (A100, replace(A100, gpu="NVIDIA H100 80GB HBM3"), replace(A100, model="other", parameters=1))
-    ]
+    kept = [A100, replace(A100, gpu="NVIDIA H100 80GB HBM3"), replace(A100, model="other", parameters=1)]
     shape = WORK.model
-    assert select(kept, shape, "a100", "2.13.0").key == A100
+    assert select(kept, shape, "a100", "2.13.0") == A100
     for gpu, version, said in (
         ("", "2.13.0", "name one with --gpu-type"),
         ("h200", "2.13.0", "probe again"),
@@ -204,7 +205,7 @@ def test_a_file_that_is_something_else_is_refused(text: str, tmp_path: Path) -> 
 
 def test_r2v_plan_takes_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, rows = tmp_path / "calibration.json", []
-    save(path, Calibration(key=replace(A100, torch=torch.__version__), factors={"actor": 1.5}))
+    save(path, replace(A100, torch=torch.__version__, factors={"actor": 1.5}))
     keys = ("hierarchical.gradient_checkpointing=true", "policy.lora_r=16", "policy.max_seq_len=512")
     words = ("--model", "meta-llama/Llama-3.2-3B", "--gpu", "24", "--stage", "hierarchical", "--overrides", *keys)
     for more in ([], ["--calibration", str(path), "--gpu-type", "a100"]):

@@ -263,11 +263,11 @@ def _memory(values: argparse.Namespace) -> float:
 
 
 def _probe(plan: Any, values: argparse.Namespace) -> None:
-    from r2v.memory.calibration import Calibration, save
-    from r2v.memory.probe import factors_of, key_of, probe
+    from r2v.memory.calibration import save
+    from r2v.memory.probe import calibration_here, factors_of, probe
     from r2v.memory.sizes import gib
 
-    key, probed = key_of(plan), []
+    here, probed = calibration_here(plan), []
     for phase in probe(plan):
         probed.append(phase)
         print(
@@ -276,5 +276,5 @@ def _probe(plan: Any, values: argparse.Namespace) -> None:
             f"factor {phase.factor:.3f}",
             file=sys.stderr,
         )
-    save(values.probe, Calibration(key=key, factors=factors_of(probed)))
-    print(f"saved for {key.gpu} with torch {key.torch}: r2v plan ... --calibration {values.probe}", file=sys.stderr)
+    save(values.probe, replace(here, factors=factors_of(probed)))
+    print(f"saved for {here.gpu} with torch {here.torch}: r2v plan ... --calibration {values.probe}", file=sys.stderr)
