@@ -276,8 +276,7 @@ def _requests(trainer: Trainer, role: str) -> list[GenerationRequest]:
 def _peak(tracker: Tracker, act: Any) -> int:
     with tracker.span("phase"):
         act()
-    peak = tracker.peaks["phase"]
-    return peak.size - peak.parts.get("host", 0)
+    return tracker.peaks["phase"] - tracker.parts.get("host", 0)
 
 
 def compared(case: TrainerCase, folder: Path) -> dict[str, tuple[int, int]]:

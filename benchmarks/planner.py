@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import statistics
 import sys
 import tempfile
@@ -31,7 +32,7 @@ from typing import Any
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from r2v.errors import R2VError
+from r2v.errors import R2VError, UsageError
 from r2v.memory import store
 from r2v.memory.measured.child import answer
 from r2v.memory.measured.extrapolation import measure
@@ -53,6 +54,10 @@ GUARD = ROOT / "tests/memory/guard.json"
 SHIPPED = ROOT / "r2v/memory/shipped"
 _WHOLE = 1 << 16
 """A chunk of any number of tokens."""
+_LAYERS = 8
+"""Depth of a type of which only is asked if it can be planned."""
+_LONGEST = 120
+"""CPU seconds for a type: some have loops over single tokens."""
 _OTHER_CONFIGS = ("experiments", "greedy", "mlp")
 """Folders of configs/ whose files describe experiments."""
 LARGEST = {
@@ -244,24 +249,51 @@ def families() -> None:
     _print_errors("planner", errors)
 
 
-def all_families() -> None:
-    """For each causal language model of transformers: its own default configuration, cloned with adapters."""
+def all_families(only: str) -> None:
+    """For each causal language model of transformers: its own default configuration, cut to `_LAYERS` layers and cloned
+    with adapters."""
     from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING
 
-    planned = 0
-    types = [name for name, kind in CONFIG_MAPPING.items() if kind in MODEL_FOR_CAUSAL_LM_MAPPING]
+    types = [name for name, kind in CONFIG_MAPPING.items() if kind in MODEL_FOR_CAUSAL_LM_MAPPING and only in name]
+    verdicts = []
     for name in types:
+        verdicts.append(planned_or_refused(name))
+        print(f"{name}: {verdicts[-1]}", flush=True)
+    print(f"{sum(verdict.startswith('planned') for verdict in verdicts)} of {len(types)} types planned")
+
+
+def planned_or_refused(name: str) -> str:
+    """The planner's answer for a type of models in one line."""
+    signal.signal(signal.SIGVTALRM, _give_up)
+    signal.setitimer(signal.ITIMER_VIRTUAL, _LONGEST, 1)  # again and again: libraries catch the first
+    try:
         case = MeasuredCase(
-            code=job("bc").memory, action="train", model={"model_type": name}, rank=16, frozen=True, width=2,
-            chunk=4096, single_chunk=True,
+            code=job("bc").memory, action="train", model=_shallow(name), rank=16, frozen=True, width=2, chunk=4096,
+            single_chunk=True,
         )  # fmt: skip
-        try:
-            peak = measure(case).peak(_STRETCHES, rows=1, tokens=1024)
-            planned += 1
-            print(f"{name}: planned, {peak.size / MIB:.0f} MiB beside its weights at {peak.at}", flush=True)
-        except R2VError as error:
-            print(f"{name}: refused: {error}", flush=True)
-    print(f"{planned} of {len(types)} types planned")
+        peak = measure(case).peak(_STRETCHES, rows=1, tokens=1024)
+    except (R2VError, TimeoutError) as error:
+        return f"refused: {error}"
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+    return f"planned, {peak.size / MIB:.0f} MiB beside its weights at {peak.at}"
+
+
+def _shallow(name: str) -> ModelConfigValues:
+    """A type's configuration by its defaults, with fewer layers. Raises UsageError where it has no defaults."""
+    from huggingface_hub.errors import StrictDataclassError
+    from transformers import AutoConfig
+
+    try:
+        config = AutoConfig.for_model(name)
+    except (AttributeError, ImportError, TypeError, ValueError, StrictDataclassError) as error:
+        raise UsageError(f"its configuration has no defaults ({str(error).splitlines()[0]})") from error
+    depth = {"num_hidden_layers": _LAYERS}
+    return {"model_type": name} | (depth if config.get_text_config() is config else {"text_config": depth})
+
+
+def _give_up(*_: object) -> None:
+    raise TimeoutError(f"not measured within {_LONGEST} CPU-s")
 
 
 _OVERRIDDEN = (
@@ -412,7 +444,7 @@ def main() -> int:
     if values.families:
         families()
     elif values.all_families:
-        all_families()
+        all_families(values.only)
     elif values.write_guard:
         write_guard()
     elif values.ship:

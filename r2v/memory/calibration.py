@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 from r2v.errors import InputError, UsageError
 from r2v.memory.models import KnownModel
@@ -27,8 +26,9 @@ _FORMAT = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class CalibrationKey:
-    """What a calibration holds for."""
+class Calibration:
+    """Factors on the activation bytes of phases, and what they hold for. Raises ValueError for a factor that is not
+    above 0."""
 
     model: str
     """The last part of its name, which is the same for a directory and the hub."""
@@ -38,27 +38,26 @@ class CalibrationKey:
     """As torch.cuda.get_device_name says it."""
     torch: str
     """torch.__version__."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Calibration:
-    """Factors on the activation bytes of phases, by the phase's name."""
-
-    key: CalibrationKey
     factors: Mapping[str, float]
+    """By the phase's name."""
+
+    def __post_init__(self) -> None:
+        if not all(0 < float(factor) < float("inf") for factor in self.factors.values()):
+            raise ValueError(f"factors {self.factors}")
+
+    def same_key(self, other: Calibration) -> bool:
+        """True if both hold for the same model, GPU and torch."""
+        return replace(self, factors={}) == replace(other, factors={})
 
 
 def save(path: Path, new: Calibration) -> None:
     """Add a calibration to the file. Where its key is there already, phases measured anew replace their factors and
     the others stay. Raises InputError for a file that is something else, EnvironmentFault where the disk refuses."""
     stored = read(path) if path.exists() else []
-    before = next((calibration.factors for calibration in stored if calibration.key == new.key), {})
-    merged = Calibration(key=new.key, factors={**before, **new.factors})
-    others = [calibration for calibration in stored if calibration.key != new.key]
-    records = [
-        {**asdict(calibration.key), "factors": dict(sorted(calibration.factors.items()))}
-        for calibration in (*others, merged)
-    ]
+    before = next((calibration.factors for calibration in stored if calibration.same_key(new)), {})
+    merged = replace(new, factors=dict(sorted({**before, **new.factors}.items())))
+    others = [calibration for calibration in stored if not calibration.same_key(new)]
+    records = [asdict(calibration) for calibration in (*others, merged)]
     write_json(path, {"format": _FORMAT, "calibrations": records})
 
 
@@ -68,57 +67,35 @@ def read(path: Path) -> list[Calibration]:
         content = json.loads(path.read_text())
         if content["format"] != _FORMAT:
             raise ValueError(f"format {content['format']}, expected {_FORMAT}")
-        return [_calibration(record) for record in content["calibrations"]]
+        return [Calibration(**record) for record in content["calibrations"]]
     except FileNotFoundError:
         raise InputError(f"calibration {path}: no such file; r2v plan --probe FILE writes it on a GPU") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"calibration {path}: not one of this version ({error}); delete it and probe again") from None
 
 
-def _calibration(values: dict[str, Any]) -> Calibration:
-    factors = {str(phase): float(factor) for phase, factor in values["factors"].items()}
-    if not all(0 < factor < float("inf") for factor in factors.values()):
-        raise ValueError(f"factors {factors}")
-    key = CalibrationKey(
-        model=str(values["model"]),
-        parameters=int(values["parameters"]),
-        gpu=str(values["gpu"]),
-        torch=str(values["torch"]),
-    )
-    return Calibration(key=key, factors=factors)
-
-
 def factors_for(path: Path | None, model: KnownModel, gpu: str = "") -> Mapping[str, float]:
     """The factors of a file for this model, a GPU of this name and the torch installed; none without a file. Raises
     as `read` and `select` do."""
-    return {} if path is None else select(read(path), model, gpu).factors
+    return {} if path is None else select(read(path), model, gpu, metadata.version("torch")).factors
 
 
-def select(stored: Sequence[Calibration], model: KnownModel, gpu: str = "", torch: str = "") -> Calibration:
-    """The calibration of this model, of this torch (default: the one installed) and of the only GPU whose name
-    contains `gpu` (in any case). Raises UsageError where there is none, or where several match."""
-    torch = torch or metadata.version("torch")
-    label = model_label(model)
-    same_model = [
-        calibration
-        for calibration in stored
-        if (calibration.key.model, calibration.key.parameters) == (label, model.sizes.parameters)
-    ]
-    matching = [
-        calibration
-        for calibration in same_model
-        if calibration.key.torch == torch and gpu.lower() in calibration.key.gpu.lower()
-    ]
+def select(stored: Sequence[Calibration], model: KnownModel, gpu: str, torch: str) -> Calibration:
+    """The calibration of this model, of this torch and of the only GPU whose name contains `gpu` (in any case). Raises
+    UsageError where there is none, or where several match."""
+    label, parameters = model_label(model), model.sizes.parameters
+    same_model = [one for one in stored if (one.model, one.parameters) == (label, parameters)]
+    matching = [one for one in same_model if one.torch == torch and gpu.lower() in one.gpu.lower()]
     if len(matching) == 1:
         return matching[0]
-    available = [f"{calibration.key.gpu} with torch {calibration.key.torch}" for calibration in matching or same_model]
+    available = [f"{one.gpu} with torch {one.torch}" for one in matching or same_model]
     remedy = "name one with --gpu-type" if matching else "probe again, or leave the calibration out"
     raise UsageError(
-        f"calibration: wanted one for {label} ({model.sizes.parameters:,} parameters), a GPU named "
-        f"{gpu or 'anything'}, torch {torch}; the file has {', '.join(available) or 'nothing of this model'}; {remedy}"
+        f"calibration: wanted one for {label} ({parameters:,} parameters), a GPU named {gpu or 'anything'}, torch "
+        f"{torch}; the file has {', '.join(available) or 'nothing of this model'}; {remedy}"
     )
 
 
 def model_label(model: KnownModel) -> str:
-    """A model's name as calibration keys have it."""
+    """A model's name as calibrations have it."""
     return model.name.rstrip("/").rpartition("/")[2]

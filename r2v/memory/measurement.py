@@ -13,6 +13,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from importlib import metadata
 from typing import Any, Literal
 
@@ -26,6 +27,11 @@ _VERSION = 1
 ENCODERS = ("bert", "roberta", "xlm-roberta", "distilbert", "electra", "deberta-v2", "camembert")
 """Types of models that are read as encoders, whatever else transformers has of them."""
 _LIBRARIES = ("torch", "transformers", "peft", "trl")
+
+
+@cache
+def _versions() -> list[str]:
+    return [f"{name} {metadata.version(name)}" for name in _LIBRARIES]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,8 +75,7 @@ class MeasuredCase:
     @property
     def key(self) -> str:
         """Hash of all fields and of the libraries' versions."""
-        versions = [f"{name} {metadata.version(name)}" for name in _LIBRARIES]
-        text = json.dumps([_VERSION, versions, asdict(self)], sort_keys=True)
+        text = json.dumps([_VERSION, _versions(), asdict(self)], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 

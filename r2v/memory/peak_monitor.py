@@ -3,7 +3,7 @@
     monitor = PeakMonitor(meter_of(device))
     with monitor.phase("actor", expected_peak(plan, "actor", rows=4, tokens=812)):
         ...                                     # one warning line where it was off by more than a tenth
-    monitor.record()                            # for the metrics
+    monitor.readings["actor"].measured          # for the metrics
 
 On a GPU a phase's peak is torch.cuda.max_memory_allocated: bytes of tensors, which is what the plan predicts, and of
 cuBLAS's workspaces. A CPU has no such figure. There the rise of the process's peak resident memory is recorded under
@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from r2v.log import logger
-from r2v.memory.planner.phases import PhaseMemory, phase_memory
+from r2v.memory.planner.phases import phase_memory
 from r2v.memory.planner.planner import Plan
 from r2v.memory.planner.training_job import CUBLAS_WORKSPACES
 from r2v.memory.sizes import gib
@@ -147,39 +147,16 @@ class PeakMonitor:
                 gib(predicted),
             )
 
-    def record(self) -> dict[str, dict[str, Any]]:
-        """By phase: bytes predicted and measured, the meter's name, and their ratio where they are comparable."""
-        return {
-            name: {
-                "predicted": round(reading.predicted),
-                "measured": reading.measured,
-                "meter": reading.meter,
-                **({"measured_over_predicted": round(1 + reading.drift, 4)} if reading.comparable else {}),
-            }
-            for name, reading in self.readings.items()
-        }
 
-
-def expected_peak(
-    plan: Plan, phase: str, *, rows: int | None = None, tokens: int | None = None, prompt: int | None = None
-) -> float:
-    """Peak in bytes that a plan predicts for a micro-batch of `rows` sequences of `tokens` tokens, of which `prompt`
-    were there before generation began (None: as planned, at full length), its calibration included. Raises KeyError
-    for a phase that the plan does not have."""
-    job = plan.job
-    if prompt is not None or tokens is not None:
-        length = tokens or job.tokens
-        prompt_tokens = min(job.prompt_tokens if prompt is None else prompt, length - 1)
-        job = replace(job, prompt_tokens=prompt_tokens, completion_tokens=length - prompt_tokens)
-    return _phase_memory(replace(plan, job=job), phase, rows, tokens).total
-
-
-def _phase_memory(plan: Plan, name: str, rows: int | None, tokens: int | None) -> PhaseMemory:
-    for device in plan.devices:
-        for planned in device.phases:
-            if planned.phase.name == name:
-                phase = planned.phase if tokens is None else replace(planned.phase, tokens=tokens)
-                micro_batch = planned.micro_batch if rows is None else rows
-                memory = phase_memory(plan.job, plan.strategy, device.device, phase, micro_batch, plan.lookup)
-                return memory.corrected(plan.machine.factors.get(name, 1.0))
-    raise KeyError(name)
+def expected_peak(plan: Plan, phase: str, *, rows: int | None = None, tokens: int | None = None) -> float:
+    """Peak in bytes that a plan predicts for a micro-batch of `rows` sequences of `tokens` tokens (None: as planned, at
+    full length), its calibration included. Raises KeyError for a phase that the plan does not have."""
+    job, (device, planned) = plan.job, plan.phase(phase)
+    asked = planned.phase
+    if tokens is not None:
+        prompt = min(job.prompt_tokens, tokens - 1)
+        job = replace(job, prompt_tokens=prompt, completion_tokens=tokens - prompt)
+        asked = replace(asked, tokens=tokens)
+    micro_batch = planned.micro_batch if rows is None else rows
+    memory = phase_memory(job, plan.strategy, device.device, asked, micro_batch, plan.lookup)
+    return memory.corrected(plan.machine.factors.get(phase, 1.0)).total

@@ -11,7 +11,6 @@ proportional to it.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -19,7 +18,7 @@ import torch
 
 from r2v.errors import UsageError
 from r2v.log import logger
-from r2v.memory.calibration import CalibrationKey, model_label
+from r2v.memory.calibration import Calibration, model_label
 from r2v.memory.measured.rehearsal import FixedShape, rehearse_on_gpu
 from r2v.memory.measurement import MeasuredCase, MeasuredMemory
 from r2v.memory.planner.phases import case_of
@@ -59,14 +58,15 @@ def factors_of(probed: list[Probed]) -> dict[str, float]:
     return {name: result.factor for result in probed for name in (result.phase, *_SAME_KERNELS.get(result.phase, ()))}
 
 
-def key_of(plan: Plan) -> CalibrationKey:
-    """What factors that are measured here hold for. Raises UsageError where there is no GPU."""
+def calibration_here(plan: Plan) -> Calibration:
+    """A calibration of the plan's model for the GPU here, without factors. Raises UsageError where there is no GPU."""
     _require_gpu()
-    return CalibrationKey(
+    return Calibration(
         model=model_label(plan.job.model),
         parameters=plan.job.model.sizes.parameters,
         gpu=torch.cuda.get_device_name(),
         torch=str(torch.__version__),
+        factors={},
     )
 
 
@@ -101,16 +101,17 @@ def _check_can_run(plan: Plan) -> None:
 def _probe_phase(plan: Plan, planned: PlannedPhase, run: Run) -> Probed | None:
     """The result, None where not even a micro-batch of 1 fits."""
     name, rows = planned.phase.name, max(1, planned.micro_batch)
-    while True:
+    measured = None
+    while measured is None:
         case = case_of(plan.job, plan.strategy, planned.phase, rows)
         shape = _shape(plan, planned, rows, case)
-        measured = _peak(case, shape, run)
-        if measured is not None or rows == 1:
-            break
-        rows //= 2
-    if measured is None:
-        logger.warning("  memory: %s does not fit with a micro-batch of 1 and is not calibrated", name)
-        return None
+        try:
+            measured = run(case, shape)
+        except torch.OutOfMemoryError:
+            if rows == 1:
+                logger.warning("  memory: %s does not fit with a micro-batch of 1 and is not calibrated", name)
+                return None
+            rows //= 2
     known = plan.lookup(case)
     static, activation = expected(known, shape)
     factor = (measured - static) / activation
@@ -137,12 +138,3 @@ def expected(known: MeasuredMemory, shape: FixedShape) -> tuple[float, float]:
     moments = 2 * known.trained_bytes if any(moment.stretch == "step" for moment in known.moments) else 0
     gradients = known.trained_bytes if moments else 0
     return known.weights + moments + gradients, peak.size - gradients
-
-
-def _peak(case: MeasuredCase, shape: FixedShape, run: Run) -> int | None:
-    """Its peak in bytes, or None where it does not fit."""
-    gc.collect()  # models of earlier cases are parts of reference cycles
-    try:
-        return run(case, shape)
-    except torch.OutOfMemoryError:
-        return None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from textwrap import indent
 from typing import Any
 
 from r2v.console import text_table
+from r2v.memory.planner.acting import ActingPlan, left_to, plan_acting, smaller
 from r2v.memory.planner.planner import Plan, PlannedDevice, PlannedPhase
 from r2v.memory.planner.remedies import remedies
 from r2v.memory.planner.roles import whole_state
@@ -24,76 +26,96 @@ _PHASE_COLUMNS = (
 )
 
 
-def report(plan: Plan) -> list[str]:
+def report(plan: Plan | ActingPlan) -> list[str]:
     """The lines that `r2v plan` prints. Sizes in GiB."""
-    lines = [*_header(plan), ""]
-    for device in plan.devices:
-        lines += [*role_lines(device), *phase_lines(device), ""]
-    return lines + (_accepted(plan) if plan.fits else _refused(plan))
+    header = _training_header(plan) if isinstance(plan, Plan) else _acting_header(plan)
+    tables = [line for device in plan.devices for line in (*_role_lines(device), *_phase_lines(device), "")]
+    refused = isinstance(plan, Plan) and not plan.fits
+    tried = [
+        f"tried {other.strategy}: {other.binding.phase.name} needs {gib(other.binding.memory.total)} GiB"
+        for other in (plan.tried if isinstance(plan, Plan) else ())
+    ]
+    helpful = [f"what would fit: {line}" for line in remedies(plan)] if isinstance(plan, Plan) and refused else []
+    nothing = ["nothing that was tried would fit: take a smaller model"] if refused and not helpful else []
+    return [*header, "", *tables, *tried, verdict(plan), *helpful, *nothing, *(_how_to_ask(plan) if plan.fits else ())]
 
 
-def verdict(plan: Plan) -> str:
-    """One line: whether the plan fits, and the phase that decides."""
-    binding, machine = plan.binding, plan.machine
-    required = f"{binding.phase.name} needs {gib(binding.memory.total)} GiB ({binding.memory.peak_at})"
-    available = f"{gib(plan.usable)} of {gib(machine.memory)} GiB are for tensors"
-    available += f", the engine has {plan.job.engine_memory:.0%} of the card" if plan.job.engine_memory else ""
+def verdict(plan: Plan | ActingPlan) -> str:
+    """One line: whether the plan fits, and the phase that decides; of a stage that acts also what would."""
+    binding, share = plan.binding, plan.job.engine_memory
+    needs = f"{binding.phase.name} needs {gib(binding.memory.total)} GiB ({binding.memory.peak_at})"
+    available = f"{gib(plan.usable)} of {gib(plan.machine.memory)} GiB are for tensors"
+    available += f", the engine has {share:.0%} of the card" if share else ""
+    return (
+        _training_verdict(plan, needs, available) if isinstance(plan, Plan) else _wave_verdict(plan, needs, available)
+    )
+
+
+def _training_verdict(plan: Plan, needs: str, available: str) -> str:
     if plan.fits:
-        return f"fits: {plan.strategy}; {required}, {available}"
+        return f"fits: {plan.strategy}; {needs}, {available}"
+    machine = plan.machine
     return (
         f"does not fit {machine.gpus} x {gib(machine.memory)} GiB with any strategy: the training state of all "
-        f"roles is {gib(whole_state(plan.job, plan.critics))} GiB; with the closest one ({plan.strategy}) {required} "
+        f"roles is {gib(whole_state(plan.job, plan.critics))} GiB; with the closest one ({plan.strategy}) {needs} "
         f"at a micro-batch of 1, {available}"
     )
 
 
-def as_json(plan: Plan) -> dict[str, Any]:
-    """The report as JSON values; sizes in bytes. Of a phase, `resting`, `working`, `where`, `rows` and `of` repeat
-    `static`, `activation`, `peak_at`, `micro_batch` and `batch` under their names in version 0.1."""
-    return {
+def _wave_verdict(plan: ActingPlan, needs: str, available: str) -> str:
+    job, memory = plan.job, gib(left_to(plan.job, plan.machine).memory)
+    if plan.batch == job.batch:
+        return f"fits: {needs}, {available}"
+    if plan.fits:
+        return f"fits with rollout.batch_size={plan.batch} in place of {job.batch}: {needs}, {available}"
+    helpful = [words for words, other in smaller(job) if plan_acting(other, plan.machine, plan.lookup).fits]
+    remedy = f"what would fit: {'; '.join(helpful)}" if helpful else "take a smaller model, or a larger GPU"
+    return f"does not fit {memory} GiB, one row at a time: {needs}, {available}; {remedy}"
+
+
+def as_json(plan: Plan | ActingPlan) -> dict[str, Any]:
+    """The report as JSON values; sizes in bytes."""
+    values = {
         "fits": plan.fits,
         "verdict": verdict(plan),
-        "placement": plan.strategy.placement,
-        "shards": plan.strategy.shards,
-        "checkpointing": plan.strategy.checkpoint,
-        "offload": plan.strategy.offload,
-        "whole_state": round(whole_state(plan.job, plan.critics)),
         "usable": round(plan.usable),
-        "gres": gres(plan.machine),
+        "gres": _gres(plan.machine),
         "mem": mem_header(plan.host),
         "devices": [
             {
                 "name": device.device.name,
                 "roles": {role.name: round(role.state.total) for role in device.device.roles},
-                "phases": {phase.phase.name: phase_json(phase) for phase in device.phases},
+                "phases": {phase.phase.name: _phase_json(phase) for phase in device.phases},
             }
             for device in plan.devices
         ],
+    }
+    if isinstance(plan, ActingPlan):
+        return values | {"shared_base": plan.job.shared, "batch": plan.batch}
+    return values | {
+        "placement": plan.strategy.placement,
+        "shards": plan.strategy.shards,
+        "checkpointing": plan.strategy.checkpoint,
+        "offload": plan.strategy.offload,
+        "whole_state": round(whole_state(plan.job, plan.critics)),
         "remedies": [] if plan.fits else remedies(plan),
     }
 
 
-def phase_json(planned: PlannedPhase) -> dict[str, Any]:
-    """A phase as JSON values."""
+def _phase_json(planned: PlannedPhase) -> dict[str, Any]:
     memory = planned.memory
-    static, activation = round(memory.static), round(memory.activation)
     return {
         "batch": planned.phase.batch,
         "micro_batch": planned.micro_batch,
-        "static": static,
+        "static": round(memory.static),
         "gradients": round(memory.gradients),
-        "activation": activation,
+        "activation": round(memory.activation),
         "total": round(memory.total),
         "peak_at": memory.peak_at,
-        "rows": planned.micro_batch,
-        "of": planned.phase.batch,
-        "resting": static,
-        "working": activation,
-        "where": memory.peak_at,
     }
 
 
-def _header(plan: Plan) -> list[str]:
+def _training_header(plan: Plan) -> list[str]:
     job, machine = plan.job, plan.machine
     trained = f"adapters of rank {job.lora_rank}" if job.lora_rank else "all weights"
     base = "nf4" if job.four_bit else f"{job.base_width} bytes each"
@@ -106,7 +128,20 @@ def _header(plan: Plan) -> list[str]:
     ]
 
 
-def role_lines(device: PlannedDevice) -> list[str]:
+def _acting_header(plan: ActingPlan) -> list[str]:
+    job, machine = plan.job, plan.machine
+    base = "nf4" if job.four_bit else f"{job.width} bytes each"
+    shared = f"one base, adapters of rank {job.lora_rank}" if job.shared else "a model of its own each"
+    drawn = "" if job.sampling == "greedy" else f", {job.samples} completions of a prompt, {job.sampling}"
+    return [
+        f"{job.stage} with {job.model.name}: {job.model.sizes.parameters / 1e6:,.1f} M parameters ({base}); {shared}",
+        f"contexts of {job.prompt_tokens} + {job.completion_tokens} tokens, {job.batch} rows at a time{drawn}; one GPU "
+        f"of {gib(machine.memory)} GiB, {gib(machine.reserved)} of it for CUDA and "
+        f"{gib(left_to(job, machine).prefixes)} for the states of prompts",
+    ]
+
+
+def _role_lines(device: PlannedDevice) -> list[str]:
     """The table of the roles on a device."""
     rows: list[tuple[str, ...]] = [(device.device.name, "weights", "gradients", "optimizer", "at step", "state")]
     for role in device.device.roles:
@@ -114,64 +149,40 @@ def role_lines(device: PlannedDevice) -> list[str]:
         sizes = (state.weights, state.gradients, state.optimizer, state.step, state.total)
         rows.append((role.name, *(gib(size) for size in sizes)))
     rows.append(("sum (GiB)", "", "", "", "", gib(sum(role.state.total for role in device.device.roles))))
-    return _indented(text_table(rows, right=range(1, 6)))
+    return indent(text_table(rows, right=range(1, 6)), "  ").splitlines()
 
 
-def phase_lines(device: PlannedDevice) -> list[str]:
+def _phase_lines(device: PlannedDevice) -> list[str]:
     """The table of the phases of a device."""
     if not device.phases:
         return []
     rows = [_PHASE_COLUMNS, *(_phase_row(planned) for planned in device.phases)]
-    return ["", *_indented(text_table(rows, right=range(1, len(_PHASE_COLUMNS) - 1)))]
+    return ["", *indent(text_table(rows, right=range(1, len(_PHASE_COLUMNS) - 1)), "  ").splitlines()]
 
 
 def _phase_row(planned: PlannedPhase) -> tuple[str, ...]:
     batch, micro_batch, memory = planned.phase.batch, planned.micro_batch, planned.memory
-    return (
-        planned.phase.name,
-        str(batch),
-        str(micro_batch or "none"),
-        str(-(-batch // micro_batch)) if micro_batch else "--",
-        gib(memory.static),
-        gib(memory.gradients),
-        gib(memory.activation),
-        gib(memory.total),
-        memory.peak_at,
-    )
+    sizes = (memory.static, memory.gradients, memory.activation, memory.total)
+    rounds = str(-(-batch // micro_batch)) if micro_batch else "--"
+    return (planned.phase.name, str(batch), str(micro_batch or "none"), rounds, *map(gib, sizes), memory.peak_at)
 
 
-def _indented(table: str) -> list[str]:
-    return [f"  {line}" for line in table.splitlines()]
-
-
-def _accepted(plan: Plan) -> list[str]:
-    return [verdict(plan), *_overrides(plan), f"header: --gres={gres(plan.machine)} --mem={mem_header(plan.host)}"]
-
-
-def _overrides(plan: Plan) -> list[str]:
-    """The overrides that give `train_hierarchical` this strategy; it finds micro-batches and checkpointing itself, by
-    the same plan."""
-    if plan.job.stage != "hierarchical":
-        return []
+def _how_to_ask(plan: Plan | ActingPlan) -> list[str]:
+    """The header of the job, and the overrides that give `train_hierarchical` this strategy; it finds micro-batches and
+    checkpointing itself, by the same plan."""
+    header = f"header: --gres={_gres(plan.machine)} --mem={mem_header(plan.host)}"
+    if isinstance(plan, ActingPlan) or plan.job.stage != "hierarchical":
+        return [header]
     strategy = plan.strategy
     overrides = [
         f"hierarchical.placement={strategy.placement}",
         *([] if strategy.shards == "none" else [f"hierarchical.shards={strategy.shards}"]),
         *(["hierarchical.offload=true"] if strategy.offload and strategy.placement == "full" else []),
     ]
-    return [f"overrides: {' '.join(overrides)}"]
+    return [f"overrides: {' '.join(overrides)}", header]
 
 
-def _refused(plan: Plan) -> list[str]:
-    tried = [
-        f"tried {other.strategy}: {other.binding.phase.name} needs {gib(other.binding.memory.total)} GiB"
-        for other in plan.tried
-    ]
-    helpful = [f"what would fit: {line}" for line in remedies(plan)]
-    return [*tried, verdict(plan), *(helpful or ["nothing that was tried would fit: take a smaller model"])]
-
-
-def gres(machine: Machine) -> str:
+def _gres(machine: Machine) -> str:
     """The GPUs as `--gres` takes them."""
     kind = f"{machine.kind}:" if machine.kind else ""
     return f"gpu:{kind}{machine.gpus}"

@@ -8,7 +8,6 @@ from typing import Any, cast, get_args
 
 from r2v.config import Config
 from r2v.console import text_table
-from r2v.memory.acting_report import acting_verdict
 from r2v.memory.configured import acting_job, job_of_stage
 from r2v.memory.planner.acting import ActingPlan, plan_acting
 from r2v.memory.planner.phases import Lookup
@@ -25,6 +24,11 @@ class PlannedStage:
 
     stage: str
     plan: Plan | ActingPlan | None
+
+    @property
+    def fits(self) -> bool:
+        """True if it holds no model, or fits."""
+        return self.plan is None or self.plan.fits
 
 
 def plan_stages(
@@ -49,15 +53,19 @@ def _plan_of(
 
 
 def stages_report(config: Config, stages: list[PlannedStage]) -> list[str]:
-    """The table, and under it the remedy of each stage that needs one."""
+    """The table, and under it the verdict on each stage that does not run as it is configured."""
     rows = [("stage", "in memory", "GPUs (GiB)", "peak (GiB)", "peak at", "batch", ""), *map(_row, stages)]
     return [
         config.policy.model_name,
         "",
         *text_table(rows, right=(2, 3, 5)).splitlines(),
         "",
-        *(f"{stage.stage}: {_advice(stage.plan)}" for stage in stages if stage.plan and _advice(stage.plan)),
+        *(f"{one.stage}: {verdict(one.plan)}" for one in stages if one.plan is not None and _needs_change(one.plan)),
     ]
+
+
+def _needs_change(plan: Plan | ActingPlan) -> bool:
+    return not plan.fits if isinstance(plan, Plan) else plan.batch < plan.job.batch
 
 
 def _row(stage: PlannedStage) -> tuple[str, ...]:
@@ -65,14 +73,14 @@ def _row(stage: PlannedStage) -> tuple[str, ...]:
     if plan is None:
         return (stage.stage, "no local model", "", "", "", "", "")
     binding = plan.binding
-    batch = f"{binding.micro_batch or 'none'} of {binding.phase.batch}"
+    rows = binding.micro_batch if isinstance(plan, Plan) else plan.batch
     return (
         stage.stage,
         _who(plan),
         f"{plan.machine.gpus} x {gib(plan.machine.memory)}",
         gib(binding.memory.total),
         f"{binding.phase.name}: {binding.memory.peak_at}",
-        batch if isinstance(plan, Plan) else f"{plan.batch or 'none'} of {plan.job.batch}",
+        f"{rows or 'none'} of {binding.phase.batch}",
         "fits" if plan.fits else "DOES NOT FIT",
     )
 
@@ -84,33 +92,23 @@ def _who(plan: Plan | ActingPlan) -> str:
         trained = f"adapters of rank {plan.job.lora_rank}" if plan.job.lora_rank else "all weights"
         return f"{trained}{', checkpointing' if plan.strategy.checkpoint else ''}"
     names = ", ".join((*plan.job.actors, *plan.job.verifiers))
-    return f"one base: {names}" if plan.job.shared else f"{len(plan.device.device.roles)} models: {names}"
-
-
-def _advice(plan: Plan | ActingPlan) -> str:
-    if isinstance(plan, Plan):
-        return "" if plan.fits else verdict(plan)
-    return "" if plan.batch == plan.job.batch else acting_verdict(plan)
+    return f"one base: {names}" if plan.job.shared else f"{len(plan.devices[0].device.roles)} models: {names}"
 
 
 def as_json(stages: list[PlannedStage]) -> list[dict[str, Any]]:
     """The table as JSON values: sizes in bytes."""
-    found = []
-    for stage in stages:
-        row: dict[str, Any] = {"stage": stage.stage, "local_model": stage.plan is not None}
-        if stage.plan is not None:
-            binding = stage.plan.binding
-            row |= {
-                "fits": stage.plan.fits,
-                "peak": round(binding.memory.total),
-                "peak_at": f"{binding.phase.name}: {binding.memory.peak_at}",
-                "micro_batch": binding.micro_batch,
-                "batch": binding.phase.batch,
-                "roles": [role.name for device in _devices(stage.plan) for role in device.device.roles],
-            }
-        found.append(row)
-    return found
+    return [{"stage": one.stage, "local_model": one.plan is not None, **_figures(one.plan)} for one in stages]
 
 
-def _devices(plan: Plan | ActingPlan) -> tuple[Any, ...]:
-    return plan.devices if isinstance(plan, Plan) else (plan.device,)
+def _figures(plan: Plan | ActingPlan | None) -> dict[str, Any]:
+    if plan is None:
+        return {}
+    binding = plan.binding
+    return {
+        "fits": plan.fits,
+        "peak": round(binding.memory.total),
+        "peak_at": f"{binding.phase.name}: {binding.memory.peak_at}",
+        "micro_batch": binding.micro_batch,
+        "batch": binding.phase.batch,
+        "roles": [role.name for device in plan.devices for role in device.device.roles],
+    }

@@ -1,8 +1,7 @@
-"""Measured against planned: warnings and records. No GPU: the meter is the tests'."""
+"""Measured against planned: warnings and readings. No GPU: the meter is the tests'."""
 
 from __future__ import annotations
 
-import json
 import resource
 from pathlib import Path
 
@@ -56,7 +55,7 @@ class Counted:
 
     def peak(self) -> int:
         self.span.__exit__(None, None, None)
-        return self.tracker.peaks["now"].size
+        return self.tracker.peaks["now"]
 
 
 @pytest.fixture(scope="module")
@@ -82,22 +81,17 @@ def test_the_record_keeps_each_phases_largest_run() -> None:
     for predicted in (900, 1000, 990):
         with watch.phase("actor", predicted * MIB - CUBLAS_WORKSPACES):
             pass
-    assert watch.record() == {
-        "actor": {
-            "predicted": 1000 * MIB,
-            "measured": 1050 * MIB,
-            "measured_over_predicted": 1.05,
-            "meter": "torch.cuda.max_memory_allocated",
-        }
-    }
-    json.dumps(watch.record(), allow_nan=False)
+    (reading,) = watch.readings.values()
+    assert (reading.predicted, reading.measured) == (1000 * MIB, 1050 * MIB)
+    assert reading.drift == pytest.approx(0.05) and reading.comparable
+    assert reading.meter == "torch.cuda.max_memory_allocated"
 
 
 def test_a_run_that_raises_is_not_counted() -> None:
     watch = PeakMonitor(Told(1000))
     with pytest.raises(torch.OutOfMemoryError), watch.phase("actor", 1000):
         raise torch.OutOfMemoryError
-    assert watch.record() == {}
+    assert watch.readings == {}
 
 
 def test_live_tensors_of_the_block_alone_are_measured() -> None:
@@ -126,11 +120,11 @@ def test_on_a_cpu_the_process_is_measured_and_compared_with_nothing(caplog: pyte
     del held
     with watch.phase("nothing", 1.0):
         pass
-    told = watch.record()
-    assert told["actor"]["meter"] == "rise of the process's peak resident memory"
-    assert "measured_over_predicted" not in told["actor"] and not caplog.records
-    assert told["nothing"]["measured"] < 1 << 20, "no peak above the one before"
-    assert told["actor"]["measured"] > rise // 2
+    actor, nothing = (watch.readings[name] for name in ("actor", "nothing"))
+    assert actor.meter == "rise of the process's peak resident memory"
+    assert not actor.comparable and not caplog.records
+    assert nothing.measured < 1 << 20, "no peak above the one before"
+    assert actor.measured > rise // 2
 
 
 def test_shorter_rows_are_expected_to_take_less(found: Plan) -> None:
@@ -141,6 +135,6 @@ def test_shorter_rows_are_expected_to_take_less(found: Plan) -> None:
         assert expected_peak(found, phase, rows=1) < whole
     of = {one.phase.name: one.memory.total for one in found.phases}
     assert expected_peak(found, "actor") == of["actor"]
-    assert expected_peak(found, "rollout, actor", tokens=WORK.tokens, prompt=WORK.prompt_tokens) == of["rollout, actor"]
+    assert expected_peak(found, "rollout, actor", tokens=WORK.tokens) == of["rollout, actor"]
     with pytest.raises(KeyError):
         expected_peak(found, "nobody")

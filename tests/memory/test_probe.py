@@ -16,11 +16,11 @@ from r2v.cli.cluster.plan import add_commands
 from r2v.config import CriticConfig, HierarchicalConfig, PolicyConfig
 from r2v.errors import InputError, UsageError
 from r2v.hrl.parallel.micro_batch import planned as plan_of_training
-from r2v.memory.calibration import Calibration, CalibrationKey, read, save, select
+from r2v.memory.calibration import Calibration, read, save, select
 from r2v.memory.measured.rehearsal import FixedShape, rehearse
 from r2v.memory.measurement import MeasuredCase
 from r2v.memory.models import known
-from r2v.memory.planner.planner import plan
+from r2v.memory.planner.planner import Plan, plan
 from r2v.memory.planner.training_job import Machine, TrainingJob
 from r2v.memory.probe import expected, factors_of, probe
 from r2v.memory.sizes import GIB
@@ -28,7 +28,9 @@ from tests.memory.measuring import READER, SMALL, lookup, measure, model
 
 HRL, BC = "r2v.hrl.training.rehearsal:memory", "r2v.policy.rehearsal:bc"
 WORK = TrainingJob(stage="hierarchical", code=HRL, model=known("Llama-3.2-3B"), critic=known("roberta-base"))
-A100 = CalibrationKey(model="Llama-3.2-3B", parameters=3_212_749_824, gpu="NVIDIA A100-SXM4-80GB", torch="2.13.0")
+A100 = Calibration(
+    model="Llama-3.2-3B", parameters=3_212_749_824, gpu="NVIDIA A100-SXM4-80GB", torch="2.13.0", factors={}
+)
 LITTLE = TrainingJob(
     stage="hierarchical",
     code=HRL,
@@ -43,6 +45,11 @@ LITTLE = TrainingJob(
     episodes=3,
     batch=6,
 )
+
+
+def rows_of(found: Plan, phase: str) -> int:
+    """The micro-batch of a phase."""
+    return found.phase(phase)[1].micro_batch
 
 
 def wider(factor: float) -> Callable[[MeasuredCase, FixedShape], int]:
@@ -67,14 +74,14 @@ def test_a_factor_makes_the_plan_say_what_was_measured() -> None:
     """And changes what does not come and go by nothing."""
     found = plan(WORK, Machine(memory=44.53 * GIB), lookup)
     probed = {one.phase: one for one in probe(found, wider(1.25))}
-    assert probed["actor"].micro_batch == found.micro_batch("actor")
+    assert probed["actor"].micro_batch == rows_of(found, "actor")
     factors = factors_of(list(probed.values()))
     assert factors == {
         name: pytest.approx(1.25)
         for name in ("rollout, actor", "rollout, guidance", "reference", "critic", "actor", "guidance")
     }
     again = plan(WORK, replace(found.machine, factors=factors), lookup)
-    assert again.micro_batch("actor") < found.micro_batch("actor")
+    assert rows_of(again, "actor") < rows_of(found, "actor")
 
 
 def test_what_does_not_fit_is_tried_with_fewer_rows(caplog: pytest.LogCaptureFixture) -> None:
@@ -131,14 +138,13 @@ def test_training_plans_with_the_file(tmp_path: Path) -> None:
         gradient_checkpointing=False,
         calibration=str(tmp_path / "file.json"),
     )
-    save(tmp_path / "file.json", Calibration(key=replace(A100, torch=torch.__version__), factors={"actor": 1.5}))
+    save(tmp_path / "file.json", replace(A100, torch=torch.__version__, factors={"actor": 1.5}))
     bare, corrected = (
         plan_of_training(policy, one, "shared", 44.53 * GIB, 1, A100.gpu, measure=measure)
         for one in (replace(h, calibration=None), h)
     )
-    assert corrected.micro_batch("actor") < bare.micro_batch("actor") and corrected.micro_batch(
-        "critic"
-    ) == bare.micro_batch("critic")
+    assert rows_of(corrected, "actor") < rows_of(bare, "actor")
+    assert rows_of(corrected, "critic") == rows_of(bare, "critic")
     with pytest.raises(UsageError, match="a GPU named NVIDIA L4, torch .* probe again"):
         plan_of_training(policy, h, "shared", 44.53 * GIB, 1, "NVIDIA L4", measure=measure)
 
@@ -154,18 +160,17 @@ def test_the_file_keeps_one_of_each_key_and_adds_phases(tmp_path: Path) -> None:
     path = tmp_path / "calibration.json"
     other = replace(A100, gpu="NVIDIA H100 80GB HBM3")
     for key, factors in ((A100, {"actor": 1.1, "critic": 0.9}), (other, {"actor": 1.2}), (A100, {"actor": 1.05})):
-        save(path, Calibration(key=key, factors=factors))
-    assert {one.key: one.factors for one in read(path)} == {A100: {"actor": 1.05, "critic": 0.9}, other: {"actor": 1.2}}
+        save(path, replace(key, factors=factors))
+    one, another = read(path)
+    assert one == replace(other, factors={"actor": 1.2})
+    assert another == replace(A100, factors={"actor": 1.05, "critic": 0.9})
     assert [one.name for one in tmp_path.iterdir()] == ["calibration.json"]
 
 
 def test_only_the_same_model_gpu_and_torch_is_chosen() -> None:
-    kept = [
-        Calibration(key=key, factors={})
-        for key in (A100, replace(A100, gpu="NVIDIA H100 80GB HBM3"), replace(A100, model="other", parameters=1))
-    ]
+    kept = [A100, replace(A100, gpu="NVIDIA H100 80GB HBM3"), replace(A100, model="other", parameters=1)]
     shape = WORK.model
-    assert select(kept, shape, "a100", "2.13.0").key == A100
+    assert select(kept, shape, "a100", "2.13.0") == A100
     for gpu, version, said in (
         ("", "2.13.0", "name one with --gpu-type"),
         ("h200", "2.13.0", "probe again"),
@@ -200,11 +205,11 @@ def test_a_file_that_is_something_else_is_refused(text: str, tmp_path: Path) -> 
 
 def test_r2v_plan_takes_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, rows = tmp_path / "calibration.json", []
-    save(path, Calibration(key=replace(A100, torch=torch.__version__), factors={"actor": 1.5}))
+    save(path, replace(A100, torch=torch.__version__, factors={"actor": 1.5}))
     keys = ("hierarchical.gradient_checkpointing=true", "policy.lora_r=16", "policy.max_seq_len=512")
     words = ("--model", "meta-llama/Llama-3.2-3B", "--gpu", "24", "--stage", "hierarchical", "--overrides", *keys)
     for more in ([], ["--calibration", str(path), "--gpu-type", "a100"]):
         assert typed(*words, "--json", *more) == 0
         rows.append(json.loads(capsys.readouterr().out)["devices"][0]["phases"])
-    assert rows[1]["actor"]["rows"] < rows[0]["actor"]["rows"]
+    assert rows[1]["actor"]["micro_batch"] < rows[0]["actor"]["micro_batch"]
     assert rows[1]["reference"] == rows[0]["reference"]

@@ -31,7 +31,7 @@ def real(texts: int, stand_in: bool) -> float:
         weights = tracker.live
         with tracker.span("loss"):
             model(input_ids=ids, attention_mask=present, labels=ids, fused_lm_head=True).loss.backward()
-    return tracker.peaks["loss"].size - weights
+    return tracker.peaks["loss"] - weights
 
 
 def test_cloning_takes_what_TRLs_loss_takes_on_real_tensors() -> None:

@@ -122,9 +122,7 @@ def run(values: argparse.Namespace) -> int:
     for option in ("calibration", "probe"):
         if getattr(values, option) is not None and not trains:
             raise UsageError(f"--{option}: is of a stage that trains; name one with --stage")
-    if trains:
-        return _run_training(values)
-    return _run_configured(values)
+    return _run_stage(values) if values.stage else _run_all_stages(values)
 
 
 @contextmanager
@@ -134,17 +132,6 @@ def _lookup() -> Iterator[tuple[Measure, Lookup]]:
 
     with Measuring() as measure:
         yield measure, partial(measurement, measure=measure)
-
-
-def _run_configured(values: argparse.Namespace) -> int:
-    """One stage that acts, or the tables of all stages: what the configuration alone decides."""
-    config = _config(values)
-    lines, found, refusal = _acting_stage(config, values) if values.stage else _all_stages(config, values)
-    print(json.dumps(found, indent=2) if values.json else "\n".join(lines))
-    if refusal:
-        sys.stdout.flush()
-        raise UsageError(refusal)
-    return 0
 
 
 def _config(values: argparse.Namespace) -> Config:
@@ -157,26 +144,15 @@ def _overrides(values: argparse.Namespace) -> list[str]:
     return [*values.overrides, *([f"policy.model_name={values.model}"] if values.model else [])]
 
 
-def _acting_stage(config: Config, values: argparse.Namespace) -> tuple[list[str], dict[str, Any], str]:
-    """Text, JSON values, and the refusal of a stage that does not fit."""
-    from r2v.memory.acting_report import acting_json, acting_report, acting_verdict
-    from r2v.memory.configured import acting_job
-    from r2v.memory.planner.acting import plan_acting
-
-    with _lookup() as (measure, lookup):
-        acting = acting_job(config, values.stage, job(values.stage).memory, measure)
-        planned = plan_acting(acting, _machine(values), lookup)
-        return acting_report(planned), acting_json(planned), "" if planned.fits else acting_verdict(planned)
-
-
-def _all_stages(config: Config, values: argparse.Namespace) -> tuple[list[str], dict[str, Any], str]:
-    """The same of the stages of a configuration, with the time of each."""
+def _run_all_stages(values: argparse.Namespace) -> int:
+    """The tables of all stages of a configuration: what each needs, and its time."""
     from r2v.memory.stage_table import as_json, plan_stages, stages_report
     from r2v.pipeline.graph import selection
     from r2v.pipeline.plan import dry_run
     from r2v.pipeline.plan.known import known_here
     from r2v.slurm.estimate import planned_by_headers
 
+    config = _config(values)
     given = {field: value for field, option in _RESOURCES.items() if (value := getattr(values, option)) is not None}
     rows, jobs = selection(config)[0], list[dry_run.PlannedWork]()
     machines = {row.name: _machine(values) for row in rows}
@@ -192,10 +168,19 @@ def _all_stages(config: Config, values: argparse.Namespace) -> tuple[list[str], 
             config, {name: (code[name], machine) for name, machine in machines.items()}, measure, lookup
         )
         report = stages_report(config, stages)
-    refused = [stage.stage for stage in stages if stage.plan is not None and not stage.plan.fits]
+    refused = [stage.stage for stage in stages if not stage.fits]
     found = {"stages": as_json(stages), "fits": not refused, "jobs": [dry_run.as_json(one) for one in jobs]}
     refusal = f"{', '.join(refused)}: more than {values.gpu or _DEFAULT_GPU}; r2v plan --stage NAME says what fits"
-    return [*report, *times], found, refusal if refused else ""
+    _print(values, [*report, *times], found, refusal if refused else "")
+    return 0
+
+
+def _print(values: argparse.Namespace, lines: list[str], found: dict[str, Any], refusal: str) -> None:
+    """Print lines, or JSON values. Raises UsageError with the refusal where there is one, after all else."""
+    print(json.dumps(found, indent=2) if values.json else "\n".join(lines))
+    if refusal:
+        sys.stdout.flush()  # the plan comes before the error line that main prints on stderr
+        raise UsageError(refusal)
 
 
 def _machine(values: argparse.Namespace, gpus: int = 1, kind: str = "") -> Any:
@@ -205,24 +190,31 @@ def _machine(values: argparse.Namespace, gpus: int = 1, kind: str = "") -> Any:
     return Machine(memory=_memory(values), gpus=values.gpus or max(1, gpus), kind=values.gpu_type or kind)
 
 
-def _run_training(values: argparse.Namespace) -> int:
-    from r2v.memory.calibration import factors_for
-    from r2v.memory.planner.planner import plan
+def _run_stage(values: argparse.Namespace) -> int:
+    """The plan of one stage, measured with --probe."""
+    from r2v.memory.configured import acting_job
+    from r2v.memory.planner.acting import plan_acting
     from r2v.memory.report import as_json, report, verdict
 
     with _lookup() as (measure, lookup):
-        training = training_job(values, measure)
-        machine = _machine(values)
-        calibration = Path(values.calibration) if values.calibration else None
-        machine = replace(machine, factors=factors_for(calibration, training.model, machine.kind))
-        planned = plan(training, machine, lookup, **_fixed_parts(values))
-        print(json.dumps(as_json(planned), indent=2) if values.json else "\n".join(report(planned)))
-        if not planned.fits:
-            sys.stdout.flush()  # the plan comes before the error line that main prints on stderr
-            raise UsageError(verdict(planned))
+        if values.stage in get_args(StageName):
+            planned = _plan_training(values, measure, lookup)
+        else:
+            acting = acting_job(_config(values), values.stage, job(values.stage).memory, measure)
+            planned = plan_acting(acting, _machine(values), lookup)
+        _print(values, report(planned), as_json(planned), "" if planned.fits else verdict(planned))
         if values.probe:
             _probe(planned, values)
     return 0
+
+
+def _plan_training(values: argparse.Namespace, measure: Measure, lookup: Lookup) -> Any:
+    from r2v.memory.calibration import factors_for
+    from r2v.memory.planner.planner import plan
+
+    training, machine = training_job(values, measure), _machine(values)
+    machine = replace(machine, factors=factors_for(values.calibration, training.model, machine.kind))
+    return plan(training, machine, lookup, **_fixed_parts(values))
 
 
 def training_job(values: argparse.Namespace, measure: Measure | None = None) -> Any:
@@ -268,11 +260,11 @@ def _memory(values: argparse.Namespace) -> float:
 
 
 def _probe(plan: Any, values: argparse.Namespace) -> None:
-    from r2v.memory.calibration import Calibration, save
-    from r2v.memory.probe import factors_of, key_of, probe
+    from r2v.memory.calibration import save
+    from r2v.memory.probe import calibration_here, factors_of, probe
     from r2v.memory.sizes import gib
 
-    key, probed = key_of(plan), []
+    here, probed = calibration_here(plan), []
     for phase in probe(plan):
         probed.append(phase)
         print(
@@ -281,5 +273,5 @@ def _probe(plan: Any, values: argparse.Namespace) -> None:
             f"factor {phase.factor:.3f}",
             file=sys.stderr,
         )
-    save(Path(values.probe), Calibration(key=key, factors=factors_of(probed)))
-    print(f"saved for {key.gpu} with torch {key.torch}: r2v plan ... --calibration {values.probe}", file=sys.stderr)
+    save(values.probe, replace(here, factors=factors_of(probed)))
+    print(f"saved for {here.gpu} with torch {here.torch}: r2v plan ... --calibration {values.probe}", file=sys.stderr)

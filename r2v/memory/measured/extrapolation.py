@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 
 import numpy as np
+from huggingface_hub.errors import StrictDataclassError
 from numpy.typing import NDArray
 
 from r2v.errors import UsageError
@@ -63,7 +64,10 @@ class _Line:
         )
 
 
-_REFUSALS = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+_REFUSALS = (
+    *(ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, RuntimeError, TypeError, ValueError),
+    StrictDataclassError,
+)
 """What models raise that do not run on tensors without data, or are not what this package takes."""
 
 
@@ -71,7 +75,7 @@ def sizes_of(values: ModelConfigValues) -> ModelSizes:
     """The counts of a model's parameters, by its config.json. Raises UsageError where transformers cannot build it."""
     try:
         return studied(values)[1]
-    except (*_REFUSALS, ImportError) as error:
+    except _REFUSALS as error:
         raise UsageError(f"{values.get('model_type')}: {_first_line(error)}") from error
 
 
@@ -89,7 +93,7 @@ def measure(case: MeasuredCase) -> MeasuredMemory:
             line = _line(case, chosen)
             if _holds(case, chosen, line):
                 return _measurement(case, pattern.depth, line.at(pattern.depth))
-    except (*_REFUSALS, ImportError) as error:
+    except _REFUSALS as error:
         raise UsageError(f"{model}: {case.code} does not run on tensors without data ({_first_line(error)})") from error
     raise UsageError(f"{model}: the memory of {case.code} is no polynomial of rows and tokens; name another model")
 

@@ -280,6 +280,7 @@ def rehearse_on_gpu(case: MeasuredCase, shape: FixedShape) -> int:
     """Run it on the GPU of this process with random weights; torch.cuda.max_memory_allocated, less what is still
     allocated when all is gone: cuBLAS's workspaces, which stay. Raises torch.OutOfMemoryError for a case that is larger
     than the GPU."""
+    gc.collect()  # models of earlier cases are parts of reference cycles
     with torch.device("cuda"), torch.random.fork_rng(), Tracker() as tracker:
         run = Rehearsal(case, shape, tracker, device="cuda")
         torch.cuda.reset_peak_memory_stats()

@@ -5,7 +5,7 @@
         tracker.label("weights", model.parameters())
         with tracker.span("actor"):
             loss(model).backward()
-    tracker.peaks["actor"].size
+    tracker.peaks["actor"]                  # bytes
 
 Between `mark`s the live bytes after each operation are kept in `trace`, by the mark, and floating-point operations are
 counted in `flops`. Every operation passes by a dispatch mode, which notes each new storage and learns of its end by a
@@ -46,14 +46,6 @@ class Mark:
     """Of the layer, or of the call of the head."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Tracked:
-    """The most bytes at a time, and what they were by label."""
-
-    size: int
-    parts: dict[str, int]
-
-
 @dataclass
 class _Storage:
     size: int
@@ -67,8 +59,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.live = 0
         """Bytes now."""
-        self.peaks: dict[str, Tracked] = {}
-        """By the name of a finished span."""
+        self.peaks: dict[str, int] = {}
+        """The most bytes at a time, by the name of a finished span."""
         self.trace: defaultdict[Mark, list[int]] = defaultdict(list)
         """Live bytes after each operation, by the mark that it follows."""
         self.operations: defaultdict[Mark, list[int]] = defaultdict(list)
@@ -80,7 +72,6 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._known: dict[int, tuple[weakref.ref[Any], _Storage]] = {}
         self._parts: dict[str, int] = {}
         self._peak = 0
-        self._peak_parts: dict[str, int] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
@@ -92,9 +83,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.trace[self.current].append(self.live + inside)
             self.operations[self.current].append(hash(func))
             self.flops += _operations(func, args, kwargs or {}, result)
-        if self.live + inside > self._peak:
-            self._peak = self.live + inside
-            self._peak_parts = self._parts | {OTHER: self._parts.get(OTHER, 0) + inside}
+        self._peak = max(self._peak, self.live + inside)
         return result
 
     def label(self, kind: str, tensors: Iterable[torch.Tensor]) -> None:
@@ -114,22 +103,12 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Begin a stretch of the trace; None ends it. A mark that comes again continues its stretch."""
         self.current = mark
 
-    def watch_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
-        """Label the gradients of these parameters "gradients" as they are made."""
-        for parameter in parameters:
-            if parameter.requires_grad:
-                parameter.register_post_accumulate_grad_hook(self._gradient)  # type: ignore[no-untyped-call]
-
     @contextmanager
     def span(self, name: str) -> Iterator[None]:
         """Record the peak of the block in `peaks`, what is live at its beginning included."""
-        self._peak, self._peak_parts = self.live, dict(self._parts)
+        self._peak = self.live
         yield
-        self.peaks[name] = Tracked(size=self._peak, parts={k: v for k, v in self._peak_parts.items() if v})
-
-    def _gradient(self, parameter: torch.Tensor) -> None:
-        if parameter.grad is not None:
-            self.label("gradients", [parameter.grad])
+        self.peaks[name] = self._peak
 
     def _meet(self, tensor: torch.Tensor) -> _Storage:
         storage = tensor.untyped_storage()

@@ -25,15 +25,14 @@ from typing import Literal
 from r2v.memory.measurement import MeasuredCase, MeasuredMemory, Peak
 from r2v.memory.models import KnownModel
 from r2v.memory.planner.phases import Lookup, PhaseMemory, generation_peak
-from r2v.memory.planner.planner import PlannedDevice, PlannedPhase
+from r2v.memory.planner.planner import PROCESS, PlannedDevice, PlannedPhase, largest
 from r2v.memory.planner.roles import Device, MemoryPhase, ModelRole
 from r2v.memory.planner.state import RoleMemory, frozen
 from r2v.memory.planner.training_job import Machine
-from r2v.memory.sizes import GIB, prefix_states
+from r2v.memory.sizes import prefix_states
 from r2v.memory.store import measurement as stored
 
 Sampling = Literal["greedy", "sampled", "nucleus"]
-_PROCESS = 4 * GIB
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,13 +83,19 @@ class ActingPlan:
 
     job: ActingJob
     machine: Machine
-    device: PlannedDevice
+    devices: tuple[PlannedDevice, ...]
+    """The one GPU that acts."""
     lookup: Lookup = field(compare=False, repr=False)
 
     @property
     def phases(self) -> tuple[PlannedPhase, ...]:
-        """Of the one GPU that acts."""
-        return self.device.phases
+        """Of the GPU."""
+        return self.devices[0].phases
+
+    @property
+    def usable(self) -> float:
+        """Bytes of the GPU for tensors."""
+        return left_to(self.job, self.machine).usable
 
     @property
     def fits(self) -> bool:
@@ -112,7 +117,7 @@ class ActingPlan:
     @property
     def host(self) -> float:
         """CPU memory in bytes: a process, and weights on their way to the GPU."""
-        return _PROCESS + self.job.model.sizes.parameters * self.job.width
+        return PROCESS + self.job.model.sizes.parameters * self.job.width
 
 
 def left_to(job: ActingJob, machine: Machine) -> Machine:
@@ -131,7 +136,6 @@ def plan_acting(job: ActingJob, machine: Machine, lookup: Lookup = stored) -> Ac
             name=name,
             role="policy",
             action="generate" if name == "generate" else "read",
-            model=job.model,
             batch=job.batch,
             tokens=job.tokens,
         )
@@ -141,7 +145,7 @@ def plan_acting(job: ActingJob, machine: Machine, lookup: Lookup = stored) -> Ac
     return ActingPlan(
         job=job,
         machine=machine,
-        device=PlannedDevice(device=device, phases=tuple(_largest(job, left, phase, lookup) for phase in phases)),
+        devices=(PlannedDevice(device=device, phases=tuple(_largest(job, left, one, lookup) for one in phases)),),
         lookup=lookup,
     )
 
@@ -170,11 +174,8 @@ def _largest(job: ActingJob, machine: Machine, phase: MemoryPhase, lookup: Looku
     def fits(rows: int) -> bool:
         return acting_memory(job, phase.name, rows, lookup).reserved(machine) <= machine.usable
 
-    low, high = 0, phase.batch + 1
-    while high - low > 1:
-        middle = phase.batch if high > phase.batch and fits(phase.batch) else (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return PlannedPhase(phase=phase, micro_batch=low, memory=acting_memory(job, phase.name, max(1, low), lookup))
+    rows = largest(phase.batch, fits)
+    return PlannedPhase(phase=phase, micro_batch=rows, memory=acting_memory(job, phase.name, max(1, rows), lookup))
 
 
 def _measured(job: ActingJob, action: Literal["generate", "read"], lookup: Lookup) -> MeasuredMemory:

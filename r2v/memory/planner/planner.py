@@ -10,7 +10,8 @@ plan without talking.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from r2v.errors import UsageError
@@ -23,7 +24,7 @@ from r2v.memory.store import measurement as stored
 
 LARGE_ENOUGH = 4
 """Micro-batch below which a slower strategy that allows a larger one is tried."""
-_PROCESS = 4 * GIB
+PROCESS = 4 * GIB
 """CPU memory of a Python process with torch and CUDA loaded: an assumption."""
 
 
@@ -72,7 +73,7 @@ class Plan:
     @property
     def usable(self) -> float:
         """Bytes of each GPU for the tensors of this job: without what a serving engine beside it takes."""
-        return usable(self.job, self.machine)
+        return _usable(self.job, self.machine)
 
     @property
     def fits(self) -> bool:
@@ -92,11 +93,12 @@ class Plan:
         offloaded = sum(device.static for device in self.devices if device.device.name == "cpu")
         # 16 bytes a token: an assumption.
         replay = self.job.replay * self.job.tokens * 16 if self.job.stage == "hierarchical" else 0
-        return self.machine.gpus * (_PROCESS + loaded) + offloaded + replay
+        return self.machine.gpus * (PROCESS + loaded) + offloaded + replay
 
-    def micro_batch(self, phase: str) -> int:
-        """The micro-batch of a phase by its name. Raises KeyError."""
-        return {planned.phase.name: planned.micro_batch for planned in self.phases}[phase]
+    def phase(self, name: str) -> tuple[PlannedDevice, PlannedPhase]:
+        """The phase of a name and its device. Raises KeyError."""
+        by_name = {planned.phase.name: (device, planned) for device in self.devices for planned in device.phases}
+        return by_name[name]
 
 
 def plan(
@@ -130,7 +132,7 @@ def plan(
     return replace(closest, tried=tuple(tried))
 
 
-def usable(job: TrainingJob, machine: Machine) -> float:
+def _usable(job: TrainingJob, machine: Machine) -> float:
     """Bytes of each GPU for the tensors of a job."""
     return machine.usable - job.engine_memory * machine.memory
 
@@ -165,15 +167,15 @@ def _largest_micro_batch(
         return memory.corrected(machine.factors.get(phase.name, 1.0))
 
     def fits(micro_batch: int) -> bool:
-        return peak(micro_batch).reserved(machine) <= usable(job, machine)
+        return peak(micro_batch).reserved(machine) <= _usable(job, machine)
 
+    micro_batch = largest(phase.batch, fits)
+    return PlannedPhase(phase=phase, micro_batch=micro_batch, memory=peak(max(1, micro_batch)))
+
+
+def largest(most: int, fits: Callable[[int], bool]) -> int:
+    """The largest number of rows up to `most` that fits, by bisection, as memory grows with the rows; 0 where not even
+    one does."""
     if not fits(1):
-        return PlannedPhase(phase=phase, micro_batch=0, memory=peak(1))
-    # Bisection: `low` fits, `high` does not (or is beyond the batch), and memory grows with the micro-batch.
-    low, high = 1, phase.batch + 1
-    if fits(phase.batch):
-        low = phase.batch
-    while high - low > 1 and low < phase.batch:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return PlannedPhase(phase=phase, micro_batch=low, memory=peak(low))
+        return 0
+    return most if fits(most) else bisect_left(range(1, most), True, key=lambda rows: not fits(rows))

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from r2v.memory.models import KnownModel
 from r2v.memory.planner.state import RoleMemory, frozen, sharded, trained
 from r2v.memory.planner.training_job import Strategy, TrainingJob
 
@@ -33,7 +32,6 @@ class MemoryPhase:
     name: str
     role: str
     action: PhaseKind
-    model: KnownModel
     batch: int
     """Sequences (or pairs) of an update or a rollout, on this GPU."""
     tokens: int
@@ -155,36 +153,16 @@ def _phases(job: TrainingJob, gpus: int, names: tuple[str, ...]) -> Iterator[Mem
     episodes, batch = _share(job.episodes, gpus), _share(job.batch, gpus)
     for name, count in (("actor", episodes), ("guidance", episodes * job.hints)):
         if name in names:
-            yield MemoryPhase(
-                name=f"rollout, {name}",
-                role=name,
-                action="generate",
-                model=job.model,
-                batch=count,
-                tokens=job.tokens,
-            )
+            phase = f"rollout, {name}"
+            yield MemoryPhase(name=phase, role=name, action="generate", batch=count, tokens=job.tokens)
     if "reference" in names:
-        yield MemoryPhase(
-            name="reference",
-            role="reference",
-            action="read",
-            model=job.model,
-            batch=batch,
-            tokens=job.tokens,
-        )
+        yield MemoryPhase(name="reference", role="reference", action="read", batch=batch, tokens=job.tokens)
     for name in ("critic", "value"):
         if name in names and job.critic is not None and (name == "critic" or job.value):
-            yield MemoryPhase(
-                name=name,
-                role=name,
-                action="train",
-                model=job.critic,
-                batch=batch,
-                tokens=job.critic_tokens,
-            )
+            yield MemoryPhase(name=name, role=name, action="train", batch=batch, tokens=job.critic_tokens)
     for name in ("actor", "guidance"):
         if name in names:
-            yield MemoryPhase(name=name, role=name, action="train", model=job.model, batch=batch, tokens=job.tokens)
+            yield MemoryPhase(name=name, role=name, action="train", batch=batch, tokens=job.tokens)
 
 
 def _loading(job: TrainingJob) -> Iterator[MemoryPhase]:
@@ -194,7 +172,7 @@ def _loading(job: TrainingJob) -> Iterator[MemoryPhase]:
     out weights gathers one tensor where training gathers two layers, and adapters are sent when gradients of their
     size have gone."""
     if job.four_bit:
-        yield MemoryPhase(name="load", role="base", action="load", model=job.model, batch=1, tokens=job.tokens)
+        yield MemoryPhase(name="load", role="base", action="load", batch=1, tokens=job.tokens)
 
 
 def _share(count: int, gpus: int) -> int:
@@ -219,7 +197,6 @@ def _single(job: TrainingJob, strategy: Strategy, gpus: int) -> Device:
         name="dpo" if job.stage == "preference" else job.stage,
         role="policy",
         action="train",
-        model=job.model,
         batch=_share(job.batch, gpus),
         tokens=job.tokens,
     )

@@ -68,7 +68,7 @@ def test_for_a_program(capsys: pytest.CaptureFixture[str]) -> None:
     typed(*LLAMA, "--json")
     found = json.loads(capsys.readouterr().out)
     assert found["fits"] and found["gres"] == "gpu:1"
-    assert found["devices"][0]["phases"]["critic"]["of"] == 256
+    assert found["devices"][0]["phases"]["critic"]["batch"] == 256
 
 
 def test_options_are_few() -> None:
@@ -83,7 +83,7 @@ def test_a_stage_is_planned_from_its_configuration(capsys: pytest.CaptureFixture
     for _ in range(2):
         typed("--stage", "bc", "--overrides", "training.batch_size=24", "policy.max_seq_len=800", "--json")
         phases = json.loads(capsys.readouterr().out)["devices"][0]["phases"]
-        assert phases["bc"]["of"] == 24
+        assert phases["bc"]["batch"] == 24
 
 
 def test_parts_of_the_strategy_are_taken_from_the_configuration(capsys: pytest.CaptureFixture[str]) -> None:
@@ -214,8 +214,9 @@ def test_without_scripts_the_resources_are_the_defaults(folder: Path, capsys: py
 def test_a_stage_that_acts_is_planned_by_its_phases(capsys: pytest.CaptureFixture[str]) -> None:
     typed("--stage", "evaluate", *REAL, "--gpu", "80GiB", "--json")
     found = json.loads(capsys.readouterr().out)
-    assert set(found["phases"]) == {"generate", "score", "both at once"}
-    assert list(found["roles"]) == ["base", "policy", "slm_bc_only", "verifier"] and found["shared_base"]
+    (device,) = found["devices"]
+    assert set(device["phases"]) == {"generate", "score", "both at once"}
+    assert list(device["roles"]) == ["base", "policy", "slm_bc_only", "verifier"] and found["shared_base"]
     typed("--stage", "candidates", *REAL)
     assert "verifier fold 1" in capsys.readouterr().out
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks.planner import guard_cases
+from r2v.memory.measured.rehearsal import rehearse
 from tests.trust import drawn
 
 CASES = {case.name: (case, record) for case, record in guard_cases()}
@@ -17,7 +18,11 @@ TRL = "TRL's own fused loss has a tile of 32,768 words, whatever the vocabulary,
 WHOLE = (
     "all logits at once: the arithmetic had them by log-softmax, hierarchical training has them by logsumexp's copies"
 )
-CRITIC = "the critic reads states and utterances in two passes, as the trainer does, and its pooler is dropped"
+CRITIC = (
+    "a full run of each of these cases has the planner's peak: the trainer reads states and utterances in two passes, "
+    "so that in backward a layer's inner states and their gradient (5 hidden sizes a token) are there for one text at "
+    "a time; the arithmetic had them for both, and the pooler, which the trainer drops"
+)
 EXPLAINED: dict[str, str] = {"bc": TRL, "naive": WHOLE, "critic": CRITIC}
 """By a word of the case's name, why the two differ by more than a hundredth."""
 
@@ -33,7 +38,14 @@ def test_the_planner_says_what_the_arithmetic_said_or_the_difference_is_explaine
     assert abs(error) <= 0.01 or reason(record, name), error
 
 
-@pytest.mark.parametrize("name", drawn(list(CASES), 2, "guarded"))
+@pytest.mark.parametrize("name", drawn([name for name in CASES if name.startswith("critic")], 1, "guarded"))
+def test_a_full_run_of_a_critic_says_what_the_planner_says(name: str) -> None:
+    """Not what the arithmetic said, which is up to 2.4 % more."""
+    case = CASES[name][0]
+    assert case.alone() == pytest.approx(case.whole(lambda *of: rehearse(*of).peak), rel=1e-4)
+
+
+@pytest.mark.parametrize("name", drawn(list(CASES), 1, "guarded"))
 def test_the_guard_has_what_the_planner_says(name: str) -> None:
     case, record = CASES[name]
     assert case.peak()[0] == pytest.approx(record["measured"], rel=1e-4)

@@ -269,7 +269,9 @@ def test_the_page_says_how_to_ask_for_it() -> None:
         (SEED, {"shards": "zero3"}, f"{full} hierarchical.shards=zero3"),
     ):
         assert f"overrides: {words}" in report(plan(job, machine, lookup, **named))  # type: ignore[arg-type]
-    assert "overrides" not in "".join(report(plan(replace(SHARED, stage="bc", critic=None), machine, lookup)))
+    assert "overrides" not in "".join(
+        report(plan(replace(SHARED, stage="bc", code=CODES["bc"], critic=None), machine, lookup))
+    )
 
 
 def test_a_way_that_is_named_is_held_to() -> None:
@@ -304,6 +306,6 @@ def test_parts_of_hierarchical_training_are_float32_all_through() -> None:
     machine = Machine(memory=141 * GIB, gpus=8)
     states = [
         plan(job, machine, lookup, placement="full", shards="fsdp").devices[0].device.roles[0].state
-        for job in (SEED, replace(SEED, stage="bc", critic=None, value=False, precision="mixed"))
+        for job in (SEED, replace(SEED, stage="bc", code=CODES["bc"], critic=None, value=False, precision="mixed"))
     ]
     assert states[0].gathered == 2 * states[1].gathered and states[0].static == states[1].static
