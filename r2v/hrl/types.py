@@ -5,9 +5,8 @@ They import nothing of the package, so that a room may speak of another's data w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor
 
@@ -38,11 +37,3 @@ class Completion:
     """Without special tokens: for people, checkers and later prompts."""
     engine_logprobs: tuple[float, ...] = ()
     """Of each token, by the engine that drew it, where that is not the model that is trained; empty where it is."""
-
-    @classmethod
-    def of(cls, plain: Mapping[str, Any]) -> Completion:
-        """The completion of which `dataclasses.asdict`, and perhaps JSON, made these values."""
-        values: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()
-        }
-        return cls(**values)

@@ -29,8 +29,8 @@ Prompts were rendered with `enable_thinking={value}`. Pass it to `tokenizer.appl
 `{{"chat_template_kwargs": {{"enable_thinking": {json}}}}}` in requests to a chat server such as vLLM's."""
 
 
-def model_card(manifest: BundleManifest, table: Path, settings: dict[str, Any]) -> str:
-    """The text of a card. `table` is main_table.csv of the evaluation."""
+def model_card(manifest: BundleManifest, table: Path, level: float) -> str:
+    """The text of a card. `table` is main_table.csv of the evaluation, `level` that of its intervals, in (0, 1)."""
     rows = read_table(table)
     counts = {f"{row['n_tasks']} tasks x {row['n_seeds']} seeds" for row in rows}
     faults = sum(int(row["n_env_faults"] or 0) for row in rows)
@@ -41,7 +41,7 @@ def model_card(manifest: BundleManifest, table: Path, settings: dict[str, Any]) 
         "## Executed results\n",
         _table(rows),
         f"\nEach row: {', '.join(sorted(counts))}. Every success was executed in the environment and replays; "
-        f"intervals are {_interval(settings)} over tasks. {_faults(faults)} Content of the evaluation: "
+        f"intervals are {level:.0%} intervals over tasks. {_faults(faults)} Content of the evaluation: "
         f"`{manifest.results_sha256}`, as `r2v verify-results` prints it. Nothing is said of other tasks, other "
         "benchmarks, or another LLM.\n",
         "## Routing\n",
@@ -166,11 +166,6 @@ def _table(rows: Sequence[dict[str, str]]) -> str:
 
 def _number(text: str, form: str) -> str:
     return format(float(text), form) if text else "-"
-
-
-def _interval(settings: dict[str, Any]) -> str:
-    level = settings.get("level", 0.95)
-    return f"{level:.0%} intervals"
 
 
 def _faults(count: int) -> str:

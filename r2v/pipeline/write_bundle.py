@@ -154,10 +154,7 @@ def _fill(draft: Path, config: Config, table: Artifact, inputs: dict[str, Artifa
     if setup.domain is not None:
         write_domain(draft, setup.domain)
     manifest = _described(draft, config, table, inputs)
-    write_text(
-        draft / "README.md",
-        model_card(manifest, table.folder / STRUCTURED / "main_table.csv", {"level": setup.level}),
-    )
+    write_text(draft / "README.md", model_card(manifest, table.folder / STRUCTURED / "main_table.csv", setup.level))
     return _sealed(manifest, draft)
 
 

@@ -275,17 +275,23 @@ def with_fresh_adapters(loaded: Loaded, policy: PolicyConfig, seed: int) -> Load
 
 
 def _with_adapters(policy: PolicyConfig, model: Any, seed: int, sharded: bool = False) -> Any:
-    from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
+    from peft import get_peft_model, prepare_model_for_kbit_training
 
     if getattr(model, "is_loaded_in_4bit", False):
         model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=not sharded)  # else FSDP's own
-    adapters = LoraConfig(
+    with torch.random.fork_rng():
+        torch.manual_seed(seed_of(seed, "lora"))
+        return get_peft_model(model, adapter_settings(policy, policy.lora_dropout))
+
+
+def adapter_settings(policy: PolicyConfig, dropout: float) -> Any:
+    """The `peft.LoraConfig` of a configuration's adapters, with this dropout."""
+    from peft import LoraConfig
+
+    return LoraConfig(
         r=policy.lora_r,
         lora_alpha=policy.effective_lora_alpha,
         target_modules="all-linear",
-        lora_dropout=policy.lora_dropout,
+        lora_dropout=dropout,
         task_type="CAUSAL_LM",
     )
-    with torch.random.fork_rng():
-        torch.manual_seed(seed_of(seed, "lora"))
-        return get_peft_model(model, adapters)

@@ -37,7 +37,6 @@ from r2v.envs.guard import GuardedEnv
 from r2v.errors import EmptyResult
 from r2v.llm.providers.remote import Unanswered
 from r2v.llm.waves import Waves
-from r2v.log import Progress
 from r2v.perturb import PerturbedEnv, perturbation_type, wrap
 from r2v.policy.prompt_encoder import build_messages
 from r2v.rollout.actors import Act, Actor, StepView
@@ -347,16 +346,6 @@ def play_many(
     world: RolloutWorld,
     specs: Sequence[EpisodeSpec],
     actor: Actor,
-    *,
-    what: str = "",
-    on_done: Callable[[int, Episode], None] | None = None,
 ) -> list[Episode]:
-    """Play all the specs concurrently; episodes in the order of `specs`. `what` names the progress bar."""
-    with Progress(what, len(specs)) as bar:
-
-        def done(index: int, episode: Episode) -> None:
-            bar.advance()
-            if on_done is not None:
-                on_done(index, episode)
-
-        return waves.run((partial(world.start(spec).finish, actor, waves) for spec in specs), done)
+    """Play all the specs concurrently; episodes in the order of `specs`."""
+    return waves.run(partial(world.start(spec).finish, actor, waves) for spec in specs)

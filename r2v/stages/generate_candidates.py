@@ -117,7 +117,6 @@ def run(cfg: CandidatesSettings, work: Work) -> None:
     from r2v.policy.candidates import write_states
     from r2v.policy.pairs import make_pairs, why_none, write_pairs
     from r2v.rollout.work_queue import measured
-    from r2v.stages.generate_candidates import ranking
 
     player, cell, never_branched = _cell(cfg, work)
     logger.info("  candidates are played on by: %s", cfg.candidates.continuation)
@@ -140,8 +139,6 @@ def run(cfg: CandidatesSettings, work: Work) -> None:
 
 def _sampled(state: CandidateState) -> list[SampledAction]:
     """The policy's own samples of a state that were played; none where they agree, for then none was."""
-    from r2v.stages.generate_candidates import SampledAction
-
     return [
         SampledAction(score=one.score, log_prob=one.logprob_sum, value=one.value)
         for one in state.candidates

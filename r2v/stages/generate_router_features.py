@@ -25,9 +25,9 @@ from r2v.config.methods import OURS
 from r2v.constraints import CountOrNone, NotNegative, Share
 from r2v.errors import EmptyResult, UsageError
 from r2v.log import logger
-from r2v.router.escalation import escalates
-from r2v.router.labels import FeatureRow
-from r2v.router.models import RouterModel
+from r2v.router.escalation import SCORE_ONLY, escalates
+from r2v.router.labels import FeatureRow, write_rows
+from r2v.router.models import CONSTANT, RouterModel
 from r2v.stages import Stage
 from r2v.stages.accept_policy import published_policy
 from r2v.stages.router_settings import RouterFeaturesSettings
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from r2v.evaluation.acting.methods import MethodRunner
     from r2v.rollout.session import EpisodeSpec
     from r2v.rollout.work_queue import Cell
-    from r2v.router.labels import FeatureRow
-    from r2v.router.models import RouterModel
 
 
 ROLLOUTS = "rollouts.jsonl.zst"
@@ -92,8 +90,6 @@ def _play_rounds(
     added to `faults`. Every process that calls it plays the same cells, so helpers call it too."""
     from r2v.rollout.stage_rollouts.features import rows_of
     from r2v.rollout.work_queue import measured
-    from r2v.router.models import CONSTANT
-    from r2v.stages.generate_router_features import RoundFigures
 
     cells = [runner.feature_cell(first, "roll out, with counterfactuals")]
     thresholds: dict[str, float] = {}
@@ -148,8 +144,6 @@ def _routed(cfg: RouterFeaturesSettings, runner: MethodRunner, number: int) -> t
 
 def _consulted(tau: float) -> float:
     """The threshold at which the router is asked at every step: strictly between 0 and 1."""
-    from r2v.router.escalation import SCORE_ONLY
-
     return min(max(tau, 1 - SCORE_ONLY), SCORE_ONLY)
 
 
@@ -170,7 +164,6 @@ def play(cfg: RouterFeaturesSettings, work: Work) -> None:
 def run(cfg: RouterFeaturesSettings, work: Work) -> None:
     """Roll out, branch, round by round, and write router_features.jsonl."""
     from r2v.data.store import write_episodes
-    from r2v.router.labels import write_rows
 
     if cfg.imputed:
         from r2v.stages.impute_router import impute_features
@@ -257,12 +250,12 @@ class RoundFigures:
 
 
 def _auroc(model: RouterModel | None, rows: Sequence[FeatureRow]) -> float | None:
-    from sklearn.metrics import roc_auc_score
+    from r2v.verifier.scores import auroc
 
-    gains = [(row.gain or 0) > 0 for row in rows]
-    if model is None or len(set(gains)) < 2:
+    if model is None:
         return None
-    return round(float(roc_auc_score(gains, [model.predict(row.features) for row in rows])), 6)
+    found = auroc([model.predict(row.features) for row in rows], [(row.gain or 0) > 0 for row in rows])
+    return None if found is None else round(found, 6)
 
 
 def _moves(before: RouterModel | None, after: RouterModel | None, row: FeatureRow) -> bool:

@@ -89,7 +89,7 @@ class PlacedRouter:
 def _place(cfg: RouterSettings, work: Work, folder: Path) -> PlacedRouter:
     """Fit both routers into `folder`, play calibration tasks under r2v's and choose the score that acts; with a
     guarantee where one is asked for."""
-    from r2v.evaluation.acting.calibration import choose_scores, failures_at, played_at
+    from r2v.evaluation.acting.calibration import choose_scores, played_at, successes_at
     from r2v.evaluation.acting.methods import MethodRunner
     from r2v.rollout.session import episode_specs
     from r2v.router.baselines import score_function
@@ -128,7 +128,8 @@ def _place(cfg: RouterSettings, work: Work, folder: Path) -> PlacedRouter:
         acting = OURS if choice is None else choice.score
         score = score_function(acting, runner.routers)
         train = [score(row.features, 0, row.task_id, row.step_idx) for row in own if row.split == "train"]
-        losses = {tau: failures_at(runner, acting, specs, tau) for tau in guarded_thresholds(train)}
+        solved = {tau: successes_at(runner, acting, specs, tau) for tau in guarded_thresholds(train)}
+        losses = {tau: [1 - share for share in shares.values()] for tau, shares in solved.items()}
         promised = guarantee(losses, cfg.router.max_risk, cfg.router.risk_delta)
         logger.info("  guarantee: %s", promised.verdict)
     return PlacedRouter(

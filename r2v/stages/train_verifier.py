@@ -211,7 +211,6 @@ def _opinions(cfg: VerifierSettings, work: Work, examples: Sequence[VerifierExam
     from r2v.llm.providers.teacher import teacher_rate
     from r2v.llm.waves import Waves
     from r2v.rollout.model_factory import Purse, judge_of
-    from r2v.stages.train_verifier import judge_teacher
     from r2v.verifier.judge_labels import ask_all, asked, figures, price
 
     registry = DataRegistry(work.root / "data")

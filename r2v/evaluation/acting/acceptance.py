@@ -9,7 +9,6 @@ loss that fell is no reason to act with a policy.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -18,10 +17,10 @@ import numpy as np
 
 from r2v.config.methods import CLONE, WEAK
 from r2v.evaluation.acting.acting_settings import ActingSettings
-from r2v.evaluation.acting.calibration import CalibrationPlay, played_cell
+from r2v.evaluation.acting.calibration import played_cell, successes
 from r2v.evaluation.acting.methods import MethodRunner
 from r2v.evaluation.measures.statistics import paired_difference
-from r2v.rollout.session import EpisodeSpec, episode_specs
+from r2v.rollout.session import episode_specs
 from r2v.storage.artifact import Work
 
 Rule = Literal["interval", "higher"]
@@ -85,15 +84,6 @@ def compare_policies(
     runner.player.play(list(cells.values()), "accept a trained policy")
     of = {method: successes(specs, (play for (play,) in runner.player.records(cell))) for method, cell in cells.items()}
     return verdict_of(of[CLONE], of[WEAK], rule)
-
-
-def successes(specs: Iterable[EpisodeSpec], plays: Iterable[CalibrationPlay]) -> dict[str, float]:
-    """Each task's mean success over its seeds."""
-    found: dict[str, list[bool]] = {}
-    for spec, play in zip(specs, plays, strict=True):
-        if play.env_fault is None:
-            found.setdefault(spec.task.task_id, []).append(play.success)
-    return {task: sum(one) / len(one) for task, one in found.items()}
 
 
 def _rounded(value: Any) -> Any:

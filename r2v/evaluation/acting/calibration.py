@@ -89,19 +89,19 @@ def played_at(runner: MethodRunner, method: str, specs: Sequence[EpisodeSpec], t
 
 
 def successes_at(runner: MethodRunner, method: str, specs: Sequence[EpisodeSpec], tau: float) -> dict[str, float]:
-    """Each calibration task's share of solved episodes at a threshold; what a fault of the world ended is left out."""
+    """Each calibration task's share of solved episodes at a threshold, as of `successes`."""
     cell = calibration_cell(runner, method, specs, tau)
     runner.player.play([cell], "calibration")
+    return successes(cell.specs, (play for (play,) in runner.player.records(cell)))
+
+
+def successes(specs: Iterable[EpisodeSpec], plays: Iterable[CalibrationPlay]) -> dict[str, float]:
+    """Each task's share of solved episodes; those that a fault of the world ended are not counted."""
     solved: dict[str, list[bool]] = {}
-    for spec, (play,) in zip(cell.specs, runner.player.records(cell), strict=True):
+    for spec, play in zip(specs, plays, strict=True):
         if play.env_fault is None:
             solved.setdefault(spec.task.task_id, []).append(play.success)
     return {task: fmean(one) for task, one in solved.items()}
-
-
-def failures_at(runner: MethodRunner, method: str, specs: Sequence[EpisodeSpec], tau: float) -> list[float]:
-    """Each calibration task's share of failed episodes at a threshold, as `successes_at`."""
-    return [1 - solved for solved in successes_at(runner, method, specs, tau).values()]
 
 
 def operating_point_of(plays: Iterable[CalibrationPlay]) -> OperatingPoint:

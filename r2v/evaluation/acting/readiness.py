@@ -108,8 +108,7 @@ def readiness_of(cfg: ActingSettings, work: Work, report: Mapping[str, Any]) -> 
 
 def _played(cfg: ActingSettings, work: Work, policy: Path, known: Readiness) -> Readiness:
     from r2v.config.methods import CLONE, WEAK
-    from r2v.evaluation.acting.acceptance import successes
-    from r2v.evaluation.acting.calibration import played_cell
+    from r2v.evaluation.acting.calibration import played_cell, successes
     from r2v.evaluation.acting.methods import MethodRunner
     from r2v.rollout.session import episode_specs
 

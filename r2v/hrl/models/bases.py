@@ -18,7 +18,7 @@ from r2v import distributed
 from r2v.config import PolicyConfig
 from r2v.errors import UsageError
 from r2v.hrl.algorithm.logprobs import set_autocast
-from r2v.policy.load import Loaded, load_policy
+from r2v.policy.load import Loaded, adapter_settings, load_policy
 from r2v.policy.precision import use_float64_layers
 from r2v.policy.sharded_loading import retyped_room
 from r2v.randomness import seed_of
@@ -102,18 +102,12 @@ def _is_small(model: Any) -> bool:
 def with_adapters(policy: PolicyConfig, model: Any, adapters: Mapping[str, str], seed: int) -> Any:
     """The model with new adapters, by name and role. Each is initialised from (seed, role), so that other adapters
     change nothing in it."""
-    from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
+    from peft import get_peft_model, prepare_model_for_kbit_training
 
     if getattr(model, "is_loaded_in_4bit", False):
         model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
     for name, role in adapters.items():
-        settings = LoraConfig(
-            r=policy.lora_r,
-            lora_alpha=policy.effective_lora_alpha,
-            target_modules="all-linear",
-            lora_dropout=0.0,
-            task_type="CAUSAL_LM",
-        )
+        settings = adapter_settings(policy, dropout=0.0)
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed_of(seed, "lora", role))
             if hasattr(model, "peft_config"):

@@ -17,6 +17,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from r2v import distributed
 from r2v.config import HierarchicalConfig, RolloutConfig
+from r2v.data.schema import from_dict
 from r2v.hrl.models.roles import Roles
 from r2v.hrl.parallel import ranks
 from r2v.hrl.parallel.micro_batch import MicroBatchSizes, RolloutRows
@@ -73,11 +74,6 @@ class ScoredAnswer:
     answer: Completion
     score: float
 
-    @classmethod
-    def of(cls, plain: Mapping[str, Any]) -> ScoredAnswer:
-        """As `GuidedEpisode.of`."""
-        return cls(answer=Completion.of(plain["answer"]), score=plain["score"])
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HintedAnswer:
@@ -85,11 +81,6 @@ class HintedAnswer:
 
     hint: Completion
     after: ScoredAnswer
-
-    @classmethod
-    def of(cls, plain: Mapping[str, Any]) -> HintedAnswer:
-        """As `GuidedEpisode.of`."""
-        return cls(hint=Completion.of(plain["hint"]), after=ScoredAnswer.of(plain["after"]))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,22 +97,12 @@ class GuidedEpisode:
     cut_prompts: int = 0
     """Prompts in which earlier texts were cut to fit."""
 
-    @classmethod
-    def of(cls, plain: Mapping[str, Any]) -> GuidedEpisode:
-        """The episode of which `dataclasses.asdict`, and perhaps JSON, made these values."""
-        return cls(
-            problem=Problem(**plain["problem"]),
-            turns=tuple(map(ScoredAnswer.of, plain["turns"])),
-            hints=tuple(tuple(map(HintedAnswer.of, group)) for group in plain["hints"]),
-            cut_prompts=plain.get("cut_prompts", 0),
-        )
-
 
 def gather_episodes(share: Sequence[GuidedEpisode]) -> list[GuidedEpisode]:
     """All ranks' episodes on every rank, in the order of their problems; all must call."""
     if distributed.ranks() == 1:
         return list(share)
-    return [GuidedEpisode.of(plain) for plain in ranks.all_gather([asdict(episode) for episode in share])]
+    return [from_dict(GuidedEpisode, plain) for plain in ranks.all_gather([asdict(episode) for episode in share])]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from r2v.data.schema import from_dict
 from r2v.hrl.algorithm.training_batch import TrainingBatch
 from r2v.hrl.rollout.episode import GuidedEpisode
 
@@ -102,7 +103,7 @@ class TrainingState:
     def plain(self) -> dict[str, Any]:
         """The state as numbers, texts and tensors, which a checkpoint may hold."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        fields["episodes"] = [dataclasses.asdict(episode) for episode in self.episodes]
+        fields["episodes"] = json.dumps([dataclasses.asdict(episode) for episode in self.episodes])
         fields["best"] = vars(self.best)
         fields["batches"] = {role: vars(batch) for role, batch in self.batches.items()}
         return fields
@@ -112,7 +113,7 @@ class TrainingState:
         """The state that `plain` was made of."""
         fields = dict(plain)
         fields["best"] = BestActor(**fields["best"])
-        fields["episodes"] = [GuidedEpisode.of(episode) for episode in fields["episodes"]]
+        fields["episodes"] = [from_dict(GuidedEpisode, episode) for episode in json.loads(fields["episodes"])]
         fields["batches"] = {role: TrainingBatch(**batch) for role, batch in fields["batches"].items()}
         return cls(**fields)
 

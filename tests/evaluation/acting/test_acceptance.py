@@ -8,8 +8,8 @@ import pytest
 
 from r2v.data.episode import Condition
 from r2v.envs.base import Task
-from r2v.evaluation.acting.acceptance import Rule, successes, verdict_of
-from r2v.evaluation.acting.calibration import CalibrationPlay
+from r2v.evaluation.acting.acceptance import Rule, verdict_of
+from r2v.evaluation.acting.calibration import CalibrationPlay, successes
 from r2v.rollout.session import EpisodeSpec
 
 NOISY: Condition = "noisy"

@@ -87,7 +87,7 @@ def test_a_card_of_adapters_names_their_base_and_peft(bundle: Path, micro_run: P
     made = dataclasses.replace(
         read_bundle(bundle).manifest, weights="adapters", base_model="org/base", benchmark="a|b`<script>"
     )
-    text = model_card(made, table, {})
+    text = model_card(made, table, 0.95)
     assert "base_model: org/base" in text and "library_name: peft" in text and "peft has to be installed" in text
     assert "<script>" not in text and "a|b" not in text
 
@@ -98,7 +98,7 @@ def test_a_card_tells_chat_servers_the_form_of_thoughts_in_which_the_policy_was_
     table = micro_run / "results" / "micro" / "structured_results" / "main_table.csv"
     made = read_bundle(bundle).manifest
     assert made.enable_thinking is None and "enable_thinking" not in (bundle / "README.md").read_text()
-    text = model_card(dataclasses.replace(made, enable_thinking=False), table, {})
+    text = model_card(dataclasses.replace(made, enable_thinking=False), table, 0.95)
     assert "`enable_thinking=False`" in text and '{"chat_template_kwargs": {"enable_thinking": false}}' in text
 
 
