@@ -12,17 +12,16 @@ is ever read into it: keys are named by `teacher.api_key_env` and read where the
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from r2v.config.key_hints import key_hint
-from r2v.config.renamed_keys import rename_keys
 from r2v.config.yaml_text import DEEPEST, LARGEST_FILE, as_type, file_text, read
 from r2v.constraints import shown
-from r2v.errors import InputError, UsageError
+from r2v.errors import InputError, UsageError, nearest
 
 PLACES = re.compile(
     r"HOME|USER|LOGNAME|HOSTNAME|PWD|SHELL|LANG|TMPDIR|TMP|TEMP|SCRATCH|WORK|PROJECT|DATA|STORE|GROUP"
@@ -61,9 +60,7 @@ def file_tree(file: YAMLFile, section: type) -> dict[str, Any]:
 
 
 def written_tree(source: str, written: dict[str, Any], section: type) -> dict[str, Any]:
-    """Return a tree that was read, as `section` declares its types and renamed keys under their current names. Raise
-    UsageError naming the source."""
-    rename_keys(written, source)
+    """Return a tree that was read, as `section` declares its types. Raise UsageError naming the source."""
     tree: dict[str, Any] = as_type(written, section)
     _require_plain(source, tree)
     return tree
@@ -166,3 +163,84 @@ def _require_allowed(source: str, key: str, match: re.Match[str]) -> None:
     raise UsageError(
         f"{source}: {key}: only ${{another.key}} and ${{oc.env:NAME}} are interpolated, got {shown(match[0])}"
     )
+
+
+SYNONYMS: dict[str, tuple[str, ...]] = {
+    "learning_rate": ("lr",),
+    "epochs": ("num_epochs",),
+    "n_epochs": ("num_epochs",),
+    "num_train_epochs": ("num_epochs",),
+    "batch": ("batch_size",),
+    "bs": ("batch_size",),
+    "per_device_train_batch_size": ("batch_size",),
+    "train_batch_size": ("batch_size",),
+    "grad_accum": ("gradient_accumulation_steps",),
+    "gradient_accumulation": ("gradient_accumulation_steps",),
+    "gradient_clipping": ("grad_clip",),
+    "max_grad_norm": ("grad_clip",),
+    "wd": ("weight_decay",),
+    "warmup": ("warmup_ratio",),
+    "warmup_steps": ("warmup_ratio",),
+    "checkpoint_steps": ("save_steps",),
+    "gpus": ("ranks",),
+    "num_gpus": ("ranks",),
+    "base_model": ("model_name",),
+    "model_name_or_path": ("model_name",),
+    "model_path": ("model_name",),
+    "lora_rank": ("lora_r",),
+    "rank": ("lora_r",),
+    "load_4bit": ("load_in_4bit",),
+    "quantization": ("load_in_4bit",),
+    "quantize": ("load_in_4bit",),
+    "context_length": ("max_seq_len", "context"),
+    "max_length": ("max_seq_len",),
+    "max_seq_length": ("max_seq_len",),
+    "max_tokens": ("max_new_tokens", "max_seq_len"),
+    "max_completion_tokens": ("max_tokens", "max_new_tokens"),
+    "max_output_tokens": ("max_tokens", "max_new_tokens"),
+    "n_samples": ("num_samples", "num_candidates"),
+    "temp": ("temperature",),
+    "api_base": ("base_url",),
+    "endpoint": ("base_url",),
+    "url": ("base_url",),
+    "api_key": ("api_key_env",),
+    "max_cost": ("max_usd",),
+    "out_dir": ("prefix",),
+    "output": ("prefix",),
+    "output_dir": ("prefix",),
+    "results_dir": ("prefix",),
+    "random_seed": ("seed",),
+    "num_workers": ("workers",),
+}
+"""Last part of a key as other tools call it -> the last part of ours, the likeliest first."""
+
+_MOST = 3
+"""Keys that a hint names."""
+
+
+def key_hint(key: str, keys: Collection[str]) -> str:
+    """Return "did you mean ...?" for a dotted key that is none of `keys`, or a few of them where none is near.
+
+    >>> key_hint("training.learning_rate", ["training", "training.lr", "training.warmup_ratio"])
+    'did you mean training.lr?'
+    """
+    stem, _, name = key.rpartition(".")
+    stem = _section(stem, keys)
+    names = (name, *SYNONYMS.get(name.lower(), ()))
+    beside = {other.removeprefix(stem): other for other in keys if other.startswith(stem)}
+    if same_section := [beside[name] for name in names if name in beside]:
+        return f"did you mean {same_section[0]}?"
+    if not difflib.get_close_matches(name, [other for other in beside if "." not in other], n=1, cutoff=0.8):
+        matching = [other for name in names for other in keys if other.rpartition(".")[2] == name]
+        least = min((other.count(".") for other in matching), default=0)
+        if shallowest := [other for other in matching if other.count(".") == least]:
+            return f"did you mean {' or '.join(shallowest[:_MOST])}?"
+    return nearest(key, keys)
+
+
+def _section(stem: str, keys: Collection[str]) -> str:
+    """The section that a key names, its spelling put right, with the dot behind it; "" for the top level."""
+    if not stem:
+        return ""
+    sections = sorted({other.rpartition(".")[0] for other in keys} - {""})
+    return (*difflib.get_close_matches(stem, sections, n=1, cutoff=0.7), stem)[0] + "."
