@@ -10,8 +10,8 @@ where and how something runs; they change no result and so are not part of finge
 from __future__ import annotations
 
 from r2v.config.config import Config, TaskSelection, identity, sections_of
-from r2v.config.evaluation import CONDITIONS, AblationsConfig, EvaluationConfig, InferenceConfig, RouterConfig
-from r2v.config.execution import LoggingConfig, RolloutConfig, ServeConfig
+from r2v.config.evaluation import CONDITIONS, EvaluationConfig, InferenceConfig, RouterConfig
+from r2v.config.execution import RolloutConfig, ServeConfig
 from r2v.config.hierarchical import (
     BUNDLED_PROBLEMS,
     TASK_PROBLEMS,
@@ -23,7 +23,7 @@ from r2v.config.hierarchical import (
     ReplayConfig,
 )
 from r2v.config.loading import WITHOUT_FILE, Source, assigned_keys, keys, load, load_recorded, section, to_yaml
-from r2v.config.methods import METHODS, Method
+from r2v.config.methods import METHODS
 from r2v.config.model_facts import CostConfig, Price
 from r2v.config.models import PolicyConfig, TeacherConfig, endpoint_identity
 from r2v.config.tasks import (
@@ -31,11 +31,9 @@ from r2v.config.tasks import (
     MODES,
     WITHOUT_SEVERITY,
     CategoryConfig,
-    DataConfig,
     EnvConfig,
     PerturbationMode,
     PerturbationsConfig,
-    PerturbationSeeds,
     PerturbConfig,
     RunConfig,
 )
@@ -43,16 +41,13 @@ from r2v.config.training import (
     PHASES,
     CandidatesConfig,
     Phase,
-    PhaseConfig,
     PhaseName,
     PreferenceConfig,
-    TrainingConfig,
     VerifierConfig,
 )
 from r2v.constraints import IF_GIVEN, RUNTIME
 
 __all__ = [
-    "AblationsConfig",
     "BUNDLED_PROBLEMS",
     "CONDITIONS",
     "CandidatesConfig",
@@ -60,7 +55,6 @@ __all__ = [
     "Config",
     "CostConfig",
     "CriticConfig",
-    "DataConfig",
     "EnvConfig",
     "EvaluationConfig",
     "GuidanceConfig",
@@ -69,17 +63,13 @@ __all__ = [
     "INJECTION_FAMILIES",
     "InferenceConfig",
     "KLConfig",
-    "LoggingConfig",
     "METHODS",
     "MODES",
-    "Method",
     "PHASES",
     "PerturbConfig",
     "PerturbationMode",
-    "PerturbationSeeds",
     "PerturbationsConfig",
     "Phase",
-    "PhaseConfig",
     "PhaseName",
     "PolicyConfig",
     "PreferenceConfig",
@@ -95,7 +85,6 @@ __all__ = [
     "TASK_PROBLEMS",
     "TaskSelection",
     "TeacherConfig",
-    "TrainingConfig",
     "VerifierConfig",
     "WITHOUT_FILE",
     "WITHOUT_SEVERITY",

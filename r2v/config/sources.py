@@ -13,13 +13,14 @@ is ever read into it: keys are named by `teacher.api_key_env` and read where the
 from __future__ import annotations
 
 import difflib
+import functools
 import re
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from r2v.config.yaml_text import DEEPEST, LARGEST_FILE, as_type, file_text, read
+from r2v.config.yaml_text import DEEPEST, LARGEST_FILE, as_type, file_text, plain, read, read_file
 from r2v.constraints import shown
 from r2v.errors import InputError, UsageError, nearest
 
@@ -165,54 +166,11 @@ def _require_allowed(source: str, key: str, match: re.Match[str]) -> None:
     )
 
 
-SYNONYMS: dict[str, tuple[str, ...]] = {
-    "learning_rate": ("lr",),
-    "epochs": ("num_epochs",),
-    "n_epochs": ("num_epochs",),
-    "num_train_epochs": ("num_epochs",),
-    "batch": ("batch_size",),
-    "bs": ("batch_size",),
-    "per_device_train_batch_size": ("batch_size",),
-    "train_batch_size": ("batch_size",),
-    "grad_accum": ("gradient_accumulation_steps",),
-    "gradient_accumulation": ("gradient_accumulation_steps",),
-    "gradient_clipping": ("grad_clip",),
-    "max_grad_norm": ("grad_clip",),
-    "wd": ("weight_decay",),
-    "warmup": ("warmup_ratio",),
-    "warmup_steps": ("warmup_ratio",),
-    "checkpoint_steps": ("save_steps",),
-    "gpus": ("ranks",),
-    "num_gpus": ("ranks",),
-    "base_model": ("model_name",),
-    "model_name_or_path": ("model_name",),
-    "model_path": ("model_name",),
-    "lora_rank": ("lora_r",),
-    "rank": ("lora_r",),
-    "load_4bit": ("load_in_4bit",),
-    "quantization": ("load_in_4bit",),
-    "quantize": ("load_in_4bit",),
-    "context_length": ("max_seq_len", "context"),
-    "max_length": ("max_seq_len",),
-    "max_seq_length": ("max_seq_len",),
-    "max_tokens": ("max_new_tokens", "max_seq_len"),
-    "max_completion_tokens": ("max_tokens", "max_new_tokens"),
-    "max_output_tokens": ("max_tokens", "max_new_tokens"),
-    "n_samples": ("num_samples", "num_candidates"),
-    "temp": ("temperature",),
-    "api_base": ("base_url",),
-    "endpoint": ("base_url",),
-    "url": ("base_url",),
-    "api_key": ("api_key_env",),
-    "max_cost": ("max_usd",),
-    "out_dir": ("prefix",),
-    "output": ("prefix",),
-    "output_dir": ("prefix",),
-    "results_dir": ("prefix",),
-    "random_seed": ("seed",),
-    "num_workers": ("workers",),
-}
-"""Last part of a key as other tools call it -> the last part of ours, the likeliest first."""
+@functools.cache
+def synonyms() -> dict[str, list[str]]:
+    """Last part of a key as other tools call it -> the last part of ours, the likeliest first."""
+    return dict(plain(read_file(Path(__file__).with_name("synonyms.yaml")).value))
+
 
 _MOST = 3
 """Keys that a hint names."""
@@ -226,7 +184,7 @@ def key_hint(key: str, keys: Collection[str]) -> str:
     """
     stem, _, name = key.rpartition(".")
     stem = _section(stem, keys)
-    names = (name, *SYNONYMS.get(name.lower(), ()))
+    names = (name, *synonyms().get(name.lower(), ()))
     beside = {other.removeprefix(stem): other for other in keys if other.startswith(stem)}
     if same_section := [beside[name] for name in names if name in beside]:
         return f"did you mean {same_section[0]}?"

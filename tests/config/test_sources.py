@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from r2v.config import keys, load
-from r2v.config.sources import SYNONYMS, key_hint
+from r2v.config.sources import key_hint, synonyms
 from r2v.errors import UsageError
 
 
@@ -193,5 +193,5 @@ def test_a_file_is_answered_as_an_override_is(tmp_path: Path) -> None:
 
 def test_every_synonym_stands_for_keys_that_there_are() -> None:
     own = {key.rpartition(".")[2] for key in keys()}
-    assert {meant for names in SYNONYMS.values() for meant in names} <= own
+    assert {meant for names in synonyms().values() for meant in names} <= own
     assert key_hint("nothing_like_it", ["a", "b"]) == "allowed: a, b"
