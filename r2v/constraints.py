@@ -166,7 +166,8 @@ class Distinct:
 
     def allows(self, value: Any) -> bool:
         """Whether no two elements are equal."""
-        return isinstance(value, (list, tuple)) and (bool(value) or self.empty) and _distinct(value)
+        distinct = isinstance(value, (list, tuple)) and all(one not in value[:at] for at, one in enumerate(value))
+        return distinct and (bool(value) or self.empty)
 
     @property
     def text(self) -> str:
@@ -358,15 +359,6 @@ def hints_of(cls: Any) -> dict[str, Any]:
     """Return the annotations of a dataclass's fields, by name."""
     hints = typing.get_type_hints(cls, include_extras=True)
     return {item.name: hints[item.name] for item in dataclasses.fields(cls)}
-
-
-def _distinct(values: Any) -> bool:
-    seen: list[Any] = []
-    for value in values:
-        if value in seen:
-            return False
-        seen.append(value)
-    return True
 
 
 def _waits(path: Path) -> bool:

@@ -10,8 +10,8 @@ where and how something runs; they change no result and so are not part of finge
 from __future__ import annotations
 
 from r2v.config.config import Config, TaskSelection, identity, sections_of
-from r2v.config.evaluation import CONDITIONS, EvaluationConfig, InferenceConfig, RouterConfig
-from r2v.config.execution import RolloutConfig, ServeConfig
+from r2v.config.evaluation import CONDITIONS, AblationsConfig, EvaluationConfig, InferenceConfig, RouterConfig
+from r2v.config.execution import LoggingConfig, RolloutConfig, ServeConfig
 from r2v.config.hierarchical import (
     BUNDLED_PROBLEMS,
     TASK_PROBLEMS,
@@ -31,9 +31,11 @@ from r2v.config.tasks import (
     MODES,
     WITHOUT_SEVERITY,
     CategoryConfig,
+    DataConfig,
     EnvConfig,
     PerturbationMode,
     PerturbationsConfig,
+    PerturbationSeeds,
     PerturbConfig,
     RunConfig,
 )
@@ -41,13 +43,16 @@ from r2v.config.training import (
     PHASES,
     CandidatesConfig,
     Phase,
+    PhaseConfig,
     PhaseName,
     PreferenceConfig,
+    TrainingConfig,
     VerifierConfig,
 )
 from r2v.constraints import IF_GIVEN, RUNTIME
 
 __all__ = [
+    "AblationsConfig",
     "BUNDLED_PROBLEMS",
     "CONDITIONS",
     "CandidatesConfig",
@@ -55,6 +60,7 @@ __all__ = [
     "Config",
     "CostConfig",
     "CriticConfig",
+    "DataConfig",
     "EnvConfig",
     "EvaluationConfig",
     "GuidanceConfig",
@@ -63,13 +69,16 @@ __all__ = [
     "INJECTION_FAMILIES",
     "InferenceConfig",
     "KLConfig",
+    "LoggingConfig",
     "METHODS",
     "MODES",
     "PHASES",
     "PerturbConfig",
     "PerturbationMode",
+    "PerturbationSeeds",
     "PerturbationsConfig",
     "Phase",
+    "PhaseConfig",
     "PhaseName",
     "PolicyConfig",
     "PreferenceConfig",
@@ -85,6 +94,7 @@ __all__ = [
     "TASK_PROBLEMS",
     "TaskSelection",
     "TeacherConfig",
+    "TrainingConfig",
     "VerifierConfig",
     "WITHOUT_FILE",
     "WITHOUT_SEVERITY",
