@@ -21,13 +21,13 @@ import math
 import re
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Protocol
 
 from r2v.console import printable
-from r2v.errors import UsageError
+from r2v.errors import UsageError, nearest
 
 LARGEST = 10**12
 """The largest number that any setting takes, unless its range names another. Beyond it lie only typing errors, and
@@ -166,7 +166,8 @@ class Distinct:
 
     def allows(self, value: Any) -> bool:
         """Whether no two elements are equal."""
-        return isinstance(value, (list, tuple)) and (bool(value) or self.empty) and _distinct(value)
+        distinct = isinstance(value, (list, tuple)) and all(one not in value[:at] for at, one in enumerate(value))
+        return distinct and (bool(value) or self.empty)
 
     @property
     def text(self) -> str:
@@ -207,6 +208,25 @@ class Keywords:
         return "keyword arguments with finite numbers and text without control characters"
 
 
+@dataclass(frozen=True, kw_only=True)
+class OrAuto:
+    """A word, auto unless another is named, or what another constraint allows."""
+
+    rule: Range
+    """The other constraint."""
+    word: str = "auto"
+    """The word."""
+
+    def allows(self, value: Any) -> bool:
+        """Whether it is the word, or the other one allows it."""
+        return value == self.word if isinstance(value, str) else self.rule.allows(value)
+
+    @property
+    def text(self) -> str:
+        """The word, or what the other one says."""
+        return f"{self.word} or {self.rule.text}"
+
+
 _NUMBER = Range()
 _FREE_TEXT = Text(longest=100_000, empty=True, lines=True)
 
@@ -236,6 +256,27 @@ Line = Annotated[str, Text()]
 PathText = Annotated[str, Text(longest=4000), FileOrFolder()]
 """A file or folder of the user's, or a name that may be one."""
 
+Names = Annotated[list[Name], Distinct()]
+Seeds = Annotated[list[Seed], Distinct()]
+Budget = Annotated[float, Range(above=0, below=1)]
+"""A share of steps: neither none nor all of them."""
+Spec = Annotated[
+    str,
+    Text(
+        longest=200,
+        pattern=rf"{NAME.pattern}|\w[\w.-]*:[A-Za-z_]\w*",
+        meaning="a name, or a path package.module:name",
+    ),
+]
+"""A built-in name, or a dotted path that also names folders."""
+
+RUNTIME = {"runtime": True}
+"""Field metadata of what does not change results, such as paths, device, workers and retries: not in fingerprints."""
+EVERYDAY_KEY = {"reader": "everyday"}
+"""Field metadata of the keys that most projects set; the others are the cluster's if RUNTIME, else for research."""
+IF_GIVEN = {"if_given": True}
+"""Field metadata of a key that is in fingerprints only where it is set (not None, not {}): adding it changed none."""
+
 
 def check_fields(stem: str, section: Any) -> None:
     """Hold every field of a dataclass, and of the dataclasses in it, against its annotations.
@@ -251,6 +292,21 @@ def require(key: str, constraint: Constraint, value: Any) -> None:
     if not constraint.allows(value):
         hidden = isinstance(constraint, Text) and constraint.secret
         raise UsageError(f"{key} must be {constraint.text}, got {'something else' if hidden else shown(value)}")
+
+
+def check(condition: bool, key: str, rule: str, got: object) -> None:
+    """Raises UsageError "<key> <rule>, got <got>" where the condition does not hold."""
+    if not condition:
+        raise UsageError(f"{key} {rule}, got {shown(got)}")
+
+
+def members(key: str, values: Iterable[str], allowed: Collection[str]) -> None:
+    """A list of known names. The line says the key, what was got, what is allowed, and the nearest allowed name."""
+    for value in values:
+        if value not in allowed:
+            hint = nearest(value, allowed)
+            remedy = f"; {hint}" if hint.startswith("did you mean") else ""
+            raise UsageError(f"{key}: got {value}, allowed: {', '.join(allowed)}{remedy}")
 
 
 def shown(value: Any) -> str:
@@ -303,15 +359,6 @@ def hints_of(cls: Any) -> dict[str, Any]:
     """Return the annotations of a dataclass's fields, by name."""
     hints = typing.get_type_hints(cls, include_extras=True)
     return {item.name: hints[item.name] for item in dataclasses.fields(cls)}
-
-
-def _distinct(values: Any) -> bool:
-    seen: list[Any] = []
-    for value in values:
-        if value in seen:
-            return False
-        seen.append(value)
-    return True
 
 
 def _waits(path: Path) -> bool:

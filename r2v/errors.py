@@ -53,9 +53,6 @@ a node lacks (an environment, a module); `stalled` is a stage that its watchdog 
 explains. The rest are ends that Slurm alone can tell of: its time limit, preemption, a lost node, scancel, a failed
 parent, a log file that could not be opened."""
 
-OLD_KINDS: dict[str, FailureKind] = {"code": "bug", "config": "usage", "data": "input", "held": "lease_conflict"}
-"""Names in records and chains that were written by R2V 0.1."""
-
 CUDA_OOM = re.compile(
     r"CUDA out of memory|CUDA error: out of memory|Cuda failure \d* ?'out of memory'"
     r"|(CUBLAS|CUDNN)_STATUS_ALLOC_FAILED|torch\.(cuda\.)?OutOfMemoryError"
@@ -202,13 +199,12 @@ EXIT_CODES: dict[int, str] = {
 
 
 def kind_named(name: object) -> FailureKind | None:
-    """The kind of failure that a record calls `name`, old names included; None where there is no such kind.
+    """The kind of failure that a record calls `name`; None where there is no such kind.
 
-    >>> kind_named("config"), kind_named("cuda_oom"), kind_named("no such kind")
-    ('usage', 'cuda_oom', None)
+    >>> kind_named("cuda_oom"), kind_named("no such kind")
+    ('cuda_oom', None)
     """
-    current = OLD_KINDS.get(str(name), name)
-    return cast(FailureKind, current) if current in get_args(FailureKind) else None
+    return cast(FailureKind, name) if name in get_args(FailureKind) else None
 
 
 def failure_of(error: BaseException) -> tuple[FailureKind, int]:

@@ -31,7 +31,7 @@ from r2v.config import (
     sections_of,
     to_yaml,
 )
-from r2v.config.ablations import registry
+from r2v.config.methods import registry
 from r2v.errors import UsageError
 from r2v.perturb.category import Scene, category
 from r2v.perturb.schedule import GENERIC
@@ -91,7 +91,7 @@ REFUSED = {
     ),
     "a category that is off": (
         "perturbations.latency.enabled=false",
-        "perturbations.latency.enabled: got False, but the key was removed, and True is all that is left of it",
+        "unknown key perturbations.latency.enabled",
     ),
     "a mode of a category with one": (
         "perturbations.modes.latency=explicit_permanent",

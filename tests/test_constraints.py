@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from r2v.config.checks import OrAuto
 from r2v.constraints import (
     NAME,
     Constraint,
@@ -19,6 +18,7 @@ from r2v.constraints import (
     Keywords,
     Name,
     OneOf,
+    OrAuto,
     Range,
     Seed,
     Share,

@@ -10,7 +10,7 @@ import pytest
 
 from r2v import errors
 from r2v.cli.main import build_parser
-from r2v.errors import BY_EXIT_CODE, CUDA_OOM, EXIT_CODES, HOST_OOM, OLD_KINDS, FailureKind, failure_of, kind_named
+from r2v.errors import BY_EXIT_CODE, CUDA_OOM, EXIT_CODES, HOST_OOM, FailureKind, failure_of, kind_named
 from r2v.slurm.healing import classify
 from r2v.slurm.views.states import JobState
 
@@ -51,9 +51,8 @@ def test_every_state_is_documented() -> None:
     assert words == set(get_args(JobState))
 
 
-def test_old_names_are_read_as_the_new_ones() -> None:
-    assert {kind_named(old) for old in OLD_KINDS} == {"bug", "usage", "input", "lease_conflict"}
-    assert not KINDS & set(OLD_KINDS)
+def test_only_kinds_have_names() -> None:
+    assert {kind_named(name) for name in KINDS} == KINDS
     assert kind_named("no such kind") is None and kind_named(None) is None
 
 

@@ -9,12 +9,9 @@ where and how something runs; they change no result and so are not part of finge
 
 from __future__ import annotations
 
-from r2v.config.checks import IF_GIVEN, RUNTIME
-from r2v.config.config import Config, TaskSelection, sections_of
-from r2v.config.content import identity
-from r2v.config.cost import CostConfig, Price
+from r2v.config.config import Config, TaskSelection, identity, sections_of
 from r2v.config.evaluation import CONDITIONS, AblationsConfig, EvaluationConfig, InferenceConfig, RouterConfig
-from r2v.config.execution import LoggingConfig, RolloutConfig
+from r2v.config.execution import LoggingConfig, RolloutConfig, ServeConfig
 from r2v.config.hierarchical import (
     BUNDLED_PROBLEMS,
     TASK_PROBLEMS,
@@ -26,9 +23,9 @@ from r2v.config.hierarchical import (
     ReplayConfig,
 )
 from r2v.config.loading import WITHOUT_FILE, Source, assigned_keys, keys, load, load_recorded, section, to_yaml
-from r2v.config.methods import METHODS, Method
+from r2v.config.methods import METHODS
+from r2v.config.model_facts import CostConfig, Price
 from r2v.config.models import PolicyConfig, TeacherConfig, endpoint_identity
-from r2v.config.serving import ServeConfig
 from r2v.config.tasks import (
     INJECTION_FAMILIES,
     MODES,
@@ -52,6 +49,7 @@ from r2v.config.training import (
     TrainingConfig,
     VerifierConfig,
 )
+from r2v.constraints import IF_GIVEN, RUNTIME
 
 __all__ = [
     "AblationsConfig",
@@ -74,7 +72,6 @@ __all__ = [
     "LoggingConfig",
     "METHODS",
     "MODES",
-    "Method",
     "PHASES",
     "PerturbConfig",
     "PerturbationMode",

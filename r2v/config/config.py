@@ -1,4 +1,5 @@
-"""The whole configuration: one frozen dataclass with a field for each section of the YAML file."""
+"""The whole configuration, a frozen dataclass with a field for each section of the YAML file; and the content of a
+section, which decides results and so goes into fingerprints."""
 
 from __future__ import annotations
 
@@ -7,16 +8,15 @@ import typing
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, TypeVar
 
-from r2v.config.checks import EVERYDAY_KEY, RUNTIME, check
-from r2v.config.cost import CostConfig
+from r2v.config.engines import LOCAL, POOLING_FLAGS, engine_identity
 from r2v.config.evaluation import AblationsConfig, EvaluationConfig, InferenceConfig, RouterConfig
-from r2v.config.execution import LoggingConfig, RolloutConfig
+from r2v.config.execution import LoggingConfig, RolloutConfig, ServeConfig
 from r2v.config.hierarchical import (
     HierarchicalConfig,
 )
-from r2v.config.models import PolicyConfig, TeacherConfig
+from r2v.config.model_facts import CostConfig
+from r2v.config.models import BUNDLED_NAMES, APIConfig, PolicyConfig, TeacherConfig, endpoint_identity
 from r2v.config.profiles import AUTO, PROFILE_NAMES
-from r2v.config.serving import ServeConfig
 from r2v.config.tasks import (
     DataConfig,
     EnvConfig,
@@ -25,14 +25,50 @@ from r2v.config.tasks import (
     RunConfig,
 )
 from r2v.config.training import (
+    PHASES,
     CandidatesConfig,
+    Phase,
     PreferenceConfig,
     TrainingConfig,
     VerifierConfig,
 )
-from r2v.constraints import NAME, OneOf, Seed, check_fields
+from r2v.constraints import EVERYDAY_KEY, NAME, RUNTIME, OneOf, Seed, check, check_fields, shown
+from r2v.errors import UsageError
 
 S = TypeVar("S")
+
+ELISION = "half"
+"""How a context that is too long is shortened (`r2v.policy.half_elision`): another rule makes other artifacts
+of models whose contexts may be too long. In the default context of a bundled model each conversation on the desk
+fits."""
+
+REMOVED_KEYS: dict[str, Any] = {
+    "preference.method": "dpo",
+    "preference.rehearsal": 0.0,
+    "preference.max_similarity": 0.95,
+    "evaluation.cvar_alpha": 0.2,
+    "hierarchical.importance_cap": 2.0,
+    "teacher.reuse": False,
+    "cost.slm.seconds_per_call": 0.02,
+    "cost.slm.seconds_per_token": 0.001,
+    "cost.llm.seconds_per_call": 0.6,
+    "cost.llm.seconds_per_token": 0.02,
+    "cost.cache.read": 0.1,
+    "cost.cache.write": 1.25,
+    "cost.cache.lifetime": 300.0,
+    **{f"perturbations.{name}.enabled": True for name in PerturbationsConfig.categories()},
+}
+"""Removed key -> its value in every configuration since, which is still part of fingerprints."""
+
+_STEMS = {
+    PreferenceConfig: "preference",
+    EvaluationConfig: "evaluation",
+    HierarchicalConfig: "hierarchical",
+    TeacherConfig: "teacher",
+}
+"""Sections with removed keys that fingerprints still hold."""
+COMPUTED = ("extra_sha256", "model_sha256")
+"""Hashes of a user's modules, which `identity` adds to what a section holds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,3 +169,76 @@ def sections_of(settings: type[S], config: Config, **parts: Any) -> S:
     that name."""
     fields = dataclasses.fields(typing.cast("Any", settings))
     return settings(**{item.name: getattr(config, item.name) for item in fields if item.name not in parts}, **parts)
+
+
+def identity(section: Any) -> Any:
+    """A section as plain values, without what cannot change a result: RUNTIME fields, IF_GIVEN fields that nobody gave,
+    the host of your own endpoint, and the split of the effective batch into micro-batches (only the product counts).
+    `policy.load_in_4bit=auto` is what it comes to, and a policy's contexts are shortened by a named rule."""
+    if isinstance(section, TrainingConfig):
+        return {name: identity(section.phase(name)) for name in PHASES}
+    if dataclasses.is_dataclass(section):
+        values = {
+            f.name: identity(getattr(section, f.name))
+            for f in dataclasses.fields(section)
+            if not f.metadata.get("runtime") and not _as_by_default(section, f)
+        }
+        if isinstance(section, Phase):
+            values["effective_batch"] = values.pop("batch_size") * values.pop("gradient_accumulation_steps")
+        values |= removed_values(_STEMS.get(type(section), ""))
+        if isinstance(section, PerturbationsConfig):
+            for name in values.keys() & set(section.categories()):
+                values[name] |= removed_values(f"perturbations.{name}")
+            values |= {"extra_sha256": section.extra_sha256} if section.extra else {}
+        if isinstance(section, CostConfig):
+            for part in ("slm", "llm"):
+                values[part] |= removed_values(f"cost.{part}")
+            values["cache"] = {"min_tokens": values.pop("cache_min_tokens"), **removed_values("cost.cache")}
+        if isinstance(section, RouterConfig) and section.model_sha256 is not None:
+            values["model_sha256"] = section.model_sha256
+        if isinstance(section, PolicyConfig):
+            values["load_in_4bit"] = section.in_4bit
+            if section.model_name not in BUNDLED_NAMES or section.max_seq_len < PolicyConfig().max_seq_len:
+                values["elision"] = ELISION
+            if values.pop("engine") != LOCAL:
+                values["engine"] = engine_identity(section.engine)
+            if values.pop("engine_verifier"):
+                values["engine_verifier"] = list(POOLING_FLAGS)
+        if isinstance(section, (TeacherConfig, APIConfig)) and values.pop("base_url") is not None:
+            values["base_url"] = endpoint_identity(str(section.base_url))
+        return values
+    if isinstance(section, (list, tuple)):
+        return [identity(item) for item in section]
+    if isinstance(section, dict):
+        return {key: identity(section[key]) for key in sorted(section)}
+    return section
+
+
+def _as_by_default(section: Any, item: dataclasses.Field[Any]) -> bool:
+    """True for an IF_GIVEN field that nobody gave: None, empty, or a section whose fields are its defaults."""
+    if not item.metadata.get("if_given"):
+        return False
+    value = getattr(section, item.name)
+    by_default = item.default_factory() if callable(item.default_factory) else None
+    return value is None or value == {} or (dataclasses.is_dataclass(value) and identity(value) == identity(by_default))
+
+
+def removed_values(section: str) -> dict[str, Any]:
+    """Return the removed keys of a section, by name, with the values that fingerprints still hold."""
+    named = ((key.rpartition("."), value) for key, value in REMOVED_KEYS.items())
+    return {name: value for (stem, _, name), value in named if stem == section}
+
+
+def without_added(tree: dict[str, Any], source: str) -> None:
+    """Take out of a tree of sections whatever `identity` added to their fields. Raise UsageError where a removed key
+    has another value than fingerprints hold."""
+    for key, value in {**REMOVED_KEYS, **{f"{name}.{added}": None for name in tree for added in COMPUTED}}.items():
+        *sections, name = key.split(".")
+        section: Any = tree
+        for part in sections:
+            section = section.get(part) if isinstance(section, dict) else None
+        if isinstance(section, dict) and (got := section.pop(name, value)) != value and name not in COMPUTED:
+            raise UsageError(f"{source}: {key}: got {shown(got)}, allowed: {shown(value)}")
+    cost = tree.get("cost")
+    if isinstance(cost, dict) and isinstance(cost.get("cache"), dict):
+        cost |= {f"cache_{name}": value for name, value in cost.pop("cache").items()}

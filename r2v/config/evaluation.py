@@ -7,21 +7,27 @@ import functools
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from r2v.config.ablations import ALL_ROWS, Ablation, registry
-from r2v.config.checks import EVERYDAY_KEY, IF_GIVEN, RUNTIME, Budget, Names, Seeds, check, members
-from r2v.config.methods import METHODS, ORACLE
+from r2v.config.methods import ALL_ROWS, METHODS, ORACLE, Ablation, registry
 from r2v.constraints import (
+    EVERYDAY_KEY,
+    IF_GIVEN,
+    RUNTIME,
+    Budget,
     Count,
     CountOrNone,
     Distinct,
     Line,
+    Names,
     NotNegative,
     Positive,
     PositiveShare,
     Range,
+    Seeds,
     Share,
     Temperature,
+    check,
     check_fields,
+    members,
 )
 from r2v.extensions import is_dotted, require_name, source_sha256
 
@@ -291,7 +297,7 @@ class AblationsConfig:
     """The ablations: what is taken out of the pipeline, one thing at a time."""
 
     names: Names = field(default_factory=lambda: list(registry().default), metadata=EVERYDAY_KEY)
-    """Ablations to run: rows of ablations.csv by name (r2v.config.ablations describes them), or all: every row that
+    """Ablations to run: rows of ablations.csv by name (r2v.config.methods describes them), or all: every row that
     this configuration can tell anything of, in the order of the table."""
     seeds: Seeds = field(default_factory=lambda: [1, 2])
     """Evaluation seeds of the ablations."""

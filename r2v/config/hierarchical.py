@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from r2v.config.checks import EVERYDAY_KEY, IF_GIVEN, RUNTIME, check
 from r2v.constraints import (
+    EVERYDAY_KEY,
+    IF_GIVEN,
+    RUNTIME,
     Count,
     CountOrNone,
     Line,
@@ -16,6 +18,7 @@ from r2v.constraints import (
     PositiveShare,
     Range,
     Share,
+    check,
     check_fields,
 )
 from r2v.extensions import is_dotted, require_name

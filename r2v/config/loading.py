@@ -16,14 +16,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from r2v.config.config import Config
-from r2v.config.content import COMPUTED
-from r2v.config.key_hints import key_hint
+from r2v.config.config import Config, without_added
 from r2v.config.profiles import AUTO, PROFILE_NAMES, values_of
-from r2v.config.renamed_keys import current_assignment, is_removed, rename_keys, warn_of_former_models
 from r2v.config.sources import (
     YAMLFile,
     file_tree,
+    key_hint,
     keys_of,
     override_tree,
     require_shapes,
@@ -74,7 +72,6 @@ def _loaded(layers: Sequence[Layer]) -> Config:
     for source, tree in layers:
         merged = _merged(source, merged, tree)
     config = understood(source, lambda: OmegaConf.to_object(merged), _own_keys())
-    warn_of_former_models(merged)
     assert isinstance(config, Config)
     if config.profile not in (profile, AUTO):
         raise UsageError(f"profile: must be a name of its own, got a reference to {shown(config.profile)}")
@@ -100,7 +97,6 @@ def _layers(path: Source, overrides: Sequence[str]) -> Iterator[Layer]:
         yield _layer(YAMLFile.read(Path(path)))
     for override in overrides:
         source = f"--overrides {shown(override)}"
-        override = current_assignment(override)
         _require_assignment(override)
         yield source, override_tree(source, override, Config)
 
@@ -133,8 +129,8 @@ def section(cls: type[S], values: dict[str, Any]) -> S:
     from omegaconf import OmegaConf
 
     name = next(item.name for item in dataclasses.fields(Config) if hints_of(Config)[item.name] is cls)
-    tree = {name: {key: value for key, value in copy.deepcopy(values).items() if key not in COMPUTED}}
-    rename_keys(tree, cls.__name__, warns=False)
+    tree = {name: copy.deepcopy(values)}
+    without_added(tree, cls.__name__)
     merged = _merged(cls.__name__, OmegaConf.structured(cls), tree[name])
     made = understood(cls.__name__, lambda: OmegaConf.to_object(merged), _own_keys())
     assert isinstance(made, cls)
@@ -145,7 +141,7 @@ def _require_assignment(override: str) -> None:
     key, equals, _ = override.partition("=")
     if not equals or not key:
         raise UsageError(f"--overrides {shown(override)}: expected key=value, e.g. training.lr=1e-3")
-    if key not in _own_keys() and not is_removed(key) and not key.startswith(_mappings()):
+    if key not in _own_keys() and not key.startswith(_mappings()):
         raise UsageError(f"--overrides {shown(override)}: unknown key {shown(key)}; {key_hint(key, _own_keys())}")
 
 

@@ -1,12 +1,20 @@
-"""The method registry: every way that an evaluation can play a task, by name, and what each one needs.
+"""The registries of methods and of ablations: every way that an evaluation can play a task, and every part that a study
+can take away, by name.
 
-This is the only list of method names. `r2v.evaluation.acting.methods` says how each becomes an actor,
-`r2v.router.baselines` how the baselines score a step; both are keyed by these names and a test holds them equal.
+methods.toml is the only list of method names. `r2v.evaluation.acting.methods` says how each becomes an actor,
+`r2v.router.baselines` how the baselines score a step; both are keyed by these names and a test holds them equal. The
+rows of ablations are overrides of the configuration and nothing else; they stand in ablations.yaml, the only list of
+their names, and `r2v.experiments.ablations` makes both sides of each.
 """
 
 from __future__ import annotations
 
+import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,94 +45,8 @@ class Method:
     """Belongs to the comparisons named in advance, over which Holm's correction of p-values runs."""
 
 
-METHODS: dict[str, Method] = {
-    method.name: method
-    for method in (
-        Method(name="slm_only", description="the small policy alone", asks_llm=False, in_family=True),
-        Method(name="llm_only", description="the LLM alone", pretrained_only=True, in_family=True),
-        Method(name="random_router", description="a keyed coin per step", routed=True, in_family=True),
-        Method(
-            name="task_router",
-            description="a keyed coin per task: the LLM alone, or never",
-            routed=True,
-            in_family=True,
-        ),
-        Method(
-            name="entropy_router",
-            description="the largest token entropy of the proposed action",
-            routed=True,
-            reads_probabilities=True,
-            in_family=True,
-        ),
-        Method(
-            name="entropy_nonfree_router",
-            description="the same over tokens that no free argument covers",
-            routed=True,
-            reads_probabilities=True,
-            in_family=True,
-        ),
-        Method(
-            name="verifier_router",
-            description="the verifier's doubt in the proposed action",
-            asks_verifier=True,
-            routed=True,
-            in_family=True,
-        ),
-        Method(
-            name="logprob_router",
-            description="the proposal's mean token log-probability",
-            routed=True,
-            reads_probabilities=True,
-            by_default=False,
-        ),
-        Method(
-            name="sequence_logprob_router",
-            description="the proposal's log-probability, summed over its tokens",
-            routed=True,
-            reads_probabilities=True,
-            by_default=False,
-        ),
-        Method(
-            name="mean_entropy_router",
-            description="the proposal's mean token entropy (ReDAct)",
-            routed=True,
-            reads_probabilities=True,
-            by_default=False,
-        ),
-        Method(name="periodic_router", description="every n-th step", routed=True, by_default=False),
-        Method(name="first_steps_router", description="the first n steps", routed=True, by_default=False),
-        Method(
-            name="disagreement_router",
-            description="a model of where the LLM would act otherwise",
-            routed=True,
-            trained_router=True,
-            in_family=True,
-        ),
-        Method(name="oracle_router", description="asks where executing both continuations shows a gain"),
-        Method(name="r2v", description="a model of the executed gain of an LLM step", routed=True, trained_router=True),
-        Method(
-            name="slm_bc_only",
-            description="the small policy before preference training",
-            of_weights=True,
-            asks_llm=False,
-        ),
-        Method(
-            name="slm_base",
-            description="the small policy's base model, untrained",
-            of_weights=True,
-            asks_llm=False,
-            pretrained_only=True,
-            by_default=False,
-        ),
-        Method(
-            name="best_of_k",
-            description="the verifier's favourite among K samples of the small policy",
-            asks_verifier=True,
-            asks_llm=False,
-            by_default=False,
-        ),
-    )
-}
+_ROWS = tomllib.loads(Path(__file__).with_name("methods.toml").read_text())
+METHODS: dict[str, Method] = {name: Method(name=name, **row) for name, row in _ROWS.items()}
 """Every method, in the order of the tables."""
 
 ORACLE = "oracle_router"
@@ -140,3 +62,56 @@ BOUNDS = tuple(method.name for method in METHODS.values() if not method.routed)
 """Reference rows: routers are compared with them, and they do not compete for bold type."""
 FAMILY = tuple(method.name for method in METHODS.values() if method.in_family)
 """Methods that r2v is tested against in the family of comparisons named in advance."""
+
+ALL_ROWS = "all"
+"""In `ablations.names`: every row, in the order of the table."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ablation:
+    """One row: what is changed, and which method of the changed pipeline is compared with which of the whole. Both play
+    the same worlds."""
+
+    name: str
+    """As `ablations.names` and the table spell it."""
+    description: str
+    """What is changed, in a few words."""
+    overrides: tuple[str, ...] = ()
+    """Of the ablated side."""
+    shared: tuple[str, ...] = ()
+    """Overrides of both sides."""
+    base_method: str = "r2v"
+    """Who plays on the base's side."""
+    ablated_method: str = "r2v"
+    """Who plays on the ablated side."""
+    condition: str | None = None
+    """What both sides play under; None: noisy, or else the first of `evaluation.conditions`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AblationRegistry:
+    """Every row, and what is said of several."""
+
+    rows: dict[str, Ablation]
+    """By name, in the order of ablations.csv."""
+    default: list[str]
+    """The rows of a study whose configuration names none."""
+    learned_parts: dict[str, tuple[str, int]]
+    """Learned part -> the row that tells of it, and whether that adds the part (+1) or takes it away (-1)."""
+
+
+@cache
+def registry() -> AblationRegistry:
+    """Return what ablations.yaml says. It is read on first use, for commands that need no configuration."""
+    from r2v.config.yaml_text import plain, read_file
+
+    content = plain(read_file(Path(__file__).with_name("ablations.yaml")).value)
+    return AblationRegistry(
+        rows={name: _row(name, **row) for name, row in content["rows"].items()},
+        default=content["default"],
+        learned_parts={part: (row, sign) for part, (row, sign) in content["learned_parts"].items()},
+    )
+
+
+def _row(name: str, *, overrides: Sequence[str] = (), shared: Sequence[str] = (), **others: Any) -> Ablation:
+    return Ablation(name=name, overrides=tuple(overrides), shared=tuple(shared), **others)

@@ -8,10 +8,12 @@ from ipaddress import ip_address
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from r2v.config.checks import EVERYDAY_KEY, IF_GIVEN, RUNTIME, Spec, check
 from r2v.config.engines import ENGINE_KEY_ENV, JOB, LOCAL, VLLM, server_root, wrong_url
-from r2v.config.llm_model import Effort, ModelFacts, given_facts
+from r2v.config.model_facts import Effort, ModelFacts, given_facts
 from r2v.constraints import (
+    EVERYDAY_KEY,
+    IF_GIVEN,
+    RUNTIME,
     VARIABLE_NAME,
     Count,
     Keywords,
@@ -22,8 +24,10 @@ from r2v.constraints import (
     Positive,
     Range,
     Share,
+    Spec,
     Temperature,
     Text,
+    check,
     check_fields,
 )
 from r2v.errors import UsageError
@@ -41,9 +45,6 @@ API_PROVIDERS = PROVIDER_NAMES[1:]
 
 BUNDLED_NAMES = ("tiny", "toy")
 """Models that come with R2V, by their names in `policy.model_name`."""
-FORMER_MODELS = {"pupil": "toy"}
-"""Former names of bundled models. Configurations and adapters that use one mean the same weights."""
-
 
 _Variable = Text(
     longest=100,
@@ -94,7 +95,7 @@ class TeacherConfig:
     calls; auto: tools, json or text, the first that the model is known to take. None: text."""
     model: Annotated[dict[str, Any], Keywords()] = field(default_factory=dict, metadata=IF_GIVEN, hash=False)
     """Facts of a model that the registry does not know, each in place of the registry's: the fields of
-    `r2v.config.llm_model.ModelFacts`, e.g. {tools: everywhere, batch_price: 0.5}."""
+    `r2v.config.model_facts.ModelFacts`, e.g. {tools: everywhere, batch_price: 0.5}."""
     mode: Literal["batch", "concurrent", "auto"] = field(default="auto", metadata=RUNTIME | EVERYDAY_KEY)
     """How requests go to a provider: batch (its batch API, half the price), concurrent (direct calls), or auto."""
     engine: Annotated[str, Text(longest=500)] | None = field(default=None, metadata=RUNTIME)
@@ -303,8 +304,6 @@ class PolicyConfig:
         if self.provider is not None:
             require_name("policy.provider", self.provider, (LOCAL, *API_PROVIDERS))
         object.__setattr__(self, "provider", None if self.provider == LOCAL else self.provider)
-        # One name in every fingerprint, adapter and table: two names of the same weights would be two artifacts.
-        object.__setattr__(self, "model_name", FORMER_MODELS.get(self.model_name, self.model_name))
         # One form in every fingerprint, and none in those of the bundled models, whose artifacts know no such key.
         is_bundled = self.model_name in BUNDLED_NAMES or self.is_api
         object.__setattr__(self, "tools", None if is_bundled else self.tools or "auto")

@@ -12,17 +12,17 @@ is ever read into it: keys are named by `teacher.api_key_env` and read where the
 
 from __future__ import annotations
 
+import difflib
+import functools
 import re
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from r2v.config.key_hints import key_hint
-from r2v.config.renamed_keys import rename_keys
-from r2v.config.yaml_text import DEEPEST, LARGEST_FILE, as_type, file_text, read
+from r2v.config.yaml_text import DEEPEST, LARGEST_FILE, as_type, file_text, plain, read, read_file
 from r2v.constraints import shown
-from r2v.errors import InputError, UsageError
+from r2v.errors import InputError, UsageError, nearest
 
 PLACES = re.compile(
     r"HOME|USER|LOGNAME|HOSTNAME|PWD|SHELL|LANG|TMPDIR|TMP|TEMP|SCRATCH|WORK|PROJECT|DATA|STORE|GROUP"
@@ -61,9 +61,7 @@ def file_tree(file: YAMLFile, section: type) -> dict[str, Any]:
 
 
 def written_tree(source: str, written: dict[str, Any], section: type) -> dict[str, Any]:
-    """Return a tree that was read, as `section` declares its types and renamed keys under their current names. Raise
-    UsageError naming the source."""
-    rename_keys(written, source)
+    """Return a tree that was read, as `section` declares its types. Raise UsageError naming the source."""
     tree: dict[str, Any] = as_type(written, section)
     _require_plain(source, tree)
     return tree
@@ -166,3 +164,41 @@ def _require_allowed(source: str, key: str, match: re.Match[str]) -> None:
     raise UsageError(
         f"{source}: {key}: only ${{another.key}} and ${{oc.env:NAME}} are interpolated, got {shown(match[0])}"
     )
+
+
+@functools.cache
+def synonyms() -> dict[str, list[str]]:
+    """Last part of a key as other tools call it -> the last part of ours, the likeliest first."""
+    return dict(plain(read_file(Path(__file__).with_name("synonyms.yaml")).value))
+
+
+_MOST = 3
+"""Keys that a hint names."""
+
+
+def key_hint(key: str, keys: Collection[str]) -> str:
+    """Return "did you mean ...?" for a dotted key that is none of `keys`, or a few of them where none is near.
+
+    >>> key_hint("training.learning_rate", ["training", "training.lr", "training.warmup_ratio"])
+    'did you mean training.lr?'
+    """
+    stem, _, name = key.rpartition(".")
+    stem = _section(stem, keys)
+    names = (name, *synonyms().get(name.lower(), ()))
+    beside = {other.removeprefix(stem): other for other in keys if other.startswith(stem)}
+    if same_section := [beside[name] for name in names if name in beside]:
+        return f"did you mean {same_section[0]}?"
+    if not difflib.get_close_matches(name, [other for other in beside if "." not in other], n=1, cutoff=0.8):
+        matching = [other for name in names for other in keys if other.rpartition(".")[2] == name]
+        least = min((other.count(".") for other in matching), default=0)
+        if shallowest := [other for other in matching if other.count(".") == least]:
+            return f"did you mean {' or '.join(shallowest[:_MOST])}?"
+    return nearest(key, keys)
+
+
+def _section(stem: str, keys: Collection[str]) -> str:
+    """The section that a key names, its spelling put right, with the dot behind it; "" for the top level."""
+    if not stem:
+        return ""
+    sections = sorted({other.rpartition(".")[0] for other in keys} - {""})
+    return (*difflib.get_close_matches(stem, sections, n=1, cutoff=0.7), stem)[0] + "."

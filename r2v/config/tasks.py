@@ -7,8 +7,24 @@ import functools
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from r2v.config.checks import EVERYDAY_KEY, IF_GIVEN, RUNTIME, Seeds, Spec, check, members
-from r2v.constraints import Count, Distinct, Keywords, Name, PathText, Seed, Share, Text, check_fields
+from r2v.constraints import (
+    EVERYDAY_KEY,
+    IF_GIVEN,
+    RUNTIME,
+    Count,
+    Distinct,
+    Keywords,
+    Name,
+    PathText,
+    Seed,
+    Seeds,
+    Share,
+    Spec,
+    Text,
+    check,
+    check_fields,
+    members,
+)
 from r2v.extensions import require_name, source_sha256
 
 INJECTION_FAMILIES = ("direct", "indirect", "goal_hijack", "exfiltration", "role_confusion", "encoded")

@@ -7,17 +7,22 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Annotated, Any, Literal, get_args
 
-from r2v.config.checks import EVERYDAY_KEY, IF_GIVEN, RUNTIME, Names, Seeds, check
 from r2v.constraints import (
+    EVERYDAY_KEY,
+    IF_GIVEN,
+    RUNTIME,
     Count,
+    Names,
     NotNegative,
     OneOf,
     PathText,
     Positive,
     PositiveShare,
     Range,
+    Seeds,
     Share,
     Temperature,
+    check,
     check_fields,
 )
 from r2v.errors import UsageError

@@ -22,6 +22,7 @@ from r2v.data.tools import RecordedTool, Tools, united
 from r2v.errors import InputError, UsageError
 from r2v.storage.artifact_manifest import json_sha256
 from r2v.storage.files import write_json
+from r2v.storage.integrity import hashed
 
 log = logging.getLogger("r2v")
 
@@ -142,8 +143,7 @@ def write_manifest(manifest: RunManifest) -> None:
         "output_dir": manifest.output_dir.as_posix(),
         "success_rate": None if math.isnan(rate) else rate,
     }
-    record = json.loads(json.dumps(record, allow_nan=False))
-    write_json(manifest.output_dir / RUN_MANIFEST, {**record, "sha256": json_sha256(record)})
+    write_json(manifest.output_dir / RUN_MANIFEST, hashed(record))
 
 
 def tools_of_runs(runs: Sequence[RunManifest]) -> Tools | None:

@@ -108,16 +108,16 @@ def _anything(value: Any) -> Any:
     return value
 
 
-def _text(value: Any) -> Any:
-    if type(value) is not str:
-        raise SchemaError("text", value)
-    return value
+def _exactly(kind: type, words: str) -> Reader:
+    def read(value: Any) -> Any:
+        if type(value) is not kind:
+            raise SchemaError(words, value)
+        return value
+
+    return read
 
 
-def _truth(value: Any) -> Any:
-    if type(value) is not bool:
-        raise SchemaError("true or false", value)
-    return value
+_mapping = _exactly(dict, "an object")
 
 
 def _whole(value: Any) -> Any:
@@ -134,12 +134,6 @@ def _number(value: Any) -> Any:
     raise SchemaError("a finite number", value)
 
 
-def _mapping(value: Any) -> Any:
-    if type(value) is not dict:
-        raise SchemaError("an object", value)
-    return value
-
-
 def _message(value: Any) -> Any:
     fields = _mapping(value)
     if type(fields.get("content")) not in (str, list):
@@ -150,7 +144,14 @@ def _message(value: Any) -> Any:
         raise SchemaError("a message", value) from None
 
 
-_PLAIN: dict[Any, Reader] = {str: _text, bool: _truth, int: _whole, float: _number, dict: _mapping, Message: _message}
+_PLAIN: dict[Any, Reader] = {
+    str: _exactly(str, "text"),
+    bool: _exactly(bool, "true or false"),
+    int: _whole,
+    float: _number,
+    dict: _mapping,
+    Message: _message,
+}
 
 
 def _either(options: tuple[Reader, ...], optional: bool) -> Reader:

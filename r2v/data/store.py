@@ -18,7 +18,7 @@ from pathlib import Path
 from r2v.data.episode import Episode, parse_episode, to_line
 from r2v.errors import InputError
 from r2v.storage.compression import lines_of
-from r2v.storage.files import remove_drafts, write_lines, writing
+from r2v.storage.files import append_whole, remove_drafts, write_lines, writing
 from r2v.storage.lease import Owner, confirm, lease
 
 log = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class TrajectoryStore:
             with self.exclusive():
                 return self.append(episode)
         with writing(self.path):
-            _append_whole(self._descriptor, to_line(episode).encode() + b"\n")
+            append_whole(self._descriptor, to_line(episode).encode() + b"\n")
 
     def sync(self) -> None:
         """Wait until the disk has everything appended under `exclusive`, and make sure that the store was
@@ -214,17 +214,6 @@ def _quarantine(path: Path, fragment: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     log.warning("%s: a torn end of %d bytes was cut off and kept in %s", path, len(fragment), aside)
-
-
-def _append_whole(descriptor: int, line: bytes) -> None:
-    """One write; where the disk takes only part of it, none stays."""
-    before = os.fstat(descriptor).st_size
-    try:
-        while line:
-            line = line[os.write(descriptor, line) :]
-    except OSError:
-        os.ftruncate(descriptor, before)
-        raise
 
 
 def _lines(path: Path, *, growing: bool) -> Iterator[tuple[int, bytes]]:

@@ -11,8 +11,7 @@ import dataclasses
 from typing import Any
 
 from r2v.config import Config, identity
-from r2v.config.ablations import Ablation
-from r2v.config.methods import CLONE, METHODS, ROUTERS
+from r2v.config.methods import CLONE, METHODS, ROUTERS, Ablation
 from r2v.extensions import is_dotted, may_import
 from r2v.pipeline.graph import as_configured
 from r2v.pipeline.jobs import JOBS, job

@@ -2,7 +2,7 @@
 
     r2v ablations --config configs/mrp.yaml --names no_dpo with_verifier
 
-An ablation is a set of configuration overrides and nothing else (`r2v.config.ablations`). Artifacts are found by
+An ablation is a set of configuration overrides and nothing else (`r2v.config.methods`). Artifacts are found by
 fingerprint, so each row makes again exactly the stages downstream of its change; `retrained_stages` lists them. Rows
 are paired by task with the unchanged pipeline, in the same worlds; `none` changes nothing and must give its bytes. A
 row that could only be one of zeros is left out (`r2v.experiments.ablation_reach`). Helpers make whole parts of it: one
@@ -16,8 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from r2v import config as c
-from r2v.config.ablations import ALL_ROWS, Ablation, registry
-from r2v.config.methods import ROUTERS, STRONG, WEAK
+from r2v.config.methods import ALL_ROWS, ROUTERS, STRONG, WEAK, Ablation, registry
 from r2v.config.yaml_text import as_type, read
 from r2v.constraints import hints_of
 from r2v.errors import UsageError

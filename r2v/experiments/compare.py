@@ -30,7 +30,8 @@ from r2v.experiments.metrics import leaves, metrics_of, outcomes_of
 from r2v.experiments.records import ExperimentRecord, RunRecord, read_record
 from r2v.experiments.schedule.asha import point_of
 from r2v.experiments.specification.expansion import label_of, shown_value
-from r2v.storage.files import replacing, write_text
+from r2v.plotting import LINE, PALETTE, panels, save
+from r2v.storage.files import write_text
 
 LEVEL = 0.95
 
@@ -262,21 +263,14 @@ def _tex(text: str) -> str:
 
 def _plot(path: Path, found: ExperimentComparison) -> None:
     """Means with their intervals, the best on top."""
-    import matplotlib as mpl
-
-    mpl.use("Agg", force=False)
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 0.9 + 0.32 * len(found.settings)), layout="constrained")
-    axes = figure.subplots()
+    axes = panels([""], width=7, height=0.9 + 0.32 * len(found.settings))[0]
     for row, one in enumerate(reversed(found.settings)):
         low, high = one.interval or (one.mean, one.mean)
-        axes.errorbar(one.mean, row, xerr=[[one.mean - low], [high - one.mean]], fmt="o", color="#0072b2", capsize=3)
+        axes.errorbar(one.mean, row, xerr=[[one.mean - low], [high - one.mean]], fmt="o", color=PALETTE[0], capsize=3)
     axes.set_yticks(range(len(found.settings)), [one.label for one in reversed(found.settings)])
     axes.set_xlabel(f"{found.metric} (95 % interval)")
-    axes.grid(axis="x", color="#e5e5e5")
-    with replacing(path) as file:
-        figure.savefig(file, format="png", dpi=150, metadata={"Software": None})
+    axes.grid(axis="x", color=LINE)
+    save(axes.figure, path.with_suffix(""), "png")
 
 
 def difference_lines(folder: Path, first: str, second: str) -> list[str]:

@@ -21,7 +21,8 @@ import numpy as np
 from r2v.errors import EmptyResult, InputError
 from r2v.experiments.metrics import METRICS, OUTCOMES
 from r2v.log import logger
-from r2v.storage.files import replacing, write_json, write_text
+from r2v.plotting import PALETTE, save
+from r2v.storage.files import write_json, write_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
 REPLAYED = "calibration"
 """The split whose steps are replayed."""
-_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +90,7 @@ def simulate(config_path: Path, folder: Path, flags: SimulationFlags) -> None:
     lines = [f"{row.state_id},{value:.6g}" for row, value in zip(rows, chosen, strict=True)]
     write_text(folder / OUTCOMES, "\n".join(["unit,value", *lines]) + "\n")
     for name in flags.figures:
-        _draw(folder / f"{name}.png", name, methods, config.router.budget, show=flags.show)
+        _draw(folder, name, methods, config.router.budget, show=flags.show)
     logger.info("  %d recorded steps, %d methods; plots: %s", len(rows), len(methods), ", ".join(flags.figures))
 
 
@@ -162,7 +162,7 @@ def _chosen(one: ReplayedMethod, budget: float, rows: Sequence[FeatureRow]) -> l
     return [float((row.q_llm if s >= level else row.q_slm) or 0) for row, s in zip(rows, one.scores, strict=True)]
 
 
-def _draw(path: Path, name: str, methods: Sequence[ReplayedMethod], budget: float, *, show: bool) -> None:
+def _draw(folder: Path, name: str, methods: Sequence[ReplayedMethod], budget: float, *, show: bool) -> None:
     import matplotlib.pyplot as plt
 
     if not show:
@@ -170,8 +170,7 @@ def _draw(path: Path, name: str, methods: Sequence[ReplayedMethod], budget: floa
     drawing = {"frontier": _frontier, "reliability": _reliability, "confusion": _confusion, "thresholds": _thresholds}
     figure = plt.figure(figsize=(6, 4), layout="constrained")
     drawing[name](figure, methods, budget)
-    with replacing(path) as file:
-        figure.savefig(file, format="png", dpi=150, metadata={"Software": None})
+    save(figure, folder / name, "png")
     if show and plt.get_backend().lower() != "agg":
         plt.show()
     plt.close(figure)
@@ -179,7 +178,7 @@ def _draw(path: Path, name: str, methods: Sequence[ReplayedMethod], budget: floa
 
 def _frontier(figure: Figure, methods: Sequence[ReplayedMethod], budget: float) -> None:
     axes = figure.subplots()
-    for one, colour in zip(methods, _COLOURS, strict=False):
+    for one, colour in zip(methods, PALETTE, strict=False):
         axes.plot(one.rates, one.success, label=one.name, color=colour)
     axes.axvline(budget, color="#999999", linestyle=":")
     axes.set(xlabel="share of LLM steps", ylabel="mean executed value", title="one routed step, replayed")
@@ -188,7 +187,7 @@ def _frontier(figure: Figure, methods: Sequence[ReplayedMethod], budget: float) 
 
 def _reliability(figure: Figure, methods: Sequence[ReplayedMethod], budget: float) -> None:
     axes = figure.subplots()
-    for one, colour in zip(methods, _COLOURS, strict=False):
+    for one, colour in zip(methods, PALETTE, strict=False):
         bins = np.clip((one.scores * 10).astype(int), 0, 9)
         filled = [index for index in range(10) if (bins == index).any()]
         likely = [one.scores[bins == index].mean() for index in filled]
@@ -213,7 +212,7 @@ def _confusion(figure: Figure, methods: Sequence[ReplayedMethod], budget: float)
 
 def _thresholds(figure: Figure, methods: Sequence[ReplayedMethod], budget: float) -> None:
     axes = figure.subplots()
-    for one, colour in zip(methods, _COLOURS, strict=False):
+    for one, colour in zip(methods, PALETTE, strict=False):
         axes.plot(np.unique(one.scores)[::-1], one.rates[1:], label=one.name, color=colour)
     axes.axhline(budget, color="#999999", linestyle=":")
     axes.set(xlabel="threshold", ylabel="share of LLM steps", title="every threshold")

@@ -23,6 +23,7 @@ from typing import Any
 
 from r2v.config import Config, to_yaml
 from r2v.config.engines import LOCAL
+from r2v.config.execution import allocated_cpus
 from r2v.data.split import assign
 from r2v.envs.base import Equipped, load_benchmark, more_tasks
 from r2v.errors import EmptyResult, EnvironmentFault, InputError, UsageError
@@ -45,7 +46,7 @@ from r2v.pipeline.rows import Job
 from r2v.rollout.episode_cache import forget_finished, publish_plays
 from r2v.storage import artifact as artifacts
 from r2v.storage.artifact_manifest import Damaged
-from r2v.storage.durations import Duration, cpus_here, device_here, record
+from r2v.storage.durations import Duration, device_here, record
 from r2v.storage.integrity import Artifact, Stray, set_aside, verify
 from r2v.storage.paths import LOGS
 
@@ -232,7 +233,7 @@ def _duration(row: Job, key: str, seconds: float, cpu_seconds: float) -> Duratio
         seconds=round(seconds, 3),
         cpu_seconds=round(cpu_seconds, 3),
         device=device_here(),
-        cpus=cpus_here(),
+        cpus=allocated_cpus(),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
+from importlib.resources import files
 
 
 def tag(name: str, /, *children: ET.Element | str | None, **attributes: str) -> ET.Element:
@@ -21,3 +22,17 @@ def tag(name: str, /, *children: ET.Element | str | None, **attributes: str) -> 
 def section(place: str, title: str, *children: ET.Element | str) -> list[ET.Element]:
     """A section of the page under a heading, as a list of one."""
     return [tag("section", tag("h2", title), *children, id=place)]
+
+
+def document(title: str, policy: str, *children: ET.Element) -> str:
+    """Return the text of a page under its title, which opens offline. policy: its Content-Security-Policy."""
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", **{"http-equiv": "Content-Security-Policy", "content": policy}),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("title", f"R2V: {title}"),
+        tag("style", files("r2v.report").joinpath("assets", "report.css").read_text()),
+    )
+    root = tag("html", head, tag("body", tag("h1", title), *children), lang="en")
+    return "<!doctype html>\n" + ET.tostring(root, encoding="unicode", method="html") + "\n"

@@ -21,7 +21,7 @@ from r2v.config.methods import OURS
 from r2v.evaluation.claims import headline
 from r2v.evaluation.measures.comparisons import AT_COST
 from r2v.plotting import INK, LINE
-from r2v.report.elements import section, tag
+from r2v.report.elements import document, section, tag
 from r2v.report.leads import Lead, leads
 from r2v.report.series import Series, interval_of, number_of
 from r2v.report.sources import Row, Sources
@@ -153,22 +153,13 @@ FIGURES = {
 
 def page(sources: Sources, drawn: Mapping[str, tuple[Series, str]], index: Index) -> str:
     """The text of index.html. `drawn` has for each figure its series and its SVG."""
-    script, style = (files("r2v.report").joinpath("assets", name).read_text() for name in ("viewer.js", "report.css"))
+    script = files("r2v.report").joinpath("assets", "viewer.js").read_text()
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}' 'self' file:"
     setup = sources.bundle["setup"]
-    title = f"{setup['benchmark']}: {', '.join(setup['conditions'])}"
-    head = tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", **{"http-equiv": "Content-Security-Policy", "content": policy}),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("title", f"R2V: {title}"),
-        tag("style", style),
-    )
-    body = tag(
-        "body",
-        tag("h1", title),
+    return document(
+        f"{setup['benchmark']}: {', '.join(setup['conditions'])}",
+        policy,
         *(tag("p", line, class_="headline") for line in headline(sources.bundle)),
         tag("p", _measured(sources, index)),
         _navigation(sources),
@@ -181,8 +172,6 @@ def page(sources: Sources, drawn: Mapping[str, tuple[Series, str]], index: Index
         tag("script", _inert(_index_data(index)), type="application/json", id="index"),
         tag("script", script),
     )
-    root = tag("html", head, body, lang="en")
-    return "<!doctype html>\n" + ET.tostring(root, encoding="unicode", method="html") + "\n"
 
 
 def _index_data(index: Index) -> dict[str, Any]:

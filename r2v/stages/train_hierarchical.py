@@ -19,8 +19,8 @@ from typing import Any
 
 from r2v import config as c
 from r2v import distributed
-from r2v.config.checks import IF_GIVEN
 from r2v.config.engines import LOCAL
+from r2v.constraints import IF_GIVEN
 from r2v.errors import InputError, UsageError
 from r2v.extensions import is_dotted, source_sha256
 from r2v.hrl.parallel.placement import split_ranks

@@ -150,9 +150,9 @@ SNAPSHOT_RECORD = SNAPSHOT_MARKER.file
 
 @cache
 def code_identity() -> str:
-    """12 hex digits of what R2V's Python and YAML files hold, as they were when this process first asked."""
+    """12 hex digits of what R2V's Python, YAML and TOML files hold, as they were when this process first asked."""
     content = hashlib.sha256()
-    for path in sorted((*OWN_PACKAGE.rglob("*.py"), *OWN_PACKAGE.rglob("*.yaml"))):
+    for path in sorted(path for kind in ("py", "yaml", "toml") for path in OWN_PACKAGE.rglob(f"*.{kind}")):
         content.update(f"{path.relative_to(OWN_PACKAGE).as_posix()}\0".encode())
         content.update(hashlib.sha256(path.read_bytes()).digest())
     return content.hexdigest()[:12]

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import stat
 import sys
 from dataclasses import asdict, dataclass
@@ -51,11 +50,6 @@ def device_here() -> str:
     """The GPU that torch sees in this process; cpu where it sees none, or was not needed so far."""
     torch = sys.modules.get("torch")
     return torch.cuda.get_device_name() if torch is not None and torch.cuda.is_available() else CPU
-
-
-def cpus_here() -> int:
-    """CPUs that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def record(root: Path, duration: Duration) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from r2v.config.models import BUNDLED_NAMES, FORMER_MODELS, PolicyConfig
+from r2v.config.models import BUNDLED_NAMES, PolicyConfig
 from r2v.errors import DISK_REFUSES, InputError, R2VError, failure_of
 
 BUNDLED = {name: Path(__file__).parents[1] / "bundled" / "weights" / name for name in BUNDLED_NAMES}
@@ -74,8 +74,7 @@ def adapters_alone(folder: Path) -> bool:
 def base_of(folder: Path) -> str:
     """The name of the model that a folder's adapters belong to. Raises InputError where it does not say."""
     try:
-        name = str(json.loads((folder / ADAPTERS).read_text())["base_model_name_or_path"])
-        return FORMER_MODELS.get(name, name)
+        return str(json.loads((folder / ADAPTERS).read_text())["base_model_name_or_path"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(
             f"{folder / ADAPTERS}: names no base model ({error}); name a folder that r2v or peft has written"

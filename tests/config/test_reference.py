@@ -17,9 +17,8 @@ import pytest
 
 from r2v.cli.main import main
 from r2v.config import Config, load
-from r2v.config.checks import OrAuto
 from r2v.config.reference import READERS, ConfigKey, markdown, reference
-from r2v.constraints import Distinct, Keywords, OneOf, Range, Text, check_fields, declared, unwrap
+from r2v.constraints import Distinct, Keywords, OneOf, OrAuto, Range, Text, check_fields, declared, unwrap
 from r2v.errors import UsageError
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"

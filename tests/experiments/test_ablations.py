@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from r2v.config import Config, identity, load
-from r2v.config.ablations import ALL_ROWS, Ablation, registry
+from r2v.config.methods import ALL_ROWS, Ablation, registry
 from r2v.envs.base import load_benchmark
 from r2v.errors import UsageError
 from r2v.evaluation.settings import EvaluateSettings

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from r2v.config.ablations import registry
+from r2v.config.methods import registry
 from r2v.data.store import write_episodes
 from r2v.evaluation.measures.outcomes import measure
 from r2v.evaluation.setup import Setup, episodes_path, write_setup

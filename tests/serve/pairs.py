@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from r2v.config import InferenceConfig, PolicyConfig, RouterConfig, TeacherConfig, identity, load
-from r2v.config.cost import CostConfig
+from r2v.config.model_facts import CostConfig
 from r2v.data.tools import RecordedTool
 from r2v.router.features import FEATURE_VERSION
 from r2v.router.models import LinearModel, Platt, RouterModel

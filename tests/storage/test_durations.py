@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from r2v.config import load
+from r2v.config.execution import allocated_cpus
 from r2v.pipeline.inputs import place_of
-from r2v.storage.durations import DURATIONS, Duration, cpus_here, record, recorded
+from r2v.storage.durations import DURATIONS, Duration, record, recorded
 from r2v.storage.integrity import hashed
 from tests.trust import MICRO
 
@@ -73,5 +74,5 @@ def test_a_pipeline_leaves_one_for_each_stage_that_it_made_in_one_go(micro_run: 
             for run in recorded(micro_run, job)
             if place_of(config, job, micro_run).resolve().name == f"{job}-{run.fingerprint}"
         ]
-        assert made.seconds > 0 and made.device == "cpu" and 1 <= made.cpus <= cpus_here()
+        assert made.seconds > 0 and made.device == "cpu" and 1 <= made.cpus <= allocated_cpus()
     assert recorded(micro_run, "ablations") == [], "it makes other stages again: its time is none of a stage"

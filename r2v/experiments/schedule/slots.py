@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from r2v.storage.durations import cpus_here
+from r2v.config.execution import allocated_cpus
 
 USABLE = 0.9
 """The share of the free memory that runs may take."""
@@ -48,7 +48,7 @@ def slots_that_fit(runs: Sequence[MeasuredRun], free: FreeMemory, cpus: int | No
     on_gpus = [run.gpu_bytes for run in runs if run.gpu_bytes]
     if not peaks or (free.gpus and not on_gpus):
         return 1
-    counts = [int(USABLE * free.memory / max(peaks)), cpus_here() if cpus is None else cpus]
+    counts = [int(USABLE * free.memory / max(peaks)), allocated_cpus() if cpus is None else cpus]
     for available, *taken in zip(free.gpus, *on_gpus, strict=False):
         if max(taken) > 0:
             counts.append(int(USABLE * available / max(taken)))

@@ -106,7 +106,7 @@ def read_spec(path: Path) -> ExperimentSpec:
     tree = read_file(path)
     values = tree.value
     _require_known(tree)
-    mode = _mode(tree)
+    mode = _choice(tree, "mode", get_args(Mode))
     command, stage = _command(tree), _stage(tree, mode)
     spec = ExperimentSpec(
         path=path,
@@ -127,7 +127,7 @@ def read_spec(path: Path) -> ExperimentSpec:
         stage=stage,
         command=command,
         metric=_text(tree, "metric") if "metric" in values else None,
-        goal=_goal(tree),
+        goal=_choice(tree, "goal", get_args(Goal)),
         asha=asha_rule(tree),
         resources=resources_of(tree),
     )
@@ -160,18 +160,12 @@ def _name(tree: Document) -> str:
     return name
 
 
-def _mode(tree: Document) -> Mode:
-    mode = tree.value["mode"]
-    if mode not in get_args(Mode):
-        tree.refuse(f"must be training or simulation, got {shown(str(mode))}", "mode")
-    return mode  # type: ignore[no-any-return]
-
-
-def _goal(tree: Document) -> Goal:
-    goal = tree.value.get("goal", "max")
-    if goal not in get_args(Goal):
-        tree.refuse(f"must be max or min, got {shown(str(goal))}", "goal")
-    return goal  # type: ignore[no-any-return]
+def _choice(tree: Document, key: str, allowed: tuple[str, ...]) -> Any:
+    """The value of a key that takes one of a few words, the first where it is left out."""
+    word = tree.value.get(key, allowed[0])
+    if word not in allowed:
+        tree.refuse(f"must be {' or '.join(allowed)}, got {shown(str(word))}", key)
+    return word
 
 
 def _text(tree: Document, *keys: str) -> str:
@@ -220,15 +214,14 @@ def _axes(tree: Document, keys: tuple[str | int, ...]) -> dict[str, list[Any]]:
 def _groups(tree: Document) -> tuple[dict[str, list[Any]], ...]:
     """`zip`: a list of groups, or one group."""
     groups = tree.value.get("zip", [])
-    if isinstance(groups, dict):
-        groups, stems = [groups], [("zip",)]
-    elif isinstance(groups, list):
-        stems = [("zip", index) for index in range(len(groups))]  # type: ignore[misc]
-    else:
+    if not isinstance(groups, (dict, list)):
         tree.refuse("must be a group of keys with lists of one length, or a list of such groups", "zip")
+    stems: list[tuple[str | int, ...]] = [("zip",)]
+    if isinstance(groups, list):
+        stems = [("zip", index) for index in range(len(groups))]
     found = []
     for stem in stems:
-        axes = _axes(tree, stem) if len(stem) > 1 else _axes(tree, ("zip",))
+        axes = _axes(tree, stem)
         lengths = {key: len(values) for key, values in axes.items()}
         if len(set(lengths.values())) > 1:
             told = ", ".join(f"{key} has {length}" for key, length in lengths.items())

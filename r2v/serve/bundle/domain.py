@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from r2v.data.episode import to_dict
 from r2v.data.schema import from_dict
 from r2v.data.tools import RecordedTool
 from r2v.envs.base import Benchmark, tools_of
@@ -49,9 +50,7 @@ class Domain:
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
         """The tools."""
-        return tuple(
-            ToolSpec(name=tool.name, description=tool.description, parameters=tool.parameters) for tool in self.tools
-        )
+        return tuple(ToolSpec(**vars(tool)) for tool in self.tools)
 
     def problem(self, request: WireRequest) -> str | None:
         """Return why the small model may not answer a request; None if it may."""
@@ -152,9 +151,7 @@ def family(prompt: str) -> str:
 
 def write_domain(folder: Path, domain: Domain) -> None:
     """Write the domain into a bundle."""
-    tools = [{"name": t.name, "description": t.description, "parameters": t.parameters} for t in domain.tools]
-    more = {"untrusted": domain.untrusted, "prompts": list(domain.prompts), "kinds": list(domain.kinds)}
-    write_json(folder / DOMAIN, {"tools": tools, **more})
+    write_json(folder / DOMAIN, to_dict(domain))
 
 
 def read_domain(folder: Path) -> Domain:

@@ -31,8 +31,8 @@ from r2v.data.episode import to_dict
 from r2v.data.schema import from_dict
 from r2v.errors import InputError
 from r2v.storage.artifact_manifest import Damaged, wrong_hashes
-from r2v.storage.files import content_sha256, write_json
-from r2v.storage.integrity import hashed, read_hashed
+from r2v.storage.files import write_json
+from r2v.storage.integrity import hashed, read_hashed, verify_file
 
 BUNDLE_MANIFEST = "bundle.json"
 BUNDLE_FORMAT = 1
@@ -121,10 +121,7 @@ def read_bundle(folder: Path) -> Bundle:
     manifest = _manifest(folder)
     names = _names(folder)
     for name, recorded in manifest.files.items():
-        if name not in names:
-            raise Damaged(folder / name, f"it is gone, {BUNDLE_MANIFEST} says {recorded[:12]}")
-        if (now := content_sha256(folder / name)) != recorded:
-            raise Damaged(folder / name, f"its content is {now[:12]}, {BUNDLE_MANIFEST} says {recorded[:12]}")
+        verify_file(folder / name, recorded, BUNDLE_MANIFEST)
     if stray := sorted(names - manifest.files.keys() - {BUNDLE_MANIFEST}):
         raise Damaged(folder / stray[0], f"{BUNDLE_MANIFEST} does not name it; move it away")
     return Bundle(folder=folder, manifest=manifest)

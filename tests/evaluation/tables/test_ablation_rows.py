@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from r2v.config.ablations import registry
+from r2v.config.methods import registry
 from r2v.errors import EmptyResult, InputError
 from r2v.evaluation.measures.outcomes import measure
 from r2v.evaluation.setup import Setup

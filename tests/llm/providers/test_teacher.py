@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from r2v.config import load
-from r2v.config.content import identity
+from r2v.config.config import identity
 from r2v.config.models import TeacherConfig
 from r2v.data.registry import DataRegistry
 from r2v.data.store import read_episodes

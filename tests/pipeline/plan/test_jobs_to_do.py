@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from r2v.config import Config, identity, load
-from r2v.config.ablations import registry
+from r2v.config.methods import registry
 from r2v.errors import InputError, UsageError
 from r2v.experiments import ablations, shared_chains
 from r2v.pipeline.graph import selection

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from r2v.config import Phase, load
-from r2v.config.ablations import registry
+from r2v.config.methods import registry
 from r2v.data.episode import Action, Episode, EpisodeMetadata, Observation, Step
 from r2v.errors import EmptyResult, EnvironmentFault, InputError, Interrupted, UsageError
 from r2v.policy.load import Loaded

@@ -105,7 +105,6 @@ CASES: dict[str, tuple[Evidence, str | None]] = {
     ),
     "a shell that passes the signal's number on": (Evidence(row=row("FAILED", exit_code=9)), "killed"),
     "a record of a kind that nobody knows": (Evidence(exit=exit_(1, "phase of the moon")), "unknown"),
-    "a record of a kind by its old name": (Evidence(exit=exit_(3, "data")), "input"),
     "an error whose kind nobody knows goes by its code": (
         Evidence(error=error("phase of the moon"), row=row("FAILED", exit_code=3)),
         "input",

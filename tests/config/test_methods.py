@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from r2v.config import load
-from r2v.config.ablations import registry
 from r2v.config.evaluation import CONDITIONS
-from r2v.config.methods import METHODS
+from r2v.config.methods import METHODS, registry
 
 PAGE = Path(__file__).parents[2] / "docs" / "ablations.md"
 REMOVED = {"dagger", "rft"}
