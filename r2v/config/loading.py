@@ -79,7 +79,7 @@ def _loaded(layers: Sequence[Layer]) -> Config:
 
 
 def _profile(layers: Sequence[Layer]) -> str | None:
-    """The profile that a user names, if there is one of that name."""
+    """Return the profile that a user names; None for `auto`, the first name, and for a name that there is not."""
     named = [tree["profile"] for _, tree in layers if "profile" in tree]
     return named[-1] if named and isinstance(named[-1], str) and named[-1] in PROFILE_NAMES[1:] else None
 

@@ -26,6 +26,7 @@ COPIED = "copied context"
 Condition = Literal["clean", "noisy", "shift", "heldout"]
 Construction = Literal["native", "annotate", "insert", "reroll", "replace"]
 ActionSource = Literal["teacher", "slm", "llm_fallback", "self_corrected", "scripted"]
+"""self_corrected, as `num_self_corrections`, is read from earlier files only."""
 Termination = Literal["stop", "max_steps", "env_error", "budget", "parse_error", "no_answer"]
 EpisodeOutcome = Literal["played", "refused", "truncated", "overflowed", "silent", "unparsed"]
 """played: to its end. The others are failures of a model: it or a filter refused to answer; its tokens were spent on
@@ -58,7 +59,8 @@ class Action:
 
 @dataclass(frozen=True, kw_only=True)
 class StepLabel:
-    """Judgements of a step. None means not judged, never a default opinion."""
+    """Judgements of a step; None: not judged. is_correct, is_progress and teacher_agreement are read from earlier and
+    from imported files only."""
 
     is_correct: bool | None = None
     is_progress: bool | None = None
@@ -170,8 +172,8 @@ class EpisodeMetadata:
 @dataclass(frozen=True, kw_only=True)
 class Episode:
     """One task played once. Costs in USD: `total_cost` at list prices, `cached_cost` with the prompt cache of the LLM's
-    endpoint (None: never reckoned). `sim_time_seconds` is modelled from tokens, `wall_time_seconds` measured and None
-    where measured times are kept in a log beside the data."""
+    endpoint (None: never reckoned). `sim_time_seconds` is modelled from tokens, `wall_time_seconds` measured; it is
+    None where a log beside the data has the measured times."""
 
     episode_id: str
     metadata: EpisodeMetadata

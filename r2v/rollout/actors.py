@@ -245,10 +245,10 @@ class Routed:
     max_llm_calls: int
 
     async def act(self, view: StepView) -> Act:
-        if not needs_score(self.threshold) and escalates(None, self.threshold):
+        if not needs_score(self.threshold) and escalates(None, self.threshold):  # threshold 0: the LLM at every step
             return await self._escalate(view, None, None)
         act = await GreedyActor(self.slm, "slm").act(view)
-        if not needs_score(self.threshold):
+        if not needs_score(self.threshold):  # threshold 1: never the LLM
             return self._keep(act, None, "router")
         assert act.proposal is not None
         found, read = await self.gate(view, act.proposal)

@@ -82,7 +82,7 @@ class RolloutWorld:
         return episode_id(played.task.task_id, played.seed, played.perturbation_seed)
 
     def _played(self, spec: EpisodeSpec) -> EpisodeSpec:
-        """The spec without the seed of perturbations that are not active."""
+        """Return the spec without `perturbation_seed` where nothing is perturbed."""
         return spec if self.perturbations.active(spec.condition) else replace(spec, perturbation_seed=None)
 
     def environment(self, spec: EpisodeSpec, site: str | None = None) -> PerturbedEnv:
@@ -106,6 +106,7 @@ class Session:
     def __init__(self, world: RolloutWorld, spec: EpisodeSpec, catch_up: CatchUp | None = None) -> None:
         self.world, self.spec = world, spec
         self.goal = spec.task.goal
+        # observations and infos begin with the first page: they are one longer than acts and rewards
         self.observations: list[str] = []
         self.infos: list[Info] = []
         self.acts: list[Act] = []

@@ -88,7 +88,7 @@ def run(cfg: CollectSettings, work: Work) -> None:
         _announce(handle)
         specs = _specs(cfg, handle.run_id)
         open_still = _play_missing(cfg, specs, handle, work)
-        if len(open_still) == len(specs):
+        if len(open_still) == len(specs):  # nothing at all was answered: the run stays open
             raise _unanswered(cfg, handle.run_id, open_still, specs)
         sort_episodes(handle.store.path)
         manifest = handle.finish(expected=len(specs))
@@ -333,8 +333,8 @@ def _play_blocks(
     sites = SitePool.of(cfg.rollout, benchmark, work.root)
     world = RolloutWorld(benchmark, c.PerturbationsConfig(), c.InferenceConfig(max_steps=cfg.max_steps), sites)
     purse = Purse(folder=run.output_dir / PROVIDER, root=work.root)
-    side = priced_teacher(cfg.teacher, c.CostConfig(llm=cfg.price.of_tokens), benchmark, waves, purse)
-    actor, open_still = GreedyActor(side, "teacher"), list[str]()
+    teacher = priced_teacher(cfg.teacher, c.CostConfig(llm=cfg.price.of_tokens), benchmark, waves, purse)
+    actor, open_still = GreedyActor(teacher, "teacher"), list[str]()
 
     async def attempt(spec: EpisodeSpec) -> list[Episode]:
         """The episode, which a refused question ends; nothing where there is no answer yet."""

@@ -59,7 +59,7 @@ def play(cfg: EvaluateSettings, work: Work) -> PlayedEvaluation:
     """Place thresholds and play what nobody has played yet; nothing is written but plays."""
     from r2v.evaluation.setup import GAINS
 
-    cfg = _possible(cfg, work)
+    cfg = _without_missing_verifier(cfg, work)
     runner = _runner(cfg, work)
     specs = {name: cfg.specs(runner.world.benchmark, name) for name in cfg.selections}
     if work.inputs:
@@ -81,7 +81,7 @@ def run(cfg: EvaluateSettings, work: Work) -> None:
     from r2v.evaluation.tables.build import write_results_folder
     from r2v.serve.bundle.domain import benchmark_domain
 
-    played, cfg = play(cfg, work), _possible(cfg, work)
+    played, cfg = play(cfg, work), _without_missing_verifier(cfg, work)
     runner, specs = played.runner, played.specs
     if cfg.routed:
         records = {name: plain_calibration(record) for name, record in played.calibration.items()}
@@ -108,7 +108,7 @@ def run(cfg: EvaluateSettings, work: Work) -> None:
     work.summary.update(n_episodes=tables.n_episodes, n_env_faults=faults, thresholds=thresholds)
 
 
-def _possible(cfg: EvaluateSettings, work: Work) -> EvaluateSettings:
+def _without_missing_verifier(cfg: EvaluateSettings, work: Work) -> EvaluateSettings:
     """The settings, without what reads a verifier where none was trained."""
     if "verifier" not in work.inputs or trained(work.inputs["verifier"]) is not None or not cfg.asks_verifier:
         return cfg
@@ -165,9 +165,9 @@ def _refuse_training_tasks(work: Work, specs: dict[str, list[EpisodeSpec]]) -> N
 
 
 def _calibration(cfg: EvaluateSettings, runner: MethodRunner, work: Work) -> dict[str, CalibrationRecord]:
-    """<method>@<point> -> its threshold and what was realised. r2v's own operating point comes with the router, and a
-    budget is r2v's share of LLM steps by its own score, which another one may act in the place of
-    (`r2v.router.thresholds`); every other method is placed where it costs what r2v costs there, in USD as billed (by
+    """<method>@<point> -> its threshold and what was realised. r2v's own operating point comes with the router. A
+    budget fixes r2v's share of LLM steps under its own score; calibration may then let another score act
+    (`r2v.router.thresholds`). Every other method is placed where it costs what r2v costs there, in USD as billed (by
     shares of LLM steps where r2v does not play). All by playing calibration tasks, each once."""
     from r2v.evaluation.acting.calibration import place_thresholds
 
@@ -279,7 +279,8 @@ def _gain_cell(
     specs: Sequence[EpisodeSpec],
     calibration: dict[str, CalibrationRecord],
 ) -> Cell:
-    """What an LLM step gains, along evaluation episodes of `EvaluateSettings.gains_along`, who plays on."""
+    """What an LLM step gains, along evaluation episodes of the method that `EvaluateSettings.gains_along` names, which
+    also plays on behind it."""
     placed = calibration.get(f"{OURS}@{MAIN}")
     tau = None if placed is None else placed.tau
     method, what = cfg.gains_along(tau), f"{condition} gains"

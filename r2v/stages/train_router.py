@@ -2,8 +2,8 @@
 
     r2v train_router --config configs/mrp.yaml --overrides router.budget=0.1
 
-Writes `r2v.json` (the router), `disagreement_router.json` (the baseline trained on "the LLM would act
-otherwise", which r2v's score has a part of), `threshold.json` (with every threshold that was played on calibration
+Writes `r2v.json` (the router), `disagreement_router.json` (the baseline trained on "the LLM would act otherwise", whose
+score is blended into r2v's), `threshold.json` (with every threshold that was played on calibration
 tasks, and the score that was chosen there) and a report. The fit takes seconds, and what was played at a threshold is
 in the episode cache: an interrupted run goes on from it.
 """
@@ -117,26 +117,26 @@ def _place(cfg: RouterSettings, work: Work, folder: Path) -> PlacedRouter:
         method=OURS,
         limit=cfg.router.num_calibration_tasks,
     )
-    own = labelled(rows, cfg.router.label, cfg.router.canary_price)
-    scores = [model.predict(row.features) for row in own if row.split == "calibration"]
+    labelled_rows = labelled(rows, cfg.router.label, cfg.router.canary_price)
+    scores = [model.predict(row.features) for row in labelled_rows if row.split == "calibration"]
     placed = _at_budget(cfg.router, lambda tau: played_at(runner, OURS, specs, tau), scores)
     point = PlacedScore(tau=placed.tau, outcome=placed.outcome)
     alternatives = available(rows[0].features) if cfg.router.choose_score else ()
-    choice = choose_scores(runner, specs, {MAIN: point}, alternatives).get(MAIN)
+    acting_score = choose_scores(runner, specs, {MAIN: point}, alternatives).get(MAIN)
     promised = None
     if cfg.router.max_risk is not None:
-        acting = OURS if choice is None else choice.score
+        acting = OURS if acting_score is None else acting_score.score
         score = score_function(acting, runner.routers)
-        train = [score(row.features, 0, row.task_id, row.step_idx) for row in own if row.split == "train"]
+        train = [score(row.features, 0, row.task_id, row.step_idx) for row in labelled_rows if row.split == "train"]
         solved = {tau: successes_at(runner, acting, specs, tau) for tau in guarded_thresholds(train)}
         losses = {tau: [1 - share for share in shares.values()] for tau, shares in solved.items()}
         promised = guarantee(losses, cfg.router.max_risk, cfg.router.risk_delta)
         logger.info("  guarantee: %s", promised.verdict)
     return PlacedRouter(
-        figures=report(model, own),
+        figures=report(model, labelled_rows),
         own=point,
         evaluated=placed.evaluated,
-        choice=choice,
+        choice=acting_score,
         num_tasks=len({spec.task.task_id for spec in specs}),
         guarantee=promised,
     )

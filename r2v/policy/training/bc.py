@@ -2,9 +2,10 @@
 
     loss = -(1/|A|) sum over action tokens (end token included) of log pi(a_i | context, a_<i)
 
-Where the chat template opens a reply (`ChatTemplate.opening`), the tokens of the opening count as action tokens.
+Where the chat template begins every reply with the same words (`ChatTemplate.opening`, such as an empty thought), their
+tokens count as action tokens.
 
-What one training sequence is: `r2v.policy.training.rows`.
+`r2v.policy.training.rows` makes the training sequences; `r2v.policy.training.fit` runs TRL's trainer on them.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from r2v.randomness import generator
 from r2v.storage.files import write_json
 
 _CLONED = ("native", "annotate", "insert", "reroll")
+"""Constructions of episodes whose actions answer the observations beside them."""
 _MEASURED_STEPS = 200
 
 
@@ -87,7 +89,8 @@ def train_bc(
     """
     check_clonable(episodes, replaced=replaced)
     check_clonable(held_out, ("calibration", "train"), replaced=replaced)
-    built = build_rows(episodes, encoder, cache(lambda: _takes_trees(loaded, encoder)))
+    takes_trees = cache(lambda: _takes_trees(loaded, encoder))  # asked once, and only if an episode could be a tree
+    built = build_rows(episodes, encoder, takes_trees)
     rows = [built.rows[i] for i in draw_rows(len(built.rows), phase.max_examples, seed)]
     if not rows:
         raise EmptyResult(
