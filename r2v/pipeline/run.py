@@ -15,7 +15,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -40,6 +40,7 @@ from r2v.pipeline.inputs import (
     require_settings,
     require_world,
 )
+from r2v.pipeline.local_run import cpu_seconds, recorded_run
 from r2v.pipeline.plan import recorded
 from r2v.pipeline.ready import require_cap, require_ready
 from r2v.pipeline.rows import Job
@@ -119,11 +120,14 @@ def run_here(
     require_cap(config, wanted, root)
     made = {name: published(config, name, root) for name in given}
     results = []
-    for row in wanted:
-        inputs = {name: made[name] for name in row.inputs}
-        done = run_job(config, row, inputs, force=row.name in force, root=root, stop_unready=True)
-        made[row.name] = done.artifact
-        results.append(done)
+    with recorded_run(root, places_of(config, root).name, [row.name for row in wanted]) as run:
+        for row in wanted:
+            inputs = {name: made[name] for name in row.inputs}
+            done = run_job(config, row, inputs, force=row.name in force, root=root, stop_unready=True)
+            if not done.fresh:
+                run.change(row.name, state="up to date")
+            made[row.name] = done.artifact
+            results.append(done)
     return results
 
 
@@ -146,7 +150,7 @@ def run_job(
     sections, key = stage.sections(config), fingerprint_of(config, row, inputs, hash_weights=True)
     bases = bases_of(sections, hash_weights=True)
     found, damaged = (None, False) if force else _whole(config, row, key, root)
-    cpu, began, fresh = time.process_time(), time.monotonic(), found is None
+    cpu, began, fresh = cpu_seconds(), time.monotonic(), found is None
     resumes = not (force or damaged) and (places.artifacts / f"{row.name}-{key}").is_dir()
     place = (publish_at or places.published(row.place)) if publish and row.place is not None else None
     if found is None:
@@ -161,6 +165,7 @@ def run_job(
         where = place_in_chain(config, row)
         logger.info("%-16s running, %s", row.name, where)
         with (
+            _recorded(root, places.name, row, publish and not quiet),
             in_stage(where),
             paying(places.name),
             in_wandb(_wandb_run(config, row, key, root)) as log_end,
@@ -188,19 +193,29 @@ def run_job(
             work.summary.update(_engine_of(sections))
             log_end(work.summary)
         if not (resumes or work.found_played or row.remakes):
-            wall, used = time.monotonic() - began, time.process_time() - cpu
+            wall, used = time.monotonic() - began, cpu_seconds() - cpu
             record(root, _duration(row, key, wall, used))
         found = made_already(config, row, key, root)
         assert found is not None
         if publish:
             _tell_rest(config, row, root)
     publish_plays(root, found.folder.name, found.files)
-    seconds = time.process_time() - cpu
+    seconds = cpu_seconds() - cpu
     if place and not fresh:
         artifacts.publish(place, found.folder)
     if fresh or not quiet:
         logger.info("%-16s %s", row.name, f"done, {seconds:.1f} CPU-s" if fresh else "up to date")
     return StageResult(job=row.name, artifact=found, fresh=fresh, cpu_seconds=seconds)
+
+
+@contextmanager
+def _recorded(root: Path, name: str, row: Job, wanted: bool) -> Iterator[None]:
+    """Record the making of a stage for `r2v status`, unless it is a part of something larger."""
+    with ExitStack() as recording:
+        if wanted:
+            run = recording.enter_context(recorded_run(root, name, [row.name]))
+            recording.enter_context(run.stage(row.name))
+        yield
 
 
 def _tell_rest(config: Config, row: Job, root: Path, *, itself: bool = False) -> None:

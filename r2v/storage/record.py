@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import os
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime
@@ -33,6 +33,7 @@ EVENTS, ERROR = "events.jsonl", "error.json"
 HELD_BY = "held_by_job"
 """Of a lease conflict: the Slurm job that has the lease, "" where a process outside of Slurm has it."""
 _part: ContextVar[str] = ContextVar("part", default="")
+_listener: ContextVar[Callable[[str, int, int], None] | None] = ContextVar("listener", default=None)
 
 _PACKAGE = Path(__file__).parents[1]
 
@@ -56,9 +57,21 @@ def part(name: str) -> Iterator[None]:
         _part.reset(token)
 
 
+@contextmanager
+def listened(listener: Callable[[str, int, int], None]) -> Iterator[None]:
+    """Within the block each event is also told: what is done, how much of it, of how much."""
+    token = _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.reset(token)
+
+
 def event(what: str, done: int, total: int, figures: Mapping[str, float]) -> None:
     """Append one line on how far something is. A disk that refuses it does not stop the work it tells of."""
     name = f"{_part.get()}: {what}" if _part.get() else what
+    if (listener := _listener.get()) is not None:
+        listener(name, done, total)
     _append({"what": name, "done": done, "total": total, **figures})
 
 

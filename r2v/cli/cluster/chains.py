@@ -10,14 +10,18 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from r2v.cli.options import Parser, add_overrides, add_word, decimal, runs_code, sends_keys, whole
 from r2v.constraints import Range, Text, require
 from r2v.errors import InputError, UsageError
 from r2v.log import logger
+
+if TYPE_CHECKING:
+    from r2v.pipeline.local_run import LocalRun
 
 _CHAIN = "<benchmark>_<condition>, or the prefix of the configuration; may be left out where there is only one"
 _SUBMITTED = ("start", "allow_env", "max_attempts", "max_gpu_hours", "live")
@@ -165,27 +169,48 @@ def _heal(values: argparse.Namespace) -> int:
 
 
 def _status(values: argparse.Namespace) -> int:
-    from r2v.slurm.views import status
+    from r2v.slurm.views import local, status
     from r2v.slurm.views.chain_status import overall, settled, statuses
 
-    wanted, readable = _wanted(values)
     if values.watch and values.json:
         raise UsageError("status --watch --json: --watch is for people; a program asks `r2v status --json`")
-    if values.watch:
+    here = _local(values.names)
+    wanted, readable = _wanted([name for name in values.names if name not in here], none=bool(here))
+    if values.watch and readable:
         return status.watch(readable)
-    shown = statuses(settled(readable))
+    while values.watch and any(local.state(Path(), run)[1] == local.ACTIVE for run in here.values()):
+        print("\n".join("\n".join(local.lines(Path(), run)) for run in here.values()), flush=True)
+        time.sleep(status.LOOK_EVERY)
+        here = _local(values.names)
+    shown = statuses(settled(readable)) if readable else []
     if values.json:
-        print(json.dumps({"chains": [status.as_json(chain) for chain in shown]}, indent=2))
+        runs = [local.as_json(Path(), run) for run in here.values()]
+        print(json.dumps({"chains": [status.as_json(chain) for chain in shown], "local": runs}, indent=2))
     else:
-        print("\n".join("\n".join(status.lines(chain)) for chain in shown))
-    return overall(chain.exit_code for chain in shown) if readable == wanted else InputError.exit_code
+        told = [*map(status.lines, shown), *(local.lines(Path(), run) for run in here.values())]
+        print("\n".join("\n".join(one) for one in told))
+    if readable != wanted:
+        return InputError.exit_code
+    return overall([*(one.exit_code for one in shown), *(local.state(Path(), run)[1] for run in here.values())])
 
 
-def _wanted(values: argparse.Namespace) -> tuple[list[str], list[str]]:
-    """The chains that a line names, or all of them; and those of them that can be read."""
+def _local(named: Sequence[str]) -> dict[str, LocalRun]:
+    """Return the runs outside Slurm that a line names and that are no chain's name, or all of them."""
+    from r2v.pipeline.local_run import local_runs
+    from r2v.slurm.views.sources import names
+
+    runs = {run.name: run for run in local_runs(Path())}
+    return {name: run for name, run in runs.items() if (name in named and name not in names() if named else True)}
+
+
+def _wanted(named: Sequence[str], *, none: bool) -> tuple[list[str], list[str]]:
+    """The chains that a line names, or all of them; and those of them that can be read. none: there may be none, as
+    local runs are shown. Raises UsageError for a name that is no chain's."""
     from r2v.slurm.views.sources import chosen, names, readable
 
-    wanted = [chosen(Path(), name) for name in values.names] or names() or [chosen(Path(), None)]
+    wanted = [chosen(Path(), name) for name in named] or names()
+    if not wanted and not none:
+        wanted = [chosen(Path(), None)]
     return wanted, readable(wanted)
 
 
@@ -204,6 +229,11 @@ def _logs(values: argparse.Namespace) -> int:
     from r2v.slurm.views import logs
     from r2v.slurm.views.chain_status import settled
 
+    if (path := _local_log(values.words)) is not None:
+        logger.info("%s", path)
+        text = path.read_text(errors="replace")
+        sys.stdout.write("\n".join(logs.errors(text)) + "\n" if values.errors else text)
+        return 0
     name, word = _one_job(values.words)
     if word is None:
         raise UsageError(f"which job of {name}? r2v logs {name} JOB")
@@ -227,6 +257,21 @@ def _logs(values: argparse.Namespace) -> int:
     return 0
 
 
+def _local_log(words: Sequence[str]) -> Path | None:
+    """Return the log of a stage of a run outside Slurm: NAME STAGE, or STAGE of the newest run where there is no
+    chain."""
+    from r2v.pipeline.local_run import local_runs, log_of
+    from r2v.slurm.views.logs import NUMBERS
+    from r2v.slurm.views.sources import names
+
+    runs = [run.name for run in local_runs(Path())]
+    name = words[0] if len(words) == 2 and words[0] in runs else runs[-1] if len(words) == 1 and runs else None
+    if name is None or (len(words) == 1 and names()):
+        return None
+    path = log_of(Path(), name, NUMBERS.get(words[-1], words[-1]))
+    return path if path.is_file() else None
+
+
 def _explain(values: argparse.Namespace) -> int:
     from r2v.serve.accounts.explain import explained
     from r2v.slurm.views import explain, logs
@@ -247,15 +292,20 @@ def _explain(values: argparse.Namespace) -> int:
 
 
 def _cost(values: argparse.Namespace) -> int:
-    from r2v.slurm.views import cost
+    from r2v.slurm.views import cost, local
     from r2v.slurm.views.chain_status import settled, statuses
 
-    wanted, readable = _wanted(values)
-    found = {one.chain.name: cost.attempt_costs(one) for one in statuses(settled(readable, costs=True))}
+    here = _local(values.names)
+    wanted, readable = _wanted([name for name in values.names if name not in here], none=bool(here))
+    shown = statuses(settled(readable, costs=True)) if readable else []
+    found = {one.chain.name: cost.attempt_costs(one) for one in shown}
     if values.json:
-        print(json.dumps({"chains": [cost.as_json(name, spent) for name, spent in found.items()]}, indent=2))
+        chains = [cost.as_json(name, spent) for name, spent in found.items()]
+        runs = [local.as_json(Path(), run) for run in here.values()]
+        print(json.dumps({"chains": chains, "local": runs}, indent=2))
     else:
-        print("\n".join("\n".join(cost.lines(name, spent)) for name, spent in found.items()))
+        told = [*(cost.lines(name, spent) for name, spent in found.items()), *map(local.cost_lines, here.values())]
+        print("\n".join("\n".join(one) for one in told))
     return 0 if readable == wanted else InputError.exit_code
 
 

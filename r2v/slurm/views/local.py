@@ -1,0 +1,70 @@
+"""Local runs as `r2v status`, `logs` and `cost` show them, beside the chains of Slurm.
+
+lines(root, run)          # mrp (this machine): running, stage 3 of 10
+cost_lines(run)
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from r2v.console import duration, text_table
+from r2v.pipeline.local_run import LocalRun, LocalStage, is_running
+from r2v.slurm.views.humanize import clock
+
+DONE, FAILED, ACTIVE = 0, 1, 10
+
+
+def state(root: Path, run: LocalRun) -> tuple[str, int]:
+    """Return the state of a run in a word, and the exit code that `r2v status` has for it."""
+    if is_running(root, run):
+        return "running", ACTIVE
+    if run.ended is None:
+        return "killed", FAILED
+    if any(stage.state == "failed" for stage in run.stages):
+        return "failed", FAILED
+    return "done", DONE
+
+
+def lines(root: Path, run: LocalRun) -> list[str]:
+    """Return the lines of `r2v status` about a run."""
+    word, code = state(root, run)
+    made = sum(stage.state in ("done", "up to date") for stage in run.stages)
+    begun = clock(datetime.fromtimestamp(run.begun).isoformat())
+    head = f"{run.name} (here, begun {begun}): {word}, {made} of {len(run.stages)} stages made"
+    rows = [(one.job, _word(one, word), duration(one.seconds), f"${one.usd:,.2f}", _doing(one)) for one in run.stages]
+    table = text_table([("stage", "state", "time", "paid", ""), *rows]).splitlines()
+    hint = [f"  the same command goes on; r2v logs {run.name} STAGE"] if code == FAILED else []
+    return [head, *(f"  {line}" for line in table), *hint]
+
+
+def as_json(root: Path, run: LocalRun) -> dict[str, Any]:
+    """Return a run as JSON: its fields, its state, and of each stage the seconds so far and those that are left."""
+    stages = [asdict(one) | {"seconds": one.seconds, "seconds_left": one.seconds_left} for one in run.stages]
+    word, code = state(root, run)
+    return asdict(run) | {"stages": stages, "state": word, "exit_code": code}
+
+
+def cost_lines(run: LocalRun) -> list[str]:
+    """Return the lines of `r2v cost` about a run."""
+    rows = [(one.job, duration(one.seconds), f"{one.cpu_seconds:,.1f}", f"${one.usd:,.4f}") for one in run.stages]
+    cpu, usd = sum(one.cpu_seconds for one in run.stages), sum(one.usd for one in run.stages)
+    total = ("in all", "", f"{cpu:,.1f}", f"${usd:,.4f}")
+    table = text_table([("stage", "time", "CPU-s", "paid"), *rows, total]).splitlines()
+    return [f"{run.name} (here)", *(f"  {line}" for line in table)]
+
+
+def _word(stage: LocalStage, run: str) -> str:
+    return "killed" if run == "killed" and stage.state == "running" else stage.state
+
+
+def _doing(stage: LocalStage) -> str:
+    if stage.error:
+        return stage.error[:100]
+    if stage.state != "running" or not stage.what:
+        return ""
+    left = "" if stage.seconds_left is None else f", {duration(stage.seconds_left)} left"
+    return f"{stage.what}: {stage.done} of {stage.total}{left}"
