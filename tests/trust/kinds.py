@@ -568,7 +568,6 @@ EXPERIMENT_FILES = (
             "experiments.schedule.slurm_runs:ChainRun.go",
             "experiments.schedule.slurm_runs:JobRun.go",
             "experiments.simulation:simulate",
-            "experiments.simulation:_draw",
         ),
         damage="refused",
     ),
@@ -576,7 +575,7 @@ EXPERIMENT_FILES = (
         name="comparison of an experiment",
         paths=("outputs/experiments/*/comparison/*",),
         form="text",
-        writers=("experiments.compare:write_comparison", "experiments.compare:_plot"),
+        writers=("experiments.compare:write_comparison",),
         damage="ignored",
     ),
     FileKind(
