@@ -188,13 +188,13 @@ def recorded_run(root: Path, name: str, jobs: Sequence[str]) -> Iterator[Recorde
 @contextmanager
 def _logged(path: Path) -> Iterator[None]:
     """Write the lines of the log to a file too."""
-    handler = logging.FileHandler(path, mode="w", encoding="utf-8", errors="replace")
-    logger.addHandler(handler)
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)
-        handler.close()
+    with path.open("w", encoding="utf-8", errors="replace") as file:
+        handler = logging.StreamHandler(file)
+        logger.addHandler(handler)
+        try:
+            yield
+        finally:
+            logger.removeHandler(handler)
 
 
 def local_runs(root: Path) -> list[LocalRun]:

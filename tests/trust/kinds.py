@@ -572,6 +572,21 @@ EXPERIMENT_FILES = (
         damage="refused",
     ),
     FileKind(
+        name="state of a local run",
+        paths=("outputs/.runs/*/run.json",),
+        form="json",
+        writers=("pipeline.local_run:RecordedRun.write",),
+        damage="ignored",
+        schema="pipeline.local_run:LocalRun",
+    ),
+    FileKind(
+        name="log of a local run",
+        paths=("outputs/.runs/*/*.log",),
+        form="text",
+        writers=("pipeline.local_run:_logged",),
+        damage="ignored",
+    ),
+    FileKind(
         name="comparison of an experiment",
         paths=("outputs/experiments/*/comparison/*",),
         form="text",
