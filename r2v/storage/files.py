@@ -7,7 +7,6 @@ new, never a part. Two files have the same content when they differ only in when
 
 from __future__ import annotations
 
-import errno
 import glob
 import hashlib
 import json
@@ -147,9 +146,10 @@ def writing(path: Path) -> Iterator[None]:
 def append_whole(descriptor: int, content: bytes) -> None:
     """Append to a file, which nobody else writes, all of `content` or nothing. Raises OSError."""
     before = os.fstat(descriptor).st_size
+    written = 0
     try:
-        if os.pwrite(descriptor, content, before) != len(content):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        while written < len(content):  # a disk that takes only a part says why when it is given the rest
+            written += os.pwrite(descriptor, content[written:], before + written)
     except OSError:
         os.ftruncate(descriptor, before)
         raise
