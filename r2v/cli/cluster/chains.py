@@ -194,13 +194,14 @@ def _status(values: argparse.Namespace) -> int:
     return overall([*(one.exit_code for one in shown), *(local.state(Path(), run)[1] for run in here.values())])
 
 
-def _local(named: Sequence[str]) -> dict[str, LocalRun]:
-    """Return the runs outside Slurm that a line names and that are no chain's name, or all of them."""
+def _local(named: Sequence[str] = ()) -> dict[str, LocalRun]:
+    """Return the runs outside Slurm that a line names, or all of them, the newest last; but for those whose name is a
+    chain's too."""
     from r2v.pipeline.local_run import local_runs
     from r2v.slurm.views.sources import names
 
-    runs = {run.name: run for run in local_runs(Path())}
-    return {name: run for name, run in runs.items() if (name in named and name not in names() if named else True)}
+    chains = names()
+    return {run.name: run for run in local_runs(Path()) if run.name not in chains and (not named or run.name in named)}
 
 
 def _wanted(named: Sequence[str], *, none: bool) -> tuple[list[str], list[str]]:
@@ -260,15 +261,14 @@ def _logs(values: argparse.Namespace) -> int:
 def _local_log(words: Sequence[str]) -> Path | None:
     """Return the log of a stage of a run outside Slurm: NAME STAGE, or STAGE of the newest run where there is no
     chain."""
-    from r2v.pipeline.local_run import local_runs, log_of
+    from r2v.pipeline.local_run import log_of
     from r2v.slurm.views.logs import NUMBERS
     from r2v.slurm.views.sources import names
 
-    runs = [run.name for run in local_runs(Path())]
-    name = words[0] if len(words) == 2 and words[0] in runs else runs[-1] if len(words) == 1 and runs else None
-    if name is None or (len(words) == 1 and names()):
+    here = _local(words[:1] if len(words) == 2 else ())
+    if not here or (len(words) == 1 and names()):
         return None
-    path = log_of(Path(), name, NUMBERS.get(words[-1], words[-1]))
+    path = log_of(Path(), [*here][-1], NUMBERS.get(words[-1], words[-1]))
     return path if path.is_file() else None
 
 

@@ -51,3 +51,11 @@ def test_logs_and_cost(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_name_that_is_neither_a_run_nor_a_chain_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status", "mpr"]) == 2
     assert "no chain" in capsys.readouterr().err
+
+
+def test_a_chain_of_the_same_name_is_what_is_meant(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "outputs" / ".chains" / "mrp" / "jobs").mkdir(parents=True)
+    main(["logs", "mrp", "collect"])
+    main(["status"])
+    told = capsys.readouterr().out
+    assert "two episodes" not in told and "(here" not in told
