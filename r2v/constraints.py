@@ -218,7 +218,7 @@ class OrAuto:
     """The word."""
 
     def allows(self, value: Any) -> bool:
-        """Whether it is the word, or the other one allows it."""
+        """True if the value is the word, or the other constraint allows it."""
         return value == self.word if isinstance(value, str) else self.rule.allows(value)
 
     @property

@@ -47,14 +47,14 @@ logger = logging.getLogger("r2v")
 def setup(verbose: bool = False) -> None:
     """Send R2V's own lines to stderr as they are, and silence bitsandbytes' advice on missing kernels."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_PrintableFormatter("%(message)s"))
+    handler.setFormatter(PrintableFormatter("%(message)s"))
     logger.handlers[:] = [handler]
     logger.setLevel(logging.DEBUG if verbose else logging.INFO)
     logger.propagate = False
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
 
 
-class _PrintableFormatter(logging.Formatter):
+class PrintableFormatter(logging.Formatter):
     """Lines of the log as a terminal may see them: what others wrote in them is shown, never obeyed."""
 
     def format(self, record: logging.LogRecord) -> str:

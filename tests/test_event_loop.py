@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import os
+import signal
 import threading
 
 import pytest
@@ -41,3 +43,23 @@ def test_an_exception_comes_through_and_the_next_cell_runs() -> None:
         return run_async(told())
 
     assert asyncio.run(cells())[0] == "nobody"
+
+
+def test_ctrl_c_ends_what_runs_in_the_other_thread() -> None:
+    ended: list[str] = []
+
+    async def long() -> None:
+        threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGINT]).start()
+        try:
+            await asyncio.sleep(600)
+        finally:
+            ended.append("cancelled")
+
+    async def cell() -> None:
+        run_async(long())
+
+    loop = asyncio.new_event_loop()  # as a notebook's, which leaves SIGINT to Python
+    with pytest.raises(KeyboardInterrupt):
+        loop.run_until_complete(cell())
+    loop.close()
+    assert ended == ["cancelled"]

@@ -75,17 +75,17 @@ class Ablation:
     name: str
     """As `ablations.names` and the table spell it."""
     description: str
-    """What is changed, in a few words."""
+    """The change, in a few words."""
     overrides: tuple[str, ...] = ()
     """Of the ablated side."""
     shared: tuple[str, ...] = ()
     """Overrides of both sides."""
     base_method: str = "r2v"
-    """Who plays on the base's side."""
+    """The method on the base's side."""
     ablated_method: str = "r2v"
-    """Who plays on the ablated side."""
+    """The method on the ablated side."""
     condition: str | None = None
-    """What both sides play under; None: noisy, or else the first of `evaluation.conditions`."""
+    """The condition of both sides; None: noisy, or else the first of `evaluation.conditions`."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields, replace
 from importlib.util import find_spec
 from ipaddress import ip_address
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 from r2v.config.engines import ENGINE_KEY_ENV, JOB, LOCAL, VLLM, server_root, wrong_url
@@ -55,6 +55,16 @@ _Variable = Text(
 _BOTH_SERVERS = 0.475
 """Of a GPU's memory, what each of two servers may take at most."""
 _Device = Text(pattern=r"auto|cpu|mps|(cuda|xpu|hpu|npu)(:\d{1,3})?", meaning="auto, cpu, cuda, cuda:N, mps or xpu")
+
+
+Asked = TypeVar("Asked", "TeacherConfig", "APIConfig")
+
+
+def _with_native_tools(asked: Asked) -> Asked:
+    """Return a model asked with native tools. That a model on a server of its own takes them is assumed: nothing is
+    known of it."""
+    model = asked.model if asked.base_url is None else {"tools": "everywhere", **asked.model}
+    return replace(asked, actions="tools", model=model)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,6 +176,10 @@ class TeacherConfig:
     def facts(self) -> ModelFacts:
         """The facts in `model`."""
         return ModelFacts(**self.model)
+
+    def with_native_tools(self) -> TeacherConfig:
+        """Return it calling tools natively, as the conversations of other agents have it."""
+        return _with_native_tools(self)
 
     def require_judge(self) -> None:
         """Raises UsageError where this teacher cannot judge: a scripted expert knows the answers."""
@@ -346,12 +360,8 @@ class PolicyConfig:
         return replace(teacher, provider=str(self.provider), model_name=self.model_name, engine=None, **asked)
 
     def with_native_tools(self) -> PolicyConfig:
-        """An API model that calls tools natively, as the conversations of other agents have it; of one on a server of
-        its own, of which nothing is known, that is assumed."""
-        model = self.api.model
-        if self.api.base_url is not None:
-            model = {"tools": "everywhere", **model}
-        return replace(self, api=replace(self.api, actions="tools", model=model))
+        """Return it with an API model that calls tools natively, as the conversations of other agents have it."""
+        return replace(self, api=_with_native_tools(self.api))
 
     def require_servable(self) -> None:
         """Raises UsageError where `engine` is not local and cannot serve such a policy."""

@@ -16,17 +16,17 @@ KEY_NAME = "library"
 
 
 def chat_request(
-    messages: Sequence[Message | Mapping[str, Any]], tools: Sequence[ToolSpec | Mapping[str, Any]] = (), model: str = ""
+    messages: Sequence[Message | Mapping[str, Any]], tools: Sequence[ToolSpec | Mapping[str, Any]] = ()
 ) -> ClientRequest:
     """Return a request as the server would read it of a client. Raises UsageError for what is no conversation."""
     if not messages:
         raise UsageError("messages: empty; a conversation begins with the user's goal")
-    values: dict[str, Any] = {"model": model, "messages": [_written(message) for message in messages]}
-    if tools:
-        values["tools"] = [chat.write_tool(tool) if isinstance(tool, ToolSpec) else dict(tool) for tool in tools]
-    request = ClientRequest(wire="chat", query="", headers=[], body=RequestBody.of(values), key_name=KEY_NAME)
     try:
-        _ = request.parsed
+        values: dict[str, Any] = {"model": "", "messages": [_written(message) for message in messages]}
+        if tools:
+            values["tools"] = [chat.write_tool(tool) if isinstance(tool, ToolSpec) else dict(tool) for tool in tools]
+        request = ClientRequest(wire="chat", query="", headers=[], body=RequestBody.of(values), key_name=KEY_NAME)
+        _ = request.parsed  # read now: what cannot be read is the caller's error
     except (chat.NotThisFormat, TypeError, ValueError) as error:
         raise UsageError(f"messages or tools: not as Chat Completions writes them ({error})") from None
     return request

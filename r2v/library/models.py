@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from r2v.config import CostConfig, InferenceConfig, PolicyConfig, RolloutConfig
-from r2v.errors import UsageError
+from r2v.errors import InputError, UsageError
 from r2v.library.conversation import KEY_NAME, chat_request
 from r2v.llm.types import ScoreRequest
 from r2v.llm.waves import Waves
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from r2v.rollout.actors import PricedModel, Scorer, StepView
 
 _FINAL = "final"
+_STAGES = {"policy": "r2v.stages.train_policy:", "verifier": "r2v.stages.train_verifier:"}
+"""By the folder in a bundle: how the name of the stage that makes it begins."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,11 +60,15 @@ class _Weights:
             from r2v.storage.integrity import CONFIGURATION, verify
 
             artifact = read(folder.resolve())
+            if not artifact.stage.startswith(_STAGES[part]):
+                raise InputError(f"{folder}: holds no {part}, it was made by {artifact.stage}")
             verify(artifact)
             config = load_recorded(artifact.folder / CONFIGURATION)
             weights, policy, inference, cost = artifact.file(_FINAL), config.policy, config.inference, config.cost
         if policy.is_api:
             raise UsageError(f"{folder}: its small model is behind an API; ask it there")
+        if not weights.is_dir():
+            raise InputError(f"{folder}: its pair was trained without a {part}")
         return cls(folder=weights, policy=policy, inference=inference, cost=cost)
 
     def told(self, tools: Sequence[ToolSpec]) -> tuple[ToolSpec, ...]:

@@ -31,7 +31,7 @@ from r2v.wire.message import Message, ToolSpec
 
 @dataclass(frozen=True, kw_only=True)
 class StepDecision:
-    """Who acts at a step, and why."""
+    """A decision who acts at a step."""
 
     source: Literal["small", "llm"]
     reason: str

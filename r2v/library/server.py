@@ -31,7 +31,7 @@ class Server:
         self.url = ""
         """Address without a path; empty while it does not listen."""
         self.key = secrets.token_urlsafe(32)
-        """What a client must send; drawn anew for each server."""
+        """The clients' key; drawn anew for each server."""
 
     async def start(self) -> Self:
         """Listen. Raises UsageError, InputError, LeaseConflict, and EnvironmentFault if the port is taken."""

@@ -8,7 +8,6 @@ turn = await teacher.reply(messages, tools)
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +22,20 @@ from r2v.wire.message import Message, ToolSpec
 class Teacher:
     """The LLM of a configuration. root: the folder under which its journal lies.
 
-    Raises UsageError for the scripted expert, which answers its own benchmark alone, and as `r2v collect` does for a
-    model without a price or a key.
+    Raises UsageError for the scripted expert, which answers its own benchmark alone, for a model that would be billed
+    without a cap, and for one without a price or a key.
     """
 
     def __init__(self, config: Config, *, root: str | Path = ".") -> None:
+        from r2v.pipeline.ready import is_uncapped
         from r2v.rollout.model_factory import Purse, provider_remote
         from r2v.storage.paths import REPLIES
 
-        teacher = replace(config.teacher, actions="tools")
+        teacher = config.teacher.with_native_tools()
         if teacher.provider == "scripted":
             raise UsageError("teacher.provider=scripted: the expert answers its own benchmark alone; name a provider")
+        if is_uncapped(teacher, [teacher], Path(root)):
+            raise UsageError(f"teacher.max_usd is not set, and {teacher.model_name} is billed; add a cap, such as 20")
         purse = Purse(folder=Path(root) / REPLIES / KEY_NAME, root=Path(root))
         self._teacher = teacher
         self._model = Waves(workers=1).model(provider_remote(teacher, purse))
@@ -47,8 +49,8 @@ class Teacher:
     ) -> Message:
         """Return the LLM's turn. The same question under the same `draw` is not asked, or paid, a second time.
 
-        Raises UsageError for what is no conversation, CapReached beyond `teacher.max_usd`, and EnvironmentFault if no
-        answer can be had.
+        Raises UsageError for what is no conversation, and EnvironmentFault if the cap is reached or no answer can be
+        had.
         """
         request = chat_request(messages, tools)
         reply = await self._model.reply(

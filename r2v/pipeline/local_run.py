@@ -24,12 +24,12 @@ from contextvars import ContextVar
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TextIO
 
 from r2v.data.schema import from_dict
 from r2v.errors import EnvironmentFault, LeaseConflict
 from r2v.llm.providers.spending.project import ProjectLedger
-from r2v.log import logger
+from r2v.log import PrintableFormatter, logger
 from r2v.storage import record
 from r2v.storage.artifact_manifest import Damaged
 from r2v.storage.files import write_json
@@ -57,7 +57,7 @@ class LocalStage:
     usd: float = 0.0
     """Paid or reserved for this pipeline while the stage ran."""
     what: str = ""
-    """What it does now, how much of it is done, and since when."""
+    """The part of its work that it does now; `done` of `total` is done of it, `since_done` was at the time `since`."""
     done: int = 0
     total: int = 0
     since: float | None = None
@@ -86,6 +86,8 @@ class LocalRun:
     begun: float
     stages: tuple[LocalStage, ...]
     ended: float | None = None
+    error: str = ""
+    """The error that ended it."""
 
 
 class RecordedRun:
@@ -95,30 +97,34 @@ class RecordedRun:
         self._root, self._folder, self._run = root, folder, run
         self._written = 0.0
 
+    @property
+    def name(self) -> str:
+        """The pipeline's name."""
+        return self._run.name
+
     def begin(self, jobs: Sequence[str]) -> None:
         """Write the file with these stages still to be made, beside those of an earlier run of this name."""
         before = None if self._folder is None else _read(self._folder / RUN_FILE)
-        known = {} if before is None else {one.job: one for one in before.stages}
-        ahead = (known.get(job, LocalStage(job=job)) for job in jobs)
-        stages = known | {one.job: replace(one, state="waiting", what="", error="") for one in ahead}
+        stages = {one.job: _left_over(one) for one in (() if before is None else before.stages)}
+        for job in jobs:
+            known = stages.get(job, LocalStage(job=job))
+            stages[job] = replace(known, state="waiting", what="", error="")
         self._run = replace(self._run, stages=tuple(stages.values()))
-        self.write()
+        self._write()
+
+    def end(self, error: str = "") -> None:
+        """Write that the run has ended. error: why, where it failed."""
+        self._run = replace(self._run, ended=time.time(), error=error)
+        self._write()
 
     def change(self, job: str, **values: Any) -> None:
         """Change fields of a stage, and write the file unless a progress is younger than `_EVERY` seconds."""
-        before = next(one for one in self._run.stages if one.job == job)
+        before = self._stage(job)
         after = replace(before, **values)
-        self._run = replace(self._run, stages=tuple(after if one is before else one for one in self._run.stages))
+        stages = {one.job: one for one in self._run.stages} | {job: after}
+        self._run = replace(self._run, stages=tuple(stages.values()))
         if after.state != before.state or after.what != before.what or time.monotonic() - self._written > _EVERY:
-            self.write()
-
-    def write(self, ended: float | None = None) -> None:
-        """Write the file. A disk that refuses it does not stop the work that it tells of."""
-        self._run = replace(self._run, ended=ended)
-        self._written = time.monotonic()
-        if self._folder is not None:
-            with suppress(EnvironmentFault):
-                write_json(self._folder / RUN_FILE, hashed(asdict(self._run)))
+            self._write()
 
     @contextmanager
     def stage(self, job: str) -> Iterator[None]:
@@ -136,9 +142,18 @@ class RecordedRun:
                 raise
         self.change(job, state="done", **self._taken(cpu, usd))
 
+    def _stage(self, job: str) -> LocalStage:
+        return next((one for one in self._run.stages if one.job == job), LocalStage(job=job))
+
+    def _write(self) -> None:
+        """Write the file. A disk that refuses it does not stop the work that it tells of."""
+        self._written = time.monotonic()
+        if self._folder is not None:
+            with suppress(EnvironmentFault):
+                write_json(self._folder / RUN_FILE, hashed(asdict(self._run)))
+
     def _heard(self, job: str, what: str, done: int, total: int) -> None:
-        stage = next(one for one in self._run.stages if one.job == job)
-        since = {} if stage.what == what else {"since": time.time(), "since_done": done}
+        since = {} if self._stage(job).what == what else {"since": time.time(), "since_done": done}
         self.change(job, what=what, done=done, total=total, **since)
 
     def _taken(self, cpu: float, usd: float) -> dict[str, float]:
@@ -151,7 +166,12 @@ class RecordedRun:
     def _spent(self) -> float:
         """USD that are spent or reserved by the journals of this pipeline."""
         ledger = ProjectLedger(self._root)
-        return sum(ledger.book(entry).usd for entry in ledger.entries() if entry.purse == self._run.name)
+        return sum(ledger.book(entry).usd for entry in ledger.entries() if entry.purse == self.name)
+
+
+def _left_over(stage: LocalStage) -> LocalStage:
+    """Return a stage as an earlier run has left it: what that did when it was killed does not run any more."""
+    return replace(stage, state="failed", error="killed") if stage.state == "running" else stage
 
 
 def cpu_seconds() -> float:
@@ -162,39 +182,64 @@ def cpu_seconds() -> float:
 
 @contextmanager
 def recorded_run(root: Path, name: str, jobs: Sequence[str]) -> Iterator[RecordedRun]:
-    """Record the run of these stages, but for a job of Slurm, whose runner does that; within another run's block, that
-    one. A second process that runs the same name is told that it is not recorded."""
-    if (outer := _current.get()) is not None:
+    """Record the run of these stages, but for a job of Slurm, whose runner does that; within another run's block of
+    this name, that one. What cannot be recorded is told in a line, and runs all the same."""
+    outer = _current.get()
+    if outer is not None and outer.name == name:
         yield outer
         return
-    folder = None if os.environ.get(record.FOLDER) else root / LOCAL_RUNS / name
-    with ExitStack() as held:
-        if folder is not None:
-            try:
-                held.enter_context(lease(folder / LEASE_FILE))
-            except LeaseConflict:
-                logger.info("  %s runs in another process too: `r2v status` shows that one", name)
-                folder = None
-        run = RecordedRun(root, folder, LocalRun(name=name, pid=os.getpid(), begun=time.time(), stages=()))
-        run.begin(jobs)
-        token = _current.set(run)
+    folder = None if os.environ.get(record.FOLDER) or outer is not None else root / LOCAL_RUNS / name
+    held = ExitStack()
+    if folder is not None:
         try:
-            yield run
-        finally:
-            _current.reset(token)
-            run.write(ended=time.time())
+            held.enter_context(lease(folder / LEASE_FILE))
+        except LeaseConflict:
+            logger.info("  %s runs in another process too: `r2v status` shows that one", name)
+            folder = None
+        except EnvironmentFault as error:
+            logger.info("  `r2v status` will not show this run: %s", error)
+            folder = None
+    run = RecordedRun(root, folder, LocalRun(name=name, pid=os.getpid(), begun=time.time(), stages=()))
+    run.begin(jobs)
+    token = _current.set(run)
+    try:
+        yield run
+    except BaseException as error:
+        run.end(record.describe(error)["message"])
+        raise
+    else:
+        run.end()
+    finally:
+        _current.reset(token)
+        with suppress(LeaseConflict, EnvironmentFault):  # it was lost while this process stood still: the work was not
+            held.close()
+
+
+class _LogFile(logging.StreamHandler[TextIO]):
+    """Writes lines to a file for as long as the disk takes them."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Leave the line out: it is on the terminal too."""
 
 
 @contextmanager
 def _logged(path: Path) -> Iterator[None]:
-    """Write the lines of the log to a file too."""
-    with path.open("w", encoding="utf-8", errors="replace") as file:
-        handler = logging.StreamHandler(file)
-        logger.addHandler(handler)
-        try:
-            yield
-        finally:
-            logger.removeHandler(handler)
+    """Write the lines of the log to a file too, as a terminal may see them."""
+    try:
+        file = path.open("w", encoding="utf-8", errors="replace")
+    except OSError as error:
+        logger.info("  %s cannot be written: %s", path, error.strerror)
+        yield
+        return
+    handler = _LogFile(file)
+    handler.setFormatter(PrintableFormatter("%(message)s"))
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        with suppress(OSError):  # a full disk says so again when what it did not take is flushed
+            file.close()
 
 
 def local_runs(root: Path) -> list[LocalRun]:

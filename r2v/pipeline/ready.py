@@ -52,18 +52,9 @@ def require_ready(config: Config, row: Job, root: Path, *, stop: bool) -> None:
 
 def require_cap(config: Config, rows: Sequence[Job], root: Path) -> None:
     """Raise UsageError where a job asks a provider that charges for it, and neither the pipeline nor the project has a
-    cap. It names what the jobs cost at most. A server that a configuration names on this machine is used without a cap,
-    after a warning: its prices are the user's own, for comparison. A gateway elsewhere may be billed."""
-    teacher = config.teacher
+    cap. It names what the jobs cost at most."""
     paid = [row for row in rows if _is_paid(config, row)]
-    if not paid or teacher.max_usd is not None or teacher.project_max_usd is not None:
-        return
-    charging = [asked for asked in endpoints(config) if charges(asked)]
-    if not charging or ProjectLedger(root).cap is not None:
-        return
-    urls = [asked.base_url or "" for asked in charging]
-    if all(urlsplit(url).hostname in LOOPBACK for url in urls):
-        logger.warning("spending at %s has no cap: teacher.max_usd is not set", " and ".join(dict.fromkeys(urls)))
+    if not paid or not is_uncapped(config.teacher, endpoints(config), root):
         return
     for row in paid:
         require_world(row.load().sections(config))  # a missing key is told before a missing cap
@@ -73,6 +64,21 @@ def require_cap(config: Config, rows: Sequence[Job], root: Path) -> None:
         f"teacher.max_usd is not set, and {what}: {price}; add a cap, such as teacher.max_usd={given:g}. Where it is "
         "reached everything stops and is kept, and goes on when it is raised"
     )
+
+
+def is_uncapped(teacher: TeacherConfig, asked: Sequence[TeacherConfig], root: Path) -> bool:
+    """True if a model that is asked charges, and neither the pipeline nor the project has a cap. A server that a
+    configuration names on this machine is used without one, after a warning: its prices are the user's own, for
+    comparison. A gateway elsewhere may be billed."""
+    if teacher.max_usd is not None or teacher.project_max_usd is not None:
+        return False
+    urls = [one.base_url or "" for one in asked if charges(one)]
+    if not urls or ProjectLedger(root).cap is not None:
+        return False
+    if all(urlsplit(url).hostname in LOOPBACK for url in urls):
+        logger.warning("spending at %s has no cap: teacher.max_usd is not set", " and ".join(dict.fromkeys(urls)))
+        return False
+    return True
 
 
 def _bound(config: Config, rows: Sequence[Job], root: Path) -> tuple[str, float]:

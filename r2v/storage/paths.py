@@ -23,7 +23,7 @@ BENCHMARK_COUNTS = Path("outputs/.benchmarks")
 """Where the counts of benchmarks of one's own are recorded, one file for each content of a module and its options."""
 CHAINS = Path("outputs/.chains")
 LOCAL_RUNS = Path("outputs/.runs")
-"""Where runs of the pipeline outside Slurm say how far they are, a folder a pipeline."""
+"""State and logs of the runs outside Slurm, a folder a pipeline."""
 SNAPSHOTS = Path("outputs/.snapshots")
 """What Slurm jobs run: code and configuration as they were submitted, a folder per content."""
 SITE_LEASES = Path("outputs/.sites")

@@ -131,3 +131,10 @@ def test_in_a_notebook_each_cell_asks_again(bundle: Bundle) -> None:
 
     first, second = asyncio.run(cells())
     assert first.text == second.text == asyncio.run(policy.act(conversation(view), view.tools)).text
+
+
+def test_a_folder_of_another_stage_is_refused(micro_run: Path) -> None:
+    with pytest.raises(InputError, match="holds no policy, it was made by r2v.stages.train_verifier"):
+        Policy.load(micro_run / "outputs" / "micro" / "verifier")
+    with pytest.raises(InputError, match="holds no verifier"):
+        Verifier.load(micro_run / "outputs" / "micro" / "policy" / "bc")

@@ -7,13 +7,27 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from r2v.config import load
+from r2v.emulator import Emulator
 from r2v.log import logger
-from r2v.pipeline.local_run import LocalRun, cpu_seconds, is_running, local_runs, log_of, recorded_run
+from r2v.pipeline.local_run import (
+    RUN_FILE,
+    LocalRun,
+    _logged,
+    cpu_seconds,
+    is_running,
+    local_runs,
+    log_of,
+    recorded_run,
+)
+from r2v.pipeline.run import run_here
 from r2v.storage import record
+from tests.trust import MICRO
 
 
 def only(root: Path) -> LocalRun:
@@ -60,6 +74,7 @@ def test_inside_another_run_and_inside_a_job_no_other_is_begun(tmp_path: Path, m
 
 CODE = """
 import sys, time
+from dataclasses import replace
 from pathlib import Path
 from r2v.pipeline.local_run import recorded_run
 with recorded_run(Path(sys.argv[1]), "mrp", ["bc"]) as run, run.stage("bc"):
@@ -91,10 +106,76 @@ def test_the_time_of_children_counts() -> None:
 def test_a_pace_tells_what_is_left(tmp_path: Path) -> None:
     with recorded_run(tmp_path, "mrp", ["bc"]) as run, run.stage("bc"):
         record.event("clone", 0, 10, {})
-        time.sleep(0.01)
-        record.event("clone", 5, 10, {})
-        run.write()
         (stage,) = only(tmp_path).stages
-        assert stage.seconds_left is not None and stage.seconds_left > 0
-        record.event("test", 0, 3, {})
-        assert only(tmp_path).stages[0].seconds_left is None
+    assert stage.state == "running" and stage.seconds_left is None, "nothing of it is done yet"
+    half = replace(stage, done=5, since=time.time() - 100)
+    assert half.seconds_left == pytest.approx(100, rel=0.5)
+
+
+def test_an_error_between_two_stages_is_the_runs_own(tmp_path: Path) -> None:
+    with pytest.raises(ValueError), recorded_run(tmp_path, "mrp", ["collect", "bc"]) as run:
+        with run.stage("collect"):
+            pass
+        raise ValueError("no cap")
+    assert only(tmp_path).error == "no cap" and [one.state for one in only(tmp_path).stages] == ["done", "waiting"]
+
+
+def test_a_run_of_another_name_inside_is_not_mixed_in(tmp_path: Path) -> None:
+    other = recorded_run(tmp_path, "other", ["pilot"])
+    with recorded_run(tmp_path, "mrp", ["bc"]), other as inner, inner.stage("pilot"):
+        pass
+    assert [one.job for one in only(tmp_path).stages] == ["bc"]
+
+
+def test_what_a_killed_run_did_does_not_run_in_the_next(tmp_path: Path) -> None:
+    with recorded_run(tmp_path, "mrp", ["bc"]) as run:
+        run.change("bc", state="running")
+    with recorded_run(tmp_path, "mrp", ["verifier"]) as run, run.stage("verifier"):
+        bc, verifier = only(tmp_path).stages
+        assert (bc.state, bc.error, verifier.state) == ("failed", "killed", "running")
+
+
+def test_a_damaged_file_is_named_and_written_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with recorded_run(tmp_path, "mrp", ["bc"]):
+        pass
+    path = next(tmp_path.glob(f"outputs/.runs/mrp/{RUN_FILE}"))
+    path.write_bytes(path.read_bytes()[:-9])
+    assert local_runs(tmp_path) == [] and f"{path} is damaged" in caplog.text
+    with recorded_run(tmp_path, "mrp", ["bc"]):
+        assert only(tmp_path).stages[0].job == "bc"
+
+
+def test_a_full_disk_costs_the_log_and_not_the_work(
+    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    caplog.set_level("INFO", "r2v")
+    with _logged(Path("/dev/full")):
+        for _ in range(2000):
+            logger.info("a line of the log, which the disk refuses")
+    with _logged(Path("/proc/nothing/here.log")):
+        logger.info("a line")
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_written_is_told_and_the_work_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "r2v")
+    (tmp_path / "outputs").write_text("a file, where a folder should be")
+    with recorded_run(tmp_path, "mrp", ["bc"]) as run, run.stage("bc"):
+        pass
+    assert "`r2v status` will not show this run" in caplog.text
+
+
+def test_what_a_stage_paid_is_what_was_billed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    with Emulator(answer="desk", models=["big-1"]) as emulator:
+        teacher = {"provider": "openai", "model_name": "big-1", "base_url": emulator.openai_url, "mode": "concurrent"}
+        teacher |= {"usd_in": "100", "usd_out": "400", "max_usd": "50", "preflight": "false"}
+        asked = [f"teacher.{key}={value}" for key, value in teacher.items()]
+        run_here(load(str(MICRO), [*asked, "data.num_episodes=2"]), until="collect", root=tmp_path)
+        bills = emulator.ledger().bills
+    billed = sum(100 * bill.tokens_in + 400 * bill.tokens_out for bill in bills) / 1e6
+    (stage,) = only(tmp_path).stages
+    assert stage.usd == pytest.approx(billed, abs=1e-5) and billed > 0.01

@@ -575,7 +575,7 @@ EXPERIMENT_FILES = (
         name="state of a local run",
         paths=("outputs/.runs/*/run.json",),
         form="json",
-        writers=("pipeline.local_run:RecordedRun.write",),
+        writers=("pipeline.local_run:RecordedRun._write",),
         damage="ignored",
         schema="pipeline.local_run:LocalRun",
     ),

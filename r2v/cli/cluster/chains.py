@@ -11,7 +11,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,14 +31,16 @@ _SUBMITTED = ("start", "allow_env", "max_attempts", "max_gpu_hours", "live")
 def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     """Add every command of this module to the command line."""
     _add_submitting(commands)
-    status = add_word(commands, "status", "the state of every job; exit code 0 done, 1 failed, 10 active", _status)
+    status = add_word(
+        commands, "status", "the state of every job and local run; exit code 0 done, 1 failed, 10 active", _status
+    )
     status.add_argument("names", nargs="*", metavar="CHAIN", help=_CHAIN)
     status.add_argument(
         "--watch",
         action="store_true",
         help="show it again and again until no job is active; Slurm is asked once a minute (default: once)",
     )
-    logs = add_word(commands, "logs", "the log of a job's last attempt", _logs)
+    logs = add_word(commands, "logs", "the log of a job's last attempt, or of a stage of a local run", _logs)
     logs.add_argument("words", nargs="+", metavar="[CHAIN] JOB", help="a job's name, its number, or a Slurm id")
     logs.add_argument("-f", "--follow", action="store_true", help="go on reading until the job ends")
     logs.add_argument("--errors", action="store_true", help="only the first traceback of each start")
@@ -50,7 +52,9 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
         metavar="[CHAIN] [JOB] | SESSION | EPISODE",
         help="a chain, and one of its jobs (default: every job of the only chain); or a served session, or an episode",
     )
-    cost = add_word(commands, "cost", "GPU-hours of each attempt, and how many were wasted", _cost)
+    cost = add_word(
+        commands, "cost", "GPU-hours of each attempt, and how many were wasted; what a local run took and paid", _cost
+    )
     cost.add_argument("names", nargs="*", metavar="CHAIN", help=_CHAIN)
     graph = add_word(commands, "graph", "which job waits for which", _graph)
     graph.add_argument("name", nargs="?", metavar="CHAIN", help=_CHAIN)
@@ -175,7 +179,7 @@ def _status(values: argparse.Namespace) -> int:
     if values.watch and values.json:
         raise UsageError("status --watch --json: --watch is for people; a program asks `r2v status --json`")
     here = _local(values.names)
-    wanted, readable = _wanted([name for name in values.names if name not in here], none=bool(here))
+    wanted, readable = _wanted(values.names, here)
     if values.watch and readable:
         return status.watch(readable)
     while values.watch and any(local.state(Path(), run)[1] == local.ACTIVE for run in here.values()):
@@ -204,13 +208,13 @@ def _local(named: Sequence[str] = ()) -> dict[str, LocalRun]:
     return {run.name: run for run in local_runs(Path()) if run.name not in chains and (not named or run.name in named)}
 
 
-def _wanted(named: Sequence[str], *, none: bool) -> tuple[list[str], list[str]]:
-    """The chains that a line names, or all of them; and those of them that can be read. none: there may be none, as
-    local runs are shown. Raises UsageError for a name that is no chain's."""
+def _wanted(named: Sequence[str], here: Collection[str]) -> tuple[list[str], list[str]]:
+    """The chains that a line names beside local runs (`here`), or all of them; and those of them that can be read.
+    Raises UsageError for a name that is neither, and where there is nothing at all."""
     from r2v.slurm.views.sources import chosen, names, readable
 
-    wanted = [chosen(Path(), name) for name in named] or names()
-    if not wanted and not none:
+    wanted = [chosen(Path(), name) for name in named if name not in here] if named else names()
+    if not wanted and not here:
         wanted = [chosen(Path(), None)]
     return wanted, readable(wanted)
 
@@ -227,13 +231,19 @@ def _one_job(words: Sequence[str]) -> tuple[str, str | None]:
 
 
 def _logs(values: argparse.Namespace) -> int:
-    from r2v.slurm.views import logs
+    from r2v.pipeline.local_run import log_of
+    from r2v.slurm.views import local, logs
     from r2v.slurm.views.chain_status import settled
 
-    if (path := _local_log(values.words)) is not None:
+    if (found := _local_log(values.words)) is not None:
+        run, job = found
+        path = log_of(Path(), run.name, job)
         logger.info("%s", path)
-        text = path.read_text(errors="replace")
-        sys.stdout.write("\n".join(logs.errors(text)) + "\n" if values.errors else text)
+        if values.follow:
+            for text in local.follow(Path(), run, job):
+                print(text, end="", flush=True)
+        else:
+            _print_log(path, errors=values.errors)
         return 0
     name, word = _one_job(values.words)
     if word is None:
@@ -247,29 +257,35 @@ def _logs(values: argparse.Namespace) -> int:
             print(text, end="", flush=True)
         return 0
     for path in logs.with_errors(Path(), files.chain, id_):
-        text = path.read_text(errors="replace")
         logger.info("%s", path)
-        if not values.errors:
-            sys.stdout.write(text)
-        elif found := logs.errors(text):
-            print("\n".join(found))
-        else:
-            logger.info("no error in it")
+        _print_log(path, errors=values.errors)
     return 0
 
 
-def _local_log(words: Sequence[str]) -> Path | None:
-    """Return the log of a stage of a run outside Slurm: NAME STAGE, or STAGE of the newest run where there is no
-    chain."""
+def _print_log(path: Path, *, errors: bool) -> None:
+    from r2v.slurm.views import logs
+
+    text = path.read_text(errors="replace")
+    if not errors:
+        sys.stdout.write(text)
+    elif found := logs.errors(text):
+        print("\n".join(found))
+    else:
+        logger.info("no error in it")
+
+
+def _local_log(words: Sequence[str]) -> tuple[LocalRun, str] | None:
+    """Return a run outside Slurm and its stage whose log a line names: NAME STAGE, or STAGE of the newest run where
+    there is no chain. None if there is no such log."""
     from r2v.pipeline.local_run import log_of
     from r2v.slurm.views.logs import NUMBERS
     from r2v.slurm.views.sources import names
 
-    here = _local(words[:1] if len(words) == 2 else ())
+    here = [*_local(words[:1] if len(words) == 2 else ()).values()]
     if not here or (len(words) == 1 and names()):
         return None
-    path = log_of(Path(), [*here][-1], NUMBERS.get(words[-1], words[-1]))
-    return path if path.is_file() else None
+    job = NUMBERS.get(words[-1], words[-1])
+    return (here[-1], job) if log_of(Path(), here[-1].name, job).is_file() else None
 
 
 def _explain(values: argparse.Namespace) -> int:
@@ -296,7 +312,7 @@ def _cost(values: argparse.Namespace) -> int:
     from r2v.slurm.views.chain_status import settled, statuses
 
     here = _local(values.names)
-    wanted, readable = _wanted([name for name in values.names if name not in here], none=bool(here))
+    wanted, readable = _wanted(values.names, here)
     shown = statuses(settled(readable, costs=True)) if readable else []
     found = {one.chain.name: cost.attempt_costs(one) for one in shown}
     if values.json:

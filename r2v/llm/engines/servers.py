@@ -67,7 +67,7 @@ class EngineServer(Protocol):
 
 
 async def healthy(url: str, key: str | None = None) -> bool:
-    """Whether a server says that it can answer and, asked with a key, that the key is its own."""
+    """True if a server says that it can answer and, asked with a key, takes this key."""
     asked = [urllib.request.Request(f"{url}/health")]
     if key is not None:
         asked.append(urllib.request.Request(f"{url}/v1/models", headers={"Authorization": f"Bearer {key}"}))
@@ -191,8 +191,8 @@ class OwnServer:
         self.url, self.lives = f"http://127.0.0.1:{port}", self.lives + 1
 
     async def _until_healthy(self, until: float) -> bool:
-        """Whether it became ready before it ended, or before its time was over. Whoever took the port first answers
-        too, but not to this key."""
+        """True if it became ready before it ended and before its time was over. Another server that was given the same
+        port first answers too, but not to this key."""
         while not await healthy(self.url, self.key):
             if not self._alive() or time.monotonic() > until:
                 return False

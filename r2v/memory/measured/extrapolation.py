@@ -175,7 +175,7 @@ def _alike(sequences: Sequence[Sequence[int]]) -> list[list[int]]:
 
 
 def _matches(one: Sequence[int], other: Sequence[int]) -> dict[int, int]:
-    """Where the operations of one sequence are in another."""
+    """Indices of the operations of one sequence in another."""
     blocks = SequenceMatcher(None, one, other, autojunk=False).get_matching_blocks()
     return {block.a + k: block.b + k for block in blocks for k in range(block.size)}
 

@@ -40,7 +40,7 @@ from r2v.storage.lease import lease
 from r2v.storage.paths import CHAINS, SCRIPTS
 
 LOCAL = ("ext", "xfs", "btrfs", "zfs", "tmpfs", "overlay", "ramfs", "f2fs")
-"""What the names of file systems begin with that one machine alone can see."""
+"""Beginnings of the names of file systems that one machine alone can see."""
 FREE_GB = 200
 """Free disk space that one of the large benchmarks may need."""
 _WORLDS_REMEDY = "mend it, and `r2v webarena check` looks again (docs/webarena.md)"

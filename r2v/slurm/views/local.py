@@ -6,16 +6,20 @@ cost_lines(run)
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from r2v.console import duration, text_table
-from r2v.pipeline.local_run import LocalRun, LocalStage, is_running
+from r2v.pipeline.local_run import LocalRun, LocalStage, is_running, log_of
 from r2v.slurm.views.humanize import clock
 
 DONE, FAILED, ACTIVE = 0, 1, 10
+_LOOK_EVERY = 1.0
+"""Seconds between two looks at a log that is followed."""
 
 
 def state(root: Path, run: LocalRun) -> tuple[str, int]:
@@ -24,7 +28,7 @@ def state(root: Path, run: LocalRun) -> tuple[str, int]:
         return "running", ACTIVE
     if run.ended is None:
         return "killed", FAILED
-    if any(stage.state == "failed" for stage in run.stages):
+    if run.error or any(stage.state == "failed" for stage in run.stages):
         return "failed", FAILED
     return "done", DONE
 
@@ -37,6 +41,7 @@ def lines(root: Path, run: LocalRun) -> list[str]:
     head = f"{run.name} (here, begun {begun}): {word}, {made} of {len(run.stages)} stages made"
     rows = [(one.job, _word(one, word), duration(one.seconds), f"${one.usd:,.2f}", _doing(one)) for one in run.stages]
     table = text_table([("stage", "state", "time", "paid", ""), *rows]).splitlines()
+    table += [f"! {run.error}"] if run.error and not any(one.error for one in run.stages) else []
     hint = [f"  the same command goes on; r2v logs {run.name} STAGE"] if code == FAILED else []
     return [head, *(f"  {line}" for line in table), *hint]
 
@@ -55,6 +60,15 @@ def cost_lines(run: LocalRun) -> list[str]:
     total = ("in all", "", f"{cpu:,.1f}", f"${usd:,.4f}")
     table = text_table([("stage", "time", "CPU-s", "paid"), *rows, total]).splitlines()
     return [f"{run.name} (here)", *(f"  {line}" for line in table)]
+
+
+def follow(root: Path, run: LocalRun, job: str) -> Iterator[str]:
+    """Yield the text of a stage's log as it grows, until the run ends."""
+    with log_of(root, run.name, job).open(encoding="utf-8", errors="replace") as file:
+        while is_running(root, run):
+            yield file.read()
+            time.sleep(_LOOK_EVERY)
+        yield file.read()
 
 
 def _word(stage: LocalStage, run: str) -> str:

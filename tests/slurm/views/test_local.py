@@ -59,3 +59,26 @@ def test_a_chain_of_the_same_name_is_what_is_meant(tmp_path: Path, capsys: pytes
     main(["status"])
     told = capsys.readouterr().out
     assert "two episodes" not in told and "(here" not in told
+
+
+def test_a_named_run_is_shown_without_the_chains_beside_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "outputs" / ".chains" / "desk_noisy" / "jobs").mkdir(parents=True)
+    assert main(["status", "mrp"]) == 1
+    told = capsys.readouterr()
+    assert "mrp (here" in told.out and "desk_noisy" not in told.out + told.err
+
+
+def test_a_log_can_be_followed_and_searched_for_errors(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["logs", "mrp", "collect", "--follow"]) == 0
+    assert capsys.readouterr().out == "two episodes\n"
+    assert main(["logs", "mrp", "collect", "--errors"]) == 0
+    told = capsys.readouterr()
+    assert told.out == "" and "no error in it" in told.err
+
+
+def test_an_error_before_any_stage_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ValueError), recorded_run(tmp_path, "early", ["collect"]):
+        raise ValueError("no key is set")
+    assert main(["status", "early"]) == 1
+    told = capsys.readouterr().out
+    assert "failed, 0 of 1 stages made" in told and "! no key is set" in told
