@@ -21,6 +21,22 @@ ENDED = (
     "DEADLINE",
 )
 """States in which a job stays."""
+ALIVE = (
+    "PENDING",
+    "RUNNING",
+    "REQUEUED",
+    "REQUEUE_HOLD",
+    "REQUEUE_FED",
+    "COMPLETING",
+    "SUSPENDED",
+    "CONFIGURING",
+    "RESIZING",
+    "SIGNALING",
+    "STAGE_OUT",
+    "STOPPED",
+)
+"""States of a job that has not ended. One that is in neither list, such as REVOKED, is looked at as ended: nobody waits
+for it."""
 
 FIELDS = (
     "JobID",
@@ -112,7 +128,7 @@ def state_of(word: str) -> str:
 
 def is_alive(state: str) -> bool:
     """True if a job in this state has not ended; False where Slurm names no state."""
-    return bool(state) and state not in ENDED
+    return state in ALIVE
 
 
 def memory(text: str) -> int | None:

@@ -39,8 +39,11 @@ from r2v.storage.files import write_text
 from r2v.storage.lease import lease
 from r2v.storage.paths import CHAINS, SCRIPTS
 
-LOCAL = ("ext", "xfs", "btrfs", "zfs", "tmpfs", "overlay", "ramfs", "f2fs")
-"""Beginnings of the names of file systems that one machine alone can see."""
+NETWORK = (
+    *("nfs", "lustre", "gpfs", "beegfs", "ceph", "cifs", "smb", "panfs"),
+    *("weka", "gluster", "afs", "orangefs", "pvfs", "9p", "fuse"),
+)
+"""Beginnings of the names of file systems that several machines can see."""
 FREE_GB = 200
 """Free disk space that one of the large benchmarks may need."""
 _WORLDS_REMEDY = "mend it, and `r2v webarena check` looks again (docs/webarena.md)"
@@ -178,7 +181,7 @@ def _folders(root: Path, inside: bool) -> Iterator[Finding]:
     free, kind = shutil.disk_usage(root / "outputs").free / 1e9, _file_system(root / "outputs")
     summary = f"data, outputs, results and logs can be written; {free:.0f} GB free"
     yield ok(summary) if free >= FREE_GB else warn(summary, f"webarena and swebench may need {FREE_GB} GB each")
-    if not inside and kind.startswith(LOCAL):
+    if not inside and not kind.startswith(NETWORK):
         yield warn(
             f"outputs is on {kind}, which looks like a disk of this machine alone",
             "the nodes must see the same folder: r2v doctor inside a job tells",
