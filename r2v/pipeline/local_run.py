@@ -72,9 +72,13 @@ class LocalStage:
     @property
     def seconds_left(self) -> float | None:
         """Seconds until what it does now ends, at its pace so far; None if nothing tells it."""
+        return self.left_at(time.time())
+
+    def left_at(self, now: float) -> float | None:
+        """`seconds_left` at a time, in seconds of the epoch."""
         if self.state != "running" or self.since is None or self.done <= self.since_done:
             return None
-        return (self.total - self.done) * (time.time() - self.since) / (self.done - self.since_done)
+        return (self.total - self.done) * (now - self.since) / (self.done - self.since_done)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -105,11 +104,11 @@ def test_the_time_of_children_counts() -> None:
 
 def test_a_pace_tells_what_is_left(tmp_path: Path) -> None:
     with recorded_run(tmp_path, "mrp", ["bc"]) as run, run.stage("bc"):
-        record.event("clone", 0, 10, {})
+        record.event("clone", 2, 10, {})
         (stage,) = only(tmp_path).stages
-    assert stage.state == "running" and stage.seconds_left is None, "nothing of it is done yet"
-    half = replace(stage, done=5, since=time.time() - 100)
-    assert half.seconds_left is not None and half.seconds_left > 0
+    assert stage.state == "running" and stage.seconds_left is None, "nothing was done yet while it was looked at"
+    assert replace(stage, since=1000.0, done=4).left_at(1100.0) == 300.0
+    assert replace(stage, since=1000.0, done=10).left_at(1100.0) == 0.0
 
 
 def test_an_error_between_two_stages_is_the_runs_own(tmp_path: Path) -> None:
