@@ -286,10 +286,11 @@ def _shallow(name: str) -> ModelConfigValues:
 
     try:
         config = AutoConfig.for_model(name)
+        text = config.get_text_config()
     except (AttributeError, ImportError, TypeError, ValueError, StrictDataclassError) as error:
         raise UsageError(f"its configuration has no defaults ({str(error).splitlines()[0]})") from error
     depth = {"num_hidden_layers": _LAYERS}
-    return {"model_type": name} | (depth if config.get_text_config() is config else {"text_config": depth})
+    return {"model_type": name} | (depth if text is config else {"text_config": depth})
 
 
 def _give_up(*_: object) -> None:
