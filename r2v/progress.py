@@ -128,7 +128,8 @@ class Progress:
         fresh, usd = self._done - self._done_before, _dollars()
         pace = {"usd": usd} if usd else {}
         if fresh > 0 and seconds > 0:
-            pace |= {} if usd else {"rate": f"{fresh / seconds:.3g}/s"}
+            rate = fresh / seconds
+            pace |= {} if usd else {"rate": f"{rate:.0f}/s" if rate >= 10 else f"{rate:.2g}/s"}
             pace |= {"left": duration((self._total - self._done) * seconds / fresh)} if self._done < self._total else {}
         return pace
 

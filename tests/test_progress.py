@@ -96,7 +96,7 @@ def test_money_is_exact_and_takes_the_place_of_the_rate(tmp_path: Path) -> None:
     with in_stage("stage 1 of 2"):
         bar = Progress("collect", 40)
     bar.advance(10)
-    assert bar.line(60.0) == "collect, stage 1 of 2: done=10 total=40 rate=0.167/s left=3min"
+    assert bar.line(60.0) == "collect, stage 1 of 2: done=10 total=40 rate=0.17/s left=3min"
     try:
         progress.show_spent(tmp_path / "a", 0.000041)
         progress.show_spent(tmp_path / "b", 1.2)
@@ -107,7 +107,7 @@ def test_money_is_exact_and_takes_the_place_of_the_rate(tmp_path: Path) -> None:
         progress.show_spent(tmp_path / "a", None)
         progress.show_spent(tmp_path / "b", None)
     bar.advance(30)
-    assert bar.state(60.0) == "40 of 40, 0.667/s"
+    assert bar.state(60.0) == "40 of 40, 0.67/s"
 
 
 CELLS = [
