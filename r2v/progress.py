@@ -108,7 +108,16 @@ class Progress:
         if self._display is None:
             logger.info("  %s", self.line(seconds))
         else:
-            self._display.update(self._row, self._done, self.state(seconds))
+            with self._drawing():
+                self._display.update(self._row, self._done, self.state(seconds))
+
+    @contextmanager
+    def _drawing(self) -> Iterator[None]:
+        """Give the bar up if the terminal is gone: the work goes on without."""
+        try:
+            yield
+        except OSError:
+            self._display, self._every = None, _EVERY_LINE
 
     def line(self, seconds: float) -> str:
         """Return a line of a log after so many seconds: `cloning: done=40 total=113 loss=0.7 left=12min`."""
@@ -144,7 +153,8 @@ class Progress:
     def __enter__(self) -> Progress:
         self._report()
         if self._display is not None:
-            self._row = self._display.add(self._name, self._total, self._done)
+            with self._drawing():
+                self._row = self._display.add(self._name, self._total, self._done)
         return self
 
     def __exit__(
@@ -152,7 +162,8 @@ class Progress:
     ) -> None:
         self._report()
         if self._display is not None:
-            self._display.end(self._row, self._done, self.state(time.monotonic() - self._began))
+            with self._drawing():
+                self._display.end(self._row, self._done, self.state(time.monotonic() - self._began))
 
 
 def _display() -> TerminalBars | NotebookBars | None:
@@ -277,7 +288,8 @@ class NotebookBars:
         """Begin a bar; returns its row."""
         row: int = self._drawn.add_task(name, total=total, completed=done, state=f"{done} of {total}")
         self._rows.append(row)
-        for old in [old for old in self._rows if old in self._ended][: max(0, len(self._rows) - _ROWS)]:
+        ended = [old for old in self._rows if old in self._ended]
+        for old in ended[: max(0, len(self._rows) - _ROWS)]:
             self._rows.remove(old)
             self._drawn.remove_task(old)
         self._publish()

@@ -78,6 +78,28 @@ def test_a_terminal_shows_a_bar_and_has_its_cursor_back_however_it_ends(end: str
     )
 
 
+GONE = """
+import os, signal, time
+from r2v import progress
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+progress._EVERY_DRAWING = 0.0
+with progress.Progress("cloning", 1000) as bar:
+    for step in range(1000):
+        bar.advance()
+        time.sleep(0.001 if bar._display is not None else 0)
+os._exit(7 if bar._display is None else 8)
+"""
+
+
+def test_work_goes_on_where_its_terminal_is_gone() -> None:
+    pid, master = pty.fork()
+    if pid == 0:
+        os.execve(sys.executable, [sys.executable, "-c", GONE], ENVIRONMENT)
+    assert os.read(master, 1)
+    os.close(master)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+
+
 def test_a_pipe_has_plain_lines() -> None:
     done = subprocess.run(
         [sys.executable, "-c", WORK, "whole"],
