@@ -26,8 +26,7 @@ Shown = dict[str, Any]
 
 def contrasted(methods: Sequence[str]) -> tuple[str, ...]:
     """At most three of the methods that were played: small, routed, large."""
-    routers = [name for name in methods if name in ROUTERS]
-    router = OURS if OURS in methods else routers[0] if routers else None
+    router = min((name for name in methods if name in ROUTERS), key=lambda name: name != OURS, default="")
     return tuple(name for name in (WEAK, router, STRONG) if name in methods) or tuple(methods[:1])
 
 
@@ -136,7 +135,7 @@ def _column(contrast: Contrast, episode: Shown, turn: int | None) -> ET.Element:
         tag("p", f"{len(steps)} steps, {asked} by the LLM, {usd}"),
         tag("ol", *(_step(one, number == turn) for number, one in enumerate(steps[:MOST_STEPS])), *end),
         tag("p", tag("a", "step by step", href=link, **{"aria-label": f"step by step: {where}"})),
-        class_="played",
+        class_="compared",
     )
 
 

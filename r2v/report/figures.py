@@ -117,7 +117,7 @@ def _frontier(rows: Rows, data: Series, form: Form) -> Any:
             **look(method),
         )
     least = min(row["success"] if row["success_low"] is None else row["success_low"] for row in data.rows)
-    axes.set_ylim(max(0, int(10 * least) / 10) - 0.03, 1.03)
+    axes.set_ylim(min(0.5, max(0, int(10 * least) / 10)) - 0.03, 1.03)
     _dollars(axes, [row["usd_per_episode"] for row in data.rows])
     axes.set_xlabel("US dollars per episode, log scale")
     axes.set_ylabel("success")

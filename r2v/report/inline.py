@@ -49,6 +49,8 @@ def figure(name: str, drawn: Drawn) -> ET.Element:
     if name == "categories":
         fills = zip(("Filled", "open", "half filled"), data.groups("condition"), strict=False)
         caption += f" {', '.join(f'{fill}: {condition}' for fill, condition in fills)}."
+    if name == FIRST and (free := dict.fromkeys(row["method"] for row in data.rows if row["usd_per_episode"] == 0)):
+        caption += f" At $0, left of the break in the scale: {', '.join(free)}."
     shown = []
     for number, (heading, svg) in enumerate(panels.items()):
         image = _themed(svg, f"{name}-{number}-")
@@ -68,10 +70,10 @@ def figure(name: str, drawn: Drawn) -> ET.Element:
     )
 
 
-def figures(drawn: Drawn, command: str) -> list[ET.Element]:
-    """The section of every figure but the first screen's. command: writes them for a paper."""
+def figures(drawn: Drawn) -> list[ET.Element]:
+    """The section of every figure but the first screen's."""
     shown = [figure(name, drawn) for name in drawn if name != FIRST]
-    note = tag("p", "For a paper, as PDF and SVG of a column's width: ", tag("code", command))
+    note = tag("p", "For a paper, as PDF and SVG of a column's width: ", tag("code", "r2v report RESULTS --figures"))
     return section("figures", "Figures", note, *shown)
 
 

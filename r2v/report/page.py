@@ -18,6 +18,7 @@ from typing import Any
 from r2v.config.methods import OURS
 from r2v.evaluation.figure_text import decimals
 from r2v.evaluation.measures.comparisons import AT_COST
+from r2v.evaluation.measures.table_rows import TableRow
 from r2v.report.contrast import contrast_section
 from r2v.report.elements import document, section, tag
 from r2v.report.inline import FIRST, Drawn, figure, figures
@@ -145,7 +146,7 @@ def page(sources: Sources, told: Story, drawn: Drawn, index: Index) -> str:
         *_verdicts(sources, told, index),
         *comparisons(sources),
         *main_tables(sources),
-        *figures(drawn, f"r2v report {sources.folder} --figures"),
+        *figures(drawn),
         *_viewer(index),
         *_provenance(sources, drawn),
         tag("script", _inert(_index_data(index)), type="application/json", id="index"),
@@ -176,7 +177,7 @@ def _story(sources: Sources, told: Story, drawn: Drawn) -> ET.Element:
         ),
         *shown,
         id="story",
-        **({"class_": "single"} if len(sources.setup.conditions) == 1 else {}),
+        **({"class_": "single"} if shown and len(drawn[FIRST][1]) == 1 else {}),
     )
 
 
@@ -237,7 +238,7 @@ def _verdicts(sources: Sources, told: Story, index: Index) -> list[ET.Element]:
     )
 
 
-def verdict_of(claim: Mapping[str, Any], by_id: Mapping[str, Mapping[str, Any]]) -> str:
+def verdict_of(claim: Mapping[str, Any], by_id: Mapping[str, TableRow]) -> str:
     """A claim's verdict in words: shown or not, the difference, its interval and p. by_id: rows of comparisons and of
     the main table."""
     evidence = claim["evidence_ids"][0]

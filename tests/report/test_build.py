@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -30,12 +31,29 @@ def test_made_again_it_is_the_same(micro_results: Path, micro_report: Path) -> N
         "llm_summary.json",
         "results.md",
         "data",
-        "figures",
     }
-    names = {"frontier", "success", "categories", "reliability", "ablations", "losses", "stages"}
-    assert {f"{kind}/{name}.{end}" for name in names for kind, end in (("data", "csv"), ("figures", "pdf"))} <= set(
-        before
+    names = {"frontier", "success", "categories", "ranking", "reliability", "ablations", "losses", "stages"}
+    assert {f"data/{name}.csv" for name in names} <= set(before)
+
+
+def test_figures_for_a_paper_are_as_wide_as_its_column_with_text_of_eight_points(
+    micro_results: Path, micro_report: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["report", str(micro_results), "--output", str(tmp_path / "mine"), "--figures"]) == 0
+    capsys.readouterr()
+    page = (tmp_path / "mine" / "index.html").read_bytes()
+    assert page.count(b"<figure") == (micro_report / "index.html").read_bytes().count(b"<figure")
+    drawn = {path.name: path for path in (tmp_path / "mine" / "figures").iterdir()}
+    assert {"frontier_noisy.pdf", "frontier_shift.svg", "success_noisy.svg", "losses_bc.pdf", "stages.pdf"} <= set(
+        drawn
     )
+    for name, path in drawn.items():
+        if name.endswith(".svg"):
+            image = path.read_text()
+            assert float(re.search(r'width="([0-9.]+)pt"', image)[1]) == pytest.approx(3.25 * 72)
+            assert {float(size) for size in re.findall(r"font[^;]*?([0-9.]+)px", image)} == {8.0}, name
+        else:
+            assert path.read_bytes().startswith(b"%PDF")
 
 
 def test_a_copied_results_folder_is_enough_and_what_is_not_there_is_said(
