@@ -177,7 +177,7 @@ function follow() {
   if (!row) return;
   const number = Number(named.get("step"));
   open(row, { at: number >= 1 && number <= row.steps ? number - 1 : null, beside: named.get("beside") })
-    .then(() => $("episodes").scrollIntoView());
+    .then(() => $("episode").scrollIntoView());
 }
 
 function name() {
