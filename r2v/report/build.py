@@ -61,7 +61,9 @@ def build_report(
         if os.path.lexists(before):  # a kill may have left the only report there, so it goes last
             make_own(before, REPORT_MARKER)
         make_own(draft, REPORT_MARKER, anew=True)
-        drawn = {name: (one, _drawn(name, one, draft, figures)) for name, one in series(sources).items()}
+        drawn = {
+            name: (one, write_figure(name, one, draft, for_paper=figures)) for name, one in series(sources).items()
+        }
         ablations_of = sources.tables.get(ABLATIONS_FILE, [])
         told = story(sources.bundle)
         index = write_episodes(results, sources.setup, draft, limits, told.condition)
@@ -108,8 +110,8 @@ def _files(folder: Path) -> Iterator[str]:
             yield name
 
 
-def _drawn(name: str, data: Series, folder: Path, for_paper: bool) -> dict[str, str]:
-    """The SVG of each panel of a figure by its title, after its CSV and its files for a paper."""
+def write_figure(name: str, data: Series, folder: Path, *, for_paper: bool) -> dict[str, str]:
+    """Write the CSV file of a figure and, for a paper, its panels; return the page's SVG of each panel by its title."""
     import matplotlib
 
     write_text(folder / "data" / f"{name}.csv", data.csv())
