@@ -25,6 +25,7 @@ from r2v.config import Config, to_yaml
 from r2v.config.engines import LOCAL
 from r2v.config.execution import allocated_cpus
 from r2v.data.split import assign
+from r2v.environment import stage_environment, told
 from r2v.envs.base import Equipped, load_benchmark, more_tasks
 from r2v.errors import EmptyResult, EnvironmentFault, InputError, UsageError
 from r2v.llm.providers.spending.payer import paying
@@ -165,6 +166,7 @@ def run_job(
         where = place_in_chain(config, row)
         logger.info("%-16s running, %s", row.name, where)
         with (
+            stage_environment() as removed,
             _recorded(root, places.name, row, publish and not quiet),
             in_stage(where),
             paying(places.name),
@@ -183,6 +185,8 @@ def run_job(
             ) as work,
             _published_at(place, work.folder),
         ):
+            if removed:
+                logger.info("  not given to the stage: %s", told(removed))
             try:
                 stage.run(sections, work)
             except EnvironmentFault:
