@@ -97,7 +97,7 @@ def proxy_of(url: str) -> Proxy | None:
     """The proxy through which the shell's variables have a server asked; None where it is asked directly."""
     parts = urlsplit(url)
     proxies = urllib.request.getproxies_environment()
-    if is_loopback(url) or urllib.request.proxy_bypass_environment(parts.hostname or "", proxies):
+    if is_loopback(url) or urllib.request.proxy_bypass(parts.hostname or ""):
         return None
     for scheme in (parts.scheme, "all"):
         if scheme in proxies:

@@ -9,7 +9,8 @@
     preempted           again, not counted
     node_fail           again, not counted, without that node
     machine             again, not counted, without that node, which is remembered; three times
-    installation        again, without that node; once
+    installation,       again, without that node; once
+    file_system
     killed, stalled,    again
     lease_conflict
     no_log              again, once; the folder of the logs is made anew
@@ -36,7 +37,7 @@ from r2v.slurm.healing.classify import Evidence, Failure
 from r2v.slurm.healing.gpu_hours import over_cap
 from r2v.slurm.site.headers import Resources
 
-MAX_BY_KIND = {"host_oom": 3, "cuda_oom": 2, "machine": 3, "installation": 1, "no_log": 1}
+MAX_BY_KIND = {"host_oom": 3, "cuda_oom": 2, "machine": 3, "installation": 1, "file_system": 1, "no_log": 1}
 """How often one kind is answered."""
 MAX_UNCOUNTED = 10
 """Attempts that are not counted (preempted, timed out with progress) until a person should look."""
@@ -81,8 +82,8 @@ def _by_kind(
         return _more_time(root, chain, job, latest.id, same)
     if failure.kind == "preempted":
         return replace(same, counted=False)
-    if failure.kind in ("node_fail", "machine", "installation"):
-        return _elsewhere(same, evidence.nodes, counted=failure.kind == "installation")
+    if failure.kind in ("node_fail", "machine", "installation", "file_system"):
+        return _elsewhere(same, evidence.nodes, counted=failure.kind in ("installation", "file_system"))
     if failure.kind in ("killed", "stalled", "lease_conflict", "no_log"):  # each submission makes the folder of logs
         return same
     if failure.kind == "cancelled":

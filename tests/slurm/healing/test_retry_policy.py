@@ -213,6 +213,7 @@ RETRIED = {
     "lease_conflict",
     "machine",
     "installation",
+    "file_system",
     "stalled",
     "no_log",
 }
