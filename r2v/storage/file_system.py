@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -46,6 +47,19 @@ def steadily(read: Callable[[], Result], pauses: tuple[float, ...] = _PAUSES) ->
         if error.errno not in UNSTEADY:
             raise
         raise FileSystemFault.of(error) from error
+
+
+def walk(folder: Path) -> Iterator[Path]:
+    """Everything below a folder, in no order, links to folders not followed; each folder is read steadily."""
+    for entry in steadily(partial(_entries, folder)):
+        yield Path(entry.path)
+        if entry.is_dir(follow_symlinks=False):
+            yield from walk(Path(entry.path))
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    with os.scandir(folder) as entries:
+        return list(entries)
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from typing import Any
 
 from r2v.errors import InputError, R2VError
 from r2v.storage.artifact_manifest import ARTIFACT_MANIFEST, Damaged, json_sha256
-from r2v.storage.file_system import steadily
+from r2v.storage.file_system import steadily, walk
 from r2v.storage.files import content_sha256, write_text, writing
 
 LARGE = 64 << 20
@@ -132,7 +132,7 @@ def content_files(folder: Path) -> dict[str, str]:
 
 def _content_names(folder: Path) -> list[str]:
     names = []
-    for path in sorted(folder.rglob("*")):
+    for path in sorted(walk(folder)):
         relative = path.relative_to(folder)
         if path.name in (ARTIFACT_MANIFEST, CONFIGURATION) or not path.is_file():
             continue

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from r2v.errors import UNSTEADY, FileSystemFault, failure_of
-from r2v.storage.file_system import free_space, optional, share, steadily, umask
+from r2v.storage.file_system import free_space, optional, share, steadily, umask, walk
 
 
 def failing(times: int, number: int, path: Path) -> list[OSError]:
@@ -57,6 +57,13 @@ def test_every_other_error_is_raised_at_once(tmp_path: Path) -> None:
 
 def test_a_socket_that_does_not_answer_is_no_file_system() -> None:
     assert failure_of(TimeoutError(errno.ETIMEDOUT, "Connection timed out"))[0] == "environment"
+
+
+def test_a_walk_has_all_that_is_below_a_folder_and_follows_no_link(tmp_path: Path) -> None:
+    (tmp_path / "a/b").mkdir(parents=True)
+    (tmp_path / "a/b/c").touch()
+    (tmp_path / "link").symlink_to("a")
+    assert sorted(path.relative_to(tmp_path).as_posix() for path in walk(tmp_path)) == ["a", "a/b", "a/b/c", "link"]
 
 
 @pytest.mark.parametrize(
