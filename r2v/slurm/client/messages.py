@@ -48,9 +48,9 @@ _LIMITS = re.compile(r"(QOS|Assoc)Max\w*Per(Job|Node)\w*|QOSMin\w+NotSatisfied")
 CANNOT_START = frozenset({
     *("PartitionTimeLimit", "PartitionNodeLimit", "PartitionConfig", "MaxMemPerLimit", "BadConstraints"),
     *("InvalidAccount", "InvalidQOS", "AccountNotAllowed", "QOSNotAllowed", "ReservationDeleted", "ReservationInvalid"),
-    *("DeadLine", "JobHoldMaxRequeue", "JobHeldAdmin", "JobHeldUser", "launch failed requeued held"),
+    *("DeadLine", "JobHoldMaxRequeue", "JobHeldAdmin", "launch failed requeued held"),
 })  # fmt: skip
-"""Reasons for which a job waits until a person acts."""
+"""Reasons for which a job waits until a person acts; one whom its owner holds is where the owner wants it."""
 
 
 def refusal_passes(message: str) -> bool:
