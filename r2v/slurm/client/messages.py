@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 
-REFUSALS = {
+SBATCH_REFUSALS = {
     "Job violates accounting/QOS policy": True,  # the submit limit; a size beyond a limit where DenyOnLimit is set
     "Resource temporarily unavailable": True,  # MaxJobCount is reached
     "Slurm temporarily unable to accept job, sleeping and retrying": True,
@@ -55,7 +55,7 @@ CANNOT_START = frozenset({
 
 def refusal_passes(message: str) -> bool:
     """True if sbatch would take the same job later."""
-    return any(passes for text, passes in REFUSALS.items() if text in message)
+    return any(passes for text, passes in SBATCH_REFUSALS.items() if text in message)
 
 
 def cannot_start(reason: str) -> bool:

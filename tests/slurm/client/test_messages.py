@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from r2v.slurm.client.messages import REFUSALS, cannot_start, refusal_passes
+from r2v.slurm.client.messages import SBATCH_REFUSALS, cannot_start, refusal_passes
 
 FOR_EVER = """
 PartitionTimeLimit PartitionNodeLimit PartitionConfig MaxMemPerLimit BadConstraints InvalidAccount InvalidQOS
@@ -37,9 +37,9 @@ def test_a_job_that_waits_for_others_starts_some_day(reason: str) -> None:
     assert not cannot_start(reason)
 
 
-@pytest.mark.parametrize("text", REFUSALS)
+@pytest.mark.parametrize("text", SBATCH_REFUSALS)
 def test_a_refusal_is_read_by_its_text(text: str) -> None:
-    assert refusal_passes(f"sbatch: Batch job submission failed: {text}") == REFUSALS[text]
+    assert refusal_passes(f"sbatch: Batch job submission failed: {text}") == SBATCH_REFUSALS[text]
 
 
 @pytest.mark.parametrize(
