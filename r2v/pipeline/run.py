@@ -14,9 +14,10 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,9 @@ from r2v.config import Config, to_yaml
 from r2v.config.engines import LOCAL
 from r2v.config.execution import allocated_cpus
 from r2v.data.split import assign
+from r2v.environment import stage_environment, told
 from r2v.envs.base import Equipped, load_benchmark, more_tasks
-from r2v.errors import EmptyResult, EnvironmentFault, InputError, UsageError
+from r2v.errors import EmptyResult, EnvironmentFault, FileSystemFault, InputError, UsageError, failure_of
 from r2v.llm.providers.spending.payer import paying
 from r2v.log import WANDB_GROUP, WANDB_PROJECT, WandbRun, in_wandb, logger
 from r2v.pipeline.graph import place_in_chain, selection, untrained_line
@@ -51,6 +53,9 @@ from r2v.storage.artifact_manifest import Damaged
 from r2v.storage.durations import Duration, device_here, record
 from r2v.storage.integrity import Artifact, Stray, set_aside, verify
 from r2v.storage.paths import LOGS
+
+_STALE_SECONDS = 5.0
+"""Pause before a stage goes on whose file system failed: an NFS client has looked up a stale handle again by then."""
 
 
 def fewer_than_asked(config: Config, row: Job, root: Path = Path()) -> dict[str, dict[str, int]]:
@@ -166,6 +171,7 @@ def run_job(
         where = place_in_chain(config, row)
         logger.info("%-16s running, %s", row.name, where)
         with (
+            stage_environment() as removed,
             _recorded(root, places.name, row, publish and not quiet),
             in_stage(where),
             paying(places.name),
@@ -184,8 +190,10 @@ def run_job(
             ) as work,
             _published_at(place, work.folder),
         ):
+            if removed:
+                logger.info("  not given to the stage: %s", told(removed))
             try:
-                stage.run(sections, work)
+                _run_steadily(partial(stage.run, sections, work))
             except EnvironmentFault:
                 if publish:
                     _tell_rest(config, row, root, itself=True)
@@ -207,6 +215,18 @@ def run_job(
     if fresh or not quiet:
         logger.info("%-16s %s", row.name, f"done, {seconds:.1f} CPU-s" if fresh else "up to date")
     return StageResult(job=row.name, artifact=found, fresh=fresh, cpu_seconds=seconds)
+
+
+def _run_steadily(run: Callable[[], None]) -> None:
+    """Run a stage, once more from what it has written where the file system failed under one of its libraries."""
+    try:
+        return run()
+    except OSError as error:
+        if failure_of(error)[0] != FileSystemFault.kind:
+            raise
+        logger.warning("  %s; going on from what is written, once", error)
+    time.sleep(_STALE_SECONDS)
+    run()
 
 
 @contextmanager

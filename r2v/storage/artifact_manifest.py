@@ -23,6 +23,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from r2v.errors import InputError, MissingInput
+from r2v.storage.file_system import steadily
 from r2v.storage.files import write_json
 from r2v.storage.removal import SNAPSHOT_MARKER
 
@@ -82,7 +83,7 @@ def read_artifact_manifest(folder: Path) -> ArtifactManifest:
     """Return the manifest in a folder. Raise MissingInput where there is none, Damaged where it is something else."""
     path = folder / ARTIFACT_MANIFEST
     try:
-        record = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_constant)
+        record = json.loads(steadily(lambda: path.read_text(encoding="utf-8")), parse_constant=_no_constant)
     except (FileNotFoundError, NotADirectoryError):
         state = "unfinished" if folder.is_dir() else "missing"
         raise MissingInput(f"{folder}: {state} (no {ARTIFACT_MANIFEST})") from None
