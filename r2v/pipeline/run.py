@@ -28,7 +28,7 @@ from r2v.data.split import assign
 from r2v.envs.base import Equipped, load_benchmark, more_tasks
 from r2v.errors import EmptyResult, EnvironmentFault, InputError, UsageError
 from r2v.llm.providers.spending.payer import paying
-from r2v.log import WANDB_GROUP, WANDB_PROJECT, WandbRun, in_stage, in_wandb, logger
+from r2v.log import in_stage, logger
 from r2v.pipeline.graph import place_in_chain, selection, untrained_line
 from r2v.pipeline.inputs import (
     bases_of,
@@ -50,6 +50,7 @@ from r2v.storage.artifact_manifest import Damaged
 from r2v.storage.durations import Duration, device_here, record
 from r2v.storage.integrity import Artifact, Stray, set_aside, verify
 from r2v.storage.paths import LOGS
+from r2v.trackers import TRACKER_GROUP, TRACKER_PROJECT, TrackedRun, tracked
 
 
 def fewer_than_asked(config: Config, row: Job, root: Path = Path()) -> dict[str, dict[str, int]]:
@@ -168,7 +169,7 @@ def run_job(
             _recorded(root, places.name, row, publish and not quiet),
             in_stage(where),
             paying(places.name),
-            in_wandb(_wandb_run(config, row, key, root)) as log_end,
+            tracked(_tracked_run(config, row, key, root)) as log_end,
             artifacts.build(
                 places.artifacts,
                 row.name,
@@ -226,15 +227,16 @@ def _tell_rest(config: Config, row: Job, root: Path, *, itself: bool = False) ->
         logger.info("  %s", line)
 
 
-def _wandb_run(config: Config, row: Job, key: str, root: Path) -> WandbRun:
-    """How a job's making shows itself to wandb."""
+def _tracked_run(config: Config, row: Job, key: str, root: Path) -> TrackedRun:
+    """Return the run of a job in the trackers."""
     name = places_of(config, root).name
-    return WandbRun(
-        mode="auto",
-        project=os.environ.get("WANDB_PROJECT", WANDB_PROJECT),
+    trackers = config.logging.trackers
+    return TrackedRun(
+        trackers=None if trackers is None else tuple(trackers),
+        project=os.environ.get("WANDB_PROJECT", TRACKER_PROJECT),
         id=f"{name}-{row.name}-{key}"[-100:].replace(":", "."),
         job=row.name,
-        group=os.environ.get(WANDB_GROUP, name),
+        group=os.environ.get(TRACKER_GROUP, name),
         config=asdict(config),
         folder=root / LOGS,
     )

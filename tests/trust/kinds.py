@@ -1044,9 +1044,16 @@ OTHER_FILES = (
     ),
     FileKind(
         name="log",
-        paths=("logs/*", "logs/wandb/**", "logs/background/*/nohup.log", "logs/background/*/return_code"),
+        paths=(
+            "logs/*",
+            "logs/wandb/**",
+            "logs/tensorboard/**",
+            "logs/trackers/*",
+            "logs/background/*/nohup.log",
+            "logs/background/*/return_code",
+        ),
         form="text",
-        writers=("log:in_wandb", "log:_curve_line"),
+        writers=("trackers:tracked", "trackers:_started", "log:curve_line"),
         damage="ignored",
     ),
 )
