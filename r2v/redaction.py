@@ -19,7 +19,7 @@ SHADE = "[redacted]"
 _SHORTEST = 8
 """Characters of a value that is searched for: a shorter one, such as a number, stands in many texts by chance."""
 _FIELD = re.compile(
-    r"(.*[_-])?(key|token|secret|password|passwd|passphrase|credentials?|cookies?|authorization)", re.IGNORECASE
+    r"(.*[._-])?(key|token|secret|password|passwd|passphrase|credentials?|cookies?|authorization)", re.IGNORECASE
 )
 _FORMS = {
     b"sk-": re.compile(rb"\bsk-[A-Za-z0-9_-]{32,}"),
@@ -64,7 +64,5 @@ def secret_in(data: bytes) -> str | None:
     for name, secret in secrets_here().items():
         if secret.encode(errors="surrogateescape") in data:
             return f"the value of the environment variable {name}"
-    for beginning, form in _FORMS.items():
-        if beginning in data and form.search(data):
-            return f"text of the form of a key ({beginning.decode()}...)"
-    return None
+    found = (beginning for beginning, form in _FORMS.items() if beginning in data and form.search(data))
+    return next((f"text of the form of a key ({beginning.decode()}...)" for beginning in found), None)

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from signal import SIGKILL, Signals
+from signal import SIGKILL
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -63,6 +63,7 @@ class TrackedRun:
     job: str
     group: str
     config: Mapping[str, Any]
+    """Values by dotted key. Secrets among them reach no tracker."""
     folder: Path
     """Trackers that write files write them below, in a folder of their name."""
 
@@ -121,7 +122,7 @@ def tracked(run: TrackedRun) -> Iterator[Callable[[Mapping[str, Any]], None]]:
         os.environ[CURVES_FILE] = str(curves)
         for name in names:
             processes[name] = _started(name, curves)
-    except OSError as error:
+    except (OSError, TypeError, ValueError) as error:
         logger.warning("trackers: %s; no figures go to %s", error, ", ".join(n for n in names if n not in processes))
     code = 1
     try:
@@ -143,14 +144,10 @@ def _started(name: str, curves: Path) -> subprocess.Popen[bytes]:
     hidden = {variable for variable in secrets_here() if not variable.startswith(own)}
     environment = {variable: value for variable, value in os.environ.items() if variable not in hidden}
     words = [sys.executable, "-m", __name__, str(curves), name]
-    with _printed(name, curves).open("wb") as file:
+    with Path(f"{curves}.{name}.log").open("wb") as file:
         return subprocess.Popen(
             words, env=environment, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
         )
-
-
-def _printed(name: str, curves: Path) -> Path:
-    return curves.with_suffix(f".{name}.log")
 
 
 def _ended(name: str, process: subprocess.Popen[bytes], curves: Path, end: float) -> bool:
@@ -164,27 +161,18 @@ def _ended(name: str, process: subprocess.Popen[bytes], curves: Path, end: float
             with suppress(OSError):
                 os.killpg(process.pid, SIGKILL)
             process.wait()
-    printed = _printed(name, curves)
-    if code == 0:
-        with suppress(OSError):
-            printed.unlink()
-        return True
-    logger.warning(
-        "%s did not take all figures (%s); they are kept, to send them again: %s -m r2v.trackers %s %s",
-        *(name, _reason(code, printed), sys.executable, curves, name),
-    )
-    return False
-
-
-def _reason(code: int | None, printed: Path) -> str:
-    if code is None:
-        return "it did not end in time"
-    if code < 0:
-        return f"ended by {Signals(-code).name}"
+    printed = Path(f"{curves}.{name}.log")
+    reason = "it did not end in time" if code is None else f"ended by signal {-code}" if code < 0 else ""
     with suppress(OSError):
-        lines = printed.read_text(errors="replace").split("\n")
-        return next((line.strip()[:200] for line in reversed(lines) if line.strip()), f"exit code {code}")
-    return f"exit code {code}"
+        reason = reason or printed.read_text(errors="replace").strip().rpartition("\n")[2][:200]
+        if code == 0:
+            printed.unlink()
+    if code != 0:
+        logger.warning(
+            "%s did not take all figures (%s); they are kept, to send them again: %s -m r2v.trackers %s %s",
+            *(name, reason, sys.executable, curves, name),
+        )
+    return code == 0
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
@@ -252,17 +240,10 @@ def _of_accelerate(name: str, run: dict[str, Any]) -> tuple[Log, Finish]:
     own = {"tensorboard": f"{id}/{time.strftime('%Y%m%dT%H%M%S')}", "aim": id}.get(name, run["project"])
     tracker = kind(own, **place, **title)
     tracker.start()
-    tracker.store_init_configuration(dict(_flat(run["config"])))
+    plain = (bool, int, float, str)
+    tracker.store_init_configuration({k: v if isinstance(v, plain) else str(v) for k, v in run["config"].items()})
     steps = iter(range(sys.maxsize))
     return lambda figures: tracker.log(figures, step=next(steps)), lambda code: tracker.finish()
-
-
-def _flat(config: Mapping[str, Any], stem: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in config.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{stem}{name}.")
-        else:
-            yield stem + name, value if isinstance(value, (bool, int, float, str)) else str(value)
 
 
 def main() -> int:

@@ -33,6 +33,7 @@ from r2v.pipeline.graph import place_in_chain, selection, untrained_line
 from r2v.pipeline.inputs import (
     bases_of,
     fingerprint_of,
+    flat,
     made_already,
     places_of,
     published,
@@ -237,7 +238,7 @@ def _tracked_run(config: Config, row: Job, key: str, root: Path) -> TrackedRun:
         id=f"{name}-{row.name}-{key}"[-100:].replace(":", "."),
         job=row.name,
         group=os.environ.get(TRACKER_GROUP, name),
-        config=asdict(config),
+        config=flat(asdict(config)),
         folder=root / LOGS,
     )
 
