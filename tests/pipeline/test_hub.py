@@ -237,7 +237,7 @@ def test_what_was_altered_on_the_hub_is_refused_and_nothing_is_left(hub: str, tm
     page = json.dumps({"files": {"../../outside": "0" * 64}}).encode()
     Hub.repositories["models/me/desk"] = {**files, "policy/model.bin": b"other", ".gitattributes": b""}
     Hub.repositories["spaces/me/page"] = {FILE_LIST: page, "outside": b""}
-    Hub.repositories["models/me/more"] = {**files, ".gitattributes": b"", "evil.py": b"raise SystemExit"}
+    Hub.repositories["models/me/more"] = {**files, ".gitattributes": b"", "broken.py": b"raise SystemExit"}
     done = run_all(tmp_path, "pull me/desk", "pull spaces/me/page", "pull me/more", HF_ENDPOINT=hub)
     assert [code for code, _ in done] == [3, 3, 0], done
     assert "model.bin is damaged" in done[0][1] and "no path below the folder" in done[1][1]

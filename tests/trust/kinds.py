@@ -1121,6 +1121,7 @@ OUTSIDE = {
     "hrl.models.served:ServedRoles.publish": "adapters for a server, made again at each change and removed at the end",
     "llm.engines.servers:OwnServer._launch": "the log of a server, in a folder in /tmp that lives as long as it",
     "memory.on_device.calibration:save": "a file that the user names (r2v plan --probe)",
+    "pipeline.hub:pull": "files that have kinds of their own, downloaded and renamed when every hash holds",
     "data.interchange.exporting:export_trajectories": "files that the user names (r2v export)",
     "distributed:run_rank": "a folder in /tmp that lives as long as its ranks",
     "rendezvous:locked": "a lock in that folder",
