@@ -195,17 +195,13 @@ def _push(arguments: argparse.Namespace) -> int:
     from r2v.pipeline.hub import parcel_of, push
 
     parcel = parcel_of(arguments.source)
-    full, sizes = (
-        parcel.repository(arguments.repository),
-        [(parcel.folder / name).stat().st_size for name in parcel.files],
-    )
-    for name, size in zip(parcel.files, sizes, strict=True):
-        logger.info("  %12d bytes  %s", size, name)
+    full = parcel.repository(arguments.repository)
+    for name in parcel.files:
+        logger.info("  %12d bytes  %s", (parcel.folder / name).stat().st_size, name)
     if not arguments.dry_run:
         push(parcel, full, private=arguments.private)
     done = "would go to" if arguments.dry_run else "is at"
-    what = f"{parcel.kind}, {len(sizes)} files, {sum(sizes)} bytes"
-    logger.info("  %s %s %s; get it by `r2v pull %s`", what, done, full, full)
+    logger.info("  the %s %s %s; get it by `r2v pull %s`", parcel.kind, done, full, full)
     return 0
 
 

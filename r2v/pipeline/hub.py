@@ -23,7 +23,7 @@ from typing import Any
 
 from r2v.config.yaml_text import write
 from r2v.constraints import shown
-from r2v.data.manifest import RUN_ID, RUN_MANIFEST, RunManifest, read_manifest
+from r2v.data.manifest import RUN_ID, RUN_MANIFEST, read_manifest
 from r2v.data.registry import DataRegistry
 from r2v.data.run import verify_run
 from r2v.errors import DISK_REFUSES, EnvironmentFault, InputError, R2VError, UsageError
@@ -57,8 +57,8 @@ class Parcel:
     kind: str
     folder: Path
     files: dict[str, str]
-    card: str | None
-    """Text of the README.md that is pushed with it; a bundle has its own among its files."""
+    card: str
+    """Text of the README.md that is pushed with it; "" of a bundle, which has its own."""
 
     def repository(self, name: str) -> str:
         """Return the full name of this parcel's repository, as `pull` takes it. Raise UsageError for another name."""
@@ -74,15 +74,19 @@ def parcel_of(source: str) -> Parcel:
     hash does not hold, or a file holds a secret."""
     folder = Path(source)
     if (folder / BUNDLE_MANIFEST).is_file():
-        names, kind, card = [*read_bundle(folder).manifest.files, BUNDLE_MANIFEST], "bundle", None
+        names, kind, card = [*read_bundle(folder).manifest.files, BUNDLE_MANIFEST], "bundle", ""
     elif is_own(folder, REPORT_MARKER):
-        names, kind, card = _report_files(folder), "report", _report_card(folder.absolute().name)
+        names, kind = _report_files(folder), "report"
+        card = _card(f"R2V report {folder.absolute().name}", f"Open `{PAGE}`.", {"sdk": "static", "app_file": PAGE})
     elif (folder / RUN_MANIFEST).is_file() or ("/" not in source and not folder.exists()):
         run = read_manifest(folder) if folder.exists() else DataRegistry().get(source)
         if run.status != "done":
             raise InputError(f"{source}: the run is {run.status}; only a done run is pushed")
         verify_run(run)
-        folder, names, kind, card = run.output_dir, [RUN_MANIFEST, run.trajectories.name], "run", _run_card(run)
+        folder, names, kind = run.output_dir, [RUN_MANIFEST, run.trajectories.name], "run"
+        outcome = "none was executed by R2V" if run.imported else f"{run.n_success} succeeded"
+        data = {"configs": [{"config_name": "default", "data_files": run.trajectories.name}]}
+        card = _card(f"R2V run {run.run_id}", f"{run.n_episodes} episodes, one JSON line each; {outcome}.", data)
     else:
         raise InputError(f"{source}: no bundle, run or report; name the folder of one, or the id of a run")
     for name in names:
@@ -120,21 +124,10 @@ def _parts(path: Path) -> Iterator[bytes]:
         yield gzip.decompress(base64.b64decode(shard[1]))
 
 
-def _run_card(run: RunManifest) -> str:
-    head = {"tags": ["r2v", "trajectories"], "configs": [{"config_name": "default", "data_files": "*.jsonl"}]}
-    outcome = f"{run.n_success} succeeded, {run.n_env_faults} were ended by a fault of the environment"
-    if run.imported:
-        outcome = "another tool recorded them, and R2V executed nothing"
-    return _card(head, f"R2V run {run.run_id}", f"{run.n_episodes} episodes, one JSON line each: {outcome}.")
-
-
-def _report_card(name: str) -> str:
-    title = "".join(c for c in f"R2V report {name}" if c.isprintable() and c not in "|`<>[]")[:60]
-    return _card({"title": title, "sdk": "static", "app_file": PAGE, "tags": ["r2v"]}, title, f"Open `{PAGE}`.")
-
-
-def _card(head: dict[str, Any], title: str, about: str) -> str:
-    return f"---\n{write(head)}---\n\n# {title}\n\n{about} `r2v pull` checks it by the hashes in `{FILE_LIST}`.\n"
+def _card(title: str, about: str, head: dict[str, Any]) -> str:
+    plain = "".join(c for c in title if c.isprintable() and c not in "|`<>[]")
+    text = f"{about} `r2v pull` checks it by the hashes in `{FILE_LIST}`."
+    return f"---\n{write({'title': plain[:60], 'tags': ['r2v'], **head})}---\n\n# {plain}\n\n{text}\n"
 
 
 def push(parcel: Parcel, repository: str, *, private: bool = False) -> str:
@@ -144,7 +137,7 @@ def push(parcel: Parcel, repository: str, *, private: bool = False) -> str:
     full = parcel.repository(repository)
     kind, name = next(kind for what, kind, _ in _KINDS.values() if what == parcel.kind), "/".join(full.split("/")[-2:])
     files: dict[str, Any] = {file: parcel.folder / file for file in parcel.files}
-    if parcel.card is not None:
+    if parcel.card:
         record = json.dumps(hashed({"files": parcel.files}))
         files |= {"README.md": parcel.card.encode(), FILE_LIST: record.encode()}
     with _asking(full):
@@ -231,8 +224,6 @@ def _checked(draft: Path, what: str, repository: str) -> Path:
         (download / name).rename(whole / name)
     if what == "bundle":
         read_bundle(whole)
-    elif what == "report":
-        _report_files(whole)
     return whole
 
 

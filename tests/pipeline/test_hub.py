@@ -228,7 +228,7 @@ def test_bundle_run_and_report_come_back_unchanged(hub: str, tmp_path: Path) -> 
     assert content(report) == content(tmp_path / "results" / "report" / "page")
     names = ("run_manifest.json", "trajectories.jsonl")
     assert content(tmp_path / "other" / "chat") == {name: (run / name).read_bytes() for name in names}
-    assert Hub.repositories["spaces/me/page"]["README.md"].startswith(b"---\ntitle: R2V report page\nsdk: static\n")
+    assert Hub.repositories["spaces/me/page"]["README.md"].startswith(b"---\ntitle: R2V report page\n")
     assert FILE_LIST in Hub.repositories["datasets/me/chat"] and Hub.objects, "weights went as a large file"
 
 
