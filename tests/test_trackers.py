@@ -21,6 +21,7 @@ STAGE = """
 import sys
 from pathlib import Path
 from r2v import log, trackers
+from r2v.progress import Progress
 log.setup()
 trackers.TRACKER_PATIENCE = float(sys.argv[2]) if len(sys.argv) > 2 else 40.0
 run = trackers.TrackedRun(
@@ -30,7 +31,7 @@ run = trackers.TrackedRun(
     folder=Path("logs"),
 )
 with trackers.tracked(run) as at_end:
-    with log.Progress("cloning", 2) as bar:
+    with Progress("cloning", 2) as bar:
         bar.advance(loss=1.0)
         bar.advance(loss=0.5)
     for iteration in range(2):
