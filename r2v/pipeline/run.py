@@ -30,11 +30,12 @@ from r2v.environment import stage_environment, told
 from r2v.envs.base import Equipped, load_benchmark, more_tasks
 from r2v.errors import EmptyResult, EnvironmentFault, FileSystemFault, InputError, UsageError, failure_of
 from r2v.llm.providers.spending.payer import paying
-from r2v.log import WANDB_GROUP, WANDB_PROJECT, WandbRun, in_wandb, logger
+from r2v.log import logger
 from r2v.pipeline.graph import place_in_chain, selection, untrained_line
 from r2v.pipeline.inputs import (
     bases_of,
     fingerprint_of,
+    flat,
     made_already,
     places_of,
     published,
@@ -53,6 +54,7 @@ from r2v.storage.artifact_manifest import Damaged
 from r2v.storage.durations import Duration, device_here, record
 from r2v.storage.integrity import Artifact, Stray, set_aside, verify
 from r2v.storage.paths import LOGS
+from r2v.trackers import TRACKER_GROUP, TRACKER_PROJECT, TrackedRun, tracked
 
 _STALE_SECONDS = 5.0
 """Pause before a stage goes on whose file system failed: an NFS client has looked up a stale handle again by then."""
@@ -175,7 +177,7 @@ def run_job(
             _recorded(root, places.name, row, publish and not quiet),
             in_stage(where),
             paying(places.name),
-            in_wandb(_wandb_run(config, row, key, root)) as log_end,
+            tracked(_tracked_run(config, row, key, root)) as log_end,
             artifacts.build(
                 places.artifacts,
                 row.name,
@@ -247,16 +249,17 @@ def _tell_rest(config: Config, row: Job, root: Path, *, itself: bool = False) ->
         logger.info("  %s", line)
 
 
-def _wandb_run(config: Config, row: Job, key: str, root: Path) -> WandbRun:
-    """How a job's making shows itself to wandb."""
+def _tracked_run(config: Config, row: Job, key: str, root: Path) -> TrackedRun:
+    """Return the run of a job in the trackers."""
     name = places_of(config, root).name
-    return WandbRun(
-        mode="auto",
-        project=os.environ.get("WANDB_PROJECT", WANDB_PROJECT),
+    trackers = config.logging.trackers
+    return TrackedRun(
+        trackers=None if trackers is None else tuple(trackers),
+        project=os.environ.get("WANDB_PROJECT", TRACKER_PROJECT),
         id=f"{name}-{row.name}-{key}"[-100:].replace(":", "."),
         job=row.name,
-        group=os.environ.get(WANDB_GROUP, name),
-        config=asdict(config),
+        group=os.environ.get(TRACKER_GROUP, name),
+        config=flat(asdict(config)),
         folder=root / LOGS,
     )
 

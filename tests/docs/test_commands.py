@@ -75,6 +75,7 @@ FILES = {"adding-a-benchmark.md": "shop.py"}
 EXITS = {"r2v status": {10}, "r2v logs bc": {3}}
 """Commands that end with another code than 0 here: jobs are still queued, and have no log."""
 
+HUB = "tests/pipeline/test_hub.py::test_bundle_run_and_report_come_back_unchanged"
 RECORDED = "tests/stages/test_impute_router.py::test_recorded_sessions_become_a_served_router"
 ELSEWHERE = {
     "r2v ablations --config configs/mrp.yaml --names no_dpo with_verifier": (
@@ -96,6 +97,8 @@ ELSEWHERE = {
     "r2v export outputs/bundles/mine --overrides env.benchmark=logs router.label=imputed router.model=case_support "
     "'data.runs=[RUN]' policy.provider=openai policy.model_name=gpt-6-luna teacher.max_usd=5": RECORDED,
     "r2v serve outputs/bundles/mine --llm anthropic:claude-opus-5-5 --overrides teacher.max_usd=20": RECORDED,
+    "r2v push outputs/bundles/desk ME/desk --private": HUB,
+    "r2v pull ME/desk outputs/bundles/again": HUB,
     "r2v explain SESSION": "tests/serve/test_answering.py::test_a_session_is_explained_turn_by_turn",
     "r2v import data/served/default": "tests/serve/test_record.py::test_a_recorded_session_becomes_an_episode",
     "r2v pilot --tasks tasks.txt --cmd 'mini --model-class litellm_response -m openai/llm -t {task} -y' --overrides "
