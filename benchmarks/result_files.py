@@ -1,8 +1,8 @@
 """CSV files of docs/results and the plot of the baselines, from the tables of `python -m benchmarks.tables`.
 
-A study prints several Markdown tables below each other. Each goes into the file of its kind, with the study in the first
-column, so that one file compares studies; a cell `0.810 [0.771, 0.848]` becomes three columns: the figure, and the lower
-and the upper end of its interval.
+A study prints several Markdown tables below each other. Each goes into the file of its kind, with the study in the
+first column, so that one file compares studies. A cell `0.810 [0.771, 0.848]` becomes three columns: the figure, and
+the lower and the upper end of its interval.
 """
 
 from __future__ import annotations
@@ -40,9 +40,7 @@ def markdown_tables(lines: Iterable[str]) -> Iterator[Table]:
             rows.append([cell.strip() for cell in line.strip("|\n").split("|")])
         elif rows:
             heads, _, *body = rows
-            names = [
-                f"{head} ({heads[at - 1]})" if heads.count(head) > 1 else head for at, head in enumerate(heads)
-            ]
+            names = [f"{head} ({heads[at - 1]})" if heads.count(head) > 1 else head for at, head in enumerate(heads)]
             yield [dict(zip(names, cells, strict=True)) for cells in body]
             rows = []
 
@@ -83,7 +81,9 @@ def csv_text(tables: Mapping[str, Table]) -> str:
 
 def _split(table: Table) -> Table:
     """The rows with one column for each part of a figure, where all figures of the column have the same form."""
-    matches = {name: [_FIGURE.fullmatch(row[name]) for row in table if row[name]] for name in (table[0] if table else ())}
+    matches = {
+        name: [_FIGURE.fullmatch(row[name]) for row in table if row[name]] for name in (table[0] if table else ())
+    }
     rows: Table = []
     for row in table:
         cells = {}

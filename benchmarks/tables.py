@@ -43,7 +43,7 @@ STUDIES = {
 }
 """Names of studies in docs/results/*.csv, and of their tables here."""
 STUDY_FILES = ("methods", "dollars", "non_inferiority", "perturbations_hit")
-"""Files of a study's tables, in the order in which they are printed; the last is missing where nothing was perturbed."""
+"""Files of a study's tables, in the order in which they are printed; of clean tasks there is no last one."""
 SINGLE_FILES = {
     "mrp": "make mrp",
     "robustness": "robustness",
@@ -72,8 +72,8 @@ NUMBER = (
     "On {tasks} unread tasks of the bundled benchmark, where tools fail and pages carry injected instructions, **R2V "
     "reaches success {level:.2f} for {entropy} of the dollars of routing by token entropy**. The strongest baseline "
     "(asking where the two models would act differently) pays as much as R2V there, {disagreement}; over all budgets "
-    "R2V recovers {lead} more of the gap between the small policy and the LLM. {seeds} training seeds, 95 % intervals; a "
-    "student of 0.2 M parameters at ${slm.input:.2f} and ${slm.output:.2f} per million tokens in and out, a scripted "
+    "R2V recovers {lead} more of the gap between the small policy and the LLM. {seeds} training seeds, 95 % intervals; "
+    "a student of 0.2 M parameters at ${slm.input:.2f} and ${slm.output:.2f} per million tokens in and out, a scripted "
     "expert in place of the LLM at ${llm.input:.2f} and ${llm.output:.2f}."
 )
 INJECTIONS = (

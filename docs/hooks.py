@@ -25,6 +25,8 @@ ROOT_PAGES = ("CHANGELOG.md", "CONTRIBUTING.md")
 PUBLIC = "api/r2v.md"
 UNSEARCHED = ("LOG.md", "CHANGELOG.md", "all-baselines.md")
 """Besides the internal API pages: long, and never where a reader's question is answered."""
+LOOKED_UP = ("api/r2v.md", "reference.md", "configuration.md", "glossary.md")
+"""Pages that name nearly everything, ranked below those that explain it."""
 _LINK = re.compile(r"(\]\()([^)\s#]+)([^)\s]*\))")
 _ASKS_GITHUB = ' data-md-component="source"'
 
@@ -66,10 +68,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Keep internal and long pages out of the search; send links to files that are not pages to the repository."""
+    """Say what the search may find, and send links to files that are not pages to the repository."""
     name = page.file.src_uri
     if name in UNSEARCHED or (name.startswith("api/") and name != PUBLIC):
         page.meta["search"] = {"exclude": True}
+    elif name in LOOKED_UP:
+        page.meta["search"] = {"boost": 0.3}
     # Pages at the root of the repository link as if they stood there, all others as if in docs/.
     base = "" if name in ROOT_PAGES else posixpath.join("docs", posixpath.dirname(name))
 
@@ -91,4 +95,9 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
     """Keep the link to the repository, without the script that asks api.github.com for its stars."""
+    return output.replace(_ASKS_GITHUB, "")
+
+
+def on_post_template(output: str, template_name: str, config: MkDocsConfig) -> str:
+    """Do the same for 404.html, which is no page."""
     return output.replace(_ASKS_GITHUB, "")
