@@ -40,7 +40,8 @@ def _packages() -> list[str]:
 
 def _public() -> str:
     """The page of the public names, each documented where it is defined."""
-    lines = ["# Public names", "", "Import them from `r2v`: [From Python](../library.md) shows them at work.", ""]
+    guide = posixpath.relpath("library.md", posixpath.dirname(PUBLIC))
+    lines = ["# Public names", "", f"Import them from `r2v`: [From Python]({guide}) shows them at work.", ""]
     for name in sorted(set(r2v.__all__) - {"__version__"}):
         value = getattr(r2v, name)
         lines += [f"::: {value.__module__}.{value.__qualname__}", "    options:", "      show_root_heading: true"]

@@ -115,10 +115,6 @@ ELSEWHERE = {
     "r2v run --config configs/miniwob/clean.yaml --overrides teacher.provider=scripted teacher.model_name=expert-v1": (
         "tests/envs/browser/test_pipeline.py::test_the_shipped_configuration_ends_well_in_a_real_browser"
     ),
-    "r2v collect --config configs/miniwob/clean.yaml --num-episodes 20 --seeds 1 --overrides teacher.provider=scripted "
-    "teacher.model_name=expert-v1": (
-        "tests/envs/browser/test_pipeline.py::test_the_shipped_configuration_ends_well_in_a_real_browser"
-    ),
     "r2v swebench install": "fetches from PyPI; `make test` has done so",
     "r2v check-env --num-tasks 1 --overrides env.benchmark=swebench": (
         "tests/envs/swe/test_recipes.py::test_the_expert_solves_it_and_a_change_of_nothing_does_not"
@@ -140,8 +136,6 @@ ELSEWHERE = {
     "r2v status --watch": "tests/slurm/views/test_status.py::test_it_ends_when_nothing_is_active",
     "make mrp": "tests/test_mrp.py::test_everything_the_seed_names_is_there",
     "make sandbox": "installs a package of the system; `make test` has done so",
-    "make test": "is what runs this",
-    "r2v run --config FILE": "tests/test_mrp.py::test_everything_the_seed_names_is_there",
     "r2v run --config configs/mrp.yaml": "tests/test_mrp.py::test_everything_the_seed_names_is_there",
     "r2v run --config configs/mrp.yaml --from router": (
         "tests/test_mrp.py::test_a_router_change_reruns_the_router_and_what_follows"
