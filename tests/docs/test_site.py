@@ -23,7 +23,7 @@ from tests.envs.browser import real_browser
 
 FETCHED = re.compile(r'<(?:script|img|iframe|source)\b[^>]*\ssrc(?:set)?="([^"]+)"|<link\b[^>]*\shref="([^"]+)"')
 """What a browser fetches of a page by itself."""
-MENU = {"Start", "Use with an agent", "Pipeline", "Benchmarks", "Cluster", "Research", "Extend", "Reference"}
+MENU = {"Start", "Results", "Use with an agent", "Pipeline", "Benchmarks", "Cluster", "Research", "Extend", "Reference"}
 
 
 class Quiet(SimpleHTTPRequestHandler):
