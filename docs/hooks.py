@@ -2,7 +2,8 @@
 
 `api/r2v.md` documents the public names; each package of r2v has an API page made from its docstrings, which is internal
 and neither in the menu nor in the search. The changelog and the contributor's page are taken from the root of the
-repository; the configuration reference is what `r2v config --reference` prints. A link to a file outside docs/ leads to
+repository; the configuration reference is what `r2v config --reference` prints. A page that mkdocs.yml does not list is
+added to the last section of the menu. A link to a file outside docs/ leads to
 the repository.
 """
 
@@ -65,6 +66,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         text=True,
     )
     files.append(File.generated(config, "reference.md", content=f"# Configuration reference\n\n{reference.stdout}"))
+    pages = [file.src_uri for file in files.documentation_pages()]
+    listed = {*re.findall(r"[\w./-]+\.md", repr(config.nav)), *config.not_in_nav.match_files(pages)}
+    ((_, last),) = config.nav[-1].items()
+    last.extend(sorted(set(pages) - listed))
     return files
 
 

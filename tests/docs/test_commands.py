@@ -77,12 +77,12 @@ EXITS = {"r2v status": {10}, "r2v logs bc": {3}}
 
 RECORDED = "tests/stages/test_impute_router.py::test_recorded_sessions_become_a_served_router"
 ELSEWHERE = {
-    "r2v ablations --config configs/mrp.yaml --names no_dpo with_verifier": (
-        "tests/test_mrp.py::test_ablation_none_reproduces_the_main_run"
-    ),
     "git clone https://github.com/r2v-agent/r2v": "fetches from the network",
     "cd r2v": "is where the rest of a page is typed: each test is in a checkout already",
     "pip install 'r2v[serve] @ git+https://github.com/r2v-agent/r2v'": "fetches from the network",
+    "r2v ablations --config configs/mrp.yaml --names no_dpo with_verifier": (
+        "tests/test_mrp.py::test_ablation_none_reproduces_the_main_run"
+    ),
     "pip install -e '.[serve]'": "installs; `make install-dev` does it from the locks",
     "r2v serve --record --llm anthropic:claude-opus-5-5 --overrides teacher.max_usd=20": (
         "tests/cli/test_serve.py::test_it_says_where_it_listens_and_ends_when_told"
