@@ -124,7 +124,7 @@ licences: .venv/.dev  ## do the licences of all that is installed allow what we 
 
 REPORT ?= results/report/mrp
 
-picture: browser  ## docs/report.png, README's picture: the report of the last `make mrp` in the real Chromium
+picture: browser  ## docs/report.png, the picture of docs/report.md: the report of the last `make mrp` in the real Chromium
 	$(BIN)/python scripts/picture.py $(REPORT) docs/report.png
 
 clean:  ## the main job's results and all caches; what other benchmarks made stays

@@ -78,6 +78,9 @@ EXITS = {"r2v status": {10}, "r2v logs bc": {3}}
 HUB = "tests/pipeline/test_hub.py::test_bundle_run_and_report_come_back_unchanged"
 RECORDED = "tests/stages/test_impute_router.py::test_recorded_sessions_become_a_served_router"
 ELSEWHERE = {
+    "git clone https://github.com/r2v-agent/r2v": "fetches from the network",
+    "cd r2v": "is where the rest of a page is typed: each test is in a checkout already",
+    "pip install 'r2v[serve] @ git+https://github.com/r2v-agent/r2v'": "fetches from the network",
     "r2v ablations --config configs/mrp.yaml --names no_dpo with_verifier": (
         "tests/test_mrp.py::test_ablation_none_reproduces_the_main_run"
     ),
@@ -115,10 +118,6 @@ ELSEWHERE = {
     "r2v run --config configs/miniwob/clean.yaml --overrides teacher.provider=scripted teacher.model_name=expert-v1": (
         "tests/envs/browser/test_pipeline.py::test_the_shipped_configuration_ends_well_in_a_real_browser"
     ),
-    "r2v collect --config configs/miniwob/clean.yaml --num-episodes 20 --seeds 1 --overrides teacher.provider=scripted "
-    "teacher.model_name=expert-v1": (
-        "tests/envs/browser/test_pipeline.py::test_the_shipped_configuration_ends_well_in_a_real_browser"
-    ),
     "r2v swebench install": "fetches from PyPI; `make test` has done so",
     "r2v check-env --num-tasks 1 --overrides env.benchmark=swebench": (
         "tests/envs/swe/test_recipes.py::test_the_expert_solves_it_and_a_change_of_nothing_does_not"
@@ -140,8 +139,6 @@ ELSEWHERE = {
     "r2v status --watch": "tests/slurm/views/test_status.py::test_it_ends_when_nothing_is_active",
     "make mrp": "tests/test_mrp.py::test_everything_the_seed_names_is_there",
     "make sandbox": "installs a package of the system; `make test` has done so",
-    "make test": "is what runs this",
-    "r2v run --config FILE": "tests/test_mrp.py::test_everything_the_seed_names_is_there",
     "r2v run --config configs/mrp.yaml": "tests/test_mrp.py::test_everything_the_seed_names_is_there",
     "r2v run --config configs/mrp.yaml --from router": (
         "tests/test_mrp.py::test_a_router_change_reruns_the_router_and_what_follows"
@@ -294,8 +291,9 @@ def test_what_is_not_run_here_has_its_test_or_its_reason() -> None:
 
 
 def python_blocks() -> list[Block]:
-    """Of every page but library.md, whose blocks are the cells of one notebook (test_library.py)."""
-    pages = (page for page in PAGES if page.name != "library.md")
+    """Of every page but two: library.md, whose blocks are the cells of one notebook, and README.md, whose block asks a
+    served bundle. Tests of their own run these."""
+    pages = (page for page in PAGES if page.name not in ("library.md", "README.md"))
     return [block for page in pages for block in blocks_of(page) if block.language == "python"]
 
 
