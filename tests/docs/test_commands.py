@@ -84,6 +84,12 @@ ELSEWHERE = {
     "r2v ablations --config configs/mrp.yaml --names no_dpo with_verifier": (
         "tests/test_mrp.py::test_ablation_none_reproduces_the_main_run"
     ),
+    "make install": "installs; it is how this environment was made",
+    "make release": "builds HEAD; tests/test_wheel.py builds the same of the work tree",
+    "pip install 'dist/r2v-0.1.0-py3-none-any.whl[train,serve]'": "installs from an index",
+    "pip install --no-deps --target DIR dist/r2v-0.1.0-py3-none-any.whl": (
+        "tests/test_wheel.py::test_in_a_folder_of_its_own_it_runs_too"
+    ),
     "pip install -e '.[serve]'": "installs; `make install-dev` does it from the locks",
     "r2v serve --record --llm anthropic:claude-opus-5-5 --overrides teacher.max_usd=20": (
         "tests/cli/test_serve.py::test_it_says_where_it_listens_and_ends_when_told"
