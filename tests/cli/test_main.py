@@ -121,6 +121,8 @@ def test_a_folder_of_anything_else_is_not_a_results_folder(
     assert line.startswith(f"r2v: {tmp_path}: not a results folder (no setup.json, no structured_results); name one ")
     assert main([command, str(tmp_path / "nowhere")]) == 3
     assert "nowhere: no such folder of results" in capsys.readouterr().err
+    assert main([command, str(tmp_path / "link")]) == 3
+    assert "link: a link to nowhere, which is not there; copy results by `cp -aL`" in capsys.readouterr().err
 
 
 def test_the_command_that_makes_a_missing_input_can_be_typed_as_it_is_named(

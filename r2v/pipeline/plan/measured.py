@@ -30,6 +30,8 @@ class MeasuredTime:
     run: Duration
     ratio: float
     """How much more is planned than that run did, by the estimate of both."""
+    factor: float
+    """How much longer that run took than its estimate says."""
 
     def __str__(self) -> str:
         run = self.run
@@ -46,16 +48,18 @@ def measured_time(
     *,
     gpu: str | None,
     root: Path,
+    published: bool = True,
 ) -> MeasuredTime | None:
     """The time of a job by the recorded run that is nearest in size; None where none of them is of this benchmark and
     model, or on such a machine.
 
     now: the estimate of what is planned, in seconds. then: of what a run did, by its configuration. gpu: what the
-    machine's GPU has in its name, "": any; CPU: a machine without; None: any machine, for no GPU has work.
+    machine's GPU has in its name, "": any; CPU: a machine without; None: any machine, for no GPU has work. published:
+    false for a stage of an ablation, which goes by such runs first.
     """
     found = []
     for run in recorded(root, job):
-        if not _on_such_a_machine(run.device, gpu):
+        if not _on_such_a_machine(run.device, gpu) or run.published < published:
             continue
         try:
             made = load_recorded(root / ARTIFACTS / f"{job}-{run.fingerprint}" / CONFIGURATION)
@@ -65,8 +69,8 @@ def measured_time(
             continue
         ratio = now / before if (before := then(made, run)) else float("nan")
         if 1 / _FAR <= ratio <= _FAR:
-            found.append(MeasuredTime(seconds=run.seconds * ratio, run=run, ratio=ratio))
-    return min(found, key=lambda one: abs(math.log(one.ratio)), default=None)
+            found.append(MeasuredTime(seconds=run.seconds * ratio, run=run, ratio=ratio, factor=run.seconds / before))
+    return min(found, key=lambda one: (one.run.published != published, abs(math.log(one.ratio))), default=None)
 
 
 def _on_such_a_machine(device: str, gpu: str | None) -> bool:
