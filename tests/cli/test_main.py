@@ -69,7 +69,11 @@ def refused(done: subprocess.CompletedProcess[str], code: int, *words: str) -> N
 
 USAGE = {
     "unknown command": (["colect"], "no colect; did you mean collect?"),
-    "unknown option": (["collect", "--sedes", "1"], "unrecognized arguments: --sedes 1"),
+    "unknown option": (
+        ["collect", "--sedes", "1"],
+        "unrecognized arguments: --sedes 1; did you mean --seeds?; see `r2v collect --help`",
+    ),
+    "an option of none": (["plan", "--optimizer", "x"], "unrecognized arguments: --optimizer x; see `r2v plan --help`"),
     "unknown phase": (["train_policy", "--stage", "bcc"], "no bcc; did you mean bc?"),
     "an unknown key": (["config", "--overrides", "policy.lorar=32"], "did you mean policy.lora_r?"),
     "wrong type": (["config", "--overrides", "training.lr=fast"], "training.lr: Value 'fast'"),
