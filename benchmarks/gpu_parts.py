@@ -244,7 +244,7 @@ def oom_retry(device: str) -> None:
     """A step that runs out of GPU memory is run again with fewer rows, to the same gradient."""
     import torch
 
-    from r2v.memory.retry_on_oom import retry_on_oom
+    from r2v.memory.on_device.retry_on_oom import retry_on_oom
 
     free, _ = torch.cuda.mem_get_info()
     filler = torch.empty(int(free - 3 * GIB), dtype=torch.uint8, device=device)  # leaves room for 24 rows of 64

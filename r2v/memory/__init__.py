@@ -2,6 +2,7 @@
 
 measurement, store      what a micro-batch of a stage's own code needs, and the files that keep it: no torch
 measured                runs that code on tensors without data, in a process of its own
+on_device               runs on a GPU at hand: probe, calibration, peaks of a job, retry on out-of-memory
 planner                 adds roles, shards and placements up, and finds the largest micro-batches that fit
 """
 

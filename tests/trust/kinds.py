@@ -1113,7 +1113,7 @@ KINDS = RUN_FILES + ARTIFACT_FILES + EXPERIMENT_FILES + CHECKPOINT_FILES + OTHER
 OUTSIDE = {
     "hrl.models.served:ServedRoles.publish": "adapters for a server, made again at each change and removed at the end",
     "llm.engines.servers:OwnServer._launch": "the log of a server, in a folder in /tmp that lives as long as it",
-    "memory.calibration:save": "a file that the user names (r2v plan --probe)",
+    "memory.on_device.calibration:save": "a file that the user names (r2v plan --probe)",
     "data.interchange.exporting:export_trajectories": "files that the user names (r2v export)",
     "distributed:run_rank": "a folder in /tmp that lives as long as its ranks",
     "rendezvous:locked": "a lock in that folder",

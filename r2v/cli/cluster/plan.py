@@ -209,7 +209,7 @@ def _run_stage(values: argparse.Namespace) -> int:
 
 
 def _plan_training(values: argparse.Namespace, measure: Measure, lookup: Lookup) -> Any:
-    from r2v.memory.calibration import factors_for
+    from r2v.memory.on_device.calibration import factors_for
     from r2v.memory.planner.planner import plan
 
     training, machine = training_job(values, measure), _machine(values)
@@ -254,14 +254,14 @@ def _memory(values: argparse.Namespace) -> float:
     """Bytes of one GPU: the size given, else with --probe that of the GPU here, else the default."""
     if values.gpu or not values.probe:
         return parse_size(values.gpu or _DEFAULT_GPU)
-    from r2v.memory.probe import memory_here
+    from r2v.memory.on_device.probe import memory_here
 
     return memory_here()
 
 
 def _probe(plan: Any, values: argparse.Namespace) -> None:
-    from r2v.memory.calibration import save
-    from r2v.memory.probe import calibration_here, factors_of, probe
+    from r2v.memory.on_device.calibration import save
+    from r2v.memory.on_device.probe import calibration_here, factors_of, probe
     from r2v.memory.sizes import gib
 
     here, probed = calibration_here(plan), []

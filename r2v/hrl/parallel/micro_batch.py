@@ -2,7 +2,7 @@
 
 They change no result: an update's batch stays the same, only the number of gradient accumulation steps differs, and a
 rollout generates as many completions in more parts. Where a GPU runs out of memory all the same, the rows are halved
-(`r2v.memory.retry_on_oom`).
+(`r2v.memory.on_device.retry_on_oom`).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from r2v.errors import UsageError
 from r2v.hrl.parallel.placement import Devices
 from r2v.log import logger
 from r2v.memory.batch_table import optimize_batch_processing
-from r2v.memory.calibration import factors_for
 from r2v.memory.configured import job_of_hierarchical
+from r2v.memory.on_device.calibration import factors_for
 from r2v.memory.planner.planner import Plan, plan
 from r2v.memory.planner.training_job import Machine, Placement
 from r2v.memory.report import verdict

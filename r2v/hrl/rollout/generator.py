@@ -23,7 +23,7 @@ from r2v.llm.engines.client import Adapter
 from r2v.llm.local.decode import Draw, Drawn, generate
 from r2v.llm.local.prefix_cache import PrefixCache
 from r2v.llm.local.wording import end_ids
-from r2v.memory.retry_on_oom import retry_on_oom
+from r2v.memory.on_device.retry_on_oom import retry_on_oom
 from r2v.randomness import Key
 
 _ROWS = 64

@@ -6,8 +6,8 @@
 sums: over micro-batches by accumulation, over ranks by one all-reduce, and how rows are split changes nothing but the
 order of additions. Gradients are clipped by the norm of the whole network. The loss is part of the same sums: where it
 or a gradient is not finite on one rank, it is so on all, and none of them steps. A micro-batch that does not fit a GPU
-is halved by all ranks together and the step done again (`r2v.memory.retry_on_oom`). FSDP or DeepSpeed sums the
-gradients of a sharded network, and all ranks run as many micro-batches: one with fewer rows fills up with some that
+is halved by all ranks together and the step done again (`r2v.memory.on_device.retry_on_oom`). FSDP or DeepSpeed sums
+the gradients of a sharded network, and all ranks run as many micro-batches: one with fewer rows fills up with some that
 count nothing.
 """
 
@@ -33,7 +33,7 @@ from r2v.hrl.parallel.sharded_tensors import (
 )
 from r2v.hrl.parallel.zero import ZeroEngine
 from r2v.hrl.types import LossFn
-from r2v.memory.retry_on_oom import RetryResult, retry_on_oom
+from r2v.memory.on_device.retry_on_oom import RetryResult, retry_on_oom
 
 
 class Network:

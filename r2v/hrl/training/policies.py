@@ -35,7 +35,7 @@ from r2v.hrl.training import metrics
 from r2v.hrl.training.critic_trainer import CriticTrainer
 from r2v.hrl.training.optimizer_step import Network, StepResult, optimizer_step
 from r2v.hrl.types import Completion
-from r2v.memory.retry_on_oom import retry_on_oom
+from r2v.memory.on_device.retry_on_oom import retry_on_oom
 
 
 class Policies:

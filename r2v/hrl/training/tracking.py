@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from r2v.hrl.parallel.micro_batch import MicroBatchSizes
-from r2v.memory.peak_monitor import Meter, PeakMonitor, expected_peak, meter_of
+from r2v.memory.on_device.peak_monitor import Meter, PeakMonitor, expected_peak, meter_of
 from r2v.memory.planner.planner import Plan
 
 PLANNED_PHASES = {"advantages": ("reference",), "actor": ("actor",), "guidance": ("guidance", "value")}

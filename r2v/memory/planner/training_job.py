@@ -123,7 +123,7 @@ class Machine:
     fragmentation: float = 0.05
     """Share of the activation bytes that the allocator loses to gaps."""
     factors: Mapping[str, float] = field(default_factory=dict)
-    """By phase: activation bytes that a probe measured over those predicted (`r2v.memory.calibration`)."""
+    """By phase: activation bytes that a probe measured over those predicted (`r2v.memory.on_device.calibration`)."""
 
     def __post_init__(self) -> None:
         if self.gpus < 1:

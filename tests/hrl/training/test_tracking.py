@@ -6,7 +6,7 @@ import pytest
 
 from r2v.hrl.parallel.micro_batch import largest_micro_batches, planned
 from r2v.hrl.training.tracking import Tracking
-from r2v.memory.peak_monitor import expected_peak
+from r2v.memory.on_device.peak_monitor import expected_peak
 from r2v.memory.planner.training_job import CUBLAS_WORKSPACES
 from tests.hrl.training.test_build import LARGE, PolicyConfig
 from tests.memory.measuring import measure

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from r2v.distributed import join, rank, ranks, run_rank
-from r2v.memory.retry_on_oom import RetryResult, retry_on_oom
+from r2v.memory.on_device.retry_on_oom import RetryResult, retry_on_oom
 
 BATCH = 12
 

@@ -16,13 +16,13 @@ from r2v.cli.cluster.plan import add_commands
 from r2v.config import CriticConfig, HierarchicalConfig, PolicyConfig
 from r2v.errors import InputError, UsageError
 from r2v.hrl.parallel.micro_batch import planned as plan_of_training
-from r2v.memory.calibration import Calibration, read, save, select
 from r2v.memory.measured.rehearsal import FixedShape, rehearse
 from r2v.memory.measurement import MeasuredCase
 from r2v.memory.models import known
+from r2v.memory.on_device.calibration import Calibration, read, save, select
+from r2v.memory.on_device.probe import expected, factors_of, probe
 from r2v.memory.planner.planner import Plan, plan
 from r2v.memory.planner.training_job import Machine, TrainingJob
-from r2v.memory.probe import expected, factors_of, probe
 from r2v.memory.sizes import GIB
 from tests.memory.measuring import READER, SMALL, lookup, measure, model
 

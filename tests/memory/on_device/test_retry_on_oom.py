@@ -11,7 +11,7 @@ import torch
 
 from r2v.distributed import launch
 from r2v.errors import EnvironmentFault
-from r2v.memory.retry_on_oom import retry_on_oom
+from r2v.memory.on_device.retry_on_oom import retry_on_oom
 from r2v.slurm.healing.classify import failure_kind
 from r2v.storage.record import describe
 

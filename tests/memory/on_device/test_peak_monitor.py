@@ -10,7 +10,7 @@ import torch
 
 from r2v.memory.measured.tracker import Tracker
 from r2v.memory.models import known
-from r2v.memory.peak_monitor import PeakMonitor, ProcessMeter, expected_peak, meter_of
+from r2v.memory.on_device.peak_monitor import PeakMonitor, ProcessMeter, expected_peak, meter_of
 from r2v.memory.planner.planner import Plan, plan
 from r2v.memory.planner.training_job import CUBLAS_WORKSPACES, Machine, TrainingJob
 from r2v.memory.sizes import GIB

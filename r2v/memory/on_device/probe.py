@@ -18,9 +18,9 @@ import torch
 
 from r2v.errors import UsageError
 from r2v.log import logger
-from r2v.memory.calibration import Calibration, model_label
 from r2v.memory.measured.rehearsal import FixedShape, rehearse_on_gpu
 from r2v.memory.measurement import MeasuredCase, MeasuredMemory
+from r2v.memory.on_device.calibration import Calibration, model_label
 from r2v.memory.planner.phases import case_of
 from r2v.memory.planner.planner import Plan, PlannedPhase
 from r2v.memory.planner.state import IN_8_BITS
