@@ -44,7 +44,7 @@ class ClientRequest:
         return parsed
 
 
-def reply_limit(body: RequestBody) -> float | None:
+def reply_limit(body: RequestBody) -> int | None:
     """Return the tokens that a request allows its reply; None if it sets no limit."""
     return first_number(body.values, "max_tokens", "max_completion_tokens", "max_output_tokens")
 
