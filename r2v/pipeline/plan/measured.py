@@ -1,8 +1,8 @@
 """Measured times of a stage: of an earlier run here, scaled to what is planned now.
 
 An estimate is wrong by a factor that nobody knows, but by nearly the same one for two runs of one stage with one model
-on one kind of machine. So where such a run was recorded (`r2v.storage.durations`), the time is the recorded one times
-the ratio of both estimates, and it is said of which run.
+on one kind of machine. So where such a run was recorded (`r2v.storage.durations`), the time is the recorded one, but
+for its start, times the ratio of both estimates, and it is said of which run.
 """
 
 from __future__ import annotations
@@ -22,6 +22,11 @@ _FAR = 100.0
 """A run whose work is so many times smaller or larger says nothing: fixed costs are all of one of them."""
 
 
+_START = 6.0
+"""Seconds of a run, or half of a shorter one, that grow with no work: imports (torch, transformers, peft and trl: 6 s
+of a CPU, measured), and the models that are loaded."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class MeasuredTime:
     """A time with the run that it goes by."""
@@ -31,7 +36,7 @@ class MeasuredTime:
     ratio: float
     """How much more is planned than that run did, by the estimate of both."""
     factor: float
-    """How much longer that run took than its estimate says."""
+    """How much longer it is than the estimate of what is planned."""
 
     def __str__(self) -> str:
         run = self.run
@@ -69,7 +74,9 @@ def measured_time(
             continue
         ratio = now / before if (before := then(made, run)) else float("nan")
         if 1 / _FAR <= ratio <= _FAR:
-            found.append(MeasuredTime(seconds=run.seconds * ratio, run=run, ratio=ratio, factor=run.seconds / before))
+            start = min(_START, run.seconds / 2)
+            seconds = start + (run.seconds - start) * ratio
+            found.append(MeasuredTime(seconds=seconds, run=run, ratio=ratio, factor=seconds / now))
     return min(found, key=lambda one: (one.run.published != published, abs(math.log(one.ratio))), default=None)
 
 

@@ -37,7 +37,9 @@ def epochs(config: Config, run: Duration | None = None) -> float:
 def test_a_time_grows_as_its_estimate_does_and_says_what_it_goes_by(tmp_path: Path) -> None:
     run = ran(tmp_path)
     found = measured_time("bc", CONFIG, 6.0, epochs, gpu="cpu", root=tmp_path)
-    assert found is not None and (found.seconds, found.run) == (150.0, run)
+    assert found is not None and (found.seconds, found.run) == (6 + 1.5 * 94, run), (
+        "6 s of a start, whatever is planned"
+    )
     assert str(found) == "measured in bc-ab12 (100 s on 8 CPUs, times 1.5 for the work planned here)"
     assert "times" not in str(measured_time("bc", CONFIG, 4.0, epochs, gpu="cpu", root=tmp_path))
     for far in (4001.0, 0.003, math.nan):
@@ -90,7 +92,7 @@ def test_a_dry_run_takes_it_and_says_so(tmp_path: Path) -> None:
     ran(tmp_path)
     double = replace(CONFIG, training=replace(CONFIG.training, bc=replace(CONFIG.training.bc, num_epochs=8)))
     bc, evaluate = (planned_work(name, double, known, Allotted(), tmp_path) for name in ("bc", "evaluate"))
-    assert bc.wall == bc.seconds.model == pytest.approx(200.0) and evaluate.measured == ()
+    assert bc.wall == bc.seconds.model == pytest.approx(6 + 2 * 94) and evaluate.measured == ()
     lines = table([bc, evaluate], double, known)
     assert "time of bc: measured in bc-ab12 (100 s on 8 CPUs, times 2 for the work planned here)" in lines
     assert any(line.startswith("times of the others: estimated") for line in lines)
@@ -121,7 +123,7 @@ def test_an_ablation_study_goes_by_the_runs_of_the_stages_that_it_makes(tmp_path
     assert [run.run.job for run in job.measured] == ["router_features"]
     for before, after in zip(estimate.parts, job.parts, strict=True):
         factor = 3 if before.name.startswith("router_features ") else 1
-        assert after.seconds.wall == pytest.approx(factor * before.seconds.wall), before.name
+        assert after.seconds.wall == pytest.approx(factor * before.seconds.wall, rel=0.05), before.name
 
 
 @pytest.mark.parametrize(
