@@ -37,9 +37,7 @@ def epochs(config: Config, run: Duration | None = None) -> float:
 def test_a_time_grows_as_its_estimate_does_and_says_what_it_goes_by(tmp_path: Path) -> None:
     run = ran(tmp_path)
     found = measured_time("bc", CONFIG, 6.0, epochs, gpu="cpu", root=tmp_path)
-    assert found is not None and (found.seconds, found.run) == (6 + 1.5 * 94, run), (
-        "6 s of a start, whatever is planned"
-    )
+    assert found is not None and (found.seconds, found.run) == (6 + 1.5 * 94, run), "a start is 6 s"
     assert str(found) == "measured in bc-ab12 (100 s on 8 CPUs, times 1.5 for the work planned here)"
     assert "times" not in str(measured_time("bc", CONFIG, 4.0, epochs, gpu="cpu", root=tmp_path))
     for far in (4001.0, 0.003, math.nan):
