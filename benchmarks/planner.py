@@ -17,7 +17,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
+import resource
 import signal
 import statistics
 import sys
@@ -257,29 +259,42 @@ def all_families(only: str) -> None:
     types = [name for name, kind in CONFIG_MAPPING.items() if kind in MODEL_FOR_CAUSAL_LM_MAPPING and only in name]
     verdicts = []
     for name in types:
-        try:
-            verdicts.append(planned_or_refused(name))
-        except TimeoutError as late:  # raised once more while the first was on its way
-            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-            verdicts.append(f"refused: {late}")
+        verdicts.append(in_a_child(name))
         print(f"{name}: {verdicts[-1]}", flush=True)
     print(f"{sum(verdict.startswith('planned') for verdict in verdicts)} of {len(types)} types planned")
 
 
+def in_a_child(name: str) -> str:
+    """The verdict on a type of models, in a process of its own: a library may loop over tokens, or abort."""
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe()
+
+    def answer() -> None:
+        resource.setrlimit(resource.RLIMIT_CPU, (_LONGEST, _LONGEST))
+        theirs.send(planned_or_refused(name))
+
+    child = context.Process(target=answer)
+    child.start()
+    theirs.close()
+    try:
+        return str(ours.recv())
+    except EOFError:
+        child.join()
+        if child.exitcode in (-signal.SIGXCPU, -signal.SIGKILL):
+            return f"refused: not measured within {_LONGEST} CPU-s"
+        return f"refused: its process ended with {child.exitcode}"
+
+
 def planned_or_refused(name: str) -> str:
     """The planner's answer for a type of models in one line."""
-    signal.signal(signal.SIGVTALRM, _give_up)
-    signal.setitimer(signal.ITIMER_VIRTUAL, _LONGEST, 1)  # again and again: libraries catch the first
     try:
         case = MeasuredCase(
             code=job("bc").memory, action="train", model=_shallow(name), rank=16, frozen=True, width=2, chunk=4096,
             single_chunk=True,
         )  # fmt: skip
         peak = measure(case).peak(_STRETCHES, rows=1, tokens=1024)
-    except (R2VError, TimeoutError) as error:
+    except R2VError as error:
         return f"refused: {error}"
-    finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
     return f"planned, {peak.size / MIB:.0f} MiB beside its weights at {peak.at}"
 
 
@@ -295,10 +310,6 @@ def _shallow(name: str) -> ModelConfigValues:
         raise UsageError(f"its configuration has no defaults ({str(error).splitlines()[0]})") from error
     depth = {"num_hidden_layers": _LAYERS}
     return {"model_type": name} | (depth if text is config else {"text_config": depth})
-
-
-def _give_up(*_: object) -> None:
-    raise TimeoutError(f"not measured within {_LONGEST} CPU-s")
 
 
 _OVERRIDDEN = (

@@ -16,6 +16,7 @@ STAGE = """
 import sys
 from pathlib import Path
 from r2v import log
+from r2v.progress import Progress
 log.setup()
 log.WANDB_PATIENCE = 20.0 if len(sys.argv) < 3 else float(sys.argv[2])
 run = log.WandbRun(
@@ -23,7 +24,7 @@ run = log.WandbRun(
     config={"training": {"lr": 0.25}}, folder=Path("logs"),
 )
 with log.in_wandb(run) as at_end:
-    with log.Progress("cloning", 2) as bar:
+    with Progress("cloning", 2) as bar:
         bar.advance(loss=1.0)
         bar.advance(loss=0.5)
     for iteration in range(2):

@@ -28,7 +28,7 @@ from r2v.data.split import assign
 from r2v.envs.base import Equipped, load_benchmark, more_tasks
 from r2v.errors import EmptyResult, EnvironmentFault, InputError, UsageError
 from r2v.llm.providers.spending.payer import paying
-from r2v.log import WANDB_GROUP, WANDB_PROJECT, WandbRun, in_stage, in_wandb, logger
+from r2v.log import WANDB_GROUP, WANDB_PROJECT, WandbRun, in_wandb, logger
 from r2v.pipeline.graph import place_in_chain, selection, untrained_line
 from r2v.pipeline.inputs import (
     bases_of,
@@ -44,6 +44,7 @@ from r2v.pipeline.local_run import cpu_seconds, recorded_run
 from r2v.pipeline.plan import recorded
 from r2v.pipeline.ready import require_cap, require_ready
 from r2v.pipeline.rows import Job
+from r2v.progress import in_stage
 from r2v.rollout.episode_cache import forget_finished, publish_plays
 from r2v.storage import artifact as artifacts
 from r2v.storage.artifact_manifest import Damaged

@@ -36,7 +36,8 @@ from r2v.envs.base import Task
 from r2v.errors import EnvironmentFault, InputError, LeaseConflict
 from r2v.llm.providers.remote import Unanswered
 from r2v.llm.waves import Waves
-from r2v.log import Progress, logger
+from r2v.log import logger
+from r2v.progress import Progress
 from r2v.rollout.episode_cache import BrokenPlay, EpisodeCache, fault_of, lease_of
 from r2v.rollout.session import REFUSED, EpisodeSpec
 from r2v.storage.artifact import Work

@@ -24,7 +24,7 @@ from r2v.llm.providers.prices import Rate, prices_version
 from r2v.llm.providers.remote import Unanswered
 from r2v.llm.types import ScoreRequest
 from r2v.llm.waves import Waves
-from r2v.log import Progress
+from r2v.progress import Progress
 from r2v.randomness import generator
 from r2v.verifier.corruptions import corrupt
 from r2v.verifier.judge import Judge, question

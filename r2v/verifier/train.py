@@ -23,7 +23,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from r2v import distributed
 from r2v.config import Phase
 from r2v.errors import EmptyResult, Interrupted, UsageError
-from r2v.log import Progress
+from r2v.progress import Progress
 from r2v.randomness import generator, seed_of
 from r2v.storage import checkpoint
 from r2v.storage.checkpoint import LATEST

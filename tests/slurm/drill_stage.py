@@ -34,7 +34,8 @@ from pathlib import Path
 from typing import Any
 
 from r2v.errors import UsageError
-from r2v.log import Progress, logger
+from r2v.log import logger
+from r2v.progress import Progress
 from r2v.storage.artifact import Work
 from r2v.storage.files import write_json, write_text
 

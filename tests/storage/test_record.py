@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from r2v.errors import EmptyResult, EnvironmentFault, InputError, Interrupted, LeaseConflict, UsageError
-from r2v.log import Progress
+from r2v.progress import Progress
 from r2v.storage import record
 
 ROOT = Path(__file__).parents[2]

@@ -25,7 +25,7 @@ from r2v.evaluation.audit.folder import records_of
 from r2v.evaluation.audit.recorded_actors import BEST_OF_K, LLM, SLM, RecordedActors
 from r2v.evaluation.audit.replay_episode import FAULT, UNANSWERED, Replay, replay_episode
 from r2v.evaluation.setup import GAINS, MAIN, OPERATING_POINT, RouterScores, Setup, episodes_path
-from r2v.log import Progress
+from r2v.progress import Progress
 from r2v.rollout.actors import Act, StepView
 from r2v.rollout.session import EpisodeSpec, RolloutWorld
 from r2v.router.labels import FeatureRow

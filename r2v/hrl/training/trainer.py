@@ -40,8 +40,9 @@ from r2v.hrl.training.critic_trainer import CriticTrainer
 from r2v.hrl.training.policies import Policies
 from r2v.hrl.training.state import TRAINING_PHASES, TrainingState, hash_of
 from r2v.hrl.training.tracking import Tracking, timed
-from r2v.log import Progress, curve, logger
+from r2v.log import curve, logger
 from r2v.memory.planner.planner import Plan
+from r2v.progress import Progress
 from r2v.randomness import generator
 from r2v.storage.checkpoint import LATEST, resuming
 

@@ -175,6 +175,7 @@ class ProviderRemote:
         finally:
             if self.tracker.state.counts:
                 self._progress.report(self.snapshot())
+            self._progress.end()
             self._membership.close(self.tracker)
             self._resources.close()
 
@@ -293,6 +294,7 @@ class ProviderRemote:
     ) -> list[ProviderRequest]:
         """Journal these results, then resolve the requests that have an answer or a refusal; those to be sent again."""
         again = await self._verdicts.record(results, batch)
+        self._progress.show()
         if self._progress.due:
             self._progress.report(self.snapshot())
         return again

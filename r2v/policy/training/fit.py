@@ -21,9 +21,9 @@ from transformers import PrinterCallback, TrainerCallback
 from r2v import distributed
 from r2v.config import Phase
 from r2v.errors import Interrupted, UsageError
-from r2v.log import Progress
 from r2v.policy.precision import tf32
 from r2v.policy.training.sharded_training import fsdp_plugin, skip_shared_memory_build, zero_plugin
+from r2v.progress import Progress
 from r2v.randomness import generator, seed_of
 from r2v.storage import checkpoint
 from r2v.storage.checkpoint import LATEST

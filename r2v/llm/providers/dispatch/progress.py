@@ -9,6 +9,7 @@ from r2v.errors import EnvironmentFault
 from r2v.llm.providers.dispatch.result_handler import WallClock
 from r2v.llm.providers.spending.budget import SpendTracker
 from r2v.log import logger
+from r2v.progress import show_spent
 from r2v.storage.files import write_json
 
 _EVERY = 30.0
@@ -29,6 +30,14 @@ class ProviderProgress:
         if answers := len(self._tracker.state.answers):
             left = f", {in_flight} requests are in flight" if in_flight else ""
             logger.info("  %d answers are in the journal%s", answers, left)
+
+    def show(self) -> None:
+        """Show what is spent beside the progress of the stage."""
+        show_spent(self._path, self._tracker.state.spent)
+
+    def end(self) -> None:
+        """Show it no longer."""
+        show_spent(self._path, None)
 
     @property
     def due(self) -> bool:
