@@ -138,7 +138,7 @@ REFUSED = {
     "C2_unknown_key": ("policy.lorar=32", "unknown key policy.lorar; did you mean policy.lora_r?"),
     "unknown_section": ("polcy.lora_r=32", "did you mean policy.lora_r?"),
     "wrong_type": ("training.lr=fast", "training.lr: Value 'fast'"),
-    "section_as_value": ("perturb=3", "PerturbConfig"),
+    "section_as_value": ("perturb=3", "perturb: must be keys with values, got 3"),
     "not_a_choice": ("data.condition=windy", "data.condition: Invalid value 'windy'"),
     "not_an_assignment": ("training.lr", "expected key=value"),
     "not_yaml": ("data.runs=[a", "--overrides data.runs=[a: not YAML"),
@@ -414,3 +414,9 @@ def test_recorded_files_that_say_the_same_are_read_once_and_an_altered_one_anew(
         load_recorded(two)
     with pytest.raises(UsageError, match="no such file"):
         load_recorded(tmp_path / "three.yaml")
+
+
+@pytest.mark.parametrize("overrides", ["training.lr=1", {"training.lr": 1}])
+def test_overrides_are_a_list(overrides: Any) -> None:
+    with pytest.raises(UsageError, match=r"overrides: must be a list, such as \['training.lr=1e-3'\], got"):
+        load(None, overrides)

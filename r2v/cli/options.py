@@ -6,6 +6,7 @@ A flag is another spelling of a configuration key; defaults < --config < flags <
 from __future__ import annotations
 
 import argparse
+import difflib
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -65,6 +66,16 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> None:  # type: ignore[override]
         raise UsageError(f"{message}; see `{self.prog} --help`")
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """The same; raises UsageError for arguments that a command does not know, which names that command."""
+        known, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            options = [name for name in self._option_string_actions if name.startswith("--")]
+            hints = [difflib.get_close_matches(word.partition("=")[0], options, n=1, cutoff=0.7) for word in unknown]
+            near = next((f"; did you mean {hint[0]}?" for hint in hints if hint), "")
+            self.error(f"unrecognized arguments: {shown(' '.join(unknown))}{near}")
+        return known, unknown
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> object:
         if not arg_string and (action.type is Path or action.metavar in PATH_METAVARS):

@@ -69,6 +69,8 @@ def _check_env(arguments: argparse.Namespace) -> int:
     try:
         benchmark = made_by(**config.env.options)
     except Exception as error:  # somebody else's constructor
+        if isinstance(error, ModuleNotFoundError) and not is_dotted(spec):
+            raise  # main names the extra that has it
         raise UsageError(f"{spec}: cannot be made with env.options {config.env.options}: {described(error)}") from error
     if is_dotted(spec) and declaration_problem(benchmark) is None:
         _record(replace(config, env=replace(config.env, benchmark=spec)), benchmark)

@@ -12,7 +12,7 @@ import copy
 import dataclasses
 import functools
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -47,6 +47,8 @@ def load(path: Source = None, overrides: Sequence[str] = ()) -> Config:
     Raises UsageError (exit 2) in one line for a missing file, an unknown key (with the nearest one), a value of the
     wrong type or out of its range, and for what `r2v.config.sources` refuses.
     """
+    if isinstance(overrides, str | Mapping):
+        raise UsageError(f"overrides: must be a list, such as ['training.lr=1e-3'], got {shown(overrides)}")
     return _loaded(list(_layers(path, overrides)))
 
 

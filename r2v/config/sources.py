@@ -106,17 +106,21 @@ def understood(source: str, read: Callable[[], T], keys: Collection[str]) -> T:
 
 
 def require_shapes(source: str, tree: Any, changes: dict[str, Any], stem: str = "") -> None:
-    """Raise UsageError naming the key where a list stands for a mapping or the reverse; OmegaConf would not."""
+    """Raise UsageError naming the key where a list, a mapping or a single value stands for another of these; OmegaConf
+    would not, or not in words of the user's."""
     from omegaconf import OmegaConf
 
     for key, given in changes.items():
         if key not in tree or OmegaConf.is_interpolation(tree, key):
             continue
         known = tree._get_node(key)
-        if OmegaConf.is_dict(known) and isinstance(given, list):
-            raise UsageError(f"{source}: {stem}{key}: must be keys with values, got the list {shown(given)}")
-        if OmegaConf.is_list(known) and isinstance(given, dict):
-            raise UsageError(f"{source}: {stem}{key}: must be a list, got {shown(given)}")
+        single = isinstance(given, str | int | float) and "${" not in str(given)
+        if OmegaConf.is_dict(known) and (single or isinstance(given, list)):
+            kind = "the list " if isinstance(given, list) else ""
+            raise UsageError(f"{source}: {stem}{key}: must be keys with values, got {kind}{shown(given)}")
+        if OmegaConf.is_list(known) and (single or isinstance(given, dict)):
+            remedy = f", such as {stem}{key}=[{shown(given)}]" if single else ""
+            raise UsageError(f"{source}: {stem}{key}: must be a list{remedy}, got {shown(given)}")
         if OmegaConf.is_dict(known) and isinstance(given, dict):
             require_shapes(source, known, given, f"{stem}{key}.")
 

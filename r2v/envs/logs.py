@@ -23,7 +23,10 @@ class Logs:
     name = "logs"
     version = "1"
     capabilities = Capabilities(deterministic=False, idempotent_errors=False)
-    more_tasks = "it is of records, which have no world: set router.label=imputed, or name another benchmark"
+    more_tasks = (
+        "it is of records, which have no world: name the imported run, data.runs=[ID] with the id that `r2v import` "
+        "printed, and router.label=imputed for a router of it; or name another benchmark"
+    )
 
     def tasks(self) -> Sequence[Task]:
         """None: what was imported is not to be played again."""

@@ -24,7 +24,7 @@ def chat_request(
     try:
         values: dict[str, Any] = {"model": "", "messages": [_written(message) for message in messages]}
         if tools:
-            values["tools"] = [chat.write_tool(tool) if isinstance(tool, ToolSpec) else dict(tool) for tool in tools]
+            values["tools"] = [chat.write_tool(tool) if isinstance(tool, ToolSpec) else _plain(tool) for tool in tools]
         request = ClientRequest(wire="chat", query="", headers=[], body=RequestBody.of(values), key_name=KEY_NAME)
         _ = request.parsed  # read now: what cannot be read is the caller's error
     except (chat.NotThisFormat, TypeError, ValueError) as error:
@@ -33,4 +33,11 @@ def chat_request(
 
 
 def _written(message: Message | Mapping[str, Any]) -> dict[str, Any]:
-    return chat.write_message(message) if isinstance(message, Message) else dict(message)
+    return chat.write_message(message) if isinstance(message, Message) else _plain(message)
+
+
+def _plain(given: Any) -> dict[str, Any]:
+    """A message or tool that is no object of R2V's. Raises TypeError for what is no dictionary."""
+    if not isinstance(given, Mapping):
+        raise TypeError(f"each is a dictionary or a Message or ToolSpec, got {given!r:.40}")
+    return dict(given)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from r2v.config import Config
+from r2v.errors import UsageError
 from r2v.library.results import Results
 from r2v.serve.bundle.manifest import Bundle, read_bundle
 
@@ -22,9 +23,14 @@ if TYPE_CHECKING:
 
 
 class Pipeline:
-    """The stages of one configuration. root: the folder under which `data`, `outputs` and `results` lie."""
+    """The stages of one configuration. root: the folder under which `data`, `outputs` and `results` lie.
+
+    Raises UsageError for what is no configuration, such as a file's name.
+    """
 
     def __init__(self, config: Config, *, root: str | Path = ".") -> None:
+        if not isinstance(config, Config):
+            raise UsageError(f"Pipeline of {config!r:.60}: takes a configuration, such as load_config('FILE')")
         self.config, self.root = config, Path(root)
 
     @property

@@ -205,7 +205,7 @@ def run_job(
             log_end(work.summary)
         if not (resumes or work.found_played or row.remakes):
             wall, used = time.monotonic() - began, cpu_seconds() - cpu
-            record(root, _duration(row, key, wall, used))
+            record(root, _duration(row, key, wall, used, publish))
         found = made_already(config, row, key, root)
         assert found is not None
         if publish:
@@ -264,7 +264,7 @@ def _tracked_run(config: Config, row: Job, key: str, root: Path) -> TrackedRun:
     )
 
 
-def _duration(row: Job, key: str, seconds: float, cpu_seconds: float) -> Duration:
+def _duration(row: Job, key: str, seconds: float, cpu_seconds: float, published: bool) -> Duration:
     """What making a job's artifact took on this machine."""
     return Duration(
         job=row.name,
@@ -273,6 +273,7 @@ def _duration(row: Job, key: str, seconds: float, cpu_seconds: float) -> Duratio
         cpu_seconds=round(cpu_seconds, 3),
         device=device_here(),
         cpus=allocated_cpus(),
+        published=published,
     )
 
 

@@ -21,7 +21,7 @@ from r2v.llm.providers.prices import Rate
 from r2v.log import logger
 from r2v.serve.accounts.books import Books, CapReached, Reservation
 from r2v.serve.accounts.metrics import Metrics
-from r2v.serve.request import worst_case
+from r2v.serve.request import reply_limit, worst_case
 from r2v.serve.transport.body import RequestBody
 from r2v.serve.transport.endpoints import PATHS, Endpoint
 from r2v.serve.transport.headers import Headers, to_client, to_provider
@@ -48,11 +48,14 @@ class Refused(Exception):
         self.status, self.code, self.retry = status, code, retry
 
 
-def by_cap(error: CapReached) -> Refused:
-    """Return the refusal of a request that a cap does not cover, now or for good."""
+def by_cap(error: CapReached, body: RequestBody | None = None) -> Refused:
+    """Return the refusal of a request that a cap does not cover, now or for good. body: the client's, if it is its
+    request that is not covered."""
     if error.passing:
         return Refused(429, f"{error}; other requests hold it: try again", code="rate_limit_exceeded", retry=True)
-    return Refused(402, str(error), code="insufficient_quota")
+    endless = body is not None and not reply_limit(body)
+    hint = ", or limit the reply (max_tokens): without a limit the longest one is reserved" if endless else ""
+    return Refused(402, f"{error}{hint}", code="insufficient_quota")
 
 
 class LLMDown(Refused):
@@ -130,7 +133,8 @@ class Forwarder:
         try:
             entry = await self._books.reserve(turn.at_most, key=request.key_name, session=turn.session.name)
         except CapReached as error:
-            raise by_cap(error) from None
+            turn.usd = 0.0  # nothing is sent
+            raise by_cap(error, request.body) from None
         reply = PassingReply(request.wire, streams=False)
         try:
             reply, again = await self._exchange(turn, sent, headers, watch, send, last=last)

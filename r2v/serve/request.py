@@ -44,9 +44,13 @@ class ClientRequest:
         return parsed
 
 
+def reply_limit(body: RequestBody) -> int | None:
+    """Return the tokens that a request allows its reply; None if it sets no limit."""
+    return first_number(body.values, "max_tokens", "max_completion_tokens", "max_output_tokens")
+
+
 def worst_case(rate: Rate, body: RequestBody) -> float:
     """Return the most USD that a request can be billed: a token for each byte of its body, and all of its limit."""
     prompt = len(body.plain) + (_HIDDEN_PROMPT if body.values.get("tools") else 0)
-    limit = first_number(body.values, "max_tokens", "max_completion_tokens", "max_output_tokens")
     samples = first_number(body.values, "n") or 1
-    return rate.worst_case(prompt, samples * (limit or rate.context or _LONGEST_OUTPUT), batch=False)
+    return rate.worst_case(prompt, samples * (reply_limit(body) or rate.context or _LONGEST_OUTPUT), batch=False)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from r2v.config import Config
+from r2v.config.execution import allocated_cpus
 from r2v.pipeline.helping import is_helpable, unhelped
 from r2v.pipeline.jobs import job
 from r2v.pipeline.plan.dry_run import PlannedWork, planned_jobs, table
@@ -38,9 +39,9 @@ def allotted(resources: Resources, *, helped: bool = False) -> Allotted:
 def planned_by_headers(
     config: Config, jobs: Iterable[Job], known: Known, root: Path = Path(), **given: float | str | None
 ) -> list[PlannedWork]:
-    """The work of each of these jobs under the header of its script, or the defaults where this folder has no scripts.
-    `given` fields of `Allotted` take the place of the header's, GPUs and helpers only where the job may have any.
-    Raises UsageError for a bad header."""
+    """The work of each of these jobs under the header of its script, or, where this folder has no scripts, on this
+    machine's CPUs and one GPU if the model has work for it. `given` fields of `Allotted` take the header's place,
+    GPUs and helpers only where the job may have any. Raises UsageError for a bad header."""
     return planned_jobs(
         config, known, {item.name: _allotted_by_header(config, item, root, given) for item in jobs}, root
     )
@@ -48,7 +49,7 @@ def planned_by_headers(
 
 def _allotted_by_header(config: Config, item: Job, root: Path, given: Mapping[str, Any]) -> Allotted:
     script, helped = item.command.script, is_helpable(config, item)
-    resources = Allotted(gpus=int(needs_gpu(config.policy)))
+    resources = Allotted(cpus=allocated_cpus(), gpus=int(needs_gpu(config.policy)))
     if (root / SCRIPTS / script).exists():
         resources = allotted(requests.of_job(root, script, item.name, config), helped=helped)
     possible = {"gpus": resources.gpus > 0, "helpers": helped}

@@ -16,7 +16,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from r2v.config import Config, load, to_yaml
-from r2v.errors import LeaseConflict, UsageError, nearest
+from r2v.errors import LeaseConflict, R2VError, UsageError, nearest
 from r2v.llm.providers import keys
 from r2v.log import logger
 from r2v.memory.profile_of_model import configured
@@ -98,10 +98,19 @@ def submit(
             words = ["--config", str(path), *(["--overrides", *overrides] if overrides else [])]
             _print_plan(root, loaded, steps, [*words, *keys.allowed_words(allow_env)])
         return 0
+    refused = list[R2VError]()
     for loaded, steps in zip(configs, plans, strict=True):
         with keys.also_allowed([*allow_env, *_recorded_names(root, loaded)]):
-            require_worlds(loaded, [step.job for step in steps])
-            require_cap(loaded, [step.job for step in steps], root)
+            try:
+                require_worlds(loaded, [step.job for step in steps])
+                require_cap(loaded, [step.job for step in steps], root)
+            except R2VError as error:
+                refused.append(error)
+    if len(refused) > 1:
+        named = (f"{path}: {error}" for path, error in zip(paths, refused, strict=True))
+        raise UsageError("; and ".join(named))
+    if refused:
+        raise refused[0]
     require()
     for loaded, steps in zip(configs, plans, strict=True):
         _submit_chain(root, loaded, steps, limits, live=live, allow_env=allow_env)

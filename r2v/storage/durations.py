@@ -44,6 +44,8 @@ class Duration:
     """Name of the GPU, or cpu."""
     cpus: int
     """That this process may use."""
+    published: bool = True
+    """False for a stage of an ablation or a sweep, which finds plays and replies of the pipeline in memory."""
 
 
 def device_here() -> str:

@@ -69,7 +69,11 @@ def refused(done: subprocess.CompletedProcess[str], code: int, *words: str) -> N
 
 USAGE = {
     "unknown command": (["colect"], "no colect; did you mean collect?"),
-    "unknown option": (["collect", "--sedes", "1"], "unrecognized arguments: --sedes 1"),
+    "unknown option": (
+        ["collect", "--sedes", "1"],
+        "unrecognized arguments: --sedes 1; did you mean --seeds?; see `r2v collect --help`",
+    ),
+    "an option of none": (["plan", "--optimizer", "x"], "unrecognized arguments: --optimizer x; see `r2v plan --help`"),
     "unknown phase": (["train_policy", "--stage", "bcc"], "no bcc; did you mean bc?"),
     "an unknown key": (["config", "--overrides", "policy.lorar=32"], "did you mean policy.lora_r?"),
     "wrong type": (["config", "--overrides", "training.lr=fast"], "training.lr: Value 'fast'"),
@@ -121,6 +125,8 @@ def test_a_folder_of_anything_else_is_not_a_results_folder(
     assert line.startswith(f"r2v: {tmp_path}: not a results folder (no setup.json, no structured_results); name one ")
     assert main([command, str(tmp_path / "nowhere")]) == 3
     assert "nowhere: no such folder of results" in capsys.readouterr().err
+    assert main([command, str(tmp_path / "link")]) == 3
+    assert "link: a link to nowhere, which is not there; copy results by `cp -aL`" in capsys.readouterr().err
 
 
 def test_the_command_that_makes_a_missing_input_can_be_typed_as_it_is_named(

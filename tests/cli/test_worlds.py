@@ -1,7 +1,10 @@
-"""`r2v webarena`: what is told, and where it ends."""
+"""`r2v webarena` and `check-env`: what is told, and where they end."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -44,3 +47,16 @@ def test_check_without_any_address_is_a_line(
 def test_nothing_recorded_is_nothing_to_grade(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["webarena", "regrade", "--traces", str(tmp_path)]) == 3
     assert "no recorded traffic" in capsys.readouterr().err
+
+
+def test_a_benchmark_whose_extra_is_missing_names_it(tmp_path: Path) -> None:
+    (tmp_path / "minigrid").with_suffix(".py").write_text('raise ModuleNotFoundError("No module named minigrid", name="minigrid")')
+    done = subprocess.run(
+        [sys.executable, "-m", "r2v", "check-env", "babyai"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 5 and "pip install 'r2v[babyai]'" in done.stderr.splitlines()[-1], done.stderr

@@ -32,6 +32,11 @@ FILES = {
     ),
     "options that are a list": ("env: {options: []}", "env.options: must be keys with values, got the list []"),
     "tags that are a mapping": ("run: {tags: {}}", "run.tags: must be a list, got {}"),
+    "one value for a list": (
+        "verifier: {label_sources: outcome}",
+        "verifier.label_sources: must be a list, such as verifier.label_sources=[outcome], got outcome",
+    ),
+    "one value for keys": ("teacher: {model: gpt}", "teacher.model: must be keys with values, got gpt"),
     "a cycle of references": ("seed: ${data.split_seed}\ndata: {split_seed: '${seed}'}", "seed"),
     "a number of 5000 digits": ("seed: " + "9" * 5000, "a number of thousands of digits"),
     "bytes": ("\ufffe\x00", "not YAML"),

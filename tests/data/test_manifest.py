@@ -61,6 +61,11 @@ def test_run_id_of_the_seed() -> None:
     assert name == "webarena_openai_gpt-4o_20260218T210012"
 
 
+def test_the_run_id_of_a_benchmark_of_ones_own_has_the_name_of_its_class_once() -> None:
+    assert run_prefix("vault:Vault", "lab.teachers:Own", "m") == "vault_own_m_"
+    assert run_prefix("examples.own_benchmark:Parcels", "scripted", "m") == "parcels_scripted_m_"
+
+
 def unescaped(name: str) -> str:
     return re.sub(r"(?:--[0-9A-F]{2})+", lambda m: bytes.fromhex(m[0].replace("--", "")).decode(), name)
 

@@ -94,7 +94,7 @@ ELSEWHERE = {
     "r2v serve --record --llm anthropic:claude-opus-5-5 --overrides teacher.max_usd=20": (
         "tests/cli/test_serve.py::test_it_says_where_it_listens_and_ends_when_told"
     ),
-    "r2v record --llm openai:gpt-6.1-terra --overrides teacher.max_usd=5 --task bug-7 -- mini --model-class "
+    "r2v record --llm openai:gpt-6.1-terra --overrides teacher.max_usd=20 --task bug-7 -- mini --model-class "
     "litellm_response -m openai/llm -t 'Fix the failing test.' -y": (
         "tests/cli/test_serve.py::test_record_ends_as_its_command_does"
     ),
@@ -153,7 +153,7 @@ ELSEWHERE = {
     "r2v train_router --config configs/mrp.yaml --overrides router.budget=0.1": (
         "tests/test_mrp.py::test_a_router_change_reruns_the_router_and_what_follows"
     ),
-    "r2v providers emulate --port 8765": (
+    "r2v providers emulate --port 8765 --answer desk": (
         "tests/emulator/test_state.py::test_a_killed_process_is_continued_by_the_same_command"
     ),
     "r2v providers emulate --answer judge desk": (

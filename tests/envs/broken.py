@@ -113,6 +113,11 @@ class EqualGoals(Corridors):
         return [Task(task_id=t.task_id, goal="go", payload=t.payload) for t in super().tasks()]
 
 
+class TuplePayloads(Corridors):
+    def tasks(self) -> Sequence[Task]:
+        return [Task(task_id=t.task_id, goal=t.goal, payload=(1,)) for t in super().tasks()]  # type: ignore[arg-type]
+
+
 class TwiceTheId(Corridors):
     def tasks(self) -> Sequence[Task]:
         return [*super().tasks(), super().tasks()[0]]
@@ -221,6 +226,7 @@ QUIET = {
     UnnamedPlayers: "players() gives {'silver'",
     NeverSays: "success was never said",
     EqualGoals: "the same goal text in two splits",
+    TuplePayloads: "payload is a tuple of 1, where a dict is asked for (task ",
     TwiceTheId: "task ids are given to more than one task",
     Drawn: "another first observation the second time",
     HalfState: "after restore in a fresh world",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from r2v.envs.chain import ChainBenchmark
 from r2v.envs.check import check_benchmark
 from r2v.envs.desk import Desk
 from r2v.storage.paths import BENCHMARK_COUNTS
-from tests.envs.broken import CONTRACT, QUIET, BeginsSolved, Breaks, CannotBeMade, Corridors
+from tests.envs.broken import CONTRACT, QUIET, BeginsSolved, Breaks, CannotBeMade, Corridors, EqualGoals, TuplePayloads
 
 
 @pytest.mark.parametrize("benchmark", [ChainBenchmark(num_tasks=50), Desk(), Corridors()], ids=lambda b: b.name)
@@ -41,6 +42,12 @@ def test_every_fault_is_told_in_a_sentence(made_by: Any) -> None:
     findings = check_benchmark(made_by())
     assert any((CONTRACT | QUIET)[made_by] in fault for fault in findings.faults), findings.faults
     assert all("\n" not in fault and len(fault) < 400 for fault in findings.faults)
+
+
+@pytest.mark.parametrize("made_by", [TuplePayloads, EqualGoals])
+def test_a_fault_of_every_task_is_one_line_with_their_count(made_by: Any) -> None:
+    (fault,) = [text for text in check_benchmark(made_by()).faults if QUIET[made_by] in text]
+    assert re.search(r"\(.* and \d\d more\)$", fault), fault
 
 
 @pytest.mark.parametrize(("made_by", "words"), [(Breaks, "ConnectionError"), (CannotBeMade, "make() raised")])

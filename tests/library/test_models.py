@@ -108,6 +108,7 @@ def test_a_conversation_with_other_tools_goes_to_the_llm(bundle: Bundle) -> None
     [
         ([], "messages: empty"),
         ([{"role": "nobody", "content": "x"}], "messages or tools: not as Chat Completions writes them"),
+        ("hello", "each is a dictionary or a Message or ToolSpec, got 'h'"),
         ([{"role": "assistant", "content": "x"}], "messages: no words of the user before the first turn"),
     ],
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from r2v import Pipeline, Results, load_config
-from r2v.errors import InputError
+from r2v.errors import InputError, UsageError
 from tests.trust import MICRO
 
 
@@ -23,6 +23,11 @@ def test_until_ends_behind_a_stage_and_the_next_run_goes_on(tmp_path: Path) -> N
     assert pipeline.stages[:3] == ("collect", "perturb", "bc")
     with pytest.raises(InputError):
         pipeline.results()
+
+
+def test_a_files_name_is_no_configuration() -> None:
+    with pytest.raises(UsageError, match=r"Pipeline of 'mine.yaml': takes a configuration, such as load_config"):
+        Pipeline("mine.yaml")  # type: ignore[arg-type]
 
 
 def test_tables_are_data_frames_of_what_the_files_say(micro_run: Path) -> None:

@@ -202,7 +202,7 @@ def test_another_configuration_waits_for_the_first_to_end(checkout: Faked) -> No
         ({"benchmark": "desk", "max_attempts": 0}, "at least 1"),
         ({"benchmark": "desk", "max_gpu_hours": 0.0}, "above 0"),
         ({"benchmark": "webarena"}, "webarena"),
-        ({"benchmark": "all"}, "webarena"),
+        ({"benchmark": "all"}, "configs/webarena/noisy.yaml: .*; and configs/swebench/noisy.yaml: "),
         ({"benchmark": "desk", "overrides": ["teacher.provider=openai"]}, "teacher."),
     ],
 )

@@ -84,7 +84,7 @@ def _cluster(values: argparse.Namespace) -> int:
 
     paths = headers.scripts()
     if not paths:
-        raise UsageError(f"no scripts in {SCRIPTS}; run this in R2V's checkout")
+        raise UsageError(f"no scripts in {SCRIPTS}; run this in R2V's checkout, or in a project of `r2v init DIR`")
     if values.what == "show" and values.values:
         raise UsageError(f"cluster show takes no values; r2v cluster set {' '.join(values.values)}")
     for flaw in script_text.flaws():

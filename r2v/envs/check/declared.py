@@ -68,12 +68,13 @@ def _check_tasks(benchmark: Any, findings: CheckFindings) -> list[Task]:
 
 
 def _has_texts(task: Task, findings: CheckFindings) -> bool:
+    where = f"task {task.task_id}"
     for name in ("task_id", "goal"):
         if not isinstance(value := getattr(task, name), str) or not value.strip():
-            findings.fault(f"a task has the {name} {value!r:.60}, where text is asked for")
+            findings.fault(f"a task has the {name} {value!r:.60}, where text is asked for", where[:60])
             return False
     if not isinstance(task.payload, dict):
-        findings.fault(f"task {task.task_id}: payload is {shape(task.payload)}, where a dict is asked for")
+        findings.fault(f"payload is {shape(task.payload)}, where a dict is asked for", where)
     return True
 
 
@@ -91,15 +92,16 @@ def _check_splits(tasks: Sequence[Task], findings: CheckFindings) -> None:
     shared = 0
     for task in tasks:
         if task.split is not None and task.split not in SPLITS:
-            findings.fault(f"task {task.task_id}: split is {task.split!r:.40}; allowed: {', '.join(SPLITS)}, or None")
+            allowed = f"{', '.join(SPLITS)}, or None"
+            findings.fault(f"split is {task.split!r:.40}; allowed: {allowed}", f"task {task.task_id}")
             continue
         counts[split(task)] += 1
         earlier = goals.setdefault(normalised(task.goal), task)
         shared += earlier is not task
         if split(earlier) != split(task):
             findings.fault(
-                f"tasks {earlier.task_id} ({split(earlier)}) and {task.task_id} ({split(task)}) have the same goal "
-                "text in two splits: what is learnt on one would be measured on the other"
+                "two tasks have the same goal text in two splits: what is learnt on one would be measured on the other",
+                f"{earlier.task_id} of {split(earlier)} and {task.task_id} of {split(task)}",
             )
     if shared:
         findings.note(f"{shared} tasks share their goal text with another of their split")

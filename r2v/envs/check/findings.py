@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,8 +17,8 @@ RAISED = object()
 class CheckFindings:
     """What a check came to. `num_episodes` were played for it."""
 
-    told: dict[str, str] = field(default_factory=dict)
-    """Fault -> where it was met first."""
+    places: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    """Fault -> where it was met, the first place first; "" where it has none."""
     notes: list[str] = field(default_factory=list)
     num_episodes: int = 0
     outcomes: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -26,12 +27,13 @@ class CheckFindings:
     @property
     def faults(self) -> list[str]:
         """The faults as sentences, in the order in which they were met."""
-        return [f"{text} ({where})" if where else text for text, where in self.told.items()]
+        return [f"{text}{_said(places)}" for text, places in self.places.items()]
 
     def fault(self, text: str | None, where: str = "") -> bool:
-        """Add a fault, where there is one; whether there was. The same one is told once, for its first place."""
+        """Add a fault, where there is one; whether there was. The same one is told once, with its first place and how
+        many others there are: `text` holds no name of a task, `where` does."""
         if text is not None:
-            self.told.setdefault(text, where)
+            self.places[text].append(where)
         return text is not None
 
     def note(self, text: str) -> None:
@@ -46,3 +48,9 @@ class CheckFindings:
         except Exception as error:  # whatever somebody else's code raises is a finding
             self.fault(f"{what} raised {described(error)}", where)
             return RAISED
+
+
+def _said(places: list[str]) -> str:
+    """Behind a fault: its first place, and the count of others."""
+    others = len(dict.fromkeys(places)) - 1
+    return f" ({places[0]}{f', and {others} more' if others else ''})" if places[0] else ""

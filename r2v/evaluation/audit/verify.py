@@ -236,7 +236,10 @@ def unproven_of(actors: RecordedActors, bills: Bills) -> dict[str, str]:
             "each is a policy of its own, which no other method's episodes show in the same state"
         )
     if actors.encode is None and not settings.policy.is_api:
-        found["the small policy's tokens"] = f"the tokenizer of {shown(settings.policy.model_name)} is not at hand"
+        name = shown(settings.policy.model_name)
+        found["the small policy's tokens"] = (
+            f"the tokenizer of {name} counted them; of the models that a results folder names, only R2V's are loaded"
+        )
     return found
 
 

@@ -38,6 +38,11 @@ _COMMANDS = ("r2v run --config <this folder>/config.yaml", "r2v verify-results <
 
 def require_results(folder: Path) -> None:
     """Raise InputError for a folder that is missing or is no evaluation's."""
+    if folder.is_symlink() and not folder.exists():
+        raise InputError(
+            f"{folder}: a link to {folder.readlink()}, which is not there; copy results by `cp -aL`, which copies the "
+            "folders that links lead to"
+        )
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder of results; name one that `r2v evaluate` made")
     if not any((folder / name).exists() for name in (SETUP, STRUCTURED)):

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from r2v.errors import EnvironmentFault, UsageError
+from r2v.errors import EnvironmentFault
 from r2v.llm.providers.bodies import message_body
-from r2v.llm.providers.keys import announce, made_client, read_key
+from r2v.llm.providers.keys import announce, made_client, require_key
 from r2v.llm.providers.prices import Rate
 from r2v.llm.providers.provider import (
     BatchLimits,
@@ -65,9 +65,7 @@ class Anthropic:
         keyless: bool = False,
     ) -> None:
         variable = api_key_env or own_keys()["anthropic"].variable
-        self._key = "" if keyless else read_key(variable)
-        if not self._key and not keyless:
-            raise UsageError(f"{variable} is not set in the environment")
+        self._key = "" if keyless else require_key(variable, base_url)
         self._rate, self._base_url, self._timeout, self._variable = rate, base_url, timeout, variable
         self.in_turn = rate.shape.in_turn
         self._client: AsyncAnthropic | None = None

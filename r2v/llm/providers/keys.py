@@ -27,6 +27,7 @@ from r2v.log import logger
 OPTION = "--allow-env"
 """The variable with the key of a serving engine that somebody else started (`policy.engine`)."""
 _SUFFIX = "_API_KEY"
+_REHEARSAL = "a rehearsal by `r2v providers emulate`"
 Client = TypeVar("Client")
 _allowed: tuple[str, ...] = ()
 _announced: set[tuple[str, str]] = set()
@@ -74,6 +75,14 @@ def read_key(variable: str) -> str:
     """The key in a variable; empty where it is not set. Raises UsageError as `require_sendable` does."""
     require_sendable(variable)
     return os.environ.get(variable, "")
+
+
+def require_key(variable: str, base_url: str | None) -> str:
+    """The key in a variable. Raises UsageError where it is not set, and as `require_sendable` does."""
+    if key := read_key(variable):
+        return key
+    anyhow = " (any text, if the endpoint asks for no key)" if base_url else ""
+    raise UsageError(f"{variable} is not set in the environment{anyhow}; {_REHEARSAL} needs none and costs nothing")
 
 
 _PROXIES = ("ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY")

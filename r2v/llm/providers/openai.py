@@ -16,9 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from r2v.errors import UsageError
 from r2v.llm.providers.bodies import chat_body, response_body
-from r2v.llm.providers.keys import announce, made_client, read_key
+from r2v.llm.providers.keys import announce, made_client, require_key
 from r2v.llm.providers.prices import Rate
 from r2v.llm.providers.provider import (
     BatchLimits,
@@ -72,11 +71,8 @@ class OpenAI:
         key: str | None = None,
     ) -> None:
         variable = api_key_env or own_keys()["openai"].variable
-        self._key = key or ("" if keyless else read_key(variable))
+        self._key = key or ("" if keyless else require_key(variable, base_url))
         self._is_own = key is not None
-        if not self._key and not keyless:
-            anyhow = " (any text, if the endpoint asks for no key)" if base_url else ""
-            raise UsageError(f"{variable} is not set in the environment{anyhow}")
         self._rate, self._base_url, self._timeout, self._variable = rate, base_url, timeout, variable
         self.in_turn = rate.shape.in_turn
         if rate.shape.responses:

@@ -20,6 +20,7 @@ from r2v.config import Config
 from r2v.console import duration, text_table
 from r2v.errors import R2VError
 from r2v.extensions import is_dotted
+from r2v.memory.models import counted
 from r2v.memory.seconds import ASSUMED, BANDWIDTH, UTILISATION
 from r2v.pipeline.graph import selection, untrained_line
 from r2v.pipeline.jobs import job
@@ -68,8 +69,9 @@ class PlannedWork:
     """Environments that are stepped at the same time; 0 where none is."""
     likely: Likely | None = None
     """What it is likely to be billed; None: nothing, or nobody can tell."""
-    measured: MeasuredTime | None = None
-    """The earlier run by whose time the parts' seconds are scaled; None: they are estimates."""
+    measured: tuple[MeasuredTime, ...] = ()
+    """The earlier runs by whose time the parts' seconds are scaled, one for each stage that the job makes; parts of a
+    stage without one are estimates."""
 
     @property
     def work(self) -> Workload:
@@ -125,46 +127,60 @@ def planned_jobs(
 
 
 def planned_work(name: str, config: Config, known: Known, allotted: Allotted, root: Path | None = None) -> PlannedWork:
-    """The work of one job under a configuration. Its time goes by an earlier run of the stage below `root` (None: by
-    none), where there is one of this benchmark and model, on such a GPU where a GPU has work."""
-    planned = _estimated(name, config, known, allotted)
-    if root is not None:
-
-        def count(made: Config) -> float:
-            return sum(questions(_estimated(name, made, known, allotted).work, made).values())
-
-        asked = questions(planned.work, config)
-        found = likely_dollars(job(name), config, asked, planned.usd, count, root)
-        planned = replace(planned, likely=found)
-    estimate = planned.wall
-    if root is None or math.isnan(estimate):
+    """The work of one job under a configuration. The time of each stage that it makes goes by an earlier run of that
+    stage below `root` (None: by none), where there is one of this benchmark and model."""
+    planned = _estimated(name, config, known, allotted, root)
+    if root is None:
         return planned
+
+    def count(made: Config) -> float:
+        return sum(questions(_estimated(name, made, known, allotted).work, made).values())
+
+    asked = questions(planned.work, config)
+    return replace(planned, likely=likely_dollars(job(name), config, asked, planned.usd, count, root))
+
+
+def _estimated(name: str, config: Config, known: Known, allotted: Allotted, root: Path | None = None) -> PlannedWork:
+    """The job without its likely dollars; its times go by earlier runs below `root`."""
+    parts, measured = list[TimedPart](), dict[str, MeasuredTime | None]()
+    for made, under in makes_of(name, config):
+        found = [_timed(part, under, known, allotted) for part in parts_of(made, under, known)]
+        if root is not None and made not in measured:
+            measured[made] = _measured(made, under, known, allotted, found, root, published=made == name)
+        if run := measured.get(made):
+            found = [_scaled(part, run.factor) for part in found]
+        parts += found if made == name else [replace(one, part=_of_stage(made, one.part)) for one in found]
+    plays = any(one.part.total.steps > 0 for one in parts)
+    workers = workers_of(config, known.pace, allotted) if plays else 0
+    runs = tuple(run for run in measured.values() if run)
+    return PlannedWork(name=name, parts=_merged(parts), allotted=allotted, workers=workers, measured=runs)
+
+
+def _measured(
+    name: str,
+    config: Config,
+    known: Known,
+    allotted: Allotted,
+    parts: Sequence[TimedPart],
+    root: Path,
+    *,
+    published: bool,
+) -> MeasuredTime | None:
+    """The earlier run of a stage that its time goes by, on such a GPU where a GPU has work; None where none is."""
+    seconds = sum((one.seconds for one in parts), Seconds())
+    if math.isnan(seconds.wall):
+        return None
 
     def of_run(made: Config, run: Duration) -> float:
         return _estimated(name, made, known, replace(allotted, cpus=run.cpus, helpers=0)).wall
 
-    computes = bool(planned.seconds.model) and needs_gpu(config.policy)
+    computes = bool(seconds.model) and needs_gpu(config.policy)
     gpu = None if not computes else allotted.card if allotted.gpus else CPU
-    measured = measured_time(name, config, estimate, of_run, gpu=gpu, root=root)
-    return planned if measured is None else _scaled(planned, measured, measured.seconds / estimate)
+    return measured_time(name, config, seconds.wall, of_run, gpu=gpu, root=root, published=published)
 
 
-def _scaled(planned: PlannedWork, measured: MeasuredTime, factor: float) -> PlannedWork:
-    """The work with all seconds times a factor, so that they add up to a measured time."""
-    parts = [
-        replace(one, seconds=one.seconds.times(factor), unit_seconds=one.unit_seconds * factor) for one in planned.parts
-    ]
-    return replace(planned, parts=tuple(parts), measured=measured)
-
-
-def _estimated(name: str, config: Config, known: Known, allotted: Allotted) -> PlannedWork:
-    parts = list[TimedPart]()
-    for made, under in makes_of(name, config):
-        found = parts_of(made, under, known)
-        parts += [_timed(part if made == name else _of_stage(made, part), under, known, allotted) for part in found]
-    plays = any(one.part.total.steps > 0 for one in parts)
-    workers = workers_of(config, known.pace, allotted) if plays else 0
-    return PlannedWork(name=name, parts=_merged(parts), allotted=allotted, workers=workers)
+def _scaled(one: TimedPart, factor: float) -> TimedPart:
+    return replace(one, seconds=one.seconds.times(factor), unit_seconds=one.unit_seconds * factor)
 
 
 def _of_stage(made: str, part: Part) -> Part:
@@ -213,7 +229,7 @@ COUNTS = (
 TIMES = (
     *("job", "CPUs", "GPUs", "helpers", "workers", "model", "environment", "LLM", "wall", "limit", "GPU-hours", ""),
 )
-"""Columns: resources of the job, and its time under them by the three that take it."""
+"""Columns: resources of the job, and its time under them by the three that take it; one without a value is left out."""
 
 
 def table(jobs: Sequence[PlannedWork], config: Config, known: Known) -> list[str]:
@@ -235,9 +251,21 @@ def table(jobs: Sequence[PlannedWork], config: Config, known: Known) -> list[str
         "",
         *time_table(jobs),
         *([untrained] if untrained else []),
+        *_unknown(jobs, config),
         *_basis(jobs, config, known),
         *time_basis(jobs),
     ]
+
+
+def _unknown(jobs: Sequence[PlannedWork], config: Config) -> list[str]:
+    """Why times are unknown although the work is counted: the small policy's size is not known."""
+    if not any(math.isnan(one.seconds.model) and one.work.counted for one in jobs):
+        return []
+    try:
+        counted(config.policy.model_name)
+    except R2VError as error:
+        return [f"times are unknown: policy.model_name: {error}"]
+    return []
 
 
 def time_table(jobs: Sequence[PlannedWork]) -> list[str]:
@@ -258,7 +286,9 @@ def time_table(jobs: Sequence[PlannedWork]) -> list[str]:
     counted, gpu_hours = all(one.work.counted for one in jobs), sum(one.gpu_hours for one in jobs)
     total = _time_cells(sum((one.seconds for one in jobs), Seconds()), counted)
     rows.append(("all", "", "", "", "", *total, "", _figure(gpu_hours, counted) if gpu_hours else "", ""))
-    lines = [*text_table(rows, right=(1, *range(3, 11))).splitlines(), ""]
+    used = [column for column in range(len(TIMES)) if any(row[column] for row in rows[1:])]
+    right = [place for place, column in enumerate(used) if column not in (0, 2, len(TIMES) - 1)]
+    lines = [*text_table([[row[column] for column in used] for row in rows], right=right).splitlines(), ""]
     return [*lines, *too_long, ""] if (too_long := warnings(jobs)) else lines
 
 
@@ -310,7 +340,7 @@ def as_json(one: PlannedWork) -> dict[str, Any]:
             key: {name: None if math.isnan(value) else value for name, value in found.items()}
             for key, found in figures.items()
         },
-        "measured": None if one.measured is None else str(one.measured),
+        "measured": "; ".join(map(str, one.measured)) or None,
         "usd": {"likely": None if one.likely is None else asdict(one.likely), "at_most": one.usd},
     }
 
@@ -415,7 +445,7 @@ def time_basis(jobs: Sequence[PlannedWork]) -> list[str]:
     """Assumptions behind the times, and the runs behind the measured ones."""
     others = " of the others" if any(one.measured for one in jobs) else ""
     return [
-        *(f"time of {one.name}: {one.measured}" for one in jobs if one.measured),
+        *(f"time of {one.name}: {run}" for one in jobs for run in one.measured),
         f"times{others}: estimated; models, environments (so many workers at a time) and the LLM by direct calls, one "
         "after another, though they overlap",
         f"models: {UTILISATION:.0%} of the operations in the card's datasheet (that of {ASSUMED} where its type is not "

@@ -1,8 +1,8 @@
 """Measured times of a stage: of an earlier run here, scaled to what is planned now.
 
 An estimate is wrong by a factor that nobody knows, but by nearly the same one for two runs of one stage with one model
-on one kind of machine. So where such a run was recorded (`r2v.storage.durations`), the time is the recorded one times
-the ratio of both estimates, and it is said of which run.
+on one kind of machine. So where such a run was recorded (`r2v.storage.durations`), the time is the recorded one, but
+for its start, times the ratio of both estimates, and it is said of which run.
 """
 
 from __future__ import annotations
@@ -22,6 +22,11 @@ _FAR = 100.0
 """A run whose work is so many times smaller or larger says nothing: fixed costs are all of one of them."""
 
 
+_START = 6.0
+"""Seconds of a run, or half of a shorter one, that grow with no work: imports (torch, transformers, peft and trl: 6 s
+of a CPU, measured), and the models that are loaded."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class MeasuredTime:
     """A time with the run that it goes by."""
@@ -30,6 +35,8 @@ class MeasuredTime:
     run: Duration
     ratio: float
     """How much more is planned than that run did, by the estimate of both."""
+    factor: float
+    """How much longer it is than the estimate of what is planned."""
 
     def __str__(self) -> str:
         run = self.run
@@ -46,16 +53,18 @@ def measured_time(
     *,
     gpu: str | None,
     root: Path,
+    published: bool = True,
 ) -> MeasuredTime | None:
     """The time of a job by the recorded run that is nearest in size; None where none of them is of this benchmark and
     model, or on such a machine.
 
     now: the estimate of what is planned, in seconds. then: of what a run did, by its configuration. gpu: what the
-    machine's GPU has in its name, "": any; CPU: a machine without; None: any machine, for no GPU has work.
+    machine's GPU has in its name, "": any; CPU: a machine without; None: any machine, for no GPU has work. published:
+    false for a stage of an ablation, which goes by such runs first.
     """
     found = []
     for run in recorded(root, job):
-        if not _on_such_a_machine(run.device, gpu):
+        if not _on_such_a_machine(run.device, gpu) or run.published < published:
             continue
         try:
             made = load_recorded(root / ARTIFACTS / f"{job}-{run.fingerprint}" / CONFIGURATION)
@@ -65,8 +74,10 @@ def measured_time(
             continue
         ratio = now / before if (before := then(made, run)) else float("nan")
         if 1 / _FAR <= ratio <= _FAR:
-            found.append(MeasuredTime(seconds=run.seconds * ratio, run=run, ratio=ratio))
-    return min(found, key=lambda one: abs(math.log(one.ratio)), default=None)
+            start = min(_START, run.seconds / 2)
+            seconds = start + (run.seconds - start) * ratio
+            found.append(MeasuredTime(seconds=seconds, run=run, ratio=ratio, factor=seconds / now))
+    return min(found, key=lambda one: (one.run.published != published, abs(math.log(one.ratio))), default=None)
 
 
 def _on_such_a_machine(device: str, gpu: str | None) -> bool:

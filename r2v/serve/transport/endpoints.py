@@ -14,7 +14,7 @@ from functools import lru_cache
 
 from r2v.config.models import TeacherConfig
 from r2v.errors import UsageError
-from r2v.llm.providers.keys import announce, read_key
+from r2v.llm.providers.keys import announce, require_key
 from r2v.llm.providers.prices import Rate
 from r2v.llm.providers.registry.table import own_keys
 from r2v.llm.providers.teacher import TEACHER_KEYS, EndpointKeys, teacher_rate
@@ -91,10 +91,7 @@ def endpoint(teacher: TeacherConfig, settings: EndpointKeys = TEACHER_KEYS) -> E
     teacher_rate(teacher, keys=settings)
     own = own_keys()[teacher.provider]
     variable = teacher.api_key_env or own.variable
-    key = read_key(variable)
-    if not key:
-        anyhow = " (any text, if the endpoint asks for no key)" if teacher.base_url else ""
-        raise UsageError(f"{variable} is not set in the environment{anyhow}")
+    key = require_key(variable, teacher.base_url)
     base_url = teacher.base_url or os.environ.get(f"{teacher.provider.upper()}_BASE_URL")  # as the SDKs do
     root = (base_url or f"https://{own.host}").rstrip("/")
     if base_url is None or (teacher.provider == "anthropic" and not root.endswith("/v1")):

@@ -90,10 +90,11 @@ class SubmitCheck:
 
 @dataclass(frozen=True, kw_only=True)
 class Partition:
-    """A partition, from sinfo. `memory` in MB of its largest node."""
+    """A partition, from sinfo. `memory` in MB and `cpus` of its largest nodes; 0: not told."""
 
     name: str
     memory: int
+    cpus: int
     max_time: str
     gres: str
     up: bool
@@ -239,9 +240,9 @@ def requeue(id_: str) -> bool:
 def partitions() -> list[Partition]:
     """The partitions, each with its largest node; one sinfo."""
     rows: dict[str, Partition] = {}
-    for line in call(["sinfo", "--noheader", "--all", "-o", "%P|%m|%l|%G|%a"]).splitlines():
-        name, size, limit, gres, up = (*line.split("|"), "", "", "", "")[:5]
-        name, size = name.rstrip("*"), size.rstrip("+")
+    for line in call(["sinfo", "--noheader", "--all", "-o", "%P|%m|%l|%G|%a|%c"]).splitlines():
+        name, size, limit, gres, up, cpus = (*line.split("|"), "", "", "", "", "")[:6]
+        name = name.rstrip("*")
         before = rows.get(name)
         kinds = [word for word in ((before.gres if before else ""), given(gres)) if word]
         rows[name] = Partition(
@@ -249,9 +250,16 @@ def partitions() -> list[Partition]:
             max_time=limit,
             gres=",".join(kinds),
             up=up == "up",
-            memory=max(int(size) if size.isdigit() else 0, before.memory if before else 0),
+            memory=max(_least(size), before.memory if before else 0),
+            cpus=max(_least(cpus), before.cpus if before else 0),
         )
     return list(rows.values())
+
+
+def _least(size: str) -> int:
+    """A number of sinfo's, such as 8 or, where nodes differ, 8+; 0 for what is none."""
+    size = size.strip().rstrip("+")
+    return int(size) if size.isdigit() else 0
 
 
 def qos() -> list[str] | None:

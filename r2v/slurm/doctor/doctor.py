@@ -27,6 +27,7 @@ from r2v.errors import EnvironmentFault, LeaseConflict, R2VError, UsageError, ne
 from r2v.slurm.client import client
 from r2v.slurm.client.client import Partition
 from r2v.slurm.client.command import present
+from r2v.slurm.client.sacct import memory
 from r2v.slurm.client.variables import kept_from_queries
 from r2v.slurm.doctor.check_results import Finding, bad, ok, warn
 from r2v.slurm.doctor.node import TOKEN, in_a_job
@@ -123,8 +124,7 @@ def _headers(root: Path, partitions: Mapping[str, Partition]) -> Iterator[Findin
             told = f"{path.name}: no QOS {qos}; {nearest(qos, qualities)}"
             findings.append(bad(told, "r2v cluster set qos=NAME, or qos= for none"))
         if not findings and not (answer := client.test_only([], read_script(path))).ok:
-            remedy = "r2v cluster set partition=... cpu_partition=... account=... gpu=... qos=..., or mend its header"
-            findings.append(bad(f"{path.name}: sbatch refuses it: {answer.line}", remedy))
+            findings.append(_refused(path.name, answer.line, request, partitions))
         yield from findings
         good += not findings
         largest = max(largest, request, key=lambda resources: resources.gpus)
@@ -137,6 +137,27 @@ def _headers(root: Path, partitions: Mapping[str, Partition]) -> Iterator[Findin
             if word.split("=")[0] in ("--partition", "--account", "--qos", "--gres", "--gpus", "--gpus-per-node")
         ]
         yield ok(f"for the node's side: srun {' '.join(options)} --time=5 {sys.executable} -m r2v doctor")
+
+
+def _refused(name: str, refusal: str, request: Resources, partitions: Mapping[str, Partition]) -> Finding:
+    """A header that sbatch refuses, with the size that its partitions' nodes do not have, where that is the cause."""
+    what = f"{name}: sbatch refuses it: {refusal}"
+    named = [one for word, one in partitions.items() if word in request.directives.get("partition", "").split(",")]
+    count = request.directives.get("cpus-per-task", "")
+    sizes = (
+        ("cpus-per-task", int(count) if count.isdigit() else 0, max((one.cpus for one in named), default=0), ""),
+        (
+            "mem",
+            (memory(request.directives.get("mem", "")) or 0) >> 20,
+            max((one.memory for one in named), default=0),
+            "M",
+        ),
+    )
+    for directive, asked, largest, unit in sizes:
+        if asked > largest > 0:
+            told = f"--{directive} asks for {asked}{unit}, its largest node has {largest}{unit}"
+            return bad(f"{what}; {told}", f"r2v cluster set {directive}={largest}{unit}, which changes every header")
+    return bad(what, "r2v cluster set partition=... cpu_partition=... account=... gpu=... qos=..., or mend its header")
 
 
 def _lacking(name: str, request: Resources, partitions: Mapping[str, Partition]) -> Iterator[Finding]:

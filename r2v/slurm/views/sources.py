@@ -77,7 +77,8 @@ def chosen(root: Path, name: str | None) -> str:
     """The chain of this name, or the only one there is. Raises UsageError naming those there are."""
     known = names(root)
     if not known:
-        raise UsageError(f"no chain of jobs in {root / CHAINS}; submit one: bash run_all.sh desk")
+        remedy = "bash run_all.sh desk" if (root / "run_all.sh").exists() else "in a project that `r2v init DIR` makes"
+        raise UsageError(f"no chain of jobs in {root / CHAINS}; submit one: {remedy}; or run the stages here: r2v run")
     if name is None and len(known) > 1:
         raise UsageError(f"which chain? Name one of {', '.join(known)}")
     if name is not None and name not in known:

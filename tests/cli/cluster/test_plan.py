@@ -14,6 +14,7 @@ import pytest
 from r2v.cli.cluster.plan import add_commands
 from r2v.cli.main import main
 from r2v.config import Config
+from r2v.config.execution import allocated_cpus
 from r2v.errors import InputError, UsageError
 from r2v.memory.profile_of_model import configured
 from r2v.pipeline.graph import selection
@@ -202,12 +203,14 @@ def test_resources_of_ones_own_take_the_place_of_the_headers(folder: Path, capsy
     ]
 
 
-def test_without_scripts_the_resources_are_the_defaults(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_scripts_the_resources_are_those_of_this_machine(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (folder / "scripts").unlink()
     typed(*REAL, BRIEF, "--json")
     given = [one["resources"] for one in json.loads(capsys.readouterr().out)["jobs"]]
     assert {(one["cpus"], one["gpus"], one["card"], one["helpers"], one["seconds"]) for one in given} == {
-        (8, 1, "", 0, None)
+        (allocated_cpus(), 1, "", 0, None)
     }
 
 

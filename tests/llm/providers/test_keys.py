@@ -64,6 +64,15 @@ def test_any_other_variable_is_refused_in_one_line_unless_the_command_allows_it(
     assert keys.allowed_words() == ["--allow-env", variable]
 
 
+@pytest.mark.parametrize("variable", ["OPENAI_API_KEY", "ANTHROPIC_API_KEY"])
+def test_a_missing_key_names_the_rehearsal_that_needs_none(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(variable, raising=False)
+    with pytest.raises(UsageError, match=rf"^{variable} is not set in the environment; .*`r2v providers emulate`"):
+        keys.require_key(variable, None)
+    with pytest.raises(UsageError, match=r"any text, if the endpoint asks for no key"):
+        keys.require_key(variable, "http://localhost:8000/v1")
+
+
 def test_names_that_are_allowed_for_a_while_are_not_afterwards() -> None:
     keys.allow(["A"])
     with keys.also_allowed(["B", "A"]):

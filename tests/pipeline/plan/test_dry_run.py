@@ -144,7 +144,7 @@ def test_the_table_has_a_row_for_each_job_and_part_and_says_what_it_rests_on() -
     counts, rest = lines[: lines.index("")], lines[lines.index("") + 1 :]
     times = rest[: rest.index("")]
     assert [line.split()[0] for line in counts] == [line.split()[0] for line in times] == rows
-    assert times[0].split() == [word for column in TIMES for word in column.split()]
+    assert times[0].split() == [word for column in TIMES if column != "helpers" for word in column.split()]
     text = "\n".join(lines)
     for said in (
         "163 evaluation (estimated",
@@ -158,6 +158,22 @@ def test_the_table_has_a_row_for_each_job_and_part_and_says_what_it_rests_on() -
 
 def replace_model() -> object:
     return replace(WEBARENA, teacher=replace(WEBARENA.teacher, model_name="gpt-of-tomorrow"))
+
+
+def test_a_machine_without_gpus_or_limits_has_no_columns_of_them() -> None:
+    config = load("configs/mrp.yaml")
+    jobs = [planned_work(name, config, KNOWN, Allotted(cpus=2)) for name in ("collect", "bc")]
+    assert time_table(jobs)[0].split() == ["job", "CPUs", "workers", "model", "environment", "wall"]
+
+
+@pytest.mark.parametrize("name", ["models/mine", "nobody/nothing"])
+def test_a_model_that_is_nowhere_is_the_reason_for_unknown_times(name: str) -> None:
+    config = load(None, [f"policy.model_name={name}"])
+    jobs = [planned_work("bc", config, KNOWN, Allotted(gpus=1))]
+    [line] = [line for line in table(jobs, config, KNOWN) if line.startswith("times are unknown")]
+    assert f"policy.model_name: no config.json of {name}: not a directory with one" in line
+    of_a_known_one = table([planned_work("bc", WEBARENA, KNOWN, DAY)], WEBARENA, KNOWN)
+    assert not any(line.startswith("times are unknown") for line in of_a_known_one)
 
 
 def test_the_bundled_pipeline_is_minutes_and_costs_nothing() -> None:

@@ -238,8 +238,13 @@ def test_a_cap_is_one_clear_line_in_the_client_s_format_and_nothing_is_sent(tmp_
         for wire in WIRES:
             made = post(server.url, PATHS[wire], body(wire), server.auth)
             assert made.status_code == 402 and made.headers["x-should-retry"] == "false"
-            assert "teacher.max_usd=0.0001" in made.json()["error"]["message"]
+            message = made.json()["error"]["message"]
+            assert "teacher.max_usd=0.0001" in message and "limit the reply" not in message
+        endless = {key: value for key, value in body("chat").items() if "max" not in key}
+        message = post(server.url, PATHS["chat"], endless, server.auth).json()["error"]["message"]
+        assert message.endswith(", or limit the reply (max_tokens): without a limit the longest one is reserved")
     assert not provider.seen and booked(server) == (0.0, 0.0)
+    assert [row["usd"] for row in read_traffic(server.folder)] == [0.0] * (len(WIRES) + 1), "nothing was sent"
 
 
 @pytest.mark.parametrize("cap", ["teacher.max_usd", "serve.max_usd_per_session"])

@@ -96,6 +96,22 @@ def test_more_time_than_the_partition_gives(clone: Faked) -> None:
     assert "asks for 2880 minutes, partition gpu gives 1440" in bad[0].what and "1-00:00:00" in bad[0].remedy
 
 
+@pytest.mark.parametrize(
+    ("size", "told", "remedy"),
+    [
+        ("cpus", "--cpus-per-task asks for 8, its largest node has 4", "r2v cluster set cpus-per-task=4,"),
+        ("memory", "M, its largest node has 1000M", "r2v cluster set mem=1000M,"),
+    ],
+)
+def test_a_node_that_is_too_small_is_the_cause_of_a_refusal(size: str, told: str, remedy: str, clone: Faked) -> None:
+    (clone.folder / f"{size}.json").write_text(json.dumps({"cpus": "4", "memory": "1000"}[size]))
+    assert not found("bad"), "sbatch takes the headers: a partition's other nodes may be larger"
+    clone.down("sbatch", "sbatch: error: Batch job submission failed: Requested node configuration is not available")
+    first = found("bad")[0]
+    assert "sbatch refuses it: Batch job submission failed: Requested node" in first.what and first.what.endswith(told)
+    assert first.remedy.startswith(remedy)
+
+
 def test_what_sbatch_alone_knows_is_handed_on(clone: Faked) -> None:
     clone.down(
         "sbatch",

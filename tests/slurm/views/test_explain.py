@@ -199,8 +199,12 @@ def test_what_was_healed_is_told_when_all_is_well(faked: Faked, capsys: pytest.C
 
 
 def test_no_chain_is_a_usage_error(faked: Faked, capsys: pytest.CaptureFixture[str]) -> None:
-    assert [cli.main([view]) for view in ("explain", "status", "cost", "graph")] == [2, 2, 2, 2]
-    assert "no chain of jobs in outputs/.chains; submit one: bash run_all.sh desk" in capsys.readouterr().err
+    views = ("explain", "status", "cost", "graph")
+    assert [cli.main([view]) for view in views] == [2, 2, 2, 2]
+    assert capsys.readouterr().err.count("submit one: in a project that `r2v init DIR` makes; or run the stages") == 4
+    (faked.root / "run_all.sh").touch()
+    assert cli.main(["status"]) == 2
+    assert "no chain of jobs in outputs/.chains; submit one: bash run_all.sh desk; or run" in capsys.readouterr().err
 
 
 def test_which_chain_has_to_be_said_where_there_are_two(faked: Faked, capsys: pytest.CaptureFixture[str]) -> None:
