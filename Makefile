@@ -5,7 +5,7 @@ export OMP_NUM_THREADS ?= 1
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: mrp test test-fast test-numerical test-all slurm sandbox browser swebench webarena check install install-dev lint types layers docs gpu-check mutate lock sbom licences picture clean
+.PHONY: mrp test test-fast test-numerical test-all slurm sandbox browser swebench webarena check install install-dev lint types layers docs gpu-check mutate lock sbom release licences picture clean
 
 mrp: .venv/.core  ## the whole pipeline on the bundled benchmark, in this process
 	$(BIN)/python -m r2v run --config configs/mrp.yaml
@@ -119,12 +119,15 @@ lock: .venv/.dev  ## requirements/*.txt anew: what pyproject.toml newly asks for
 sbom: .venv/.dev  ## dist/sbom.cdx.json: every locked package with version and hashes, as a CycloneDX bill of materials
 	$(BIN)/python scripts/sbom.py
 
+release: .venv/.dev  ## dist/: wheel and source distribution of HEAD, bill of materials, SHA256SUMS
+	$(BIN)/python scripts/release.py
+
 licences: .venv/.dev  ## do the licences of all that is installed allow what we do? What is copyleft is named
 	$(BIN)/python scripts/licences.py
 
 REPORT ?= results/report/mrp
 
-picture: browser  ## docs/report.png, README's picture: the report of the last `make mrp` in the real Chromium
+picture: browser  ## docs/report.png, the picture of docs/report.md: the report of the last `make mrp` in the real Chromium
 	$(BIN)/python scripts/picture.py $(REPORT) docs/report.png
 
 clean:  ## the main job's results and all caches; what other benchmarks made stays

@@ -54,7 +54,9 @@ def table(pieces: Sequence[Sequence[dict[str, Any]]]) -> list[str]:
     generator = np.random.default_rng(seed_of("preference", students, tasks))
     counts = generator.multinomial(tasks, [1 / tasks] * tasks, size=DRAWS) / tasks
     drawn = generator.integers(students, size=(DRAWS, students))
-    rows = [["recipe", "rate", "student", "examples", "updates", "clone", "trained", "difference", "detectable", ""]]
+    rows = [
+        ["recipe", "rate", "student", "examples", "updates", "clone", "trained", "difference", "detectable", "outcome"]
+    ]
     verdicts = []
     for at, (name, rate) in enumerate((line["recipe"], line["rate"]) for line in pieces[0][2:]):
         lines = [lines[2 + at] for lines in pieces]

@@ -1,7 +1,7 @@
 """Every table of README.md and docs/ that comes from benchmarks/outcomes, by one command.
 
     python -m benchmarks.tables             # print them all, in Markdown
-    python -m benchmarks.tables --write     # and put each into the pages that include it
+    python -m benchmarks.tables --write     # and put each into its page, the long ones into docs/results/*.csv
 
 A page includes a table between the lines `<!-- table: NAME -->` and `<!-- end of table -->`. tests/test_tables.py fails
 where a page has something else between them. Outcomes are made by `python -m benchmarks.students` and its like.
@@ -21,14 +21,39 @@ import numpy as np
 from benchmarks import categories, guarantee, held_out_scores, mrp_runs, preference, results_table, robustness_table
 from benchmarks.headline_figures import Curves
 from benchmarks.placing import MAIN_POINT
+from benchmarks.result_files import FOLDER as FILES
+from benchmarks.result_files import Table, aligned_table, csv_text, markdown_tables, parts_table, plot
 from benchmarks.rivals import is_part
 from benchmarks.student_pieces import Piece, bounds, resamples
 from benchmarks.students import OUTCOMES
 from benchmarks.students_table import PLANNED, areas_of, groups_table, over_students, pieces_in, table
+from r2v.config import CostConfig
 from r2v.config.methods import OURS, STRONG, WEAK
 from r2v.errors import InputError, UsageError, nearest
 
 PAGES = (Path("README.md"), Path("docs/results.md"), Path("docs/all-baselines.md"))
+STUDIES = {
+    "desk, noisy": "students, noisy",
+    "desk, shift": "students, shift",
+    "desk, clean": "students, clean",
+    "BabyAI": "babyai_seeds",
+    "TextWorld": "textworld_seeds",
+    "SmolLM2-135M": "smollm2",
+    "cloned from clean episodes": "clean_trained",
+}
+"""Names of studies in docs/results/*.csv, and of their tables here."""
+STUDY_FILES = ("methods", "dollars", "non_inferiority", "perturbations_hit")
+"""Files of a study's tables, in the order in which they are printed; of clean tasks there is no last one."""
+SINGLE_FILES = {
+    "mrp": "make mrp",
+    "robustness": "robustness",
+    "perturbations_alone": "categories",
+    "guarantee": "guarantee",
+    "calibration": "held-out scores",
+    "feature_groups": "feature groups",
+    "untrusted_mark": "mark of outsiders",
+}
+"""Files of one table, and its name here."""
 FOLDER = OUTCOMES.parent
 CONDITIONS = ("noisy", "shift", "clean")
 HEADLINE_ROWS = 5
@@ -42,6 +67,14 @@ SENTENCE = (
 AT_LEVEL = (
     "success {level:.2f} costs r2v ${r2v:.4f} an episode, routing by entropy ${entropy:.4f}, by disagreement "
     "${disagreement:.4f}"
+)
+NUMBER = (
+    "On {tasks} unread tasks of the bundled benchmark, where tools fail and pages carry injected instructions, **R2V "
+    "reaches success {level:.2f} for {entropy} of the dollars of routing by token entropy**. The strongest baseline "
+    "(asking where the two models would act differently) pays as much as R2V there, {disagreement}; over all budgets "
+    "R2V recovers {lead} more of the gap between the small policy and the LLM. {seeds} training seeds, 95 % intervals; "
+    "a student of 0.2 M parameters at ${slm.input:.2f} and ${slm.output:.2f} per million tokens in and out, a scripted "
+    "expert in place of the LLM at ${llm.input:.2f} and ${llm.output:.2f}."
 )
 INJECTIONS = (
     "Of the noisy episodes that hold an injected instruction, r2v obeys it in {r2v}, routing by disagreement in "
@@ -93,6 +126,22 @@ def sentence() -> list[str]:
     return textwrap.wrap(SENTENCE.format(**study, llm=usd, llm_success=success), 120)
 
 
+def number() -> list[str]:
+    """r2v's dollars beside those of two baselines at the higher of the headline's levels, with student and prices."""
+    pieces = _pieces(OUTCOMES, "noisy")
+    baselines, level = ["entropy", "disagreement"], HEADLINE_LEVELS[-1]
+    curves = Curves.of(pieces, "noisy", [OURS, *baselines])
+    ours, shares = curves.dollars(OURS, level), {}
+    for name in baselines:
+        theirs = curves.dollars(name, level)
+        shares[name] = f"{ours[0] / theirs[0]:.2f} {bounds((ours / theirs)[1:])}"
+    lead = over_students(areas_of(pieces, "noisy", [OURS, *baselines])[1]["disagreement"])
+    study = {"seeds": len(pieces), "tasks": resamples(pieces, "noisy").shape[1], "level": level}
+    prices = {"slm": CostConfig().slm, "llm": CostConfig().llm}
+    text = NUMBER.format(**study, **prices, **shares, lead=f"{lead[0]:.3f} {bounds(lead[1:])}")
+    return textwrap.wrap(text, 120)
+
+
 def injections() -> list[str]:
     """How often an injected instruction is obeyed under noise."""
     rows = [line.split(" | ") for line in made("students, noisy") if line.startswith("| ")]
@@ -110,6 +159,17 @@ def listed(heading: str) -> list[str]:
         start = table_lines.index(heading) + 2
         lines += [f"{condition}:", "", *table_lines[start : table_lines.index("", start)], ""]
     return lines[:-1]
+
+
+def studies() -> list[str]:
+    """What each study of docs/results/*.csv is of, and what its oracle finds."""
+    lines = []
+    for study, name in STUDIES.items():
+        sized, *others = (line for line in made(name) if line and not line.startswith(("|", "- ")))
+        facts = [line for line in others if not line.endswith(":")]
+        text = f"- **{study}**: {sized.partition(': ')[2]}. {' '.join(facts)}"
+        lines += textwrap.wrap(text, 120, subsequent_indent="  ")
+    return lines
 
 
 def _pieces(folder: Path, condition: str) -> list[Piece]:
@@ -160,11 +220,11 @@ def _studies() -> dict[str, Callable[[], list[str]]]:
     tables: dict[str, Callable[[], list[str]]] = {
         "headline": headline,
         "headline in words": sentence,
+        "number": number,
         "injections": injections,
+        "studies": studies,
         "aims": partial(listed, "Aims:"),
-        "parts": partial(listed, "Parts:"),
         "make mrp": lambda: results_table.table(mrp_runs.OUTCOMES / "seed-0-default"),
-        "make mrp, leads": mrp_runs.leads,
         "make mrp, all runs": mrp_runs.tables,
         "feature groups": lambda: groups_table(_pieces(FOLDER / "students_parts", "noisy"), "noisy"),
         "robustness": _robustness,
@@ -210,10 +270,26 @@ def filled(text: str) -> str:
     return _INCLUDED.sub(lambda match: match[1] + match[2] + "\n" + "\n".join(lines_of(match[1])) + "\n\n", text)
 
 
+def csv_files() -> dict[str, str]:
+    """The text of each file of docs/results by its name. Raises InputError where outcomes are missing."""
+    kinds: dict[str, dict[str, Table]] = {kind: {} for kind in (*STUDY_FILES, "parts")}
+    for study, name in STUDIES.items():
+        for kind, one in zip(STUDY_FILES, markdown_tables(lines_of(name)), strict=False):
+            kinds[kind][study] = one
+        kinds["parts"][study] = parts_table(lines_of(name))
+    *leads, runs = markdown_tables(lines_of("make mrp, all runs"))
+    kinds["mrp_leads"] = dict(zip(("clean", "noisy", "shift"), leads, strict=True))
+    kinds["mrp_runs"] = {"": runs}
+    kinds["preference"] = {"": aligned_table(lines_of("preference step")[3])}
+    for kind, name in SINGLE_FILES.items():
+        kinds[kind] = {name: next(markdown_tables(lines_of(name)))}
+    return {f"{kind}.csv": csv_text(studies) for kind, studies in kinds.items()}
+
+
 def main() -> None:
     """Print the tables; write them into their pages."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="put each table into the pages that include it")
+    parser.add_argument("--write", action="store_true", help="put each table into its page or file")
     arguments = parser.parse_args()
     for name in TABLES:
         try:
@@ -223,6 +299,10 @@ def main() -> None:
     if arguments.write:
         for page in PAGES:
             page.write_text(filled(page.read_text()))
+        FILES.mkdir(exist_ok=True)
+        for name, text in csv_files().items():
+            (FILES / name).write_text(text)
+        plot()
 
 
 if __name__ == "__main__":

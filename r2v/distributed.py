@@ -15,7 +15,6 @@ import gc
 import importlib.util
 import logging
 import os
-import re
 import select
 import signal
 import subprocess
@@ -31,12 +30,13 @@ from datetime import timedelta
 from pathlib import Path
 from types import FrameType
 
+from r2v.environment import without_launchers
 from r2v.errors import UsageError
 from r2v.log import CURVES_FILE, logger, setup
 from r2v.rank_failures import cause_of, stopped
 from r2v.rendezvous import STORE_FILE, locked, make_group
 from r2v.several_nodes import MEET, NODE_AGENT, node_count, per_node, shared_folder, span
-from r2v.signals import stop_signals
+from r2v.signals import WATCH, stop_signals
 from r2v.storage import record
 from r2v.storage.files import write_json
 
@@ -53,8 +53,6 @@ _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
 _ENDING_TIME = 30.0
 """Seconds in which a rank that is told to end may do so, before it is killed."""
 _EVERY = 0.05
-_OF_LAUNCHERS = re.compile(r"MASTER_(ADDR|PORT)|(GROUP|ROLE)_\w+|LOCAL_SIZE|TORCHELASTIC_\w+|NCCL_COMM_ID")
-"""Variables by which libraries would meet elsewhere than through the store; a site may export them."""
 _LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "=lo"}
 """The interface on which gloo and NCCL listen where all ranks are on one machine."""
 
@@ -177,7 +175,7 @@ def run_ranks(
 ) -> dict[int, tuple[int, int]]:
     """Run those of a launch's ranks that are this node's, until all have ended; when one ends badly, the others are
     ended too. Rank -> exit code and time, of those that ended badly."""
-    inherited = {name: value for name, value in os.environ.items() if not _OF_LAUNCHERS.fullmatch(name)}
+    inherited = without_launchers(os.environ)  # srun sets some for the agent of a node
     shared = {
         _LAUNCH: str(folder),
         _STORE: str(store),
@@ -239,6 +237,7 @@ def launching(folder: Path) -> Iterator[Path]:
     long once another has left. A second signal, but SIGHUP, interrupts."""
 
     def request_stop(number: int, frame: FrameType | None) -> None:
+        WATCH.heard()
         if (folder / STOP_FILE).exists():
             if number == signal.SIGHUP:
                 return
@@ -313,6 +312,7 @@ def stopping() -> Iterator[Callable[[], bool]]:
     received: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:
+        WATCH.heard()
         # A scheduler and the launch may each signal a rank; kernel and shell may each send a SIGHUP.
         if received and _LAUNCH not in os.environ and number != signal.SIGHUP:
             raise KeyboardInterrupt

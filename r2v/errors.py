@@ -36,6 +36,7 @@ FailureKind = Literal[
     "cuda_oom",
     "host_oom",
     "machine",
+    "file_system",
     "installation",
     "stalled",
     "killed",
@@ -48,10 +49,11 @@ FailureKind = Literal[
     "unknown",
 ]
 """Why a stage failed. The first six are the exceptions above; `bug` is any other one; `cuda_oom` and `host_oom` are a
-GPU or a machine out of memory; `machine` is a GPU, its driver or its links that failed; `installation` is software that
-a node lacks (an environment, a module); `stalled` is a stage that its watchdog ended; `killed` is a signal that nothing
-explains. The rest are ends that Slurm alone can tell of: its time limit, preemption, a lost node, scancel, a failed
-parent, a log file that could not be opened."""
+GPU or a machine out of memory; `machine` is a GPU, its driver or its links that failed; `file_system` is one that fails
+for a moment, as a network's does, and went on failing; `installation` is software that a node lacks (an environment, a
+module); `stalled` is a stage that its watchdog ended; `killed` is a signal that nothing explains. The rest are ends
+that Slurm alone can tell of: its time limit, preemption, a lost node, scancel, a failed parent, a log file that could
+not be opened."""
 
 CUDA_OOM = re.compile(
     r"CUDA out of memory|CUDA error: out of memory|Cuda failure \d* ?'out of memory'"
@@ -62,7 +64,8 @@ matches most of these as well."""
 
 HOST_OOM = re.compile(
     r"can't allocate memory|cannot allocate memory|not enough memory: you tried to allocate"
-    r"|exceeded( job| step)? memory limit|oom[-_ ]kill|out of memory|OUT_OF_MEMORY",
+    r"|exceeded( job| step)? memory limit|oom[-_ ]kill|out of memory|OUT_OF_MEMORY"
+    r"|failed to map segment from shared object|can't start new thread|std::bad_alloc",
     re.IGNORECASE,
 )
 """A machine, or a job's share of one, out of memory, in the words of torch, the C library, Slurm or the kernel."""
@@ -88,6 +91,8 @@ NOT_INSTALLED = re.compile(
 
 DISK_REFUSES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 """Errors of a full, exhausted or read-only disk: the environment's fault, not ours."""
+UNSTEADY = (errno.ESTALE, errno.EIO, errno.ETIMEDOUT, errno.EREMOTEIO)
+"""Errors of a file system that may be gone a moment later, or on another node."""
 NOT_USABLE = (
     errno.ENOENT,
     errno.EACCES,
@@ -159,7 +164,20 @@ class EmptyResult(R2VError):
 class EnvironmentFault(R2VError):
     """The machine or a service failed: full disk, dead browser, refused request."""
 
-    exit_code, kind, meaning = 5, "environment", "environment or provider failure"
+    exit_code, meaning = 5, "environment or provider failure"
+    kind: ClassVar[FailureKind] = "environment"
+
+
+class FileSystemFault(EnvironmentFault):
+    """A file system went on failing in a way that passes: the same command goes on, elsewhere if need be."""
+
+    kind = "file_system"
+
+    @classmethod
+    def of(cls, error: OSError) -> FileSystemFault:
+        """The fault in an error of the system."""
+        name = "" if error.filename is None else f"{error.filename}: "
+        return cls(f"{name}{error.strerror}, and it stayed so; nothing is lost: run the same command again")
 
 
 class LeaseConflict(R2VError):
@@ -253,9 +271,11 @@ def _of_system(error: OSError) -> R2VError:
     reason = error.strerror or " ".join(str(error).split()) or type(error).__name__
     if error.errno in DISK_REFUSES:
         return EnvironmentFault(
-            f"cannot write {' to '.join(names)}: {reason}; make room and run the same command again, finished work is "
-            "kept"
+            f"cannot write {' to '.join(names) or 'a file'}: {reason}; make room and run the same command again, "
+            "finished work is kept"
         )
+    if error.errno in UNSTEADY and (names or error.errno != errno.ETIMEDOUT):  # without a name it may be a socket's
+        return FileSystemFault.of(error)
     if error.errno in NOT_USABLE:
         return InputError(f"{' and '.join(names) or 'a file'}: {reason}; name another, or mend it")
     return EnvironmentFault(f"{f'{names[0]}: ' if names else ''}{reason}; mend it and run the same command again")

@@ -11,6 +11,7 @@ the same matplotlib.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
@@ -60,6 +61,13 @@ def save(figure: Any, path: Path, form: FigureFormat) -> Path:
     with replacing(whole) as file:
         figure.savefig(file, format=form, metadata=_NO_DATE[form])
     return whole
+
+
+def svg_text(figure: Any) -> str:
+    """Return a figure as the text of an SVG file."""
+    text = io.StringIO()
+    figure.savefig(text, format="svg", metadata=_NO_DATE["svg"])
+    return text.getvalue()
 
 
 def panels(titles: Iterable[str], *, width: float, height: float, columns: int = 3, share_y: bool = True) -> list[Any]:

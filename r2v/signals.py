@@ -1,10 +1,22 @@
-"""Signals: SIGTERM and a terminal that closes end a command as Ctrl-C does, in order and resumable (exit code 75)."""
+"""Signals: SIGTERM and a terminal that closes end a command as Ctrl-C does, in order and resumable (exit code 75).
+
+Python runs a signal's handler between two of its own instructions. A command that is in a library's code for good (a
+collective that nobody answers, a driver) would be deaf to it, so a thread ends such a process.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
+import threading
+import time
 from types import FrameType
+
+from r2v.errors import Interrupted
+
+_DEAF_SECONDS = 15.0
+"""Time that a handler has to begin after SIGTERM, half of what Slurm gives a job before SIGKILL (KillWait)."""
 
 
 def stop_signals() -> tuple[signal.Signals, ...]:
@@ -14,17 +26,59 @@ def stop_signals() -> tuple[signal.Signals, ...]:
     return (signal.SIGINT, signal.SIGTERM, *hang_up)
 
 
-def interrupt_on_stop() -> None:
-    """Have every signal that asks a command to stop raise KeyboardInterrupt, or stop the event loop that runs."""
+class DeafnessWatch:
+    """A thread that ends this process where no handler of SIGTERM begins in time."""
+
+    def __init__(self) -> None:
+        self._heard = 0.0
+        self._started = False
+
+    def heard(self) -> None:
+        """A handler has begun; every handler of SIGTERM says so first."""
+        self._heard = time.monotonic()
+
+    def start(self, seconds: float) -> None:
+        """Watch from now on, from the main thread; a handler has `seconds` to begin."""
+        if self._started:
+            return
+        self._started = True
+        ours, signals = os.pipe()
+        os.set_blocking(signals, False)
+        signal.set_wakeup_fd(signals, warn_on_full_buffer=False)  # the kernel's side of a signal, which needs no Python
+        os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))  # a child's signals are not ours
+        threading.Thread(target=self._watch, args=(ours, seconds), name="deafness watch", daemon=True).start()
+
+    def _watch(self, signals: int, seconds: float) -> None:
+        while received := os.read(signals, 64):
+            if signal.SIGTERM not in received:
+                continue
+            sent = time.monotonic() - 1.0  # the handler may have been quicker than this thread
+            time.sleep(seconds)
+            if self._heard < sent:
+                frame = sys._current_frames()[threading.main_thread().ident or 0]
+                where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+                line = f"r2v: interrupted: stuck in {where} for {seconds:g} s after SIGTERM, so it was ended\n"
+                os.write(2, line.encode())
+                os._exit(Interrupted.exit_code)
+
+
+WATCH = DeafnessWatch()
+
+
+def interrupt_on_stop(deaf_seconds: float = _DEAF_SECONDS) -> None:
+    """Have every signal that asks a command to stop raise KeyboardInterrupt, or stop the event loop that runs; a
+    process that is deaf to SIGTERM for that long is ended (exit code 75)."""
     terminals = [descriptor for descriptor in (1, 2) if os.isatty(descriptor)]
 
     def interrupt(number: int, frame: FrameType | None) -> None:
+        WATCH.heard()
         if number == signal.SIGHUP:
             # Kernel and shell may each send one, and a second interruption would cut an end in order short.
             signal.signal(number, signal.SIG_IGN)
             _leave_closed(terminals)
         signal.raise_signal(signal.SIGINT)
 
+    WATCH.start(deaf_seconds)
     for number in stop_signals():
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else interrupt)
 

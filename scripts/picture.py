@@ -1,4 +1,4 @@
-"""Make the picture of a report: a part of its page as Chromium shows it.
+"""Make the picture of a report: its first screen, or a part of its page, as Chromium shows it.
 
 make picture                                                    # docs/report.png, of results/report/mrp
 python scripts/picture.py results/report/mrp docs/report.png --part verdicts
@@ -22,13 +22,13 @@ COLOURS = 128
 """Of the picture: a page has few, and a picture in a repository is to be small."""
 
 
-def picture(report: Path, output: Path, size: tuple[int, int], part: str) -> None:
-    """Draw the head of a report's page and one part of it, at a size in pixels.
+def picture(report: Path, output: Path, size: tuple[int, int], part: str | None) -> None:
+    """Draw the first screen of a report's page, or one part of it, at a size in pixels.
 
     Raises UsageError without a Chromium, FileNotFoundError or CalledProcessError where it draws nothing.
     """
     text = (report / "index.html").read_text(encoding="utf-8")
-    others = f"<style>section:not(#{part}) {{ display: none }}</style></head>"
+    others = f"<style>nav, section:not(#{part}) {{ display: none }}</style></head>" if part else "</head>"
     with tempfile.TemporaryDirectory() as folder:
         page, drawn = Path(folder) / "index.html", Path(folder) / "page.png"
         page.write_text(text.replace("</head>", others, 1), encoding="utf-8")
@@ -44,10 +44,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Make the picture of a report.")
     parser.add_argument("report", type=Path, metavar="DIR", help="the report's folder, such as results/report/mrp")
     parser.add_argument("output", type=Path, metavar="FILE", help="the PNG to write")
-    parser.add_argument("--size", default="1200x900", metavar="WxH", help="pixels (default: 1200x900)")
-    parser.add_argument(
-        "--part", default="figures", metavar="ID", help="section of the page to show (default: figures)"
-    )
+    parser.add_argument("--size", default="1440x900", metavar="WxH", help="pixels (default: 1440x900)")
+    parser.add_argument("--part", metavar="ID", help="section of the page to show (default: the first screen)")
     values = parser.parse_args()
     size = re.fullmatch(r"(\d+)x(\d+)", values.size)
     if size is None:

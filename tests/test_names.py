@@ -24,6 +24,7 @@ MADE_LATER = {
         "config.yaml",
         "base.py",
         "base.yaml",
+        "api/r2v.md",
         "spec.yaml",
         "configs/run_001.yaml",
         "job.sh",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -11,6 +12,8 @@ import pytest
 import yaml
 
 import r2v
+from r2v.cli.main import build_parser
+from r2v.config import load
 
 REPOSITORY = Path(__file__).parents[1]
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
@@ -69,3 +72,29 @@ def test_a_script_at_the_root_is_the_one_in_its_folder(name: str) -> None:
     text = (REPOSITORY / name).read_text()
     assert f'/{folder.relative_to(REPOSITORY)}/{name}" "$@"' in text
     assert (REPOSITORY / name).stat().st_mode & 0o111
+
+
+def test_the_container_recipe_copies_what_is_here_and_starts_a_command_that_there_is() -> None:
+    """Neither podman nor docker builds it here; hadolint finds nothing in it."""
+    recipe = (REPOSITORY / "Containerfile").read_text()
+    lines = [line.split(maxsplit=1) for line in recipe.splitlines() if not line.startswith("#")]
+    assert lines[0][0] == "FROM"
+    assert {word for word, _ in lines} <= {"FROM", "COPY", "RUN", "USER", "WORKDIR", "EXPOSE", "ENTRYPOINT"}
+    copied = {source for word, rest in lines if word == "COPY" for source in rest.split()[:-1]}
+    assert all((REPOSITORY / source).exists() for source in copied)
+    needed = {
+        "pyproject.toml",
+        "setup.py",
+        "r2v",
+        "configs",
+        "scripts/slurm",
+        "run_all.sh",
+        PROJECT["project"]["readme"],
+    }
+    assert {*needed, PROJECT["project"]["readme"]} <= copied
+    (extra,) = re.findall(r"'/src\[(\w+)\]'", recipe)
+    assert extra in PROJECT["project"]["optional-dependencies"]
+    (words,) = [json.loads(rest) for word, rest in lines if word == "ENTRYPOINT"]
+    assert words.pop(0) in PROJECT["project"]["scripts"]
+    told = build_parser().parse_args([*words, "--llm", "openai:gpt-6.1-terra"])
+    assert load(overrides=told.overrides).serve.host == "0.0.0.0"

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 REPOSITORY = Path(__file__).parents[1]
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
@@ -53,6 +54,20 @@ def test_every_requirement_is_locked_at_a_version_that_it_allows() -> None:
         for requirement in map(Requirement, lines):
             if requirement.name != "r2v":
                 assert requirement.specifier.contains(SETS[name][canonicalize_name(requirement.name)][2]), requirement
+
+
+def test_every_floor_is_the_lowest_version_that_was_tested() -> None:
+    lines = (REPOSITORY / "requirements" / "lowest.in").read_text().splitlines()
+    lowest = {pin.name: pin.specifier for pin in map(Requirement, lines[1:])}
+    extras = PROJECT["project"]["optional-dependencies"]
+    floors = {
+        floor.name: floor.specifier
+        for floor in map(Requirement, [*PROJECT["project"]["dependencies"], *extras["train"], *extras["serve"]])
+    }
+    assert set(lowest) == set(floors)
+    for name, pin in lowest.items():
+        (floor,), (tested,) = floors[name], pin
+        assert floor.operator == ">=" and Version(floor.version) == Version(tested.version), name
 
 
 def test_torch_carries_the_hashes_of_its_cpu_builds_and_of_others() -> None:

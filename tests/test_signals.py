@@ -52,6 +52,73 @@ def test_a_closed_terminal_ends_a_command_in_order_and_resumable(tmp_path: Path)
     assert json.loads(manifest.read_text())["status"] != "done"
 
 
+DEAF = """
+import ctypes, sys
+from r2v.signals import interrupt_on_stop
+interrupt_on_stop(deaf_seconds=1.0)
+mutex = ctypes.create_string_buffer(64)
+print("ready", flush=True)
+for _ in range(2):
+    ctypes.CDLL(None).pthread_mutex_lock(mutex)  # the second one waits for ever, in C
+"""
+NOTED = """
+import signal, time
+from r2v.signals import WATCH, interrupt_on_stop
+interrupt_on_stop(deaf_seconds=0.5)
+heard = []
+signal.signal(signal.SIGTERM, lambda number, frame: heard.append(WATCH.heard()))
+print("ready", flush=True)
+while not heard:
+    time.sleep(0.05)
+time.sleep(3)
+"""
+FORKED = """
+import os, signal, time
+from r2v.signals import interrupt_on_stop
+interrupt_on_stop(deaf_seconds=0.5)
+begun, beginning = os.pipe()
+child = os.fork()
+if not child:
+    try:
+        os.write(beginning, b"!")
+        time.sleep(60)
+    finally:
+        os._exit(0)
+os.read(begun, 1)
+os.kill(child, signal.SIGTERM)
+os.waitpid(child, 0)
+print("ready", flush=True)
+time.sleep(3)
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "signalled", "code", "word"),
+    [
+        (DEAF, True, Interrupted.exit_code, "interrupted: stuck in <string>:8 for 1 s after SIGTERM"),
+        (NOTED, True, 0, ""),
+        (FORKED, False, 0, ""),
+    ],
+    ids=["deaf", "noted", "a child's"],
+)
+def test_sigterm_ends_a_command_that_is_stuck_in_a_librarys_code(
+    program: str, signalled: bool, code: int, word: str
+) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    if signalled:
+        process.send_signal(signal.SIGTERM)
+    _, told = process.communicate(timeout=60)
+    assert (process.returncode, word in told) == (code, True)
+
+
 def test_what_nohup_has_ignored_stays_so() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import categories, guarantee, held_out_scores, tables
+from benchmarks import categories, guarantee, held_out_scores, result_files, tables
 from benchmarks.guarantee import Held
 from benchmarks.held_out_scores import HeldOut
-from benchmarks.tables import PAGES, TABLES, filled, included, lines_of, made
+from benchmarks.result_files import csv_text, markdown_tables, parts_table
+from benchmarks.tables import PAGES, TABLES, csv_files, filled, included, lines_of, made
 from r2v.errors import InputError, UsageError
 
 REPOSITORY = Path(__file__).parents[1]
@@ -27,11 +28,44 @@ def test_a_page_holds_the_tables_that_the_command_makes(page: Path, monkeypatch:
     assert filled(text) == text, "python -m benchmarks.tables --write"
 
 
+def test_the_files_and_the_plot_are_those_that_the_command_makes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(REPOSITORY)
+    files = csv_files()
+    assert {path.name: path.read_text() for path in result_files.FOLDER.iterdir()} == files
+    assert result_files.plot(path=tmp_path / "plot").read_bytes() == result_files.PLOT.with_suffix(".svg").read_bytes()
+    linked = set(re.findall(r"\(results/(\w+\.csv)\)", (REPOSITORY / "docs" / "results.md").read_text()))
+    assert linked == set(files)
+
+
+def test_a_cell_becomes_a_column_for_each_of_its_parts() -> None:
+    lines = [
+        "| x | APGR | seeds | APGR | note |",
+        "|---|---|---|---|---|",
+        "| y | 0.5 [0.4, .6] | 3 of 5 | 1 | 1 to 2 |",
+    ]
+    (table,) = markdown_tables(["before", *lines, "", "after"])
+    head = 'x,APGR (x),"APGR (x), low","APGR (x), high",seeds,"seeds, of",APGR (seeds),note\n'
+    assert csv_text({"only": table}) == f"{head}y,0.5,0.4,.6,3,5,1,1 to 2\n"
+    several = csv_text({"one": table, "two": [{"x": "z"}], "three": []})
+    assert several == f"study,{head}one,y,0.5,0.4,.6,3,5,1,1 to 2\ntwo,z,,,,,,,\n"
+    part = "- case support alone instead of entropy: earns its place: yes, +0.077 [0.032, 0.117] APGR, seeds: 5 of 5"
+    assert parts_table(["Parts:", "", part]) == [
+        {
+            "part": "case support alone instead of entropy",
+            "earns its place": "yes",
+            "APGR": "+0.077 [0.032, 0.117]",
+            "seeds ahead": "5 of 5",
+        }
+    ]
+
+
 def test_a_figure_with_an_interval_in_the_text_stands_in_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
     """As it is, or the other way round: ahead by .07 [.01, .13] where the table has -.07 [-.13, -.01]."""
     monkeypatch.chdir(REPOSITORY)
     pages = [page.read_text() for page in PAGES]
-    in_tables = {one for page in pages for name in included(page) for one in intervals("\n".join(lines_of(name)))}
+    in_tables = {one for name in TABLES for one in intervals("\n".join(lines_of(name)))}
     in_tables |= {(-mean, -high, -low) for mean, low, high in in_tables}
     in_text = {one for page in pages for one in intervals(TABLE.sub("", page))}
     assert in_text and in_text <= in_tables

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import shutil
 import subprocess
 import sys
@@ -13,9 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from setuptools import build_meta
 
+import r2v
 from r2v.slurm.site.new_project import shipped_files
+from r2v.storage.artifact_manifest import PROJECT_FILES, code_identity
 
 REPOSITORY = Path(__file__).parents[1]
 PACKAGE = REPOSITORY / "r2v"
@@ -26,7 +28,7 @@ class Release:
     """What is released, built as a stranger would: the wheel of what the source distribution holds."""
 
     source: set[str]
-    """The names in the source distribution, below its one folder."""
+    """The names in the source distribution, below its one folder: files and folders."""
     wheel: Path
 
     @property
@@ -39,24 +41,29 @@ class Release:
 def release(tmp_path_factory: pytest.TempPathFactory) -> Release:
     """Built of a copy: setuptools leaves its work beside what it builds."""
     folder = tmp_path_factory.mktemp("source")
-    leave = shutil.ignore_patterns("__pycache__", "fake")
-    for name in ("r2v", "configs", "scripts"):
-        shutil.copytree(REPOSITORY / name, folder / name, ignore=leave)
-    (folder / "tests").mkdir()
-    shutil.copy(REPOSITORY / "tests" / "test_layout.py", folder / "tests")
-    for name in ("pyproject.toml", "README.md", "LICENSE", "run_all.sh"):
-        shutil.copy(REPOSITORY / name, folder)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["setup.py"])
-        patch.chdir(folder)
-        packed = build_meta.build_sdist(str(folder))
-        with tarfile.open(folder / packed) as archive:
-            archive.extractall(folder / "unpacked", filter="data")
-        (unpacked,) = (folder / "unpacked").iterdir()
-        patch.chdir(unpacked)
-        wheel = unpacked / build_meta.build_wheel(str(unpacked))
-    source = {path.relative_to(unpacked).as_posix() for path in unpacked.rglob("*") if path.is_file()}
+    for name in checked_in():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(REPOSITORY / name, folder / name)
+    code = "from pathlib import Path; from release import build; build(Path(), Path('../dist'))"
+    subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY / "scripts")},
+        check=True,
+    )
+    (packed,), (wheel,) = (folder.parent.glob(f"dist/*.{kind}") for kind in ("tar.gz", "whl"))
+    with tarfile.open(packed) as archive:
+        source = {name.partition("/")[2] for name in archive.getnames()}
     return Release(source=source, wheel=wheel)
+
+
+def checked_in() -> list[str]:
+    """The files of the checkout that git does not ignore; in a source distribution, all its files."""
+    if not (REPOSITORY / ".git").exists():
+        return [path.relative_to(REPOSITORY).as_posix() for path in REPOSITORY.rglob("*") if path.is_file()]
+    command = ["git", "-C", str(REPOSITORY), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split("\0")
+    return [name for name in listed if name and (REPOSITORY / name).is_file()]
 
 
 @pytest.fixture(scope="module")
@@ -71,18 +78,21 @@ def installed(release: Release, tmp_path_factory: pytest.TempPathFactory) -> Pat
     return folder / "bin"
 
 
+def test_a_source_distribution_is_the_whole_checkout(release: Release) -> None:
+    assert set(checked_in()) <= release.source
+
+
 def test_a_wheel_holds_the_package_and_nothing_else(release: Release) -> None:
     here = {path.relative_to(REPOSITORY).as_posix() for path in PACKAGE.rglob("*.py")}
-    assert {name for name in release.names if name.endswith(".py")} == here <= release.source
-    tops = {name.split("/")[0] for name in release.names}
-    assert tops == {"r2v", *(f"{release.wheel.name.split('-py3')[0]}.{kind}" for kind in ("data", "dist-info"))}
+    assert {name for name in release.names if name.endswith(".py")} == here
+    assert {name.split("/")[0] for name in release.names} == {"r2v", f"r2v-{r2v.__version__}.dist-info"}
 
 
 def test_a_wheel_holds_the_data_that_the_package_reads(release: Release) -> None:
     data = {path.relative_to(REPOSITORY).as_posix() for path in PACKAGE.rglob("*") if path.is_file()}
     assert {name for name in data if Path(name).suffix not in {".py", ".pyc"}} <= release.names
-    shared = {name.partition("/data/share/r2v/")[2] for name in release.names if "/data/share/r2v/" in name}
-    assert shared == set(shipped_files()) <= release.source
+    inside = f"r2v/{PROJECT_FILES}/"
+    assert {name.removeprefix(inside) for name in release.names if name.startswith(inside)} == set(shipped_files())
 
 
 def test_installed_it_runs_from_an_empty_folder(installed: Path, tmp_path: Path) -> None:
@@ -114,6 +124,38 @@ def test_installed_it_runs_from_an_empty_folder(installed: Path, tmp_path: Path)
     assert "done, " in typed("r2v", "collect", "--config", "configs/mrp.yaml", "--num-episodes", "2")
     where = typed("python", "-c", "import r2v.pipeline.jobs as jobs; print(jobs.__file__)")
     assert where.startswith(str(installed.parent))
+
+
+def test_in_a_folder_of_its_own_it_runs_too(installed: Path, release: Release, tmp_path: Path) -> None:
+    """`pip install --target`: a folder on PYTHONPATH, in which no script and no data of an environment lie."""
+    target, empty = tmp_path / "target", tmp_path / "empty"
+    empty.mkdir()
+    install = ("install", "--quiet", "--no-deps", "--no-index", "--no-compile", "--target", str(target))
+    subprocess.run([sys.executable, "-m", "pip", *install, str(release.wheel)], check=True)
+    code = (
+        "import os, sys, r2v; from r2v.storage.artifact_manifest import code_identity; from r2v.cli.main import main\n"
+        "names = [getattr(r2v, name) for name in r2v.__all__]\n"
+        "dry = ['run', '--config', 'configs/mrp.yaml', '--dry-run']\n"
+        "print(r2v.__file__, code_identity(), main(['init', 'mine']), os.chdir('mine'), main(dry))"
+    )
+    alone = {"PATH": "/usr/bin:/bin", "HOME": str(empty), "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(target)}
+    command = [str(installed / "python"), "-P", "-c", code]
+    done = subprocess.run(command, cwd=empty, env=alone, capture_output=True, text=True)
+    assert done.stdout.endswith(f"\n{target}/r2v/__init__.py {code_identity()} 0 None 0\n"), done.stdout + done.stderr
+    assert (empty / "mine" / "scripts" / "slurm" / "01_collect.sh").is_file()
+
+
+@pytest.mark.whole
+def test_mypy_strict_passes_a_user_s_program(installed: Path, tmp_path: Path) -> None:
+    """The program uses every public name; a name without a type would leave one of its `type: ignore` unused."""
+    program = Path(__file__).parent / "library" / "user_program.py"
+    used = {node.attr for node in ast.walk(ast.parse(program.read_text())) if isinstance(node, ast.Attribute)}
+    assert set(r2v.__all__) <= used
+    shutil.copy(program, tmp_path)
+    command = [sys.executable, "-m", "mypy", "--strict", "--python-executable", str(installed / "python"), program.name]
+    clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "MYPYPATH")}
+    done = subprocess.run(command, cwd=tmp_path, env=clean, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_package_uses_every_module_that_it_ships() -> None:

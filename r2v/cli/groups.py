@@ -36,8 +36,8 @@ GROUPS: dict[str, tuple[str, tuple[str, ...]]] = {
         ("cluster", "resume", "cancel", "graph", "plan", "engine", "prefetch"),
     ),
     "results": (
-        "results, collected runs and what they were made with",
-        ("verify-results", "registry", "config", "providers", "gc"),
+        "results, collected runs, the hub, and what they were made with",
+        ("verify-results", "registry", "push", "pull", "config", "providers", "gc"),
     ),
     "worlds": ("environments of benchmarks", ("check-env", "swebench", "webarena")),
     "research": ("experiment sweeps and the AI Secret Game", ("experiments", "game")),

@@ -1,4 +1,5 @@
-"""`r2v import` and `r2v export`: trajectories of other tools in, trajectories and trained bundles out."""
+"""`r2v import` and `r2v export`: trajectories of other tools in, trajectories and trained bundles out; `r2v push` and
+`r2v pull`: bundles, runs and reports to and from the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -20,9 +21,11 @@ _CLAIMS = {True: "say that they succeeded", False: "say that they failed", None:
 
 
 def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
-    """Add `import` and `export`."""
+    """Add `import`, `export`, `push` and `pull`."""
     _add_import(commands)
     _add_export(commands)
+    _add_push(commands)
+    _add_pull(commands)
 
 
 def _add_import(commands: argparse._SubParsersAction[Parser]) -> None:
@@ -174,3 +177,53 @@ def _trajectories(source: str) -> Path:
     if path.exists() or "/" in source:
         raise InputError(f"--trajectories {source}: no trajectories file; name one, or the id of a run")
     return DataRegistry().get(source).trajectories
+
+
+def _add_push(commands: argparse._SubParsersAction[Parser]) -> None:
+    about = "put a bundle, a run or a report on the Hugging Face hub"
+    more = "Every hash is checked and every file searched for keys first. HF_TOKEN or `hf auth login` give the token."
+    parser = add_word(commands, "push", about, _push, more=more)
+    parser.add_argument("source", metavar="WHAT", help="folder of a bundle, a run or a report, or the id of a run")
+    parser.add_argument("repository", metavar="REPO", help="OWNER/NAME, made if there is none")
+    parser.add_argument(
+        "--private", action="store_true", help="make the repository private (default: as the account is set up)"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="list what would be sent, and send nothing")
+
+
+def _push(arguments: argparse.Namespace) -> int:
+    from r2v.pipeline.hub import parcel_of, push
+
+    parcel = parcel_of(arguments.source)
+    full = parcel.repository(arguments.repository)
+    for name in parcel.files:
+        logger.info("  %12d bytes  %s", (parcel.folder / name).stat().st_size, name)
+    if not arguments.dry_run:
+        push(parcel, full, private=arguments.private)
+    done = "would go to" if arguments.dry_run else "is at"
+    logger.info("  the %s %s %s; get it by `r2v pull %s`", parcel.kind, done, full, full)
+    return 0
+
+
+def _add_pull(commands: argparse._SubParsersAction[Parser]) -> None:
+    about = "get a bundle, a run or a report that `r2v push` put on the Hugging Face hub"
+    parser = add_word(commands, "pull", about, _pull, more="Every hash is checked, and no code is imported.")
+    parser.add_argument(
+        "repository", metavar="REPO", help="a bundle OWNER/NAME, a run datasets/OWNER/NAME, a report spaces/OWNER/NAME"
+    )
+    parser.add_argument(
+        "output",
+        nargs="?",
+        type=Path,
+        metavar="DIR",
+        help="folder to make (default: one of its name in outputs/bundles, data/runs or results/report)",
+    )
+    parser.add_argument("--revision", metavar="REV", help="commit, branch or tag (default: the newest commit of main)")
+
+
+def _pull(arguments: argparse.Namespace) -> int:
+    from r2v.pipeline.hub import pull
+
+    folder = pull(arguments.repository, arguments.output, revision=arguments.revision)
+    logger.info("  %s: every hash holds", folder)
+    return 0

@@ -16,6 +16,7 @@ from r2v.cli import stages
 from r2v.cli.boundary import guarded, require_text, require_usable_paths
 from r2v.cli.groups import GroupedParser
 from r2v.cli.options import Parser, add_allow_env, config_words, imports_nothing
+from r2v.environment import spare_loopback
 from r2v.errors import EXIT_CODES, MissingInput
 from r2v.extensions import importing_nothing
 from r2v.llm.providers import keys
@@ -28,6 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    spare_loopback()
     words = list(sys.argv[1:] if argv is None else argv)
     return guarded(lambda: _act(words))
 

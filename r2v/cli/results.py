@@ -80,6 +80,11 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
         metavar="DIR",
         help="results of its ablations (default: results/ablations/NAME beside results/NAME, if there)",
     )
+    report.add_argument(
+        "--figures",
+        action="store_true",
+        help="also write every panel of every figure as PDF and SVG, as wide as a column of a paper, under figures/",
+    )
     registry = add_word(commands, "registry", "list the collected runs, or rebuild their index", _registry)
     registry.add_argument(
         "what",
@@ -209,7 +214,7 @@ def _verify(arguments: argparse.Namespace) -> int:
 def _report(arguments: argparse.Namespace) -> int:
     from r2v.report.build import build_report
 
-    path = build_report(arguments.folder, arguments.output, arguments.ablations)
+    path = build_report(arguments.folder, arguments.output, arguments.ablations, figures=arguments.figures)
     print(f"{path}\nopen it in a browser: file://{path.absolute()}")
     return 0
 

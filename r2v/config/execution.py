@@ -7,8 +7,10 @@ import os
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from r2v.constraints import RUNTIME, Distinct, Line, Name, OrAuto, Positive, Range, check_fields
+from r2v.constraints import RUNTIME, Distinct, Line, Name, OrAuto, Positive, Range, check_fields, members
 
+TRACKERS = ("wandb", "tensorboard", "aim", "clearml", "comet_ml", "dvclive", "mlflow", "swanlab", "trackio")
+"""Names that `logging.trackers` takes: wandb, and the trackers of accelerate."""
 _MOST_THREADS = 4096
 
 
@@ -71,9 +73,13 @@ class LoggingConfig:
 
     report: bool = field(default=True, metadata=RUNTIME)
     """Write the report whenever evaluate or ablations has ended, by whichever door."""
+    trackers: Annotated[list[Name], Distinct(empty=True)] | None = field(default=None, metadata=RUNTIME)
+    """Trackers that get the figures of every stage: wandb, tensorboard, aim, clearml, comet_ml, dvclive, mlflow,
+    swanlab or trackio; none where empty, and where not set wandb once it is set up."""
 
     def __post_init__(self) -> None:
         check_fields("logging", self)
+        members("logging.trackers", self.trackers or (), TRACKERS)
 
 
 def _runtime(default: Any) -> Any:

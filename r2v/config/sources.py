@@ -23,13 +23,13 @@ from typing import Any, TypeVar
 from r2v.config.yaml_text import DEEPEST, LARGEST_FILE, as_type, file_text, plain, read, read_file
 from r2v.constraints import shown
 from r2v.errors import InputError, UsageError, nearest
+from r2v.redaction import SECRET_NAME
 
 PLACES = re.compile(
     r"HOME|USER|LOGNAME|HOSTNAME|PWD|SHELL|LANG|TMPDIR|TMP|TEMP|SCRATCH|WORK|PROJECT|DATA|STORE|GROUP"
     r"|SLURM_\w+|CUDA_VISIBLE_DEVICES|\w+_(DIR|DIRECTORY|FOLDER|HOME|ROOT|PATH|SCRATCH|WORK|PROJECT|DATA|CACHE)"
 )
 """Environment variables that a configuration may read: names of places, users and machines."""
-_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH|COOKIE|PRIVATE|CERT", re.IGNORECASE)
 
 _REFERENCE = re.compile(r"\$\{([^{}$]*)(.?)")
 _KEY = re.compile(r"\s*[\w.\[\]]+\s*")
@@ -155,7 +155,7 @@ def _leaves(source: str, value: Any, key: str = "", depth: int = 0) -> Iterator[
 def _require_allowed(source: str, key: str, match: re.Match[str]) -> None:
     inner, end = match.groups()
     variable = _ENVIRONMENT.fullmatch(inner)
-    if end == "}" and variable and PLACES.fullmatch(variable[1]) and not _SECRET.search(variable[1]):
+    if end == "}" and variable and PLACES.fullmatch(variable[1]) and not SECRET_NAME.search(variable[1]):
         return
     if end == "}" and _KEY.fullmatch(inner):
         return

@@ -79,7 +79,7 @@ def compare(folder: Path, metric: str | None = None, reference: str | None = Non
     groups: dict[str, list[RunRecord]] = {}
     for run in done:
         if metric in metrics_of(Path(run.run_dir)):
-            groups.setdefault(label_of(run.values) or run.base, []).append(run)
+            groups.setdefault(_label(run, groups), []).append(run)
         else:
             left_out.append(run.run)
     sign = -1 if record.goal == "max" else 1
@@ -95,6 +95,13 @@ def compare(folder: Path, metric: str | None = None, reference: str | None = Non
         settings=tuple(_tested(settings, first, groups)),
         left_out=tuple(left_out),
     )
+
+
+def _label(run: RunRecord, groups: Mapping[str, Sequence[RunRecord]]) -> str:
+    """The setting of a run. A second run of the same point is of another program, and a setting of its own."""
+    label = label_of(run.values) or run.base
+    again = any(other.seed == run.seed and other.identity != run.identity for other in groups.get(label, ()))
+    return f"{label} ({run.run})" if again else label
 
 
 def comparison_lines(found: ExperimentComparison) -> list[str]:

@@ -76,6 +76,8 @@ class ExperimentRecord:
     runs: tuple[RunRecord, ...] = ()
     metric: str | None = None
     goal: str = "max"
+    program: dict[str, str] = field(default_factory=dict)
+    """Files that its command names, and their hashes."""
 
     def run(self, name: str) -> RunRecord:
         """The run of this name. Raises UsageError with the nearest one."""

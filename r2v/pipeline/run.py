@@ -14,9 +14,10 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -25,14 +26,16 @@ from r2v.config import Config, to_yaml
 from r2v.config.engines import LOCAL
 from r2v.config.execution import allocated_cpus
 from r2v.data.split import assign
+from r2v.environment import stage_environment, told
 from r2v.envs.base import Equipped, load_benchmark, more_tasks
-from r2v.errors import EmptyResult, EnvironmentFault, InputError, UsageError
+from r2v.errors import EmptyResult, EnvironmentFault, FileSystemFault, InputError, UsageError, failure_of
 from r2v.llm.providers.spending.payer import paying
-from r2v.log import WANDB_GROUP, WANDB_PROJECT, WandbRun, in_wandb, logger
+from r2v.log import logger
 from r2v.pipeline.graph import place_in_chain, selection, untrained_line
 from r2v.pipeline.inputs import (
     bases_of,
     fingerprint_of,
+    flat,
     made_already,
     places_of,
     published,
@@ -51,6 +54,10 @@ from r2v.storage.artifact_manifest import Damaged
 from r2v.storage.durations import Duration, device_here, record
 from r2v.storage.integrity import Artifact, Stray, set_aside, verify
 from r2v.storage.paths import LOGS
+from r2v.trackers import TRACKER_GROUP, TRACKER_PROJECT, TrackedRun, tracked
+
+_STALE_SECONDS = 5.0
+"""Pause before a stage goes on whose file system failed: an NFS client has looked up a stale handle again by then."""
 
 
 def fewer_than_asked(config: Config, row: Job, root: Path = Path()) -> dict[str, dict[str, int]]:
@@ -166,10 +173,11 @@ def run_job(
         where = place_in_chain(config, row)
         logger.info("%-16s running, %s", row.name, where)
         with (
+            stage_environment() as removed,
             _recorded(root, places.name, row, publish and not quiet),
             in_stage(where),
             paying(places.name),
-            in_wandb(_wandb_run(config, row, key, root)) as log_end,
+            tracked(_tracked_run(config, row, key, root)) as log_end,
             artifacts.build(
                 places.artifacts,
                 row.name,
@@ -184,8 +192,10 @@ def run_job(
             ) as work,
             _published_at(place, work.folder),
         ):
+            if removed:
+                logger.info("  not given to the stage: %s", told(removed))
             try:
-                stage.run(sections, work)
+                _run_steadily(partial(stage.run, sections, work))
             except EnvironmentFault:
                 if publish:
                     _tell_rest(config, row, root, itself=True)
@@ -209,6 +219,18 @@ def run_job(
     return StageResult(job=row.name, artifact=found, fresh=fresh, cpu_seconds=seconds)
 
 
+def _run_steadily(run: Callable[[], None]) -> None:
+    """Run a stage, once more from what it has written where the file system failed under one of its libraries."""
+    try:
+        return run()
+    except OSError as error:
+        if failure_of(error)[0] != FileSystemFault.kind:
+            raise
+        logger.warning("  %s; going on from what is written, once", error)
+    time.sleep(_STALE_SECONDS)
+    run()
+
+
 @contextmanager
 def _recorded(root: Path, name: str, row: Job, wanted: bool) -> Iterator[None]:
     """Record the making of a stage for `r2v status`, unless it is a part of something larger."""
@@ -227,16 +249,17 @@ def _tell_rest(config: Config, row: Job, root: Path, *, itself: bool = False) ->
         logger.info("  %s", line)
 
 
-def _wandb_run(config: Config, row: Job, key: str, root: Path) -> WandbRun:
-    """How a job's making shows itself to wandb."""
+def _tracked_run(config: Config, row: Job, key: str, root: Path) -> TrackedRun:
+    """Return the run of a job in the trackers."""
     name = places_of(config, root).name
-    return WandbRun(
-        mode="auto",
-        project=os.environ.get("WANDB_PROJECT", WANDB_PROJECT),
+    trackers = config.logging.trackers
+    return TrackedRun(
+        trackers=None if trackers is None else tuple(trackers),
+        project=os.environ.get("WANDB_PROJECT", TRACKER_PROJECT),
         id=f"{name}-{row.name}-{key}"[-100:].replace(":", "."),
         job=row.name,
-        group=os.environ.get(WANDB_GROUP, name),
-        config=asdict(config),
+        group=os.environ.get(TRACKER_GROUP, name),
+        config=flat(asdict(config)),
         folder=root / LOGS,
     )
 

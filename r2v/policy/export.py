@@ -16,6 +16,7 @@ from typing import Any
 from safetensors.torch import save_file
 
 from r2v.policy.load import Loaded
+from r2v.storage.file_system import share
 from r2v.storage.files import write_json, writing
 from r2v.storage.model_identity import record_base
 from r2v.storage.removal import ATTEMPT_PART, remove_own, require_own
@@ -88,7 +89,7 @@ def _save(tensors: dict[str, Any], path: Path) -> None:
     save_file(
         {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path, metadata={"format": "pt"}
     )
-    path.chmod(0o644)  # safetensors leaves it to its owner alone, and a cluster's jobs share it
+    share(path)
 
 
 def _distinct(tensors: dict[str, Any]) -> dict[str, Any]:

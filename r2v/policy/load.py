@@ -87,7 +87,9 @@ def load_policy(
     if not for_training:
         model = model.eval().requires_grad_(False)
         use_float64_layers(model)
-    return Loaded(model=model, tokenizer=_tokenizer(weights or source), name=policy.model_name, base=base)
+    tokenizer = _tokenizer(weights or source)
+    _require_embedded(_cannot(weights or source), tokenizer, model)
+    return Loaded(model=model, tokenizer=tokenizer, name=policy.model_name, base=base)
 
 
 def load_tokenizer(policy: PolicyConfig, weights: Path | None = None) -> Any:
@@ -171,6 +173,18 @@ def _require_finite(what: str, tensors: Iterable[tuple[str, Any]]) -> None:
         packed = hasattr(tensor, "quant_state")  # 4-bit numbers, whatever type they are stored as
         if tensor.is_floating_point() and not packed and not bool(torch.isfinite(tensor).all()):
             raise InputError(f"{what} ({name} holds NaN or infinite weights); {_REMEDY}")
+
+
+def _require_embedded(what: str, tokenizer: Any, model: Any) -> None:
+    """Raises InputError where the tokenizer has a token that the model has no embedding of: a text or a template with
+    it would end a stage in the middle."""
+    rows = model.get_input_embeddings().weight.shape[0]
+    token, largest = max(tokenizer.get_vocab().items(), key=lambda entry: entry[1], default=("", -1))
+    if largest >= rows > 0:
+        raise InputError(
+            f"{what} (its tokenizer has the token {token!r} with id {largest}, its embedding {rows} rows); resize the "
+            "model's embedding to the tokenizer, or take the token out of tokenizer.json"
+        )
 
 
 def put_adapters_on(model: Any, folder: Path, *, name: str = "default", is_trainable: bool = False) -> Any:

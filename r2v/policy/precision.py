@@ -66,10 +66,11 @@ class ShortConv(torch.nn.Module):
 
     def _with_past(self, inputs: Tensor, cache: Any) -> Tensor:
         """The inputs after those that the cache keeps of earlier tokens; the cache is updated."""
-        state = cache.get_conv_state(self.layer_idx, state_idx=0)
-        if state is None or inputs.shape[-1] > 1 or cache.is_recording_past(self.layer_idx):
+        layer = cache.layers[self.layer_idx]
+        if not layer.has_previous_state[0] or inputs.shape[-1] > 1 or layer.record_past:
             whole: Tensor = cache.update_conv_state(inputs, self.layer_idx, conv_kernel_size=self.conv.kernel_size[0])
             return whole
+        state = layer.conv_states[0]
         whole = torch.cat([state, inputs], dim=-1)
         state.copy_(whole[:, :, -state.shape[-1] :])
         return whole

@@ -6,7 +6,7 @@
     llm_summary.json  every result in 20 kB, for a model that writes it up; results.md, the same as a page
     data/*.csv        the numbers of each figure
     data/*.js         the episodes, packed
-    figures/*.pdf     each figure for a paper, and as SVG
+    figures/*         with `figures`: each panel of each figure for a column of a paper, as PDF and as SVG
 
 A report is a function of the results: made again it has the same bytes with the same matplotlib. It executes nothing,
 so a stranger's folder may be looked at; what it trusts is the hashes that the folder lists of itself, and
@@ -16,16 +16,19 @@ so a stranger's folder may be looked at; what it trusts is the hashes that the f
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from r2v.errors import InputError
 from r2v.evaluation.tables.summary import ABLATIONS_FILE, llm_summary, results_page
-from r2v.plotting import STYLE, save
-from r2v.report.figures import draw
+from r2v.plotting import save, svg_text
+from r2v.report.figures import PAGE as FOR_PAGE
+from r2v.report.figures import PAPER, draw
 from r2v.report.page import page
 from r2v.report.series import Series, series
 from r2v.report.sources import read_sources
+from r2v.report.story import story
 from r2v.report.viewer_data import COPYABLE, ViewerLimits, write_episodes
 from r2v.storage.files import write_text
 from r2v.storage.lease import lease
@@ -39,10 +42,16 @@ _PATIENCE = 600.0
 
 
 def build_report(
-    results: Path, output: Path | None = None, ablations: Path | None = None, limits: ViewerLimits = COPYABLE
+    results: Path,
+    output: Path | None = None,
+    ablations: Path | None = None,
+    limits: ViewerLimits = COPYABLE,
+    *,
+    figures: bool = False,
 ) -> Path:
     """Write the report of a results folder and return its page. `output` is `results/report/mrp` for
-    `results/mrp` where None; an earlier report there is replaced, and two makers wait for each other. Raises
+    `results/mrp` where None; an earlier report there is replaced, and two makers wait for each other. `figures`: write
+    them for a paper too. Raises
     InputError where there are no finished results, or `output` holds anything that R2V did not write."""
     folder = output or results.absolute().parent / "report" / results.absolute().name
     _require_replaceable(folder)
@@ -52,12 +61,15 @@ def build_report(
         if os.path.lexists(before):  # a kill may have left the only report there, so it goes last
             make_own(before, REPORT_MARKER)
         make_own(draft, REPORT_MARKER, anew=True)
-        drawn = {name: (one, _drawn(name, one, draft)) for name, one in series(sources).items()}
+        drawn = {
+            name: (one, write_figure(name, one, draft, for_paper=figures)) for name, one in series(sources).items()
+        }
         ablations_of = sources.tables.get(ABLATIONS_FILE, [])
-        index = write_episodes(results, sources.setup, draft, limits)
+        told = story(sources.bundle)
+        index = write_episodes(results, sources.setup, draft, limits, told.condition)
         write_text(draft / SUMMARY, llm_summary(sources.bundle, ablations_of, sources.missing))
         write_text(draft / RESULTS, results_page(sources.bundle, ablations_of, sources.missing))
-        write_text(draft / PAGE, page(sources, drawn, index))
+        write_text(draft / PAGE, page(sources, told, drawn, index))
         write_text(draft / OWN, "".join(f"{line}\n" for line in (REPORT_MARKER.kind, *_files(draft))))
         _require_replaceable(folder)
         _exchange(draft, folder, before)
@@ -98,13 +110,17 @@ def _files(folder: Path) -> Iterator[str]:
             yield name
 
 
-def _drawn(name: str, data: Series, folder: Path) -> str:
-    """The SVG of a figure, written with its PDF and its CSV."""
+def write_figure(name: str, data: Series, folder: Path, *, for_paper: bool) -> dict[str, str]:
+    """Write the CSV file of a figure and, for a paper, its panels; return the page's SVG of each panel by its title."""
     import matplotlib
 
     write_text(folder / "data" / f"{name}.csv", data.csv())
-    (folder / "figures").mkdir(parents=True, exist_ok=True)
-    with matplotlib.rc_context(STYLE):
-        # Drawn anew for each format: saving a figure moves its layout a little, and bytes must not depend on that.
-        save(draw(name, data), folder / "figures" / name, "pdf")
-        return save(draw(name, data), folder / "figures" / name, "svg").read_text()
+    if for_paper:
+        (folder / "figures").mkdir(parents=True, exist_ok=True)
+        with matplotlib.rc_context(PAPER.style):
+            # Drawn anew for each format: saving a figure moves its layout a little, and bytes must not depend on that.
+            for form in ("pdf", "svg"):
+                for title, figure in draw(name, data, PAPER).items():
+                    save(figure, folder / "figures" / re.sub(r"\W+", "_", f"{name}_{title}").rstrip("_"), form)
+    with matplotlib.rc_context(FOR_PAGE.style):
+        return {title: svg_text(figure) for title, figure in draw(name, data, FOR_PAGE).items()}

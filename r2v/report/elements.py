@@ -25,7 +25,8 @@ def section(place: str, title: str, *children: ET.Element | str) -> list[ET.Elem
 
 
 def document(title: str, policy: str, *children: ET.Element) -> str:
-    """Return the text of a page under its title, which opens offline. policy: its Content-Security-Policy."""
+    """Return the text of a page that opens offline; its first heading is among the children. policy: the page's
+    Content-Security-Policy."""
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
@@ -34,5 +35,5 @@ def document(title: str, policy: str, *children: ET.Element) -> str:
         tag("title", f"R2V: {title}"),
         tag("style", files("r2v.report").joinpath("assets", "report.css").read_text()),
     )
-    root = tag("html", head, tag("body", tag("h1", title), *children), lang="en")
+    root = tag("html", head, tag("body", tag("main", *children)), lang="en")
     return "<!doctype html>\n" + ET.tostring(root, encoding="unicode", method="html") + "\n"

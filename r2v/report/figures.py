@@ -1,31 +1,73 @@
 """Figures of a report: each is drawn from its series (`r2v.report.series`) and from nothing else.
 
-frontier      success over USD per episode as billed, every operating point of every method, a panel per condition
-success       success with 95 % intervals, by method and condition
-categories    success by the perturbation that hit, for the methods that matter most
-reliability   how often asking was right, over the router's score, in bins of as many steps each
+frontier      success over USD per episode as billed, every operating point of every method
+success       success with 95 % intervals, by method
+categories    success by the perturbation that hit, of every method
+ranking       how often asking was right, over the rank of a router's score, in bins of as many steps each
+reliability   the same over the score itself, for scores that are a probability
 ablations     what taking one part away changes, paired by task
 losses        training losses by optimizer step
 stages        hours of each stage
+
+A figure is a number of panels, each an image of its own: the page puts as many side by side as a screen has room for,
+and a paper takes those that it needs. Both are drawn by the same functions, in the form of the page or of a paper.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from r2v.config.methods import METHODS, ORACLE, OURS, ROUTERS, STRONG, WEAK
-from r2v.plotting import DASHES, INK, MARKERS, PALETTE, legend_below, panels
+from r2v.plotting import DASHES, INK, MARKERS, PALETTE, STYLE
 from r2v.report.series import Series
 
 Look = dict[str, Any]
-_NAMED = (WEAK, STRONG, OURS, "entropy_router")
-"""Whose success is shown by category."""
+Rows = Sequence[dict[str, Any]]
 
 
-def draw(name: str, data: Series) -> Any:
-    """The figure (of matplotlib) of a series."""
-    return _DRAWN[name](data)
+@dataclass(frozen=True, kw_only=True)
+class Form:
+    """Width of a panel in inches, and size of all of its text in points."""
+
+    width: float
+    text: float
+
+    @property
+    def style(self) -> dict[str, Any]:
+        """Settings of matplotlib."""
+        sizes = dict.fromkeys(("font.size", "axes.titlesize", "legend.fontsize"), self.text)
+        clear = dict.fromkeys(("figure.facecolor", "axes.facecolor"), "none")  # the page's own ground, light or dark
+        return {**STYLE, **sizes, **clear, "xtick.labelsize": self.text, "ytick.labelsize": self.text}
+
+    def points(self, size: float) -> float:
+        """Width of a mark or a line that is `size` points beside text of 12."""
+        return size * self.text / 12
+
+    def axes(self, height: float) -> Any:
+        """Axes of a new figure, as high as `height` lines of its text."""
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(self.width, height * self.text / 60), layout="constrained")
+        return figure.subplots()
+
+
+PAGE, PAPER = Form(width=4.3, text=12), Form(width=3.25, text=8)
+"""A third of a page on a screen; a column of a paper with two."""
+
+
+def draw(name: str, data: Series, form: Form = PAGE) -> dict[str, Any]:
+    """Return the figures (of matplotlib) of a series, one for each panel, by the panel's title. Run it, and what saves
+    them, under `form.style`."""
+    column, panel = _DRAWN[name]
+    groups = data.groups(column) if column else {"": data.rows}
+    return {title: panel(rows, data, form).figure for title, rows in groups.items()}
+
+
+def short(method: str) -> str:
+    """A method's name in a figure."""
+    return method.removesuffix("_router")
 
 
 def look(method: str) -> Look:
@@ -39,141 +81,247 @@ def look(method: str) -> Look:
     return {"color": PALETTE[colour], "marker": MARKERS[marker]}
 
 
-def _error_bars(axes: Any, rows: Sequence[dict[str, Any]], column: str, at: Sequence[float], *, lying: bool) -> None:
-    for row, place in zip(rows, at, strict=True):
-        if row[f"{column}_low"] is not None:
-            ends = (row[f"{column}_low"], row[f"{column}_high"])
-            (axes.hlines if lying else axes.vlines)(place, *ends, color=INK, linewidth=0.8, alpha=0.5)
+def _interval(axes: Any, row: dict[str, Any], column: str, at: float, *, lying: bool) -> None:
+    if row[f"{column}_low"] is not None:
+        ends = (row[f"{column}_low"], row[f"{column}_high"])
+        (axes.hlines if lying else axes.vlines)(at, *ends, color=INK, linewidth=1, alpha=0.5)
 
 
-def _frontier(data: Series) -> Any:
-    conditions = data.groups("condition")
-    axes = panels(conditions, width=3.4, height=3.2)
-    for one, rows in zip(axes, conditions.values(), strict=True):
-        ends = [row for row in rows if row["method"] in (WEAK, STRONG)]
-        one.plot(
-            [row["usd_per_episode"] for row in ends],
-            [row["success"] for row in ends],
-            linestyle=":",
-            color=PALETTE[6],
-            linewidth=1,
-        )
-        for number, (method, points) in enumerate(_by_method(rows).items()):
-            at = sorted(points, key=lambda row: row["usd_per_episode"])
-            xs = [row["usd_per_episode"] for row in at]
-            _error_bars(one, at, "success", xs, lying=False)
-            routed = method in ROUTERS
-            one.plot(
-                xs,
-                [row["success"] for row in at],
-                label=method,
-                linestyle=DASHES[number % len(DASHES)] if routed else "none",
-                linewidth=2 if method == OURS else 1,
-                markersize=6 if method == OURS or not routed else 4,
-                **look(method),
-            )
-        one.set_xlabel("US dollars an episode, as billed")
-        one.set_ylim(-0.02, 1.02)
-    axes[0].set_ylabel("success")
-    legend_below(axes[0].figure, axes[0], 4)
-    return axes[0].figure
-
-
-def _by_method(rows: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+def _by_method(rows: Rows) -> dict[str, list[dict[str, Any]]]:
     found: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         found.setdefault(row["method"], []).append(row)
     return {name: found[name] for name in sorted(found, key=lambda name: (name == OURS, name == ORACLE))}
 
 
-def _success(data: Series) -> Any:
-    conditions = data.groups("condition")
-    height = 0.6 + 0.28 * max(len(rows) for rows in conditions.values())
-    axes = panels(conditions, width=3.2, height=height, share_y=True)
-    for one, rows in zip(axes, conditions.values(), strict=True):
-        at = [float(len(rows) - number) for number in range(len(rows))]
-        _error_bars(one, rows, "success", at, lying=True)
-        for row, y in zip(rows, at, strict=True):
-            one.plot(row["success"], y, linestyle="none", **look(row["method"]))
-        one.set_yticks(at, [row["method"] for row in rows])
-        one.set_xlim(-0.02, 1.02)
-        one.set_xlabel("success")
-    return axes[0].figure
+def _frontier(rows: Rows, data: Series, form: Form) -> Any:
+    methods = _by_method(rows)
+    axes = form.axes(max(22, 6 + 1.3 * len(methods)))
+    ends = [row for row in rows if row["method"] in (WEAK, STRONG)]
+    if len(ends) == 2:
+        xs, ys = _line(*ends)
+        axes.plot(xs, ys, linestyle=":", color=PALETTE[6], linewidth=1)
+    named = {}
+    for number, (method, points) in enumerate(methods.items()):
+        at = sorted(points, key=lambda row: row["usd_per_episode"])
+        main = next((row for row in at if row["operating_point"] == "main"), at[0])
+        named[method] = main["usd_per_episode"], main["success"]
+        _interval(axes, main, "success", main["usd_per_episode"], lying=False)
+        axes.plot(
+            [row["usd_per_episode"] for row in at],
+            [row["success"] for row in at],
+            linestyle="-" if method == OURS else DASHES[number % len(DASHES)] if method in ROUTERS else "none",
+            linewidth=form.points(2.5 if method == OURS else 1),
+            markersize=form.points(8 if method == OURS else 6),
+            zorder=4 if method == OURS else 3,
+            **look(method),
+        )
+    least = min(row["success"] if row["success_low"] is None else row["success_low"] for row in data.rows)
+    axes.set_ylim(min(0.5, max(0, int(10 * least) / 10)) - 0.03, 1.03)
+    _dollars(axes, [row["usd_per_episode"] for row in data.rows])
+    axes.set_xlabel("US dollars per episode, log scale")
+    axes.set_ylabel("success")
+    _name_ends(axes, named, form)
+    return axes
 
 
-def _categories(data: Series) -> Any:
-    conditions = data.groups("condition")
-    most = max(len({row["category"] for row in rows}) for rows in conditions.values())
-    axes = panels(conditions, width=3.4, height=0.9 + 0.45 * most, columns=2, share_y=False)
-    for one, rows in zip(axes, conditions.values(), strict=True):
-        names = list(dict.fromkeys(row["category"] for row in rows))
-        for number, method in enumerate(_NAMED):
-            own = [row for row in rows if row["method"] == method and row["success"] is not None]
-            at = [names.index(row["category"]) + 0.15 * (number - 1.5) for row in own]
-            _error_bars(one, own, "success", at, lying=True)
-            one.plot([row["success"] for row in own], at, linestyle="none", markersize=4, label=method, **look(method))
-        one.set_yticks(range(len(names)), names)
-        one.set_xlim(-0.02, 1.02)
-        one.set_xlabel("success of the episodes that it hit")
-    legend_below(axes[0].figure, axes[0], 4)
-    return axes[0].figure
+def _line(weak: dict[str, Any], strong: dict[str, Any]) -> tuple[list[float], list[float]]:
+    """Mixtures of the two models, which make a straight line over dollars and a curve over their logarithm."""
+    shares = [number / 50 for number in range(51)]
+    return (
+        [(1 - share) * weak["usd_per_episode"] + share * strong["usd_per_episode"] for share in shares],
+        [(1 - share) * weak["success"] + share * strong["success"] for share in shares],
+    )
 
 
-def _reliability(data: Series) -> Any:
-    conditions = data.groups("condition")
-    axes = panels(conditions, width=3.0, height=3.0)
-    for one, rows in zip(axes, conditions.values(), strict=True):
-        one.plot([0, 1], [0, 1], color=PALETTE[6], linestyle=":", linewidth=1)
-        for method, bins in _by_method(rows).items():
-            xs, ys = [row["mean_score"] for row in bins], [row["share_right"] for row in bins]
-            one.plot(xs, ys, label=method, linewidth=1, markersize=4, **look(method))
-        one.set_xlabel("router's score")
-    axes[0].set_ylabel("share where asking was right")
-    legend_below(axes[0].figure, axes[0], 4)
-    return axes[0].figure
+def _dollars(axes: Any, prices: Sequence[float]) -> None:
+    """A logarithmic axis of dollars. Methods that cost nothing stand at $0, left of a mark where the scale breaks."""
+    paid = sorted(price for price in prices if price > 0)
+    if not paid:
+        axes.set_xlim(-1, 1)
+        axes.set_xticks([0], ["$0"])
+        return
+    low, high = paid[0] / 1.3, paid[-1] * 1.3
+    ticks = [tick for tick in _ticks(low, high) if low <= tick <= high]
+    if len(paid) < len(prices):
+        axes.set_xscale("symlog", linthresh=low, linscale=0.4)
+        axes.axvline(low / 2, color=INK, linewidth=1, linestyle=(0, (2, 3)))
+        ticks, start = [0, *ticks], -low / 3
+    else:
+        axes.set_xscale("log")
+        start = low
+    axes.set_xlim(start, high)
+    axes.set_xticks(ticks, [_price(tick) for tick in ticks])
+    axes.minorticks_off()
 
 
-def _ablations(data: Series) -> Any:
-    conditions = data.groups("condition")
-    height = 0.8 + 0.28 * max(len(rows) for rows in conditions.values())
-    axes = panels(conditions, width=4.2, height=height, columns=2, share_y=False)
-    for one, rows in zip(axes, conditions.values(), strict=True):
-        at = [float(len(rows) - number) for number in range(len(rows))]
-        _error_bars(one, rows, "difference", at, lying=True)
-        one.plot([row["difference"] for row in rows], at, linestyle="none", marker="D", color=PALETTE[0])
-        one.axvline(0, color=INK, linewidth=0.8)
-        one.set_yticks(at, [row["name"] for row in rows])
-        one.set_xlabel("success without the part, less success with it")
-    return axes[0].figure
+def _price(usd: float) -> str:
+    """A tick of an axis of dollars."""
+    return f"${usd:.4f}".rstrip("0").rstrip(".") if usd == 0 or usd >= 1e-4 else f"${usd:.0e}".replace("e-0", "e-")
 
 
-def _losses(data: Series) -> Any:
-    stages = data.groups("stage")
-    axes = panels(stages, width=3.4, height=2.4, share_y=False)
-    for one, rows in zip(axes, stages.values(), strict=True):
-        one.plot([row["step"] for row in rows], [row["loss"] for row in rows], color=PALETTE[0], linewidth=1)
-        one.set_xlabel("optimizer step")
-        one.set_ylabel("loss")
-        one.set_ylim(bottom=0)
-    return axes[0].figure
+def _ticks(low: float, high: float) -> list[float]:
+    """One to four round prices between two."""
+    import math
+
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    for leads in ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 6, 8)):
+        found = [lead * 10.0**power for power in range(first, last + 1) for lead in leads]
+        if len(inside := [tick for tick in found if low <= tick <= high]) >= 2:
+            return inside[:: -(-len(inside) // 4)]
+    return [math.sqrt(low * high)]
 
 
-def _stages(data: Series) -> Any:
-    axes = panels([""], width=6.4, height=0.8 + 0.28 * len(data.rows))[0]
-    at = [len(data.rows) - number for number in range(len(data.rows))]
-    axes.barh(at, [row["hours"] or 0 for row in data.rows], height=0.7, color=PALETTE[0])
-    axes.set_yticks(at, [row["stage"] for row in data.rows])
-    axes.set_xlabel("hours by the clock (a stage without a bar has no record)")
+def _name_ends(axes: Any, named: dict[str, tuple[float, float]], form: Form) -> None:
+    """Each method's name at the right of the axes, as near to the height of its point as the others allow."""
+    low, high = axes.get_ylim()
+    points = axes.figure.get_size_inches()[1] * 72 - 4 * form.text
+    methods = sorted(named, key=lambda name: named[name][1])
+    heights = _apart([named[name][1] for name in methods], 1.25 * form.text / points * (high - low), high)
+    beside = axes.get_yaxis_transform()
+    for method, height in zip(methods, heights, strict=True):
+        axes.annotate(
+            "",
+            xy=named[method],
+            xytext=(1.03, height),
+            textcoords=beside,
+            arrowprops={"arrowstyle": "-", "color": PALETTE[6], "linewidth": 0.6, "alpha": 0.6, "shrinkB": 4},
+            annotation_clip=False,
+        )
+        axes.plot([1.06], [height], transform=beside, clip_on=False, markersize=0.5 * form.text, **look(method))
+        weight = "bold" if method == OURS else "normal"
+        axes.text(1.1, height, short(method), transform=beside, va="center", weight=weight)
+
+
+def _apart(heights: Sequence[float], gap: float, top: float) -> list[float]:
+    """The heights, which ascend, moved as little as keeps them a gap apart and below the top."""
+    up, down = list(heights), list(heights)
+    for number in range(1, len(up)):
+        up[number] = max(up[number], up[number - 1] + gap)
+    for number in reversed(range(len(down) - 1)):
+        down[number] = min(down[number], down[number + 1] - gap)
+    placed = [(one + other) / 2 for one, other in zip(up, down, strict=True)]
+    for number in reversed(range(len(placed))):
+        placed[number] = min(placed[number], top if number == len(placed) - 1 else placed[number + 1] - gap)
+    return placed
+
+
+def _success(rows: Rows, data: Series, form: Form) -> Any:
+    methods = list(dict.fromkeys(row["method"] for row in data.rows))
+    axes = _dots(methods, "success", form)
+    for row in rows:
+        y = -methods.index(row["method"])
+        _interval(axes, row, "success", y, lying=True)
+        axes.plot(row["success"], y, linestyle="none", markersize=form.points(7), **look(row["method"]))
+    return axes
+
+
+def _dots(methods: Sequence[str], label: str, form: Form, lines: float = 1.3) -> Any:
+    """Axes with a line for each method, from the top, over a share."""
+    axes = form.axes(4 + lines * len(methods))
+    axes.set_yticks([-number for number in range(len(methods))], [short(method) for method in methods])
+    axes.set_ylim(0.6 - len(methods), 0.6)
+    axes.set_xlim(-0.03, 1.03)
+    axes.set_xlabel(label)
+    return axes
+
+
+def _categories(rows: Rows, data: Series, form: Form) -> Any:
+    methods = list(dict.fromkeys(row["method"] for row in data.rows))
+    conditions = list(data.groups("condition"))
+    axes = _dots(methods, "success of the episodes that it hit", form, 1.5)
+    for row in rows:
+        if row["success"] is not None:
+            number = conditions.index(row["condition"])
+            y = 0.2 * ((len(conditions) - 1) / 2 - number) - methods.index(row["method"])
+            _interval(axes, row, "success", y, lying=True)
+            fill = {"fillstyle": _FILLS[number % len(_FILLS)], "linestyle": "none"}
+            axes.plot(row["success"], y, markersize=form.points(6), **fill, **look(row["method"]))
+    return axes
+
+
+_FILLS = ("full", "none", "left")
+"""Of the marks of the first, second and third condition."""
+
+
+def _ranking(rows: Rows, data: Series, form: Form) -> Any:
+    axes = form.axes(max(20, 5 + 1.3 * len(data.groups("method"))))
+    named = {}
+    for method, bins in _by_method(rows).items():
+        xs, ys = [row["rank"] for row in bins], [row["share_right"] for row in bins]
+        width = 2.5 if method == OURS else 1
+        axes.plot(
+            xs,
+            ys,
+            linewidth=form.points(width),
+            markersize=form.points(5),
+            zorder=4 if method == OURS else 3,
+            **look(method),
+        )
+        named[method] = xs[-1], ys[-1]
+    axes.set_xlim(0, 1)
+    axes.set_ylim(bottom=-0.02)
+    axes.set_xlabel("share of steps with a lower score")
+    axes.set_ylabel("share where asking was right")
+    _name_ends(axes, named, form)
+    return axes
+
+
+def _reliability(rows: Rows, data: Series, form: Form) -> Any:
+    axes = form.axes(20)
+    axes.plot([0, 1], [0, 1], color=PALETTE[6], linestyle=":", linewidth=1)
+    for method, bins in _by_method(rows).items():
+        xs, ys = [row["mean_score"] for row in bins], [row["share_right"] for row in bins]
+        axes.plot(xs, ys, label=method, linewidth=form.points(1.5), markersize=form.points(6), **look(method))
+    most = 1.1 * max(max(row["mean_score"], row["share_right"]) for row in data.rows) or 1
+    axes.set_xlim(-0.03 * most, min(1.03, most))
+    axes.set_ylim(-0.03 * most, min(1.03, most))
+    axes.set_xlabel(f"score of {', '.join(_by_method(rows))}")
+    axes.set_ylabel("share where asking was right")
+    return axes
+
+
+def _ablations(rows: Rows, data: Series, form: Form) -> Any:
+    axes = form.axes(5 + 1.5 * len(rows))
+    at = [float(len(rows) - number) for number in range(len(rows))]
+    for row, y in zip(rows, at, strict=True):
+        _interval(axes, row, "difference", y, lying=True)
+    axes.plot([row["difference"] for row in rows], at, linestyle="none", marker="D", color=PALETTE[0])
+    axes.axvline(0, color=INK, linewidth=0.8)
+    axes.set_yticks(at, [row["name"] for row in rows])
+    axes.set_ylim(0.4, len(rows) + 0.6)
+    axes.locator_params(axis="x", nbins=3)
+    axes.set_xlabel("success without the part,\nless success with it")
+    return axes
+
+
+def _losses(rows: Rows, data: Series, form: Form) -> Any:
+    axes = form.axes(16)
+    axes.plot([row["step"] for row in rows], [row["loss"] for row in rows], color=PALETTE[0], linewidth=1.5)
+    axes.set_xlabel("optimizer step")
+    axes.set_ylabel("loss")
+    axes.set_ylim(bottom=0)
+    return axes
+
+
+def _stages(rows: Rows, data: Series, form: Form) -> Any:
+    axes = form.axes(5 + 1.4 * len(rows))
+    at = [len(rows) - number for number in range(len(rows))]
+    axes.barh(at, [row["hours"] or 0 for row in rows], height=0.7, color=PALETTE[0])
+    axes.set_yticks(at, [row["stage"] for row in rows])
+    axes.set_xlabel("hours by the clock\n(no bar: no record)")
     axes.grid(axis="y", visible=False)
-    return axes.figure
+    return axes
 
 
-_DRAWN: dict[str, Callable[[Series], Any]] = {
-    "frontier": _frontier,
-    "success": _success,
-    "categories": _categories,
-    "reliability": _reliability,
-    "ablations": _ablations,
-    "losses": _losses,
-    "stages": _stages,
+_DRAWN: dict[str, tuple[str, Callable[[Rows, Series, Form], Any]]] = {
+    "frontier": ("condition", _frontier),
+    "success": ("condition", _success),
+    "categories": ("category", _categories),
+    "ranking": ("condition", _ranking),
+    "reliability": ("condition", _reliability),
+    "ablations": ("condition", _ablations),
+    "losses": ("stage", _losses),
+    "stages": ("", _stages),
 }
+"""Figure -> the column that makes its panels, and the function that draws one."""

@@ -8,23 +8,24 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import io
 import json
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
 from importlib.resources import files
 from typing import Any
 
 from r2v.config.methods import OURS
-from r2v.evaluation.claims import headline
+from r2v.evaluation.figure_text import decimals
 from r2v.evaluation.measures.comparisons import AT_COST
-from r2v.plotting import INK, LINE
+from r2v.evaluation.measures.table_rows import TableRow
+from r2v.report.contrast import contrast_section
 from r2v.report.elements import document, section, tag
-from r2v.report.leads import Lead, leads
-from r2v.report.series import Series, interval_of, number_of
+from r2v.report.inline import FIRST, Drawn, figure, figures
+from r2v.report.leads import Lead, lead_of, leads
+from r2v.report.series import interval_of, number_of
 from r2v.report.sources import Row, Sources
+from r2v.report.story import Story
 from r2v.report.viewer_data import SHARD, Index
 
 _COLUMNS = {
@@ -58,7 +59,7 @@ def comparisons(sources: Sources) -> list[ET.Element]:
     return section(
         "comparisons",
         f"{OURS} less each other method",
-        tag("div", tag("table", *lines), class_="wide"),
+        _wide("comparisons", tag("table", *lines)),
         tag(
             "p",
             "Paired by task, with 95 % intervals. Another router's success is for the dollars that r2v spends: read "
@@ -92,7 +93,7 @@ def main_tables(sources: Sources) -> list[ET.Element]:
         own = [row for row in rows if row["condition"] == condition]
         columns = [name for name in _COLUMNS if any(row.get(name) for row in own)]
         head = tag("tr", *(tag("th", _COLUMNS[name]) for name in columns))
-        found += [tag("h3", condition), tag("div", tag("table", head, *_lines(own, columns)), class_="wide")]
+        found += [tag("h3", condition), _wide(f"every method, {condition}", tag("table", head, *_lines(own, columns)))]
     return section("tables", "Every method", *found, *robustness(rows))
 
 
@@ -112,7 +113,7 @@ def robustness(rows: Iterable[Row]) -> list[ET.Element]:
         lines.append(tag("tr", tag("td", method), *cells, **_ours(method)))
     return [
         tag("h3", "What perturbations take"),
-        tag("div", tag("table", head, *lines, id="robustness"), class_="wide"),
+        _wide("loss to perturbations", tag("table", head, *lines, id="robustness")),
         tag("p", "Success on clean tasks less success on the same tasks perturbed: the less, the more robust."),
     ]
 
@@ -130,43 +131,22 @@ def _short(text: str) -> str:
     return re.sub(r"-?\d+\.\d{5,}", lambda match: f"{float(match[0]):.4f}", text)
 
 
-_SVG = "http://www.w3.org/2000/svg"
-FIGURES = {
-    "frontier": (
-        "What success costs",
-        "Every operating point of every method. The dotted line joins the small policy alone to the LLM alone: a "
-        "router above it buys more success for a dollar than mixing the two blindly would.",
-    ),
-    "success": ("Success by method", "With 95 % intervals over tasks: all seeds of a task are drawn together."),
-    "categories": ("Success by the perturbation that hit", "Episodes that a perturbation of this category changed."),
-    "reliability": (
-        "Does a router's score mean what it says?",
-        "Steps in ten bins of as many each; on the dotted line a score is the probability that asking the LLM is "
-        "right. Steps of one task go together, so no interval is drawn.",
-    ),
-    "ablations": ("What each part is worth", "Paired by task, with 95 % intervals; left of the line, the part helps."),
-    "losses": ("Training", "Loss by optimizer step."),
-    "stages": ("Where the time went", "Every stage behind these results that has a record of its duration."),
-}
-"""Title and caption of each figure."""
-
-
-def page(sources: Sources, drawn: Mapping[str, tuple[Series, str]], index: Index) -> str:
-    """The text of index.html. `drawn` has for each figure its series and its SVG."""
+def page(sources: Sources, told: Story, drawn: Drawn, index: Index) -> str:
+    """The text of index.html: the story, the episodes that show it, and the proofs."""
     script = files("r2v.report").joinpath("assets", "viewer.js").read_text()
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}' 'self' file:"
-    setup = sources.bundle["setup"]
+    contrast = contrast_section(index.contrast)
     return document(
-        f"{setup['benchmark']}: {', '.join(setup['conditions'])}",
+        _title(sources),
         policy,
-        *(tag("p", line, class_="headline") for line in headline(sources.bundle)),
-        tag("p", _measured(sources, index)),
-        _navigation(sources),
-        *_verdicts(sources),
+        _story(sources, told, drawn),
+        _navigation(sources, bool(contrast)),
+        *contrast,
+        *_verdicts(sources, told, index),
         *comparisons(sources),
         *main_tables(sources),
-        *_figures(drawn),
+        *figures(drawn),
         *_viewer(index),
         *_provenance(sources, drawn),
         tag("script", _inert(_index_data(index)), type="application/json", id="index"),
@@ -174,8 +154,35 @@ def page(sources: Sources, drawn: Mapping[str, tuple[Series, str]], index: Index
     )
 
 
+def _title(sources: Sources) -> str:
+    setup = sources.bundle["setup"]
+    return f"{setup['benchmark']}: {', '.join(setup['conditions'])}"
+
+
+def _story(sources: Sources, told: Story, drawn: Drawn) -> ET.Element:
+    """The first screen."""
+    shown = [figure(FIRST, drawn)] if FIRST in drawn else []
+    return tag(
+        "section",
+        tag(
+            "div",
+            tag("p", f"R2V on {_title(sources)}", class_="kicker"),
+            tag("h1", told.sentence),
+            tag(
+                "div",
+                tag("p", tag("strong", told.number), tag("span", told.about), class_="number"),
+                tag("p", told.reason, class_="reason"),
+                class_="answer",
+            ),
+        ),
+        *shown,
+        id="story",
+        **({"class_": "single"} if shown and len(drawn[FIRST][1]) == 1 else {}),
+    )
+
+
 def _index_data(index: Index) -> dict[str, Any]:
-    return {**asdict(index), "shard": re.sub(r"\{.*\}", "NNNN", SHARD)}
+    return {"rows": index.rows, "names": index.names, "shard": re.sub(r"\{.*\}", "NNNN", SHARD)}
 
 
 def _inert(value: Any) -> str:
@@ -193,8 +200,9 @@ def _measured(sources: Sources, index: Index) -> str:
     )
 
 
-def _navigation(sources: Sources) -> ET.Element:
+def _navigation(sources: Sources, has_contrast: bool) -> ET.Element:
     places = {
+        **({"contrast": "Side by side"} if has_contrast else {}),
         "verdicts": "Claims",
         **({"comparisons": "Comparisons"} if sources.tables.get("comparisons.csv") else {}),
         "tables": "Tables",
@@ -205,12 +213,13 @@ def _navigation(sources: Sources) -> ET.Element:
     return tag("nav", *(tag("a", text, href=f"#{place}") for place, text in places.items()))
 
 
-def _verdicts(sources: Sources) -> list[ET.Element]:
+def _verdicts(sources: Sources, told: Story, index: Index) -> list[ET.Element]:
+    by_id = {row["id"]: row for row in (*sources.bundle["comparisons"], *sources.bundle["main_table"])}
     rows = [
         tag(
             "tr",
             tag("td", claim["text_template"].format(**claim["fields"]), class_="text"),
-            tag("td", claim["verdict"].replace("_", " "), class_=f"verdict {_colour(claim)}"),
+            tag("td", verdict_of(claim, by_id), class_=f"text verdict {_colour(claim)}"),
         )
         for claim in sources.bundle["claims"]
     ]
@@ -220,55 +229,41 @@ def _verdicts(sources: Sources) -> list[ET.Element]:
     return section(
         "verdicts",
         "What these results say",
-        tag("div", tag("table", *rows), class_="wide"),
+        *(tag("p", line, class_="headline") for line in told.others),
+        tag("p", _measured(sources, index)),
+        _wide("claims and their verdicts", tag("table", *rows)),
         *([tag("p", f"Preference training: {sources.preference}.", id="preference")] if sources.preference else []),
         tag("h3", "What to keep in mind"),
         tag("ul", *caveats, *(tag("li", f"not shown: {one}") for one in sources.missing)),
     )
 
 
+def verdict_of(claim: Mapping[str, Any], by_id: Mapping[str, TableRow]) -> str:
+    """A claim's verdict in words: shown or not, the difference, its interval and p. by_id: rows of comparisons and of
+    the main table."""
+    evidence = claim["evidence_ids"][0]
+    row = by_id.get(evidence)
+    if row is None:  # a score: its row of the main table, with the column behind it
+        scored = by_id.get(evidence.removesuffix("/brier"), {})
+        ours, constant = scored.get("brier"), scored.get("brier_base_rate")
+        figures_of = (
+            "" if ours is None or constant is None else f": Brier {decimals(ours, 4)}, constant {decimals(constant, 4)}"
+        )
+        return ("no better than a constant" if claim["opposite"] else "better than a constant") + figures_of
+    lead = lead_of(row)
+    word = "not shown" if claim["verdict"] == "inconclusive" else "worse" if claim["opposite"] else "shown"
+    p = f", p {lead.p}" if lead.p.startswith("<") else f", p = {lead.p}" if lead.p else ""
+    return f"{word}{p}: {lead.difference}"
+
+
+def _wide(label: str, table: ET.Element) -> ET.Element:
+    """A table that may be wider than the screen: it scrolls by itself, also from the keyboard."""
+    return tag("div", table, class_="wide", tabindex="0", role="region", **{"aria-label": label})
+
+
 def _colour(claim: Mapping[str, Any]) -> str:
     """The class of a claim's verdict."""
     return "not_supported" if claim.get("opposite") else str(claim["verdict"])
-
-
-def _figures(drawn: Mapping[str, tuple[Series, str]]) -> list[ET.Element]:
-    figures = []
-    for name, (_, svg) in drawn.items():
-        title, caption = FIGURES[name]
-        links = [
-            tag("a", "numbers (CSV)", href=f"data/{name}.csv"),
-            tag("a", "PDF", href=f"figures/{name}.pdf"),
-        ]
-        figures.append(
-            tag(
-                "figure",
-                tag("h3", title),
-                _themed(svg),
-                tag("figcaption", f"{caption} ", links[0], ", ", links[1]),
-                id=name,
-            )
-        )
-    return section("figures", "Figures", *figures)
-
-
-def _themed(svg: str) -> ET.Element:
-    """An SVG as part of the page, its ink and its grid in the page's own colours, light or dark."""
-    for colour, name in ((INK, "ink"), (LINE, "line")):
-        svg = svg.replace(colour, f"var(--{name})")
-    ET.register_namespace("", _SVG)
-    root = ET.parse(io.StringIO(svg)).getroot()
-    for parent in root.iter():
-        for child in list(parent):
-            if child.tag.rpartition("}")[2] == "metadata":
-                parent.remove(child)
-    for element in root.iter():  # a page of HTML knows no namespaces
-        element.tag = element.tag.rpartition("}")[2]
-        for name in [name for name in element.attrib if name.startswith("{")]:
-            element.set(name.rpartition("}")[2], element.attrib.pop(name))
-    for patch in root.iterfind(".//g[@id='patch_1']"):
-        patch.clear()  # the figure's white ground
-    return root
 
 
 def _viewer(index: Index) -> list[ET.Element]:
@@ -300,6 +295,9 @@ def _viewer(index: Index) -> list[ET.Element]:
             tag("table", tag("thead", tag("tr", *(tag("th", head) for head in heads))), tag("tbody", id="rows")),
             tag("button", "more", id="more"),
             id="found",
+            tabindex="0",
+            role="region",
+            **{"aria-label": "list of episodes"},
         ),
         tag(
             "p",
@@ -315,7 +313,7 @@ def _viewer(index: Index) -> list[ET.Element]:
     )
 
 
-def _provenance(sources: Sources, drawn: Mapping[str, tuple[Series, str]]) -> list[ET.Element]:
+def _provenance(sources: Sources, drawn: Drawn) -> list[ET.Element]:
     made = sources.bundle["reproduction"]
     facts = [
         ("made by", f"git commit {made['git_commit']}"),
@@ -330,5 +328,5 @@ def _provenance(sources: Sources, drawn: Mapping[str, tuple[Series, str]]) -> li
         "provenance",
         "Where every number comes from",
         tag("p", "Every success was executed, and replays: the second command plays each episode again."),
-        tag("div", tag("table", *rows), class_="wide"),
+        _wide("provenance", tag("table", *rows)),
     )

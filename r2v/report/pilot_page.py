@@ -13,6 +13,7 @@ def pilot_page(title: str, verdict: str, rows: Sequence[Sequence[str]], lines: S
     return document(
         title,
         "default-src 'none'; style-src 'unsafe-inline'",
+        tag("h1", title),
         tag("p", verdict, class_="headline"),
         tag(
             "table",

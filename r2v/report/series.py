@@ -54,6 +54,7 @@ def series(sources: Sources) -> dict[str, Series]:
         "frontier": (_frontier, f"{tables}/frontier.csv"),
         "success": (_success, f"{tables}/main_table.csv"),
         "categories": (_categories, f"{tables}/per_category.csv"),
+        "ranking": (_ranking, "setup.json"),
         "reliability": (_reliability, "setup.json"),
         "ablations": (_ablations, f"ablations: {tables}/{ABLATIONS_FILE}"),
         "losses": (_losses, "bc_report.json, dpo_report.json"),
@@ -83,14 +84,16 @@ def _frontier(sources: Sources) -> Iterable[dict[str, Any]]:
     """Cost as billed and success of every operating point, and of the methods without one."""
     points = sources.tables.get("frontier.csv", [])
     drawn = {(row["condition"], row["method"]) for row in points}
-    conditions = {row["condition"] for row in points}
+    conditions = {row["condition"] for row in points or sources.tables["main_table.csv"]}
     alone = [
         {**row, "operating_point": "main"}
         for row in sources.tables["main_table.csv"]
         if row["condition"] in conditions and (row["condition"], row["method"]) not in drawn
     ]
     for row in (*points, *alone):
-        billed = "avg_cost_cached" if row["avg_cost_cached"] else "avg_cost"
+        billed = "avg_cost_cached" if row.get("avg_cost_cached") else "avg_cost"
+        if not row[billed] or not row["success_rate"]:  # nothing was measured
+            continue
         yield {
             "condition": row["condition"],
             "method": row["method"],
@@ -126,20 +129,35 @@ def _categories(sources: Sources) -> Iterable[dict[str, Any]]:
         }
 
 
-def _reliability(sources: Sources) -> Iterable[dict[str, Any]]:
-    """Each router's score in bins of as many steps each, beside how often asking the LLM there was right."""
+def _bins(sources: Sources) -> Iterable[dict[str, Any]]:
+    """Each router's scores in bins of as many steps each, beside how often asking the LLM there was right."""
     for scores in sources.setup.router_scores:
         p, y = np.asarray(scores.p), np.asarray(scores.y)
-        order = np.argsort(p, kind="stable")
-        for number, part in enumerate(np.array_split(order, min(_BINS, len(order)))):
+        start = 0
+        for number, part in enumerate(np.array_split(np.argsort(p, kind="stable"), min(_BINS, len(p)))):
             yield {
                 "condition": scores.condition,
                 "method": scores.method,
                 "bin": number,
+                "rank": round((start + len(part) / 2) / len(p), 6),
                 "mean_score": round(float(p[part].mean()), 6),
                 "share_right": round(float(y[part].mean()), 6),
                 "n_steps": len(part),
             }
+            start += len(part)
+
+
+def _ranking(sources: Sources) -> Iterable[dict[str, Any]]:
+    """Every router by the rank of its scores: an entropy, a coin or a disagreement is on no scale of its own."""
+    return ({name: row[name] for name in row if name != "mean_score"} for row in _bins(sources))
+
+
+def _reliability(sources: Sources) -> Iterable[dict[str, Any]]:
+    """Scores that are a probability, which are those with a Brier score."""
+    claimed = {(row["condition"], row["method"]) for row in sources.tables["main_table.csv"] if row.get("brier")}
+    for row in _bins(sources):
+        if (row["condition"], row["method"]) in claimed:
+            yield {name: row[name] for name in row if name != "rank"}
 
 
 def _ablations(sources: Sources) -> Iterable[dict[str, Any]]:

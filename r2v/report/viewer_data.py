@@ -27,6 +27,7 @@ from typing import Any
 from r2v.config.methods import OURS, WEAK
 from r2v.data.episode import Episode, Step, parse_episode, to_line
 from r2v.evaluation.setup import MAIN, OPERATING_POINT, Setup, stored_episodes
+from r2v.report.contrast import Contrast, contrasted
 from r2v.router.labels import read_rows
 from r2v.storage.files import write_text
 
@@ -62,6 +63,8 @@ class Index:
     names: dict[str, list[str]] = field(default_factory=lambda: {"condition": [], "method": [], "task": []})
     left_out: int = 0
     """Episodes whose steps are not here."""
+    contrast: Contrast | None = None
+    """The episodes that the page shows side by side."""
 
     def number(self, kind: str, name: str) -> int:
         """The number of a name."""
@@ -71,16 +74,20 @@ class Index:
         return known.index(name)
 
 
-def write_episodes(results: Path, setup: Setup, folder: Path, limits: ViewerLimits = COPYABLE) -> Index:
-    """Write every shard into `folder` and return the index. Raises InputError for an episodes file that is missing or
-    bad."""
-    index, shard, written = Index(), 0, 0
+def write_episodes(
+    results: Path, setup: Setup, folder: Path, limits: ViewerLimits = COPYABLE, condition: str | None = None
+) -> Index:
+    """Write every shard into `folder` and return the index. condition: that of the episodes shown side by side, the
+    first where None. Raises InputError for an episodes file that is missing or bad."""
+    contrast = Contrast(condition=condition or setup.conditions[0], methods=contrasted(setup.methods))
+    index, shard, written = Index(contrast=contrast), 0, 0
     gains = dict(_gains(results, setup))
     held: dict[str, Any] = {}
     size = 0
     for task, episodes in _by_task(results, setup):
         pages, gained = _pages(episodes), _gained(episodes, gains)
         shown = [_shown(episode, pages, gained, limits.characters) for episode in episodes]
+        contrast.offer(task, episodes, shown)
         fits = written + size // 4 < limits.packed_bytes
         for episode in episodes:
             index.rows.append(_row(index, episode, shard if fits else -1))
@@ -118,10 +125,15 @@ def _row(index: Index, episode: Episode, shard: int) -> list[Any]:
         outcome,
         len(episode.steps),
         sum(step.action_source == "llm_fallback" for step in episode.steps),
-        round(episode.total_cost if episode.cached_cost is None else episode.cached_cost, 6),
+        _usd(episode),
         shard,
         int(any(step.perturbations for step in episode.steps)),
     ]
+
+
+def _usd(episode: Episode) -> float:
+    """Cost as billed."""
+    return round(episode.total_cost if episode.cached_cost is None else episode.cached_cost, 6)
 
 
 def _pages(episodes: Iterable[Episode]) -> dict[str, str]:
@@ -168,6 +180,8 @@ def _shown(
         "termination": episode.termination,
         "fault": episode.env_fault,
         "partial": episode.partial_score,
+        "success": episode.success,
+        "usd": _usd(episode),
         "steps": steps,
     }
 
@@ -175,6 +189,8 @@ def _shown(
 def _step(step: Step, pages: dict[str, str], most: int) -> dict[str, Any]:
     shown: dict[str, Any] = {"page": _cut(step.observation.raw_text, most), "action": step.action.raw_text}
     shown["by"] = step.action_source
+    if step.proposal is not None and step.proposal.text != step.action.raw_text:
+        shown["proposed"] = step.proposal.text
     if step.reward:
         shown["reward"] = step.reward
     if step.perturbations:

@@ -17,7 +17,7 @@ from r2v.slurm.chain import chain as chains
 from r2v.slurm.chain.chain import Attempt, Chain, comment, parse_comment
 from r2v.slurm.client import client
 from r2v.slurm.client.client import Partition, Queued, SubmitCheck
-from r2v.slurm.client.command import FULL
+from r2v.slurm.client.messages import refusal_passes
 from r2v.slurm.client.sacct import memory
 from r2v.slurm.job.command_line import require_nodes_used
 from r2v.slurm.site.directives import gpu_count, gpu_kind, node_count
@@ -102,7 +102,7 @@ def check_request(resources: Resources) -> SubmitCheck:
     answer = client.test_only(
         [word for word in resources.sbatch_args() if not word.startswith(("--output", "--error", "--job-name"))]
     )
-    if answer.ok or FULL.search(answer.line):
+    if answer.ok or refusal_passes(answer.line):
         return replace(answer, ok=True)
     if _NO_NODE in answer.line and any(_offers(partition, resources) for partition in client.partitions()):
         return replace(answer, ok=True, line=f"{answer.line} now, its nodes are out of order; it would wait")

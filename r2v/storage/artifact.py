@@ -39,6 +39,7 @@ from r2v.storage.artifact_manifest import (
     write_artifact_manifest,
     wrong_hashes,
 )
+from r2v.storage.file_system import steadily
 from r2v.storage.files import content_sha256, remove_all_drafts, write_json, write_text
 from r2v.storage.integrity import CONFIGURATION, EXTERNAL, Artifact, content_files, set_aside, verify, verify_file
 from r2v.storage.lease import lease
@@ -209,7 +210,7 @@ def attempt_of(folder: Path) -> tuple[str, dict[str, Artifact]]:
     Raises InputError where the folder is no attempt of ours or an input has changed since."""
     path = folder / ATTEMPT
     try:
-        record = json.loads(path.read_text())
+        record = json.loads(steadily(path.read_text))
         inputs = {name: _located(folder, value) for name, value in record["inputs"].items()}
         job = str(record["job"])
         if folder.name.rpartition("-")[0] not in ("", job):

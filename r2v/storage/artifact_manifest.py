@@ -23,6 +23,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from r2v.errors import InputError, MissingInput
+from r2v.storage.file_system import steadily
 from r2v.storage.files import write_json
 from r2v.storage.removal import SNAPSHOT_MARKER
 
@@ -82,7 +83,7 @@ def read_artifact_manifest(folder: Path) -> ArtifactManifest:
     """Return the manifest in a folder. Raise MissingInput where there is none, Damaged where it is something else."""
     path = folder / ARTIFACT_MANIFEST
     try:
-        record = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_constant)
+        record = json.loads(steadily(lambda: path.read_text(encoding="utf-8")), parse_constant=_no_constant)
     except (FileNotFoundError, NotADirectoryError):
         state = "unfinished" if folder.is_dir() else "missing"
         raise MissingInput(f"{folder}: {state} (no {ARTIFACT_MANIFEST})") from None
@@ -144,15 +145,19 @@ def relative(name: str) -> bool:
 
 
 OWN_PACKAGE = Path(__file__).resolve().parents[1]
+PROJECT_FILES = "slurm/site/project"
+"""Folder of the package in which a wheel has the files that `r2v init` copies; setup.py puts them there."""
 SNAPSHOT_RECORD = SNAPSHOT_MARKER.file
 """What a snapshot says of itself."""
 
 
 @cache
 def code_identity() -> str:
-    """12 hex digits of what R2V's Python, YAML and TOML files hold, as they were when this process first asked."""
-    content = hashlib.sha256()
-    for path in sorted(path for kind in ("py", "yaml", "toml") for path in OWN_PACKAGE.rglob(f"*.{kind}")):
+    """12 hex digits of what R2V's Python, YAML and TOML files hold, as they were when this process first asked. They
+    are the same of a wheel and of the checkout it was built from."""
+    content, copied = hashlib.sha256(), OWN_PACKAGE / PROJECT_FILES
+    found = sorted(path for kind in ("py", "yaml", "toml") for path in OWN_PACKAGE.rglob(f"*.{kind}"))
+    for path in (path for path in found if not path.is_relative_to(copied)):
         content.update(f"{path.relative_to(OWN_PACKAGE).as_posix()}\0".encode())
         content.update(hashlib.sha256(path.read_bytes()).digest())
     return content.hexdigest()[:12]

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 from r2v.errors import InputError
+from r2v.storage.file_system import steadily
 
 LINES = (".jsonl", ".jsonl.zst")
 """How the names of files of JSON Lines end."""
@@ -91,7 +92,7 @@ def lines_of(path: Path) -> Iterator[bytes]:
 
 def places_of(path: Path) -> Iterator[tuple[int, bytes]]:
     """(place, line) of every line, for `line_at`. Raises as `lines_of` does."""
-    with path.open("rb") as file:
+    with steadily(lambda: path.open("rb")) as file:
         if path.suffix == _PACKED:
             yield from _placed(path, _unpacked(path, file, 0))
             return
@@ -103,7 +104,7 @@ def places_of(path: Path) -> Iterator[tuple[int, bytes]]:
 
 def line_at(path: Path, place: int) -> bytes:
     """The line at a place. Raises OSError, and ValueError where a packed file is not what it was."""
-    with path.open("rb") as file:
+    with steadily(lambda: path.open("rb")) as file:
         if path.suffix != _PACKED:
             file.seek(place)
             return file.readline()

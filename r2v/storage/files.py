@@ -7,6 +7,7 @@ new, never a part. Two files have the same content when they differ only in when
 
 from __future__ import annotations
 
+import errno
 import glob
 import hashlib
 import json
@@ -19,8 +20,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from r2v.errors import EnvironmentFault, InputError
+from r2v.errors import UNSTEADY, EnvironmentFault, FileSystemFault, InputError
 from r2v.storage.compression import LINES, lines_of, packed
+from r2v.storage.file_system import free_space, sync_folder
 
 VOLATILE = ("run_id", "wall_time_seconds", "created_at", "reply_id")
 """Keys of a JSON line, of its `metadata` or of its `steps` that say when, where or in which answer of a provider it was
@@ -100,17 +102,18 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
     Folders above it are made. Raises EnvironmentFault when the disk refuses; what was there before stays.
     """
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-        try:
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        with writing(path, draft):
+            path.parent.mkdir(parents=True, exist_ok=True)
             with draft.open("xb") as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
             draft.replace(path)
             sync_folder(path.parent)
-        finally:
+    finally:
+        with suppress(OSError):  # the folder itself may be what could not be made
             draft.unlink(missing_ok=True)
 
 
@@ -131,12 +134,17 @@ def remove_all_drafts(folder: Path) -> None:
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Turn the operating system's refusal (disk full, quota, no permission) into one EnvironmentFault."""
+def writing(path: Path, draft: Path | None = None) -> Iterator[None]:
+    """Turn the operating system's refusal (disk full, quota, no permission) into one EnvironmentFault, which for a full
+    disk tells the size of what was to be written there (`draft`: the name it had until then) and the space left."""
     try:
         yield
     except OSError as error:
-        reason = error.strerror or error
+        if error.errno in UNSTEADY:
+            raise FileSystemFault.of(error) from error
+        reason = str(error.strerror or error)
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            reason += f" after {_size(draft or path)}, {free_space(path)}"
         raise EnvironmentFault(
             f"cannot write {path}: {reason}; what was there is kept; make "
             "room or mend the permissions, then run the same command again"
@@ -155,10 +163,7 @@ def append_whole(descriptor: int, content: bytes) -> None:
         raise
 
 
-def sync_folder(folder: Path) -> None:
-    """Make a rename in `folder` survive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _size(path: Path) -> str:
+    with suppress(OSError):
+        return f"{path.stat().st_size / 2**20:.1f} MiB"
+    return "0 MiB"

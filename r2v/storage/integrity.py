@@ -24,6 +24,7 @@ from typing import Any
 
 from r2v.errors import InputError, R2VError
 from r2v.storage.artifact_manifest import ARTIFACT_MANIFEST, Damaged, json_sha256
+from r2v.storage.file_system import steadily, walk
 from r2v.storage.files import content_sha256, write_text, writing
 
 LARGE = 64 << 20
@@ -42,7 +43,7 @@ def current_sha256(path: Path, *, anew: bool = False) -> str:
     if not anew and (remembered := _known.get(key) or _on_disk(key)):
         _known[key] = remembered
         return remembered
-    content = content_sha256(path)
+    content = steadily(lambda: content_sha256(path))
     if key == _key(path) and begun - max(key[3:]) > SETTLED_NS:
         _known[key] = content
         _keep(key, content)
@@ -131,7 +132,7 @@ def content_files(folder: Path) -> dict[str, str]:
 
 def _content_names(folder: Path) -> list[str]:
     names = []
-    for path in sorted(folder.rglob("*")):
+    for path in sorted(walk(folder)):
         relative = path.relative_to(folder)
         if path.name in (ARTIFACT_MANIFEST, CONFIGURATION) or not path.is_file():
             continue
@@ -172,7 +173,7 @@ def read_hashed(path: Path) -> dict[str, Any]:
     """Return the JSON object of a file without the hash of itself, which a file that people edit does not have. Raises
     FileNotFoundError, and Damaged where it is not what was written."""
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = json.loads(steadily(lambda: path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         raise
     except OSError as error:

@@ -75,10 +75,20 @@ FILES = {"adding-a-benchmark.md": "shop.py"}
 EXITS = {"r2v status": {10}, "r2v logs bc": {3}}
 """Commands that end with another code than 0 here: jobs are still queued, and have no log."""
 
+HUB = "tests/pipeline/test_hub.py::test_bundle_run_and_report_come_back_unchanged"
 RECORDED = "tests/stages/test_impute_router.py::test_recorded_sessions_become_a_served_router"
 ELSEWHERE = {
+    "git clone https://github.com/r2v-agent/r2v": "fetches from the network",
+    "cd r2v": "is where the rest of a page is typed: each test is in a checkout already",
+    "pip install 'r2v[serve] @ git+https://github.com/r2v-agent/r2v'": "fetches from the network",
     "r2v ablations --config configs/mrp.yaml --names no_dpo with_verifier": (
         "tests/test_mrp.py::test_ablation_none_reproduces_the_main_run"
+    ),
+    "make install": "installs; it is how this environment was made",
+    "make release": "builds HEAD; tests/test_wheel.py builds the same of the work tree",
+    "pip install 'dist/r2v-0.1.0-py3-none-any.whl[train,serve]'": "installs from an index",
+    "pip install --no-deps --target DIR dist/r2v-0.1.0-py3-none-any.whl": (
+        "tests/test_wheel.py::test_in_a_folder_of_its_own_it_runs_too"
     ),
     "pip install -e '.[serve]'": "installs; `make install-dev` does it from the locks",
     "r2v serve --record --llm anthropic:claude-opus-5-5 --overrides teacher.max_usd=20": (
@@ -96,6 +106,8 @@ ELSEWHERE = {
     "r2v export outputs/bundles/mine --overrides env.benchmark=logs router.label=imputed router.model=case_support "
     "'data.runs=[RUN]' policy.provider=openai policy.model_name=gpt-6-luna teacher.max_usd=5": RECORDED,
     "r2v serve outputs/bundles/mine --llm anthropic:claude-opus-5-5 --overrides teacher.max_usd=20": RECORDED,
+    "r2v push outputs/bundles/desk ME/desk --private": HUB,
+    "r2v pull ME/desk outputs/bundles/again": HUB,
     "r2v explain SESSION": "tests/serve/test_answering.py::test_a_session_is_explained_turn_by_turn",
     "r2v import data/served/default": "tests/serve/test_record.py::test_a_recorded_session_becomes_an_episode",
     "r2v pilot --tasks tasks.txt --cmd 'mini --model-class litellm_response -m openai/llm -t {task} -y' --overrides "
@@ -110,10 +122,6 @@ ELSEWHERE = {
     "make browser": "installs packages; `make test` has done so",
     "r2v check-env miniwob": "plays in a browser: tests/envs/browser plays the same worlds",
     "r2v run --config configs/miniwob/clean.yaml --overrides teacher.provider=scripted teacher.model_name=expert-v1": (
-        "tests/envs/browser/test_pipeline.py::test_the_shipped_configuration_ends_well_in_a_real_browser"
-    ),
-    "r2v collect --config configs/miniwob/clean.yaml --num-episodes 20 --seeds 1 --overrides teacher.provider=scripted "
-    "teacher.model_name=expert-v1": (
         "tests/envs/browser/test_pipeline.py::test_the_shipped_configuration_ends_well_in_a_real_browser"
     ),
     "r2v swebench install": "fetches from PyPI; `make test` has done so",
@@ -137,8 +145,6 @@ ELSEWHERE = {
     "r2v status --watch": "tests/slurm/views/test_status.py::test_it_ends_when_nothing_is_active",
     "make mrp": "tests/test_mrp.py::test_everything_the_seed_names_is_there",
     "make sandbox": "installs a package of the system; `make test` has done so",
-    "make test": "is what runs this",
-    "r2v run --config FILE": "tests/test_mrp.py::test_everything_the_seed_names_is_there",
     "r2v run --config configs/mrp.yaml": "tests/test_mrp.py::test_everything_the_seed_names_is_there",
     "r2v run --config configs/mrp.yaml --from router": (
         "tests/test_mrp.py::test_a_router_change_reruns_the_router_and_what_follows"
@@ -291,8 +297,9 @@ def test_what_is_not_run_here_has_its_test_or_its_reason() -> None:
 
 
 def python_blocks() -> list[Block]:
-    """Of every page but library.md, whose blocks are the cells of one notebook (test_library.py)."""
-    pages = (page for page in PAGES if page.name != "library.md")
+    """Of every page but two: library.md, whose blocks are the cells of one notebook, and README.md, whose block asks a
+    served bundle. Tests of their own run these."""
+    pages = (page for page in PAGES if page.name not in ("library.md", "README.md"))
     return [block for page in pages for block in blocks_of(page) if block.language == "python"]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -110,3 +111,17 @@ def test_an_experiment_of_which_nothing_is_completed_has_no_comparison() -> None
     with pytest.raises(EmptyResult, match="no run is completed"):
         compare(folder)
     assert "best" in "\n".join(comparison_lines(compare(experiment({0.1: (1.0,)}))))
+
+
+def test_two_programs_at_one_point_are_two_settings() -> None:
+    folder = experiment({0.1: (0.8, 0.9)})
+    record = read_record(folder)
+    edited = replace(record.runs[0], run="run_050", identity="of another program", run_dir=str(folder / "runs/again"))
+    Path(edited.run_dir).mkdir()
+    (Path(edited.run_dir) / "metrics.json").write_text(json.dumps({"score": 0.1, "loss": 0.9}))
+    write_record(folder, record.with_run(edited))
+    found = compare(folder, "score")
+    assert [(one.label, one.runs) for one in found.settings] == [
+        ("lr=0.1", ("run_001", "run_002")),
+        ("lr=0.1 (run_050)", ("run_050",)),
+    ]

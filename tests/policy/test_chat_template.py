@@ -81,8 +81,8 @@ def _read(text: str) -> str:
     return text.replace("\\n", "\n").replace('\\"', '"')
 
 
-def test_trl_ships_forty_templates_and_more() -> None:
-    assert len(ORIGINALS) >= 40
+def test_trl_ships_thirty_templates_and_more() -> None:
+    assert len(ORIGINALS) >= 30  # 1.12 has 34
 
 
 @pytest.mark.parametrize("name", PLAYED)

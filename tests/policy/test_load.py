@@ -209,3 +209,11 @@ def test_missing_or_unlike_weights_are_refused(base: Path, tmp_path: Path) -> No
         load_policy(PolicyConfig(model_name=str(base)), tmp_path / "gone")
     with pytest.raises(UsageError, match="holds full weights, but policy.lora_r=4"):
         load_policy(PolicyConfig(model_name=str(base), lora_r=4), base, for_training=True)
+
+
+def test_a_token_beyond_the_embedding_is_refused_at_load(tmp_path: Path) -> None:
+    tokenizer = tiny_models.tokenizer()
+    rows = len(tokenizer) - 1
+    export(Loaded(model=tiny_models.model(rows, 0, torch.float32), tokenizer=tokenizer, name="base"), tmp_path / "m")
+    with pytest.raises(InputError, match=f"with id {rows}, its embedding {rows} rows.*resize"):
+        load_policy(PolicyConfig(model_name=str(tmp_path / "m"), device="cpu"))

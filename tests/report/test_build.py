@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -12,7 +13,9 @@ from r2v.cli import main as cli
 from r2v.config import load
 from r2v.log import logger
 from r2v.pipeline.report import report_of
-from r2v.report.build import build_report
+from r2v.report.build import build_report, write_figure
+from r2v.report.series import series
+from r2v.report.sources import read_sources
 from tests.trust import MICRO
 
 
@@ -30,12 +33,39 @@ def test_made_again_it_is_the_same(micro_results: Path, micro_report: Path) -> N
         "llm_summary.json",
         "results.md",
         "data",
-        "figures",
     }
-    names = {"frontier", "success", "categories", "reliability", "ablations", "losses", "stages"}
-    assert {f"{kind}/{name}.{end}" for name in names for kind, end in (("data", "csv"), ("figures", "pdf"))} <= set(
-        before
-    )
+    names = {"frontier", "success", "categories", "ranking", "reliability", "ablations", "losses", "stages"}
+    assert {f"data/{name}.csv" for name in names} <= set(before)
+
+
+def test_figures_for_a_paper_are_as_wide_as_its_column_with_text_of_eight_points(
+    micro_results: Path, tmp_path: Path
+) -> None:
+    for name in ("frontier", "losses"):
+        write_figure(name, series(read_sources(micro_results))[name], tmp_path, for_paper=True)
+    drawn = {path.name: path for path in (tmp_path / "figures").iterdir()}
+    wanted = ("frontier_noisy", "frontier_shift", "losses_bc", "losses_preference")
+    assert set(drawn) == {f"{name}.{form}" for name in wanted for form in ("pdf", "svg")}
+    for name, path in drawn.items():
+        if name.endswith(".svg"):
+            image = path.read_text()
+            width = re.search(r'width="([0-9.]+)pt"', image)
+            assert width is not None and float(width[1]) == pytest.approx(3.25 * 72)
+            assert {float(size) for size in re.findall(r"font[^;]*?([0-9.]+)px", image)} == {8.0}, name
+        else:
+            assert path.read_bytes().startswith(b"%PDF")
+
+
+@pytest.mark.whole
+def test_the_command_writes_them_beside_the_same_page(
+    micro_results: Path, micro_report: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["report", str(micro_results), "--output", str(tmp_path / "mine"), "--figures"]) == 0
+    assert str(tmp_path / "mine" / "index.html") in capsys.readouterr().out
+    after, before = contents(tmp_path / "mine"), contents(micro_report)
+    drawn = {name for name in after if name.startswith("figures/")}
+    assert set(after) == set(before) | drawn and "figures/stages.pdf" in drawn
+    assert all(re.search(f"figures/{path.stem}[_.]", " ".join(drawn)) for path in (micro_report / "data").glob("*.csv"))
 
 
 def test_a_copied_results_folder_is_enough_and_what_is_not_there_is_said(

@@ -11,8 +11,10 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl
 
 import pytest
 
@@ -26,7 +28,7 @@ from r2v.evaluation.setup import episodes_path
 from r2v.report.build import build_report
 from r2v.report.console import closing_lines
 from r2v.report.elements import tag
-from r2v.report.page import robustness
+from r2v.report.page import robustness, verdict_of
 from r2v.report.sources import read_sources
 from tests.envs.browser import real_browser
 
@@ -134,7 +136,7 @@ def test_the_headline_is_the_first_line_of_page_and_last_print(micro_results: Pa
     lines = headline(read_sources(micro_results).bundle)
     page = html.unescape((micro_report / "index.html").read_text())
     assert lines and lines[0].startswith("noisy, shift: the small policy solved none of 4 tasks")
-    assert page.index("</h1>") < page.index(f">{lines[0]}<") < page.index("executed episodes: tasks")
+    assert f"<h1>{lines[0]}</h1>" in page and page.count("<h1") == 1
     assert closing_lines(micro_results, (), None).splitlines()[: len(lines)] == lines
 
 
@@ -162,6 +164,29 @@ def test_what_perturbations_take_is_on_the_page_where_clean_tasks_were_played() 
         ["r2v", "-0.000 [+0.100, +0.400]", "+0.250 [+0.100, +0.400]"],
     ]
     assert robustness(rows[:1]) == []
+
+
+@pytest.mark.parametrize(
+    ("verdict", "opposite", "expected"),
+    [
+        ("supported", False, "shown, p < 0.01: +.200 [+.100, +.300]"),
+        ("supported", True, "worse, p < 0.01: +.200 [+.100, +.300]"),
+        ("inconclusive", False, "not shown, p < 0.01: +.200 [+.100, +.300]"),
+    ],
+)
+def test_a_verdict_tells_worse_from_not_shown(verdict: str, opposite: bool, expected: str) -> None:
+    row = {
+        "difference": 0.2, "ci_lower": 0.1, "ci_upper": 0.3, "p_holm": 0.001, "family": "f", "verdict": "higher",
+        "min_detectable_difference": None, "value_a": 0.7, "value_b": 0.5,
+    }  # fmt: skip
+    claim = {"evidence_ids": ["a"], "verdict": verdict, "opposite": opposite}
+    assert verdict_of(claim, {"a": row}) == expected
+
+
+def test_a_useless_score_is_no_better_than_a_constant() -> None:
+    claim = {"evidence_ids": ["a/brier", "a/brier_base_rate"], "verdict": "supported", "opposite": True}
+    row = {"brier": 0.0659, "brier_base_rate": 0.0653}
+    assert verdict_of(claim, {"a": row}) == "no better than a constant: Brier .0659, constant .0653"
 
 
 ACCEPTANCE = {
@@ -231,7 +256,94 @@ def test_filters_steps_and_two_methods_side_by_side(chromium: Any, micro_report:
         assert tab.locator("#where").text_content() == "step 2" and steps > 1
         tab.select_option("#beside", "r2v")
         tab.wait_for_function("document.querySelectorAll('.played').length === 2")
-        assert tab.evaluate("location.hash").startswith("#episode-")
+        [first] = tab.locator("#rows tr[aria-selected=true] td").all_text_contents()[:1]
+        assert address(tab) == {
+            "condition": "noisy", "task": first, "seed": "1", "method": "llm_only", "step": "2", "beside": "r2v"
+        }  # fmt: skip
+
+
+@real_browser
+def test_a_link_opens_the_episode_the_step_and_the_method_beside_it(chromium: Any, micro_report: Path) -> None:
+    with opened(chromium, micro_report / "index.html", viewport={"width": 1200, "height": 900}) as tab:
+        columns = tab.locator("#contrast .compared")
+        assert columns.count() == 3
+        columns.nth(1).locator("a").click()
+        tab.wait_for_function("document.querySelectorAll('.played').length === 2")
+        wanted = address(tab)
+        assert (wanted["method"], wanted["beside"]) == ("r2v", "slm_only") and int(wanted["step"]) >= 1
+        shown, link = tab.locator("#episode").inner_text(), tab.url
+        tab.goto("about:blank")
+        tab.goto(link)
+        tab.wait_for_function("document.querySelectorAll('.played').length === 2")
+        assert tab.locator("#episode").inner_text() == shown and tab.locator(".played .step:visible").count() == 2
+        assert tab.locator("#where").text_content() == f"step {wanted['step']}"
+        assert 0 < tab.locator("#episode").bounding_box()["y"] < 300, "the episode is in view, below its controls"
+
+
+def address(tab: Any) -> dict[str, str]:
+    """The parts of the page's address behind its #."""
+    return dict(parse_qsl(tab.evaluate("location.hash.slice(1)")))
+
+
+@real_browser
+def test_the_first_screen_has_the_sentence_the_number_the_reason_and_the_whole_frontier(
+    chromium: Any, micro_report: Path
+) -> None:
+    with opened(chromium, micro_report / "index.html", viewport={"width": 1440, "height": 900}) as tab:
+        for part in ("h1", ".number", ".reason", "#frontier figcaption", *("#frontier svg",) * 2):
+            box = tab.locator(part).last.bounding_box()
+            assert box["y"] >= 0 and box["y"] + box["height"] <= 900, part
+        sizes = tab.evaluate(TEXT_SIZES, "#frontier svg text")
+        assert min(sizes) >= 12 * 96 / 72 - 0.01
+        drawn = tab.locator("#frontier > .panels > div").first.locator("svg text").all_text_contents()
+        methods = [name.removesuffix("_router") for name in frontier_methods(micro_report)]
+        assert methods and set(methods) <= set(drawn)
+
+
+TEXT_SIZES = """selector => [...document.querySelectorAll(selector)].map(text =>
+    parseFloat(getComputedStyle(text).fontSize) * Math.hypot(text.getScreenCTM().a, text.getScreenCTM().b))"""
+"""Sizes of a figure's texts on the screen, in pixels."""
+
+
+def frontier_methods(report: Path) -> list[str]:
+    """The methods of the frontier's CSV file."""
+    with (report / "data" / "frontier.csv").open(newline="") as file:
+        return list(dict.fromkeys(row["method"] for row in csv.DictReader(file)))
+
+
+@real_browser
+def test_a_phone_can_read_every_figure(chromium: Any, micro_report: Path) -> None:
+    with opened(chromium, micro_report / "index.html", viewport={"width": 390, "height": 844}) as tab:
+        assert min(tab.evaluate(TEXT_SIZES, "figure svg text")) > 12
+
+
+@real_browser
+def test_no_serious_fault_of_accessibility_light_or_dark(chromium: Any, micro_report: Path) -> None:
+    script = files("axe_core_python").joinpath("axe.min.js").read_text()
+    size = {"width": 1440, "height": 900}
+    with opened(chromium, micro_report / "index.html", viewport=size, bypass_csp=True) as tab:
+        tab.locator("#rows tr").first.click()
+        tab.wait_for_selector(".played .step")
+        tab.add_script_tag(content=script)
+        for scheme, checks in (("light", "axe.run()"), ("dark", "axe.run({runOnly: ['color-contrast']})")):
+            tab.emulate_media(color_scheme=scheme)
+            found = tab.evaluate(checks)
+            assert any(one["id"] == "color-contrast" for one in found["passes"])
+            faults = {one["id"]: one["nodes"][0]["html"] for one in found["violations"] if one["impact"] in SERIOUS}
+            assert faults == {}, scheme
+
+
+SERIOUS = ("serious", "critical")
+
+
+@real_browser
+def test_printed_it_shows_the_story_and_the_proofs_and_no_controls(chromium: Any, micro_report: Path) -> None:
+    with opened(chromium, micro_report / "index.html", viewport={"width": 688, "height": 1000}) as tab:
+        tab.emulate_media(media="print", color_scheme="dark")
+        assert tab.locator("#contrast").is_visible() and tab.locator("#provenance").is_visible()
+        assert not tab.locator("#episodes").is_visible() and not tab.locator("nav").is_visible()
+        assert tab.evaluate("getComputedStyle(document.body).color") == "rgb(28, 28, 28)", "ink on paper"
+        assert tab.evaluate("document.documentElement.scrollWidth") <= 688
 
 
 @real_browser

@@ -948,7 +948,7 @@ OTHER_FILES = (
             "results/report/*/data/*",
         ),
         form="text",
-        writers=("report.build:build_report", "report.build:_drawn", "report.viewer_data:_write_shard"),
+        writers=("report.build:build_report", "report.build:write_figure", "report.viewer_data:_write_shard"),
         damage="ignored",
     ),
     FileKind(
@@ -1044,9 +1044,16 @@ OTHER_FILES = (
     ),
     FileKind(
         name="log",
-        paths=("logs/*", "logs/wandb/**", "logs/background/*/nohup.log", "logs/background/*/return_code"),
+        paths=(
+            "logs/*",
+            "logs/wandb/**",
+            "logs/tensorboard/**",
+            "logs/trackers/*",
+            "logs/background/*/nohup.log",
+            "logs/background/*/return_code",
+        ),
         form="text",
-        writers=("log:in_wandb", "log:_curve_line"),
+        writers=("trackers:tracked", "trackers:_started", "log:curve_line"),
         damage="ignored",
     ),
 )
@@ -1114,6 +1121,7 @@ OUTSIDE = {
     "hrl.models.served:ServedRoles.publish": "adapters for a server, made again at each change and removed at the end",
     "llm.engines.servers:OwnServer._launch": "the log of a server, in a folder in /tmp that lives as long as it",
     "memory.on_device.calibration:save": "a file that the user names (r2v plan --probe)",
+    "pipeline.hub:pull": "files that have kinds of their own, downloaded and renamed when every hash holds",
     "data.interchange.exporting:export_trajectories": "files that the user names (r2v export)",
     "distributed:run_rank": "a folder in /tmp that lives as long as its ranks",
     "rendezvous:locked": "a lock in that folder",

@@ -108,6 +108,8 @@ def stranger(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "results/evil_noisy/config.yaml": CONFIGURATION,
         "results/evil_noisy/setup.json": json.dumps({"config": {"env": {"benchmark": "evil:Toy"}}}),
         "not-an-environment/file": "",
+        "page/.r2v": "report\nindex.html\n",
+        "page/index.html": "<h1>Evil</h1>",
     }
     for name, text in texts.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -134,6 +136,9 @@ WORDS: dict[str, tuple[str, ...]] = {
     "import": ("chat.jsonl", "--benchmark", "evil:Toy"),
     "export": ("bundle", *CONFIG),
     "report": ("results/evil_noisy",),
+    "push": ("results/evil_noisy", "evil/toy"),
+    "push --dry-run": ("page", "evil/toy"),
+    "pull": ("evil",),
     "cluster": ("show",),
     "completion": ("bash",),
     "providers forget": ("batch_1",),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -19,7 +19,7 @@ from r2v.experiments.records import (
     read_record,
     write_record,
 )
-from r2v.experiments.specification.expansion import Point
+from r2v.experiments.specification.expansion import Point, program_of
 from r2v.experiments.specification.spec import ExperimentSpec
 from r2v.log import logger
 from r2v.storage.files import write_text
@@ -64,9 +64,15 @@ def opened(folder: Path, spec: ExperimentSpec, points: Sequence[Point], options:
         record = read_record(folder)
     else:
         record = ExperimentRecord(
-            name=spec.name, mode=spec.mode, spec=str(spec.path), spec_sha256=spec.sha256, created_at=now()
+            name=spec.name,
+            mode=spec.mode,
+            spec=str(spec.path),
+            spec_sha256=spec.sha256,
+            created_at=now(),
+            program=program_of(spec),
         )
     known = {run.identity: run for run in record.runs if not run.rung}
+    _require_same_program(folder, record, spec, {point.identity for point in points} - set(known))
     if record.spec_sha256 != spec.sha256 and {point.identity for point in points} != set(known):
         added = sum(point.identity not in known for point in points)
         if not options.allow_spec_change:
@@ -98,6 +104,22 @@ def opened(folder: Path, spec: ExperimentSpec, points: Sequence[Point], options:
     write_text(folder / SPEC_COPY, spec.path.read_text())
     write_record(folder, record)
     return record
+
+
+def _require_same_program(folder: Path, record: ExperimentRecord, spec: ExperimentSpec, new: Collection[str]) -> None:
+    """Raises UsageError where the points are new because of what runs them: their runs would be compared with those of
+    another program."""
+    if not record.runs or not new:
+        return
+    before, current = record.program, program_of(spec)
+    changed = sorted(name for name in before.keys() | current.keys() if before.get(name) != current.get(name))
+    if not changed and record.spec_sha256 != spec.sha256:
+        return  # the specification itself has other points
+    named = ", ".join(changed) or "a file or a model that its configurations name"
+    raise UsageError(
+        f"{named}: changed since {folder} was begun, so new runs could not be compared with those there; put it back, "
+        "or run the sweep anew, without --resume, in a folder of its own (--fresh: what is done elsewhere too)"
+    )
 
 
 def completed_elsewhere(but: Path) -> dict[str, tuple[Path, RunRecord]]:

@@ -31,10 +31,11 @@ from r2v.experiments.specification.asha_rule import levels_of
 from r2v.experiments.specification.expansion import Point, expand, label_of
 from r2v.experiments.specification.spec import ExperimentSpec, read_spec
 from r2v.experiments.views import LEASE, summary
-from r2v.log import WANDB_GROUP, logger
+from r2v.log import logger
 from r2v.storage.files import write_text
 from r2v.storage.lease import lease
 from r2v.storage.record import FOLDER
+from r2v.trackers import TRACKER_GROUP
 
 _PATIENCE = 30.0
 """Seconds that a run which is asked to stop has before it is killed."""
@@ -215,7 +216,7 @@ class Orchestrator:
         else:
             write_text(Path(run.config_path), text)
             words = words_of(self.spec, run, self.options.flags)
-            environment = {WANDB_GROUP: self.folder.name, **dict.fromkeys((FOLDER, RUN_DIR), str(folder.resolve()))}
+            environment = {TRACKER_GROUP: self.folder.name, **dict.fromkeys((FOLDER, RUN_DIR), str(folder.resolve()))}
             active = started = start_process(words, folder / OUTPUT, environment)
             run = replace(run, process=started.owner.filename)
         self._active[run.run], self._began[run.run] = active, time.monotonic()

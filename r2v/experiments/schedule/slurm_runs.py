@@ -31,12 +31,13 @@ from r2v.experiments.specification.resources import job_resources
 from r2v.experiments.specification.spec import ExperimentSpec, read_spec
 from r2v.experiments.views import LEASE
 from r2v.llm.providers.keys import allowed
-from r2v.log import WANDB_GROUP, logger
+from r2v.log import logger
 from r2v.slurm.client import client
 from r2v.slurm.client.command import require
 from r2v.storage.files import write_text
 from r2v.storage.lease import lease
 from r2v.storage.record import FOLDER
+from r2v.trackers import TRACKER_GROUP
 
 if TYPE_CHECKING:
     from r2v.slurm.client.client import Queued
@@ -148,15 +149,15 @@ def require_accepted(spec: ExperimentSpec) -> None:
 
 @contextlib.contextmanager
 def _in_group(experiment: Path) -> Iterator[None]:
-    """Within the block, what is submitted shows itself to wandb as the experiment's, whatever heals it later."""
-    before = os.environ.get(WANDB_GROUP)
-    os.environ[WANDB_GROUP] = experiment.name
+    """Within the block, what is submitted shows itself to trackers as the experiment's, whatever heals it later."""
+    before = os.environ.get(TRACKER_GROUP)
+    os.environ[TRACKER_GROUP] = experiment.name
     try:
         yield
     finally:
-        os.environ.pop(WANDB_GROUP)
+        os.environ.pop(TRACKER_GROUP)
         if before is not None:
-            os.environ[WANDB_GROUP] = before
+            os.environ[TRACKER_GROUP] = before
 
 
 @dataclass(kw_only=True)
@@ -301,7 +302,7 @@ class JobRun:
     def _script(self, folder: Path) -> str:
         from r2v.slurm.client.submit import environment_lines
 
-        exports = {RUN_DIR: str(folder), FOLDER: str(folder), WANDB_GROUP: self.experiment.name}
+        exports = {RUN_DIR: str(folder), FOLDER: str(folder), TRACKER_GROUP: self.experiment.name}
         return _SCRIPT.format(
             environment="\n".join(environment_lines(Path())),
             exports=" ".join(f"{name}={shlex.quote(value)}" for name, value in exports.items()),

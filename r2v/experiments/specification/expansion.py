@@ -185,12 +185,17 @@ Resolve = Callable[[dict[str, Any]], tuple[str, Any]]
 
 def _resolver(spec: ExperimentSpec) -> Resolve:
     if spec.command:
-        files = {word: content_sha256(Path(word)) for word in spec.command if Path(word).is_file()}
+        files = program_of(spec)
         return lambda tree: (
             write(plain(tree)),
             {"command": list(spec.command), "files": files, "config": plain(tree), "mode": spec.mode},
         )
     return lambda tree: _of_pipeline(spec, tree)
+
+
+def program_of(spec: ExperimentSpec) -> dict[str, str]:
+    """The files of this folder that the command names, with their hashes; {} for a stage of the pipeline."""
+    return {word: content_sha256(Path(word)) for word in spec.command if Path(word).is_file()}
 
 
 def _of_pipeline(spec: ExperimentSpec, tree: dict[str, Any]) -> tuple[str, Any]:

@@ -20,6 +20,7 @@ from r2v.llm.engines.release import engine_home, engine_python
 from r2v.llm.engines.servers import OwnServer, healthy
 from r2v.llm.engines.teacher import ADDRESS, ASKED, folder_of, gpus_here, read_address, teacher_model
 from r2v.log import logger
+from r2v.signals import WATCH
 from r2v.storage.files import write_json
 
 _IDLE = 900.0
@@ -41,6 +42,7 @@ def serve_teacher(teacher: TeacherConfig, root: Path, *, idle: float = _IDLE) ->
 
     def end(number: int, frame: FrameType | None) -> None:
         nonlocal ending
+        WATCH.heard()
         ending = True
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):

@@ -188,13 +188,15 @@ class Anthropic:
 
         if self._client is None:
             self._client = made_client(
-                lambda: anthropic.AsyncAnthropic(
+                lambda trust_env: anthropic.AsyncAnthropic(
                     api_key=self._key,
                     base_url=self._base_url,
                     max_retries=0,
                     timeout=httpx2.Timeout(self._timeout, connect=10.0),
-                    http_client=anthropic.DefaultAsyncHttpxClient(follow_redirects=False),
-                )
+                    http_client=anthropic.DefaultAsyncHttpxClient(follow_redirects=False, trust_env=trust_env),
+                ),
+                "anthropic",
+                self._base_url,
             )
             announce(self._variable, str(self._client.base_url), "anthropic")
         try:

@@ -19,6 +19,7 @@ from typing import TypeVar
 from urllib.parse import urlsplit
 
 from r2v.config.engines import ENGINE_KEY_ENV as ENGINE_KEY_ENV
+from r2v.environment import is_loopback
 from r2v.errors import EnvironmentFault, UsageError
 from r2v.llm.providers.registry.table import OwnKey, own_keys
 from r2v.log import logger
@@ -88,11 +89,12 @@ _PROXIES = ("ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY")
 _CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 
 
-def made_client(make: Callable[[], Client]) -> Client:
-    """A client of a provider's SDK, which reads proxies and certificates from the shell. Raises EnvironmentFault that
-    names the variable which it cannot use; a proxy's address may hold a password, and is not told."""
+def made_client(make: Callable[[bool], Client], provider: str, base_url: str | None) -> Client:
+    """A client of a provider's SDK, made by `make(trust_env)`: it reads proxies and certificates from the shell, but
+    for a server on this machine's loopback, which no proxy reaches. Raises EnvironmentFault that names the variable
+    which it cannot use; a proxy's address may hold a password, and is not told."""
     try:
-        return make()
+        return make(not is_loopback(base_url or os.environ.get(f"{provider.upper()}_BASE_URL", "")))
     except ImportError as error:
         named = next((name for name, value in _set(_PROXIES) if value.startswith("socks")), None)
         if named is None:

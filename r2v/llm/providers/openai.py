@@ -186,13 +186,15 @@ class OpenAI:
 
         if self._client is None:
             self._client = made_client(
-                lambda: openai.AsyncOpenAI(
+                lambda trust_env: openai.AsyncOpenAI(
                     api_key=self._key,
                     base_url=self._base_url,
                     max_retries=0,
                     timeout=httpx2.Timeout(self._timeout, connect=10.0),
-                    http_client=openai.DefaultAsyncHttpxClient(follow_redirects=False),
-                )
+                    http_client=openai.DefaultAsyncHttpxClient(follow_redirects=False, trust_env=trust_env),
+                ),
+                "openai",
+                self._base_url,
             )
             if not self._is_own:
                 announce(self._variable, str(self._client.base_url), "openai")

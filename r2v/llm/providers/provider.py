@@ -17,11 +17,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from r2v.environment import proxy_of
 from r2v.llm.providers.provider_requests import ProviderRequest, RequestVerdict, ResultLine, VerdictKind
 from r2v.llm.providers.verdicts import one_line, verdict_of_error, verdict_of_reply
 from r2v.llm.types import Request
 from r2v.wire.chat import NotThisFormat
-from r2v.wire.errors import read_error
+from r2v.wire.errors import WireError, read_error
 from r2v.wire.exchange import WireReply
 
 _DATE = len("Sun, 06 Nov 1994 08:49:37 GMT")
@@ -215,7 +216,7 @@ def fault_of(error: Any, secret: str) -> ProviderFault:
     )
     verdict = verdict_of_error(found)
     return ProviderFault(
-        one_line(verdict.reason + _hint(status, response), secret),
+        one_line(verdict.reason + _hint(status, response, found), secret),
         kind=verdict.kind,
         status=status,
         code=next(iter(found.codes), ""),
@@ -224,14 +225,21 @@ def fault_of(error: Any, secret: str) -> ProviderFault:
     )
 
 
-def _hint(status: int, response: Any) -> str:
-    """A guess at what is wrong with an address."""
+def _hint(status: int, response: Any, found: WireError) -> str:
+    """A guess at what is wrong with an address, or with the way to it: a page instead of the API's error may be a
+    proxy's own answer."""
     if 300 <= status < 400:
         target = response.headers.get("location", "nowhere").partition("?")[0]
         return f"; it redirects to {target}: name that address as base_url"
     if status == 404 and "/v1/" not in str(response.request.url):
         return f" ({response.request.url.path}: base_url ends in /v1 at most servers)"
-    return ""
+    return "" if found.codes else _through_proxy(str(response.request.url))
+
+
+def _through_proxy(url: str) -> str:
+    """Words on the proxy that stands between here and a server; empty where there is none."""
+    proxy = proxy_of(url)
+    return "" if proxy is None else f" (asked through the proxy {proxy.address} of {proxy.variable})"
 
 
 def require_answer(reply: WireReply, secret: str) -> RequestVerdict:
@@ -272,7 +280,7 @@ def _no_response(error: Any, secret: str) -> ProviderFault:
         return ProviderFault(one_line(f"{type(error).__name__}: {error}", secret), kind="retry")
     request = getattr(error, "request", None)
     where = f" to {request.url.netloc.decode()}" if request is not None else ""
-    why = str(cause) or type(cause).__name__
+    why = (str(cause) or type(cause).__name__) + ("" if request is None else _through_proxy(str(request.url)))
     return ProviderFault(one_line(f"no connection{where}: {why}", secret), kind="retry", sent=False)
 
 

@@ -103,7 +103,8 @@ class Rehearsal:
             if case.rank:
                 model = models.adapted(model, case)
         if case.checkpoint:
-            model.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": False})
+            enable = getattr(model, "activation_checkpointing_enable", None)  # its name since transformers 5.23
+            (enable or model.gradient_checkpointing_enable)({"use_reentrant": False})
         models.materialize(model, _DTYPES[case.adapter_width])
         self.count(model)
         return model

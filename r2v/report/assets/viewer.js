@@ -128,6 +128,7 @@ function stepNode(one, number) {
       score === null ? "" : `verifier ${score}`].filter(Boolean).join(", ");
     node.append(make("div", parts, "soft"), make("pre", text));
   }
+  if (one.proposed !== undefined) node.append(make("div", "the small policy would have:", "soft"), make("pre", one.proposed));
   node.append(make("pre", one.action, "action"));
   if (one.reward) node.append(make("div", `reward ${one.reward}`, "soft"));
   if (one.unsafe) node.append(make("div", "obeyed an injected instruction, or did harm", "verdict not_supported"));
@@ -148,12 +149,13 @@ async function column(row) {
   return node;
 }
 
-async function open(row) {
-  if (chosen !== row) step = null;
+async function open(row, { at, beside } = {}) {
+  if (at !== undefined) step = at;
+  else if (chosen !== row) step = null;
   chosen = row;
   for (const line of $("rows").children) line.setAttribute("aria-selected", String(Number(line.dataset.number) === row.number));
   const others = rows.filter((one) => one.task === row.task && one.condition === row.condition && one.seed === row.seed && one !== row);
-  const kept = $("beside").value;
+  const kept = beside || $("beside").value;
   fill("beside", others.map((one) => one.method), "nothing");
   if (others.some((one) => one.method === kept)) $("beside").value = kept;
   const second = others.find((one) => one.method === $("beside").value);
@@ -165,13 +167,30 @@ async function open(row) {
   }
   if (chosen !== row) return; // another one was opened meanwhile
   $("episode").replaceChildren(...columns);
-  history.replaceState(null, "", `#episode-${row.number}`);
   show();
+}
+
+// The address of the page names the episode by its identity, the step and the method beside it: others can open it.
+function follow() {
+  const named = new URLSearchParams(location.hash.slice(1));
+  const row = rows.find((one) => ["condition", "task", "seed", "method"].every((part) => String(one[part]) === named.get(part)));
+  if (!row) return;
+  const number = Number(named.get("step"));
+  open(row, { at: number >= 1 && number <= row.steps ? number - 1 : null, beside: named.get("beside") })
+    .then(() => $("episode").scrollIntoView());
+}
+
+function name() {
+  const named = new URLSearchParams({ condition: chosen.condition, task: chosen.task, seed: chosen.seed, method: chosen.method });
+  if (step !== null) named.set("step", step + 1);
+  if ($("beside").value) named.set("beside", $("beside").value);
+  history.replaceState(null, "", `#${named}`);
 }
 
 function show() {
   for (const node of $("episode").querySelectorAll(".step")) node.hidden = step !== null && Number(node.dataset.step) !== step;
   $("where").textContent = step === null ? "all steps" : `step ${step + 1}`;
+  name();
 }
 
 function walk(by) {
@@ -204,5 +223,5 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "j" || event.key === "k") walk(event.key === "j" ? 1 : -1);
 });
 list();
-const asked = /^#episode-(\d+)$/.exec(location.hash);
-if (asked && rows[Number(asked[1])]) open(rows[Number(asked[1])]);
+addEventListener("hashchange", follow);
+follow();

@@ -53,8 +53,6 @@ _PASSES = re.compile(
     "|Transport endpoint|Protocol authentication error|slurm_persist_conn|[Uu]nspecified error|No route to host"
 )
 """Errors of a controller that is busy, restarts or cannot be reached at this moment."""
-FULL = re.compile(r"limit|policy|temporarily|quota", re.IGNORECASE)
-"""Refusals that pass by themselves: there are too many jobs now."""
 
 
 class NoSlurm(EnvironmentFault):

@@ -12,6 +12,7 @@ Slurm says of memory, time and cancellation outweighs a stage that believed itse
     preempted        PREEMPTED                                                            again
     node_fail        NODE_FAIL, BOOT_FAIL                                                 again, on another node
     machine          a GPU, its driver or its links: ECC, Xid, NCCL (error or log)        on another node; remembered
+    file_system      a file system that went on failing: stale handle, no answer          once, on another node
     installation     no Python, no module, no library: exit code 126 or 127, the log      once, on another node
     stalled          ended by its watchdog: its own pace had stopped                      again
     killed           SIGKILL that nothing explains                                        again
@@ -50,6 +51,7 @@ REMEDIES: dict[FailureKind, str] = {
     "interrupted": f"raise --time in the script's header, then: {_RESUME}",
     "timeout": f"raise --time in the script's header, then: {_RESUME}",
     "machine": f"have the node looked at (nvidia-smi, the kernel's log), then: {_RESUME}",
+    "file_system": f"see to the disk that the line names, then: {_RESUME}",
     "installation": f"mend .venv, or what scripts/slurm/env.sh loads; then: {_RESUME}",
     "stalled": f"look at the log's end, then: {_RESUME}",
     "preempted": _RESUME,

@@ -22,7 +22,9 @@ from r2v.slurm.chain import chain as chains
 from r2v.slurm.chain import job_record
 from r2v.slurm.chain.chain import WHOLE, Attempt, Chain, parse_comment, require_configuration
 from r2v.slurm.client import client
-from r2v.slurm.client.command import FULL, NoSlurm, SlurmRefused, pauses
+from r2v.slurm.client.command import NoSlurm, SlurmRefused, pauses
+from r2v.slurm.client.limits import limits
+from r2v.slurm.client.messages import refusal_passes
 from r2v.slurm.healing import shared_stages
 from r2v.slurm.healing.classify import Evidence, Failure
 from r2v.slurm.healing.comparison import Comparison, pending, waiting_for
@@ -238,9 +240,12 @@ def _submit(now: Comparison, strict: bool) -> None:
         try:
             id_ = submit_stage(now.root, now.chain, job, planned, waits)
         except EnvironmentFault as error:
-            passes = not isinstance(error, SlurmRefused) or bool(FULL.search(str(error)))
+            passes, why = not isinstance(error, SlurmRefused) or refusal_passes(str(error)), str(error)
+            if passes and isinstance(error, SlurmRefused):
+                broken = limits(planned.resources, "").exceeded_by(planned.resources)
+                passes, why = broken is None, f"{error}: {broken}" if broken else why
             if not passes:
-                _give_up(now, job, str(error), everything=strict)
+                _give_up(now, job, why, everything=strict)
             if passes or strict:
                 now.undone.append(f"{job} was refused ({error})")
                 now.refusal = now.undone[-1] if strict else ""

@@ -1,15 +1,16 @@
 """The retry policy: what to do about a failure, by its kind. It decides only; r2v.slurm.healing.heal acts.
 
-    host_oom            half as much memory again, up to the largest node's; three times
+    host_oom            half as much memory again, up to what the site gives a job; three times
     cuda_oom            micro-batches of the largest proper part of their size, the product as it was, so that the
                         artifact and its checkpoint stay the same; for what is played, rollout.batch_size; for
                         hierarchical training, which halves its rows by itself, layers that run again; twice
-    timeout,            again; with half as much time again only where this time nothing was gained
+    timeout,            again; with half as much time again, up to what the site gives, only where nothing was gained
     interrupted
     preempted           again, not counted
     node_fail           again, not counted, without that node
     machine             again, not counted, without that node, which is remembered; three times
-    installation        again, without that node; once
+    installation,       again, without that node; once
+    file_system
     killed, stalled,    again
     lease_conflict
     no_log              again, once; the folder of the logs is made anew
@@ -31,12 +32,13 @@ from r2v.slurm.chain import chain as chains
 from r2v.slurm.chain import job_record
 from r2v.slurm.chain.chain import Attempt, Chain, require_configuration
 from r2v.slurm.client import client
+from r2v.slurm.client.limits import Ceiling, limits
 from r2v.slurm.client.sacct import memory
 from r2v.slurm.healing.classify import Evidence, Failure
 from r2v.slurm.healing.gpu_hours import over_cap
 from r2v.slurm.site.headers import Resources
 
-MAX_BY_KIND = {"host_oom": 3, "cuda_oom": 2, "machine": 3, "installation": 1, "no_log": 1}
+MAX_BY_KIND = {"host_oom": 3, "cuda_oom": 2, "machine": 3, "installation": 1, "file_system": 1, "no_log": 1}
 """How often one kind is answered."""
 MAX_UNCOUNTED = 10
 """Attempts that are not counted (preempted, timed out with progress) until a person should look."""
@@ -78,11 +80,11 @@ def _by_kind(
     if failure.kind == "cuda_oom":
         return _smaller_batches(root, chain, job, same)
     if failure.kind in ("timeout", "interrupted"):
-        return _more_time(root, chain, job, latest.id, same)
+        return _more_time(root, chain, job, latest.id, same, evidence.partition)
     if failure.kind == "preempted":
         return replace(same, counted=False)
-    if failure.kind in ("node_fail", "machine", "installation"):
-        return _elsewhere(same, evidence.nodes, counted=failure.kind == "installation")
+    if failure.kind in ("node_fail", "machine", "installation", "file_system"):
+        return _elsewhere(same, evidence.nodes, counted=failure.kind in ("installation", "file_system"))
     if failure.kind in ("killed", "stalled", "lease_conflict", "no_log"):  # each submission makes the folder of logs
         return same
     if failure.kind == "cancelled":
@@ -107,22 +109,26 @@ def _more_memory(same: Resubmit, evidence: Evidence) -> Resubmit | str:
     if not had:
         return f"it had all the memory of its node (--{key}={resources.get(key, '')}), or Slurm does not say how much"
     wanted = had * 3 // 2
+    ceiling = limits(resources, evidence.partition).memory.get(key)
     largest = _largest_node(resources, evidence) if key == "mem" else None
-    if largest is not None and wanted > largest:
-        if had >= largest:
-            return f"it had all of the largest node's memory, {_megabytes(largest)}"
-        wanted = largest
+    if largest is not None and (ceiling is None or largest.value < ceiling.value):
+        ceiling = largest
+    if ceiling is not None and wanted > ceiling.value:
+        if had >= ceiling.value:
+            return f"it had all the memory that it may have, {_megabytes(had)} of {ceiling.rule}"
+        wanted = ceiling.value
     resources[key] = _megabytes(wanted)
     return replace(same, resources=resources, why=f"{key} {_megabytes(had)} -> {resources[key]}")
 
 
-def _largest_node(resources: dict[str, str], evidence: Evidence) -> int | None:
+def _largest_node(resources: dict[str, str], evidence: Evidence) -> Ceiling | None:
     names = (resources.get("partition") or evidence.partition).split(",")
     try:
         sizes = [part.memory << 20 for part in client.partitions() if part.name in names and part.memory]
     except R2VError:
         return None
-    return max(sizes, default=None)
+    size = max(sizes, default=0)
+    return Ceiling(value=size, rule=f"the largest node's {_megabytes(size)}") if size else None
 
 
 def _megabytes(size: int) -> str:
@@ -130,7 +136,7 @@ def _megabytes(size: int) -> str:
     return f"{count >> 10}G" if count % 1024 == 0 and count else f"{count}M"
 
 
-def _more_time(root: Path, chain: Chain, job: str, id_: str, same: Resubmit) -> Resubmit:
+def _more_time(root: Path, chain: Chain, job: str, id_: str, same: Resubmit, partition: str) -> Resubmit | str:
     record = job_record.record(root, chain.name, id_)
     before = [job_record.record(root, chain.name, known.id) for known in chain.jobs[job].attempts if known.id != id_]
     if job_record.progressed(record, record.restart, before):
@@ -139,6 +145,11 @@ def _more_time(root: Path, chain: Chain, job: str, id_: str, same: Resubmit) -> 
     if not minutes:
         return same
     longer = max(minutes + 1, minutes * 3 // 2)
+    ceiling = limits(same.resources, partition).time
+    if ceiling is not None and longer > ceiling.value:
+        if minutes >= ceiling.value:
+            return f"no progress in {minutes} minutes, and it may have no more: {ceiling.rule}"
+        longer = ceiling.value
     why = f"no progress in {minutes} minutes: time {longer} minutes"
     return replace(same, resources={**same.resources, "time": str(longer)}, why=why)
 

@@ -62,6 +62,10 @@ _FORMS = {
     "gres": (re.compile(r"[A-Za-z]\w*(:[\w.-]+)*(,[A-Za-z]\w*(:[\w.-]+)*)*"), "such as gpu:a100:2"),
 }
 """Values that are calculated with."""
+_NOT_OURS = {
+    "array": "the tasks of one stage would end one another as submitted twice; for helpers: #R2V --helpers=15%8"
+}
+"""Options that no header may have, and why."""
 _NO_LIMIT = {"UNLIMITED", "INFINITE"}
 
 
@@ -80,6 +84,8 @@ def pairs(words: Sequence[str], place: str) -> Iterator[tuple[str, str]]:
         if not given and rest and not rest[0].startswith("-"):
             value = rest.pop(0)
         check(name, value, f"{place}: ")
+        if name in _NOT_OURS:
+            raise UsageError(f"{place}: --{name}={value}: {_NOT_OURS[name]}")
         yield name, value
 
 

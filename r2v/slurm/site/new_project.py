@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from importlib.metadata import PackageNotFoundError, files
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +22,10 @@ from r2v.errors import InputError, UsageError
 from r2v.slurm.site import write_headers
 from r2v.slurm.site.script_text import read_script, write_script
 from r2v.slurm.site.site_profile import NONE, SHIPPED, SITE, shipped
-from r2v.storage.artifact_manifest import OWN_PACKAGE
+from r2v.storage.artifact_manifest import OWN_PACKAGE, PROJECT_FILES
 from r2v.storage.files import write_text, writing
 from r2v.storage.paths import CONFIGS, LOGS, ROOMS, SCRIPTS
 
-SHARE = "share/r2v/"
-"""Where a wheel puts what a project begins with, below the environment."""
 _FOLDERS = (*ROOMS, str(LOGS))
 _CONDITIONS = {
     "noisy": "data:\n  condition: noisy\nevaluation:\n  conditions: [clean, noisy]\n",
@@ -72,20 +70,15 @@ def begin(
 
 
 def shipped_files() -> dict[str, Path]:
-    """The files that a project begins with, by their places in it: of the checkout that R2V is run from, else of the
-    wheel. Raises InputError where neither has it."""
-    checkout = OWN_PACKAGE.parent
-    if (checkout / "pyproject.toml").exists():
-        found = [*(checkout / CONFIGS).rglob("*.yaml"), *(checkout / SCRIPTS).glob("*.sh"), checkout / "run_all.sh"]
-        return {path.relative_to(checkout).as_posix(): path for path in sorted(found)}
-    try:
-        listed = files("r2v") or []
-    except PackageNotFoundError:
-        listed = []
-    kept = {str(one).partition(SHARE)[2]: Path(str(one.locate())) for one in listed if SHARE in str(one)}
-    if not kept:
+    """The files that a project begins with, by their places in it: data of a wheel, else those of
+    the checkout that R2V is run from. Raises InputError where neither has them."""
+    top = Path(str(files("r2v") / PROJECT_FILES))
+    if not top.is_dir():
+        top = OWN_PACKAGE.parent
+    found = [*(top / CONFIGS).rglob("*.yaml"), *(top / SCRIPTS).glob("*.sh"), top / "run_all.sh"]
+    if not found[-1].exists():
         raise InputError(f"{OWN_PACKAGE}: no configurations lie beside it; install R2V again: pip install r2v")
-    return {name: path.resolve() for name, path in sorted(kept.items())}
+    return {path.relative_to(top).as_posix(): path for path in sorted(found)}
 
 
 def _with_python(text: str, folder: Path) -> str:

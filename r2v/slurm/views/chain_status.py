@@ -27,7 +27,7 @@ from r2v.slurm.views.states import JobStatus, failure_text, job_status
 from r2v.storage.lease import holder
 
 FINISHED = frozenset(("done", "up to date"))
-BROKEN = frozenset(("failed", "cancelled", "not submitted"))
+BROKEN = frozenset(("failed", "stuck", "cancelled", "not submitted"))
 ACTIVE = 10
 """The exit code of a chain of which something is active."""
 LOOKS = 3
@@ -64,7 +64,7 @@ class ChainStatus:
     def exit_code(self) -> int:
         """0 done, 1 broken for good, 10 active, 5 where that could not be found out."""
         states = {job.state for job in self.own_jobs.values()} or {job.state for job in self.jobs}
-        broken = {"failed", "cancelled"} if self.attendant else BROKEN | {"blocked"}
+        broken = {"failed", "stuck", "cancelled"} if self.attendant else BROKEN | {"blocked"}
         if states & broken:
             return 1
         if "unknown" in states and self.slurm.queue_down:

@@ -124,6 +124,11 @@ def _remedy(failed: JobStatus, chain: Chain, root: Path) -> str:
         return "mend what the line names, then the same sbatch line again"
     if failed.state == "not submitted":
         return f"r2v resume {chain.name}"
+    if failed.state == "stuck":
+        return (
+            f"mend what the reason names in the script's header (r2v doctor tells what there is), then: "
+            f"scancel {failed.id} && r2v resume {chain.name} --from {failed.job}"
+        )
     if failed.kind == "cuda_oom" and (smaller := _smaller(failed.job, chain, root)):
         return f"r2v resume {chain.name} --from {failed.job} --overrides {smaller}"
     return REMEDIES[kind_named(failed.kind) or "unknown"].format(name=chain.name, job=failed.job)

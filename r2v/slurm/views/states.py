@@ -17,6 +17,7 @@ from r2v.slurm.chain import job_record
 from r2v.slurm.chain.chain import Attempt
 from r2v.slurm.chain.job_record import JobRecord
 from r2v.slurm.client.client import Queued
+from r2v.slurm.client.messages import cannot_start
 from r2v.slurm.client.sacct import SacctRow, is_alive
 from r2v.slurm.healing.classify import Evidence, classify
 from r2v.slurm.healing.comparison import NEVER
@@ -28,6 +29,7 @@ JobState = Literal[
     "up to date",
     "running",
     "queued",
+    "stuck",
     "waiting",
     "healing",
     "blocked",
@@ -91,6 +93,8 @@ def _alive(queued: Queued, record: JobRecord) -> dict[str, Any]:
     if queued.dependency and not reason.startswith(("Dependency", "JobHeld")):
         reason = "Dependency"  # squeue says what the scheduler met last, at times "Priority" or nothing yet
     words = reason_text(reason, queued.id)
+    if cannot_start(reason):
+        return {"state": "stuck", "words": f"never starts: {words}"}
     if reason.startswith("Dependency"):
         return {"state": "waiting", "words": words, "never": queued.reason == NEVER}
     starts = queued.start or None

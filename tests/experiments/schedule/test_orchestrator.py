@@ -77,6 +77,19 @@ def test_a_changed_specification_is_refused_or_its_points_appended(sweep: Sweep)
     assert sweep.counts("begin") == {"1": 1, "2": 1, "3": 1}
 
 
+def test_a_sweep_whose_program_was_edited_is_not_resumed_and_names_it(sweep: Sweep) -> None:
+    folder = run_experiment(sweep.write(2), RunOptions())
+    program = sweep.folder / "program.sh"
+    program.write_text(program.read_text() + "# a comment\n")
+    before = sweep.record()
+    for options in (RunOptions(resume=True), RunOptions(resume=True, allow_spec_change=True)):
+        with pytest.raises(UsageError, match=f"program.sh: changed since {folder} was begun.*--fresh"):
+            run_experiment(sweep.spec, options)
+    assert sweep.record() == before
+    assert run_experiment(sweep.spec, RunOptions(fresh=True)) != folder
+    assert [run.status for run in sweep.record().runs] == ["completed", "completed"]
+
+
 def test_points_that_any_experiment_has_completed_are_taken_from_there(sweep: Sweep) -> None:
     first = run_experiment(sweep.write(2), RunOptions())
     second = run_experiment(sweep.write(3), RunOptions())

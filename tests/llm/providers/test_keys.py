@@ -6,8 +6,11 @@ import ast
 import asyncio
 import logging
 import re
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -203,9 +206,63 @@ def test_no_other_module_reads_a_key_from_the_environment() -> None:
 def test_a_proxy_that_cannot_be_used_is_named_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ALL_PROXY", "socks5://me:sesame@127.0.0.1:1080")
 
-    def lacks_socksio() -> None:
+    def lacks_socksio(trust_env: bool) -> None:
         raise ImportError("Using SOCKS proxy, but the 'socksio' package is not installed")
 
     with pytest.raises(EnvironmentFault, match="ALL_PROXY names a SOCKS proxy.*pip install socksio") as told:
-        keys.made_client(lacks_socksio)
+        keys.made_client(lacks_socksio, "openai", None)
     assert "sesame" not in str(told.value)
+
+
+@contextmanager
+def refusing_proxy() -> Iterator[str]:
+    """The address of a proxy that answers every request with its own page, status 403, as a squid does."""
+
+    class Refuses(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            page = b"<html>ERR_ACCESS_DENIED</html>"
+            self.send_response(403)
+            self.send_header("Content-Length", str(len(page)))
+            self.end_headers()
+            self.wfile.write(page)
+
+        do_GET = do_CONNECT = do_POST
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Refuses)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize("provider", MODELS)
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_proxys_refusal_names_the_proxy(provider: str, scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAB_API_KEY", "sk-lab-0123456789")
+    with refusing_proxy() as address:
+        monkeypatch.setenv(f"{scheme}_proxy", f"http://me:sesame@{address}")
+        url = f"{scheme}://models.lab/v1"
+        made = make_provider(provider, rate_of(provider, MODELS[provider]), base_url=url, api_key_env="LAB_API_KEY")
+        with pytest.raises(ProviderFault) as refused:
+            asyncio.run(made.ping())
+    assert f"(asked through the proxy {address} of {scheme}_proxy)" in refused.value.reason
+    assert "sesame" not in refused.value.reason
+
+
+@pytest.mark.parametrize("variable", ["http_proxy", "ALL_PROXY"])
+@pytest.mark.parametrize("proxy", ["http://127.0.0.1:9", "socks5://127.0.0.1:9"])
+def test_a_server_on_loopback_is_asked_without_the_proxy(
+    variable: str, proxy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAB_API_KEY", "sk-lab-0123456789")
+    monkeypatch.setenv(variable, proxy)
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with Emulator() as emulator:
+        url = emulator.openai_url
+        made = make_provider("openai", rate_of("openai", "gpt-5.2"), base_url=url, api_key_env="LAB_API_KEY")
+        with pytest.raises(ProviderFault, match="the emulator does not know this call"):
+            asyncio.run(made.ping())

@@ -43,11 +43,13 @@ def test_a_healthy_cluster_has_nothing_bad(
     clone: Faked, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("SQUEUE_PARTITION", "debug")
+    monkeypatch.setenv("PMI_RANK", "0")
     with (clone.root / paths.SCRIPTS / "02_perturb.sh").open("ab") as script:
         script.write(b"# gr\xfcn\n")
     assert cli.main(["doctor"]) == 0
     told = capsys.readouterr().out
     assert "ok    kept from Slurm's programs: SQUEUE_PARTITION" in told
+    assert "ok    not given to stages: PMI_RANK (a launcher's)" in told
     assert "warn  scripts/slurm/02_perturb.sh: line 19 has byte 0xFC" in told and "-> iconv -f latin1 -t utf-8" in told
     assert "ok    Slurm answers; partitions cpu, gpu" in told
     assert f"ok    {SCRIPTS} of {SCRIPTS} headers are accepted by sbatch --test-only" in told

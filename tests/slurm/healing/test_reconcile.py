@@ -109,6 +109,7 @@ TOLD: dict[FailureKind, tuple[int, str]] = {
     "cuda_oom": (1, "FAILED"),
     "host_oom": (137, "OUT_OF_MEMORY"),
     "machine": (1, "FAILED"),
+    "file_system": (5, "FAILED"),
     "installation": (1, "FAILED"),
     "stalled": (1, "FAILED"),
     "killed": (137, "FAILED"),
@@ -162,7 +163,7 @@ def test_the_dying_job_and_its_sentinel_decide_the_same(
     assert outcomes[0] == outcomes[1]
     successor, failure, avoided = outcomes[0]
     assert avoided == (["g1"] if kind == "machine" else [])
-    if kind in ("machine", "installation"):
+    if kind in ("machine", "installation", "file_system"):
         assert successor[0][1]["exclude"] == "g1"  # type: ignore[index]
     if kind == "host_oom":
         assert successor[0][1]["mem"] == "1536M"  # type: ignore[index]

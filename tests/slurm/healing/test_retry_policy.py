@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -81,9 +82,26 @@ def test_host_memory_grows_by_half_up_to_the_largest_node(
     told = Evidence(row=SacctRow(id="0", state="FAILED", requested=1 << 30))
     found = answer(faked, chain_of("first", resources={"partition": "gpu", **had}), "host_oom", told)
     if had == then:
-        assert isinstance(found, str) and "all of the largest node" in found
+        assert isinstance(found, str) and "64G of the largest node" in found
     else:
         assert again(found).resources == {"partition": "gpu", **then} and again(found).counted
+
+
+def test_memory_grows_up_to_the_limit_of_the_site_and_no_further(faked: Faked) -> None:
+    (faked.folder / "partitions.json").write_text(json.dumps({"gpu": {"MaxMemPerNode": "400", "MaxMemPerCPU": "400"}}))
+    for key in ("mem", "mem-per-cpu"):
+        grown = again(answer(faked, chain_of("first", resources={"partition": "gpu", key: "300M"}), "host_oom"))
+        assert grown.resources[key] == "400M"
+        found = answer(faked, chain_of("first", resources={"partition": "gpu", key: "400M"}), "host_oom")
+        assert isinstance(found, str) and "of partition gpu" in found
+
+
+def test_time_grows_up_to_the_limit_of_the_site_and_no_further(faked: Faked) -> None:
+    (faked.folder / "partitions.json").write_text(json.dumps({"gpu": {"MaxTime": "00:25:00"}}))
+    grown = again(answer(faked, chain_of("first", resources={"partition": "gpu", "time": "20"}), "timeout"))
+    assert grown.resources["time"] == "25"
+    found = answer(faked, chain_of("first", resources={"partition": "gpu", "time": "25"}), "timeout")
+    assert found == "no progress in 25 minutes, and it may have no more: MaxTime=00:25:00 of partition gpu"
 
 
 @pytest.mark.parametrize(
@@ -213,6 +231,7 @@ RETRIED = {
     "lease_conflict",
     "machine",
     "installation",
+    "file_system",
     "stalled",
     "no_log",
 }

@@ -9,6 +9,7 @@ import pytest
 from r2v.slurm.chain import chain as chains
 from r2v.slurm.chain.chain import Attempt, AttemptFailure
 from r2v.slurm.views.chain_status import ChainStatus, statuses
+from r2v.slurm.views.explain import explain
 from r2v.slurm.views.humanize import reason_text
 from r2v.slurm.views.sources import gather, names
 from r2v.slurm.views.states import JobStatus
@@ -341,6 +342,18 @@ def test_what_a_job_depends_on_counts_before_slurm_gives_the_reason(faked: Faked
     faked.queued("102", reason=reason, Dependency="afterok:100(unfulfilled)")
     waiting(faked)
     assert one(seen(faked), "perturb").state == state
+
+
+def test_a_job_that_slurm_never_starts_is_told_with_its_reason(faked: Faked) -> None:
+    faked.chain()
+    faked.queued("100", reason="MaxMemPerLimit")
+    waiting(faked, after="collect")
+    seen_now = seen(faked)
+    assert one(seen_now, "collect").state == "stuck" and seen_now.exit_code == 1
+    assert one(seen_now, "perturb").state == "blocked"
+    told = "\n".join(explain(seen_now))
+    assert "collect stuck" in told and "never starts" in told and "scancel 100 && r2v resume" in told
+    assert "nothing is broken" not in told
 
 
 def test_a_submitter_cut_off_after_four_jobs(faked: Faked) -> None:

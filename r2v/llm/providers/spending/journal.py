@@ -35,7 +35,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from r2v.errors import EnvironmentFault, InputError
-from r2v.storage.files import sync_folder, writing
+from r2v.storage.file_system import sync_folder
+from r2v.storage.files import writing
 from r2v.storage.witness import Witness
 
 _REMEDY = (

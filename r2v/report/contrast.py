@@ -1,0 +1,157 @@
+"""Three episodes side by side that show why a router helps: the small policy alone, r2v and the LLM on one task.
+
+A rule chooses the task, and the page says how many are like it: of the tasks of a condition that the small policy fails
+and r2v and the LLM solve, the one with the fewest LLM steps. Where there is none, the nearest to it is shown and said.
+"""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from r2v.config.methods import OURS, ROUTERS, STRONG, WEAK
+from r2v.data.episode import Episode
+from r2v.report.elements import section, tag
+
+MOST_STEPS = 12
+"""Steps shown of one episode."""
+_TITLES = {WEAK: "The small policy alone", STRONG: "The LLM alone"}
+_ACTORS = {"slm": "small policy", "llm_fallback": "LLM"}
+Shown = dict[str, Any]
+"""An episode as the viewer reads it."""
+
+
+def contrasted(methods: Sequence[str]) -> tuple[str, ...]:
+    """At most three of the methods that were played: small, routed, large."""
+    router = min((name for name in methods if name in ROUTERS), key=lambda name: name != OURS, default="")
+    return tuple(name for name in (WEAK, router, STRONG) if name in methods) or tuple(methods[:1])
+
+
+@dataclass(kw_only=True)
+class Contrast:
+    """The chosen episodes. Not frozen: each task is offered to it."""
+
+    condition: str
+    methods: tuple[str, ...]
+    task: str = ""
+    seed: int = 0
+    episodes: list[Shown] = field(default_factory=list)
+    rank: tuple[Any, ...] | None = None
+    num_offered: int = 0
+    num_alike: int = 0
+    """Tasks and seeds that the small policy fails and the others solve."""
+
+    def offer(self, task: str, episodes: Sequence[Episode], shown: Sequence[Shown]) -> None:
+        """Take this task's episodes if they show more than those held."""
+        cells: dict[int, dict[str, tuple[Episode, Shown]]] = {}
+        for episode, one in zip(episodes, shown, strict=True):
+            if episode.condition == self.condition and episode.method in self.methods and episode.env_fault is None:
+                cells.setdefault(episode.metadata.seed, {})[episode.method] = episode, one
+        for seed, by_method in sorted(cells.items()):
+            if len(by_method) < len(self.methods):
+                continue
+            fails = WEAK if len(self.methods) > 1 else None
+            outcomes = tuple(by_method[name][0].success is (name == fails) for name in self.methods)
+            self.num_offered += 1
+            self.num_alike += not any(outcomes)
+            steps = by_method[next((name for name in self.methods if name in ROUTERS), self.methods[-1])][0].steps
+            asked = sum(step.action_source == "llm_fallback" for step in steps)
+            rank = (*outcomes, asked == 0, asked, len(steps), task, seed)
+            if self.rank is None or rank < self.rank:
+                self.rank, self.task, self.seed = rank, task, seed
+                self.episodes = [by_method[name][1] for name in self.methods]
+
+    @property
+    def is_typical(self) -> bool:
+        """True if the small policy fails here and the others succeed."""
+        return self.rank is not None and not any(self.rank[: len(self.methods)])
+
+
+def link_to(episode: Shown, task: str, *, step: int | None = None, beside: str | None = None) -> str:
+    """The address of an episode in the page, by its identity: condition, task, seed and method."""
+    parts = {"condition": episode["condition"], "task": task, "seed": episode["seed"], "method": episode["method"]}
+    parts |= {"step": step} if step is not None else {}
+    parts |= {"beside": beside} if beside is not None else {}
+    return f"#{urlencode(parts, quote_via=quote)}"
+
+
+def contrast_section(contrast: Contrast | None) -> list[ET.Element]:
+    """The section of the page; nothing where no task was played by all of the methods."""
+    if contrast is None or not contrast.episodes:
+        return []
+    turn = _turn(contrast.episodes)
+    columns = [_column(contrast, episode, turn) for episode in contrast.episodes]
+    counts = f"{contrast.num_alike} of {contrast.num_offered} {contrast.condition} tasks and seeds"
+    others = " and ".join(name for name in contrast.methods if name != WEAK)
+    if len(contrast.methods) == 1:
+        title, rule = (
+            "One episode",
+            f"The shortest {contrast.condition} episode of {contrast.methods[0]} that it solved.",
+        )
+        rule = rule if contrast.is_typical else f"{contrast.methods[0]} solved no {contrast.condition} task."
+    elif contrast.is_typical:
+        title = "Why: one task, played side by side"
+        rule = f"Chosen by rule: {counts} end like this one, which has the fewest LLM steps."
+    else:
+        title = "One task, played side by side"
+        rule = f"No {contrast.condition} task was failed by {WEAK} and solved by {others}; this is the nearest one."
+    return section(
+        "contrast",
+        title,
+        tag("p", f"{contrast.task}, seed {contrast.seed}. {rule}"),
+        tag("p", contrast.episodes[0]["goal"], class_="goal"),
+        tag("div", *columns, class_="columns"),
+    )
+
+
+def _turn(episodes: Sequence[Shown]) -> int | None:
+    """The first step at which the second episode acts unlike the first, after the same actions."""
+    if len(episodes) < 2:
+        return None
+    pairs = zip(*([step["action"] for step in one["steps"]] for one in episodes[:2]), strict=False)
+    return next((number for number, (first, second) in enumerate(pairs) if first != second), None)
+
+
+def _column(contrast: Contrast, episode: Shown, turn: int | None) -> ET.Element:
+    method, steps = episode["method"], episode["steps"]
+    asked = sum(step["by"] == "llm_fallback" for step in steps)
+    beside = next((name for name in contrast.methods if name != method), None)
+    solved = "solved" if episode["success"] else "failed"
+    usd = f"${episode['usd']:.4f}"
+    end = [tag("li", f"{len(steps) - MOST_STEPS} more steps", class_="soft")] if len(steps) > MOST_STEPS else []
+    where = f"{method} on {contrast.task}"
+    link = link_to(episode, contrast.task, step=None if turn is None else turn + 1, beside=beside)
+    return tag(
+        "article",
+        tag(
+            "h3",
+            _TITLES.get(method, f"{method} routes"),
+            " ",
+            tag("span", solved, class_=f"verdict {'supported' if episode['success'] else 'not_supported'}"),
+        ),
+        tag("p", f"{len(steps)} steps, {asked} by the LLM, {usd}"),
+        tag("ol", *(_step(one, number == turn) for number, one in enumerate(steps[:MOST_STEPS])), *end),
+        tag("p", tag("a", "step by step", href=link, **{"aria-label": f"step by step: {where}"})),
+        class_="compared",
+    )
+
+
+def _step(step: Mapping[str, Any], is_turn: bool) -> ET.Element:
+    by = _ACTORS.get(step["by"], step["by"])
+    says = [by]
+    if isinstance(step.get("score"), float) and isinstance(step.get("threshold"), float):
+        relation = "≥" if step["score"] >= step["threshold"] else "<"
+        says.append(f"score {step['score']:.3f} {relation} {step['threshold']:.3f}")
+    says += [f"perturbed by {', '.join(dict.fromkeys(hit[0] for hit in step['hits']))}"] if step.get("hits") else []
+    instead = step.get("proposed")
+    classes = ["step", *(["llm"] if step["by"] == "llm_fallback" else []), *(["turn"] if is_turn else [])]
+    return tag(
+        "li",
+        tag("div", "; ".join(says), class_="soft"),
+        tag("code", step["action"]),
+        *([tag("div", "the small policy would have: ", tag("code", instead), class_="soft")] if instead else []),
+        class_=" ".join(classes),
+    )

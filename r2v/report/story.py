@@ -1,0 +1,121 @@
+"""First screen of the page: one sentence, one number and one reason, each a function of the bundle's figures.
+
+    story(bundle).sentence    # "noisy: r2v solves .79, .71 of the way from the small policy to the LLM, ..."
+    story(bundle).number      # "71 %"
+
+The sentence is the first line of `r2v.evaluation.claims.headline`, which the last print of a run shows too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from r2v.config.methods import OURS, ROUTERS, STRONG, WEAK
+from r2v.evaluation.claims import ConditionRows, headline, rows_by_condition
+from r2v.evaluation.figure_text import decimals, dollars, signed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Story:
+    """The result of a run as one would say it in a talk."""
+
+    condition: str
+    """The condition that the sentence is about."""
+    sentence: str
+    number: str
+    """With its unit."""
+    about: str
+    """The quantity that the number is of."""
+    reason: str
+    others: tuple[str, ...] = ()
+    """The same sentence for the other conditions."""
+
+
+def story(bundle: Mapping[str, Any]) -> Story:
+    """Return what a bundle's figures say first."""
+    lines = headline(bundle)
+    by_condition = rows_by_condition(bundle)
+    named = lines[0].partition(": ")[0].split(", ")[0] if lines else ""
+    condition = named if named in by_condition else next(iter(by_condition))
+    rows = by_condition[condition]
+    number, about = _number(rows)
+    sentence = lines[0] if lines else f"{condition}: {_best(rows)}"
+    return Story(
+        condition=condition,
+        sentence=sentence,
+        number=number,
+        about=about,
+        reason=f"Why: {_reason(rows)}",
+        others=tuple(lines[1:]),
+    )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f}\u00a0%"
+
+
+def _between(interval: object) -> str:
+    """An interval in words; empty without one."""
+    if not isinstance(interval, list | tuple) or None in interval:
+        return ""
+    return f", 95 % interval {_percent(interval[0])} to {_percent(interval[1])}"
+
+
+def _best(rows: ConditionRows) -> str:
+    name, row = _most_successful(rows)
+    cost = row["avg_cost_cached"]
+    text = f"{name} solves {decimals(row['success_rate'])} of {row['n_tasks']} tasks"
+    return text + (f" for {dollars(cost)} an episode" if cost is not None else "")
+
+
+def _most_successful(rows: ConditionRows) -> tuple[str, Mapping[str, Any]]:
+    return max(rows.main.items(), key=lambda item: item[1]["success_rate"] or 0)
+
+
+def _number(rows: ConditionRows) -> tuple[str, str]:
+    """The number, and the quantity that it is of."""
+    weak, strong, ours = (rows.value(method, "success_rate") for method in (WEAK, STRONG, OURS))
+    if weak == 0:
+        return f"0 of {rows.main[WEAK]['n_tasks']}", "tasks solved by the small policy alone"
+    if ours is None:
+        name, row = _most_successful(rows)
+        return _percent(row["success_rate"] or 0), f"of the tasks solved by {name}{_between(row['success_rate_ci'])}"
+    solved = f"of the tasks solved by r2v{_between(rows.main[OURS]['success_rate_ci'])}"
+    if weak is None or strong is None or strong <= weak:
+        return _percent(ours), solved
+    lead = rows.compared.get((WEAK, "success_rate"))
+    if lead is not None and lead["verdict"] != "higher":
+        low, high = signed(lead["ci_lower"]), signed(lead["ci_upper"])
+        return signed(
+            lead["difference"]
+        ), f"success that r2v adds to the small policy alone, 95 % interval {low} to {high}"
+    spent, bill = (rows.value(method, "avg_cost_cached") for method in (OURS, STRONG))
+    paid = f", for {_percent(spent / bill)} of its bill" if spent is not None and bill else ""
+    return _percent((ours - weak) / (strong - weak)), f"of the LLM's lead over the small policy kept by r2v{paid}"
+
+
+def _reason(rows: ConditionRows) -> str:
+    asked = rows.value(OURS, "llm_call_rate")
+    if asked is None:
+        return f"there is nothing to compare: {OURS} was not played; add it to evaluation.methods"
+    rate = f"r2v asks the LLM in {_percent(asked)} of its steps"
+    if rows.value(WEAK, "success_rate") == 0:
+        return (
+            "a router saves money on the tasks that the small policy solves alone, and it solves none; "
+            f"{rate} and solves {_percent(rows.value(OURS, 'success_rate') or 0)}"
+        )
+    ours, others = rows.value(OURS, "router_auroc"), {}
+    for method in ROUTERS:
+        if method != OURS and (auroc := rows.value(method, "router_auroc")) is not None:
+            others[method] = auroc
+    if ours is not None:
+        best = max(others, key=lambda name: others[name], default=None)
+        beside = f"; of {best}'s score, {decimals(others[best])}" if best else ""
+        return (
+            f"{rate}, and its score tells these steps from others: it is higher at a step where the LLM makes the "
+            f"difference than at another with probability {decimals(ours)} (a coin: .50{beside})"
+        )
+    coin = rows.value("random_router", "success_rate")
+    return rate + (f"; a router that asks by a coin solves {_percent(coin)}" if coin is not None else "")
