@@ -50,7 +50,8 @@ def test_nothing_recorded_is_nothing_to_grade(tmp_path: Path, capsys: pytest.Cap
 
 
 def test_a_benchmark_whose_extra_is_missing_names_it(tmp_path: Path) -> None:
-    (tmp_path / "minigrid").with_suffix(".py").write_text('raise ModuleNotFoundError("No module named minigrid", name="minigrid")')
+    missing = 'raise ModuleNotFoundError("No module named minigrid", name="minigrid")'
+    (tmp_path / "minigrid").with_suffix(".py").write_text(missing)
     done = subprocess.run(
         [sys.executable, "-m", "r2v", "check-env", "babyai"],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])},
