@@ -72,6 +72,7 @@ def submit(
     max_gpu_hours: float | None = None,
     live: bool = False,
     allow_env: Sequence[str] = (),
+    take_over: bool = False,
     root: Path = Path(),
 ) -> int:
     """Submit a benchmark's pipeline (or print it, or run it here); returns an exit code. `allow_env`: variables that
@@ -113,7 +114,7 @@ def submit(
         raise refused[0]
     require()
     for loaded, steps in zip(configs, plans, strict=True):
-        _submit_chain(root, loaded, steps, limits, live=live, allow_env=allow_env)
+        _submit_chain(root, loaded, steps, limits, live=live, allow_env=allow_env, take_over=take_over)
     return 0
 
 
@@ -202,9 +203,11 @@ def _submit_chain(
     *,
     live: bool,
     allow_env: Sequence[str],
+    take_over: bool,
 ) -> None:
     name, sha = places_of(config, root).name, _sha(config)
-    with chains.lock(root, name, wait=30.0):  # a job of it that has just started may be looking at it
+    # A job of it that has just started may be looking at it.
+    with chains.lock(root, name, wait=30.0, take_over=take_over):
         marks = {row.id: parse_comment(row.comment) for row in client.queue(name, root)}
         others = [id_ for id_, mark in marks.items() if mark is not None and mark.sha != sha]
         if others:
@@ -340,7 +343,14 @@ def _sha(config: Config) -> str:
 
 def _new_chain(root: Path, config: Config) -> Chain:
     name, benchmark, condition = places_of(config, root).name, config.env.benchmark, config.data.condition
-    return Chain(name=name, benchmark=benchmark, condition=condition, config_sha=_sha(config))
+    return Chain(
+        name=name,
+        benchmark=benchmark,
+        condition=condition,
+        config_sha=_sha(config),
+        user=chains.account(),
+        checkout=chains.checkout_id(root),
+    )
 
 
 def _print_plan(root: Path, config: Config, steps: Sequence[PlannedJob], words: Sequence[str]) -> None:

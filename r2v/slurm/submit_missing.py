@@ -7,18 +7,19 @@ what is written and what the comments in the queue say is enough to go on, and n
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from r2v.console import text_table
 from r2v.errors import EnvironmentFault, UsageError
 from r2v.slurm.chain import chain as chains
+from r2v.slurm.chain import job_record
 from r2v.slurm.chain.chain import Attempt, Chain, comment, parse_comment
 from r2v.slurm.client import client
 from r2v.slurm.client.client import Partition, Queued, SubmitCheck
 from r2v.slurm.client.messages import refusal_passes
-from r2v.slurm.client.sacct import memory
+from r2v.slurm.client.sacct import is_alive, memory
 from r2v.slurm.job.command_line import require_nodes_used
 from r2v.slurm.site.directives import gpu_count, gpu_kind, node_count
 from r2v.slurm.site.headers import Resources
@@ -42,6 +43,7 @@ def submit_missing(
     rows = client.queue(chain.name, root)
     _update_comments(rows, chain)
     alive = {row.id for row in rows}
+    _require_whole_queue(root, chain, wanted, alive)
     for name in wanted:
         latest = chain.jobs[name].latest
         if latest is None or latest.id not in alive:
@@ -63,6 +65,22 @@ def submit_missing(
             + (goes_on if count else "type the same command again")
         )
     return now.chain, now.submitted
+
+
+def _require_whole_queue(root: Path, chain: Chain, wanted: Sequence[str], alive: Collection[str]) -> None:
+    """Raises EnvironmentFault where squeue lists none of the chain's jobs and the controller has one of them all the
+    same: a cache or a filter of the site stands between, and the job would be submitted twice."""
+    if alive:
+        return
+    for name in wanted:
+        latest = chain.jobs[name].latest
+        if latest is None or job_record.record(root, chain.name, latest.id).last_exit is not None:
+            continue
+        if is_alive(state := client.show(latest.id).get("JobState", "")):
+            raise EnvironmentFault(
+                f"{chain.name}: squeue lists none of its jobs, but scontrol shows {name} (job {latest.id}) as {state}; "
+                "nothing was submitted. See what stands between you and squeue (an alias, a cache), and try again"
+            )
 
 
 def find(rows: Sequence[Queued], chain: Chain, job: str) -> Queued | None:
@@ -143,6 +161,12 @@ def _update_comments(rows: Sequence[Queued], chain: Chain) -> None:
         mark = parse_comment(row.comment)
         if mark is not None and mark.sha != chain.config_sha:
             changed = comment(
-                chain.name, mark.job, chain.config_sha, attempt=mark.attempt, sentinel=mark.sentinel, own=mark.own
+                chain.name,
+                mark.job,
+                chain.config_sha,
+                attempt=mark.attempt,
+                sentinel=mark.sentinel,
+                own=mark.own,
+                place=chain.place,
             )
             client.update(row.id, comment=changed)

@@ -14,15 +14,18 @@ from typing import Any
 
 import pytest
 
+from r2v.cli import main as cli
 from r2v.config import Config, load, to_yaml
 from r2v.errors import EnvironmentFault, LeaseConflict, UsageError
 from r2v.pipeline.graph import selection
 from r2v.slurm import run_all
 from r2v.slurm.chain import chain as chains
 from r2v.slurm.chain import job_record
+from r2v.slurm.chain.chain import Chain
 from r2v.slurm.client import client
 from r2v.slurm.client.command import NoSlurm
 from r2v.slurm.job.runner import with_allowed_keys
+from r2v.slurm.views.chain_status import ACTIVE
 from tests.pipeline.test_run import NAMES, SEED_TABLE
 from tests.slurm.faked import FAKE, Faked
 from tests.slurm.faked import faked as faked
@@ -98,7 +101,7 @@ def test_ten_jobs_each_behind_what_it_needs_and_each_watched(
         assert job.latest is not None and len(job.attempts) == 1
         needed = ":".join(ids(checkout)[need] for need in job.needs)
         assert queue[job.latest.id]["Dependency"] == (f"afterok:{needed}" if needed else "(null)")
-        assert queue[job.latest.id]["Comment"] == chains.comment(NAME, name, made.config_sha)
+        assert queue[job.latest.id]["Comment"] == chains.comment(NAME, name, made.config_sha, place=made.place)
         assert job.latest.sentinel == sentinel
         assert job.latest.reason == "first" and job.latest.resources["time"]
     out = capsys.readouterr().out
@@ -268,7 +271,7 @@ def test_what_a_header_says_in_its_comment_and_of_errors_is_kept(checkout: Faked
     run_all.submit(benchmark="desk")
     made, bc = chain(checkout), ids(checkout)["bc"]
     row = next(row for row in rows(checkout) if row["JobID"] == bc)
-    assert row["Comment"] == f"grant42 {chains.comment(NAME, 'bc', made.config_sha)}"
+    assert row["Comment"] == f"grant42 {chains.comment(NAME, 'bc', made.config_sha, place=made.place)}"
     script = next((chains.folder(checkout.root, NAME) / "submitit" / bc).glob("*_submission.sh")).read_text()
     assert "\n#SBATCH --error=logs/%x_%j.err\n" in script and "--output=logs/%x_%j.out" in script
     run_all.submit(benchmark="desk")
@@ -429,7 +432,7 @@ def test_resume_prints_the_difference_and_keeps_what_waits(checkout: Faked, caps
     for name in NAMES[4:]:
         assert now[name] == first[name]
     comments = [word for call in calls(checkout, "scontrol", "update") for word in call if word.startswith("comment=")]
-    assert comments and all(word.endswith(made.config_sha) for word in comments)
+    assert comments and all(word.endswith(f"{made.config_sha}@{made.place}") for word in comments)
     assert "lr: 1.0e-05" in (chains.folder(checkout.root, NAME) / "config.yaml").read_text()
 
 
@@ -556,3 +559,52 @@ def test_a_need_that_failed_meanwhile_stops_the_submission(checkout: Faked) -> N
     now = bring_in_line(checkout.root, planned)
     assert now.submitted == [] and now.chain.jobs["perturb"].planned is not None
     assert client.queue(NAME)
+
+
+def of_another(checkout: Faked) -> Chain:
+    """The chain, submitted by somebody else, whose jobs squeue --me does not list."""
+    run_all.submit(benchmark="desk")
+    theirs = replace(chain(checkout), user="ada")
+    chains.write(checkout.root, theirs)
+    return theirs
+
+
+def test_a_chain_records_whose_it_is_and_where(checkout: Faked) -> None:
+    run_all.submit(benchmark="desk")
+    made = chain(checkout)
+    assert made.is_mine and made.user == chains.account() and made.checkout == chains.checkout_id(checkout.root)
+    assert all(row["Comment"].endswith(f"@{made.user}:{made.checkout}") for row in rows(checkout))
+
+
+def test_a_chain_of_another_user_is_refused_with_the_name_and_can_be_taken_over(checkout: Faked) -> None:
+    theirs, submitted = of_another(checkout), len(rows(checkout))
+    for act in (
+        lambda: run_all.submit(benchmark="desk"),
+        lambda: run_all.resume(name=NAME),
+        lambda: run_all.cancel(name=NAME),
+    ):
+        with pytest.raises(UsageError, match=f"{NAME} is ada's.*--take-over"):
+            act()
+    assert chain(checkout) == theirs and len(rows(checkout)) == submitted
+    run_all.submit(benchmark="desk", take_over=True)
+    assert chain(checkout).user == chains.account()
+
+
+def test_a_view_of_another_users_chain_asks_for_their_jobs_and_changes_nothing(
+    checkout: Faked, capsys: pytest.CaptureFixture[str]
+) -> None:
+    theirs = of_another(checkout)
+    assert cli.main(["status"]) == ACTIVE
+    assert "ada's chain: it can be looked at, not changed" in capsys.readouterr().out
+    assert [word for call in calls(checkout, "squeue") for word in call if word.startswith("--user")] == ["--user=ada"]
+    assert chain(checkout) == theirs
+
+
+def test_a_queue_that_comes_back_empty_is_not_believed_where_the_controller_has_the_job(checkout: Faked) -> None:
+    run_all.submit(benchmark="desk")
+    submitted = len(rows(checkout))
+    (checkout.folder / "filtered").touch()
+    with pytest.raises(EnvironmentFault, match="squeue lists none of its jobs, but scontrol shows collect"):
+        run_all.submit(benchmark="desk")
+    (checkout.folder / "filtered").unlink()
+    assert len(rows(checkout)) == submitted

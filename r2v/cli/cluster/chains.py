@@ -105,6 +105,7 @@ def _add_submitting(commands: argparse._SubParsersAction[Parser]) -> None:
             metavar="H",
             help="GPU-hours of the chain, healing included (default: no limit)",
         )
+    run.add_argument("--take-over", action="store_true", help="make a chain that another user submitted one's own")
     run.set_defaults(max_attempts=3)
     cancel = add_word(commands, "cancel", "end every job of a chain, sentinels too; nothing heals afterwards", _cancel)
     cancel.add_argument("name", nargs="?", metavar="CHAIN", help=_CHAIN)
@@ -121,7 +122,7 @@ def submission(values: argparse.Namespace) -> dict[str, Any]:
     line without a benchmark."""
     if values.benchmark is None and values.config is None:
         raise UsageError("run_all needs a benchmark: webarena, swebench, desk or all; or --config FILE")
-    names = ("benchmark", "config", "overrides", "without", "dry_run", "here", *_SUBMITTED)
+    names = ("benchmark", "config", "overrides", "without", "dry_run", "here", "take_over", *_SUBMITTED)
     return {name: getattr(values, name) for name in names}
 
 

@@ -12,6 +12,8 @@ stage and the configuration.
 from __future__ import annotations
 
 import hashlib
+import os
+import pwd
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -21,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from r2v.data.schema import from_dict
-from r2v.errors import InputError
+from r2v.errors import InputError, UsageError
 from r2v.storage.artifact_manifest import Damaged
 from r2v.storage.files import write_json
 from r2v.storage.integrity import hashed, read_hashed
@@ -127,6 +129,10 @@ class Chain:
     snapshot: str | None = None
     code: str | None = None
     created_at: str = ""
+    user: str = ""
+    """The account that its jobs are submitted with; "" where none is recorded."""
+    checkout: str = ""
+    """A hash of the checkout's path, which tells it from another one of the same user."""
     cancelled: str | None = None
     limits: HealingLimits = field(default_factory=HealingLimits)
     allow_env: tuple[str, ...] = ()
@@ -142,6 +148,16 @@ class Chain:
         """By job: every attempt that there was, oldest first."""
         now = {name: job.attempts for name, job in self.jobs.items()}
         return {name: self.earlier.get(name, ()) + now.get(name, ()) for name in {**now, **self.earlier}}
+
+    @property
+    def place(self) -> str:
+        """Whose it is and where, as its jobs' comments say it."""
+        return f"{self.user}:{self.checkout}" if self.user else ""
+
+    @property
+    def is_mine(self) -> bool:
+        """True if this account may change it: Slurm lets nobody else end or update its jobs."""
+        return self.user in ("", account())
 
     @property
     def cluster(self) -> str:
@@ -192,28 +208,55 @@ class JobComment:
     attempt: int = 1
     own: str = ""
     """The comment that the header gives, which stands before it."""
+    place: str = ""
+    """User and checkout (`Chain.place`)."""
 
 
-def comment(name: str, job: str, sha: str, *, attempt: int = 1, sentinel: bool = False, own: str = "") -> str:
+def comment(
+    name: str, job: str, sha: str, *, attempt: int = 1, sentinel: bool = False, own: str = "", place: str = ""
+) -> str:
     """The comment that marks a Slurm job as ours, in squeue and sacct alike; behind the header's `own`, if it has one.
 
     >>> comment("desk_noisy", "bc", "0f3c", own="grant 42")
     'grant 42 r2v:desk_noisy/bc/0f3c'
-    >>> comment("desk_noisy", "bc", "0f3c", attempt=2)
-    'r2v:desk_noisy/bc/0f3c.2'
+    >>> comment("desk_noisy", "bc", "0f3c", attempt=2, place="ada:1f2e3d4c")
+    'r2v:desk_noisy/bc/0f3c.2@ada:1f2e3d4c'
     """
     number = f".{attempt}" if attempt > 1 else ""
-    return f"{own} r2v:{name}/{job}{'~heal' if sentinel else ''}/{sha}{number}".lstrip()
+    at = f"@{place}" if place else ""
+    return f"{own} r2v:{name}/{job}{'~heal' if sentinel else ''}/{sha}{number}{at}".lstrip()
 
 
 def parse_comment(text: str) -> JobComment | None:
     """A comment made by `comment`, read; None for any other."""
-    match = re.fullmatch(r"(.*\s)?r2v:(\S+)/(\w+)(~heal)?/([0-9a-f]+)(?:\.(\d+))?", text.strip())
+    pattern = r"(.*\s)?r2v:(\S+)/(\w+)(~heal)?/([0-9a-f]+)(?:\.(\d+))?(?:@(\S+))?"
+    match = re.fullmatch(pattern, text.strip())
     if match is None:
         return None
     own = (match[1] or "").strip()
     attempt = int(match[6] or 1)
-    return JobComment(name=match[2], job=match[3], sha=match[5], sentinel=bool(match[4]), attempt=attempt, own=own)
+    return JobComment(
+        name=match[2],
+        job=match[3],
+        sha=match[5],
+        sentinel=bool(match[4]),
+        attempt=attempt,
+        own=own,
+        place=match[7] or "",
+    )
+
+
+def account() -> str:
+    """The name of the account that this process works for, or its number where it has none."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
+
+
+def checkout_id(root: Path) -> str:
+    """A short name of a checkout: a hash of its path."""
+    return hashlib.sha256(str(root.resolve()).encode()).hexdigest()[:8]
 
 
 def now() -> str:
@@ -248,11 +291,24 @@ def _written_at(root: Path, name: str) -> float:
 
 
 @contextmanager
-def lock(root: Path, name: str, *, wait: float = 0.0) -> Iterator[None]:
-    """The exclusive right to change a chain, for the length of the block. Raises LeaseConflict where another process
-    has it for longer than `wait` seconds."""
+def lock(root: Path, name: str, *, wait: float = 0.0, take_over: bool = False) -> Iterator[None]:
+    """The exclusive right to change a chain, for the length of the block. Raises UsageError where it is another user's,
+    unless it is taken over, and LeaseConflict where another process has it for longer than `wait` seconds."""
+    if not take_over:
+        require_mine(root, name)
     with lease(folder(root, name) / "chain.lease", wait=wait):
         yield
+
+
+def require_mine(root: Path, name: str) -> None:
+    """Raises UsageError with the owner's name where a chain is another user's."""
+    with suppress(InputError):  # a damaged one says so where it is read
+        chain = find(root, name)
+        if chain is not None and not chain.is_mine:
+            raise UsageError(
+                f"{name} is {chain.user}'s, whose jobs {account()} can neither end nor follow up; ask {chain.user}, or "
+                "end those jobs together and take it over: r2v run_all ... --take-over"
+            )
 
 
 def read(root: Path, name: str) -> Chain:

@@ -111,12 +111,20 @@ _UNREACHED = re.compile("connect failure|Connection refused")
 """Words of a command that has reached nobody."""
 
 
-def queue(name: str | None = None, root: Path = Path(), *, mark: str = CHAIN_MARK, ended: bool = False) -> list[Queued]:
+def queue(
+    name: str | None = None,
+    root: Path = Path(),
+    *,
+    mark: str = CHAIN_MARK,
+    ended: bool = False,
+    users: Collection[str] = (),
+) -> list[Queued]:
     """My jobs that have not ended, or those of one chain of this checkout, or its helpers; one squeue. `ended`: also
-    those that ended a while ago and the controller still remembers."""
+    those that ended a while ago and the controller still remembers; `users`: those of these accounts, not mine."""
     form = _SEPARATOR.join(_QUEUE.values())
     states = ["--states=all"] if ended else []
-    output = call(["squeue", "--me", "--noheader", "--array", *states, "-o", form])
+    whose = f"--user={','.join(sorted(users))}" if users else "--me"
+    output = call(["squeue", whose, "--noheader", "--array", *states, "-o", form])
     rows = []
     for line in output.splitlines():
         values = [given(word) for word in line.split(_SEPARATOR)]

@@ -118,7 +118,14 @@ def stage_directives(
         **REQUIRED_DIRECTIVES,
         **directives,
         **({_INVALID: "no"} if _INVALID in chain.sentinel else {}),
-        "comment": comment(chain.name, job, chain.config_sha, attempt=number, own=resources.get("comment", "")),
+        "comment": comment(
+            chain.name,
+            job,
+            chain.config_sha,
+            attempt=number,
+            own=resources.get("comment", ""),
+            place=chain.place,
+        ),
         "output": f"{LOGS}/%x_%j.out",
         "chdir": str(root.resolve()),
         **({"dependency": f"afterok:{':'.join(waits)}"} if waits else {}),
@@ -164,7 +171,7 @@ def sentinel_args(root: Path, chain: Chain, ids: Sequence[str]) -> list[str]:
     own = chain.sentinel.get("comment", "")
     set_here = {
         "job-name": f"heal_{chain.name}",
-        "comment": comment(chain.name, WHOLE, chain.config_sha, sentinel=True, own=own),
+        "comment": comment(chain.name, WHOLE, chain.config_sha, sentinel=True, own=own, place=chain.place),
         "output": "/dev/null",
         "requeue": "",
         "chdir": str(root.resolve()),

@@ -138,7 +138,9 @@ def pending(id_: str, job: str, chain: Chain, depends: str, *, own: str = "") ->
     """The row of squeue of a job (`WHOLE`: a sentinel) that was submitted and written down a moment ago."""
     sentinel = job == WHOLE
     attempt = 1 if sentinel else len(chain.jobs[job].attempts)
-    mark = chains.comment(chain.name, job, chain.config_sha, attempt=attempt, own=own, sentinel=sentinel)
+    mark = chains.comment(
+        chain.name, job, chain.config_sha, attempt=attempt, own=own, sentinel=sentinel, place=chain.place
+    )
     return Queued(id=id_, state="PENDING", comment=mark, dependency=depends)
 
 

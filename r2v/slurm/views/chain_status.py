@@ -146,7 +146,7 @@ def _look_after(chain: Chain, root: Path) -> bool:
 def _out_of_line(status: ChainStatus, root: Path) -> bool:
     """True if a chain differs from what it should be, as far as files and the queue tell."""
     chain, queue = status.chain, status.slurm.queue
-    if queue is None or not chain.jobs:
+    if queue is None or not chain.jobs or not chain.is_mine:
         return False
     strangers = {row.id for row in client.of_chain(queue.values(), chain.name, root)} - chain.slurm_ids
     unanswered = any(job.unanswered and not job.owner for job in status.jobs)
@@ -178,7 +178,7 @@ def _banners(
     chain: Chain, jobs: Iterable[JobStatus], slurm: SlurmSnapshot, root: Path, attendant: str = ""
 ) -> list[str]:
     """The warnings of a status: what could not be asked, and what stops the whole chain."""
-    lines = []
+    lines = [] if chain.is_mine else [f"{chain.user}'s chain: it can be looked at, not changed"]
     if (chains.folder(root, chain.name) / "config.yaml").exists():
         try:
             require_configuration(root, chain)

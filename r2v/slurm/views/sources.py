@@ -25,8 +25,8 @@ from r2v.storage.paths import CHAINS
 
 @dataclass(frozen=True, kw_only=True)
 class SlurmSnapshot:
-    """Slurm's answers at one time: my jobs in the queue by id (None: no answer, `queue_down` says why), and what
-    accounting says."""
+    """Slurm's answers at one time: my jobs in the queue and those of whoever submitted the chains shown, by id (None:
+    no answer, `queue_down` says why), and what accounting says."""
 
     queue: dict[str, Queued] | None
     queue_down: str | None = None
@@ -105,8 +105,10 @@ def gather(wanted: Sequence[str], root: Path = Path(), *, costs: bool = False) -
     """The queue, then the files of these chains, then accounting for what has left the queue; `costs`: for what is in
     it too, and for helpers."""
     queue, down = None, None
+    others = {chain.user for name in wanted if not (chain := _chain(root, name)).is_mine}
     try:
-        queue = {row.id: row for row in client.queue()}
+        rows = [*client.queue(), *(client.queue(users=others) if others else ())]
+        queue = {row.id: row for row in rows}
     except EnvironmentFault as error:
         down = str(error)
     files = {name: read_files(name, root) for name in wanted}
