@@ -87,7 +87,7 @@ def build_parser() -> argparse.ArgumentParser:
 def _empty_parser() -> tuple[GroupedParser, argparse._SubParsersAction[Parser]]:
     parser = GroupedParser(
         prog="r2v",
-        description="Distil, verify, route. Start with `make mrp`, or `r2v run --help`.",
+        description="Distil, verify, route. Start with `r2v init DIR`; there, `r2v run --help`.",
         epilog=f"exit codes: {'; '.join(f'{code} {meaning}' for code, meaning in EXIT_CODES.items())}",
     )
     add_allow_env(parser)

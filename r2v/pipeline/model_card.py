@@ -104,7 +104,7 @@ def imputed_card(manifest: BundleManifest, placed: dict[str, Any], report: dict[
         f"router reads features of version {manifest.feature_version}. Dollars and agreement at other shares: "
         "`records.html`.\n",
         "## Use\n",
-        "```bash\nr2v serve DIR --llm PROVIDER:MODEL --max-usd USD\n```",
+        "```bash\nr2v serve DIR --llm PROVIDER:MODEL --overrides teacher.max_usd=20\n```",
         f"\n`{BUNDLE_MANIFEST}` has the hash of every file: `r2v export DIR --check`, or "
         "`r2v.serve.bundle.manifest.read_bundle`, reads a bundle only where all hold.\n",
     ]

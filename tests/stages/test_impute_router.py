@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from r2v.cli.main import main
+from r2v.cli.main import build_parser, main
 from r2v.config import load
 from r2v.data.registry import DataRegistry
 from r2v.data.store import read_episodes
@@ -123,6 +124,8 @@ def test_a_bundle_of_it_has_a_card_without_a_table(logs: Path, monkeypatch: pyte
         assert (read_bundle(logs / "bundle").cases / name).read_bytes() == (index / name).read_bytes()
     card = (logs / "bundle" / "README.md").read_text()
     assert "## Nothing was executed" in card and "Imputed figures" in card and "Executed results" not in card
+    (line,) = re.findall(r"^r2v (.*)$", card, re.M)
+    build_parser().parse_args(line.replace("PROVIDER:MODEL", "openai:gpt-5.2").split())
     with pytest.raises(InputError, match="cannot tell whether the policy succeeds"):
         verify_results(logs / "bundle")
 

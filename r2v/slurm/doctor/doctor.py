@@ -12,6 +12,7 @@ this node may submit, which healing wants. Where WebArena is installed or its si
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
 import sys
@@ -156,7 +157,8 @@ def _refused(name: str, refusal: str, request: Resources, partitions: Mapping[st
     for directive, asked, largest, unit in sizes:
         if asked > largest > 0:
             told = f"--{directive} asks for {asked}{unit}, its largest node has {largest}{unit}"
-            return bad(f"{what}; {told}", f"r2v cluster set {directive}={largest}{unit}, which changes every header")
+            script = re.sub(r"^\d+_|\.sh$", "", name)
+            return bad(f"{what}; {told}", f"r2v cluster set {script}.{directive}={largest}{unit}")
     return bad(what, "r2v cluster set partition=... cpu_partition=... account=... gpu=... qos=..., or mend its header")
 
 

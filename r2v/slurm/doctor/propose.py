@@ -13,6 +13,7 @@ from r2v.slurm.client.command import call
 from r2v.slurm.doctor.check_results import Finding, ok
 from r2v.slurm.site.directives import gpu_count, minutes
 from r2v.slurm.site.site_profile import NONE, SITE, project_profile, shipped
+from r2v.slurm.site.write_headers import says_nothing
 
 _KNOWN = {"perlmutter": "nersc", "ls6": "tacc", "lonestar6": "tacc"}
 """Clusters that a shipped profile was written for, by the name that they give themselves."""
@@ -22,7 +23,7 @@ _LONGEST = 48 * 60
 
 def proposal(root: Path, partitions: Mapping[str, Partition]) -> Iterator[Finding]:
     """The profile that this project has, or what it would be given. Submits nothing."""
-    if (root / SITE).exists():
+    if not says_nothing(root):
         yield ok(f"{SITE} adapts every job, from the profile {project_profile(root).base}")
         return
     config = _config()

@@ -55,10 +55,16 @@ def choose(name: str, root: Path = Path()) -> list[Path]:
     path = root / SITE
     if path.exists() and project_profile(root).base == name:
         return write(root)
-    if path.exists() and read_script(path) != _own(project_profile(root).base):
+    if not says_nothing(root) and read_script(path) != _own(project_profile(root).base):
         raise UsageError(f"{path} was edited; move it away, or write `base: {name}` into it and type r2v cluster set")
     write_text(path, _own(name))
     return [path, *write(root)]
+
+
+def says_nothing(root: Path) -> bool:
+    """True if a project has no site.yaml, or one of comments alone, as `r2v init` leaves it."""
+    path = root / SITE
+    return not path.exists() or all(line.startswith("#") for line in read_script(path).split("\n") if line.strip())
 
 
 def write(root: Path = Path()) -> list[Path]:

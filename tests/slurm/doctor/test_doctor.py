@@ -99,8 +99,8 @@ def test_more_time_than_the_partition_gives(clone: Faked) -> None:
 @pytest.mark.parametrize(
     ("size", "told", "remedy"),
     [
-        ("cpus", "--cpus-per-task asks for 8, its largest node has 4", "r2v cluster set cpus-per-task=4,"),
-        ("memory", "M, its largest node has 1000M", "r2v cluster set mem=1000M,"),
+        ("cpus", "--cpus-per-task asks for 8, its largest node has 4", "r2v cluster set collect.cpus-per-task=4"),
+        ("memory", "M, its largest node has 1000M", "r2v cluster set collect.mem=1000M"),
     ],
 )
 def test_a_node_that_is_too_small_is_the_cause_of_a_refusal(size: str, told: str, remedy: str, clone: Faked) -> None:

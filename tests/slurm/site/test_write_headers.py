@@ -135,3 +135,13 @@ def test_an_option_of_a_plugin_is_set_where_sbatch_knows_it(clone: Faked, capsys
 def test_what_cannot_be_is_refused(word: str, told: str, clone: Faked, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["cluster", "set", word]) == 2
     assert told in capsys.readouterr().err and not Path("scripts/slurm/site.yaml").exists()
+
+
+def test_the_template_of_a_new_project_is_no_edit_and_gives_way_to_a_profile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cli.main(["init", str(tmp_path / "mine")]) == 0
+    monkeypatch.chdir(tmp_path / "mine")
+    assert write_headers.says_nothing(Path())
+    write_headers.choose("gpu")
+    assert not write_headers.says_nothing(Path()) and site_profile.project_profile(Path()).base == "gpu"
