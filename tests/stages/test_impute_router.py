@@ -141,7 +141,7 @@ def test_no_evaluation_plays_it_and_no_table_may_hold_it(
     monkeypatch.setenv("OPENAI_API_KEY", "sk-any")
     api = ["policy.provider=openai", "policy.model_name=gpt-6-luna", "teacher.max_usd=1"]
     assert main(["run", "--overrides", "env.benchmark=logs", *api]) == 2
-    assert "set router.label=imputed" in capsys.readouterr().err
+    assert "router.label=imputed for a router" in capsys.readouterr().err
     with pytest.raises(InputError, match="no evaluation plays it"):
         _routers(router_of(logs), None)
     with pytest.raises(InputError, match="there is nothing to replay"):
