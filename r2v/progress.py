@@ -71,12 +71,17 @@ _stage: ContextVar[_Stage] = ContextVar("stage", default=_NO_STAGE)
 
 @contextmanager
 def in_stage(text: str) -> Iterator[None]:
-    """Within the block the progress says that it is this stage's. A stage inside another draws into its output."""
+    """Within the block the progress says that it is this stage's, and shows no money that others have spent. A stage
+    inside another draws into its output."""
     display = _stage.get().display or (NotebookBars() if _kernel() is not None else None)
     token = _stage.set(_Stage(text=text, display=display))
+    spent = dict(_spent)
+    _spent.clear()
     try:
         yield
     finally:
+        _spent.clear()
+        _spent.update(spent)
         _stage.reset(token)
 
 

@@ -115,8 +115,16 @@ def test_a_pipe_has_plain_lines() -> None:
 
 
 def test_money_is_exact_and_takes_the_place_of_the_rate(tmp_path: Path) -> None:
-    with in_stage("stage 1 of 2"):
-        bar = Progress("collect", 40)
+    try:
+        progress.show_spent(tmp_path / "of another stage", 7.0)
+        with in_stage("stage 1 of 2"):
+            money_of_a_stage(tmp_path)
+    finally:
+        progress.show_spent(tmp_path / "of another stage", None)
+
+
+def money_of_a_stage(tmp_path: Path) -> None:
+    bar = Progress("collect", 40)
     bar.advance(10)
     assert bar.line(60.0) == "collect, stage 1 of 2: done=10 total=40 rate=0.17/s left=3min"
     try:

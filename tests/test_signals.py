@@ -53,11 +53,11 @@ def test_a_closed_terminal_ends_a_command_in_order_and_resumable(tmp_path: Path)
 
 
 DEAF = """
-import ctypes, sys
+import ctypes, threading, time
 from r2v.signals import interrupt_on_stop
 interrupt_on_stop(deaf_seconds=1.0)
 mutex = ctypes.create_string_buffer(64)
-print("ready", flush=True)
+threading.Thread(target=lambda: (time.sleep(1), print("ready", flush=True)), daemon=True).start()
 for _ in range(2):
     ctypes.CDLL(None).pthread_mutex_lock(mutex)  # the second one waits for ever, in C
 """
