@@ -16,7 +16,6 @@ import importlib.util
 import json
 import netrc
 import os
-import re
 import subprocess
 import sys
 import threading
@@ -29,6 +28,7 @@ from signal import SIGKILL
 from typing import Any
 from urllib.parse import urlsplit
 
+from r2v.environment import not_for_stages
 from r2v.log import CURVES_FILE, curve, curve_line, logger
 from r2v.redaction import redacted, secrets_here
 
@@ -48,8 +48,6 @@ _OWN_KEYS = {
     "trackio": ("TRACKIO_", "HF_"),
 }
 """Beginnings of the variables with secrets that a tracker sees; of the others, its own name."""
-_RANKS = re.compile(r"(LOCAL_)?(RANK|WORLD_SIZE)|(PMI|OMPI|MV2|ACCELERATE)_.*")
-"""Variables by which accelerate would take a tracker's process for a rank."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,8 +220,9 @@ def _wandb(run: dict[str, Any]) -> tuple[Log, Finish]:
 
 def _of_accelerate(name: str, run: dict[str, Any]) -> tuple[Log, Finish]:
     """Open one of accelerate's trackers, whose files go into a folder of its name."""
-    for variable in filter(_RANKS.fullmatch, list(os.environ)):
-        del os.environ[variable]
+    for variables in not_for_stages(os.environ).values():  # accelerate would take this process for a rank
+        for variable in variables:
+            del os.environ[variable]
     folder = Path(run["folder"]).absolute() / name
     folder.mkdir(parents=True, exist_ok=True)
     os.chdir(folder)
