@@ -45,6 +45,7 @@ def test_run_all_as_typed() -> None:
         "without": ["9", "evaluate"],
         "dry_run": True,
         "here": False,
+        "take_over": False,
         "allow_env": ["LAB_SECRET"],
         "max_attempts": 3,
         "max_gpu_hours": 200.0,
