@@ -44,7 +44,7 @@ class Proxy:
 
 
 def not_for_stages(values: Mapping[str, str]) -> dict[str, list[str]]:
-    """Whose variables -> the names of those that no stage is given, sorted; without owners that have none here.
+    """Names of the variables that no stage is given, sorted, by their owner; an owner without any is left out.
 
     >>> not_for_stages({"HOME": "/home/me", "RANK": "0", "ACCELERATE_MIXED_PRECISION": "bf16"})
     {"a launcher's": ['RANK'], "accelerate's": ['ACCELERATE_MIXED_PRECISION']}
@@ -53,8 +53,8 @@ def not_for_stages(values: Mapping[str, str]) -> dict[str, list[str]]:
     return {owner: names for owner, names in found.items() if names}
 
 
-def told(removed: Mapping[str, Sequence[str]]) -> str:
-    """What `not_for_stages` found, in words."""
+def removal_text(removed: Mapping[str, Sequence[str]]) -> str:
+    """Return the result of `not_for_stages` in words."""
     return "; ".join(f"{', '.join(names)} ({owner})" for owner, names in removed.items())
 
 

@@ -177,7 +177,9 @@ class FileSystemFault(EnvironmentFault):
     def of(cls, error: OSError) -> FileSystemFault:
         """The fault in an error of the system."""
         name = "" if error.filename is None else f"{error.filename}: "
-        return cls(f"{name}{error.strerror}, and it stayed so; nothing is lost: run the same command again")
+        return cls(
+            f"{name}{error.strerror or error}: the file system fails; run the same command again, nothing is lost"
+        )
 
 
 class LeaseConflict(R2VError):

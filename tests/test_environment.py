@@ -16,9 +16,9 @@ from r2v.environment import (
     is_loopback,
     not_for_stages,
     proxy_of,
+    removal_text,
     spare_loopback,
     stage_environment,
-    told,
     without_launchers,
 )
 
@@ -53,7 +53,7 @@ def test_a_drawn_environment_loses_what_launchers_left_and_has_it_back_afterward
         assert sorted(name for names in removed.values() for name in names) == sorted(set(there))
         assert set(kept) <= set(os.environ) and not set(there) & set(os.environ)
         assert not_for_stages(os.environ) == {}
-        assert all(name in told(removed) for name in there)
+        assert all(name in removal_text(removed) for name in there)
     assert dict(os.environ) == before
 
 

@@ -160,8 +160,8 @@ def tools_of_runs(runs: Sequence[RunManifest]) -> Tools | None:
 
 
 def run_prefix(benchmark: str, provider: str, model_name: str) -> str:
-    """What every run id of this benchmark and model starts with, the underscore before the time included. A class by
-    dotted path, of a benchmark or a provider, gives its own name alone."""
+    """The beginning of every run id of this benchmark and model, to the underscore before the time. A class by dotted
+    path, of a benchmark or a provider, gives its own name alone."""
     parts = [re.sub(r"[^a-z0-9]", "", name.rpartition(":")[2].lower()) for name in (benchmark, provider)]
     if not all(parts) or not model_name:
         raise UsageError(

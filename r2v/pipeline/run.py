@@ -26,7 +26,7 @@ from r2v.config import Config, to_yaml
 from r2v.config.engines import LOCAL
 from r2v.config.execution import allocated_cpus
 from r2v.data.split import assign
-from r2v.environment import stage_environment, told
+from r2v.environment import removal_text, stage_environment
 from r2v.envs.base import Equipped, load_benchmark, more_tasks
 from r2v.errors import EmptyResult, EnvironmentFault, FileSystemFault, InputError, UsageError, failure_of
 from r2v.llm.providers.spending.payer import paying
@@ -193,7 +193,7 @@ def run_job(
             _published_at(place, work.folder),
         ):
             if removed:
-                logger.info("  not given to the stage: %s", told(removed))
+                logger.info("  not given to the stage: %s", removal_text(removed))
             try:
                 _run_steadily(partial(stage.run, sections, work))
             except EnvironmentFault:

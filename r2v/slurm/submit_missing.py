@@ -167,6 +167,6 @@ def _update_comments(rows: Sequence[Queued], chain: Chain) -> None:
                 attempt=mark.attempt,
                 sentinel=mark.sentinel,
                 own=mark.own,
-                place=chain.place,
+                submitter=chain.submitter,
             )
             client.update(row.id, comment=changed)

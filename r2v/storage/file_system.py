@@ -58,8 +58,11 @@ def walk(folder: Path) -> Iterator[Path]:
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
-    with os.scandir(folder) as entries:
-        return list(entries)
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except (FileNotFoundError, NotADirectoryError):  # it is not there, or was removed meanwhile
+        return []
 
 
 @contextmanager

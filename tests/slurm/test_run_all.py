@@ -101,7 +101,7 @@ def test_ten_jobs_each_behind_what_it_needs_and_each_watched(
         assert job.latest is not None and len(job.attempts) == 1
         needed = ":".join(ids(checkout)[need] for need in job.needs)
         assert queue[job.latest.id]["Dependency"] == (f"afterok:{needed}" if needed else "(null)")
-        assert queue[job.latest.id]["Comment"] == chains.comment(NAME, name, made.config_sha, place=made.place)
+        assert queue[job.latest.id]["Comment"] == chains.comment(NAME, name, made.config_sha, submitter=made.submitter)
         assert job.latest.sentinel == sentinel
         assert job.latest.reason == "first" and job.latest.resources["time"]
     out = capsys.readouterr().out
@@ -271,7 +271,7 @@ def test_what_a_header_says_in_its_comment_and_of_errors_is_kept(checkout: Faked
     run_all.submit(benchmark="desk")
     made, bc = chain(checkout), ids(checkout)["bc"]
     row = next(row for row in rows(checkout) if row["JobID"] == bc)
-    assert row["Comment"] == f"grant42 {chains.comment(NAME, 'bc', made.config_sha, place=made.place)}"
+    assert row["Comment"] == f"grant42 {chains.comment(NAME, 'bc', made.config_sha, submitter=made.submitter)}"
     script = next((chains.folder(checkout.root, NAME) / "submitit" / bc).glob("*_submission.sh")).read_text()
     assert "\n#SBATCH --error=logs/%x_%j.err\n" in script and "--output=logs/%x_%j.out" in script
     run_all.submit(benchmark="desk")
@@ -432,7 +432,7 @@ def test_resume_prints_the_difference_and_keeps_what_waits(checkout: Faked, caps
     for name in NAMES[4:]:
         assert now[name] == first[name]
     comments = [word for call in calls(checkout, "scontrol", "update") for word in call if word.startswith("comment=")]
-    assert comments and all(word.endswith(f"{made.config_sha}@{made.place}") for word in comments)
+    assert comments and all(word.endswith(f"{made.config_sha}@{made.submitter}") for word in comments)
     assert "lr: 1.0e-05" in (chains.folder(checkout.root, NAME) / "config.yaml").read_text()
 
 

@@ -112,7 +112,7 @@ def _require_same_program(folder: Path, record: ExperimentRecord, spec: Experime
     if not record.runs or not new:
         return
     before, current = record.program, program_of(spec)
-    changed = sorted(name for name in before.keys() | current.keys() if before.get(name) != current.get(name))
+    changed = sorted(name for name in before.keys() & current.keys() if before[name] != current[name])
     if not changed and record.spec_sha256 != spec.sha256:
         return  # the specification itself has other points
     named = ", ".join(changed) or "a file or a model that its configurations name"

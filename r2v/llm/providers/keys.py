@@ -91,10 +91,11 @@ _CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 
 def made_client(make: Callable[[bool], Client], provider: str, base_url: str | None) -> Client:
     """A client of a provider's SDK, made by `make(trust_env)`: it reads proxies and certificates from the shell, but
-    for a server on this machine's loopback, which no proxy reaches. Raises EnvironmentFault that names the variable
+    for plain HTTP on this machine's loopback, which no proxy reaches. Raises EnvironmentFault that names the variable
     which it cannot use; a proxy's address may hold a password, and is not told."""
     try:
-        return make(not is_loopback(base_url or os.environ.get(f"{provider.upper()}_BASE_URL", "")))
+        url = base_url or os.environ.get(f"{provider.upper()}_BASE_URL", "")
+        return make(url.startswith("https:") or not is_loopback(url))  # over TLS the certificates are needed
     except ImportError as error:
         named = next((name for name, value in _set(_PROXIES) if value.startswith("socks")), None)
         if named is None:

@@ -36,7 +36,7 @@ class MeasuredTime:
     ratio: float
     """How much more is planned than that run did, by the estimate of both."""
     factor: float
-    """How much longer it is than the estimate of what is planned."""
+    """The time, over the estimate of what is planned."""
 
     def __str__(self) -> str:
         run = self.run

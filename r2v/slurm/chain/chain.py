@@ -150,8 +150,8 @@ class Chain:
         return {name: self.earlier.get(name, ()) + now.get(name, ()) for name in {**now, **self.earlier}}
 
     @property
-    def place(self) -> str:
-        """Whose it is and where, as its jobs' comments say it."""
+    def submitter(self) -> str:
+        """User and checkout that it was submitted by, as its jobs' comments have them."""
         return f"{self.user}:{self.checkout}" if self.user else ""
 
     @property
@@ -208,22 +208,22 @@ class JobComment:
     attempt: int = 1
     own: str = ""
     """The comment that the header gives, which stands before it."""
-    place: str = ""
-    """User and checkout (`Chain.place`)."""
+    submitter: str = ""
+    """User and checkout (`Chain.submitter`)."""
 
 
 def comment(
-    name: str, job: str, sha: str, *, attempt: int = 1, sentinel: bool = False, own: str = "", place: str = ""
+    name: str, job: str, sha: str, *, attempt: int = 1, sentinel: bool = False, own: str = "", submitter: str = ""
 ) -> str:
     """The comment that marks a Slurm job as ours, in squeue and sacct alike; behind the header's `own`, if it has one.
 
     >>> comment("desk_noisy", "bc", "0f3c", own="grant 42")
     'grant 42 r2v:desk_noisy/bc/0f3c'
-    >>> comment("desk_noisy", "bc", "0f3c", attempt=2, place="ada:1f2e3d4c")
+    >>> comment("desk_noisy", "bc", "0f3c", attempt=2, submitter="ada:1f2e3d4c")
     'r2v:desk_noisy/bc/0f3c.2@ada:1f2e3d4c'
     """
     number = f".{attempt}" if attempt > 1 else ""
-    at = f"@{place}" if place else ""
+    at = f"@{submitter}" if submitter else ""
     return f"{own} r2v:{name}/{job}{'~heal' if sentinel else ''}/{sha}{number}{at}".lstrip()
 
 
@@ -242,7 +242,7 @@ def parse_comment(text: str) -> JobComment | None:
         sentinel=bool(match[4]),
         attempt=attempt,
         own=own,
-        place=match[7] or "",
+        submitter=match[7] or "",
     )
 
 

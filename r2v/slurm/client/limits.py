@@ -13,12 +13,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from r2v.errors import EnvironmentFault
-from r2v.slurm.client.command import call
+from r2v.slurm.client.command import call, patience
 from r2v.slurm.client.sacct import memory
 from r2v.slurm.site.directives import minutes
 
 _MEMORY = {"mem": "MaxMemPerNode", "mem-per-cpu": "MaxMemPerCPU"}
 """The directive, and the partition's limit on it, in MB."""
+_PATIENCE = 2.0
+"""Seconds for which a silent controller is asked again: a dying job has no more to spend on a limit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +70,7 @@ def limits(directives: Mapping[str, str], partition: str) -> SiteLimits:
 def _partition(name: str) -> dict[str, str]:
     """The controller's fields of a partition; {} where it does not tell."""
     try:
-        text = call(["scontrol", "show", "partition", "-o", name])
+        text = call(["scontrol", "show", "partition", "-o", name], limit=min(patience(), _PATIENCE))
     except EnvironmentFault:
         return {}
     return dict(word.split("=", 1) for word in text.split() if "=" in word)
@@ -80,7 +82,10 @@ def _of_qos(names: Iterable[str]) -> tuple[list[Ceiling | None], list[Ceiling | 
     largest: list[Ceiling | None] = []
     for name in names:
         try:
-            text = call(["sacctmgr", "-nP", "show", "qos", name, "format=maxwall,maxtresperjob"])
+            text = call(
+                ["sacctmgr", "-nP", "show", "qos", name, "format=maxwall,maxtresperjob"],
+                limit=min(patience(), _PATIENCE),
+            )
         except EnvironmentFault:
             continue
         time, _, resources = text.strip().partition("|")

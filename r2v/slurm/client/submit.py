@@ -124,7 +124,7 @@ def stage_directives(
             chain.config_sha,
             attempt=number,
             own=resources.get("comment", ""),
-            place=chain.place,
+            submitter=chain.submitter,
         ),
         "output": f"{LOGS}/%x_%j.out",
         "chdir": str(root.resolve()),
@@ -171,7 +171,7 @@ def sentinel_args(root: Path, chain: Chain, ids: Sequence[str]) -> list[str]:
     own = chain.sentinel.get("comment", "")
     set_here = {
         "job-name": f"heal_{chain.name}",
-        "comment": comment(chain.name, WHOLE, chain.config_sha, sentinel=True, own=own, place=chain.place),
+        "comment": comment(chain.name, WHOLE, chain.config_sha, sentinel=True, own=own, submitter=chain.submitter),
         "output": "/dev/null",
         "requeue": "",
         "chdir": str(root.resolve()),

@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from r2v.environment import not_for_stages, told
+from r2v.environment import not_for_stages, removal_text
 from r2v.envs.webarena.addresses import site_names
 from r2v.envs.webarena.check import check_set_up, check_sites
 from r2v.envs.webarena.home import is_installed
@@ -86,7 +86,7 @@ def _cluster(root: Path) -> Iterator[Finding]:
     if ignored := kept_from_queries(os.environ):
         yield ok(f"kept from Slurm's programs: {', '.join(ignored)} (SBATCH_* become directives of each job)")
     if removed := not_for_stages(os.environ):
-        yield ok(f"not given to stages: {told(removed)}")
+        yield ok(f"not given to stages: {removal_text(removed)}")
     for flaw in flaws(root):
         yield (bad if flaw.ends_jobs else warn)(f"{flaw.path}: {flaw.what}", flaw.remedy)
     named = {one.name: one for one in partitions}

@@ -139,7 +139,7 @@ def pending(id_: str, job: str, chain: Chain, depends: str, *, own: str = "") ->
     sentinel = job == WHOLE
     attempt = 1 if sentinel else len(chain.jobs[job].attempts)
     mark = chains.comment(
-        chain.name, job, chain.config_sha, attempt=attempt, own=own, sentinel=sentinel, place=chain.place
+        chain.name, job, chain.config_sha, attempt=attempt, own=own, sentinel=sentinel, submitter=chain.submitter
     )
     return Queued(id=id_, state="PENDING", comment=mark, dependency=depends)
 

@@ -284,8 +284,8 @@ def _retarget(now: Comparison) -> None:
         waits = now.waits_for(job)
         own = entry.latest.resources.get("comment", "")
         number = len(entry.attempts)
-        sha, place = now.chain.config_sha, now.chain.place
-        mark = chains.comment(now.chain.name, job, sha, attempt=number, own=own, place=place)
+        sha, submitter = now.chain.config_sha, now.chain.submitter
+        mark = chains.comment(now.chain.name, job, sha, attempt=number, own=own, submitter=submitter)
         if waits is None or (waiting_for(row) == set(waits) and row.comment == mark):
             continue
         try:

@@ -46,7 +46,7 @@ def test_the_script_of_a_stage_is_what_submitit_writes_of_the_same_parameters(ch
     theirs.update_parameters(
         **named,
         job_name=f"bc_{NAME}",
-        comment=f"r2v:{NAME}/bc/{chain(checkout).config_sha}@{chain(checkout).place}",
+        comment=f"r2v:{NAME}/bc/{chain(checkout).config_sha}@{chain(checkout).submitter}",
         setup=ours.split("# setup\n")[1].split("\n\n# command")[0].splitlines(),
         stderr_to_stdout=True,
         use_srun=False,
