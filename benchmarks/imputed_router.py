@@ -26,8 +26,9 @@ from r2v.config import Config, TaskSelection, load
 from r2v.console import text_table
 from r2v.data.episode import Episode
 from r2v.envs.base import tools_of
-from r2v.evaluation.acting.calibration import place_thresholds, played_at
+from r2v.evaluation.acting.calibration import ExecutedPlays
 from r2v.evaluation.acting.methods import MethodRunner
+from r2v.evaluation.calibration import place_thresholds, played_at
 from r2v.evaluation.measures.statistics import cluster_bootstrap_ci
 from r2v.evaluation.settings import EvaluateSettings
 from r2v.pipeline.inputs import published
@@ -92,7 +93,8 @@ def imputed_rows(config: Config, runner: MethodRunner, cloned: set[str]) -> list
 def placed_by_playing(config: Config, runner: MethodRunner, scores: Sequence[float]) -> float:
     """r2v's threshold at the budget, found as the router stage finds it."""
     specs = EvaluateSettings.of(config).calibration_specs(runner.world.benchmark)
-    return match_rate(lambda tau: played_at(runner, "r2v", specs, tau), scores, config.router.budget).tau
+    plays = ExecutedPlays(runner, specs)
+    return match_rate(lambda tau: played_at(plays, "r2v", tau), scores, config.router.budget).tau
 
 
 def row_of(
@@ -154,7 +156,9 @@ def main() -> None:
         settings = EvaluateSettings.of(config)
         calibration = settings.calibration_specs(runner.world.benchmark)
         methods = ("r2v", "disagreement_router", *FIXED)
-        chosen = place_thresholds(runner, calibration, {(m, "main"): config.router.budget for m in methods})
+        chosen = place_thresholds(
+            ExecutedPlays(runner, calibration), {(m, "main"): config.router.budget for m in methods}
+        )
         for condition in values.conditions:
             specs = settings.specs(runner.world.benchmark, condition)
             rows.append(row_of("slm_only", condition, runner, "slm_only", specs, None))

@@ -24,8 +24,9 @@ from r2v.config import Config, TaskSelection, load
 from r2v.config.methods import OURS, STRONG, WEAK
 from r2v.console import text_table
 from r2v.data.episode import Episode
-from r2v.evaluation.acting.calibration import place_thresholds
+from r2v.evaluation.acting.calibration import ExecutedPlays
 from r2v.evaluation.acting.methods import MethodRunner
+from r2v.evaluation.calibration import place_thresholds
 from r2v.evaluation.measures.frontier import Curve
 from r2v.evaluation.measures.statistics import FloatArray, bootstrap_draws, percentile_interval
 from r2v.evaluation.settings import EvaluateSettings
@@ -127,7 +128,7 @@ def main() -> None:
         for name, (plays, method) in routers.items():
             own = name == OURS
             targets = {(method, f"{budget:g}"): budget if own else spent[budget] for budget in asked.budgets}
-            placed = place_thresholds(plays, calibration, targets, by="llm_call_rate" if own else "cost")
+            placed = place_thresholds(ExecutedPlays(plays, calibration), targets, by="llm_call_rate" if own else "cost")
             chosen = [placed[method, f"{budget:g}"] for budget in asked.budgets]
             if own:
                 spent = {budget: one.outcome.cost for budget, one in zip(asked.budgets, chosen, strict=True)}

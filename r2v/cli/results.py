@@ -63,6 +63,12 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
         action="store_true",
         help="import the benchmark that the folder names where it is not R2V's own: its code runs (default: refused)",
     )
+    verify.add_argument(
+        "--all",
+        action="store_true",
+        dest="whole",
+        help="replay every calibration episode (default: a tenth of them, drawn by the folder's content)",
+    )
     runs_code(verify)  # with --trust alone
     about = "a results folder as one page: claims, figures, every episode"
     more = "It opens offline and can be copied anywhere. Nothing is executed."
@@ -207,7 +213,7 @@ def _stages(arguments: argparse.Namespace) -> int:
 def _verify(arguments: argparse.Namespace) -> int:
     from r2v.evaluation.audit.verify import verify_results
 
-    print(verify_results(arguments.folder, trust=arguments.trust))
+    print(verify_results(arguments.folder, trust=arguments.trust, whole=arguments.whole))
     return 0
 
 

@@ -249,6 +249,18 @@ def episode_id(task_id: str, seed: int, perturbation_seed: int | None = None) ->
     return f"{task_id}/s{seed}" + ("" if perturbation_seed is None else f"/p{perturbation_seed}")
 
 
+def with_hashed_observations(episode: Episode) -> Episode:
+    """The episode with the first 16 hex digits of SHA-256 in place of each observation: for records that are only
+    replayed and counted."""
+    steps = tuple(dataclasses.replace(s, observation=_hashed(s), clean_observation_sha256=None) for s in episode.steps)
+    return dataclasses.replace(episode, steps=steps)
+
+
+def _hashed(step: Step) -> Observation:
+    shown = json.dumps([to_dict(step.observation), step.clean_observation_sha256], ensure_ascii=False)
+    return Observation(raw_text=hashlib.sha256(shown.encode()).hexdigest()[:16])
+
+
 def to_dict(record: Any) -> Any:
     """A record as plain JSON values, keys in schema order. Optional fields that are empty are kept, so
     every line of a file has the same keys."""

@@ -13,16 +13,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from shutil import copytree
+from typing import TYPE_CHECKING
 
 from r2v.config.methods import OURS
 from r2v.data.store import write_episodes
 from r2v.errors import InputError
+from r2v.evaluation.calibration import CALIBRATION, PLAYS, ROUTER
 from r2v.evaluation.settings import EVALUATE_VERSION, EvaluateSettings, never_branched
 from r2v.evaluation.setup import MAIN, CalibrationRecord
 from r2v.log import logger
+from r2v.router.thresholds import ALTERNATIVES
 from r2v.stages import Stage
 from r2v.stages.accept_policy import published_policy
 from r2v.stages.train_policy import TASKS
@@ -33,11 +36,11 @@ from r2v.storage.files import write_json
 
 if TYPE_CHECKING:
     from r2v.data.episode import Episode
+    from r2v.evaluation.acting.calibration import ExecutedPlays
     from r2v.evaluation.acting.methods import MethodRunner
     from r2v.evaluation.setup import RouterScores
     from r2v.rollout.session import EpisodeSpec
     from r2v.rollout.work_queue import Cell
-    from r2v.router.thresholds import Choice, Spending
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +52,7 @@ class PlayedEvaluation:
     """By condition."""
     calibration: dict[str, CalibrationRecord]
     """<method>@<point> -> its threshold and what was realised."""
+    calibration_plays: ExecutedPlays | None
     cells: dict[str, Cell]
     """By the file that their episodes go into, below the results."""
     gains: dict[str, Cell]
@@ -64,14 +68,16 @@ def play(cfg: EvaluateSettings, work: Work) -> PlayedEvaluation:
     specs = {name: cfg.specs(runner.world.benchmark, name) for name in cfg.selections}
     if work.inputs:
         _refuse_training_tasks(work, specs)
-    calibration = _calibration(cfg, runner, work) if cfg.routed else {}
+    calibration, plays = _calibration(cfg, runner, work) if cfg.routed else ({}, None)
     cells = _cells(cfg, runner, specs, calibration)
     gained = (
         {name: cfg.limited(runner.world.benchmark, these, GAINS) for name, these in specs.items()} if cfg.scored else {}
     )
     gains = {name: _gain_cell(cfg, runner, name, these, calibration) for name, these in gained.items()}
     runner.player.play([*cells.values(), *gains.values()], "evaluation")
-    return PlayedEvaluation(runner=runner, specs=specs, calibration=calibration, cells=cells, gains=gains)
+    return PlayedEvaluation(
+        runner=runner, specs=specs, calibration=calibration, calibration_plays=plays, cells=cells, gains=gains
+    )
 
 
 def run(cfg: EvaluateSettings, work: Work) -> None:
@@ -83,9 +89,11 @@ def run(cfg: EvaluateSettings, work: Work) -> None:
 
     played, cfg = play(cfg, work), _without_missing_verifier(cfg, work)
     runner, specs = played.runner, played.specs
-    if cfg.routed:
+    if played.calibration_plays is not None:
         records = {name: plain_calibration(record) for name, record in played.calibration.items()}
-        write_json(work.folder / "calibration.json", records)
+        write_json(work.folder / CALIBRATION, records)
+        played.calibration_plays.write(work.folder / PLAYS)
+        copytree(work.inputs["router"].folder / PLAYS, work.folder / PLAYS / ROUTER)
     faults = sum(_write_cell(runner, cell, work.folder / place) for place, cell in played.cells.items())
     scores = _router_scores(cfg, runner, played.gains, work.folder)
     write_setup(
@@ -164,61 +172,24 @@ def _refuse_training_tasks(work: Work, specs: dict[str, list[EpisodeSpec]]) -> N
             )
 
 
-def _calibration(cfg: EvaluateSettings, runner: MethodRunner, work: Work) -> dict[str, CalibrationRecord]:
-    """<method>@<point> -> its threshold and what was realised. r2v's own operating point comes with the router. A
-    budget fixes r2v's share of LLM steps under its own score; calibration may then let another score act
-    (`r2v.router.thresholds`). Every other method is placed where it costs what r2v costs there, in USD as billed (by
-    shares of LLM steps where r2v does not play). All by playing calibration tasks, each once."""
-    from r2v.evaluation.acting.calibration import place_thresholds
+def _calibration(
+    cfg: EvaluateSettings, runner: MethodRunner, work: Work
+) -> tuple[dict[str, CalibrationRecord], ExecutedPlays]:
+    """Every threshold (`r2v.evaluation.calibration`), and the plays that it was placed by."""
+    from r2v.evaluation.acting.calibration import ExecutedPlays
+    from r2v.evaluation.calibration import RecordedPlays, RouterStates, calibrate
 
-    chosen = json.loads(work.inputs["router"].file("threshold.json").read_text())
-    budgets, specs = cfg.evaluation.operating_points, cfg.calibration_specs(runner.world.benchmark)
-    own = _own_points(cfg, runner, work, chosen, specs) if OURS in cfg.routed else {}
-    by: Spending = "cost" if own else "llm_call_rate"
-    wanted = {MAIN: chosen["realised"]["llm_call_rate"], **budgets}
-    wanted = {point: own[point].cost if own else rate for point, rate in wanted.items()}
-    targets = {(method, point): value for method in cfg.routed if method != OURS for point, value in wanted.items()}
-    choices = place_thresholds(runner, specs, targets, by=by)
-    found: dict[str, CalibrationRecord] = {}
-    for method in cfg.routed:
-        for point in wanted:
-            record = own[point] if method == OURS else _record(choices[method, point], wanted[point], by)
-            found[f"{method}@{point}"] = record
-            logger.info(
-                "  %-24s %-6s threshold %.4f: the LLM acts in %.1f %% of the steps, %.4f USD an episode",
-                *(method, point, record.tau, 100 * record.llm_call_rate, record.cost),
-            )
-    return found
-
-
-def _own_points(
-    cfg: EvaluateSettings, runner: MethodRunner, work: Work, chosen: dict[str, Any], specs: Sequence[EpisodeSpec]
-) -> dict[str, CalibrationRecord]:
-    """r2v's operating points, each by the score that calibration tasks prefer there."""
-    from r2v.data.schema import from_dict
-    from r2v.evaluation.acting.calibration import choose_scores, place_thresholds
-    from r2v.router.thresholds import PlacedScore, ScoreChoice, available
-
-    budgets = cfg.evaluation.operating_points
-    placed = place_thresholds(runner, specs, {(OURS, point): rate for point, rate in budgets.items()})
-    own = {point: PlacedScore(tau=placed[OURS, point].tau, outcome=placed[OURS, point].outcome) for point in budgets}
-    features = work.inputs["router_features"].file("router_features.jsonl")
-    with features.open() as rows:
-        signals = json.loads(next(rows))["features"]
-    choices = choose_scores(runner, specs, own, available(signals) if cfg.router.choose_score else ())
-    if "choice" in chosen:
-        choices = {MAIN: from_dict(ScoreChoice, chosen["choice"]), **choices}
-    main = {"tau": chosen["tau"], "target": chosen["realised"]["llm_call_rate"], **chosen["realised"]}
-    records = {MAIN: CalibrationRecord(**main, choice=choices.get(MAIN))}
-    for point, rate in budgets.items():
-        choice = choices.get(point)
-        acting = own[point] if choice is None else choice.acting
-        records[point] = CalibrationRecord(tau=acting.tau, target=rate, **asdict(acting.outcome), choice=choice)
-    return records
-
-
-def _record(choice: Choice, target: float, by: Spending) -> CalibrationRecord:
-    return CalibrationRecord(tau=choice.tau, target=target, by=by, **asdict(choice.outcome))
+    placed = work.inputs["router"].folder / PLAYS
+    plays = ExecutedPlays(runner, cfg.calibration_specs(runner.world.benchmark))
+    routers = RecordedPlays.read(placed, (OURS, *ALTERNATIVES))
+    records = calibrate(cfg, plays, routers, RouterStates.read(placed))
+    for name, record in records.items():
+        method, _, point = name.partition("@")
+        logger.info(
+            "  %-24s %-6s threshold %.4f: the LLM acts in %.1f %% of the steps, %.4f USD an episode",
+            *(method, point, record.tau, 100 * record.llm_call_rate, record.cost),
+        )
+    return records, plays
 
 
 def _cells(

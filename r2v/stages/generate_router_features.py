@@ -121,14 +121,15 @@ def _fitted(cfg: RouterFeaturesSettings, rows: Sequence[FeatureRow]) -> RouterMo
 
 def _routed(cfg: RouterFeaturesSettings, runner: MethodRunner, number: int) -> tuple[list[Cell], dict[str, float]]:
     """What a round plays, and its thresholds by budget."""
-    from r2v.evaluation.acting.calibration import place_thresholds
+    from r2v.evaluation.acting.calibration import ExecutedPlays
+    from r2v.evaluation.calibration import place_thresholds
     from r2v.rollout.fork import branchable
 
     router, benchmark = cfg.router, runner.world.benchmark
     budgets = {f"{budget:g}": budget for budget in router.round_budgets}
     calibration = cfg.specs(benchmark, "calibration", method=OURS)
     targets = {(OURS, name): budget for name, budget in budgets.items()}
-    choices = place_thresholds(runner, calibration, targets, PLACING_PLAYS)
+    choices = place_thresholds(ExecutedPlays(runner, calibration), targets, PLACING_PLAYS)
     thresholds = {name: _consulted(choices[OURS, name].tau) for name in budgets}
     start = router.num_tasks + (number - 1) * router.round_tasks
     train = _window(cfg.specs(benchmark, "train", method=OURS), start, router.round_tasks)

@@ -3,9 +3,10 @@
     r2v train_router --config configs/mrp.yaml --overrides router.budget=0.1
 
 Writes `r2v.json` (the router), `disagreement_router.json` (the baseline trained on "the LLM would act otherwise", whose
-score is blended into r2v's), `threshold.json` (with every threshold that was played on calibration
-tasks, and the score that was chosen there) and a report. The fit takes seconds, and what was played at a threshold is
-in the episode cache: an interrupted run goes on from it.
+score is blended into r2v's), `threshold.json` (with every threshold that was played on calibration tasks, and the score
+that was chosen there), `calibration/` (the episodes of these plays, and the scores that the search began with) and a
+report. The fit takes seconds, and what was played at a threshold is in the episode cache: an interrupted run goes on
+from it.
 """
 
 from __future__ import annotations
@@ -15,9 +16,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from r2v import config as c
 from r2v.config.methods import OURS
-from r2v.evaluation.setup import MAIN
+from r2v.evaluation.calibration import PLAYS, STATES
 from r2v.log import logger
 from r2v.stages import Stage
 from r2v.stages.accept_policy import published_policy
@@ -28,9 +28,9 @@ from r2v.storage.artifact import Work
 from r2v.storage.files import write_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from r2v.router.thresholds import Choice, Guarantee, OperatingPoint, PlacedScore, ScoreChoice
+    from r2v.evaluation.acting.calibration import ExecutedPlays
+    from r2v.evaluation.calibration import RouterPoint, RouterStates
+    from r2v.router.thresholds import Guarantee
 
 
 def play(cfg: RouterSettings, work: Work) -> None:
@@ -51,19 +51,21 @@ def run(cfg: RouterSettings, work: Work) -> None:
         impute_router(cfg, read_rows(work.inputs["router_features"].file("router_features.jsonl")), work)
         return
     made = _place(cfg, work, work.folder)
+    made.plays.write(work.folder / PLAYS)
+    write_json(work.folder / PLAYS / STATES, asdict(made.states))
     write_json(work.folder / "router_report.json", made.figures)
-    acting = made.own if made.choice is None else made.choice.acting
+    point, acting = made.point, made.point.acting
     write_json(
         work.folder / "threshold.json",
         {
             "tau": acting.tau,
-            "score": OURS if made.choice is None else made.choice.score,
+            "score": OURS if point.choice is None else point.choice.score,
             "budget": cfg.router.budget,
             **({} if (over := cfg.router.budget_over_small) is None else {"budget_over_small": over}),
             "realised": asdict(acting.outcome),
-            "n_tasks": made.num_tasks,
-            "evaluated": [{"tau": tau, **asdict(outcome)} for tau, outcome in made.evaluated],
-            **({} if made.choice is None else {"choice": asdict(made.choice)}),
+            "n_tasks": len({spec.task.task_id for spec in made.plays.specs}),
+            "evaluated": [{"tau": tau, **asdict(outcome)} for tau, outcome in point.evaluated],
+            **({} if point.choice is None else {"choice": asdict(point.choice)}),
             **({} if (sure := made.guarantee) is None else {"guarantee": {**asdict(sure), "verdict": sure.verdict}}),
         },
     )
@@ -77,24 +79,23 @@ class PlacedRouter:
 
     figures: dict[str, Any]
     """The report of the fit."""
-    own: PlacedScore
-    evaluated: tuple[tuple[float, OperatingPoint], ...]
-    """Every threshold of r2v's own score that was played."""
-    choice: ScoreChoice | None
-    """None: nothing was chosen, and r2v's own score acts."""
-    num_tasks: int
+    point: RouterPoint
+    plays: ExecutedPlays
+    """Of the search for the point."""
+    states: RouterStates
     guarantee: Guarantee | None
 
 
 def _place(cfg: RouterSettings, work: Work, folder: Path) -> PlacedRouter:
     """Fit both routers into `folder`, play calibration tasks under r2v's and choose the score that acts; with a
     guarantee where one is asked for."""
-    from r2v.evaluation.acting.calibration import choose_scores, played_at, successes_at
+    from r2v.evaluation.acting.calibration import ExecutedPlays
     from r2v.evaluation.acting.methods import MethodRunner
+    from r2v.evaluation.calibration import RouterStates, place_router, successes
     from r2v.rollout.session import episode_specs
     from r2v.router.baselines import score_function
     from r2v.router.labels import labelled, read_rows
-    from r2v.router.thresholds import PlacedScore, available, guarantee, guarded_thresholds
+    from r2v.router.thresholds import guarantee, guarded_thresholds
     from r2v.router.training import fit_routers, report
 
     rows = read_rows(work.inputs["router_features"].file("router_features.jsonl"))
@@ -119,36 +120,23 @@ def _place(cfg: RouterSettings, work: Work, folder: Path) -> PlacedRouter:
     )
     labelled_rows = labelled(rows, cfg.router.label, cfg.router.canary_price)
     scores = [model.predict(row.features) for row in labelled_rows if row.split == "calibration"]
-    placed = _at_budget(cfg.router, lambda tau: played_at(runner, OURS, specs, tau), scores)
-    point = PlacedScore(tau=placed.tau, outcome=placed.outcome)
-    alternatives = available(rows[0].features) if cfg.router.choose_score else ()
-    acting_score = choose_scores(runner, specs, {MAIN: point}, alternatives).get(MAIN)
+    plays, states = ExecutedPlays(runner, specs), RouterStates.of(scores, rows[0].features)
+    point = place_router(cfg.router, plays, states)
     promised = None
     if cfg.router.max_risk is not None:
-        acting = OURS if acting_score is None else acting_score.score
+        acting = OURS if point.choice is None else point.choice.score
         score = score_function(acting, runner.routers)
         train = [score(row.features, 0, row.task_id, row.step_idx) for row in labelled_rows if row.split == "train"]
-        solved = {tau: successes_at(runner, acting, specs, tau) for tau in guarded_thresholds(train)}
-        losses = {tau: [1 - share for share in shares.values()] for tau, shares in solved.items()}
+        taus = guarded_thresholds(train)
+        guarded = ExecutedPlays(runner, specs)([(acting, tau) for tau in taus])
+        losses = {
+            tau: [1 - share for share in successes(some).values()] for tau, some in zip(taus, guarded, strict=True)
+        }
         promised = guarantee(losses, cfg.router.max_risk, cfg.router.risk_delta)
         logger.info("  guarantee: %s", promised.verdict)
     return PlacedRouter(
-        figures=report(model, labelled_rows),
-        own=point,
-        evaluated=placed.evaluated,
-        choice=acting_score,
-        num_tasks=len({spec.task.task_id for spec in specs}),
-        guarantee=promised,
+        figures=report(model, labelled_rows), point=point, plays=plays, states=states, guarantee=promised
     )
 
 
-def _at_budget(cfg: c.RouterConfig, execute: Callable[[float], OperatingPoint], scores: Sequence[float]) -> Choice:
-    """The threshold that spends the budget: a share of LLM steps, or dollars over those of the small policy alone."""
-    from r2v.router.thresholds import match_rate
-
-    if cfg.budget_over_small is None:
-        return match_rate(execute, scores, cfg.budget)
-    return match_rate(execute, scores, (1 + cfg.budget_over_small) * execute(1.0).cost, by="cost")
-
-
-STAGE = Stage(version=4, settings=RouterSettings, run=run, play=play)
+STAGE = Stage(version=5, settings=RouterSettings, run=run, play=play)

@@ -81,8 +81,13 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, obj: Any) -> None:
-    """Replace the file by `obj` as indented JSON, keys in the order given. NaN and infinities are refused."""
-    write_text(path, json.dumps(obj, ensure_ascii=False, indent=2, allow_nan=False) + "\n")
+    """Replace the file by `json_text(obj)`."""
+    write_text(path, json_text(obj))
+
+
+def json_text(obj: Any) -> str:
+    """`obj` as indented JSON, keys in the order given. NaN and infinities are refused."""
+    return json.dumps(obj, ensure_ascii=False, indent=2, allow_nan=False) + "\n"
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> int:

@@ -17,8 +17,9 @@ import numpy as np
 
 from r2v.config.methods import CLONE, WEAK
 from r2v.evaluation.acting.acting_settings import ActingSettings
-from r2v.evaluation.acting.calibration import played_cell, successes
+from r2v.evaluation.acting.calibration import played_cell
 from r2v.evaluation.acting.methods import MethodRunner
+from r2v.evaluation.calibration import successes
 from r2v.evaluation.measures.statistics import paired_difference
 from r2v.rollout.session import episode_specs
 from r2v.storage.artifact import Work
@@ -82,7 +83,7 @@ def compare_policies(
     specs = episode_specs(runner.world.benchmark, "calibration", cfg.seeds, cfg.tasks, method=WEAK, limit=limit)
     cells = {method: played_cell(runner, method, specs) for method in (CLONE, WEAK)}
     runner.player.play(list(cells.values()), "accept a trained policy")
-    of = {method: successes(specs, (play for (play,) in runner.player.records(cell))) for method, cell in cells.items()}
+    of = {method: successes(play for (play,) in runner.player.records(cell)) for method, cell in cells.items()}
     return verdict_of(of[CLONE], of[WEAK], rule)
 
 

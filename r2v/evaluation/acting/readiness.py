@@ -108,8 +108,9 @@ def readiness_of(cfg: ActingSettings, work: Work, report: Mapping[str, Any]) -> 
 
 def _played(cfg: ActingSettings, work: Work, policy: Path, known: Readiness) -> Readiness:
     from r2v.config.methods import CLONE, WEAK
-    from r2v.evaluation.acting.calibration import played_cell, successes
+    from r2v.evaluation.acting.calibration import played_cell
     from r2v.evaluation.acting.methods import MethodRunner
+    from r2v.evaluation.calibration import successes
     from r2v.rollout.session import episode_specs
 
     runner = MethodRunner.of(cfg, work, policy=policy, variants={CLONE: policy})
@@ -118,5 +119,5 @@ def _played(cfg: ActingSettings, work: Work, policy: Path, known: Readiness) -> 
     # a play of its own: a stage that finds some played is not timed
     cell = replace(cell, identity={**cell.identity, "play": "readiness"})
     runner.player.play([cell], "readiness")
-    solved = successes(specs, (play for (play,) in runner.player.records(cell)))
+    solved = successes(play for (play,) in runner.player.records(cell))
     return replace(known, played=len(solved), solved=sum(share > 0 for share in solved.values()))

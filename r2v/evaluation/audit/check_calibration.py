@@ -1,122 +1,150 @@
-"""Thresholds: calibration.json, held to the budgets of the configuration, to the router's own point and to what
-artifact.json repeats of it.
+"""Thresholds and choices of a score, derived again from the recorded plays of calibration tasks.
 
-The calibration episodes themselves are not kept, so of the figures that were realised on them only the ranges are
-checked. No table uses them; the thresholds are what every routed decision is checked against.
+All plays are read, and the product's own search (`r2v.evaluation.calibration`) runs over them: what it asks for must be
+there, nothing else may be, and calibration.json must hold what it finds, byte for byte. A keyed share of the plays is
+replayed in the world like every other episode.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from r2v.config.methods import OURS
-from r2v.data.schema import SchemaError, from_dict
-from r2v.errors import InputError
-from r2v.evaluation.audit.folder import read_json
+from r2v.data.episode import parse_episode, with_hashed_observations
+from r2v.errors import R2VError
+from r2v.evaluation.audit.findings import Findings
+from r2v.evaluation.audit.folder import records_of
+from r2v.evaluation.audit.replay_episodes import EpisodeAudit, KnownStates
+from r2v.evaluation.calibration import (
+    CALIBRATION,
+    PLAYS,
+    ROUTER,
+    STATES,
+    THRESHOLD,
+    CalibrationPlay,
+    RecordedPlays,
+    RouterStates,
+    calibrate,
+    plays_path,
+    threshold_of,
+)
 from r2v.evaluation.settings import EvaluateSettings
-from r2v.evaluation.setup import MAIN, CalibrationRecord
-from r2v.router.thresholds import ALTERNATIVES, FEWEST_TASKS, TOLERANCES, ScoreChoice
+from r2v.evaluation.setup import CalibrationRecord, plain_calibration
+from r2v.randomness import uniform
+from r2v.rollout.session import EpisodeSpec
+from r2v.router.thresholds import ALTERNATIVES
+from r2v.storage.files import json_text
 
-CALIBRATION = "calibration.json"
-MOST_USD = 1e6
-"""Above the mean cost of any episode."""
-_OWN = f"{OURS}@{MAIN}"
-"""The point that comes with the router, realised when that was trained."""
-
-Thresholds = dict[tuple[str, str], float]
-"""(method, operating point) -> threshold."""
-Scores = dict[tuple[str, str], str]
-"""(method, operating point) -> the method whose score decides."""
+SHARE = 0.1
+"""Of the calibration plays, those that are replayed unless all are asked for."""
+ROUTER_METHODS = (OURS, *ALTERNATIVES)
+"""Methods that the router stage's search may play."""
 
 
-def read_calibration(results: Path) -> dict[str, CalibrationRecord]:
-    """The records by <method>@<point>. Raises InputError where the file is missing or holds anything else."""
-    path = results / CALIBRATION
-    records: Any = read_json(path)
-    if not isinstance(records, dict):
-        raise InputError(f"{path}: holds no object")
-    try:
-        return {str(name): from_dict(CalibrationRecord, value) for name, value in records.items()}
-    except SchemaError as error:
-        raise InputError(f"{path}: {error}") from None
-
-
-def thresholds_of(records: Mapping[str, CalibrationRecord]) -> Thresholds:
-    """The thresholds alone."""
-    parts = {name: name.partition("@") for name in records}
-    return {(parts[name][0], parts[name][2]): record.tau for name, record in records.items()}
-
-
-def scores_of(records: Mapping[str, CalibrationRecord]) -> Scores:
-    """The scores alone."""
-    parts = {name: name.partition("@") for name in records}
-    return {(parts[name][0], parts[name][2]): record.score or parts[name][0] for name, record in records.items()}
-
-
-def calibration_problems(records: Mapping[str, CalibrationRecord], settings: EvaluateSettings) -> Iterator[str]:
-    """What cannot be in a calibration of these settings."""
-    budgets = settings.evaluation.operating_points
-    expected = {f"{method}@{point}" for method in settings.routed for point in (MAIN, *budgets)}
-    if odd := sorted(records.keys() ^ expected):
-        yield f"{odd[0]} is {'not of this evaluation' if odd[0] in records else 'missing'}"
-    for name, record in records.items():
-        method, _, point = name.partition("@")
-        own = records.get(f"{OURS}@{point}")
-        rates = (record.tau, record.llm_call_rate, record.success, *((record.target,) if record.by != "cost" else ()))
-        if not all(0 <= rate <= 1 for rate in rates) or not all(
-            0 <= usd <= MOST_USD for usd in (record.cost, record.target)
-        ):
-            yield f"{name} holds {asdict(record)}: out of range"
-        if record.by != (by := "llm_call_rate" if own is None or method == OURS else "cost"):
-            yield f"{name}: its target is of {record.by}, of these methods it is of {by}"
-        elif record.by == "cost" and own is not None and record.target != own.cost:
-            yield f"{name}: target is {record.target} USD, {OURS} cost {own.cost}"
-        if record.by != "cost" and point in budgets and record.target != budgets[point]:
-            yield f"{name}: target is {record.target}, the budget is {budgets[point]}"
-        placed, spent = record.tau, record.spent
-        if record.choice is not None and record.by == "llm_call_rate":  # its budget is one of r2v's own score
-            placed, spent = record.choice.own.tau, record.choice.own.outcome.llm_call_rate
-        most = record.target + TOLERANCES[record.by](record.target)
-        if name != _OWN and spent > most and placed < 1:
-            yield f"{name}: {record.by} {spent} is above its target {record.target}"
-        yield from (f"{name}: {problem}" for problem in _choice_problems(method, record, settings))
-
-
-def _choice_problems(method: str, record: CalibrationRecord, settings: EvaluateSettings) -> Iterator[str]:
-    """Yield each point of a choice of a score that contradicts its own figures or the settings."""
-    choice = record.choice
-    if choice is None:
+def calibration_files(settings: EvaluateSettings, there: set[str]) -> Iterator[str]:
+    """Yield the files, below the results, that calibration of these settings writes. Which alternatives the router
+    stage played follows from its figures, so theirs are expected where they are `there`, and held to the search."""
+    if not settings.routed:
         return
-    if method != OURS or not settings.router.choose_score:
-        yield "a choice of scores is recorded, and none is made here"
-        return
-    if odd := [name for name in choice.compared if name not in ALTERNATIVES]:
-        yield f"{odd[0]} is no score to choose"
-        return
-    if choice.num_tasks < FEWEST_TASKS:
-        yield f"a score was chosen on {choice.num_tasks} calibration tasks, with fewer than {FEWEST_TASKS} none is"
-    for name, one in choice.compared.items():
-        if not (-1 <= one.difference <= 1 and one.standard_error >= 0):
-            yield f"{name} is ahead by {one.difference} (standard error {one.standard_error}), which no shares are"
-        if one.outcome.cost > choice.own.outcome.cost + TOLERANCES["cost"](choice.own.outcome.cost) and one.tau < 1:
-            yield f"{name} was compared at {one.outcome.cost} USD, {OURS} cost {choice.own.outcome.cost}"
-    implied = ScoreChoice.of(choice.own, choice.compared, choice.num_tasks)
-    if choice.score != implied.score:
-        yield f"{choice.score} acts, by the figures of the choice it is {implied.score}"
-    elif (record.tau, record.outcome) != (choice.acting.tau, choice.acting.outcome):
-        yield f"its threshold and outcome are not those of {choice.score}"
+    folder, routers = Path(PLAYS), Path(PLAYS) / ROUTER
+    yield CALIBRATION
+    yield f"{routers}/{STATES}"
+    yield plays_path(routers, OURS).as_posix()
+    possible = [plays_path(routers, method) for method in ALTERNATIVES]
+    possible += [plays_path(folder, method) for method in (*settings.routed, *ALTERNATIVES)]
+    yield from (name for name in map(Path.as_posix, possible) if name in there)
 
 
-def router_problems(records: Mapping[str, CalibrationRecord], router: Mapping[str, Any]) -> Iterator[str]:
-    """What contradicts the point that the router was trained to: what it realised is the target of every main point,
-    and r2v's main point is that point."""
-    for name, record in records.items():
-        if name.partition("@")[2] == MAIN and record.target != router.get(record.by):
-            yield f"{name}: target is {record.target}, the router realised {router.get(record.by)}"
-    if (own := records.get(_OWN)) is not None:
-        for key, value in {"tau": own.tau, **asdict(own.outcome)}.items():
-            if router.get(key) != value:
-                yield f"{_OWN}: {key} is {value}, the router of attempt.meta.json says {router.get(key)}"
+class CalibrationAudit:
+    """Calibration of one evaluation."""
+
+    def __init__(
+        self, results: Path, settings: EvaluateSettings, audit: EpisodeAudit, findings: Findings, share: float
+    ) -> None:
+        self.results, self.settings, self.audit, self.findings, self.share = results, settings, audit, findings, share
+        self.num_plays = self.num_replayed = 0
+
+    def run(self, salt: str) -> dict[str, CalibrationRecord]:
+        """Read and replay the plays, derive the records and compare; `salt` keys which plays are replayed. Return the
+        derived records; none where the plays give none."""
+        if not self.settings.routed:
+            return {}
+        specs = self.settings.calibration_specs(self.audit.world.benchmark)
+        folder = self.results / PLAYS
+        methods = list(dict.fromkeys((*self.settings.routed, *ALTERNATIVES)))
+        plays = self._read(folder, methods, specs, salt)
+        routers = self._read(folder / ROUTER, ROUTER_METHODS, specs, salt)
+        try:
+            records = calibrate(self.settings, plays, routers, RouterStates.read(folder / ROUTER))
+        except R2VError as error:
+            self.findings.add(CALIBRATION, str(error))
+            return {}
+        for recorded in (plays, routers):
+            for method, tau in sorted(recorded.found.keys() - recorded.asked):
+                self.findings.add(PLAYS, f"{recorded.folder.name}: no search plays {method} at threshold {tau}")
+        derived = json_text({name: plain_calibration(record) for name, record in records.items()})
+        path = self.results / CALIBRATION
+        if path.is_file() and path.read_bytes() != derived.encode():
+            self.findings.add(CALIBRATION, "is not what the calibration episodes give")
+        return records
+
+    def _read(self, folder: Path, methods: Sequence[str], specs: Sequence[EpisodeSpec], salt: str) -> RecordedPlays:
+        found: dict[tuple[str, float], list[CalibrationPlay]] = {}
+        for method in methods:
+            path = plays_path(folder, method)
+            if path.exists():
+                self._file(path, method, specs, salt, found)
+        return RecordedPlays(folder=folder, found=found)
+
+    def _file(
+        self,
+        path: Path,
+        method: str,
+        specs: Sequence[EpisodeSpec],
+        salt: str,
+        found: dict[tuple[str, float], list[CalibrationPlay]],
+    ) -> None:
+        """Read one file of plays: every task and seed in its order, each under the same thresholds."""
+        name = path.relative_to(self.results).as_posix()
+        records = records_of(path, parse_episode, self.findings)
+        position, taus, states = -1, list[float](), KnownStates()
+        for episode in records:
+            try:
+                tau = threshold_of(episode)
+            except R2VError as error:
+                self.findings.add(name, str(error))
+                return
+            if position < 0 or (len(taus) and tau <= taus[-1]):
+                position, taus, states = position + 1, [], KnownStates()
+            taus.append(tau)
+            spec = replace(specs[min(position, len(specs) - 1)], method=method, extra={THRESHOLD: tau})
+            session = self.audit.world.start(spec)
+            if position >= len(specs) or episode.episode_id != session.identity or episode.method != method:
+                self.findings.add(name, f"{episode.episode_id} at threshold {tau} stands where it does not belong")
+                return
+            found.setdefault((method, tau), []).append(CalibrationPlay.of(episode))
+            self.num_plays += 1
+            if self.share >= 1 or uniform(salt, name, episode.episode_id, str(tau)) < self.share:
+                self.num_replayed += 1
+                label = f"{name} at {tau}"
+                self.audit.check(label, method, tau, session.spec, episode, states, kept=with_hashed_observations)
+        for (played, tau), some in found.items():
+            if played == method and len(some) != len(specs):
+                self.findings.add(name, f"{len(some)} episodes at threshold {tau}, {len(specs)} are played")
+
+
+def thresholds_of(records: Mapping[str, CalibrationRecord]) -> dict[tuple[str, str], float]:
+    """(method, operating point) -> threshold."""
+    return {_place(name): record.tau for name, record in records.items()}
+
+
+def scores_of(records: Mapping[str, CalibrationRecord]) -> dict[tuple[str, str], str]:
+    """(method, operating point) -> the method whose score decides."""
+    return {_place(name): record.score or _place(name)[0] for name, record in records.items()}
+
+
+def _place(name: str) -> tuple[str, str]:
+    method, _, point = name.partition("@")
+    return method, point

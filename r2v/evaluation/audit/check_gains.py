@@ -16,7 +16,6 @@ from r2v.config.methods import METHODS
 from r2v.data.episode import Episode
 from r2v.data.injections import obeyed_injection
 from r2v.errors import InputError
-from r2v.evaluation.audit.check_calibration import MOST_USD
 from r2v.evaluation.audit.recorded_actors import LLM, SLM, RecordedActors
 from r2v.evaluation.setup import RouterScores
 from r2v.llm.types import Reply, Sample, Usage
@@ -39,6 +38,8 @@ _RANGES = {
 }
 """By how a name begins: entropies of at most 4e8 words, in nats. All others are in [0, 1] but for the count of unique
 samples."""
+MOST_USD = 1e6
+"""Above the mean cost of any episode."""
 _LENGTH = "progress.log_context_tokens"
 
 

@@ -120,7 +120,7 @@ def check_files(results: Path, there: set[str], expected: set[str], findings: Fi
     content = content_files(results)
     findings.extend("missing file", sorted((expected | set(BESIDE)) - there))
     findings.extend(
-        "stray file", (f"{name} is no part of this evaluation" for name in sorted(content.keys() - expected))
+        "stray file", (f"{name} is no part of this evaluation" for name in sorted(there - expected - set(BESIDE)))
     )
     if ARTIFACT_MANIFEST in there:
         _check_manifest(results, content, findings)

@@ -61,9 +61,11 @@ def replay_episode(
     spec: EpisodeSpec,
     episode: Episode,
     actor: Callable[[StepView, Step], Act] = recorded_act,
+    kept: Callable[[Episode], Episode] = lambda episode: episode,
 ) -> Replay:
     """Play the actions of an episode in the world of `spec`, which says what the plan says of it; the actor says how
-    each was chosen. Never raises for what an episode holds: a world that a hostile action breaks is a finding."""
+    each was chosen, and `kept` makes of a whole episode what is recorded of it. Never raises for what an episode holds:
+    a world that a hostile action breaks is a finding."""
     views: list[StepView] = []
     chosen: list[tuple[str, str]] = []
     session = world.start(replace(spec, method=episode.method))
@@ -81,7 +83,7 @@ def replay_episode(
         return _unplayed("replay", f"{type(error).__name__}: {error}")
     finally:
         session.close()
-    return _outcome(session, views, [*chosen, *_differences(session, episode)])
+    return _outcome(session, views, [*chosen, *_differences(session, kept(session.episode()), episode)])
 
 
 def _unplayed(kind: str, text: str) -> Replay:
@@ -116,8 +118,7 @@ def _outcome(session: Session, views: list[StepView], problems: list[tuple[str, 
     )
 
 
-def _differences(session: Session, episode: Episode) -> Iterator[tuple[str, str]]:
-    executed = session.episode()
+def _differences(session: Session, executed: Episode, episode: Episode) -> Iterator[tuple[str, str]]:
     if episode.env_fault is not None and executed.env_fault is None:
         yield FAULT, f"says {episode.env_fault!r}, and the world gives none"
     if episode.outcome in NO_ANSWER and session.termination is None:

@@ -9,7 +9,7 @@ under another method contradicts the rest. What rests on the folder's own word i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
@@ -18,7 +18,6 @@ from r2v.config.methods import OURS, ROUTERS
 from r2v.data.episode import Episode, Step, parse_episode
 from r2v.data.schema import from_dict, parse_json
 from r2v.evaluation.audit.check_bills import Bills
-from r2v.evaluation.audit.check_calibration import Scores, Thresholds
 from r2v.evaluation.audit.check_gains import GainsCheck
 from r2v.evaluation.audit.findings import Findings
 from r2v.evaluation.audit.folder import records_of
@@ -88,17 +87,76 @@ class KnownStates:
             prefix = (*prefix, text)
 
 
+@dataclass(frozen=True, kw_only=True)
+class EpisodeAudit:
+    """The audit of one episode: replayed, billed, and held to what others say of the same states."""
+
+    world: RolloutWorld
+    actors: RecordedActors
+    bills: Bills
+    findings: Findings
+
+    def check(
+        self,
+        name: str,
+        method: str,
+        threshold: float | None,
+        spec: EpisodeSpec,
+        episode: Episode,
+        states: KnownStates,
+        kept: Callable[[Episode], Episode] = lambda episode: episode,
+    ) -> Replay:
+        """Audit an episode that is filed as `name`, of which the method's score decided at this threshold."""
+
+        def actor(view: StepView, step: Step) -> Act:
+            return self.actors.act(view, method, step, threshold)
+
+        played = replay_episode(self.world, spec, episode, actor, kept)
+        for kind, text in played.problems:
+            if not ((kind == FAULT and self.may_fail) or (kind == UNANSWERED and self.may_be_refused)):
+                self._add(kind, name, episode, text)
+        if len(played.views) == len(episode.steps):
+            uncounted = self.actors.open_tokens(method, [step.action_source for step in episode.steps])
+            for kind, text in self.bills.problems(episode, played.tokens, played.seconds, uncounted):
+                self._add(kind, name, episode, text)
+            for kind, text in states.contradictions(episode, method):
+                self._contradicted(kind, name, episode, text)
+        return played
+
+    @property
+    def may_fail(self) -> bool:
+        """True if a fault of the world may come once and not again."""
+        able = self.world.benchmark.capabilities
+        return able.needs_network or not able.deterministic
+
+    @property
+    def may_be_refused(self) -> bool:
+        """True if a provider is asked, which may refuse; a scripted LLM refuses nothing."""
+        return self.actors.settings.teacher.provider != "scripted"
+
+    def _contradicted(self, kind: str, name: str, episode: Episode, text: str) -> None:
+        """Replies are promised to repeat to the byte for the bundled models; elsewhere a difference is only told."""
+        if self.actors.encode is not None:
+            self._add(kind, name, episode, text)
+        else:
+            self.findings.unproven.setdefault(
+                f"{kind} differs between episodes", "a model on another machine need not repeat itself to the byte"
+            )
+
+    def _add(self, kind: str, name: str, episode: Episode, text: str) -> None:
+        self.findings.add(kind, f"{name} {episode.episode_id}: {text}")
+
+
 @dataclass
 class EpisodesAudit:
     """Every episode of an evaluation, played again, with the gains taken along them."""
 
     results: Path
     setup: Setup
-    world: RolloutWorld
-    actors: RecordedActors
-    bills: Bills
-    thresholds: Thresholds
-    scores: Scores
+    one: EpisodeAudit
+    thresholds: Mapping[tuple[str, str], float]
+    """By (method, operating point)."""
+    scores: Mapping[tuple[str, str], str]
     findings: Findings
     counts: dict[Cell, CellCounts] = field(default_factory=dict)
 
@@ -109,7 +167,7 @@ class EpisodesAudit:
 
     def run(self) -> None:
         """Audit every condition."""
-        settings, benchmark = self.actors.settings, self.world.benchmark
+        settings, benchmark = self.one.actors.settings, self.one.world.benchmark
         with Progress("replay", self.setup.num_episodes) as bar:
             for condition in self.setup.conditions:
                 specs = settings.specs(benchmark, condition) if condition in settings.selections else ()
@@ -118,19 +176,19 @@ class EpisodesAudit:
     def _condition(self, condition: str, specs: Sequence[EpisodeSpec], bar: Progress) -> None:
         cells = [cell for cell in self.setup.cells() if cell[0] == condition]
         stored = {cell: self._episodes(cell) for cell in cells}
-        settings = self.actors.settings
+        settings = self.one.actors.settings
         tasks = {cell: set(self.setup.tasks_of(*cell)) for cell in cells}
         gained = set(self.setup.tasks_of(condition, GAINS)) if settings.scored else set()
-        may_fail = self._may_fail() or self._may_be_refused()
+        may_fail = self.one.may_fail or self.one.may_be_refused
         placed = self.thresholds.get((OURS, MAIN))
         along = settings.gains_along(placed)
         routed = settings.routed if settings.scored else []
-        threshold, mark = placed if along == OURS else None, self.world.benchmark.capabilities.untrusted
-        gains = GainsCheck(condition, self.actors, routed, threshold, may_fail, mark)
+        threshold, mark = placed if along == OURS else None, self.one.world.benchmark.capabilities.untrusted
+        gains = GainsCheck(condition, self.one.actors, routed, threshold, may_fail, mark)
         rows = self._rows(condition) if settings.scored else iter(())
         ahead = next(rows, None)
-        for start in sorted(specs, key=lambda spec: self.world.start(spec).identity):
-            session, states, played = self.world.start(start), KnownStates(), None
+        for start in sorted(specs, key=lambda spec: self.one.world.start(spec).identity):
+            session, states, played = self.one.world.start(start), KnownStates(), None
             spec, identity = session.spec, session.identity
             for cell in (cell for cell in cells if spec.task.task_id in tasks[cell]):
                 bar.advance()
@@ -183,36 +241,15 @@ class EpisodesAudit:
         condition, method, point = cell
         extra = {} if point == MAIN else {OPERATING_POINT: point}
         filed = (episode.condition, episode.method, episode.extra.get(OPERATING_POINT, MAIN))
+        name = "/".join(cell[:2]) if point == MAIN else f"{condition}/{method}@{point}"
         if filed != cell:
-            self._add("filed elsewhere", cell, episode, f"says {'/'.join(map(str, filed))}")
+            said = "/".join(map(str, filed))
+            self.findings.add("filed elsewhere", f"{name} {episode.episode_id}: says {said}")
             return None
         threshold, acting = self.thresholds.get((method, point)), self.scores.get((method, point), method)
-
-        def actor(view: StepView, step: Step) -> Act:
-            return self.actors.act(view, acting, step, threshold)
-
-        played = replay_episode(self.world, replace(spec, extra=extra), episode, actor)
+        played = self.one.check(name, acting, threshold, replace(spec, extra=extra), episode, states)
         self._count(cell, episode, played)
-        for kind, text in played.problems:
-            if not ((kind == FAULT and self._may_fail()) or (kind == UNANSWERED and self._may_be_refused())):
-                self._add(kind, cell, episode, text)
-        if len(played.views) != len(episode.steps):
-            return None
-        uncounted = self.actors.open_tokens(acting, [step.action_source for step in episode.steps])
-        for kind, text in self.bills.problems(episode, played.tokens, played.seconds, uncounted):
-            self._add(kind, cell, episode, text)
-        for kind, text in states.contradictions(episode, acting):
-            self._contradicted(kind, cell, episode, text)
-        return played.views
-
-    def _may_fail(self) -> bool:
-        """Whether a fault of the world may come once and not again."""
-        able = self.world.benchmark.capabilities
-        return able.needs_network or not able.deterministic
-
-    def _may_be_refused(self) -> bool:
-        """True if a provider is asked, which may refuse; a scripted LLM refuses nothing."""
-        return self.actors.settings.teacher.provider != "scripted"
+        return played.views if len(played.views) == len(episode.steps) else None
 
     def _count(self, cell: Cell, episode: Episode, played: Replay) -> None:
         counts = self.counts.setdefault(cell, CellCounts())
@@ -222,16 +259,3 @@ class EpisodesAudit:
         else:
             counts.faults += 1
             counts.unconfirmed += not played.fault_given
-
-    def _contradicted(self, kind: str, cell: Cell, episode: Episode, text: str) -> None:
-        """Replies are promised to repeat to the byte for the bundled models; elsewhere a difference is only told."""
-        if self.actors.encode is not None:
-            self._add(kind, cell, episode, text)
-        else:
-            self.findings.unproven.setdefault(
-                f"{kind} differs between episodes", "a model on another machine need not repeat itself to the byte"
-            )
-
-    def _add(self, kind: str, cell: Cell, episode: Episode, text: str) -> None:
-        name = "/".join(cell[:2]) if cell[2] == MAIN else f"{cell[0]}/{cell[1]}@{cell[2]}"
-        self.findings.add(kind, f"{name} {episode.episode_id}: {text}")

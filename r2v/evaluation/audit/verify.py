@@ -20,14 +20,7 @@ from r2v.config.yaml_text import plain, read
 from r2v.data.schema import SchemaError, from_dict
 from r2v.errors import InputError, R2VError
 from r2v.evaluation.audit.check_bills import Bills
-from r2v.evaluation.audit.check_calibration import (
-    CALIBRATION,
-    calibration_problems,
-    read_calibration,
-    router_problems,
-    scores_of,
-    thresholds_of,
-)
+from r2v.evaluation.audit.check_calibration import SHARE, CalibrationAudit, calibration_files, scores_of, thresholds_of
 from r2v.evaluation.audit.check_inputs import AttemptRecord, check_bases, check_tools, input_artifacts, read_attempt
 from r2v.evaluation.audit.check_setup import (
     check_fingerprint,
@@ -44,7 +37,7 @@ from r2v.evaluation.audit.findings import Findings, shown
 from r2v.evaluation.audit.folder import EvaluationSummary, check_files, engine_problems, plain_files
 from r2v.evaluation.audit.rebuild_tables import check_tables
 from r2v.evaluation.audit.recorded_actors import RecordedActors
-from r2v.evaluation.audit.replay_episodes import Cell, CellCounts, EpisodesAudit
+from r2v.evaluation.audit.replay_episodes import Cell, CellCounts, EpisodeAudit, EpisodesAudit
 from r2v.evaluation.settings import EvaluateSettings, never_branched
 from r2v.evaluation.setup import SETUP, CalibrationRecord, Setup, choices_of, planned_files, read_setup
 from r2v.evaluation.tables.build import STRUCTURED, require_results
@@ -59,6 +52,10 @@ class Verified:
     """What was checked and found the same."""
 
     num_episodes: int
+    num_plays: int
+    """Calibration episodes, of which thresholds were derived again."""
+    num_replayed: int
+    """Of these, the episodes that were replayed."""
     counts: dict[Cell, CellCounts]
     num_tables: int
     """Files of structured_results/, all of them as the episodes give them."""
@@ -77,12 +74,21 @@ class Verified:
         lines = [
             f"{self.num_episodes} episodes replayed with the recorded results; all {self.num_tables} files of "
             "structured_results are identical",
+            *self._calibration(),
             *(f"at {point} {choice.text()}" for point, choice in self.choices.items()),
             *(_fault_line(cell, counts) for cell, counts in self.counts.items() if counts.faults),
             f"content {self.content_sha256}",
             *(f"not proved: {what}: {reason}" for what, reason in self.unproven.items()),
         ]
         return "\n".join(lines)
+
+    def _calibration(self) -> Iterator[str]:
+        if self.num_plays:
+            rest = "" if self.num_replayed == self.num_plays else ", a keyed share (--all replays all)"
+            yield (
+                f"thresholds derived again from {self.num_plays} calibration episodes, {self.num_replayed} of them "
+                f"replayed{rest}"
+            )
 
 
 def _fault_line(cell: Cell, counts: CellCounts) -> str:
@@ -95,15 +101,16 @@ def _fault_line(cell: Cell, counts: CellCounts) -> str:
     )
 
 
-def verify_results(results: Path, *, trust: bool = False) -> Verified:
-    """Audit a folder. `trust` allows a benchmark that is not R2V's own to be imported. Raises InputError in one line
-    that names every kind of finding with its first example."""
+def verify_results(results: Path, *, trust: bool = False, whole: bool = False) -> Verified:
+    """Audit a folder. `trust` allows a benchmark that is not R2V's own to be imported; `whole` replays every
+    calibration episode, not a tenth of them. Raises InputError in one line that names every kind of finding with its
+    first example."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # unknown fields are a finding here, not a warning
-        return _verified(results, trust)
+        return _verified(results, trust, whole)
 
 
-def _verified(results: Path, trust: bool) -> Verified:
+def _verified(results: Path, trust: bool, whole: bool) -> Verified:
     require_executed(results)
     require_results(results)
     there = plain_files(results)
@@ -126,12 +133,13 @@ def _verified(results: Path, trust: bool) -> Verified:
     tasks = {name: list(dict.fromkeys(spec.task.task_id for spec in these)) for name, these in specs.items()}
     check_setup(setup, settings, world.benchmark, tasks, never_branched(world.benchmark, specs), findings)
     content = check_files(results, there, _expected_files(setup, settings, results, there), findings)
-    calibration = _calibration(results, settings, findings)
+    actors, bills = RecordedActors.of(settings, world.benchmark), Bills.of(settings)
+    one = EpisodeAudit(world=world, actors=actors, bills=bills, findings=findings)
+    placed = CalibrationAudit(results, settings, one, findings, 1.0 if whole else SHARE)
+    calibration = placed.run(content)
     if setup.choices != choices_of(calibration):
         findings.add(SETUP, "its choices of a score are not those of calibration.json")
-    actors, bills = RecordedActors.of(settings, world.benchmark), Bills.of(settings)
-    thresholds, scores = thresholds_of(calibration), scores_of(calibration)
-    audit = EpisodesAudit(results, setup, world, actors, bills, thresholds, scores, findings)
+    audit = EpisodesAudit(results, setup, one, thresholds_of(calibration), scores_of(calibration), findings)
     audit.run()
     _check_artifact(results, asked, attempt, calibration, audit, findings)
     num_tables = check_tables(results, findings)
@@ -139,6 +147,8 @@ def _verified(results: Path, trust: bool) -> Verified:
         raise InputError(f"{results}: {findings}")
     return Verified(
         num_episodes=audit.num_episodes,
+        num_plays=placed.num_plays,
+        num_replayed=placed.num_replayed,
         counts=audit.counts,
         num_tables=num_tables,
         choices=setup.choices,
@@ -157,21 +167,14 @@ def _specs(settings: EvaluateSettings, world: RolloutWorld) -> dict[str, list[Ep
 def _expected_files(setup: Setup, settings: EvaluateSettings, results: Path, there: set[str]) -> set[str]:
     """The content that the setup implies; which tables there are is known once they are built again."""
     planned = {path.relative_to(results).as_posix() for path, *_ in planned_files(results, setup)}
-    calibration = {CALIBRATION} if settings.routed else set()
     gains = {f"gains/{condition}.jsonl" for condition in setup.conditions} if settings.scored else set()
-    return {SETUP, *planned, *calibration, *gains, *(name for name in there if name.startswith(f"{STRUCTURED}/"))}
-
-
-def _calibration(results: Path, settings: EvaluateSettings, findings: Findings) -> dict[str, CalibrationRecord]:
-    if not settings.routed:
-        return {}
-    try:
-        records = read_calibration(results)
-    except R2VError as error:
-        findings.add(CALIBRATION, str(error))
-        return {}
-    findings.extend(CALIBRATION, calibration_problems(records, settings))
-    return records
+    return {
+        SETUP,
+        *planned,
+        *calibration_files(settings, there),
+        *gains,
+        *(name for name in there if name.startswith(f"{STRUCTURED}/")),
+    }
 
 
 def _check_artifact(
@@ -201,10 +204,8 @@ def _check_artifact(
     findings.extend(ARTIFACT_MANIFEST, engine_problems(settings.policy.engine, summary.engine))
     inputs = input_artifacts(results, attempt, settings, findings)
     check_bases(attempt, settings, findings)
-    check_tools(inputs, settings, audit.world.benchmark, findings)
+    check_tools(inputs, settings, audit.one.world.benchmark, findings)
     check_fingerprint(manifest, inputs, attempt.bases, settings, findings)
-    if "router" in inputs:
-        findings.extend(CALIBRATION, router_problems(calibration, inputs["router"].summary))
 
 
 def unproven_of(actors: RecordedActors, bills: Bills) -> dict[str, str]:
@@ -220,9 +221,9 @@ def unproven_of(actors: RecordedActors, bills: Bills) -> dict[str, str]:
         found["router scores, entropies, the verifier's scores"] = (
             "models gave them; a score is the same in every episode that meets its state"
         )
-        found["the branches of gains and the rates of calibration.json"] = (
-            "replies of the small policy in branches and on calibration tasks, whose episodes are not kept; only the "
-            "calibration error of the scores uses them, no claim of success or cost"
+        found["the branches of gains"] = (
+            "replies of the small policy in branches, whose episodes are not kept; only the calibration error of the "
+            "scores uses them, no claim of success or cost"
         )
     if actors.expert is None and settings.evaluation.asks_teacher:
         found["the LLM's replies and tokens"] = "a provider's model wrote and counted them; they cost its list price"

@@ -7,10 +7,8 @@ import math
 import pytest
 
 from r2v.data.episode import Condition
-from r2v.envs.base import Task
 from r2v.evaluation.acting.acceptance import Rule, verdict_of
-from r2v.evaluation.acting.calibration import CalibrationPlay, successes
-from r2v.rollout.session import EpisodeSpec
+from r2v.evaluation.calibration import CalibrationPlay, successes
 
 NOISY: Condition = "noisy"
 
@@ -45,15 +43,14 @@ def test_what_no_success_speaks_for_is_thrown_away(won: int, lost: int, rule: Ru
 
 
 def test_a_task_counts_its_seeds_and_no_fault_of_the_world() -> None:
-    specs = [
-        EpisodeSpec(
-            task=Task(task_id=task, goal=task), seed=seed, condition=NOISY, method="slm_only", split="calibration"
-        )
-        for task, seed in (("a", 1), ("a", 2), ("b", 1), ("c", 1))
-    ]
     plays = [
-        CalibrationPlay(steps=1, llm_calls=0, cost=0.0, success=success, env_fault=fault)
-        for success, fault in ((True, None), (False, None), (True, None), (False, "the site answered 500"))
+        CalibrationPlay(task_id=task, steps=1, llm_calls=0, cost=0.0, success=success, env_fault=fault)
+        for task, success, fault in (
+            ("a", True, None),
+            ("a", False, None),
+            ("b", True, None),
+            ("c", False, "the site answered 500"),
+        )
     ]
-    assert successes(specs, plays) == {"a": 0.5, "b": 1.0}
+    assert successes(plays) == {"a": 0.5, "b": 1.0}
     assert verdict_of({"a": 0.5, "b": 1.0}, {"b": 1.0, "c": 1.0}, "higher").n_tasks == 1

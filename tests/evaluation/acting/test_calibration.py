@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from r2v.data.episode import Episode
+from r2v.data.store import read_episodes
 from r2v.envs.chain import ChainBenchmark
-from r2v.errors import EmptyResult
-from r2v.evaluation.acting.calibration import (
-    CalibrationPlay,
-    choose_scores,
-    operating_point_of,
-    place_thresholds,
-    played_at,
-)
+from r2v.errors import InputError
+from r2v.evaluation.acting.calibration import ExecutedPlays
+from r2v.evaluation.calibration import RecordedPlays, choose_scores, place_thresholds, played_at, plays_path
 from r2v.rollout.session import EpisodeSpec
 from r2v.rollout.work_queue import Cell
 from r2v.router.escalation import SCORE_ONLY
@@ -54,12 +52,11 @@ def runner() -> Any:
 
 def test_no_search_ends_farther_from_its_target_than_alone(runner: Any) -> None:
     targets = {(method, f"b{rate}"): rate for method in GATES for rate in (0.1, 0.3, 0.6)}
-    found = place_thresholds(runner, SPECS, targets)
+    plays = ExecutedPlays(runner, SPECS)
+    found = place_thresholds(plays, targets)
     for (method, point), rate in targets.items():
-        cell = runner.cell(method, SPECS, SCORE_ONLY)
-        runner.player.play([cell])
-        scores = [score for (e,) in runner.player.records(cell) for score in CalibrationPlay.of(e).scores]
-        alone = match_rate(lambda tau, method=method: played_at(runner, method, SPECS, tau), scores, rate)  # type: ignore[misc]
+        scores = [score for play in plays([(method, SCORE_ONLY)])[0] for score in play.scores]
+        alone = match_rate(lambda tau, method=method: played_at(plays, method, tau), scores, rate)  # type: ignore[misc]
         realised = found[method, point].outcome.llm_call_rate
         assert alone.outcome.llm_call_rate <= realised <= rate + 0.005
 
@@ -73,7 +70,7 @@ def test_a_round_of_all_searches_is_one_set_of_cells(runner: Any, monkeypatch: p
         play(self, cells, what)
 
     monkeypatch.setattr(MemoryPlayer, "play", counted)
-    place_thresholds(runner, SPECS, {("random_router", f"b{rate}"): rate for rate in (0.1, 0.3, 0.6)})
+    place_thresholds(ExecutedPlays(runner, SPECS), {("random_router", f"b{rate}"): rate for rate in (0.1, 0.3, 0.6)})
     assert rounds[:2] == [1, 3] and len(rounds) <= 9 and max(rounds) == 3
 
 
@@ -86,9 +83,10 @@ def test_r2v_acts_by_the_score_that_calibration_tasks_prefer() -> None:
 
     def chosen(ours: Any, count: int) -> dict[str, ScoreChoice]:
         runner: Any = Runner(MemoryPlayer(on.waves), on, gates={"r2v": ours, "disagreement_router": looks_hard})
-        placed = place_thresholds(runner, some[:count], {("r2v", "b0.50"): 0.5})["r2v", "b0.50"]
+        plays = ExecutedPlays(runner, some[:count])
+        placed = place_thresholds(plays, {("r2v", "b0.50"): 0.5})["r2v", "b0.50"]
         own = {"b0.50": PlacedScore(tau=placed.tau, outcome=placed.outcome)}
-        return choose_scores(runner, some[:count], own, ["disagreement_router"])
+        return choose_scores(plays, own, ["disagreement_router"])
 
     choice = chosen(random_gate, FEWEST_TASKS)["b0.50"]
     compared = choice.compared["disagreement_router"]
@@ -98,13 +96,14 @@ def test_r2v_acts_by_the_score_that_calibration_tasks_prefer() -> None:
     assert chosen(random_gate, FEWEST_TASKS - 1) == {}
 
 
-def test_what_the_world_broke_is_not_counted() -> None:
-    plays = [
-        CalibrationPlay(steps=4, llm_calls=1, cost=0.5, success=True),
-        CalibrationPlay(steps=2, llm_calls=2, cost=1.5, success=False),
-        CalibrationPlay(steps=9, llm_calls=9, cost=9.0, success=False, env_fault="gone"),
-    ]
-    point = operating_point_of(plays)
-    assert (point.llm_call_rate, point.cost, point.success) == (0.5, 1.0, 0.5)
-    with pytest.raises(EmptyResult, match="all calibration episodes ended"):
-        operating_point_of(plays[2:])
+def test_what_is_written_gives_the_same_thresholds_again(runner: Any, tmp_path: Path) -> None:
+    targets = {(method, f"b{rate}"): rate for method in GATES for rate in (0.1, 0.3)}
+    plays = ExecutedPlays(runner, SPECS)
+    placed = place_thresholds(plays, targets)
+    plays.write(tmp_path)
+    read = RecordedPlays.read(tmp_path, GATES)
+    assert place_thresholds(read, targets) == placed and read.asked == read.found.keys() == plays.cells.keys()
+    (first, *_) = read_episodes(plays_path(tmp_path, "r2v"))
+    assert re.fullmatch("[0-9a-f]{16}", first.steps[0].observation.raw_text)
+    with pytest.raises(InputError, match=r"no episodes of r2v at threshold 0\.123"):
+        read([("r2v", 0.123)])
