@@ -149,6 +149,9 @@ class Tokens:
     def __add__(self, other: Tokens) -> Tokens:
         return Tokens(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in dataclasses.fields(Tokens)})
 
+    def __sub__(self, other: Tokens) -> Tokens:
+        return Tokens(**{f.name: getattr(self, f.name) - getattr(other, f.name) for f in dataclasses.fields(Tokens)})
+
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeMetadata:

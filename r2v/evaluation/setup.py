@@ -8,7 +8,7 @@ away.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from r2v.data.episode import Episode
 from r2v.data.schema import from_dict, parse_json
 from r2v.data.store import TrajectoryStore
 from r2v.errors import InputError
+from r2v.router.labels import FeatureRow
 from r2v.router.thresholds import OperatingPoint, ScoreChoice, Spending
 from r2v.serve.bundle.domain import Domain
 from r2v.storage.files import write_json
@@ -43,6 +44,16 @@ class RouterScores:
     condition: str
     p: tuple[float, ...]
     y: tuple[float, ...]
+
+    @classmethod
+    def of(cls, method: str, condition: str, rows: Sequence[FeatureRow], scores: Sequence[float]) -> RouterScores:
+        """The method's scores of executed rows."""
+        return cls(
+            method=method,
+            condition=condition,
+            y=tuple(float((row.gain or 0) > 0) for row in rows),
+            p=tuple(round(score, 6) for score in scores),
+        )
 
     def __post_init__(self) -> None:
         if not len(self.p) == len(self.y) > 0:
@@ -185,6 +196,12 @@ def episodes_file(condition: str, method: str, point: str = MAIN) -> str:
     operating point of its frontier."""
     name = method if point == MAIN else f"frontier/{method}@{point}"
     return f"episodes/{condition}/{name}.jsonl.zst"
+
+
+def branches_file(condition: str, name: str) -> str:
+    """The file, below the results, of the branches that the oracle tried (`ORACLE`) or that gains were executed by
+    (`GAINS`), the latter behind the episodes that they leave."""
+    return f"branches/{condition}/{name}.jsonl.zst"
 
 
 def episodes_path(results: Path, condition: str, method: str, point: str = MAIN) -> Path:

@@ -34,6 +34,14 @@ class StepBill:
             seconds=self.seconds + other.seconds,
         )
 
+    def __sub__(self, other: StepBill) -> StepBill:
+        return StepBill(
+            tokens=self.tokens - other.tokens,
+            cost=self.cost - other.cost,
+            cached_cost=self.cached_cost - other.cached_cost,
+            seconds=self.seconds - other.seconds,
+        )
+
 
 def read_by_verifier(tokens: int, price: Price) -> StepBill:
     """The bill of a verifier that read so many tokens at once."""

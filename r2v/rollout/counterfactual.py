@@ -12,11 +12,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from r2v.data.episode import Decision, Episode
+from r2v.data.episode import Decision, Episode, with_hashed_observations
 from r2v.llm.waves import Waves
 from r2v.rollout.actors import Act, Actor, GreedyActor, StepView
 from r2v.rollout.fork import Fork, fork
 from r2v.rollout.session import EpisodeSpec, RolloutWorld, Session
+
+BRANCHED_AT = "branched_at"
+"""Key of `Episode.extra` of a branch that is kept."""
 
 
 @dataclass(frozen=True)
@@ -57,31 +60,52 @@ async def play_counterfactual(point: Fork, act: Act, actor: Actor, waves: Waves)
     return twin.episode()
 
 
+def branch_record(branch: Episode, step: int) -> Episode:
+    """A branch as it is kept: its observations are hashes, and `extra` names the step that it leaves its episode at."""
+    return with_hashed_observations(replace(branch, extra={**branch.extra, BRANCHED_AT: step}))
+
+
+def failed(branch: Episode) -> bool:
+    """True if the small policy fails after this action: False where the world broke on the way."""
+    return branch.env_fault is None and not branch.success
+
+
+def saves(branch: Episode) -> bool:
+    """True if the small policy succeeds after this action: False where the world broke on the way."""
+    return branch.env_fault is None and branch.success
+
+
 async def play_oracle(
-    world: RolloutWorld, spec: EpisodeSpec, slm: GreedyActor, llm: GreedyActor, waves: Waves
+    world: RolloutWorld,
+    spec: EpisodeSpec,
+    slm: GreedyActor,
+    llm: GreedyActor,
+    waves: Waves,
+    tried: list[Episode] | None = None,
 ) -> Episode:
     """The myopic oracle: at each step both continuations are executed, and the LLM is asked only where the
     small policy would fail from here and an LLM step now saves it. What is tried is not billed; what is played
-    is. An upper mark for routers, and not a bound: it looks one escalation ahead."""
-    session = world.start(spec)
+    is. An upper mark for routers, and not a bound: it looks one escalation ahead. The branches, as they are kept, are
+    added to `tried`: that of the small policy's action, then, where that fails, that of the LLM's."""
+    session, kept = world.start(spec), [] if tried is None else tried
 
-    async def ends(point: Fork, act: Act) -> bool | None:
-        """Whether the small policy succeeds after this action; None where the world broke on the way."""
+    async def ends(point: Fork, act: Act, step: int) -> Episode:
         branch = await play_counterfactual(point, act, slm, waves)
-        return None if branch.env_fault is not None else branch.success
+        kept.append(branch_record(branch, step))
+        return branch
 
-    async def saves(own: Act, asked: Act) -> bool:
+    async def asks(own: Act, asked: Act, step: int) -> bool:
         if own.text == asked.text:
             return False
         point = await waves.world(fork, session)
-        return await ends(point, own) is False and await ends(point, asked) is True
+        return failed(await ends(point, own, step)) and saves(await ends(point, asked, step))
 
     async with session.live(waves):
         while session.termination is None:
             view = session.view()
             own = await slm.act(view)
             asked = replace(await llm.act(view), source="llm_fallback", decision=Decision(escalated=True))
-            await waves.world(session.apply, asked if await saves(own, asked) else own)
+            await waves.world(session.apply, asked if await asks(own, asked, view.step) else own)
     return session.episode()
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from shutil import copytree
 from typing import TYPE_CHECKING
 
-from r2v.config.methods import OURS
+from r2v.config.methods import ORACLE, OURS
 from r2v.data.store import write_episodes
 from r2v.errors import InputError
 from r2v.evaluation.calibration import CALIBRATION, PLAYS, ROUTER
@@ -83,7 +83,14 @@ def play(cfg: EvaluateSettings, work: Work) -> PlayedEvaluation:
 def run(cfg: EvaluateSettings, work: Work) -> None:
     """Place thresholds, play, and write the tables."""
     from r2v.evaluation.claims import headline
-    from r2v.evaluation.setup import Setup, choices_of, plain_calibration, write_setup
+    from r2v.evaluation.setup import (
+        Setup,
+        branches_file,
+        choices_of,
+        episodes_file,
+        plain_calibration,
+        write_setup,
+    )
     from r2v.evaluation.tables.build import write_results_folder
     from r2v.serve.bundle.domain import benchmark_domain
 
@@ -95,6 +102,9 @@ def run(cfg: EvaluateSettings, work: Work) -> None:
         played.calibration_plays.write(work.folder / PLAYS)
         copytree(work.inputs["router"].folder / PLAYS, work.folder / PLAYS / ROUTER)
     faults = sum(_write_cell(runner, cell, work.folder / place) for place, cell in played.cells.items())
+    for condition in specs if ORACLE in cfg.evaluation.played else ():
+        tried = _branches(runner, played.cells[episodes_file(condition, ORACLE)])
+        write_episodes(work.folder / branches_file(condition, ORACLE), tried)
     scores = _router_scores(cfg, runner, played.gains, work.folder)
     write_setup(
         work.folder,
@@ -220,12 +230,12 @@ def _write_cell(runner: MethodRunner, cell: Cell, path: Path) -> int:
     """Write a cell's episodes in the order of their ids, one at a time in memory; how many were not measured."""
     from r2v.rollout.work_queue import tell_faults
 
-    ordered = replace(cell, specs=sorted(cell.specs, key=runner.world.identity_of))
+    ordered = _by_identity(runner, cell)
     solved, faults = 0, list[str]()
 
     def episodes() -> Iterator[Episode]:
         nonlocal solved
-        for (episode,) in runner.player.records(ordered):
+        for episode, *_ in runner.player.records(ordered):
             solved += episode.success
             if episode.env_fault is not None:
                 faults.append(episode.env_fault)
@@ -258,8 +268,8 @@ def _gain_cell(
     along = [replace(spec, method=method) for spec in specs]
     if method == OURS:
         score = (None if placed is None else placed.score) or OURS
-        return runner.feature_cell(along, what, tau=tau, score=score, number=cfg.gains_round)
-    return runner.feature_cell(along, what)
+        return runner.feature_cell(along, what, tau=tau, score=score, number=cfg.gains_round, keep_branches=True)
+    return runner.feature_cell(along, what, keep_branches=True)
 
 
 def _router_scores(
@@ -267,7 +277,7 @@ def _router_scores(
 ) -> list[RouterScores]:
     """Each router's scores beside the executed gain at the same steps (`_gain_cell`): what ECE, Brier and AUROC are
     computed from. Kept in gains/; no threshold or model is chosen by them."""
-    from r2v.evaluation.setup import RouterScores
+    from r2v.evaluation.setup import GAINS, RouterScores, branches_file
     from r2v.rollout.stage_rollouts.features import rows_of
     from r2v.rollout.work_queue import measured
     from r2v.router.baselines import score_function
@@ -279,20 +289,29 @@ def _router_scores(
         # what making a row cost is a figure of rounds: here nothing says it again, and so nothing could check it
         write_rows(path, (replace(row, spent=0.0) for row in rows_of(measured(cell, runner.player))))
         rows = read_rows(path)
+        write_episodes(folder / branches_file(condition, GAINS), _branches(runner, cell))
         seeds = {runner.world.identity_of(spec): spec.seed for spec in cell.specs}
         for method in cfg.routed:
             score = score_function(method, runner.routers)
-            found.append(
-                RouterScores(
-                    method=method,
-                    condition=condition,
-                    y=tuple(float((row.gain or 0) > 0) for row in rows),
-                    p=tuple(
-                        round(score(row.features, seeds[row.episode_id], row.task_id, row.step_idx), 6) for row in rows
-                    ),
-                )
-            )
+            p = [score(row.features, seeds[row.episode_id], row.task_id, row.step_idx) for row in rows]
+            found.append(RouterScores.of(method, condition, rows, p))
     return found
+
+
+def _branches(runner: MethodRunner, cell: Cell) -> Iterator[Episode]:
+    """The episodes of a cell's plays that were measured, as they are kept: each with its branches behind it."""
+    from r2v.data.episode import Episode, with_hashed_observations
+    from r2v.rollout.episode_cache import fault_of
+
+    for records in runner.player.records(_by_identity(runner, cell)):
+        if fault_of(records) is None:
+            first, *branches = (record for record in records if isinstance(record, Episode))
+            yield with_hashed_observations(first)
+            yield from branches
+
+
+def _by_identity(runner: MethodRunner, cell: Cell) -> Cell:
+    return replace(cell, specs=sorted(cell.specs, key=runner.world.identity_of))
 
 
 STAGE = Stage(version=EVALUATE_VERSION, settings=EvaluateSettings, run=run, play=play)

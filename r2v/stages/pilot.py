@@ -78,7 +78,7 @@ def run(cfg: PilotSettings, work: Work) -> None:
     looks_ahead = benchmark.capabilities.snapshot and len(branchable(benchmark, every, "the oracle")) == len(every)
     cells = {name: runner.cell(name, every) for name in (WEAK, STRONG, *([ORACLE] if looks_ahead else []))}
     runner.player.play(list(cells.values()), "pilot")
-    played = {name: [episode for (episode,) in runner.player.records(cell)] for name, cell in cells.items()}
+    played = {name: [episode for episode, *_ in runner.player.records(cell)] for name, cell in cells.items()}
     for name, episodes in played.items():
         write_episodes(work.folder / "episodes" / f"{name}.jsonl.zst", episodes)
     plays = {name: _plays(episodes) for name, episodes in played.items()}

@@ -190,10 +190,11 @@ class MethodRunner:
         tau: float | None = None,
         score: str = OURS,
         number: int = 0,
+        keep_branches: bool = False,
     ) -> Cell:
         """Feature rollouts of these specs: by the small policy, or by r2v at threshold `tau`, strictly between 0 and 1,
         of the score of this method, in a round of this number."""
-        rollout = replace(self.feature_rollout(), number=number)
+        rollout = replace(self.feature_rollout(), number=number, keep_branches=keep_branches)
         identity = self.identity.rollouts()
         if tau is not None:
             rollout = replace(rollout, routed=self.actor(score, tau), threshold=tau)
@@ -226,13 +227,15 @@ class MethodRunner:
         score: str | None = None,
     ) -> Cell:
         """The method's episodes of these specs, to be played; routed ones by the score of the method `score`, where
-        that is not their own. Raises UsageError as `actor` does."""
+        that is not their own. The oracle's plays hold, behind each episode, the branches that it tried. Raises
+        UsageError as `actor` does."""
         # The oracle is the one method that looks ahead, so it is no actor.
         actor = None if method == "oracle_router" else self.actor(score or method, tau)
 
         async def play(spec: EpisodeSpec) -> list[Episode]:
             if actor is None:
-                return [await play_oracle(self.world, spec, self.slm, self.llm, self.waves)]
+                tried: list[Episode] = []
+                return [await play_oracle(self.world, spec, self.slm, self.llm, self.waves, tried), *tried]
             return [await self.world.start(spec).finish(actor, self.waves)]
 
         return Cell(

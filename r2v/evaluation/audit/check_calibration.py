@@ -16,7 +16,7 @@ from r2v.data.episode import parse_episode, with_hashed_observations
 from r2v.errors import R2VError
 from r2v.evaluation.audit.findings import Findings
 from r2v.evaluation.audit.folder import records_of
-from r2v.evaluation.audit.replay_episodes import EpisodeAudit, KnownStates
+from r2v.evaluation.audit.replay_episode import EpisodeAudit, KnownStates
 from r2v.evaluation.calibration import (
     CALIBRATION,
     PLAYS,

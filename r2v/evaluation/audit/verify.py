@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from r2v.config import load_recorded, to_yaml
+from r2v.config.methods import ORACLE
 from r2v.config.sources import YAMLFile
 from r2v.config.yaml_text import plain, read
 from r2v.data.schema import SchemaError, from_dict
@@ -37,9 +38,19 @@ from r2v.evaluation.audit.findings import Findings, shown
 from r2v.evaluation.audit.folder import EvaluationSummary, check_files, engine_problems, plain_files
 from r2v.evaluation.audit.rebuild_tables import check_tables
 from r2v.evaluation.audit.recorded_actors import RecordedActors
-from r2v.evaluation.audit.replay_episodes import Cell, CellCounts, EpisodeAudit, EpisodesAudit
+from r2v.evaluation.audit.replay_episode import EpisodeAudit
+from r2v.evaluation.audit.replay_episodes import Cell, CellCounts, EpisodesAudit
 from r2v.evaluation.settings import EvaluateSettings, never_branched
-from r2v.evaluation.setup import SETUP, CalibrationRecord, Setup, choices_of, planned_files, read_setup
+from r2v.evaluation.setup import (
+    GAINS,
+    SETUP,
+    CalibrationRecord,
+    Setup,
+    branches_file,
+    choices_of,
+    planned_files,
+    read_setup,
+)
 from r2v.evaluation.tables.build import STRUCTURED, require_results
 from r2v.rollout.session import EpisodeSpec, RolloutWorld
 from r2v.router.thresholds import ScoreChoice
@@ -167,7 +178,9 @@ def _specs(settings: EvaluateSettings, world: RolloutWorld) -> dict[str, list[Ep
 def _expected_files(setup: Setup, settings: EvaluateSettings, results: Path, there: set[str]) -> set[str]:
     """The content that the setup implies; which tables there are is known once they are built again."""
     planned = {path.relative_to(results).as_posix() for path, *_ in planned_files(results, setup)}
-    gains = {f"gains/{condition}.jsonl" for condition in setup.conditions} if settings.scored else set()
+    branched = {GAINS: settings.scored, ORACLE: ORACLE in setup.methods}
+    branches = {branches_file(condition, name) for condition in setup.conditions for name in branched if branched[name]}
+    gains = {f"gains/{condition}.jsonl" for condition in setup.conditions if settings.scored} | branches
     return {
         SETUP,
         *planned,
@@ -220,10 +233,6 @@ def unproven_of(actors: RecordedActors, bills: Bills) -> dict[str, str]:
     if settings.routed:
         found["router scores, entropies, the verifier's scores"] = (
             "models gave them; a score is the same in every episode that meets its state"
-        )
-        found["the branches of gains"] = (
-            "replies of the small policy in branches, whose episodes are not kept; only the calibration error of the "
-            "scores uses them, no claim of success or cost"
         )
     if actors.expert is None and settings.evaluation.asks_teacher:
         found["the LLM's replies and tokens"] = "a provider's model wrote and counted them; they cost its list price"

@@ -11,12 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from r2v.data.episode import Episode
+from r2v.data.episode import ActionSource, Episode
 from r2v.data.injections import obeyed_injection
 from r2v.llm.waves import Waves
-from r2v.rollout.actors import Act, Actor, GreedyActor
-from r2v.rollout.bill import StepBill
-from r2v.rollout.counterfactual import StepSnapshot, play_counterfactual, rollout_with_snapshots
+from r2v.rollout.actors import Act, Actor, GreedyActor, StepView
+from r2v.rollout.counterfactual import StepSnapshot, branch_record, play_counterfactual, rollout_with_snapshots
 from r2v.rollout.gates import FeatureExtractor
 from r2v.rollout.session import EpisodeSpec, RolloutWorld
 from r2v.rollout.work_queue import Cell
@@ -49,6 +48,8 @@ class FeatureRollout:
     """Of `routed`."""
     number: int = 0
     """Of the round that `routed` plays in; 0: the small policy plays."""
+    keep_branches: bool = False
+    """Keep the branches, and the episode that they leave, behind the rows (`branch_record`)."""
 
     def cell(self, specs: Sequence[EpisodeSpec], *, what: str = "", identity: Mapping[str, Any] | None = None) -> Cell:
         """Rows for a router: features are taken before every action, and where the LLM would act otherwise than the
@@ -60,6 +61,7 @@ class FeatureRollout:
                 "play": "features",
                 "rows": ROWS_VERSION,
                 "round": self.number,
+                **({"branches": "kept"} if self.keep_branches else {}),
                 **(identity or {}),
             },
             specs=specs,
@@ -76,56 +78,96 @@ class FeatureRollout:
         episode = replace(played.episode, extra={**played.episode.extra, ROUND: self.number})
         if episode.env_fault is not None:
             return [episode]
-        rows = [await self._row(spec, episode, step) for step in played.snapshots if self._may_ask(step)]
-        return [episode, *(measured for measured in rows if measured is not None)]
+        found = [(step, *await self._row(spec, episode, step)) for step in played.snapshots if self._may_ask(step)]
+        rows = [row for _, row, _ in found if row is not None]
+        if not self.keep_branches:
+            return [episode, *rows]
+        branches = [branch_record(branch, step.view.step) for step, _, branch in found if branch is not None]
+        return [episode, *rows, *branches]
 
     def _may_ask(self, step: StepSnapshot) -> bool:
         most = self.world.inference.max_llm_calls
         return self.routed is None or step.view.llm_calls < most
 
-    async def _row(self, spec: EpisodeSpec, episode: Episode, step: StepSnapshot) -> FeatureRow | None:
+    async def _row(
+        self, spec: EpisodeSpec, episode: Episode, step: StepSnapshot
+    ) -> tuple[FeatureRow | None, Episode | None]:
+        """The row of a step, None where the world broke in its branch, and the branch, None of actions that are
+        alike."""
         assert step.act.proposal is not None
         asked = await self.llm.act(step.view)
         is_asked = step.act.source == asked.source
-        other = self._kept(step, asked) if is_asked else replace(asked, bill=step.act.bill + asked.bill)
-        differs = disagrees(step.act.proposal.text, asked.text, step.view.tools)
-        branch = await play_counterfactual(step.before, other, self._actor, self.waves) if differs else episode
-        if branch.env_fault is not None:
-            return None
-        slm, llm = (branch, episode) if is_asked else (episode, branch)
-        alike = 0.0 if differs else asked.bill.cached_cost  # what the LLM's same action costs besides
-        return FeatureRow(
-            state_id=f"{episode.episode_id}#{step.view.step}" + (f"@{self.number}" if self.number else ""),
-            episode_id=episode.episode_id,
-            task_id=step.view.task_id,
-            split=spec.split or "",
-            step_idx=step.view.step,
-            actor=step.act.source,
-            proposal=step.act.proposal.text,
-            llm_action=asked.text,
+        other = other_act(step.act, asked, self.slm.source)
+        branch = None
+        if disagrees(step.act.proposal.text, asked.text, step.view.tools):
+            branch = await play_counterfactual(step.before, other, self._actor, self.waves)
+            if branch.env_fault is not None:
+                return None, branch
+        row = gain_row(
+            spec,
+            episode,
+            step.view,
+            step.act,
+            asked,
+            branch,
             features=await self.extractor.features(step.view, step.act.proposal),
-            q_slm=float(slm.success),
-            q_llm=float(llm.success),
-            disagrees=differs,
-            slm_episode_success=episode.success if self.routed is None else None,
-            condition=spec.condition,
-            perturbation_seed=episode.perturbation_seed,
-            cost_slm=round(slm.billed_cost - (alike if is_asked else 0.0), 10),
-            cost_llm=round(llm.billed_cost + (0.0 if is_asked else alike), 10),
-            obeyed_slm=float(obeyed_injection(slm.steps)),
-            obeyed_llm=float(obeyed_injection(llm.steps)),
-            spent=_spent(step, other, branch if differs else None, 0.0 if is_asked else asked.bill.cached_cost),
-            round=self.number,
+            number=self.number,
             threshold=self.threshold,
         )
+        return replace(row, spent=_spent(step, other, branch, 0.0 if is_asked else asked.bill.cached_cost)), branch
 
-    def _kept(self, step: StepSnapshot, asked: Act) -> Act:
-        """The small policy's action at a step that the LLM acted, billed without the LLM."""
-        assert step.act.proposal is not None
-        bill = StepBill(
-            cost=step.act.bill.cost - asked.bill.cost, cached_cost=step.act.bill.cached_cost - asked.bill.cached_cost
-        )
-        return Act(text=step.act.proposal.text, source=self.slm.source, bill=bill)
+
+def other_act(act: Act, asked: Act, small: ActionSource) -> Act:
+    """The act that a step's branch begins with: the LLM's, billed beside the small policy's; where the LLM acted, the
+    small policy's proposal, billed without the LLM."""
+    if act.source != asked.source:
+        return replace(asked, bill=act.bill + asked.bill)
+    assert act.proposal is not None
+    return Act(text=act.proposal.text, source=small, bill=act.bill - asked.bill)
+
+
+def gain_row(
+    spec: EpisodeSpec,
+    episode: Episode,
+    view: StepView,
+    act: Act,
+    asked: Act,
+    branch: Episode | None,
+    *,
+    features: dict[str, float],
+    number: int,
+    threshold: float | None,
+) -> FeatureRow:
+    """The row of a step: what both actions came to, of the `episode` that was played and of the `branch` of the other
+    action; None: the actions are alike, and so are their outcomes."""
+    assert act.proposal is not None
+    is_asked = act.source == asked.source
+    other = episode if branch is None else branch
+    slm, llm = (other, episode) if is_asked else (episode, other)
+    alike = asked.bill.cached_cost if branch is None else 0.0  # what the LLM's same action costs besides
+    return FeatureRow(
+        state_id=f"{episode.episode_id}#{view.step}" + (f"@{number}" if number else ""),
+        episode_id=episode.episode_id,
+        task_id=view.task_id,
+        split=spec.split or "",
+        step_idx=view.step,
+        actor=act.source,
+        proposal=act.proposal.text,
+        llm_action=asked.text,
+        features=features,
+        q_slm=float(slm.success),
+        q_llm=float(llm.success),
+        disagrees=branch is not None,
+        slm_episode_success=episode.success if threshold is None else None,
+        condition=spec.condition,
+        perturbation_seed=episode.perturbation_seed,
+        cost_slm=round(slm.billed_cost - (alike if is_asked else 0.0), 10),
+        cost_llm=round(llm.billed_cost + (0.0 if is_asked else alike), 10),
+        obeyed_slm=float(obeyed_injection(slm.steps)),
+        obeyed_llm=float(obeyed_injection(llm.steps)),
+        round=number,
+        threshold=threshold,
+    )
 
 
 def _spent(step: StepSnapshot, other: Act, branch: Episode | None, proposal: float) -> float:

@@ -1,0 +1,199 @@
+"""Branches: what the oracle tried and what gains were executed by, replayed, and what follows from them derived again.
+
+A file of branches holds, for each episode, the episode itself with hashed observations, then its branches in the order
+of their steps. A branch leaves its episode at one step with the other model's action. Rows of gains and the oracle's
+decisions are made of episode and branches by the functions that made them first (`gain_row`, `failed`, `saves`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from r2v.config.methods import METHODS, ORACLE, OURS
+from r2v.data.episode import Episode, Step, with_hashed_observations
+from r2v.errors import R2VError
+from r2v.evaluation.audit.recorded_actors import LLM, SLM, NoRecord
+from r2v.evaluation.audit.replay_episode import EpisodeAudit, KnownStates
+from r2v.evaluation.setup import RouterScores
+from r2v.rollout.actors import Act, StepView
+from r2v.rollout.counterfactual import BRANCHED_AT, failed, saves
+from r2v.rollout.session import EpisodeSpec
+from r2v.rollout.stage_rollouts.features import gain_row, other_act
+from r2v.router.baselines import score_function
+from r2v.router.labels import FeatureRow, disagrees
+
+Played = tuple[Episode, Sequence[StepView]]
+"""An episode that replays, and what was seen before each of its actions."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BranchesAudit:
+    """The branches of episodes of one method."""
+
+    one: EpisodeAudit
+    name: str
+    """What findings call them."""
+    method: str
+    """Whose episodes are branched, and who plays on."""
+    score: str
+    """The method whose score decides in them."""
+    threshold: float | None
+    number: int = 0
+    """Of the round that rows of gains are of."""
+
+    def problems(
+        self, spec: EpisodeSpec, played: Played, group: Sequence[Episode], states: KnownStates
+    ) -> Iterator[str]:
+        """Replay the branches of one episode; yield what is wrong with their places."""
+        if not group:
+            return
+        episode, _ = played
+        first, *branches = group
+        if first is not episode and replace(first, extra={}) != replace(with_hashed_observations(episode), extra={}):
+            yield f"{first.episode_id}: the branches leave another episode than that of {self.method}"
+            return
+        for branch in branches:
+            at = branch.extra.get(BRANCHED_AT)
+            if not isinstance(at, int) or not 0 <= at < len(episode.steps) or branch.steps[:at] != first.steps[:at]:
+                yield f"{branch.episode_id}: a branch at step {at} does not begin like its episode"
+                continue
+            extra = {BRANCHED_AT: at}
+            name = f"{self.name} branch at step {at}"
+            actor = self._actor(episode, at)
+            self.one.check(
+                name,
+                self.score,
+                self.threshold,
+                replace(spec, method=self.method, extra=extra),
+                branch,
+                states,
+                kept=with_hashed_observations,
+                actor=actor,
+            )
+            if self.method == ORACLE and any(step.action_source != SLM for step in branch.steps[at + 1 :]):
+                yield f"{branch.episode_id}: in a branch at step {at} the small policy does not play on"
+
+    def _actor(self, episode: Episode, at: int) -> Any:
+        def actor(view: StepView, step: Step) -> Act:
+            if view.step != at or self.method == ORACLE:
+                return self.one.actors.act(view, self.score, step, self.threshold)
+            own = self._act(view, episode.steps[at])
+            return other_act(own, self.one.actors.asked(view, step.action.raw_text), SLM)
+
+        return actor
+
+    def _act(self, view: StepView, step: Step) -> Act:
+        return self.one.actors.act(view, self.score, step, self.threshold)
+
+    def oracle_problems(self, played: Played, group: Sequence[Episode]) -> Iterator[str]:
+        """Yield each step at which the oracle does not act as its branches tell."""
+        episode, views = played
+        tried = _by_step(group[1:])
+        for view, step in zip(views, episode.steps, strict=True):
+            branches, where = tried.get(view.step, []), f"{episode.episode_id} step {view.step}"
+            asked = self.one.actors.expert_reply(view)
+            if not branches:
+                if step.action_source == LLM or (asked is not None and asked.text != step.action.raw_text):
+                    yield f"{where}: the two models act otherwise, and no branch was tried"
+                continue
+            own, *rest = branches
+            texts = [branch.steps[view.step].action.raw_text for branch in branches if len(branch.steps) > view.step]
+            if len(texts) != len(branches) or len(rest) != failed(own) or len(set(texts)) != len(texts):
+                yield f"{where}: {len(branches)} branches were tried, which is not what the first came to"
+            elif asked is not None and rest and texts[1] != asked.text:
+                yield f"{where}: the second branch does not begin with the LLM's action"
+            elif asked is not None and texts[0] == asked.text:
+                yield f"{where}: both models act alike, and a branch was tried"
+            elif (step.action_source == LLM) != (asks := failed(own) and saves(rest[0])):
+                yield f"{where}: {'the small policy' if asks else 'the LLM'} acts, which its branches do not tell"
+            elif step.action.raw_text != texts[asks]:
+                yield f"{where}: acts otherwise than in the branch that it follows"
+
+    def rows(
+        self, spec: EpisodeSpec, played: Played, group: Sequence[Episode], recorded: Sequence[FeatureRow]
+    ) -> Iterator[str]:
+        """Yield what is wrong with the rows of one episode. Features are a model's word, and so are the action and the
+        bill of an LLM that is not at hand, where it acts like the small policy."""
+        episode, views = played
+        branches = {step: some[0] for step, some in _by_step(group[1:]).items()}
+        known = {row.step_idx: row for row in recorded}
+        settings, derived = self.one.actors.settings, dict[int, FeatureRow]()
+        for view in views if episode.env_fault is None else ():
+            if self.method == OURS and view.llm_calls >= settings.inference.max_llm_calls:
+                continue
+            row, branch = known.get(view.step), branches.pop(view.step, None)
+            where, step = f"{episode.episode_id} step {view.step}", episode.steps[view.step]
+            try:
+                act = self._act(view, step)
+            except NoRecord:
+                continue  # named where the episode is replayed
+            text = "" if row is None or row.llm_action is None else row.llm_action
+            if branch is not None and act.source == SLM and len(branch.steps) > view.step:
+                text = branch.steps[view.step].action.raw_text
+            asked = self.one.actors.asked(view, step.action.raw_text if act.source == LLM else text)
+            proposal = act.text if act.proposal is None else act.proposal.text
+            if disagrees(proposal, asked.text, view.tools) != (branch is not None):
+                same = "alike, and a" if branch else "otherwise, and no"
+                yield f"{where}: the two models act {same} branch was played"
+            elif branch is None or branch.env_fault is None:
+                made = gain_row(
+                    spec,
+                    episode,
+                    view,
+                    act,
+                    asked,
+                    branch,
+                    features={} if row is None else row.features,
+                    number=self.number,
+                    threshold=self.threshold,
+                )
+                if row is not None and branch is None and self.one.actors.expert is None:
+                    other = "cost_llm" if act.source == SLM else "cost_slm"
+                    made = replace(made, **{other: getattr(row, other)})
+                derived[view.step] = made
+        for at in branches:
+            yield f"{episode.episode_id}: a branch at step {at} belongs to no step that is branched"
+        if derived.keys() != known.keys() or len(known) != len(recorded):
+            yield f"{episode.episode_id}: {len(recorded)} rows, {len(derived)} follow from its steps and branches"
+        for at in derived.keys() & known.keys():
+            for field, said in vars(known[at]).items():
+                made_of = getattr(derived[at], field)
+                if said != made_of or type(said) is not type(made_of):
+                    yield f"{known[at].state_id}: {field} is {said}, by its episodes {made_of}"
+
+
+def _by_step(branches: Sequence[Episode]) -> dict[int, list[Episode]]:
+    found: dict[int, list[Episode]] = {}
+    for branch in branches:
+        at = branch.extra.get(BRANCHED_AT)
+        if isinstance(at, int):
+            found.setdefault(at, []).append(branch)
+    return found
+
+
+def score_problems(
+    condition: str,
+    routed: Sequence[str],
+    rows: Sequence[FeatureRow],
+    seeds: Mapping[str, int],
+    recorded: Mapping[str, RouterScores],
+) -> Iterator[str]:
+    """Yield what in setup.json's scores of a condition is not what its rows say; a trained router's are a model's."""
+    for method in routed:
+        scores = recorded.get(method)
+        if scores is None or len(scores.p) != len(rows):
+            yield f"{method} on {condition}: {len(rows)} states were scored, setup.json holds another number"
+            continue
+        p: Sequence[float] = scores.p
+        try:
+            if not METHODS[method].trained_router:
+                score = score_function(method, {})
+                p = [score(row.features, seeds[row.episode_id], row.task_id, row.step_idx) for row in rows]
+        except (R2VError, KeyError, ArithmeticError) as error:
+            yield f"{method} on {condition}: {error}"
+            continue
+        derived = RouterScores.of(method, condition, rows, p)
+        if derived != scores or not all(0 <= one <= 1 for one in scores.p):
+            yield f"{method} on {condition}: p or y is not what the executed rows give"
