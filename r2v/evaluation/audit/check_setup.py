@@ -214,7 +214,8 @@ def require_executed(folder: Path) -> None:
     for name, field in (("bundle.json", "labels"), ("artifact.json", "summary")):
         try:
             path = folder / name
-            told = json.loads(path.read_text())[field] if path.stat().st_size <= _LARGEST_SUMMARY else None
+            readable = path.is_file() and path.stat().st_size <= _LARGEST_SUMMARY
+            told = json.loads(path.read_text())[field] if readable else None
         except (OSError, ValueError, LookupError, TypeError, RecursionError):
             continue
         if told == IMPUTED or (isinstance(told, dict) and told.get("labels") == IMPUTED):

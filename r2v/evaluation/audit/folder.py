@@ -30,6 +30,8 @@ T = TypeVar("T")
 
 LARGEST_JSON = 32 << 20
 """Bytes of the largest file that is read whole: setup.json holds two numbers for each scored step."""
+LARGEST_LINES = 4 << 30
+"""Bytes of the largest file of lines."""
 LARGEST_LINE = 16 << 20
 """Bytes of the longest line: an episode of a few hundred pages."""
 _MOST_FILES = 100_000
@@ -68,19 +70,22 @@ def engine_problems(engine: str, record: EngineRecord | None) -> list[str]:
 
 
 def plain_files(results: Path) -> set[str]:
-    """Every file below the folder. Raises InputError for anything in it that is no plain file, and for what is larger
-    than R2V writes."""
+    """Every file below the folder, and every empty folder, with a slash behind its name. Raises InputError for anything
+    in it that is no plain file, and for what is larger than R2V writes; nothing is opened before."""
     found: dict[str, int] = {}
     for path, entry in _walk(results):
         if stat.S_ISREG(entry.st_mode):
             found[path] = entry.st_size
-        elif not stat.S_ISDIR(entry.st_mode):
+        elif stat.S_ISDIR(entry.st_mode):
+            if not any(os.scandir(results / path)):
+                found[f"{path}/"] = 0
+        else:
             raise InputError(f"{results}: {shown(path)} is a link, a pipe or a device; R2V puts none among results")
         if len(found) > _MOST_FILES:
             raise InputError(f"{results}: holds more than {_MOST_FILES} files; an evaluation has a few hundred")
     for path, size in found.items():
-        if size > LARGEST_JSON and not path.endswith(LINES):
-            raise InputError(f"{results / path}: {size} bytes; R2V writes no such file above {LARGEST_JSON}")
+        if size > (most := LARGEST_LINES if path.endswith(LINES) else LARGEST_JSON):
+            raise InputError(f"{results / path}: {size} bytes; R2V writes no such file above {most}")
         if path.endswith(".jsonl") and size > LARGEST_LINE:
             _require_short_lines(results / path)
     return set(found)
