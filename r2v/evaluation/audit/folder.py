@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
-from r2v.config.engines import LOCAL, EngineRecord, engine_identity
+from r2v.config.engines import EngineRecord
 from r2v.data.schema import from_dict, parse_json
 from r2v.errors import InputError, R2VError
 from r2v.evaluation.audit.findings import Findings, shown
@@ -24,7 +24,7 @@ from r2v.storage.artifact import ATTEMPT
 from r2v.storage.artifact_manifest import ARTIFACT_MANIFEST, read_artifact_manifest
 from r2v.storage.compression import LINES, lines_of
 from r2v.storage.files import content_sha256
-from r2v.storage.integrity import CONFIGURATION, Artifact, content_files
+from r2v.storage.integrity import CONFIGURATION
 
 T = TypeVar("T")
 
@@ -52,21 +52,6 @@ class EvaluationSummary:
     n_env_faults: int = 0
     fewer_than_asked: Fewer | None = None
     engine: EngineRecord | None = None
-
-
-def engine_problems(engine: str, record: EngineRecord | None) -> list[str]:
-    """What the record of a serving engine says otherwise than `policy.engine` of the configuration."""
-    if engine == LOCAL:
-        return [] if record is None else ["names a serving engine, config.yaml says policy.engine=local"]
-    if record is None:
-        return [f"names no serving engine, config.yaml says policy.engine={shown(engine)}"]
-    said = asdict(record) | {"flags": list(record.flags)}
-    identity = engine_identity(engine)
-    return [
-        f"engine.{key} is {shown(said[key])}, not {shown(value)}"
-        for key, value in identity.items()
-        if said[key] != value
-    ]
 
 
 def plain_files(results: Path) -> set[str]:
@@ -119,20 +104,20 @@ def read_json(path: Path, cls: type[Any] | None = None) -> Any:
         raise InputError(f"{path}: {error}") from None
 
 
-def check_files(results: Path, there: set[str], expected: set[str], findings: Findings) -> str:
-    """Hold the folder to artifact.json and to what the setup implies, both directions; returns the hash of its whole
-    content, as it is and not as it says."""
-    content = content_files(results)
+def check_files(
+    results: Path, there: set[str], expected: set[str], content: Mapping[str, str], findings: Findings
+) -> None:
+    """Hold the folder to artifact.json and to what the setup implies, both directions; `content`: the hashes of its
+    content files."""
     findings.extend("missing file", sorted((expected | set(BESIDE)) - there))
     findings.extend(
         "stray file", (f"{name} is no part of this evaluation" for name in sorted(there - expected - set(BESIDE)))
     )
     if ARTIFACT_MANIFEST in there:
         _check_manifest(results, content, findings)
-    return Artifact(stage=EVALUATE_STAGE, fingerprint="", folder=results, files=content).data_sha256
 
 
-def _check_manifest(results: Path, hashes: dict[str, str], findings: Findings) -> None:
+def _check_manifest(results: Path, hashes: Mapping[str, str], findings: Findings) -> None:
     try:
         manifest = read_artifact_manifest(results)
     except InputError as error:
