@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from r2v.evaluation.audit.check_bills import Bills
 from r2v.evaluation.audit.findings import shown
 from r2v.evaluation.audit.recorded_actors import RecordedActors
+from r2v.evaluation.settings import EvaluateSettings
 
 _PLAYED = ("episodes", "plays", "branches")
 _OTHER_POLICIES = ("slm_bc_only", "slm_base")
@@ -88,6 +89,11 @@ UNPROVED = (
         applies=lambda actors, bills: actors.expert is None and actors.settings.evaluation.asks_teacher,
     ),
     Unproved(
+        what="the journal of a provider (.provider/)",
+        why="no table is computed from what a provider was asked and paid; take it out of what you hand on",
+        applies=lambda actors, bills: asks_provider(actors.settings),
+    ),
+    Unproved(
         what="the LLM's bills",
         why="nobody here knows the price of its model",
         applies=lambda actors, bills: (
@@ -95,6 +101,11 @@ UNPROVED = (
         ),
     ),
 )
+
+
+def asks_provider(settings: EvaluateSettings) -> bool:
+    """True if a provider's model acts in an evaluation, or judges it."""
+    return settings.teacher.provider != "scripted" or settings.policy.is_api or bool(settings.env.options.get("judge"))
 
 
 def unproved_of(actors: RecordedActors, bills: Bills) -> dict[str, str]:
