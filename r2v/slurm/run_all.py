@@ -5,8 +5,8 @@
     resume(name="webarena_noisy", start="preference", overrides=["training.batch_size=2"])
     cancel(name="webarena_noisy")
 
-Run twice it submits what is missing: jobs in the queue are adopted, artifacts that are up to date are skipped. Another
-configuration is refused while jobs of the first are there.
+Run twice it submits what is missing: jobs in the queue are adopted, unless their headers were edited since, artifacts
+that are up to date are skipped. Another configuration is refused while jobs of the first are there.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from r2v.log import logger
 from r2v.memory.profile_of_model import configured
 from r2v.pipeline.graph import as_configured, untrained_line
 from r2v.pipeline.inputs import flat, place_of, places_of, require_sendable_keys
-from r2v.pipeline.jobs import JOBS
+from r2v.pipeline.jobs import JOBS, job
 from r2v.pipeline.plan.dry_run import warnings
 from r2v.pipeline.plan.jobs_to_do import PlannedJob, plan, require_worlds, touched, waiting
 from r2v.pipeline.ready import require_cap
@@ -44,6 +44,7 @@ from r2v.slurm.client import client
 from r2v.slurm.client.command import require
 from r2v.slurm.estimate import estimate_lines, estimates
 from r2v.slurm.healing.gpu_hours import require_room
+from r2v.slurm.healing.heal import ended_well
 from r2v.slurm.healing.reconcile import look_after_waiters, reconcile
 from r2v.slurm.healing.shared_stages import needed_by_others, owners, share, sharing, waiters
 from r2v.slurm.preview import preview
@@ -114,7 +115,7 @@ def submit(
         raise refused[0]
     require()
     for loaded, steps in zip(configs, plans, strict=True):
-        _submit_chain(root, loaded, steps, limits, live=live, allow_env=allow_env, take_over=take_over)
+        _submit_chain(root, loaded, steps, limits, without=without, live=live, allow_env=allow_env, take_over=take_over)
     return 0
 
 
@@ -132,8 +133,8 @@ def resume(
     """Go on with a chain that has stopped, from a job on, with a changed configuration; returns an exit code. The
     variables that the chain has recorded stay allowed, and those of `allow_env` with them.
 
-    Jobs that wait keep their ids. Raises UsageError for a key that may not be sent, LeaseConflict where a job runs that
-    the change concerns.
+    Jobs that wait keep their ids, unless their headers were edited since. Raises UsageError for a key that may not be
+    sent, LeaseConflict where a job runs that the change concerns.
     """
     require()
     with chains.lock(root, name, wait=30.0):  # a job that has just failed, or its sentinel, may be writing it down
@@ -201,6 +202,7 @@ def _submit_chain(
     steps: Sequence[PlannedJob],
     limits: HealingLimits,
     *,
+    without: Sequence[str],
     live: bool,
     allow_env: Sequence[str],
     take_over: bool,
@@ -220,12 +222,21 @@ def _submit_chain(
         )
         known = chains.find(root, name)
         if known is not None and known.config_sha == sha:
-            chain = replace(chain, created_at=known.created_at, jobs=known.jobs, earlier=known.earlier)
+            alive = {mark.job for mark in marks.values() if mark is not None}
+            left_out = {job(word).name for word in without} & known.jobs.keys() - alive - _done(root, known)
+            jobs = {name: entry for name, entry in known.jobs.items() if name not in left_out}
+            earlier = {**known.earlier, **{name: known.history[name] for name in left_out}}
+            chain = replace(chain, created_at=known.created_at, jobs=jobs, earlier=earlier)
             chain = replace(chain, allow_env=_names(known.allow_env, allow_env))
         elif known is not None:
             chain = replace(chain, earlier=known.history)
         _submit_plan(root, config, chain, steps, None, live=live, queued=known if marks else None)
     look_after_waiters(root, name)
+
+
+def _done(root: Path, chain: Chain) -> set[str]:
+    latest = {name: entry.latest for name, entry in chain.jobs.items()}
+    return {name for name, one in latest.items() if one is not None and ended_well(root, chain, one)}
 
 
 def _submit_plan(
@@ -317,7 +328,8 @@ def _paths(benchmark: str | None, config: str | None, root: Path) -> list[Path]:
     if not set(names) <= known:
         if not known:
             raise UsageError(
-                f"no configs/*/noisy.yaml in {root.absolute()}; run this in the checkout, or name --config"
+                f"no configs/*/noisy.yaml in {root.absolute()}; run this in a project that `r2v init DIR` made, or in "
+                "R2V's checkout, or name --config FILE"
             )
         absent = ", ".join(f"configs/{name}/noisy.yaml" for name in names if name not in known)
         group = benchmark in BENCHMARK_GROUPS

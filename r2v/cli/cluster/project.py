@@ -48,6 +48,9 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     cluster = add_word(commands, "cluster", "the headers of scripts/slurm: show them, or set all at once", _cluster)
     cluster.add_argument("what", choices=["show", "set"], help="show: print the headers; set: change them all")
     cluster.add_argument("values", nargs="*", metavar="KEY=VALUE", help=_SETTINGS)
+    cluster.add_argument(
+        "--reset", action="store_true", help="first give every header what R2V ships (default: keep earlier edits)"
+    )
     about = "get the models and images that a configuration's jobs read, so that they run without a network"
     prefetch = add_word(commands, "prefetch", about, _prefetch)
     add_config_options(prefetch)
@@ -80,18 +83,20 @@ def _doctor(values: argparse.Namespace) -> int:
 
 def _cluster(values: argparse.Namespace) -> int:
     from r2v.slurm.client import client
-    from r2v.slurm.site import headers, script_text, write_headers
+    from r2v.slurm.site import headers, new_project, script_text, write_headers
 
     paths = headers.scripts()
     if not paths:
         raise UsageError(f"no scripts in {SCRIPTS}; run this in R2V's checkout, or in a project of `r2v init DIR`")
-    if values.what == "show" and values.values:
-        raise UsageError(f"cluster show takes no values; r2v cluster set {' '.join(values.values)}")
+    if values.what == "show" and (values.values or values.reset):
+        words = [*(["--reset"] if values.reset else []), *values.values]
+        raise UsageError(f"cluster show takes no values; r2v cluster set {' '.join(words)}")
     for flaw in script_text.flaws():
         logger.warning("%s", flaw.line)
     if values.what == "set":
-        changed = write_headers.set_words(values.values, takes=client.takes_option)
-        logger.info("%d files changed", len(changed))
+        changed = set(new_project.restore_headers() if values.reset else ())
+        changed.update(write_headers.set_words(values.values, takes=client.takes_option))
+        logger.info("%d file%s changed", len(changed), "" if len(changed) == 1 else "s")
     print("\n".join(headers.lines(paths)))
     return 0
 

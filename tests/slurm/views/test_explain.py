@@ -96,10 +96,10 @@ def test_one_screen_says_it_all(faked: Faked, capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("kind", "rc", "told"),
     [
-        ("host_oom", 137, "raise --mem in the script's header, then: r2v resume desk_noisy --from candidates"),
+        ("host_oom", 137, "raise --mem in the header that sizes it, then: r2v resume desk_noisy --from candidates"),
         ("input", 3, "make the input that the line names again, then: r2v resume desk_noisy --from candidates"),
         ("usage", 2, "r2v resume desk_noisy --from candidates --overrides KEY=VALUE"),
-        ("interrupted", 75, "raise --time in the script's header, then: r2v resume desk_noisy --from candidates"),
+        ("interrupted", 75, "raise --time in its script's header, then: r2v resume desk_noisy --from candidates"),
         ("cancelled", 143, "r2v resume desk_noisy --from candidates"),
     ],
 )
