@@ -11,12 +11,13 @@ that are up to date are skipped. Another configuration is refused while jobs of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 
 from r2v.config import Config, load, to_yaml
-from r2v.errors import LeaseConflict, R2VError, UsageError, nearest
+from r2v.errors import LeaseConflict, MissingInput, R2VError, UsageError, nearest
 from r2v.llm.providers import keys
 from r2v.log import logger
 from r2v.memory.profile_of_model import configured
@@ -94,10 +95,12 @@ def submit(
         for line in filter(None, map(untrained_line, configs)):
             logger.info("%s", line)
         configs = [_at_commit(loaded) for loaded in configs]
-    plans = [plan(loaded, start=start, without=without, root=root) for loaded in configs]
+    plans, named = [], [_config_words(path, overrides) for path in paths]
+    for words, loaded in zip(named, configs, strict=True):
+        with _naming(words):
+            plans.append(plan(loaded, start=start, without=without, root=root))
     if dry_run:
-        for path, loaded, steps in zip(paths, configs, plans, strict=True):
-            words = ["--config", str(path), *(["--overrides", *overrides] if overrides else [])]
+        for words, loaded, steps in zip(named, configs, plans, strict=True):
             _print_plan(root, loaded, steps, [*words, *keys.allowed_words(allow_env)])
         return 0
     refused = list[R2VError]()
@@ -109,8 +112,7 @@ def submit(
             except R2VError as error:
                 refused.append(error)
     if len(refused) > 1:
-        named = (f"{path}: {error}" for path, error in zip(paths, refused, strict=True))
-        raise UsageError("; and ".join(named))
+        raise UsageError("; and ".join(f"{path}: {error}" for path, error in zip(paths, refused, strict=True)))
     if refused:
         raise refused[0]
     require()
@@ -144,7 +146,8 @@ def resume(
         old, new = load(path), load(path, overrides)
         _print_differences(old, new)
         absent = [item.name for item in JOBS if item.name not in before.jobs]  # the chain was submitted without them
-        steps = plan(new, start=start, without=absent, root=root)
+        with _naming(_config_words(path, overrides)):
+            steps = plan(new, start=start, without=absent, root=root)
         rows = client.queue(name, root)
         for step in steps:
             row = find(rows, before, step.job.name)
@@ -187,6 +190,19 @@ def cancel(*, name: str, root: Path = Path()) -> int:
         if chains.read(root, owner).cancelled:
             reconcile(owner, root=root, wait=10.0)
     return 0
+
+
+def _config_words(path: Path, overrides: Sequence[str]) -> list[str]:
+    return ["--config", str(path), *(["--overrides", *overrides] if overrides else [])]
+
+
+@contextmanager
+def _naming(words: Sequence[str]) -> Iterator[None]:
+    """Name the configuration in the command of an error that says how a missing input is made."""
+    try:
+        yield
+    except MissingInput as error:
+        raise error.configured(words) from None
 
 
 def _at_commit(config: Config) -> Config:

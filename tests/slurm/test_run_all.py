@@ -16,7 +16,7 @@ import pytest
 
 from r2v.cli import main as cli
 from r2v.config import Config, load, to_yaml
-from r2v.errors import EnvironmentFault, LeaseConflict, UsageError
+from r2v.errors import EnvironmentFault, InputError, LeaseConflict, UsageError
 from r2v.pipeline.graph import selection
 from r2v.slurm import run_all
 from r2v.slurm.chain import chain as chains
@@ -255,7 +255,9 @@ def test_an_edited_header_is_said_and_taken_by_what_waits(checkout: Faked, capsy
     assert cli.main(["status"]) == ACTIVE and "edited" not in capsys.readouterr().out
 
 
-def test_a_size_that_has_failed_is_not_asked_for_again(checkout: Faked, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_size_that_has_failed_is_not_asked_for_again(
+    checkout: Faked, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
     from r2v.slurm.healing.reconcile import by_sentinel as heal
 
     script = checkout.root / "scripts/slurm/03_train_policy.sh"
@@ -266,8 +268,8 @@ def test_a_size_that_has_failed_is_not_asked_for_again(checkout: Faked, capsys: 
     assert failure is not None and failure.action.startswith(
         "not tried again: 1 attempts of the 1 that it may have; the next submission asks for mem=12G; blocked: "
     )
-    captured = capsys.readouterr().err
-    assert f"{NAME}: bc (job {first['bc']}): not tried again" in captured
+    assert f"{NAME}: bc (job {first['bc']}): not tried again" in caplog.text
+    capsys.readouterr()
     assert cli.main(["explain"]) == 0
     assert capsys.readouterr().out.splitlines()[-2:] == [
         f"  go on    r2v resume {NAME} --from bc",
@@ -276,9 +278,9 @@ def test_a_size_that_has_failed_is_not_asked_for_again(checkout: Faked, capsys: 
     assert cli.main(["cluster", "set", "train_policy.mem=10G"]) == 0
     assert cli.main(["explain"]) == 0 and "it asks for mem=10G then" in capsys.readouterr().out
     assert cli.main(["cluster", "set", "train_policy.mem=8G"]) == 0
-    run_all.submit(benchmark="desk", start="verifier", without=["collect"])
+    run_all.submit(benchmark="desk")
     latest = chain(checkout).jobs["bc"].latest
-    assert latest is not None and latest.resources["mem"] == "8G"
+    assert latest is not None and latest.resources["mem"] == "12G"
 
 
 def test_a_cancelled_chain_goes_on_as_explain_says_and_without_a_job_is_no_longer_cancelled(
@@ -287,12 +289,16 @@ def test_a_cancelled_chain_goes_on_as_explain_says_and_without_a_job_is_no_longe
     run_all.submit(benchmark="desk")
     run_all.cancel(name=NAME)
     put(checkout, [])
-    for name, id_ in ids(checkout).items():
+    for id_ in ids(checkout).values():
         checkout.accounted(id_, "CANCELLED by 1000", NodeList="None assigned")
     (checkout.folder / "accounting.json").write_text(json.dumps(checkout.accounts))
     for words in ([], ["router"]):
         assert cli.main(["explain", *words]) == 0
         assert capsys.readouterr().out.splitlines()[-2].split(maxsplit=2)[2].startswith(f"r2v resume {NAME}")
+    with pytest.raises(InputError, match=f"--config outputs/.chains/{NAME}/config.yaml`"):
+        run_all.resume(name=NAME, start="router")
+    with pytest.raises(InputError, match="--config configs/desk/noisy.yaml`"):
+        run_all.submit(benchmark="desk", start="router")
     assert run_all.submit(benchmark="desk", without=["ablations"]) == 0
     assert cli.main(["status"]) == ACTIVE
     assert "cancelled" not in capsys.readouterr().out and "ablations" in chain(checkout).history

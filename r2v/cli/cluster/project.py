@@ -13,10 +13,11 @@ from r2v.errors import EnvironmentFault, UsageError
 from r2v.log import logger
 from r2v.storage.paths import SCRIPTS
 
+_RESET = "headers=shipped"
 _SETTINGS = (
     "profile (nersc, tacc, pyxis, gpu, cpu, none), partition, cpu_partition, account, qos, gpu (a type, or none), mem, "
-    "time, nodes or any other directive, of one script as train_policy.mem=120G; none at all: write scripts/slurm/"
-    "site.yaml into the headers again (default)"
+    "time, nodes or any other directive, of one script as train_policy.mem=120G; headers=shipped: first undo all such "
+    "edits; none at all: write scripts/slurm/site.yaml into the headers again (default)"
 )
 
 
@@ -48,9 +49,6 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     cluster = add_word(commands, "cluster", "the headers of scripts/slurm: show them, or set all at once", _cluster)
     cluster.add_argument("what", choices=["show", "set"], help="show: print the headers; set: change them all")
     cluster.add_argument("values", nargs="*", metavar="KEY=VALUE", help=_SETTINGS)
-    cluster.add_argument(
-        "--reset", action="store_true", help="first give every header what R2V ships (default: keep earlier edits)"
-    )
     about = "get the models and images that a configuration's jobs read, so that they run without a network"
     prefetch = add_word(commands, "prefetch", about, _prefetch)
     add_config_options(prefetch)
@@ -88,14 +86,14 @@ def _cluster(values: argparse.Namespace) -> int:
     paths = headers.scripts()
     if not paths:
         raise UsageError(f"no scripts in {SCRIPTS}; run this in R2V's checkout, or in a project of `r2v init DIR`")
-    if values.what == "show" and (values.values or values.reset):
-        words = [*(["--reset"] if values.reset else []), *values.values]
-        raise UsageError(f"cluster show takes no values; r2v cluster set {' '.join(words)}")
+    if values.what == "show" and values.values:
+        raise UsageError(f"cluster show takes no values; r2v cluster set {' '.join(values.values)}")
     for flaw in script_text.flaws():
         logger.warning("%s", flaw.line)
     if values.what == "set":
-        changed = set(new_project.restore_headers() if values.reset else ())
-        changed.update(write_headers.set_words(values.values, takes=client.takes_option))
+        words = [word for word in values.values if word != _RESET]
+        changed = set(new_project.restore_headers() if _RESET in values.values else ())
+        changed.update(write_headers.set_words(words, takes=client.takes_option))
         logger.info("%d file%s changed", len(changed), "" if len(changed) == 1 else "s")
     print("\n".join(headers.lines(paths)))
     return 0

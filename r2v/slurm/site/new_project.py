@@ -86,7 +86,7 @@ def restore_headers(root: Path = Path()) -> list[Path]:
     that changed. Raises UsageError in R2V's own checkout, whose scripts are what is shipped."""
     sources, before = shipped_files(), {path: read_script(path) for path in headers.scripts(root)}
     if sources["run_all.sh"].resolve() == (root / "run_all.sh").resolve():
-        raise UsageError(f"cluster set --reset: these are R2V's own scripts; git checkout -- {SCRIPTS}")
+        raise UsageError(f"cluster set headers=shipped: these are R2V's own scripts; git checkout -- {SCRIPTS}")
     for path, text in before.items():
         source = sources.get(path.relative_to(root).as_posix())
         if source is not None:

@@ -117,7 +117,10 @@ def test_what_sbatch_alone_knows_is_handed_on(clone: Faked) -> None:
         "sbatch: error: Batch job submission failed: Invalid account or account/partition combination specified",
     )
     bad = found("bad")
-    assert sum(one.what.count(".sh") for one in bad[:-1]) == SCRIPTS and "a sentinel's own line is refused: Batch job submission" in bad[-1].what
+    assert (
+        sum(one.what.count(".sh") for one in bad[:-1]) == SCRIPTS
+        and "a sentinel's own line is refused: Batch job submission" in bad[-1].what
+    )
     assert "sbatch refuses it: Batch job submission failed: Invalid account" in bad[0].what
 
 
@@ -213,7 +216,9 @@ def test_cluster_set_prints_what_now_holds(clone: Faked, capsys: pytest.CaptureF
     assert cli.main(["cluster", "show"]) == 0 and capsys.readouterr().out == told.out
 
 
-@pytest.mark.parametrize("words", [["set", "partition"], ["set", "partitions=x"], ["show", "gpu=x"], ["show", "--reset"]])
+@pytest.mark.parametrize(
+    "words", [["set", "partition"], ["set", "partitions=x"], ["show", "gpu=x"], ["set", "headers=own"]]
+)
 def test_cluster_refuses_in_one_line(words: list[str], clone: Faked, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["cluster", *words]) == 2
     assert capsys.readouterr().err.count("\n") == 1

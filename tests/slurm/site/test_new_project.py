@@ -53,10 +53,10 @@ def test_reset_gives_the_shipped_headers_back_and_keeps_the_profile(
     assert cli.main(["cluster", "set", "mem=1G", "perturb.time=5", "account=lab7"]) == 0
     own = faked.root / "scripts/slurm/02_perturb.sh"
     own.write_text(own.read_text() + "# mine\n")
-    assert cli.main(["cluster", "set", "--reset", "perturb.mem=2G"]) == 0
+    assert cli.main(["cluster", "set", "headers=shipped", "perturb.mem=2G"]) == 0
     after = {path: path.read_text() for path in scripts}
     assert after.pop(own) == scripts.pop(own).replace("--mem=16G", "--mem=2G") + "# mine\n" and after == scripts
-    assert cli.main(["cluster", "set", "--reset"]) == 0 and "1 file changed" in capsys.readouterr().err
+    assert cli.main(["cluster", "set", "headers=shipped"]) == 0 and "1 file changed" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
