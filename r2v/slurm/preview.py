@@ -47,7 +47,7 @@ def preview(
             answer = check_request(request)
             refused += [] if answer.ok else [name]
             line = re.sub(r"^Job \d+ ", "", answer.line)  # the number of a job that is not there
-            lines.append(f"  # sbatch {'would take it' if answer.ok else 'would REJECT it'}: {line}")
+            lines.append(f"  # would be {'accepted' if answer.ok else 'REJECTED'}: {line}")
     if wanted:
         lines.append("sentinel         runs if one of them fails")
         lines.append(f"  {_sentinel_line(root, chain, wanted)}")

@@ -11,8 +11,7 @@ that are up to date are skipped. Another configuration is refused while jobs of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -51,7 +50,7 @@ from r2v.slurm.healing.shared_stages import needed_by_others, owners, share, sha
 from r2v.slurm.preview import preview
 from r2v.slurm.site import requests
 from r2v.slurm.site.headers import Resources
-from r2v.slurm.submit_missing import find, require_acceptable, submit_missing, table
+from r2v.slurm.submit_missing import changes, find, require_acceptable, submit_missing, table
 from r2v.storage import artifact as artifacts
 from r2v.storage.files import write_text
 from r2v.storage.model_identity import pinned_commit
@@ -95,10 +94,8 @@ def submit(
         for line in filter(None, map(untrained_line, configs)):
             logger.info("%s", line)
         configs = [_at_commit(loaded) for loaded in configs]
-    plans, named = [], [_config_words(path, overrides) for path in paths]
-    for words, loaded in zip(named, configs, strict=True):
-        with _naming(words):
-            plans.append(plan(loaded, start=start, without=without, root=root))
+    named = [_config_words(path, overrides) for path in paths]
+    plans = [_planned(*one, start, without, root) for one in zip(configs, named, strict=True)]
     if dry_run:
         for words, loaded, steps in zip(named, configs, plans, strict=True):
             _print_plan(root, loaded, steps, [*words, *keys.allowed_words(allow_env)])
@@ -146,8 +143,7 @@ def resume(
         old, new = load(path), load(path, overrides)
         _print_differences(old, new)
         absent = [item.name for item in JOBS if item.name not in before.jobs]  # the chain was submitted without them
-        with _naming(_config_words(path, overrides)):
-            steps = plan(new, start=start, without=absent, root=root)
+        steps = _planned(new, _config_words(path, overrides), start, absent, root)
         rows = client.queue(name, root)
         for step in steps:
             row = find(rows, before, step.job.name)
@@ -196,11 +192,12 @@ def _config_words(path: Path, overrides: Sequence[str]) -> list[str]:
     return ["--config", str(path), *(["--overrides", *overrides] if overrides else [])]
 
 
-@contextmanager
-def _naming(words: Sequence[str]) -> Iterator[None]:
-    """Name the configuration in the command of an error that says how a missing input is made."""
+def _planned(
+    config: Config, words: Sequence[str], start: str | None, without: Sequence[str], root: Path
+) -> list[PlannedJob]:
+    """The plan of a configuration. `words` name it in the command of an error that says how an input is made."""
     try:
-        yield
+        return plan(config, start=start, without=without, root=root)
     except MissingInput as error:
         raise error.configured(words) from None
 
@@ -313,14 +310,12 @@ def _with_steps(root: Path, config: Config, chain: Chain, steps: Sequence[Planne
 
 
 def _resources(root: Path, config: Config, steps: Sequence[PlannedJob]) -> dict[str, Resources]:
-    name, asked = places_of(config, root).name, dict[str, Resources]()
-    for step in steps:
-        own = requests.of_job(root, step.job.command.script, step.job.name, config)
-        asked[step.job.name] = replace(own, directives=sized(root, name, step.job.name, own.directives))
-        for key, value in asked[step.job.name].directives.items():
-            header = own.directives.get(key, "nothing")
-            if value != own.directives.get(key, ""):
-                logger.info("%s: %s=%s, as healing found; the header says %s", step.job.name, key, value, header)
+    chain, asked = places_of(config, root).name, dict[str, Resources]()
+    for name, row in ((step.job.name, step.job) for step in steps):
+        own = requests.of_job(root, row.command.script, name, config)
+        asked[name] = replace(own, directives=sized(root, chain, name, own.directives))
+        for change in changes(own.directives, asked[name].directives):
+            logger.info("%s: %s, as healing found", name, change)
     return asked
 
 

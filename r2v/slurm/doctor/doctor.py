@@ -150,14 +150,10 @@ def _refused(name: str, refusal: str, request: Resources, partitions: Mapping[st
     what = f"sbatch refuses it: {refusal}"
     named = [one for word, one in partitions.items() if word in request.directives.get("partition", "").split(",")]
     count = request.directives.get("cpus-per-task", "")
+    megabytes = (memory(request.directives.get("mem", "")) or 0) >> 20
     sizes = (
         ("cpus-per-task", int(count) if count.isdigit() else 0, max((one.cpus for one in named), default=0), ""),
-        (
-            "mem",
-            (memory(request.directives.get("mem", "")) or 0) >> 20,
-            max((one.memory for one in named), default=0),
-            "M",
-        ),
+        ("mem", megabytes, max((one.memory for one in named), default=0), "M"),
     )
     for directive, asked, largest, unit in sizes:
         if asked > largest > 0:
