@@ -17,7 +17,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from dataclasses import dataclass
-from glob import glob
 from io import StringIO
 from pathlib import Path
 from types import ModuleType
@@ -225,9 +224,9 @@ class Checkout:
         words = shlex.split(os.path.expandvars(command))
         with standing_in(self.root), through(FakeInProcess()), redirect_stdout(StringIO()) as printed:
             if words[0] == "export":
-                os.environ.update(word.split("=", 1) for word in words[1:])
+                os.environ.update(dict(word.split("=", 1) for word in words[1:]))
                 return 0, ""
-            words = [path for word in words for path in (glob(word) if "*" in word else [word])]
+            words = [path for word in words for path in (map(str, Path().glob(word)) if "*" in word else [word])]
             if words[0] == "r2v" or words[:3] == ["python", "-m", "r2v"]:
                 return r2v(words[1 if words[0] == "r2v" else 3 :]), printed.getvalue()
             done = subprocess.run(["bash", "-c", shlex.join(words)], capture_output=True, text=True, check=False)
