@@ -85,7 +85,7 @@ ELSEWHERE = {
     "cd r2v": "is where the rest of a page is typed: each test is in a checkout already",
     "pip install 'r2v[serve] @ git+https://github.com/r2v-agent/r2v'": "fetches from the network",
     "pip install 'r2v[train,serve] @ git+https://github.com/r2v-agent/r2v'": "fetches from the network",
-    "r2v serve outputs/bundles/mine --llm openai:gpt-6.1-terra --overrides teacher.max_usd=20": (
+    "r2v serve outputs/bundles/rehearsal --llm openai:gpt-6.1-terra --overrides teacher.max_usd=20": (
         "tests/test_wheel.py::test_the_first_page_on_serving_holds_from_the_wheel_alone"
     ),
     "r2v ablations --config configs/mrp.yaml --names no_dpo with_verifier": (
@@ -107,10 +107,9 @@ ELSEWHERE = {
     "r2v serve outputs/bundles/desk --llm openai:gpt-6.1-terra --overrides teacher.max_usd=20": (
         "tests/serve/pair/test_pair.py::test_it_acts_as_the_evaluation_did"
     ),
-    "r2v run --overrides env.benchmark=logs router.label=imputed router.model=case_support 'data.runs=[RUN]' "
+    "r2v run --from perturb --overrides env.benchmark=logs router.label=imputed router.model=case_support "
     "policy.provider=openai policy.model_name=gpt-6-luna teacher.max_usd=5": RECORDED,
-    "r2v export outputs/bundles/mine --overrides env.benchmark=logs router.label=imputed router.model=case_support "
-    "'data.runs=[RUN]' policy.provider=openai policy.model_name=gpt-6-luna teacher.max_usd=5": RECORDED,
+    "r2v export outputs/bundles/mine --config outputs/router/logs_noisy/config.yaml": RECORDED,
     "r2v serve outputs/bundles/mine --llm anthropic:claude-opus-5-5 --overrides teacher.max_usd=20": RECORDED,
     "r2v push outputs/bundles/desk ME/desk --private": HUB,
     "r2v pull ME/desk outputs/bundles/again": HUB,
