@@ -53,7 +53,7 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
         help="a chain, and one of its jobs (default: every job of the only chain); or a served session, or an episode",
     )
     cost = add_word(
-        commands, "cost", "GPU-hours of each attempt, and how many were wasted; what a local run took and paid", _cost
+        commands, "cost", "GPU- and CPU-hours of each attempt, and what providers were paid; the same of local runs", _cost
     )
     cost.add_argument("names", nargs="*", metavar="CHAIN", help=_CHAIN)
     graph = add_word(commands, "graph", "which job waits for which", _graph)
@@ -309,6 +309,7 @@ def _explain(values: argparse.Namespace) -> int:
 
 
 def _cost(values: argparse.Namespace) -> int:
+    from r2v.llm.providers.spending.project import ProjectLedger
     from r2v.slurm.views import cost, local
     from r2v.slurm.views.chain_status import settled, statuses
 
@@ -316,12 +317,14 @@ def _cost(values: argparse.Namespace) -> int:
     wanted, readable = _wanted(values.names, here)
     shown = statuses(settled(readable, costs=True)) if readable else []
     found = {one.chain.name: cost.attempt_costs(one) for one in shown}
+    ledger = ProjectLedger(Path())
     if values.json:
-        chains = [cost.as_json(name, spent) for name, spent in found.items()]
+        chains = [cost.as_json(name, spent, ledger.committed_by(name)) for name, spent in found.items()]
         runs = [local.as_json(Path(), run) for run in here.values()]
         print(json.dumps({"chains": chains, "local": runs}, indent=2))
     else:
-        told = [*(cost.lines(name, spent) for name, spent in found.items()), *map(local.cost_lines, here.values())]
+        billed = (cost.lines(name, spent, ledger.committed_by(name)) for name, spent in found.items())
+        told = [*billed, *map(local.cost_lines, here.values())]
         print("\n".join("\n".join(one) for one in told))
     return 0 if readable == wanted else InputError.exit_code
 
