@@ -52,6 +52,7 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
         metavar="[CHAIN] [JOB] | SESSION | EPISODE",
         help="a chain, and one of its jobs (default: every job of the only chain); or a served session, or an episode",
     )
+    explain.add_argument("--sessions", action="store_true", help="list the served sessions (default: explain one)")
     cost = add_word(
         commands, "cost", "GPU- and CPU-hours of each attempt, and what providers were paid; the same of local runs", _cost
     )
@@ -290,15 +291,23 @@ def _local_log(words: Sequence[str]) -> tuple[LocalRun, str] | None:
 
 
 def _explain(values: argparse.Namespace) -> int:
-    from r2v.serve.accounts.explain import explained
+    from r2v.serve.accounts.explain import explained, listed_sessions, nearest_sessions
     from r2v.slurm.views import explain, logs
     from r2v.slurm.views.chain_status import settled, statuses
     from r2v.slurm.views.sources import names
 
+    if values.sessions:
+        print("\n".join(listed_sessions(Path())))
+        return 0
     other = len(values.words) == 1 and values.words[0] not in names()
     if other and (lines := explained(Path(), values.words[0])):
         print("\n".join(lines))
         return 0
+    if other and not names():
+        raise UsageError(
+            f"{values.words[0]:.200}: no chain of jobs, session or episode of r2v has this name; "
+            f"{nearest_sessions(Path())}"
+        )
     name, job = _one_job(values.words)
     (status,) = statuses(settled([name]))
     word = logs.NUMBERS.get(job, job) if job else None
