@@ -139,7 +139,7 @@ def imputed_router_line(figures: Mapping[str, Any]) -> str:
         f"threshold {figures['tau']:.4g}: {placed['llm_call_rate']:.1%} of the recorded steps to the LLM",
         _known("agreement with the teacher", placed["agreement"], ".1%"),
         _known("agreement at steps kept", placed["agreement_of_kept_steps"], ".1%"),
-        _known(f"by {beside['model']} in its place", beside["agreement_of_kept_steps"], ".1%") if beside else "",
+        _known(f"with router.model={beside['model']}", beside["agreement_of_kept_steps"], ".1%") if beside else "",
         *_fits(figures["report"]),
     )
 

@@ -14,8 +14,10 @@ import openai
 import pytest
 
 from r2v.cli.main import main
+from r2v.data.tools import RecordedTool
 from r2v.emulator import Emulator
 from r2v.serve.accounts.traffic import read_traffic
+from r2v.serve.bundle.domain import Domain
 from r2v.serve.transport.endpoints import PATHS
 from r2v.wire.exchange import WireReply
 from r2v.wire.message import Message, Part, TextPart, ThinkingPart, ToolCall
@@ -147,6 +149,15 @@ def test_outside_its_domain_the_small_model_is_not_even_asked(reason: str, tmp_p
         refused = post(server.url, PATHS["chat"], body | {"model": "small"}, server.auth)
     assert not little.seen and len(large.seen) == 1 and ready["small"]["outside"] == {reason: 1}
     assert refused.status_code == 400 and reason in refused.json()["error"]["message"]
+
+
+def test_a_benchmark_s_bundle_names_the_prompt_that_it_expects(tmp_path: Path) -> None:
+    make_bundle(tmp_path / "bundle", domain=Domain(tools=(RecordedTool(name="ls", parameters=LS),)))
+    with pair_served(tmp_path, llm, small) as (server, _, _):
+        made = post(server.url, PATHS["chat"], asks("chat", conversation("chat", PAGE)), server.auth)
+    assert made.headers["x-r2v-reason"] == (
+        "another system prompt; expected is one that ends in: You act through tools. Call exactly one tool in each reply."
+    )
 
 
 ASKED_TOOLS: dict[str, tuple[dict[str, Any], WireReply, str]] = {

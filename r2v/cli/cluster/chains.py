@@ -54,7 +54,10 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     )
     explain.add_argument("--sessions", action="store_true", help="list the served sessions (default: explain one)")
     cost = add_word(
-        commands, "cost", "GPU- and CPU-hours of each attempt, and what providers were paid; the same of local runs", _cost
+        commands,
+        "cost",
+        "GPU- and CPU-hours of each attempt, dollars paid; the same of local runs",
+        _cost,
     )
     cost.add_argument("names", nargs="*", metavar="CHAIN", help=_CHAIN)
     graph = add_word(commands, "graph", "which job waits for which", _graph)

@@ -21,8 +21,8 @@ from r2v.slurm.views.humanize import paid
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptCost:
-    """One attempt: how often Slurm started it, its hours by the wall clock, a GPU and a CPU, and the GPU-hours of starts
-    that failed."""
+    """One attempt: how often Slurm started it, wall-clock, GPU- and CPU-hours, and the GPU-hours of starts that
+    failed."""
 
     job: str
     attempt: int
@@ -105,10 +105,11 @@ def lines(name: str, costs: Sequence[AttemptCost], usd: float) -> list[str]:
         )
         for cost in costs
     ]
-    table = text_table([("job", "try", "id", "starts", "hours", "GPU-h", "wasted", "CPU-h", "memory", "time", ""), *rows])
+    table = text_table(
+        [("job", "try", "id", "starts", "hours", "GPU-h", "wasted", "CPU-h", "memory", "time", ""), *rows]
+    )
     return [
-        f"{name}: {total:.2f} GPU-hours, {wasted:.2f} of them wasted ({share}); {cpu_hours:.2f} CPU-hours; "
-        f"{paid(usd)}",
+        f"{name}: {total:.2f} GPU-hours, {wasted:.2f} of them wasted ({share}); {cpu_hours:.2f} CPU-hours; {paid(usd)}",
         *(f"  {line}" for line in table.splitlines()),
     ]
 

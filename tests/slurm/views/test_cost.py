@@ -1,4 +1,4 @@
-"""Cost: GPU- and CPU-hours as Slurm accounts them, of every life of every attempt, and the share that was for nothing."""
+"""Cost: GPU- and CPU-hours as Slurm accounts them, of every attempt, and the share that was for nothing."""
 
 from __future__ import annotations
 
