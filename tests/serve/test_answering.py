@@ -16,6 +16,7 @@ import pytest
 from r2v.cli.main import main
 from r2v.data.tools import RecordedTool
 from r2v.emulator import Emulator
+from r2v.llm.providers.bodies import CALL_FORMAT
 from r2v.serve.accounts.traffic import read_traffic
 from r2v.serve.bundle.domain import Domain
 from r2v.serve.transport.endpoints import PATHS
@@ -155,9 +156,7 @@ def test_a_benchmark_s_bundle_names_the_prompt_that_it_expects(tmp_path: Path) -
     make_bundle(tmp_path / "bundle", domain=Domain(tools=(RecordedTool(name="ls", parameters=LS),)))
     with pair_served(tmp_path, llm, small) as (server, _, _):
         made = post(server.url, PATHS["chat"], asks("chat", conversation("chat", PAGE)), server.auth)
-    assert made.headers["x-r2v-reason"] == (
-        "another system prompt; expected is one that ends in: You act through tools. Call exactly one tool in each reply."
-    )
+    assert made.headers["x-r2v-reason"] == (f"another system prompt; expected is one that ends in: {CALL_FORMAT}")
 
 
 ASKED_TOOLS: dict[str, tuple[dict[str, Any], WireReply, str]] = {
