@@ -52,9 +52,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=["echo"],
         metavar="NAME",
-        help="what the models say: echo, desk, swebench, judge, game, game_judge, or a path package.module:function. A function "
-        "takes `request`, whose `messages` are those of any API (`body` has them as `messages` or, of Responses, `input`),"
-        " and returns a text or None; several are asked in turn until one answers (default: echo)",
+        help="what the models say: echo, desk, swebench, judge, game, game_judge, or a path package.module:function, "
+        "which takes `request` and returns a text or None: `request.messages` are those of any API, `request.body` is "
+        "its JSON (Responses have `input` there); several are asked in turn until one answers (default: echo)",
     )
     parser.add_argument(
         "--models",

@@ -36,7 +36,7 @@ from r2v.storage.files import write_json
 _CLONED = ("native", "annotate", "insert", "reroll")
 """Constructions of episodes whose actions answer the observations beside them."""
 _MEASURED_STEPS = 200
-_UNKNOWN_SHARE = 0.05
+_UNKNOWN_SHARE = 0.25
 
 
 class Collected(Protocol):

@@ -149,7 +149,7 @@ def test_the_cloning_of_the_ablation_dpo_from_base_moves_no_weight(tmp_path: Pat
 
 def test_words_that_the_policy_cannot_say_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     known = _episode(1, steps=1)
-    strange = replace(known, metadata=replace(known.metadata, goal="mend parser and run its tests"))
+    strange = replace(known, metadata=replace(known.metadata, goal=" ".join(["mend"] * 30)))
     for name, episode in (("known", known), ("strange", strange)):
         train_bc([episode], _loaded(), _encoder(), replace(PHASE, num_epochs=1), tmp_path / name, seed=0)
         assert ("words that toy does not know" in caplog.text) == (name == "strange")
