@@ -167,7 +167,8 @@ class Answerer:
     def saved(self, turn: ServedTurn) -> float | None:
         """Return the USD that asking the small model saved: the LLM's list price of its tokens if it acted, less what
         its provider billed for the proposal, played or not. None if that is unknown, or it was not asked."""
-        proposal, rate = turn.decision and turn.decision.proposal, self._endpoint.rate(self._endpoint.model)
+        proposal = None if turn.decision is None else turn.decision.proposal
+        rate = self._endpoint.rate(self._endpoint.model)
         if proposal is None or proposal.usd is None or rate is None:
             return None
         instead = rate.listed(proposal.tokens) if turn.source == "small" else 0.0

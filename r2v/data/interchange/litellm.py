@@ -47,12 +47,11 @@ def sessions_of(requests: Iterable[tuple[str, Conversation]]) -> list[tuple[str,
     included, are the longest beginning of its own."""
     sessions: dict[tuple[Any, ...], tuple[str, Conversation]] = {}
     for place, talk in requests:
-        said = [(message.role, message.text) for message in talk.messages]
+        # clients put dates and marks into system prompts, which then differ between requests of a session
+        said = [(message.role, "" if message.role == "system" else message.text) for message in talk.messages]
         begun = [tuple(said[: end + 1]) for end in range(len(said) - 1) if said[end][0] == "assistant"]
         before = next((sessions.pop(key) for key in reversed(begun) if key in sessions), None)
-        whole = tuple(said)
-        while whole in sessions:  # the same words once more are another session
-            whole = (*whole, "again")
+        whole = tuple(said) if tuple(said) not in sessions else (place,)  # the same words again: another session
         sessions[whole] = (place, talk) if before is None else (before[0], _joined(before[1], talk))
     return list(sessions.values())
 

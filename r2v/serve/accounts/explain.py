@@ -35,16 +35,15 @@ def served_turns(root: Path) -> dict[tuple[str, str], list[Mapping[str, Any]]]:
 
 def listed_sessions(root: Path) -> list[str]:
     """Return a line for each served session, the newest first. Raises InputError if there is none."""
-    turns = served_turns(root)
-    if not turns:
-        raise InputError(f"no session in {root / SERVERS}; `r2v serve` and `r2v record` write them")
     listed = [
         (
             *(name, folder, datetime.fromtimestamp(rows[-1]["at"]).isoformat(" ", "minutes"), str(len(rows))),
-            *(str(sum(row["source"] == "small" for row in rows)), _usd(_paid(rows)), _usd(_saved(rows))),
+            *(str(sum(row["source"] == "small" for row in rows)), *_money(rows)),
         )
-        for (folder, name), rows in turns.items()
+        for (folder, name), rows in served_turns(root).items()
     ]
+    if not listed:
+        raise InputError(f"no session in {root / SERVERS}; `r2v serve` and `r2v record` write them")
     heads = ("session", "server", "last turn", "turns", "by small", "$ paid", "$ saved")
     return text_table([heads, *listed], right=range(3, 7)).splitlines()
 
@@ -61,8 +60,8 @@ def explained_session(root: Path, session: str) -> list[str]:
     lines: list[str] = []
     for (folder, name), rows in served_turns(root).items():
         if name == session:
-            money = f"${_paid(rows):.4f} paid, ${_saved(rows):.4f} saved"
-            lines += [f"{folder}: session {session}, {len(rows)} turns, {money}"]
+            paid, saved = _money(rows)
+            lines += [f"{folder}: session {session}, {len(rows)} turns, ${paid} paid, ${saved} saved"]
             lines += text_table([_HEADS, *map(_turn, rows)], right=range(3, 7)).splitlines()
     return lines
 
@@ -75,28 +74,20 @@ def _turn(row: Mapping[str, Any]) -> tuple[str, ...]:
         str(decision.get("reason", "asked for")) + (f"; {row['trouble']}" if "trouble" in row else ""),
         _number(decision.get("score")),
         _number(decision.get("threshold")),
-        _usd(_paid([row])),
-        "" if row.get("saved") is None else _usd(row["saved"]),
+        *_money([row]),
     )
 
 
-def _paid(rows: Sequence[Mapping[str, Any]]) -> float:
-    """Return the USD that providers billed, at most where that is unknown; a proposal that was not played included."""
-    acted = sum(row["at_most"] if row["usd"] is None else row["usd"] for row in rows)
-    return float(acted + sum(_proposal(row) for row in rows if row["source"] == "llm"))
-
-
-def _proposal(row: Mapping[str, Any]) -> float:
-    small = (row.get("decision") or {}).get("small") or {}
-    return float(small.get("usd") or 0.0)
-
-
-def _saved(rows: Sequence[Mapping[str, Any]]) -> float:
-    return float(sum(row.get("saved") or 0.0 for row in rows))
-
-
-def _usd(value: float) -> str:
-    return f"{value:.6f}"
+def _money(rows: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+    """Return the USD that providers billed, at most where that is unknown, proposals that were not played included; and
+    the USD saved."""
+    paid = saved = 0.0
+    for row in rows:
+        proposal = (row.get("decision") or {}).get("small") or {}
+        paid += row["at_most"] if row["usd"] is None else row["usd"]
+        paid += (proposal.get("usd") or 0.0) if row["source"] == "llm" else 0.0
+        saved += row.get("saved") or 0.0
+    return f"{paid:.6f}", f"{saved:.6f}"
 
 
 def _number(value: float | None) -> str:
