@@ -46,7 +46,7 @@ def sessions_of(requests: Iterable[tuple[str, Conversation]]) -> list[tuple[str,
     """Return requests, each with its place, joined into sessions: a request goes on with the one whose messages, reply
     included, are the longest beginning of its own."""
     sessions: dict[tuple[Any, ...], tuple[str, Conversation]] = {}
-    for place, talk in requests:
+    for place, talk in sorted(requests, key=lambda request: len(request[1].messages)):  # logs may begin with the newest
         # clients put dates and marks into system prompts, which then differ between requests of a session
         said = [(message.role, "" if message.role == "system" else message.text) for message in talk.messages]
         begun = [tuple(said[: end + 1]) for end in range(len(said) - 1) if said[end][0] == "assistant"]

@@ -509,7 +509,7 @@ def test_logged_requests_of_one_conversation_are_one_session() -> None:
 
     title = {"messages": [{"role": "user", "content": "A title."}], "response": {"choices": [{"message": CALLED}]}}
     records = [asked("a", "one", 0.5), asked("b", "other", None), title, asked("a", "two", 0.25), asked("b", "end", 1)]
-    Path("log.jsonl").write_text(lines(*records))
+    Path("log.jsonl").write_text(lines(*reversed(records)))
     assert main(["import", "log.jsonl"]) == 0
     episodes = list(read_episodes(only_run().trajectories))
     played = {tuple(step.action.raw_text for step in one.steps): one for one in episodes}
