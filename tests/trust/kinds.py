@@ -113,6 +113,9 @@ def kind(name: str) -> FileKind:
     return next(row for row in KINDS if row.name == name)
 
 
+_EVALUATED = ("episodes", "gains", "branches", "calibration", "structured_results")
+"""Folders of an evaluation."""
+
 RUN_FILES = (
     FileKind(
         name="run manifest",
@@ -517,6 +520,27 @@ ARTIFACT_FILES = (
         damage="remade",
         readers=("run",),
         content=True,
+    ),
+    FileKind(
+        name="evaluation of an ablation",
+        paths=tuple(
+            f"{{ablations}}/evaluations/*/{name}"
+            for name in ("setup.json", "calibration.json", *(f"{folder}/**" for folder in _EVALUATED))
+        ),
+        form="text",
+        writers=("experiments.ablations:_keep",),
+        damage="remade",
+        readers=("run",),
+        content=True,
+    ),
+    FileKind(
+        name="record of an ablation's evaluation",
+        paths=tuple(
+            f"{{ablations}}/evaluations/*/{name}" for name in ("artifact.json", "attempt.meta.json", "config.yaml")
+        ),
+        form="text",
+        writers=("experiments.ablations:_keep",),
+        damage="ignored",
     ),
     FileKind(
         name="metrics series",

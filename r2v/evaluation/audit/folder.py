@@ -114,7 +114,9 @@ def read_json(path: Path, cls: type[Any] | None = None) -> Any:
         raise InputError(f"{path}: {error}") from None
 
 
-def check_files(results: Path, there: set[str], expected: set[str], findings: Findings) -> str:
+def check_files(
+    results: Path, there: set[str], expected: set[str], findings: Findings, stage: str = EVALUATE_STAGE
+) -> str:
     """Hold the folder to artifact.json and to what the setup implies, both directions; returns the hash of its whole
     content, as it is and not as it says."""
     content = content_files(results)
@@ -123,18 +125,18 @@ def check_files(results: Path, there: set[str], expected: set[str], findings: Fi
         "stray file", (f"{name} is no part of this evaluation" for name in sorted(there - expected - set(BESIDE)))
     )
     if ARTIFACT_MANIFEST in there:
-        _check_manifest(results, content, findings)
-    return Artifact(stage=EVALUATE_STAGE, fingerprint="", folder=results, files=content).data_sha256
+        _check_manifest(results, content, stage, findings)
+    return Artifact(stage=stage, fingerprint="", folder=results, files=content).data_sha256
 
 
-def _check_manifest(results: Path, hashes: dict[str, str], findings: Findings) -> None:
+def _check_manifest(results: Path, hashes: dict[str, str], stage: str, findings: Findings) -> None:
     try:
         manifest = read_artifact_manifest(results)
     except InputError as error:
         findings.add(ARTIFACT_MANIFEST, str(error))
         return
-    if manifest.stage != EVALUATE_STAGE:
-        findings.add(ARTIFACT_MANIFEST, f"stage is {manifest.stage}, of an evaluation it is {EVALUATE_STAGE}")
+    if manifest.stage != stage:
+        findings.add(ARTIFACT_MANIFEST, f"stage is {manifest.stage}, of such a folder it is {stage}")
     for name, recorded in manifest.files.items():
         if name not in hashes:
             findings.add("missing file", f"{name}, which {ARTIFACT_MANIFEST} lists")
