@@ -18,10 +18,11 @@ from pathlib import Path
 from r2v.config import Config, identity, load_recorded
 from r2v.errors import InputError, R2VError
 from r2v.evaluation.audit.check_inputs import read_attempt
+from r2v.evaluation.audit.check_setup import config_problems
 from r2v.evaluation.audit.findings import Findings, shown
 from r2v.evaluation.audit.folder import check_files, plain_files, read_json
 from r2v.evaluation.audit.rebuild_tables import differing
-from r2v.evaluation.audit.verify import Verified, config_problems, verify_results
+from r2v.evaluation.audit.verify import Verified, verify_results
 from r2v.evaluation.settings import EvaluateSettings
 from r2v.evaluation.tables.build import STRUCTURED
 from r2v.evaluation.tables.files import with_manifest
@@ -39,7 +40,7 @@ from r2v.experiments.ablations import (
 )
 from r2v.pipeline.jobs import JOBS, job
 from r2v.storage.artifact_manifest import ARTIFACT_MANIFEST, read_artifact_manifest
-from r2v.storage.integrity import CONFIGURATION
+from r2v.storage.integrity import CONFIGURATION, Artifact, content_files
 
 _PLACE = re.compile(rf"{EVALUATIONS}/[0-9a-f]{{16}}")
 _UNPROVEN = {
@@ -88,7 +89,7 @@ def verify_ablations(folder: Path, *, trust: bool = False, whole: bool = False) 
             raise InputError(f"{folder / CHANGES}: {shown(odd[0])} is no place of an evaluation")
         verified = {place: verify_results(folder / place, trust=trust, whole=whole) for place in places}
         cfg = _settings(folder, places)
-        findings.extend(CONFIGURATION, sorted(config_problems(folder / CONFIGURATION)))
+        findings.extend(CONFIGURATION, config_problems(folder / CONFIGURATION))
         if changes.keys() != set(cfg.rows) or changes != _planned(cfg, changes):
             raise InputError(f"{folder / CHANGES}: its rows or overrides are not those of {CONFIGURATION}")
         _check_sides(folder, cfg, changes, findings)
@@ -96,10 +97,12 @@ def verify_ablations(folder: Path, *, trust: bool = False, whole: bool = False) 
         _check_tables(folder, cfg, changes, retrained, findings)
         kept = {name for name in there for place in places if name.startswith(f"{place}/")}
         tables = {name for name in there if name.startswith(f"{STRUCTURED}/")}
-        content = check_files(folder, there, {CHANGES} | tables | kept, findings, job("ablations").stage)
+        content = content_files(folder)
+        check_files(folder, there, {CHANGES} | tables | kept, content, findings, job("ablations").stage)
+        digest = Artifact(stage="", fingerprint="", folder=folder, files=content).data_sha256
     if findings:
         raise InputError(f"{folder}: {findings}")
-    return VerifiedStudy(num_rows=len(cfg.rows), evaluations=verified, content_sha256=content)
+    return VerifiedStudy(num_rows=len(cfg.rows), evaluations=verified, content_sha256=digest)
 
 
 def _settings(folder: Path, places: list[str]) -> AblationsSettings:

@@ -22,7 +22,6 @@ from typing import Any
 from r2v.data.schema import from_dict
 from r2v.errors import InputError, R2VError
 from r2v.evaluation.acting.acceptance import Verdict
-from r2v.evaluation.audit.check_setup import require_names
 from r2v.evaluation.audit.folder import plain_files
 from r2v.evaluation.setup import SETUP, Setup, read_setup
 from r2v.evaluation.tables.build import STRUCTURED, require_results
@@ -38,6 +37,7 @@ Row = dict[str, str]
 
 _LOSSES = {"bc": ("bc_report.json", "losses"), "preference": ("dpo_report.json", "log")}
 """Stage -> the file of its losses, and their key there."""
+_NAME = re.compile(r"\w[\w.-]*")
 _LONGEST, _MOST, LARGEST = 2_000, 10_000, 1e15
 """Characters of a text, rows of a table, size of a number: R2V writes none beyond these."""
 
@@ -84,7 +84,7 @@ def read_sources(results: Path, ablations: Path | None = None, verified: Mapping
     sha256 = {f"{STRUCTURED}/{name}": digest for name, digest in manager.files.items()}
     missing, shown = [], [results]
     setup = read_setup(results)
-    require_names(setup, results / SETUP)
+    _require_names(setup, results / SETUP)
     beside = ablations or ablations_beside(results)
     try:
         of_ablations = ResultsManager(beside / STRUCTURED)
@@ -130,6 +130,15 @@ def _audit(folder: Path, verified: Mapping[Path, str]) -> str:
     if folder in verified:
         return f"{name}verified: {verified[folder]}"
     return f"{name}not verified: `r2v verify-results {'/'.join(path.parts[-3 if name else -2 :])}`"
+
+
+def _require_names(setup: Setup, where: Path) -> None:
+    """Raise InputError for a name that could lead out of the folder once a path is made of it."""
+    points = [point for methods in setup.frontier.values() for names in methods.values() for point in names]
+    planned = [method for methods in setup.frontier.values() for method in methods]
+    for name in (*setup.methods, *setup.conditions, *setup.frontier, *planned, *points):
+        if not _NAME.fullmatch(name):
+            raise InputError(f"{where}: {name!r:.80} is no name of a method, a condition or an operating point")
 
 
 def _require_moderate(where: Path, value: Any) -> None:

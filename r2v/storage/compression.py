@@ -34,6 +34,8 @@ _RATIO, _ALLOWANCE = 1000, 64 << 20
 _LONGEST_LINE = 64 << 20
 _FRAME = 4 << 20
 """Bytes of text after which a frame ends."""
+_EMPTY = 32
+"""Bytes of a file without lines, at most. Any other frame without text would hold bytes that no hash covers."""
 _INNER_BITS = 24
 """A place in a packed file: where its frame begins, then so many bits of where the line begins in that."""
 
@@ -148,17 +150,20 @@ def _unpacked(path: Path, file: BinaryIO, start: int) -> Iterator[tuple[int, byt
 
     packed_by = zstandard.ZstdDecompressor(max_window_size=_LARGEST_WINDOW)
     most = _RATIO * path.stat().st_size + _ALLOWANCE
-    decoder, position, left, whole = packed_by.decompressobj(), start, b"", False
+    decoder, position, left, whole, texts = packed_by.decompressobj(), start, b"", False, False
     file.seek(start)
     while chunk := left or file.read(_CHUNK):
         if whole:
-            decoder, start, whole = packed_by.decompressobj(), position, False
+            decoder, start, whole, texts = packed_by.decompressobj(), position, False, False
         try:
             text = decoder.decompress(chunk)
         except zstandard.ZstdError as error:
             raise InputError(_damaged(path, str(error))) from None
         whole, left = decoder.eof, decoder.unused_data
         position += len(chunk) - len(left)
+        texts = texts or bool(text)
+        if whole and not texts and (start or left or position > _EMPTY):
+            raise InputError(_damaged(path, f"a frame without text at byte {start}"))
         most -= len(text)
         if most < 0:
             raise InputError(f"{path}: becomes more than {_RATIO} times its size when it is unpacked; R2V writes none")

@@ -47,6 +47,18 @@ def test_a_file_without_lines_and_a_last_line_without_its_end(tmp_path: Path) ->
         list(lines_of(tmp_path / "gone.jsonl.zst"))
 
 
+@pytest.mark.parametrize("place", ["before", "after", "alone"])
+@pytest.mark.parametrize("frame", [b"\x50\x2a\x4d\x18\x40\0\0\0" + 64 * b"x", zstandard.ZstdCompressor().compress(b"")])
+def test_a_frame_without_text_is_refused(path: Path, place: str, frame: bytes) -> None:
+    whole = path.read_bytes()
+    path.write_bytes({"before": frame + whole, "after": whole + frame, "alone": frame}[place])
+    if place == "alone" and len(frame) < 32:
+        assert list(lines_of(path)) == [], "R2V writes this for no lines"
+        return
+    with pytest.raises(InputError, match="a frame without text"):
+        list(lines_of(path))
+
+
 def test_damage_is_named_or_changes_no_line(path: Path) -> None:
     whole, lines, before = path.read_bytes(), list(lines_of(path)), content_sha256(path)
     draw, named = generator("damage"), 0
@@ -101,7 +113,7 @@ def test_a_line_is_read_without_the_frames_before_it(tmp_path: Path, monkeypatch
 def test_a_line_may_reach_over_frames_that_others_made(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl.zst"
     pack = zstandard.ZstdCompressor().compress
-    path.write_bytes(pack(b"a\nbe") + pack(b"gin\n") + pack(b"") + pack(b"c"))
+    path.write_bytes(pack(b"a\nbe") + pack(b"gin\n") + pack(b"c"))
     assert list(lines_of(path)) == [b"a\n", b"begin\n", b"c"]
     assert [line_at(path, place) for place, _ in places_of(path)] == [b"a\n", b"begin\n", b"c"]
 

@@ -24,10 +24,10 @@ import yaml
 from r2v.cli.main import main
 from r2v.config import Config
 from r2v.data.episode import Episode
-from r2v.evaluation.audit.check_calibration import CalibrationRecord
-from r2v.evaluation.audit.check_inputs import AttemptRecord, RouterSummary
+from r2v.evaluation.audit.check_inputs import AttemptRecord
 from r2v.evaluation.audit.rebuild_tables import rebuild
-from r2v.evaluation.setup import Setup
+from r2v.evaluation.calibration import RouterStates
+from r2v.evaluation.setup import CalibrationRecord, Setup
 from r2v.router.labels import FeatureRow
 from r2v.storage.artifact_manifest import ArtifactManifest, json_sha256
 from r2v.storage.files import content_sha256
@@ -38,6 +38,9 @@ DOCUMENTED = Path(__file__).parents[2] / "docs" / "trust.md"
 
 KINDS: dict[str, tuple[str, ...]] = {
     "episodes": ("episodes/*/*.jsonl.zst", "episodes/*/frontier/*.jsonl.zst"),
+    "plays": ("calibration/*.jsonl.zst", "calibration/router/*.jsonl.zst"),
+    "states": ("calibration/router/states.json",),
+    "branches": ("branches/*/*.jsonl.zst",),
     "gains": ("gains/*.jsonl",),
     "setup": ("setup.json",),
     "calibration": ("calibration.json",),
@@ -50,6 +53,9 @@ KINDS: dict[str, tuple[str, ...]] = {
 
 RECORDS: dict[str, Any] = {
     "episodes": Episode,
+    "plays": Episode,
+    "states": RouterStates,
+    "branches": Episode,
     "gains": FeatureRow,
     "setup": Setup,
     "calibration": dict[str, CalibrationRecord],
@@ -181,8 +187,8 @@ def is_believable(operation: str, kind: str, leaf: LeafPath, before: Any) -> boo
     not is an error of form, which must be named wherever it is."""
     if operation in ("lie", "swap"):
         return True
-    schema, inner = _schema(kind, leaf)
-    hint, has_default = declared_at(schema, inner)
+    schema = RECORDS[kind]
+    hint, has_default = declared_at(schema, leaf)
     if hint in (Any, object):  # below a value that may be any JSON
         return True
     if operation == "delete":
@@ -193,16 +199,9 @@ def is_believable(operation: str, kind: str, leaf: LeafPath, before: Any) -> boo
         return bool({int, float} & set(get_args(hint)))  # which makes a number of nothing
     if operation == "range" and isinstance(before, (dict, list)):  # which empties it
         return get_args(hint)[-1:] == (Any,) or all(
-            declared_at(schema, (*inner, step))[1] for step in (before if isinstance(before, dict) else (0,))
+            declared_at(schema, (*leaf, step))[1] for step in (before if isinstance(before, dict) else (0,))
         )
     return operation == "range" and isinstance(before, bool)
-
-
-def _schema(kind: str, leaf: LeafPath) -> tuple[Any, LeafPath]:
-    """The record that a leaf is in, and its path there: the router's summary is a record of its own."""
-    if kind == "attempt" and leaf[1:3] == ("router", "summary") and len(leaf) > 3:
-        return RouterSummary, leaf[3:]
-    return RECORDS[kind], leaf
 
 
 def declared_at(hint: Any, leaf: LeafPath) -> tuple[Any, bool]:

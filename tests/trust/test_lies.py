@@ -156,6 +156,75 @@ def _another_threshold(results: Path) -> None:
     _rewrite(results, "episodes/*/random_router.jsonl.zst", change)
 
 
+def _a_rival_that_never_asks(results: Path) -> None:
+    """The coin's threshold becomes 1, and its episodes those of the small policy."""
+    (calibration,) = read(results / "calibration.json")
+    for name, record in calibration.items():
+        if name.startswith("random_router@"):
+            record.update(tau=1.0, llm_call_rate=0.0, success=0.0, cost=0.0001)
+    write(results / "calibration.json", [calibration])
+    small = read(results / "episodes" / "noisy" / "slm_only.jsonl.zst")
+    for path in results.glob("episodes/noisy/**/random_router*"):
+        kept = {episode["episode_id"]: episode["extra"] for episode in read(path)}
+        never = {**read(path)[0]["steps"][0]["decision"], "p_escalate": None, "threshold": 1.0, "escalated": False}
+        write(
+            path,
+            [
+                {
+                    **episode,
+                    "method": "random_router",
+                    "extra": kept[episode["episode_id"]],
+                    "steps": [{**step, "decision": never} for step in episode["steps"]],
+                }
+                for episode in small
+                if episode["episode_id"] in kept
+            ],
+        )
+
+
+def _a_rival_that_seldom_succeeds_in_calibration(results: Path) -> None:
+    """As above, by plays of calibration tasks that are said to have failed, so that another threshold is found."""
+
+    def change(episode: dict[str, Any]) -> None:
+        episode["success"] = False
+
+    _rewrite(results, "calibration/random_router.jsonl.zst", change)
+
+
+def _an_oracle_of_the_llm(results: Path) -> None:
+    """The upper mark is filled with the episodes of the LLM alone."""
+    path = results / "episodes" / "noisy" / "oracle_router.jsonl.zst"
+    write(path, read(path.with_name("llm_only.jsonl.zst")))
+
+    def change(episode: dict[str, Any]) -> None:
+        episode["method"] = "oracle_router"
+        for step in episode["steps"]:
+            step["decision"] = {"p_escalate": None, "threshold": None, "escalated": True, "reason": "router"}
+            step["decision"].update(candidates=[], chosen_index=0)
+
+    _rewrite(results, "episodes/noisy/oracle_router.jsonl.zst", change)
+
+
+def _an_oracle_and_its_branches(results: Path) -> None:
+    """As above, with branches that say that the small policy fails everywhere and the LLM saves it."""
+    _an_oracle_of_the_llm(results)
+    path = results / "branches" / "noisy" / "oracle_router.jsonl.zst"
+    own = {episode["episode_id"] for episode in read(path)}
+    write(path, [episode for episode in read(path) if episode["episode_id"] not in own])
+
+
+def _gains_everywhere(results: Path) -> None:
+    """Every branch of the gains succeeds, in its record and in its row."""
+    for path in files_of(results, "gains"):
+        rows = [{**row, "q_llm": 1.0} if row["disagrees"] and row["actor"] == "slm" else row for row in read(path)]
+        write(path, rows)
+
+    def change(episode: dict[str, Any]) -> None:
+        episode["success"] = episode["success"] or "branched_at" in episode["extra"]
+
+    _rewrite(results, "branches/*/gains.jsonl.zst", change)
+
+
 def _a_cheaper_calibration(results: Path) -> None:
     """The point that r2v is said to have been trained to, and every target that follows from it."""
     (calibration,) = read(results / "calibration.json")
@@ -163,6 +232,18 @@ def _a_cheaper_calibration(results: Path) -> None:
         if name.endswith("@main"):
             record.update(target=0.0625, llm_call_rate=0.0625 if record["tau"] < 1 else 0.0)
     write(results / "calibration.json", [calibration])
+
+
+def _files_of_other_spellings(results: Path) -> None:
+    for name in (
+        "tmp/index.html",
+        ".run_me.sh",
+        "checkpoint-best/main_table.csv",
+        "RESULTS.meta.json",
+        "tmp-summary.md",
+    ):
+        (results / name).parent.mkdir(exist_ok=True)
+        (results / name).write_text("r2v,0.999")
 
 
 def _another_router(results: Path) -> None:
@@ -220,8 +301,14 @@ LIES: dict[str, tuple[Callable[[Path], None], str]] = {
     "no injections": (_no_injections, "perturbations"),
     "a method less": (_a_method_less, "setup.json methods"),
     "a task less": (_a_task_less, "setup.json tasks"),
-    "another threshold": (_another_threshold, "decision"),
-    "a cheaper calibration": (_a_cheaper_calibration, "target is"),
+    "another threshold": (_another_threshold, "calibration.json"),
+    "a rival that never asks": (_a_rival_that_never_asks, "calibration.json"),
+    "a rival that seldom succeeds": (_a_rival_that_seldom_succeeds_in_calibration, "executed success"),
+    "an oracle of the LLM": (_an_oracle_of_the_llm, "oracle"),
+    "an oracle without branches": (_an_oracle_and_its_branches, "no branch was tried"),
+    "gains everywhere": (_gains_everywhere, "executed success"),
+    "a cheaper calibration": (_a_cheaper_calibration, "calibration.json"),
+    "files of other spellings": (_files_of_other_spellings, "stray file"),
     "another router": (_another_router, "attempt.meta.json"),
     "fewer resamples": (_fewer_resamples, "resamples"),
     "another configuration": (_another_configuration, "config_sha256"),
@@ -242,7 +329,7 @@ def test_a_lie_that_fits_in_itself_is_named(name: str, small_results: Path, tmp_
         make_consistent(results)
     else:
         rehash(results)
-    code, _, err = verify(results)
+    code, _, err = verify(results, *(["--all"] if name == "a rival that seldom succeeds" else []))
     assert code == 3 and err.count("\n") == 1 and word in err, err
 
 

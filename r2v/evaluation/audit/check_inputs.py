@@ -1,45 +1,25 @@
 """Inputs of an evaluation, as attempt.meta.json describes them: models and data that are not in the folder.
 
-Which there are, what made each and where it lay follows from the stages. Of the figures in their summaries only the
-router's realised point is used, and it is held to calibration.json.
+Which there are, what made each and where it lay follows from the stages. Nothing is computed from the figures in their
+summaries.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from r2v.config.engines import EngineRecord
-from r2v.constraints import NotNegative, Share, check_fields
-from r2v.data.schema import from_dict
-from r2v.data.tools import TOOLS_FILE, tools_file_sha256
-from r2v.envs.base import Benchmark, tools_of
-from r2v.errors import InputError, R2VError
+from r2v.errors import InputError
 from r2v.evaluation.audit.findings import Findings
-from r2v.evaluation.audit.folder import Fewer, read_json
+from r2v.evaluation.audit.folder import read_json
 from r2v.evaluation.settings import EvaluateSettings
-from r2v.policy.training_tools import recorded
 from r2v.storage.artifact import ATTEMPT
 from r2v.storage.artifact_manifest import wrong_hashes
 from r2v.storage.integrity import Artifact
 from r2v.storage.model_identity import base_sha256
 from r2v.storage.weights import BUNDLED
-
-
-@dataclass(frozen=True, kw_only=True)
-class RouterSummary:
-    """Summary recorded by the router stage: its threshold and what was realised with it on calibration tasks."""
-
-    tau: Share
-    llm_call_rate: Share
-    success: Share
-    cost: NotNegative
-    report: dict[str, Any]
-    fewer_than_asked: Fewer | None = None
-    engine: EngineRecord | None = None
-
 
 INPUTS = {
     "router": "r2v.stages.train_router:STAGE",
@@ -124,24 +104,6 @@ def input_artifacts(
     }
 
 
-def check_tools(
-    inputs: Mapping[str, Artifact], settings: EvaluateSettings, benchmark: Benchmark, findings: Findings
-) -> None:
-    """Hold the tools that the policy was told in training, which bc's manifest names by their hash, to those that the
-    benchmark's world says. Others are no lie (logs have tools of their own, a benchmark may have changed its own), and
-    stand among what is not proved."""
-    if settings.policy.tools != "auto" or "bc" not in inputs:
-        return
-    told = inputs["bc"].files.get(TOOLS_FILE)
-    if told is None:
-        findings.add(ATTEMPT, f"inputs.bc holds no {TOOLS_FILE}, though its policy is told tools (policy.tools=auto)")
-    elif told != (here := tools_file_sha256(recorded(tools_of(benchmark)))):
-        findings.unproven["the tools of the training"] = (
-            f"the policy was cloned with other tools ({TOOLS_FILE} is {told[:12]}) than the world here says "
-            f"({here[:12]}), which it was told while it played"
-        )
-
-
 def _problems(name: str, one: InputRecord) -> Iterator[str]:
     if one.stage != INPUTS.get(name, one.stage):
         yield f"stage is {one.stage}, it is made by {INPUTS[name]}"
@@ -149,8 +111,3 @@ def _problems(name: str, one: InputRecord) -> Iterator[str]:
         yield f"folder {one.folder} is not that of fingerprint {one.fingerprint}"
     if wrong := wrong_hashes(one.files, "files"):
         yield wrong
-    if name == "router":
-        try:
-            check_fields("summary", from_dict(RouterSummary, one.summary))
-        except (ValueError, R2VError) as error:
-            yield f"summary: {error}"

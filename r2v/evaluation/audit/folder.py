@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
-from r2v.config.engines import LOCAL, EngineRecord, engine_identity
+from r2v.config.engines import EngineRecord
 from r2v.data.schema import from_dict, parse_json
 from r2v.errors import InputError, R2VError
 from r2v.evaluation.audit.findings import Findings, shown
@@ -24,12 +24,14 @@ from r2v.storage.artifact import ATTEMPT
 from r2v.storage.artifact_manifest import ARTIFACT_MANIFEST, read_artifact_manifest
 from r2v.storage.compression import LINES, lines_of
 from r2v.storage.files import content_sha256
-from r2v.storage.integrity import CONFIGURATION, Artifact, content_files
+from r2v.storage.integrity import CONFIGURATION
 
 T = TypeVar("T")
 
 LARGEST_JSON = 32 << 20
 """Bytes of the largest file that is read whole: setup.json holds two numbers for each scored step."""
+LARGEST_LINES = 4 << 30
+"""Bytes of the largest file of lines."""
 LARGEST_LINE = 16 << 20
 """Bytes of the longest line: an episode of a few hundred pages."""
 _MOST_FILES = 100_000
@@ -52,35 +54,23 @@ class EvaluationSummary:
     engine: EngineRecord | None = None
 
 
-def engine_problems(engine: str, record: EngineRecord | None) -> list[str]:
-    """What the record of a serving engine says otherwise than `policy.engine` of the configuration."""
-    if engine == LOCAL:
-        return [] if record is None else ["names a serving engine, config.yaml says policy.engine=local"]
-    if record is None:
-        return [f"names no serving engine, config.yaml says policy.engine={shown(engine)}"]
-    said = asdict(record) | {"flags": list(record.flags)}
-    identity = engine_identity(engine)
-    return [
-        f"engine.{key} is {shown(said[key])}, not {shown(value)}"
-        for key, value in identity.items()
-        if said[key] != value
-    ]
-
-
 def plain_files(results: Path) -> set[str]:
-    """Every file below the folder. Raises InputError for anything in it that is no plain file, and for what is larger
-    than R2V writes."""
+    """Every file below the folder, and every empty folder, with a slash behind its name. Raises InputError for anything
+    in it that is no plain file, and for what is larger than R2V writes; nothing is opened before."""
     found: dict[str, int] = {}
     for path, entry in _walk(results):
         if stat.S_ISREG(entry.st_mode):
             found[path] = entry.st_size
-        elif not stat.S_ISDIR(entry.st_mode):
+        elif stat.S_ISDIR(entry.st_mode):
+            if not any(os.scandir(results / path)):
+                found[f"{path}/"] = 0
+        else:
             raise InputError(f"{results}: {shown(path)} is a link, a pipe or a device; R2V puts none among results")
         if len(found) > _MOST_FILES:
             raise InputError(f"{results}: holds more than {_MOST_FILES} files; an evaluation has a few hundred")
     for path, size in found.items():
-        if size > LARGEST_JSON and not path.endswith(LINES):
-            raise InputError(f"{results / path}: {size} bytes; R2V writes no such file above {LARGEST_JSON}")
+        if size > (most := LARGEST_LINES if path.endswith(LINES) else LARGEST_JSON):
+            raise InputError(f"{results / path}: {size} bytes; R2V writes no such file above {most}")
         if path.endswith(".jsonl") and size > LARGEST_LINE:
             _require_short_lines(results / path)
     return set(found)
@@ -115,21 +105,24 @@ def read_json(path: Path, cls: type[Any] | None = None) -> Any:
 
 
 def check_files(
-    results: Path, there: set[str], expected: set[str], findings: Findings, stage: str = EVALUATE_STAGE
-) -> str:
-    """Hold the folder to artifact.json and to what the setup implies, both directions; returns the hash of its whole
-    content, as it is and not as it says."""
-    content = content_files(results)
+    results: Path,
+    there: set[str],
+    expected: set[str],
+    content: Mapping[str, str],
+    findings: Findings,
+    stage: str = EVALUATE_STAGE,
+) -> None:
+    """Hold the folder to artifact.json and to what the setup implies, both directions; `content`: the hashes of its
+    content files; `stage`: the one that made it."""
     findings.extend("missing file", sorted((expected | set(BESIDE)) - there))
     findings.extend(
         "stray file", (f"{name} is no part of this evaluation" for name in sorted(there - expected - set(BESIDE)))
     )
     if ARTIFACT_MANIFEST in there:
         _check_manifest(results, content, stage, findings)
-    return Artifact(stage=stage, fingerprint="", folder=results, files=content).data_sha256
 
 
-def _check_manifest(results: Path, hashes: dict[str, str], stage: str, findings: Findings) -> None:
+def _check_manifest(results: Path, hashes: Mapping[str, str], stage: str, findings: Findings) -> None:
     try:
         manifest = read_artifact_manifest(results)
     except InputError as error:

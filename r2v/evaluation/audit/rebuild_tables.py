@@ -9,14 +9,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from r2v.evaluation.audit.findings import Findings
-from r2v.evaluation.tables.build import STRUCTURED, read_tables
+from r2v.evaluation.setup import Setup, read_setup, stored_episodes
+from r2v.evaluation.tables.build import STRUCTURED, build_tables
 from r2v.evaluation.tables.files import render, with_manifest
 
 
-def check_tables(results: Path, findings: Findings) -> int:
-    """Hold the stored tables to those that the episodes give. Return the number of files."""
+def check_tables(results: Path, setup: Setup, findings: Findings) -> int:
+    """Hold the stored tables to those that the episodes give under a setup. Return the number of files."""
     try:
-        texts = rebuild(results)
+        texts = rebuild(results, setup)
     except Exception as error:  # a stranger's values may break any function; their own findings stand beside this one
         findings.add("tables", f"cannot be built: {error}")
         return 0
@@ -24,9 +25,11 @@ def check_tables(results: Path, findings: Findings) -> int:
     return len(texts)
 
 
-def rebuild(results: Path) -> dict[str, str]:
-    """Return the text of every file of structured_results/, built from the stored episodes and setup alone."""
-    return with_manifest(render(read_tables(results).bundle()))
+def rebuild(results: Path, setup: Setup | None = None) -> dict[str, str]:
+    """Return the text of every file of structured_results/, built from the stored episodes and a setup alone (default:
+    the stored one)."""
+    setup = setup or read_setup(results)
+    return with_manifest(render(build_tables(stored_episodes(results, setup), setup).bundle()))
 
 
 def differing(results: Path, texts: Mapping[str, str]) -> list[str]:

@@ -52,6 +52,8 @@ class EpisodesAudit:
 
     results: Path
     setup: Setup
+    specs: Mapping[str, Sequence[EpisodeSpec]]
+    """By condition."""
     one: EpisodeAudit
     thresholds: Mapping[tuple[str, str], float]
     """By (method, operating point)."""
@@ -66,11 +68,9 @@ class EpisodesAudit:
 
     def run(self) -> None:
         """Audit every condition."""
-        settings, benchmark = self.one.actors.settings, self.one.world.benchmark
         with Progress("replay", self.setup.num_episodes) as bar:
             for condition in self.setup.conditions:
-                specs = settings.specs(benchmark, condition) if condition in settings.selections else ()
-                self._condition(condition, specs, bar)
+                self._condition(condition, self.specs[condition], bar)
 
     def _condition(self, condition: str, specs: Sequence[EpisodeSpec], bar: Progress) -> None:
         cells = [cell for cell in self.setup.cells() if cell[0] == condition]

@@ -10,37 +10,31 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
-from r2v.config import load_recorded, to_yaml
 from r2v.config.methods import ORACLE
-from r2v.config.sources import YAMLFile
-from r2v.config.yaml_text import plain, read
 from r2v.data.schema import SchemaError, from_dict
-from r2v.errors import InputError, R2VError
+from r2v.errors import InputError
 from r2v.evaluation.audit.check_bills import Bills
 from r2v.evaluation.audit.check_calibration import SHARE, CalibrationAudit, calibration_files, scores_of, thresholds_of
-from r2v.evaluation.audit.check_inputs import AttemptRecord, check_bases, check_tools, input_artifacts, read_attempt
+from r2v.evaluation.audit.check_inputs import AttemptRecord, check_bases, input_artifacts, read_attempt
 from r2v.evaluation.audit.check_setup import (
     check_fingerprint,
     check_setup,
-    imputed_problems,
+    config_problems,
     judge_of,
+    planned_specs,
     require_executed,
-    require_names,
-    require_size,
     settings_of,
     world_of,
 )
 from r2v.evaluation.audit.findings import Findings, shown
-from r2v.evaluation.audit.folder import EvaluationSummary, check_files, engine_problems, plain_files
+from r2v.evaluation.audit.folder import EvaluationSummary, check_files, plain_files
 from r2v.evaluation.audit.rebuild_tables import check_tables
 from r2v.evaluation.audit.recorded_actors import RecordedActors
 from r2v.evaluation.audit.replay_episode import EpisodeAudit
 from r2v.evaluation.audit.replay_episodes import Cell, CellCounts, EpisodesAudit
-from r2v.evaluation.settings import EvaluateSettings, never_branched
+from r2v.evaluation.settings import EvaluateSettings
 from r2v.evaluation.setup import (
     GAINS,
     SETUP,
@@ -52,10 +46,9 @@ from r2v.evaluation.setup import (
     read_setup,
 )
 from r2v.evaluation.tables.build import STRUCTURED, require_results
-from r2v.rollout.session import EpisodeSpec, RolloutWorld
 from r2v.router.thresholds import ScoreChoice
 from r2v.storage.artifact_manifest import ARTIFACT_MANIFEST, read_artifact_manifest
-from r2v.storage.integrity import CONFIGURATION
+from r2v.storage.integrity import CONFIGURATION, Artifact, content_files
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,35 +118,31 @@ def _verified(results: Path, trust: bool, whole: bool) -> Verified:
     require_executed(results)
     require_results(results)
     there = plain_files(results)
-    setup = read_setup(results)
-    require_names(setup, results / SETUP)
-    world = world_of(setup, trust=trust)
-    judge = judge_of(world.benchmark)
-    asked = settings_of(results)
-    require_size(len(asked.evaluation.seeds) * len(world.benchmark.tasks()), results / CONFIGURATION)
+    asked, stored = settings_of(results), read_setup(results)
     findings = Findings()
     attempt = read_attempt(results, findings)
     settings = asked.without_verifier if attempt.left_out_verifier else asked
-    if judge is not None:
+    world = world_of(settings, trust=trust)
+    if (judge := judge_of(world.benchmark)) is not None:
         findings.unproven["answers that a model judged"] = (
             f"{judge} is not asked again; its replies are those of this project's journals"
         )
-    findings.extend(CONFIGURATION, sorted(config_problems(results / CONFIGURATION)))
-    findings.extend(CONFIGURATION, imputed_problems(settings))
-    specs = _specs(settings, world)
-    tasks = {name: list(dict.fromkeys(spec.task.task_id for spec in these)) for name, these in specs.items()}
-    check_setup(setup, settings, world.benchmark, tasks, never_branched(world.benchmark, specs), findings)
-    content = check_files(results, there, _expected_files(setup, settings, results, there), findings)
+    findings.extend(CONFIGURATION, config_problems(results / CONFIGURATION))
+    if settings.router.imputed:
+        findings.add(CONFIGURATION, "router.label is imputed: of such a router nothing is executed or evaluated")
+    specs = planned_specs(settings, world.benchmark)
+    content = content_files(results)
+    digest = Artifact(stage="", fingerprint="", folder=results, files=content).data_sha256
     actors, bills = RecordedActors.of(settings, world.benchmark), Bills.of(settings)
     one = EpisodeAudit(world=world, actors=actors, bills=bills, findings=findings)
     placed = CalibrationAudit(results, settings, one, findings, 1.0 if whole else SHARE)
-    calibration = placed.run(content)
-    if setup.choices != choices_of(calibration):
-        findings.add(SETUP, "its choices of a score are not those of calibration.json")
-    audit = EpisodesAudit(results, setup, one, thresholds_of(calibration), scores_of(calibration), findings)
+    calibration = placed.run(digest)
+    setup = check_setup(stored, settings, world.benchmark, specs, choices_of(calibration), findings)
+    check_files(results, there, _expected_files(setup, settings, results, there), content, findings)
+    audit = EpisodesAudit(results, setup, specs, one, thresholds_of(calibration), scores_of(calibration), findings)
     audit.run()
     _check_artifact(results, asked, attempt, calibration, audit, findings)
-    num_tables = check_tables(results, findings)
+    num_tables = check_tables(results, setup, findings)
     if findings:
         raise InputError(f"{results}: {findings}")
     return Verified(
@@ -163,16 +152,9 @@ def _verified(results: Path, trust: bool, whole: bool) -> Verified:
         counts=audit.counts,
         num_tables=num_tables,
         choices=setup.choices,
-        content_sha256=content,
+        content_sha256=digest,
         unproven=unproven_of(actors, bills) | findings.unproven,
     )
-
-
-def _specs(settings: EvaluateSettings, world: RolloutWorld) -> dict[str, list[EpisodeSpec]]:
-    try:
-        return {name: settings.specs(world.benchmark, name) for name in settings.selections}
-    except R2VError as error:
-        raise InputError(f"config.yaml: {error}") from None
 
 
 def _expected_files(setup: Setup, settings: EvaluateSettings, results: Path, there: set[str]) -> set[str]:
@@ -214,10 +196,8 @@ def _check_artifact(
     ):
         if said != counted:
             findings.add(ARTIFACT_MANIFEST, f"{name} is {said}, there are {counted}")
-    findings.extend(ARTIFACT_MANIFEST, engine_problems(settings.policy.engine, summary.engine))
     inputs = input_artifacts(results, attempt, settings, findings)
     check_bases(attempt, settings, findings)
-    check_tools(inputs, settings, audit.one.world.benchmark, findings)
     check_fingerprint(manifest, inputs, attempt.bases, settings, findings)
 
 
@@ -251,29 +231,3 @@ def unproven_of(actors: RecordedActors, bills: Bills) -> dict[str, str]:
             f"the tokenizer of {name} counted them; of the models that a results folder names, only R2V's are loaded"
         )
     return found
-
-
-def config_problems(path: Path) -> tuple[str, ...]:
-    """Return the values that R2V would have written otherwise, of a config.yaml that `settings_of` has read.
-
-    A reader of configurations is lenient where a person types: "yes" is true, "3" is a number. What R2V writes beside
-    an artifact is resolved, so there each value stands as it is. A key that is left out has its default.
-    """
-    return _written_otherwise(YAMLFile.read(path))
-
-
-@lru_cache(maxsize=8)
-def _written_otherwise(file: YAMLFile) -> tuple[str, ...]:
-    given, written = (plain(read(text, file.path).value) for text in (file.text, to_yaml(load_recorded(file.path))))
-    return tuple(_otherwise(given, written, ""))
-
-
-def _otherwise(given: Any, written: Any, stem: str) -> Iterator[str]:
-    if isinstance(given, dict) and isinstance(written, dict):
-        for name in given.keys() & written.keys():
-            yield from _otherwise(given[name], written[name], f"{stem}.{name}")
-    elif isinstance(given, list) and isinstance(written, list) and len(given) == len(written):
-        for index, (ours, theirs) in enumerate(zip(given, written, strict=True)):
-            yield from _otherwise(ours, theirs, f"{stem}[{index}]")
-    elif given != written or type(given) is not type(written):
-        yield f"{stem.lstrip('.')} is {given!r:.60}, R2V writes {written!r:.60}"

@@ -11,8 +11,8 @@ import pytest
 from r2v.config import load, to_yaml
 from r2v.data.store import write_episodes
 from r2v.errors import InputError
+from r2v.evaluation.audit.check_setup import config_problems
 from r2v.evaluation.audit.rebuild_tables import differing, rebuild
-from r2v.evaluation.audit.verify import config_problems
 from r2v.evaluation.measures.outcomes import Outcome
 from r2v.evaluation.setup import planned_files, read_setup, write_setup
 from r2v.evaluation.tables.build import STRUCTURED, write_results_folder
