@@ -32,7 +32,7 @@ from r2v.experiments.ablations import (
     CHANGES,
     EVALUATIONS,
     AblationsSettings,
-    Change,
+    RowSides,
     base_name,
     changes_of,
     sides_of,
@@ -83,7 +83,7 @@ def verify_ablations(folder: Path, *, trust: bool = False, whole: bool = False) 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # unknown fields are a finding here, not a warning
         there, findings = plain_files(folder), Findings()
-        changes: dict[str, Change] = read_json(folder / CHANGES, dict[str, Change])
+        changes: dict[str, RowSides] = read_json(folder / CHANGES, dict[str, RowSides])
         places = sorted({place for change in changes.values() for place in change.evaluations})
         if odd := [place for place in places if not _PLACE.fullmatch(place)]:
             raise InputError(f"{folder / CHANGES}: {shown(odd[0])} is no place of an evaluation")
@@ -120,14 +120,14 @@ def _settings(folder: Path, places: list[str]) -> AblationsSettings:
         raise InputError(f"{path}: not a configuration ({type(error).__name__}: {shown(error)})") from None
 
 
-def _planned(cfg: AblationsSettings, changes: Mapping[str, Change]) -> dict[str, Change]:
+def _planned(cfg: AblationsSettings, changes: Mapping[str, RowSides]) -> dict[str, RowSides]:
     """The content of changes.json by the study's configuration, with the recorded fingerprints."""
     of_bases = {base_name(cfg.whole, row): changes[row.name].base_evaluation for row in cfg.studied}
     places = of_bases | {name: change.ablated_evaluation for name, change in changes.items()}
     return changes_of(cfg, {name: place.removeprefix(f"{EVALUATIONS}/") for name, place in places.items()})
 
 
-def _check_sides(folder: Path, cfg: AblationsSettings, changes: Mapping[str, Change], findings: Findings) -> None:
+def _check_sides(folder: Path, cfg: AblationsSettings, changes: Mapping[str, RowSides], findings: Findings) -> None:
     """Hold each evaluation to the configuration of the side that it is listed for."""
     for name, sides in sides_of(cfg).items():
         for place, config in zip(changes[name].evaluations, sides, strict=True):
@@ -148,7 +148,7 @@ def _differing_jobs(evaluated: Path, config: Config) -> list[str]:
     return sorted(odd | ({"evaluate"} if identity(settings[0]) != identity(settings[1]) else set()))
 
 
-def _retrained(folder: Path, changes: Mapping[str, Change], findings: Findings) -> dict[str, list[str]]:
+def _retrained(folder: Path, changes: Mapping[str, RowSides], findings: Findings) -> dict[str, list[str]]:
     """Return the recorded `retrained_stages` of each row, held to the inputs of its two evaluations."""
     try:
         with (folder / STRUCTURED / ABLATIONS_FILE).open(newline="", encoding="utf-8") as file:
@@ -168,7 +168,7 @@ def _retrained(folder: Path, changes: Mapping[str, Change], findings: Findings) 
 def _check_tables(
     folder: Path,
     cfg: AblationsSettings,
-    changes: Mapping[str, Change],
+    changes: Mapping[str, RowSides],
     retrained: Mapping[str, list[str]],
     findings: Findings,
 ) -> None:

@@ -59,7 +59,7 @@ class AblationsSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Change:
+class RowSides:
     """A row of changes.json: its overrides, and where the evaluations of its sides lie in the study's folder."""
 
     ablated: list[str]
@@ -121,11 +121,11 @@ def run(cfg: AblationsSettings, work: Work) -> None:
     work.summary.update(rows=len(cfg.rows), artifacts=sorted(played))
 
 
-def changes_of(cfg: AblationsSettings, evaluated: Mapping[str, str]) -> dict[str, Change]:
+def changes_of(cfg: AblationsSettings, evaluated: Mapping[str, str]) -> dict[str, RowSides]:
     """Return the content of changes.json, by row. evaluated: fingerprint of the evaluation of each base and each row,
     by name."""
     return {
-        row.name: Change(
+        row.name: RowSides(
             ablated=list(row.overrides),
             both=list(row.shared),
             base_evaluation=f"{EVALUATIONS}/{evaluated[base_name(cfg.whole, row)]}",
@@ -136,7 +136,7 @@ def changes_of(cfg: AblationsSettings, evaluated: Mapping[str, str]) -> dict[str
 
 
 def tables_of(
-    cfg: AblationsSettings, folder: Path, changes: Mapping[str, Change], retrained: Mapping[str, Sequence[str]]
+    cfg: AblationsSettings, folder: Path, changes: Mapping[str, RowSides], retrained: Mapping[str, Sequence[str]]
 ) -> dict[str, str]:
     """Return the text of each table, built from the evaluations in a study's folder. retrained: of each row, the jobs
     whose artifact is not the base's."""

@@ -1006,7 +1006,12 @@ OTHER_FILES = (
             "results/report/*/data/*",
         ),
         form="text",
-        writers=("report.build:build_report", "report.build:write_figure", "report.viewer_data:_write_shard"),
+        writers=(
+            "report.build:build_report",
+            "report.build:_fill",
+            "report.build:write_figure",
+            "report.viewer_data:_write_shard",
+        ),
         damage="ignored",
     ),
     FileKind(
