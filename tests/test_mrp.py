@@ -22,9 +22,9 @@ from r2v.config import Config, load
 from r2v.config.methods import ROUTERS
 from r2v.data.split import assign
 from r2v.envs.base import load_benchmark
-from r2v.evaluation.acting import calibration
-from r2v.evaluation.acting.calibration import place_thresholds
-from r2v.evaluation.acting.methods import MethodRunner
+from r2v.evaluation import calibration
+from r2v.evaluation.acting.calibration import ExecutedPlays
+from r2v.evaluation.calibration import Plays, place_thresholds
 from r2v.pipeline.graph import as_configured
 from r2v.pipeline.inputs import published
 from r2v.pipeline.jobs import job
@@ -278,9 +278,10 @@ def test_thresholds_of_every_method_are_placed_on_calibration_tasks_alone(
 ) -> None:
     placed: list[tuple[set[str], list[EpisodeSpec]]] = []
 
-    def noting(runner: MethodRunner, specs: list[EpisodeSpec], targets: dict[Point, float], **how: Any) -> Any:
-        placed.append(({method for method, _ in targets}, specs))
-        return place_thresholds(runner, specs, targets, **how)
+    def noting(plays: Plays, targets: dict[Point, float], **how: Any) -> Any:
+        assert isinstance(plays, ExecutedPlays)
+        placed.append(({method for method, _ in targets}, [*plays.specs]))
+        return place_thresholds(plays, targets, **how)
 
     monkeypatch.setattr(calibration, "place_thresholds", noting)
     forbidden = of_evaluation(force(copy, "evaluate", monkeypatch))

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from r2v.config import InferenceConfig, PerturbationsConfig, load
+from r2v.data.episode import Episode, EpisodeMetadata
 from r2v.data.split import assign
 from r2v.data.store import read_episodes
 from r2v.emulator import Emulator, Fault, Lifecycle
@@ -144,10 +145,12 @@ def test_a_coins_scores_are_of_the_episodes_seed_whatever_the_tasks_name(tmp_pat
         for spec in played
     ]
 
-    async def play(spec: EpisodeSpec) -> list[FeatureRow]:
-        return [rows[played.index(spec)]]
+    async def play(spec: EpisodeSpec) -> list[Episode | FeatureRow]:
+        about = EpisodeMetadata(task_id=task.task_id, goal=task.goal, benchmark="chain")
+        episode = Episode(episode_id=world.identity_of(spec), metadata=about, steps=(), success=True)
+        return [episode, rows[played.index(spec)]]
 
-    cell = Cell(what="gains", specs=played, play=play, kinds=(FeatureRow,))
+    cell = Cell(what="gains", specs=played, play=play, kinds=(Episode, FeatureRow))
     runner: Any = SimpleNamespace(world=world, player=MemoryPlayer(Waves()), routers={})
     settings = EvaluateSettings.of(load(None, ["evaluation.methods=[slm_only,llm_only,random_router]"]))
     [scores] = _router_scores(settings, runner, {"clean": cell}, tmp_path)

@@ -14,7 +14,6 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
-from functools import cache
 from pathlib import Path
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
@@ -26,6 +25,7 @@ from r2v.config import Config
 from r2v.data.episode import Episode
 from r2v.evaluation.audit.check_inputs import AttemptRecord
 from r2v.evaluation.audit.rebuild_tables import rebuild
+from r2v.evaluation.audit.unproved import UNPROVED
 from r2v.evaluation.calibration import RouterStates
 from r2v.evaluation.setup import CalibrationRecord, Setup
 from r2v.router.labels import FeatureRow
@@ -33,8 +33,6 @@ from r2v.storage.artifact_manifest import ArtifactManifest, json_sha256
 from r2v.storage.files import content_sha256
 from r2v.storage.integrity import content_files
 from tests.trust.alter import LeafPath, leaves, read_records, rewrite, write_records
-
-DOCUMENTED = Path(__file__).parents[2] / "docs" / "trust.md"
 
 KINDS: dict[str, tuple[str, ...]] = {
     "episodes": ("episodes/*/*.jsonl.zst", "episodes/*/frontier/*.jsonl.zst"),
@@ -227,23 +225,13 @@ def _is_union(hint: Any) -> bool:
 
 
 def is_listed(kind: str, pattern: str) -> bool:
-    """Whether docs/trust.md lists a leaf as not proved. `*` stands for one step of its path, `.**` for all below."""
-    return any(kind == of and re.fullmatch(_expression(listed), pattern) for of, listed in documented())
+    """Whether a leaf is listed as not proved. `*` stands for one step of its path, `.**` for all below."""
+    listed = (leaf.partition(": ") for one in UNPROVED for leaf in one.leaves)
+    return any(kind == of and re.fullmatch(_expression(path), pattern) for of, _, path in listed)
 
 
 def _expression(listed: str) -> str:
     return re.escape(listed).replace(r"\.\*\*", r"(\..*)?").replace(r"\*", r"[^.]*")
-
-
-@cache
-def documented() -> list[tuple[str, str]]:
-    """The leaves that docs/trust.md lists as not proved: (kind, pattern)."""
-    found = []
-    for cells in re.findall(r"^\| (`[^|]*`) \|", DOCUMENTED.read_text(), re.M):
-        for entry in re.findall(r"`([^`]+)`", cells):
-            kind, _, pattern = entry.partition(": ")
-            found.append((kind, pattern))
-    return found
 
 
 def numbers_beyond(value: Any) -> Iterator[tuple[str, Callable[[Any], Any]]]:

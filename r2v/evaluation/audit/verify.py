@@ -2,7 +2,7 @@
 
     print(verify_results(Path("results/mrp")))      # InputError names each kind of lie with its first example
 
-What cannot be proved is listed by `unproven_of`, each entry with its reason; docs/trust.md says the same in words.
+What cannot be proved is listed in `r2v.evaluation.audit.unproved`; docs/trust.md has the same table.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ from r2v.evaluation.audit.check_setup import (
     settings_of,
     world_of,
 )
-from r2v.evaluation.audit.findings import Findings, shown
-from r2v.evaluation.audit.folder import EvaluationSummary, check_files, plain_files
+from r2v.evaluation.audit.findings import Findings
+from r2v.evaluation.audit.folder import PROVIDER, EvaluationSummary, check_files, plain_files
 from r2v.evaluation.audit.rebuild_tables import check_tables
 from r2v.evaluation.audit.recorded_actors import RecordedActors
 from r2v.evaluation.audit.replay_episode import EpisodeAudit
 from r2v.evaluation.audit.replay_episodes import Cell, CellCounts, EpisodesAudit
+from r2v.evaluation.audit.unproved import asks_provider, unproved_of
 from r2v.evaluation.settings import EvaluateSettings
 from r2v.evaluation.setup import (
     GAINS,
@@ -153,7 +154,7 @@ def _verified(results: Path, trust: bool, whole: bool) -> Verified:
         num_tables=num_tables,
         choices=setup.choices,
         content_sha256=digest,
-        unproven=unproven_of(actors, bills) | findings.unproven,
+        unproven=unproved_of(actors, bills) | findings.unproven,
     )
 
 
@@ -169,6 +170,7 @@ def _expected_files(setup: Setup, settings: EvaluateSettings, results: Path, the
         *calibration_files(settings, there),
         *gains,
         *(name for name in there if name.startswith(f"{STRUCTURED}/")),
+        *(name for name in there if asks_provider(settings) and PROVIDER.fullmatch(name)),
     }
 
 
@@ -199,35 +201,3 @@ def _check_artifact(
     inputs = input_artifacts(results, attempt, settings, findings)
     check_bases(attempt, settings, findings)
     check_fingerprint(manifest, inputs, attempt.bases, settings, findings)
-
-
-def unproven_of(actors: RecordedActors, bills: Bills) -> dict[str, str]:
-    """What rests on the word of whoever made the folder, with the reason of each."""
-    settings = actors.settings
-    found = {
-        "the small policy's replies": "its weights are not in the folder; the same state has the same action in every "
-        "episode",
-        "what made the models": "config.yaml beyond evaluate's own sections, git_commit, attempt.meta.json and the "
-        "hashes of the inputs describe files that are not in the folder",
-    }
-    if settings.routed:
-        found["router scores, entropies, the verifier's scores"] = (
-            "models gave them; a score is the same in every episode that meets its state"
-        )
-    if actors.expert is None and settings.evaluation.asks_teacher:
-        found["the LLM's replies and tokens"] = "a provider's model wrote and counted them; they cost its list price"
-        if bills.large.price is None:
-            found["the LLM's bills"] = f"the price of {shown(settings.teacher.model_name)} is not known"
-    if settings.policy.is_api:
-        name = shown(settings.policy.model_name)
-        found["the small policy's replies"] = f"{name} was asked through an API, which wrote and counted them"
-    if others := [method for method in settings.evaluation.played if method in ("slm_bc_only", "slm_base")]:
-        found[f"whose replies {' and '.join(others)} hold"] = (
-            "each is a policy of its own, which no other method's episodes show in the same state"
-        )
-    if actors.encode is None and not settings.policy.is_api:
-        name = shown(settings.policy.model_name)
-        found["the small policy's tokens"] = (
-            f"the tokenizer of {name} counted them; of the models that a results folder names, only R2V's are loaded"
-        )
-    return found

@@ -1,0 +1,124 @@
+"""Unproved values: what in a results folder rests on the word of whoever made it, each with its reason.
+
+The one list: `verify-results` prints the entries that apply to a folder, and docs/trust.md has the same table. A leaf
+is "<kind of file>: <path>", where `*` is one step of the path and `**` all below it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from r2v.evaluation.audit.check_bills import Bills
+from r2v.evaluation.audit.findings import shown
+from r2v.evaluation.audit.recorded_actors import RecordedActors
+from r2v.evaluation.settings import EvaluateSettings
+
+_PLAYED = ("episodes", "plays", "branches")
+_OTHER_POLICIES = ("slm_bc_only", "slm_base")
+_TRAININGS = ("bc", "preference", "verifier", "router_features", "case_support", "router")
+_TRAINING_KEYS = (
+    *("seed", "prefix", "run.**", "data.num_episodes", "data.seeds.**", "data.runs.**", "training.**", "perturb.**"),
+    *("verifier.**", "candidates.**", "preference.**", "ablations.**", "hierarchical.**"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unproved:
+    """Values of one kind."""
+
+    what: str
+    leaves: tuple[str, ...] = ()
+    why: str
+    applies: Callable[[RecordedActors, Bills], bool] = lambda actors, bills: True
+
+
+UNPROVED = (
+    Unproved(
+        what="the small policy's replies",
+        leaves=(
+            *(f"{kind}: steps.*.proposal.text" for kind in _PLAYED),
+            *(f"episodes: steps.*.decision.candidates.*{leaf}" for leaf in ("", ".text", ".score", ".logprob")),
+        ),
+        why="its weights are not in the folder; an action is held to its reply, a choice to its scores, and a reply to "
+        "the same state of every other episode",
+    ),
+    Unproved(
+        what="the small policy's tokens",
+        leaves=tuple(f"{kind}: tokens.slm_out" for kind in _PLAYED),
+        why="a reply may hold special tokens, which no text shows; the sum is held to the steps' counts, but further "
+        "samples are stored nowhere, and the tokens of a policy that R2V does not bring are its own count",
+    ),
+    Unproved(
+        what="scores of trained routers",
+        leaves=(
+            *(f"{kind}: steps.*.decision.p_escalate" for kind in _PLAYED),
+            *(f"setup: router_scores.{name}.p.*" for name in ("r2v", "disagreement_router")),
+            *("states: scores", "states: scores.*"),
+        ),
+        why="models gave them; a score is held to its decision and to every other episode that meets its state. A "
+        "coin's score is its draw",
+        applies=lambda actors, bills: bool(actors.settings.routed),
+    ),
+    Unproved(
+        what="features of states",
+        leaves=("gains: features.*", "states: features", "states: features.*"),
+        why="entropies, the verifier's scores, samples and case support are a model's word, and only models read the "
+        "counts of texts beside them; scores in setup.json that are made of one are held to it",
+        applies=lambda actors, bills: bool(actors.settings.routed),
+    ),
+    Unproved(
+        what="what made the models",
+        leaves=(
+            "setup: git_commit",
+            *(f"attempt: inputs.{name}.summary.**" for name in _TRAININGS),
+            "artifact: summary.engine.**",
+            *(f"config: {key}" for key in _TRAINING_KEYS),
+        ),
+        why="figures and settings of trainings, the commit and the serving engine describe what is not in the folder; "
+        "no table is computed from them",
+    ),
+    Unproved(
+        what=f"whose replies {' and '.join(_OTHER_POLICIES)} hold",
+        why="each is a policy of its own, which no other method's episodes show in the same state",
+        applies=lambda actors, bills: bool({*_OTHER_POLICIES} & {*actors.settings.evaluation.played}),
+    ),
+    Unproved(
+        what="the LLM's replies and tokens",
+        why="a provider's model wrote and counted them; they cost its list price",
+        applies=lambda actors, bills: actors.expert is None and actors.settings.evaluation.asks_teacher,
+    ),
+    Unproved(
+        what="the journal of a provider (.provider/)",
+        why="no table is computed from what a provider was asked and paid; take it out of what you hand on",
+        applies=lambda actors, bills: asks_provider(actors.settings),
+    ),
+    Unproved(
+        what="the LLM's bills",
+        why="nobody here knows the price of its model",
+        applies=lambda actors, bills: (
+            actors.expert is None and actors.settings.evaluation.asks_teacher and bills.large.price is None
+        ),
+    ),
+)
+
+
+def asks_provider(settings: EvaluateSettings) -> bool:
+    """True if a provider's model acts in an evaluation, or judges it."""
+    return settings.teacher.provider != "scripted" or settings.policy.is_api or bool(settings.env.options.get("judge"))
+
+
+def unproved_of(actors: RecordedActors, bills: Bills) -> dict[str, str]:
+    """The entries that apply to an evaluation: what, and why."""
+    found = {one.what: one.why for one in UNPROVED if one.applies(actors, bills)}
+    if actors.settings.policy.is_api:
+        name = shown(actors.settings.policy.model_name)
+        found[UNPROVED[0].what] = f"{name} was asked through an API, which wrote and counted them"
+    return found
+
+
+def table() -> Iterator[str]:
+    """The lines of the table in docs/trust.md."""
+    yield from ("| what | leaves | why it cannot be proved |", "|---|---|---|")
+    for one in UNPROVED:
+        yield f"| {one.what} | {', '.join(f'`{leaf}`' for leaf in one.leaves) or 'all of such a model'} | {one.why} |"

@@ -1,0 +1,15 @@
+"""The list of unproved values is one: the page has the table that the code prints from."""
+
+from __future__ import annotations
+
+from r2v.evaluation.audit.unproved import UNPROVED, table
+from tests.test_imports import REPOSITORY
+
+
+def test_the_page_has_the_same_table() -> None:
+    assert "\n".join(table()) in (REPOSITORY / "docs" / "trust.md").read_text()
+
+
+def test_at_most_ten_entries_and_no_leaf_twice() -> None:
+    leaves = [leaf for one in UNPROVED for leaf in one.leaves]
+    assert len(UNPROVED) <= 10 and len(set(leaves)) == len(leaves)
