@@ -38,6 +38,7 @@ STYLE: Any = {
     "axes.labelcolor": INK,
     "axes.titlecolor": INK,
     "text.color": INK,
+    "text.parse_math": False,  # names are text, whatever signs they hold
     "xtick.color": INK,
     "ytick.color": INK,
     "grid.color": LINE,

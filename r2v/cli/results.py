@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,8 @@ from r2v.pipeline.jobs import JOBS, job
 
 if TYPE_CHECKING:
     from r2v.config import Config
+    from r2v.evaluation.audit.verify import Verified
+    from r2v.experiments.ablation_audit import VerifiedStudy
 
 
 def add_run(commands: argparse._SubParsersAction[Parser]) -> None:
@@ -55,9 +58,9 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     about = "list the stages: number, job, command, what each reads, and where its result is published"
     table = add_word(commands, "stages", about, _stages)
     add_config_options(table)
-    about = "replay every episode of a results folder and rebuild every table; no model is called"
+    about = "replay every episode of a results folder, or of ablations, and rebuild every table; no model is called"
     verify = add_word(commands, "verify-results", about, _verify)
-    verify.add_argument("folder", type=Path, metavar="DIR", help="a results folder, such as results/mrp")
+    verify.add_argument("folder", type=Path, metavar="DIR", help="results/mrp, results/ablations/mrp, ...")
     verify.add_argument(
         "--trust",
         action="store_true",
@@ -71,7 +74,7 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     )
     runs_code(verify)  # with --trust alone
     about = "a results folder as one page: claims, figures, every episode"
-    more = "It opens offline and can be copied anywhere. Nothing is executed."
+    more = "It opens offline and can be copied anywhere. Without --verify nothing is executed."
     report = add_word(commands, "report", about, _report, more=more)
     report.add_argument("folder", type=Path, metavar="DIR", help="a results folder, such as results/mrp")
     report.add_argument(
@@ -90,6 +93,12 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
         "--figures",
         action="store_true",
         help="also write every panel of every figure as PDF and SVG, as wide as a column of a paper, under figures/",
+    )
+    report.add_argument(
+        "--verify",
+        action="store_true",
+        help="audit the results and their ablations first, as `r2v verify-results` does, and write hash and date into "
+        "the page (default: the page says that they are not verified)",
     )
     registry = add_word(commands, "registry", "list the collected runs, or rebuild their index", _registry)
     registry.add_argument(
@@ -211,16 +220,30 @@ def _stages(arguments: argparse.Namespace) -> int:
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    from r2v.evaluation.audit.verify import verify_results
-
-    print(verify_results(arguments.folder, trust=arguments.trust, whole=arguments.whole))
+    print(_audit(arguments.folder, arguments.trust, arguments.whole))
     return 0
+
+
+def _audit(folder: Path, trust: bool = False, whole: bool = False) -> Verified | VerifiedStudy:
+    """Audit a folder by what it is: an evaluation's, or that of an ablation study."""
+    from r2v.evaluation.audit.verify import verify_results
+    from r2v.experiments.ablation_audit import is_study, verify_ablations
+
+    return (verify_ablations if is_study(folder) else verify_results)(folder, trust=trust, whole=whole)
 
 
 def _report(arguments: argparse.Namespace) -> int:
     from r2v.report.build import build_report
+    from r2v.report.sources import ablations_beside
 
-    path = build_report(arguments.folder, arguments.output, arguments.ablations, figures=arguments.figures)
+    verified = {}
+    if arguments.verify:
+        beside = arguments.ablations or ablations_beside(arguments.folder)
+        for folder in (arguments.folder, *([beside] if beside.exists() else [])):
+            verified[folder] = f"{_audit(folder).content_sha256[:12]}, {date.today()}"
+    path = build_report(
+        arguments.folder, arguments.output, arguments.ablations, figures=arguments.figures, verified=verified
+    )
     print(f"{path}\nopen it in a browser: file://{path.absolute()}")
     return 0
 

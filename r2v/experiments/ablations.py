@@ -11,8 +11,11 @@ row's policy is trained by one process while another plays a second row.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from r2v import config as c
@@ -23,12 +26,15 @@ from r2v.errors import UsageError
 from r2v.experiments.ablation_reach import why_left_out
 from r2v.log import logger
 from r2v.stages import Stage
-from r2v.storage.artifact import Work
-from r2v.storage.files import write_json
-from r2v.storage.integrity import Artifact
+from r2v.storage.artifact import ATTEMPT, Work
+from r2v.storage.artifact_manifest import ARTIFACT_MANIFEST
+from r2v.storage.files import write_json, writing
+from r2v.storage.integrity import CONFIGURATION, Artifact
 
 if TYPE_CHECKING:
     from r2v.evaluation.measures.outcomes import Measured
+
+CHANGES, EVALUATIONS = "changes.json", "evaluations"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +51,26 @@ class AblationsSettings:
         """Of the whole configuration. Raises UsageError as `rows_of` does."""
         rows = [row.name for row in rows_of(config)]
         return cls(whole=replace(config, hierarchical=c.HierarchicalConfig()), rows=rows)
+
+    @property
+    def studied(self) -> list[Ablation]:
+        """The rows themselves."""
+        return [registry().rows[name] for name in self.rows]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowSides:
+    """A row of changes.json: its overrides, and where the evaluations of its sides lie in the study's folder."""
+
+    ablated: list[str]
+    both: list[str]
+    base_evaluation: str
+    ablated_evaluation: str
+
+    @property
+    def evaluations(self) -> tuple[str, str]:
+        """Of the base, and without the part."""
+        return self.base_evaluation, self.ablated_evaluation
 
 
 def rows_of(config: c.Config) -> list[Ablation]:
@@ -73,32 +99,71 @@ def play(cfg: AblationsSettings, work: Work) -> dict[str, dict[str, Artifact]]:
     """Make the chain of every base and of every ablation, beside whoever else makes them; job -> artifact of each."""
     from r2v.experiments.shared_chains import make_chains
 
-    return make_chains(_chains(cfg.whole, [registry().rows[name] for name in cfg.rows]), root=work.root)
+    return make_chains(_chains(cfg.whole, cfg.studied), root=work.root)
 
 
 def run(cfg: AblationsSettings, work: Work) -> None:
-    """Play the bases and every ablation, and write structured_results/ablations.csv and earns_its_place.csv."""
-    from r2v.evaluation.tables.ablation_rows import ablation_rows, earnings, write_ablations
-
+    """Play the bases and every ablation, keep each evaluation in `evaluations/`, and write from these
+    structured_results/ablations.csv and earns_its_place.csv."""
     for row in cfg.whole.ablations.rows:
         if row.name not in cfg.rows:
             logger.warning("  ablation %s is left out: %s", row.name, left_out(cfg.whole, row))
-    rows = [registry().rows[name] for name in cfg.rows]
+    from r2v.evaluation.tables.files import write_results
+
     made = play(cfg, work)
-    measured = {name: _measured(chain["evaluate"]) for name, chain in made.items()}
-    table = ablation_rows(
-        [
-            (row, _condition(cfg.whole, row), measured[base], measured[row.name], retrained)
-            for row in rows
-            for base in [_base_name(cfg.whole, row)]
-            for retrained in [_retrained(made[base], made[row.name])]
-        ]
-    )
-    write_ablations(work.folder / "structured_results", table, earnings(table, registry().learned_parts))
-    changes = {row.name: {"ablated": list(row.overrides), "both": list(row.shared)} for row in rows}
-    write_json(work.folder / "changes.json", changes)
+    for chain in made.values():
+        _keep(chain["evaluate"], work.folder)
+    changes = changes_of(cfg, {name: chain["evaluate"].fingerprint for name, chain in made.items()})
+    write_json(work.folder / CHANGES, {name: asdict(change) for name, change in changes.items()})
+    retrained = {name: _retrained(made[base_name(cfg.whole, registry().rows[name])], made[name]) for name in cfg.rows}
+    write_results(work.folder / "structured_results", tables_of(cfg, work.folder, changes, retrained))
     played = {f"{job}-{artifact.fingerprint}" for chain in made.values() for job, artifact in chain.items()}
-    work.summary.update(rows=len(table), artifacts=sorted(played))
+    work.summary.update(rows=len(cfg.rows), artifacts=sorted(played))
+
+
+def changes_of(cfg: AblationsSettings, evaluated: Mapping[str, str]) -> dict[str, RowSides]:
+    """Return the content of changes.json, by row. evaluated: fingerprint of the evaluation of each base and each row,
+    by name."""
+    return {
+        row.name: RowSides(
+            ablated=list(row.overrides),
+            both=list(row.shared),
+            base_evaluation=f"{EVALUATIONS}/{evaluated[base_name(cfg.whole, row)]}",
+            ablated_evaluation=f"{EVALUATIONS}/{evaluated[row.name]}",
+        )
+        for row in cfg.studied
+    }
+
+
+def tables_of(
+    cfg: AblationsSettings, folder: Path, changes: Mapping[str, RowSides], retrained: Mapping[str, Sequence[str]]
+) -> dict[str, str]:
+    """Return the text of each table, built from the evaluations in a study's folder. retrained: of each row, the jobs
+    whose artifact is not the base's."""
+    from r2v.evaluation.tables.ablation_rows import ablation_rows, ablation_texts, earnings
+
+    measured = {place: _measured(folder / place) for change in changes.values() for place in change.evaluations}
+    played = []
+    for row in cfg.studied:
+        base, ablated = (measured[place] for place in changes[row.name].evaluations)
+        played.append((row, _condition(cfg.whole, row), base, ablated, retrained[row.name]))
+    table = ablation_rows(played)
+    return ablation_texts(table, earnings(table, registry().learned_parts))
+
+
+def _keep(evaluated: Artifact, folder: Path) -> None:
+    """Put an evaluation into the study's folder, so that its tables can be audited from there alone; by hard links
+    where the file system has them, for a finished artifact is replaced and never written into."""
+    kept = folder / EVALUATIONS / evaluated.fingerprint
+    for name in (*evaluated.files, ARTIFACT_MANIFEST, ATTEMPT, CONFIGURATION):
+        target = kept / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.unlink(missing_ok=True)  # of an attempt that was killed
+        try:
+            os.link(evaluated.folder / name, target)
+        except OSError:
+            with writing(target):
+                shutil.copyfile(evaluated.folder / name, target)
 
 
 def _retrained(base: dict[str, Artifact], ablated: dict[str, Artifact]) -> list[str]:
@@ -121,15 +186,21 @@ def chains_of(config: c.Config) -> list[c.Config]:
     return list(_chains(config, rows_of(config)).values())
 
 
+def sides_of(cfg: AblationsSettings) -> dict[str, tuple[c.Config, c.Config]]:
+    """Return the configurations that each row's base and its ablated side are evaluated by."""
+    chains = _chains(cfg.whole, cfg.studied)
+    return {row.name: (chains[base_name(cfg.whole, row)], chains[row.name]) for row in cfg.studied}
+
+
 def _chains(config: c.Config, rows: Sequence[Ablation]) -> dict[str, c.Config]:
     """The same by name. Rows whose sides share overrides and condition are compared with one base."""
     methods: dict[str, list[str]] = {}
     for row in rows:
-        methods.setdefault(_base_name(config, row), []).append(row.base_method)
+        methods.setdefault(base_name(config, row), []).append(row.base_method)
     bases = {
         name: _evaluated(_changed(config, row.shared), _condition(config, row), methods[name])
         for row in reversed(rows)
-        for name in [_base_name(config, row)]
+        for name in [base_name(config, row)]
     }
     ablated = {
         row.name: _evaluated(
@@ -140,7 +211,8 @@ def _chains(config: c.Config, rows: Sequence[Ablation]) -> dict[str, c.Config]:
     return {**dict(reversed(bases.items())), **ablated}
 
 
-def _base_name(config: c.Config, row: Ablation) -> str:
+def base_name(config: c.Config, row: Ablation) -> str:
+    """Return the name of the base that a row is compared with; rows of one base share its evaluation."""
     return " ".join(("base", *row.shared, _condition(config, row)))
 
 
@@ -175,13 +247,13 @@ def _with_key(section: Any, path: Sequence[str], written: Any) -> Any:
     return replace(section, **{name: as_type(written, hints_of(cast(Any, type(section)))[name])})
 
 
-def _measured(evaluated: Artifact) -> Measured:
-    """What an evaluation's episodes come to."""
+def _measured(folder: Path) -> Measured:
+    """Outcomes of the episodes of an evaluation."""
     from r2v.evaluation.measures.outcomes import measure
     from r2v.evaluation.setup import read_setup, stored_episodes
 
-    setup = read_setup(evaluated.folder)
-    return measure(stored_episodes(evaluated.folder, setup), setup)
+    setup = read_setup(folder)
+    return measure(stored_episodes(folder, setup), setup)
 
 
-STAGE = Stage(version=3, settings=AblationsSettings, run=run, chains=chains_of, play=play)
+STAGE = Stage(version=4, settings=AblationsSettings, run=run, chains=chains_of, play=play)

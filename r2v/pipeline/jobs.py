@@ -335,7 +335,7 @@ JOBS = (
         remakes="evaluate",
         memory="r2v.llm.local.rehearsal:memory",
         place="results/ablations/{benchmark}",
-        outputs=("structured_results", "changes.json"),
+        outputs=("structured_results", "changes.json", "evaluations"),
         needs=("router",),
         enabled=trains_policy,
     ),

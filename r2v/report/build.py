@@ -9,25 +9,27 @@
     figures/*         with `figures`: each panel of each figure for a column of a paper, as PDF and as SVG
 
 A report is a function of the results: made again it has the same bytes with the same matplotlib. It executes nothing,
-so a stranger's folder may be looked at; what it trusts is the hashes that the folder lists of itself, and
-`r2v verify-results` is what replays it.
+so a stranger's folder may be looked at: its head says whether the folder was audited, or the command that does it.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
-from r2v.errors import InputError
+from r2v.errors import InputError, R2VError
+from r2v.evaluation.audit.findings import shown as in_one_line
 from r2v.evaluation.tables.summary import ABLATIONS_FILE, llm_summary, results_page
 from r2v.plotting import save, svg_text
 from r2v.report.figures import PAGE as FOR_PAGE
 from r2v.report.figures import PAPER, draw
 from r2v.report.page import page
 from r2v.report.series import Series, series
-from r2v.report.sources import read_sources
+from r2v.report.sources import Sources, read_sources
 from r2v.report.story import story
 from r2v.report.viewer_data import COPYABLE, ViewerLimits, write_episodes
 from r2v.storage.files import write_text
@@ -48,32 +50,58 @@ def build_report(
     limits: ViewerLimits = COPYABLE,
     *,
     figures: bool = False,
+    verified: Mapping[Path, str] | None = None,
 ) -> Path:
     """Write the report of a results folder and return its page. `output` is `results/report/mrp` for
     `results/mrp` where None; an earlier report there is replaced, and two makers wait for each other. `figures`: write
-    them for a paper too. Raises
-    InputError where there are no finished results, or `output` holds anything that R2V did not write."""
+    them for a paper too. `verified`: as for `read_sources`. Raises InputError where there are no finished results,
+    where they hold what no evaluation writes, or `output` holds anything that R2V did not write."""
     folder = output or results.absolute().parent / "report" / results.absolute().name
     _require_replaceable(folder)
-    sources = read_sources(results, ablations)
+    with _malformed_in_one_line(results):
+        sources = read_sources(results, ablations, verified)
     with lease(folder.with_name(f".{folder.name}.lease"), wait=_PATIENCE):
         draft, before = folder.with_name(f".{folder.name}.draft"), folder.with_name(f".{folder.name}.before")
         if os.path.lexists(before):  # a kill may have left the only report there, so it goes last
             make_own(before, REPORT_MARKER)
         make_own(draft, REPORT_MARKER, anew=True)
-        drawn = {
-            name: (one, write_figure(name, one, draft, for_paper=figures)) for name, one in series(sources).items()
-        }
-        ablations_of = sources.tables.get(ABLATIONS_FILE, [])
-        told = story(sources.bundle)
-        index = write_episodes(results, sources.setup, draft, limits, told.condition)
-        write_text(draft / SUMMARY, llm_summary(sources.bundle, ablations_of, sources.missing))
-        write_text(draft / RESULTS, results_page(sources.bundle, ablations_of, sources.missing))
-        write_text(draft / PAGE, page(sources, told, drawn, index))
+        with _malformed_in_one_line(results):
+            try:
+                _fill(draft, results, sources, limits, figures)
+            except Exception:
+                remove_own(draft, REPORT_MARKER)
+                raise
         write_text(draft / OWN, "".join(f"{line}\n" for line in (REPORT_MARKER.kind, *_files(draft))))
         _require_replaceable(folder)
         _exchange(draft, folder, before)
     return folder / PAGE
+
+
+def _fill(draft: Path, results: Path, sources: Sources, limits: ViewerLimits, figures: bool) -> None:
+    drawn = {name: (one, write_figure(name, one, draft, for_paper=figures)) for name, one in series(sources).items()}
+    told = story(sources.bundle)
+    index = write_episodes(results, sources.setup, draft, limits, told.condition)
+    shown = (sources.bundle, sources.tables.get(ABLATIONS_FILE, []), sources.missing, sources.audit)
+    write_text(draft / SUMMARY, llm_summary(*shown))
+    write_text(draft / RESULTS, results_page(*shown))
+    write_text(draft / PAGE, page(sources, told, drawn, index))
+
+
+@contextmanager
+def _malformed_in_one_line(results: Path) -> Iterator[None]:
+    """Raise InputError for whatever the values of a folder break: they may be a stranger's, and any function may fail
+    on them."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of fonts without a sign, axes without a width
+            yield
+    except (R2VError, OSError):
+        raise
+    except Exception as error:
+        raise InputError(
+            f"{results}: holds values that no evaluation writes ({type(error).__name__}: {in_one_line(error)}); "
+            f"`r2v verify-results {results}` names them"
+        ) from error
 
 
 def _exchange(draft: Path, folder: Path, before: Path) -> None:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from r2v.config.methods import METHODS, ORACLE, OURS, ROUTERS, STRONG, WEAK
+from r2v.errors import InputError
 from r2v.plotting import DASHES, INK, MARKERS, PALETTE, STYLE
 from r2v.report.series import Series
 
@@ -53,6 +54,7 @@ class Form:
         return figure.subplots()
 
 
+_MOST_PANELS = 100
 PAGE, PAPER = Form(width=4.3, text=12), Form(width=3.25, text=8)
 """A third of a page on a screen; a column of a paper with two."""
 
@@ -62,6 +64,8 @@ def draw(name: str, data: Series, form: Form = PAGE) -> dict[str, Any]:
     them, under `form.style`."""
     column, panel = _DRAWN[name]
     groups = data.groups(column) if column else {"": data.rows}
+    if len(groups) > _MOST_PANELS:
+        raise InputError(f"{data.source}: would make {len(groups)} panels of figure {name}, allowed: {_MOST_PANELS}")
     return {title: panel(rows, data, form).figure for title, rows in groups.items()}
 
 

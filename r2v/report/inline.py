@@ -36,8 +36,11 @@ FIGURES = {
         "to be one.",
     ),
     "ablations": ("What each part is worth", "Paired by task, with 95 % intervals; left of the line, the part helps."),
-    "losses": ("Training", "Loss by optimizer step."),
-    "stages": ("Where the time went", "Every stage behind these results that has a record of its duration."),
+    "losses": ("Training", "Loss by optimizer step: the stages' own word, which no audit proves."),
+    "stages": (
+        "Where the time went",
+        "Every stage behind these results that has a record of its duration: the records' word, which no audit proves.",
+    ),
 }
 """Title and caption of each figure."""
 

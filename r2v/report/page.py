@@ -16,6 +16,7 @@ from importlib.resources import files
 from typing import Any
 
 from r2v.config.methods import OURS
+from r2v.evaluation.claims import claim_text
 from r2v.evaluation.figure_text import decimals
 from r2v.evaluation.measures.comparisons import AT_COST
 from r2v.evaluation.measures.table_rows import TableRow
@@ -40,6 +41,7 @@ _COLUMNS = {
     "safety_failure_rate": "unsafe",
     "n_env_faults": "world failed",
 }
+_PREFERENCE = "Preference training, by the folder's own word"
 _COLOURS = {"ahead": "supported", "behind": "not_supported"}
 """Verdict of a comparison -> the class that has its colour."""
 
@@ -167,6 +169,7 @@ def _story(sources: Sources, told: Story, drawn: Drawn) -> ET.Element:
         tag(
             "div",
             tag("p", f"R2V on {_title(sources)}", class_="kicker"),
+            tag("p", sources.audit, class_="soft", id="audit"),
             tag("h1", told.sentence),
             tag(
                 "div",
@@ -195,7 +198,7 @@ def _measured(sources: Sources, index: Index) -> str:
     tasks = ", ".join(f"{count} {name}" for name, count in setup["n_tasks"].items())
     models = ", ".join(f"{role}: {name}" for role, name in setup["models"].items())
     return (
-        f"{len(index.rows)} executed episodes: tasks {tasks}; {setup['n_seeds']} seeds; "
+        f"{len(index.rows)} episodes: tasks {tasks}; {setup['n_seeds']} seeds; "
         f"{len(setup['methods'])} methods; {models}. One training seed unless a table says otherwise."
     )
 
@@ -218,7 +221,7 @@ def _verdicts(sources: Sources, told: Story, index: Index) -> list[ET.Element]:
     rows = [
         tag(
             "tr",
-            tag("td", claim["text_template"].format(**claim["fields"]), class_="text"),
+            tag("td", claim_text(claim), class_="text"),
             tag("td", verdict_of(claim, by_id), class_=f"text verdict {_colour(claim)}"),
         )
         for claim in sources.bundle["claims"]
@@ -232,7 +235,7 @@ def _verdicts(sources: Sources, told: Story, index: Index) -> list[ET.Element]:
         *(tag("p", line, class_="headline") for line in told.others),
         tag("p", _measured(sources, index)),
         _wide("claims and their verdicts", tag("table", *rows)),
-        *([tag("p", f"Preference training: {sources.preference}.", id="preference")] if sources.preference else []),
+        *([tag("p", f"{_PREFERENCE}: {sources.preference}.", id="preference")] if sources.preference else []),
         tag("h3", "What to keep in mind"),
         tag("ul", *caveats, *(tag("li", f"not shown: {one}") for one in sources.missing)),
     )
@@ -327,6 +330,6 @@ def _provenance(sources: Sources, drawn: Drawn) -> list[ET.Element]:
     return section(
         "provenance",
         "Where every number comes from",
-        tag("p", "Every success was executed, and replays: the second command plays each episode again."),
+        tag("p", f"{sources.audit}. The second command plays each episode again and builds each table."),
         _wide("provenance", tag("table", *rows)),
     )

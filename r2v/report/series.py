@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from r2v.evaluation.tables.summary import ABLATIONS_FILE
-from r2v.report.sources import Row, Sources
+from r2v.report.sources import LARGEST, Row, Sources
 
 _BINS = 10
 
@@ -65,8 +65,11 @@ def series(sources: Sources) -> dict[str, Series]:
 
 
 def number_of(text: str | None) -> float | None:
-    """The number in a cell of a CSV file; None in an empty one."""
-    return float(text) if text else None
+    """The number in a cell of a CSV file; None in an empty one. Raises ValueError for text, NaN and infinities."""
+    number = float(text) if text else None
+    if number is not None and not abs(number) <= LARGEST:
+        raise ValueError(f"{text} is no figure")
+    return number
 
 
 def interval_of(text: str | None) -> tuple[float | None, float | None]:

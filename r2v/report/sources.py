@@ -3,6 +3,9 @@
 A results folder alone is enough for every table, every figure of the evaluation and every episode. Beside it, where
 they are still there: the ablations, the training losses of the models, and the time of each stage. What is not there is
 named in `missing`, and the page says so: a report never leaves out a figure in silence.
+
+The folder may be a stranger's: only plain files of the size that R2V writes are opened, names are checked before a path
+is made of them, and other folders are read only where these results lie in the project that made them.
 """
 
 from __future__ import annotations
@@ -10,7 +13,8 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +22,8 @@ from typing import Any
 from r2v.data.schema import from_dict
 from r2v.errors import InputError, R2VError
 from r2v.evaluation.acting.acceptance import Verdict
-from r2v.evaluation.setup import Setup, read_setup
+from r2v.evaluation.audit.folder import plain_files
+from r2v.evaluation.setup import SETUP, Setup, read_setup
 from r2v.evaluation.tables.build import STRUCTURED, require_results
 from r2v.evaluation.tables.summary import ABLATIONS_FILE
 from r2v.storage import durations
@@ -32,6 +37,9 @@ Row = dict[str, str]
 
 _LOSSES = {"bc": ("bc_report.json", "losses"), "preference": ("dpo_report.json", "log")}
 """Stage -> the file of its losses, and their key there."""
+_NAME = re.compile(r"\w[\w.-]*")
+_LONGEST, _MOST, LARGEST = 2_000, 10_000, 1e15
+"""Characters of a text, rows of a table, size of a number: R2V writes none beyond these."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +59,6 @@ class Made:
 class Sources:
     """All that a report shows."""
 
-    folder: Path
     setup: Setup
     bundle: dict[str, Any]
     tables: dict[str, list[Row]]
@@ -62,25 +69,29 @@ class Sources:
     missing: tuple[str, ...] = field(default=())
     preference: str | None = None
     """What became of preference training, in words; None where the results rest on none."""
+    audit: str
+    """Whether results and ablations were verified: with hash and date, else the command that verifies them."""
 
 
-def read_sources(results: Path, ablations: Path | None = None) -> Sources:
-    """Everything that is there to show. Raises InputError where `results` is no finished results folder, or where
-    `ablations` is named and is none."""
+def read_sources(results: Path, ablations: Path | None = None, verified: Mapping[Path, str] | None = None) -> Sources:
+    """Everything that is there to show. verified: of each folder that was audited, the hash and the date. Raises
+    InputError where `results` is no finished results folder, or where `ablations` is named and is none."""
     require_results(results)
+    plain_files(results)
     manager = ResultsManager(results / STRUCTURED)
     names = [name for name in manager.files if name.endswith(".csv")]
     tables = {name: csv_rows(manager.read(name)) for name in names}
     sha256 = {f"{STRUCTURED}/{name}": digest for name, digest in manager.files.items()}
-    missing = []
+    missing, shown = [], [results]
     setup = read_setup(results)
-    of_ablation = (results.absolute().name, setup.benchmark.replace(":", "."))
-    names_beside = [results.absolute().parent / "ablations" / name for name in of_ablation]
-    beside = ablations or next((path for path in names_beside if path.exists()), names_beside[0])
+    _require_names(setup, results / SETUP)
+    beside = ablations or ablations_beside(results)
     try:
         of_ablations = ResultsManager(beside / STRUCTURED)
+        plain_files(beside)
         tables[ABLATIONS_FILE] = csv_rows(of_ablations.read(ABLATIONS_FILE))
         sha256[f"ablations: {STRUCTURED}/{ABLATIONS_FILE}"] = of_ablations.files[ABLATIONS_FILE]
+        shown.append(beside)
     except InputError as error:
         if ablations is not None:
             raise
@@ -90,16 +101,59 @@ def read_sources(results: Path, ablations: Path | None = None) -> Sources:
     except R2VError as error:
         stages = ()
         missing.append(f"stages behind these results: {error}")
+    bundle = manager.bundle()
+    for name, rows in {**tables, "eval_bundle.json": bundle}.items():
+        _require_moderate(results / STRUCTURED / name, rows)
     return Sources(
-        folder=results,
         setup=setup,
-        bundle=manager.bundle(),
+        bundle=bundle,
         tables=tables,
         sha256=sha256,
         stages=stages,
         missing=tuple(missing),
         preference=_preference(results),
+        audit="; ".join(_audit(folder, verified or {}) for folder in shown),
     )
+
+
+def ablations_beside(results: Path) -> Path:
+    """The folder of the ablations of these results: of their own name, else of their benchmark's."""
+    folder = results.absolute().parent / "ablations"
+    own = folder / results.absolute().name
+    shared = folder / re.sub("[:/]", ".", read_setup(results).benchmark)
+    return own if own.exists() or not shared.exists() else shared
+
+
+def _audit(folder: Path, verified: Mapping[Path, str]) -> str:
+    path = folder.absolute()
+    name = "ablations " if path.parent.name == "ablations" else ""
+    if folder in verified:
+        return f"{name}verified: {verified[folder]}"
+    return f"{name}not verified: `r2v verify-results {'/'.join(path.parts[-3 if name else -2 :])}`"
+
+
+def _require_names(setup: Setup, where: Path) -> None:
+    """Raise InputError for a name that could lead out of the folder once a path is made of it."""
+    points = [point for methods in setup.frontier.values() for names in methods.values() for point in names]
+    planned = [method for methods in setup.frontier.values() for method in methods]
+    for name in (*setup.methods, *setup.conditions, *setup.frontier, *planned, *points):
+        if not _NAME.fullmatch(name):
+            raise InputError(f"{where}: {name!r:.80} is no name of a method, a condition or an operating point")
+
+
+def _require_moderate(where: Path, value: Any) -> None:
+    """Raise InputError for a table, a text or a number beyond any that R2V writes, before somebody draws it."""
+    parts: Iterable[Any] = ()
+    if isinstance(value, Mapping):
+        parts = (*value, *value.values())
+    elif isinstance(value, list):
+        parts = value
+    if isinstance(value, str | list | Mapping) and len(value) > (_LONGEST if isinstance(value, str) else _MOST):
+        raise InputError(f"{where}: holds a text or a table of {len(value)}, allowed: {_LONGEST} signs, {_MOST} rows")
+    if isinstance(value, int | float) and not abs(value) <= LARGEST:
+        raise InputError(f"{where}: holds the number {value!r:.40}, allowed: up to {LARGEST:g}")
+    for part in parts:
+        _require_moderate(where, part)
 
 
 def csv_rows(text: str) -> list[Row]:
@@ -109,12 +163,14 @@ def csv_rows(text: str) -> list[Row]:
 
 def _stages(folder: Path) -> Iterator[Made]:
     """The stages that a result rests on, inputs before what was made of them."""
+    if folder.parent.name != ARTIFACTS.name:  # a copy: its record may name any file of this machine
+        raise InputError("known only where they were made, in outputs/.artifacts of their project")
     seen: set[Path] = set()
 
     def behind(place: Path) -> Iterator[Made]:
         job, inputs = attempt_of(place)
         for one in inputs.values():
-            if one.stage and one.folder not in seen and (one.folder / "attempt.meta.json").exists():
+            if one.stage and one.folder not in seen and (one.folder / ATTEMPT).exists():
                 seen.add(one.folder)
                 yield from behind(one.folder)
                 yield _made(one)

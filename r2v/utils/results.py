@@ -9,10 +9,10 @@ are rendered is the business of `r2v.evaluation.tables.files`.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
+from r2v.data.schema import parse_json
 from r2v.errors import InputError
 from r2v.evaluation.tables.files import BUNDLE, RESULTS_MANIFEST, render, sha256_of
 from r2v.storage.files import write_text
@@ -27,19 +27,27 @@ class ResultsManager:
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         listed = self._json(RESULTS_MANIFEST, self._text(RESULTS_MANIFEST, "the stage that writes it has not finished"))
-        self.files = {entry["path"]: entry["sha256"] for entry in listed["files"]}
+        try:
+            self.files = {str(entry["path"]): str(entry["sha256"]) for entry in listed["files"]}
+        except (LookupError, TypeError) as error:
+            raise self._malformed(RESULTS_MANIFEST, f"no list of files and hashes ({error!r})") from None
 
     def _text(self, name: str, remedy: str) -> str:
         try:
             return (self.folder / name).read_text(encoding="utf-8")
         except FileNotFoundError:
             raise InputError(f"{self.folder / name}: no such file; {remedy}") from None
+        except (OSError, ValueError) as error:
+            raise self._malformed(name, f"not a text file ({error})") from None
+
+    def _malformed(self, name: str, problem: str) -> InputError:
+        return InputError(f"{self.folder / name}: {problem}; run r2v evaluate again")
 
     def _json(self, name: str, text: str) -> dict[str, Any]:
         try:
-            parsed: dict[str, Any] = json.loads(text)
+            parsed: dict[str, Any] = parse_json(text)
         except ValueError as error:
-            raise InputError(f"{self.folder / name}: not JSON: {error}; run r2v evaluate again") from error
+            raise self._malformed(name, f"not JSON: {error}") from error
         return parsed
 
     def read(self, name: str) -> str:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from r2v.evaluation.claims import caveats, claims, headline
+from r2v.evaluation.claims import caveats, claim_text, claims, headline
 from r2v.evaluation.measures.comparisons import AT_COST, verdict
 from r2v.evaluation.setup import RouterScores
 
@@ -41,7 +41,7 @@ def compared(other, low, high, *, significant=True, family=True, metric="success
 def the_claim(rows, *main):
     (claim,) = claims(main, rows)
     assert claim["opposite"] <= (claim["verdict"] == "supported")
-    return claim["verdict"], claim["text_template"].format(**claim["fields"])
+    return claim["verdict"], claim_text(claim)
 
 
 @pytest.mark.parametrize(

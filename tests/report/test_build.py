@@ -68,6 +68,25 @@ def test_the_command_writes_them_beside_the_same_page(
     assert all(re.search(f"figures/{path.stem}[_.]", " ".join(drawn)) for path in (micro_report / "data").glob("*.csv"))
 
 
+@pytest.mark.whole
+def test_its_head_says_whether_the_folders_were_audited(
+    micro_run: Path, micro_report: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = [(micro_report / name).read_text() for name in ("index.html", "results.md", "llm_summary.json")]
+    commands = [f"verified: `r2v verify-results results/{name}`" for name in ("micro", "ablations/micro")]
+    assert all(command in text for command in commands for text in texts)
+    shutil.copytree(micro_run / "results", tmp_path / "results")
+    copied = tmp_path / "results" / "micro"
+    assert cli.main(["verify-results", str(copied)]) == 0
+    (digest,) = re.findall(r"content ([0-9a-f]{12})", capsys.readouterr().out)
+    assert cli.main(["report", str(copied), "--output", str(tmp_path / "mine"), "--verify"]) == 0
+    for name in ("index.html", "results.md", "llm_summary.json"):
+        text = (tmp_path / "mine" / name).read_text()
+        assert f"erified: {digest}, 20" in text and "; ablations verified: " in text and "not verified" not in text
+    (copied / "notes.txt").write_text("mine")
+    assert cli.main(["report", str(copied), "--output", str(tmp_path / "mine"), "--verify"]) == 3
+
+
 def test_a_copied_results_folder_is_enough_and_what_is_not_there_is_said(
     micro_results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

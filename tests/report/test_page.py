@@ -230,7 +230,9 @@ def test_what_became_of_preference_training_is_said(
 
 def test_the_page_says_what_became_of_preference_training(micro_results: Path, micro_report: Path) -> None:
     said = read_sources(micro_results).preference
-    assert said and f"Preference training: {said}." in html.unescape((micro_report / "index.html").read_text())
+    assert said and f"Preference training, by the folder's own word: {said}." in html.unescape(
+        (micro_report / "index.html").read_text()
+    )
 
 
 @real_browser

@@ -14,8 +14,9 @@ from r2v.config.methods import registry
 from r2v.data.store import write_episodes
 from r2v.evaluation.measures.outcomes import measure
 from r2v.evaluation.setup import Setup, episodes_path, write_setup
-from r2v.evaluation.tables.ablation_rows import ablation_rows, write_ablations
+from r2v.evaluation.tables.ablation_rows import ablation_rows, ablation_texts
 from r2v.evaluation.tables.build import write_results_folder
+from r2v.evaluation.tables.files import write_results
 from r2v.pipeline.jobs import job
 from r2v.storage.paths import Places
 
@@ -51,9 +52,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     again = play("evaluation", 8, condition="noisy", method="r2v", **METHODS["r2v"])
     alone = replace(setup, methods=("r2v",))
     base, ablated = (measure(episodes, alone) for episodes in (played["r2v"], again))
-    write_ablations(
+    write_results(
         places.published(str(job("ablations").place)) / "structured_results",
-        ablation_rows([(registry().rows["none"], "noisy", base, ablated, [])]),
+        ablation_texts(ablation_rows([(registry().rows["none"], "noisy", base, ablated, [])])),
     )
     return root
 

@@ -113,6 +113,9 @@ def kind(name: str) -> FileKind:
     return next(row for row in KINDS if row.name == name)
 
 
+_EVALUATED = ("episodes", "gains", "branches", "calibration", "structured_results")
+"""Folders of an evaluation."""
+
 RUN_FILES = (
     FileKind(
         name="run manifest",
@@ -553,6 +556,27 @@ ARTIFACT_FILES = (
         content=True,
     ),
     FileKind(
+        name="evaluation of an ablation",
+        paths=tuple(
+            f"{{ablations}}/evaluations/*/{name}"
+            for name in ("setup.json", "calibration.json", *(f"{folder}/**" for folder in _EVALUATED))
+        ),
+        form="text",
+        writers=("experiments.ablations:_keep",),
+        damage="remade",
+        readers=("run",),
+        content=True,
+    ),
+    FileKind(
+        name="record of an ablation's evaluation",
+        paths=tuple(
+            f"{{ablations}}/evaluations/*/{name}" for name in ("artifact.json", "attempt.meta.json", "config.yaml")
+        ),
+        form="text",
+        writers=("experiments.ablations:_keep",),
+        damage="ignored",
+    ),
+    FileKind(
         name="metrics series",
         paths=("{any}/metrics.jsonl",),
         form="jsonl",
@@ -982,7 +1006,12 @@ OTHER_FILES = (
             "results/report/*/data/*",
         ),
         form="text",
-        writers=("report.build:build_report", "report.build:write_figure", "report.viewer_data:_write_shard"),
+        writers=(
+            "report.build:build_report",
+            "report.build:_fill",
+            "report.build:write_figure",
+            "report.viewer_data:_write_shard",
+        ),
         damage="ignored",
     ),
     FileKind(

@@ -110,26 +110,31 @@ def read_json(path: Path, cls: type[Any] | None = None) -> Any:
 
 
 def check_files(
-    results: Path, there: set[str], expected: set[str], content: Mapping[str, str], findings: Findings
+    results: Path,
+    there: set[str],
+    expected: set[str],
+    content: Mapping[str, str],
+    findings: Findings,
+    stage: str = EVALUATE_STAGE,
 ) -> None:
     """Hold the folder to artifact.json and to what the setup implies, both directions; `content`: the hashes of its
-    content files."""
+    content files; `stage`: the one that made it."""
     findings.extend("missing file", sorted((expected | set(BESIDE)) - there))
     findings.extend(
         "stray file", (f"{name} is no part of this evaluation" for name in sorted(there - expected - set(BESIDE)))
     )
     if ARTIFACT_MANIFEST in there:
-        _check_manifest(results, content, findings)
+        _check_manifest(results, content, stage, findings)
 
 
-def _check_manifest(results: Path, hashes: Mapping[str, str], findings: Findings) -> None:
+def _check_manifest(results: Path, hashes: Mapping[str, str], stage: str, findings: Findings) -> None:
     try:
         manifest = read_artifact_manifest(results)
     except InputError as error:
         findings.add(ARTIFACT_MANIFEST, str(error))
         return
-    if manifest.stage != EVALUATE_STAGE:
-        findings.add(ARTIFACT_MANIFEST, f"stage is {manifest.stage}, of an evaluation it is {EVALUATE_STAGE}")
+    if manifest.stage != stage:
+        findings.add(ARTIFACT_MANIFEST, f"stage is {manifest.stage}, of such a folder it is {stage}")
     for name, recorded in manifest.files.items():
         if name not in hashes:
             findings.add("missing file", f"{name}, which {ARTIFACT_MANIFEST} lists")

@@ -7,7 +7,6 @@ differences. APGR is each side's own: between the small policy and the LLM of it
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,7 +17,7 @@ from r2v.evaluation.measures.metrics import mean_over_seeds
 from r2v.evaluation.measures.outcomes import Grid, Measured
 from r2v.evaluation.measures.statistics import holm, paired_difference, percentile_interval
 from r2v.evaluation.setup import MAIN
-from r2v.evaluation.tables.files import csv_text, round_figures, write_results
+from r2v.evaluation.tables.files import csv_text, round_figures
 
 
 class Named(Protocol):
@@ -136,9 +135,9 @@ def earnings(rows: Sequence[dict[str, Any]], parts: Mapping[str, tuple[str, int]
     return found
 
 
-def write_ablations(folder: Path, rows: Sequence[dict[str, Any]], earned: Sequence[dict[str, Any]] = ()) -> None:
-    """Write ablations.csv, earns_its_place.csv and their manifest."""
+def ablation_texts(rows: Sequence[dict[str, Any]], earned: Sequence[dict[str, Any]] = ()) -> dict[str, str]:
+    """Return the texts of ablations.csv and earns_its_place.csv by name."""
     if not rows:
         raise EmptyResult("ablations.names is empty: no row to write; name at least one")
     tables = {"ablations.csv": rows, "earns_its_place.csv": earned}
-    write_results(folder, {name: csv_text(name, round_figures(table)) for name, table in tables.items()})
+    return {name: csv_text(name, round_figures(table)) for name, table in tables.items()}

@@ -15,6 +15,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from r2v.evaluation.claims import claim_text
 from r2v.evaluation.figure_text import SMALLEST_P, p_text
 from r2v.evaluation.tables.columns import COLUMNS, GLOSSARY, RenderedRow
 
@@ -49,10 +50,15 @@ _CLAIMED = ("claim", "verdict", "difference", "ci_lower", "ci_upper", "p_holm")
 
 
 def llm_summary(
-    bundle: Mapping[str, Any], ablations: Sequence[RenderedRow] = (), missing: Sequence[str] = (WITHOUT_ABLATIONS,)
+    bundle: Mapping[str, Any],
+    ablations: Sequence[RenderedRow] = (),
+    missing: Sequence[str] = (WITHOUT_ABLATIONS,),
+    audit: str | None = None,
 ) -> str:
-    """The text of llm_summary.json; `missing` says what is not there at all."""
+    """The text of llm_summary.json. missing: what is not there at all. audit: "verified: ..." or "not verified: ...",
+    of a report; None in the results folder itself."""
     whole: dict[str, Any] = {
+        **({} if audit is None else {"audit": audit}),
         "setup": bundle["setup"],
         "metrics_glossary": {name: text for name, text in GLOSSARY.items() if name in _MAIN},
         "claims": {"columns": list(_CLAIMED), "rows": [_settled(row) for row in _claims(bundle)]},
@@ -75,15 +81,18 @@ def llm_summary(
 
 
 def results_page(
-    bundle: Mapping[str, Any], ablations: Sequence[RenderedRow] = (), missing: Sequence[str] = (WITHOUT_ABLATIONS,)
+    bundle: Mapping[str, Any],
+    ablations: Sequence[RenderedRow] = (),
+    missing: Sequence[str] = (WITHOUT_ABLATIONS,),
+    audit: str | None = None,
 ) -> str:
-    """The text of results.md."""
+    """The text of results.md; the parameters are those of `llm_summary`."""
     setup = bundle["setup"]
     tasks = ", ".join(f"{count} {name}" for name, count in setup.get("n_tasks", {}).items())
     blocks = [
         f"# Results on {setup['benchmark']}",
-        f"Tasks: {tasks}; {setup['n_seeds']} seeds each; intervals of {setup['level']:.0%} over tasks. Every success "
-        "was executed and replays.",
+        f"Tasks: {tasks}; {setup['n_seeds']} seeds each; intervals of {setup['level']:.0%} over tasks. "
+        + ("Every success was executed and replays." if audit is None else f"{audit[0].upper()}{audit[1:]}."),
         _markdown(_table(bundle["main_table"], _MAIN)),
         "## Claims",
         _markdown({"columns": _CLAIMED, "rows": [_settled(row) for row in _claims(bundle)]}),
@@ -152,7 +161,7 @@ def _claims(bundle: Mapping[str, Any]) -> Iterable[list[Any]]:
             if one in scored:
                 figures[0] = scored[one]["brier_base_rate"] - scored[one]["brier"]
         yield [
-            claim["text_template"].format(**claim["fields"]),
+            claim_text(claim),
             claim["verdict"],
             *figures,
             p if p is None or p >= SMALLEST_P else p_text(p),

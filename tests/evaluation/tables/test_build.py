@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from r2v.evaluation.claims import claim_text
 from r2v.evaluation.measures.statistics import wilson
 from r2v.evaluation.tables.build import build_tables, write_tables
 from r2v.evaluation.tables.columns import COLUMNS, GLOSSARY
@@ -202,7 +203,7 @@ def test_claims_point_at_figures_that_exist(texts):
     assert bundle["claims"]
     for claim in bundle["claims"]:
         assert set(claim["evidence_ids"]) <= ids
-        assert claim["text_template"].format(**claim["fields"])
+        assert claim_text(claim)
     assert len({claim["id"] for claim in bundle["claims"]}) == len(bundle["claims"])
     assert all(set(caveat["evidence_ids"]) <= rows for caveat in bundle["caveats"])
 
