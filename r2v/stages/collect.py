@@ -263,7 +263,7 @@ def _specs(cfg: CollectSettings, run_id: str) -> list[EpisodeSpec]:
     from r2v.rollout.model_factory import teacher_name
 
     benchmark = load_benchmark(cfg.env.benchmark, cfg.env.options)
-    return collection_specs(
+    specs = collection_specs(
         cfg,
         benchmark,
         {
@@ -272,6 +272,9 @@ def _specs(cfg: CollectSettings, run_id: str) -> list[EpisodeSpec]:
             "teacher_model": teacher_name(cfg.teacher, benchmark),
         },
     )
+    if len(specs) < (cfg.num_episodes or 0) * len(cfg.seeds):
+        logger.info("  data.num_episodes=%d: %d, for there are no more training tasks", cfg.num_episodes, len(specs))
+    return specs
 
 
 def collection_specs(cfg: CollectSettings, benchmark: Benchmark, record: dict[str, Any]) -> list[EpisodeSpec]:
