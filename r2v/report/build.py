@@ -17,7 +17,9 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from r2v.errors import InputError
@@ -54,9 +56,14 @@ def build_report(
     them for a paper too. Raises
     InputError where there are no finished results, or `output` holds anything that R2V did not write."""
     folder = output or results.absolute().parent / "report" / results.absolute().name
+    if folder.resolve().is_relative_to(results.resolve()):
+        raise InputError(
+            f"{folder}: lies in {results}, which would fail its audit; name a folder beside it by --output"
+        )
     _require_replaceable(folder)
-    sources = read_sources(results, ablations)
-    with lease(folder.with_name(f".{folder.name}.lease"), wait=_PATIENCE):
+    with _shown(results):
+        sources = read_sources(results, ablations)
+    with lease(folder.with_name(f".{folder.name}.lease"), wait=_PATIENCE), _shown(results):
         draft, before = folder.with_name(f".{folder.name}.draft"), folder.with_name(f".{folder.name}.before")
         if os.path.lexists(before):  # a kill may have left the only report there, so it goes last
             make_own(before, REPORT_MARKER)
@@ -74,6 +81,20 @@ def build_report(
         _require_replaceable(folder)
         _exchange(draft, folder, before)
     return folder / PAGE
+
+
+@contextmanager
+def _shown(results: Path) -> Iterator[None]:
+    """The block that shows results, which may be a stranger's: raise InputError where a value is not as `r2v evaluate`
+    writes it."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, StopIteration) as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        raise InputError(
+            f"{results}: a value in it cannot be shown ({reason}); check them: r2v verify-results "
+            f"{shlex.quote(str(results))}; R2V_TRACEBACK=1 shows where it is read"
+        ) from error
 
 
 def _exchange(draft: Path, folder: Path, before: Path) -> None:

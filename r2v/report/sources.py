@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +33,8 @@ Row = dict[str, str]
 
 _LOSSES = {"bc": ("bc_report.json", "losses"), "preference": ("dpo_report.json", "log")}
 """Stage -> the file of its losses, and their key there."""
+_PLAIN = re.compile(r"([^{}]|\{\w+\})*")
+"""A format that computes nothing and asks for no width, of which a stranger's could take all memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,10 +93,16 @@ def read_sources(results: Path, ablations: Path | None = None) -> Sources:
     except R2VError as error:
         stages = ()
         missing.append(f"stages behind these results: {error}")
+    bundle = manager.bundle()
+    for claim in bundle["claims"]:
+        if not _PLAIN.fullmatch(claim["text_template"]):
+            raise InputError(
+                f"{results}: {STRUCTURED} has a claim with more than names in braces; r2v evaluate writes none"
+            )
     return Sources(
         folder=results,
         setup=setup,
-        bundle=manager.bundle(),
+        bundle=bundle,
         tables=tables,
         sha256=sha256,
         stages=stages,

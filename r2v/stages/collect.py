@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -272,8 +272,8 @@ def _specs(cfg: CollectSettings, run_id: str) -> list[EpisodeSpec]:
             "teacher_model": teacher_name(cfg.teacher, benchmark),
         },
     )
-    if len(specs) < (cfg.num_episodes or 0) * len(cfg.seeds):
-        logger.info("  data.num_episodes=%d: %d, for there are no more training tasks", cfg.num_episodes, len(specs))
+    for line in fewer_tasks(cfg, specs, benchmark.name):
+        logger.info("  %s", line)
     return specs
 
 
@@ -284,6 +284,13 @@ def collection_specs(cfg: CollectSettings, benchmark: Benchmark, record: dict[st
     splits = assign(benchmark.tasks(), by=cfg.split_by, seed=cfg.split_seed)  # type: ignore[arg-type]
     tasks = [task for task in benchmark.tasks() if splits[task.task_id] == "train"][: cfg.num_episodes]
     return [EpisodeSpec(task=task, seed=seed, split="train", run=record) for seed in cfg.seeds for task in tasks]
+
+
+def fewer_tasks(cfg: CollectSettings, specs: Sequence[EpisodeSpec], name: str) -> Iterator[str]:
+    """Yield a line where more episodes a seed are asked for than the benchmark has tasks."""
+    asked, there = cfg.num_episodes, len({spec.task.task_id for spec in specs})
+    if asked is not None and asked > there:
+        yield f"data.num_episodes={asked}: {name} has {there} tasks in the train split; all of them are played"
 
 
 def _play_missing(cfg: CollectSettings, specs: list[EpisodeSpec], handle: RunHandle, work: Work) -> list[str]:
