@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -264,7 +264,7 @@ def _specs(cfg: CollectSettings, run_id: str) -> list[EpisodeSpec]:
     from r2v.rollout.model_factory import teacher_name
 
     benchmark = load_benchmark(cfg.env.benchmark, cfg.env.options)
-    return collection_specs(
+    specs = collection_specs(
         cfg,
         benchmark,
         {
@@ -273,6 +273,9 @@ def _specs(cfg: CollectSettings, run_id: str) -> list[EpisodeSpec]:
             "teacher_model": teacher_name(cfg.teacher, benchmark),
         },
     )
+    for line in fewer_tasks(cfg, specs, benchmark.name):
+        logger.info("  %s", line)
+    return specs
 
 
 def collection_specs(cfg: CollectSettings, benchmark: Benchmark, record: dict[str, Any]) -> list[EpisodeSpec]:
@@ -282,6 +285,13 @@ def collection_specs(cfg: CollectSettings, benchmark: Benchmark, record: dict[st
     splits = assign(benchmark.tasks(), by=cfg.split_by, seed=cfg.split_seed)  # type: ignore[arg-type]
     tasks = [task for task in benchmark.tasks() if splits[task.task_id] == "train"][: cfg.num_episodes]
     return [EpisodeSpec(task=task, seed=seed, split="train", run=record) for seed in cfg.seeds for task in tasks]
+
+
+def fewer_tasks(cfg: CollectSettings, specs: Sequence[EpisodeSpec], name: str) -> Iterator[str]:
+    """Yield a line where more episodes a seed are asked for than the benchmark has tasks."""
+    asked, there = cfg.num_episodes, len({spec.task.task_id for spec in specs})
+    if asked is not None and asked > there:
+        yield f"data.num_episodes={asked}: {name} has {there} tasks in the train split; all of them are played"
 
 
 def _play_missing(cfg: CollectSettings, specs: list[EpisodeSpec], handle: RunHandle, work: Work) -> list[str]:

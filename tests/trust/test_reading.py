@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,7 +19,9 @@ from r2v.cli.main import build_parser, main
 from r2v.slurm.chain import chain as chains
 from r2v.slurm.chain.chain import config_sha
 from r2v.storage.files import write_text
+from tests import trust, warm
 from tests.slurm.faked import FAKE_PATH, Faked
+from tests.trust.alter import hard_copy
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGE = REPOSITORY / "docs" / "trust.md"
@@ -194,3 +198,50 @@ def test_a_command_that_runs_says_so_and_does(
     assert main(["collect", "--config", "c.yaml"]) == 2
     assert (tmp_path / "IMPORTED").exists() and "importing env.benchmark=evil:Toy from" in capsys.readouterr().err
     del sys.modules["evil"]
+
+
+READER = """
+import ctypes, sys
+from r2v.cli.main import main
+if ctypes.CDLL(None).capset((ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()):
+    sys.exit("cannot give up the powers of root")
+codes = [main(line.split()) for line in sys.argv[1:]]
+sys.exit(max(codes))
+"""
+"""Commands of a user whom another one's files are closed to, root without its powers too."""
+NOBODY = 65534
+
+
+def test_a_finished_project_can_be_used_by_who_may_only_read_it(micro_run: Path, tmp_path: Path) -> None:
+    project = hard_copy(micro_run, tmp_path / "theirs")
+    folders = [project, *(path for path in project.rglob("*") if path.is_dir() and not path.is_symlink())]
+    for folder in folders:
+        if os.getuid() == 0:
+            os.chown(folder, NOBODY, NOBODY)
+        folder.chmod(0o555)
+
+    def entries() -> dict[Path, tuple[int, int]]:
+        return {path: (path.lstat().st_mtime_ns, path.lstat().st_size) for path in project.rglob("*")}
+
+    before = entries()
+    commands = (
+        f"run --config {trust.MICRO}",
+        f"evaluate --config {trust.MICRO}",
+        "status",
+        "cost",
+        "registry list",
+        "verify-results results/micro",
+        f"report results/micro --output {tmp_path / 'mine'}",
+    )
+    done = subprocess.run(
+        [warm.python(), "-c", READER, *commands],
+        cwd=project,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        text=True,
+        capture_output=True,
+    )
+    for folder in folders:
+        folder.chmod(0o755)  # or nobody but root could remove it
+    assert done.returncode == 0, done.stderr
+    assert "collect          up to date" in done.stderr and (tmp_path / "mine" / "index.html").exists()
+    assert entries() == before
