@@ -155,12 +155,13 @@ def registry(folder: Path, count: int) -> None:
 
 
 def listing(folder: Path, count: int) -> None:
-    """Ask for all runs, the latest, and the index anew."""
+    """Ask for all runs, the latest, their table, and the index anew."""
     from r2v.data.registry import DataRegistry
 
     runs = DataRegistry(folder / "data")
     assert len(runs.query()) == count
     runs.latest_run("desk")
+    assert len(runs.summary().splitlines()) == count + 1
     runs.rebuild()
 
 
