@@ -97,8 +97,7 @@ def text_table(rows: Iterable[Sequence[str]], *, right: Collection[int] = (), ga
     lines = []
     for row in cells:
         blanks = [" " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=False)]
-        columns = enumerate(zip(row, blanks, strict=True))
-        aligned = [blank + cell if column in right else cell + blank for column, (cell, blank) in columns]
+        aligned = [blanks[at] + cell if at in right else cell + blanks[at] for at, cell in enumerate(row)]
         lines.append((" " * gap).join(aligned).rstrip())
     return "\n".join(lines)
 

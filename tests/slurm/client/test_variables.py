@@ -90,8 +90,13 @@ def passed_on(values: dict[bytes, bytes]) -> tuple[dict[bytes, bytes], bytes]:
 
 def test_a_job_passes_on_the_environment_that_it_was_submitted_with() -> None:
     own = {
-        **{b"PATH": os.environ["PATH"].encode(), b"PYTHONPATH": str(REPOSITORY).encode(), b"MODULEPATH": b"/m"},
-        **{b"OPENAI_API_KEY": b"sk-1", b"BASH_FUNC_ml%%": b"() {  true\n}", b"ODD": b"a 'b'\n=\xff\"$HOME", b"NO": b""},
+        b"PATH": os.environ["PATH"].encode(),
+        b"PYTHONPATH": str(REPOSITORY).encode(),
+        b"MODULEPATH": b"/m",
+        b"OPENAI_API_KEY": b"sk-1",
+        b"BASH_FUNC_ml%%": b"() {  true\n}",
+        b"ODD": b"a 'b'\n=\xff\"$HOME",
+        b"NO": b"",
     }
     given = {**own, b"SLURM_JOB_ID": b"7", b"SLURM_CONF": b"/etc/slurm.conf"}
     seen, _ = passed_on(given)
