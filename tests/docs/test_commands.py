@@ -79,6 +79,7 @@ EXITS = {"r2v logs bc": {3}}
 """Commands that end with another code than 0 here: a job that is still queued has no log."""
 
 HUB = "tests/pipeline/test_hub.py::test_bundle_run_and_report_come_back_unchanged"
+EXPLAINED = "tests/serve/test_answering.py::test_a_session_is_explained_turn_by_turn"
 RECORDED = "tests/stages/test_impute_router.py::test_recorded_sessions_become_a_served_router"
 ELSEWHERE = {
     "git clone https://github.com/r2v-agent/r2v": "fetches from the network",
@@ -113,7 +114,8 @@ ELSEWHERE = {
     "r2v serve outputs/bundles/mine --llm anthropic:claude-opus-5-5 --overrides teacher.max_usd=20": RECORDED,
     "r2v push outputs/bundles/desk ME/desk --private": HUB,
     "r2v pull ME/desk outputs/bundles/again": HUB,
-    "r2v explain SESSION": "tests/serve/test_answering.py::test_a_session_is_explained_turn_by_turn",
+    "r2v explain SESSION": EXPLAINED,
+    "r2v explain --sessions": EXPLAINED,
     "r2v import data/served/default": "tests/serve/test_record.py::test_a_recorded_session_becomes_an_episode",
     "r2v pilot --tasks tasks.txt --cmd 'mini --model-class litellm_response -m openai/llm -t {task} -y' --overrides "
     "teacher.provider=openai teacher.model_name=gpt-6.1-terra policy.provider=openai policy.model_name=gpt-6-luna "
