@@ -32,7 +32,7 @@ from r2v.log import logger
 from r2v.stages import Stage
 from r2v.storage.artifact import Work
 from r2v.storage.artifact_manifest import ARTIFACT_MANIFEST, Damaged
-from r2v.storage.files import write_text
+from r2v.storage.files import write_text, writing
 
 if TYPE_CHECKING:
     from r2v.data.episode import Episode
@@ -300,24 +300,21 @@ def _play_missing(cfg: CollectSettings, specs: list[EpisodeSpec], handle: RunHan
     if kept := sum((spec.task.task_id, spec.seed, None) in done for spec in specs):
         logger.info("  resuming: %d of %d episodes are already collected", kept, len(specs))
     begun = time.time()
-    with (handle.output_dir / "collection_log.jsonl").open("a") as log:
+    log = handle.output_dir / "collection_log.jsonl"
 
-        def write(episode: Episode) -> None:
-            handle.store.append(episode)
-            log.write(
-                json.dumps(
-                    {
-                        "episode_id": episode.episode_id,
-                        "success": episode.success,
-                        "n_steps": len(episode.steps),
-                        "total_cost": episode.total_cost,
-                        "seconds_since_start": round(time.time() - begun, 3),
-                    }
-                )
-                + "\n"
-            )
+    def write(episode: Episode) -> None:
+        handle.store.append(episode)
+        figures = {
+            "episode_id": episode.episode_id,
+            "success": episode.success,
+            "n_steps": len(episode.steps),
+            "total_cost": episode.total_cost,
+            "seconds_since_start": round(time.time() - begun, 3),
+        }
+        with writing(log), log.open("a") as file:
+            file.write(json.dumps(figures) + "\n")
 
-        return _play_blocks(cfg, specs, handle.manifest, work, write)
+    return _play_blocks(cfg, specs, handle.manifest, work, write)
 
 
 def _play_blocks(
