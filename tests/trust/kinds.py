@@ -151,7 +151,7 @@ RUN_FILES = (
         name="collection log",
         paths=("data/runs/*/collection_log.jsonl",),
         form="jsonl",
-        writers=("stages.collect:_play_missing",),
+        writers=("stages.collect:_play_missing.write",),
         damage="ignored",
     ),
     FileKind(

@@ -199,7 +199,7 @@ def is_believable(operation: str, kind: str, leaf: LeafPath, before: Any) -> boo
         return get_args(hint)[-1:] == (Any,) or all(
             declared_at(schema, (*leaf, step))[1] for step in (before if isinstance(before, dict) else (0,))
         )
-    return operation == "range" and isinstance(before, bool)
+    return operation in ("range", "huge") and (isinstance(before, bool) or hint is float)
 
 
 def declared_at(hint: Any, leaf: LeafPath) -> tuple[Any, bool]:

@@ -79,7 +79,7 @@ def test_an_honest_folder_of_a_benchmark_of_ones_own_holds_where_its_code_is_tru
     assert "importing env.benchmark=carts:Carts from" in err
     assert "12 episodes replayed" in out
     assert "not proved: the LLM's replies and tokens" in out
-    assert "not proved: whose replies slm_base hold" in out
+    assert "not proved: whose replies slm_bc_only and slm_base hold" in out
 
 
 def test_without_trust_nothing_is_imported(results: Path) -> None:

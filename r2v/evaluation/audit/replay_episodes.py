@@ -59,6 +59,8 @@ class EpisodesAudit:
     """By (method, operating point)."""
     scores: Mapping[tuple[str, str], str]
     findings: Findings
+    features: frozenset[str] = frozenset()
+    """Names of what is known of a state."""
     counts: dict[Cell, CellCounts] = field(default_factory=dict)
 
     @property
@@ -138,6 +140,7 @@ class EpisodesAudit:
             score=self.scores.get((OURS, MAIN), OURS) if along == OURS else along,
             threshold=placed if along == OURS else None,
             number=settings.gains_round if along == OURS else 0,
+            features=self.features,
         )
         return gains, replace(gains, name=f"{condition}/{ORACLE}", method=ORACLE, score=ORACLE, threshold=None)
 

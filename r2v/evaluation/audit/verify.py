@@ -140,7 +140,9 @@ def _verified(results: Path, trust: bool, whole: bool) -> Verified:
     calibration = placed.run(digest)
     setup = check_setup(stored, settings, world.benchmark, specs, choices_of(calibration), findings)
     check_files(results, there, _expected_files(setup, settings, results, there), content, findings)
-    audit = EpisodesAudit(results, setup, specs, one, thresholds_of(calibration), scores_of(calibration), findings)
+    audit = EpisodesAudit(
+        results, setup, specs, one, thresholds_of(calibration), scores_of(calibration), findings, placed.features
+    )
     audit.run()
     _check_artifact(results, asked, attempt, calibration, audit, findings)
     num_tables = check_tables(results, setup, findings)
