@@ -8,8 +8,8 @@
     pipeline.results().to_frame()
     bundle = pipeline.export("outputs/bundles/desk")
 
-The names of `__all__` are the public library: they keep their meaning within a major version. All else is internal.
-Importing this package imports nothing: no torch, no configuration; each name is loaded when it is first used.
+The names of `__all__` are the public library: they keep their meaning within a major version. All else is internal, but
+for the modules that the extension pages name. Importing this package imports nothing; each name is loaded when used.
 """
 
 from __future__ import annotations

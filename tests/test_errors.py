@@ -42,11 +42,11 @@ def test_help_and_documentation_list_the_exit_codes() -> None:
 def test_every_kind_has_a_remedy_a_line_in_the_classification_and_a_row_in_the_documentation() -> None:
     assert set(classify.REMEDIES) == KINDS
     assert all(re.search(rf"\b{kind}\b", str(classify.__doc__)) for kind in KINDS)
-    assert sorted(first_column(section("slurm.md", "Healing"))) == sorted(KINDS)
+    assert sorted(first_column(section("slurm-failures.md", "Healing"))) == sorted(KINDS)
 
 
 def test_every_state_is_documented() -> None:
-    listed = section("slurm.md", "Healing").split("one of these states:")[1].split("\n\n")[0]
+    listed = section("slurm-watch.md", "States").split("one of these states:")[1].split("\n\n")[0]
     words = {word.strip() for word in re.sub(r"\([^)]*\)", "", " ".join(listed.split())).rstrip(".").split(",")}
     assert words == set(get_args(JobState))
 

@@ -32,9 +32,11 @@ MADE_LATER = {
         "site.yaml",
     ),
     "scripts/slurm/site.yaml",
+    "outputs/router/logs_noisy/config.yaml",
 }
 """What a run, a setting of the cluster, or the build of the site writes: it is never in the repository."""
 MADE_UP = {
+    "ask.py",
     "config.toml",
     "mini.yaml",
     "routes.toml",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tarfile
@@ -18,6 +19,7 @@ import pytest
 import r2v
 from r2v.slurm.site.new_project import shipped_files
 from r2v.storage.artifact_manifest import PROJECT_FILES, code_identity
+from tests.docs.pages import blocks_of
 
 REPOSITORY = Path(__file__).parents[1]
 PACKAGE = REPOSITORY / "r2v"
@@ -143,6 +145,39 @@ def test_in_a_folder_of_its_own_it_runs_too(installed: Path, release: Release, t
     done = subprocess.run(command, cwd=empty, env=alone, capture_output=True, text=True)
     assert done.stdout.endswith(f"\n{target}/r2v/__init__.py {code_identity()} 0 None 0\n"), done.stdout + done.stderr
     assert (empty / "mine" / "scripts" / "slurm" / "01_collect.sh").is_file()
+
+
+TERMINALS = """
+set -e
+trap 'kill $(jobs -p)' EXIT
+shown() {{ for _ in $(seq 600); do grep -qs "$1" "$2" && return; sleep 0.1; done; cat "$2"; exit 1; }}
+{make}
+( {emulate} ) > emulator 2>&1 &
+shown 'export OPENAI' emulator
+( {serve} ) > server 2>&1 &
+shown 'export OPENAI' server
+eval "$(grep '^export OPENAI' server)"
+python ask.py
+"""
+
+
+@pytest.mark.whole
+def test_the_first_page_on_serving_holds_from_the_wheel_alone(installed: Path, tmp_path: Path) -> None:
+    """Every line of docs/quickstart-serve.md as it is typed, in three terminals, on free ports."""
+    blocks = blocks_of(REPOSITORY / "docs" / "quickstart-serve.md")
+    _, make, emulate, serve = (block.text for block in blocks if block.language == "bash")
+    (ask,) = (block.text for block in blocks if block.language == "python")
+    (tmp_path / "ask.py").write_text(ask)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    script = TERMINALS.format(make=make, emulate=emulate.strip(), serve=f"{serve.strip()} serve.port=0")
+    path = f"{installed}:/usr/bin:/bin"
+    alone = {"PATH": path, "HOME": str(tmp_path), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    command = ["bash", "-c", script.replace("8765", port)]
+    done = subprocess.run(command, cwd=tmp_path, env=alone, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "\nsmall " in done.stdout, done.stdout
 
 
 @pytest.mark.whole

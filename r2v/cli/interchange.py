@@ -155,10 +155,9 @@ def _bundle(arguments: argparse.Namespace) -> int:
         write_bundle(load_config(arguments), arguments.output)
     made = read_bundle(arguments.output).manifest
     logger.info(
-        "  %s: %s of %s, %d files, threshold %g, %.1f %% of the %s to the LLM; every hash holds",
+        "  %s: %s, %d files, threshold %g, %.1f %% of the %s to the LLM; every hash holds",
         arguments.output,
-        made.weights,
-        made.base_model,
+        f"{made.weights} weights of {made.base_model}" if made.weights != "none" else f"{made.base_model} by its API",
         len(made.files),
         made.threshold,
         100 * made.llm_call_rate,

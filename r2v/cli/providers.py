@@ -33,13 +33,8 @@ def add_commands(commands: Any) -> None:
     subcommands = add_words(commands, "providers", about)
     journals.add_commands(subcommands)
     about = "serve the OpenAI and Anthropic APIs on this machine, with faults on request"
-    emulate = add_word(subcommands, "emulate", about, act)
-    add_options(emulate)
-    runs_code(emulate)  # what --answer names
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of `emulate`."""
+    parser = add_word(subcommands, "emulate", about, act)
+    runs_code(parser)  # what --answer names
     parser.add_argument(
         "--port",
         type=whole(Range(at_least=0, at_most=65_535)),
@@ -52,8 +47,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=["echo"],
         metavar="NAME",
-        help="what the models say: echo, desk, judge, game, game_judge, or a path package.module:function; several are "
-        "asked in turn until one answers (default: echo)",
+        help="what the models say: echo, desk, swebench, judge, game, game_judge, or a path package.module:function, "
+        "which takes `request` and returns a text or None: `request.messages` are those of any API, `request.body` is "
+        "its JSON (Responses have `input` there); several are asked in turn until one answers (default: echo)",
     )
     parser.add_argument(
         "--models",
@@ -170,10 +166,3 @@ def _with(settings: Any, keys: list[str], value: str, what: str) -> Any:
     # Seconds may be below zero: a server's clock can be behind.
     require(what, Range() if isinstance(inner, float) else Range(at_least=0), number)
     return replace(settings, **{keys[0]: number})
-
-
-def main(argv: Sequence[str]) -> int:
-    """`emulate` with these options, as a program of its own."""
-    parser = argparse.ArgumentParser(prog="emulate")
-    add_options(parser)
-    return act(parser.parse_args(argv))

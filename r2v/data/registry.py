@@ -296,7 +296,7 @@ class DataRegistry:
 
     def summary(self) -> str:
         """A table of all runs, oldest first."""
-        rows = [("run", "status", "episodes", "success", "cost $", "tags")]
+        rows = [("run", "status", "episodes", "success", "list price $", "tags")]
         for run in self.query():
             rate = "-" if math.isnan(run.success_rate) else f"{run.success_rate:.1%}"
             rows.append(

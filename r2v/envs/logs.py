@@ -24,8 +24,8 @@ class Logs:
     version = "1"
     capabilities = Capabilities(deterministic=False, idempotent_errors=False)
     more_tasks = (
-        "it is of records, which have no world: name the imported run, data.runs=[ID] with the id that `r2v import` "
-        "printed, and router.label=imputed for a router of it; or name another benchmark"
+        "it is of records, which have no world: begin by `r2v run --from perturb` with the newest imported run, or "
+        "name one by data.runs=[ID]; router.label=imputed makes a router of it; or name another benchmark"
     )
 
     def tasks(self) -> Sequence[Task]:

@@ -149,10 +149,10 @@ class OnRecords:
         )
         lost = 1 - self.unchanged / self.sessions
         return (
-            f"on your sessions: {saved} at no more than {100 * lost:.0f} points of success, for {self.unchanged} of "
-            f"{self.sessions} sessions stay as they were; at the steps kept the small model acts as the LLM did in "
-            f"{self.agreement:.0%}{_shown(self.agreement_interval)}, at steps kept by chance in {self.by_chance:.0%} "
-            f"({n})"
+            f"on your sessions: {saved}; {self.unchanged} of {self.sessions} sessions stay as they were, so at most "
+            f"{lost:.0%} could end otherwise (none was executed); at the steps kept the small model acts as the LLM "
+            f"did in {self.agreement:.0%}{_shown(self.agreement_interval)}, at steps kept by chance in "
+            f"{self.by_chance:.0%} ({n})"
         )
 
     def row(self) -> tuple[str, ...]:

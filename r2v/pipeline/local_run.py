@@ -136,7 +136,7 @@ class RecordedRun:
         if self._folder is None:
             yield
             return
-        cpu, usd = cpu_seconds(), self._spent()
+        cpu, usd = cpu_seconds(), ProjectLedger(self._root).committed_by(self.name)
         self.change(job, state="running", begun=time.time(), ended=None, error="")
         with _logged(self._folder / f"{job}.log"), record.listened(partial(self._heard, job)):
             try:
@@ -164,13 +164,8 @@ class RecordedRun:
         return {
             "ended": time.time(),
             "cpu_seconds": round(cpu_seconds() - cpu, 2),
-            "usd": round(max(0.0, self._spent() - usd), 6),
+            "usd": round(max(0.0, ProjectLedger(self._root).committed_by(self.name) - usd), 6),
         }
-
-    def _spent(self) -> float:
-        """USD that are spent or reserved by the journals of this pipeline."""
-        ledger = ProjectLedger(self._root)
-        return sum(ledger.book(entry).usd for entry in ledger.entries() if entry.purse == self.name)
 
 
 def _left_over(stage: LocalStage) -> LocalStage:

@@ -21,12 +21,14 @@ from r2v.config.evaluation import IMPUTED
 from r2v.constraints import shown
 from r2v.data.interchange.conversation import request_of
 from r2v.data.store import StoredEpisodes
-from r2v.errors import InputError, UsageError
+from r2v.errors import InputError, R2VError, UsageError
 from r2v.evaluation.setup import read_setup
 from r2v.evaluation.tables.build import STRUCTURED
 from r2v.log import logger
 from r2v.pipeline.inputs import flat, place_of, published, read_published
+from r2v.pipeline.jobs import JOBS
 from r2v.pipeline.model_card import imputed_card, model_card
+from r2v.pipeline.plan.jobs_to_do import plan
 from r2v.serve.bundle.domain import domain_of, write_domain
 from r2v.serve.bundle.manifest import BUNDLE_FORMAT, BundleManifest, write_bundle_manifest
 from r2v.storage.artifact import attempt_of
@@ -40,17 +42,31 @@ _ELSEWHERE = ("ablations.", "hierarchical.")
 _ABSENT = "not set"
 
 
-def recorded_config(made: Path, what: str, given: Config) -> Config:
-    """Return the configuration in the folder of a finished artifact. Raise UsageError where the given one differs in
-    what decides results, InputError where another version of R2V wrote it."""
+def recorded_config(name: str, what: str, given: Config, root: Path) -> Config:
+    """Return the configuration that a published job was made with. Raise UsageError where the given one differs in what
+    decides results, so that `r2v run` would make the job anew; InputError where another version of R2V wrote it."""
+    made = place_of(given, name, root)
     path = made / CONFIGURATION
     try:
         recorded = load_recorded(path)
     except UsageError as error:
         raise InputError(f"{path}: was written by another version of R2V ({error}); make {made} again") from None
-    if differing := _differing(_values(recorded), _values(given)):
+    differing = _differing(_values(recorded), _values(given))
+    if differing and not _up_to_date(name, given, root):
         raise UsageError(f"{_listed(differing, what)}; use --config {path}, or make {what} anew with these values")
     return recorded
+
+
+def _up_to_date(name: str, config: Config, root: Path) -> bool:
+    """True if no stage behind a published job would make anything else with this configuration, from the runs that
+    `data.runs` names or else the latest ones."""
+    collected = [row.name for row in JOBS if row.place is None]
+    try:
+        steps = plan(config, without=collected, root=root)
+        made = next((step.artifact for step in steps if step.job.name == name), None)
+    except R2VError:
+        return False
+    return made is not None and made.fingerprint == published(config, name, root).fingerprint
 
 
 def _values(config: Config) -> dict[str, Any]:
@@ -92,10 +108,10 @@ def write_bundle(config: Config, output: Path, root: Path = Path()) -> BundleMan
         raise InputError(f"{output}: is there already; name another folder")
     if config.router.imputed:
         inputs = _imputed_inputs(config, root)
-        recorded = recorded_config(place_of(config, "router", root), "the router's training", config)
+        recorded = recorded_config("router", "the router's training", config, root)
         return _written(output, lambda draft: _fill_imputed(draft, recorded, inputs))
     table = read_published(config, "evaluate", root)
-    recorded = recorded_config(place_of(config, "evaluate", root), "the evaluation", config)
+    recorded = recorded_config("evaluate", "the evaluation", config, root)
     inputs = _inputs(table, recorded)
     _warn_of_newer(config, inputs, root)
     return _written(output, lambda draft: _fill(draft, recorded, table, inputs))

@@ -7,17 +7,19 @@ name a model of the provider's own, as for titles, go to the LLM undecided.
 from __future__ import annotations
 
 import asyncio
+import shlex
 import time
 from collections import Counter
 from collections.abc import Awaitable, Iterable
 from typing import Any, TypeVar
 
 from r2v.config import ServeConfig
+from r2v.log import logger
 from r2v.serve.accounts.books import CapReached
 from r2v.serve.accounts.metrics import Metrics
 from r2v.serve.forwarding import Forwarder, LLMDown, Receive, Refused, Send, by_cap
 from r2v.serve.pair.pair import ServedDecision, ServedPair
-from r2v.serve.pair.small import SmallProposal, rendered
+from r2v.serve.pair.small import rendered
 from r2v.serve.pair.state import said_hash
 from r2v.serve.request import ClientRequest
 from r2v.serve.sessions import Sessions
@@ -98,6 +100,8 @@ class Answerer:
         rate = self._forwarder.rate(model)
         session = self._sessions.find(request.headers, body.values, request.wire, key=request.key_name)
         session.turns += 1
+        if session.turns == 1:
+            logger.info("  session begins: r2v explain %s", shlex.quote(session.name))
         turn = ServedTurn(request=request, session=session, number=session.turns, model=model)
         reply = b""
         try:
@@ -126,6 +130,7 @@ class Answerer:
             turn.status, turn.trouble = refused.status, turn.trouble or str(refused)
             raise
         finally:
+            turn.saved = self.saved(turn)
             self._turns.write(turn, reply)
 
     async def _decided(self, decision: Awaitable[T]) -> T:
@@ -152,16 +157,22 @@ class Answerer:
         if not proposal.said.message.calls:
             turn.said = said_hash(proposal.said.message.text)
         kind, pieces = rendered(turn.request, proposal.said)
-        saved = self._saved(proposal)
-        headers = [*_headers("small", decision), *([(b"x-r2v-saved-usd", b"%.6f" % saved)] if saved else [])]
+        saved = self.saved(turn)
+        told = [] if saved is None else [(b"x-r2v-saved-usd", b"%.6f" % saved)]
+        headers = [*_headers("small", decision), *told]
         content = await _send_all(send, kind, pieces, headers)
         turn.whole = True
         return content
 
-    def _saved(self, proposal: SmallProposal) -> float:
-        """Return about what the LLM would have been billed for the same tokens, less what the small model was."""
+    def saved(self, turn: ServedTurn) -> float | None:
+        """Return the USD that asking the small model saved: the LLM's list price of its tokens if it acted, less what
+        its provider billed for the proposal, played or not. None if that is unknown, or it was not asked."""
+        proposal = None if turn.decision is None else turn.decision.proposal
         rate = self._endpoint.rate(self._endpoint.model)
-        return 0.0 if rate is None else rate.listed(proposal.tokens) - (proposal.usd or 0.0)
+        if proposal is None or proposal.usd is None or rate is None:
+            return None
+        instead = rate.listed(proposal.tokens) if turn.source == "small" else 0.0
+        return round(instead - proposal.usd, 6)
 
 
 def _headers(source: str, decision: ServedDecision | None) -> Headers:

@@ -38,6 +38,8 @@ class ServedTurn:
     """USD reserved."""
     usd: float | None = None
     """USD billed for the model that acted; None if that is unknown."""
+    saved: float | None = None
+    """USD that asking the small model saved (`Answerer.saved`)."""
     tokens: TokenCounts | None = None
     answered_by: str = ""
     reply_id: str = ""
@@ -91,6 +93,7 @@ class TurnLog:
             "status": turn.status,
             "usd": turn.usd,
             "at_most": turn.at_most,
+            "saved": turn.saved,
             "tokens": None if turn.tokens is None else token_fields(turn.tokens),
             "answered_by": turn.answered_by,
             "reply": turn.reply_sha256,

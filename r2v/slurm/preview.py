@@ -8,6 +8,7 @@ the jobs. Only there is a chain, and a snapshot of the code; a sentinel that was
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -45,7 +46,8 @@ def preview(
         if no_answer is None:
             answer = check_request(request)
             refused += [] if answer.ok else [name]
-            lines.append(f"  # {'accepted' if answer.ok else 'REJECTED'}: {answer.line}")
+            line = re.sub(r"^Job \d+ ", "", answer.line)  # the number of a job that is not there
+            lines.append(f"  # would be {'accepted' if answer.ok else 'REJECTED'}: {line}")
     if wanted:
         lines.append("sentinel         runs if one of them fails")
         lines.append(f"  {_sentinel_line(root, chain, wanted)}")

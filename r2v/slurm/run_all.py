@@ -5,8 +5,8 @@
     resume(name="webarena_noisy", start="preference", overrides=["training.batch_size=2"])
     cancel(name="webarena_noisy")
 
-Run twice it submits what is missing: jobs in the queue are adopted, artifacts that are up to date are skipped. Another
-configuration is refused while jobs of the first are there.
+Run twice it submits what is missing: jobs in the queue are adopted, unless their headers were edited since, artifacts
+that are up to date are skipped. Another configuration is refused while jobs of the first are there.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from r2v.config import Config, load, to_yaml
-from r2v.errors import LeaseConflict, R2VError, UsageError, nearest
+from r2v.errors import LeaseConflict, MissingInput, R2VError, UsageError, nearest
 from r2v.llm.providers import keys
 from r2v.log import logger
 from r2v.memory.profile_of_model import configured
 from r2v.pipeline.graph import as_configured, untrained_line
 from r2v.pipeline.inputs import flat, place_of, places_of, require_sendable_keys
-from r2v.pipeline.jobs import JOBS
+from r2v.pipeline.jobs import JOBS, job
 from r2v.pipeline.plan.dry_run import warnings
 from r2v.pipeline.plan.jobs_to_do import PlannedJob, plan, require_worlds, touched, waiting
 from r2v.pipeline.ready import require_cap
@@ -44,12 +44,13 @@ from r2v.slurm.client import client
 from r2v.slurm.client.command import require
 from r2v.slurm.estimate import estimate_lines, estimates
 from r2v.slurm.healing.gpu_hours import require_room
+from r2v.slurm.healing.heal import ended_well
 from r2v.slurm.healing.reconcile import look_after_waiters, reconcile
 from r2v.slurm.healing.shared_stages import needed_by_others, owners, share, sharing, waiters
 from r2v.slurm.preview import preview
 from r2v.slurm.site import requests
 from r2v.slurm.site.headers import Resources
-from r2v.slurm.submit_missing import find, require_acceptable, submit_missing, table
+from r2v.slurm.submit_missing import changes, find, require_acceptable, submit_missing, table
 from r2v.storage import artifact as artifacts
 from r2v.storage.files import write_text
 from r2v.storage.model_identity import pinned_commit
@@ -93,10 +94,10 @@ def submit(
         for line in filter(None, map(untrained_line, configs)):
             logger.info("%s", line)
         configs = [_at_commit(loaded) for loaded in configs]
-    plans = [plan(loaded, start=start, without=without, root=root) for loaded in configs]
+    named = [_config_words(path, overrides) for path in paths]
+    plans = [_planned(*one, start, without, root) for one in zip(configs, named, strict=True)]
     if dry_run:
-        for path, loaded, steps in zip(paths, configs, plans, strict=True):
-            words = ["--config", str(path), *(["--overrides", *overrides] if overrides else [])]
+        for words, loaded, steps in zip(named, configs, plans, strict=True):
             _print_plan(root, loaded, steps, [*words, *keys.allowed_words(allow_env)])
         return 0
     refused = list[R2VError]()
@@ -108,13 +109,12 @@ def submit(
             except R2VError as error:
                 refused.append(error)
     if len(refused) > 1:
-        named = (f"{path}: {error}" for path, error in zip(paths, refused, strict=True))
-        raise UsageError("; and ".join(named))
+        raise UsageError("; and ".join(f"{path}: {error}" for path, error in zip(paths, refused, strict=True)))
     if refused:
         raise refused[0]
     require()
     for loaded, steps in zip(configs, plans, strict=True):
-        _submit_chain(root, loaded, steps, limits, live=live, allow_env=allow_env, take_over=take_over)
+        _submit_chain(root, loaded, steps, limits, without=without, live=live, allow_env=allow_env, take_over=take_over)
     return 0
 
 
@@ -132,8 +132,8 @@ def resume(
     """Go on with a chain that has stopped, from a job on, with a changed configuration; returns an exit code. The
     variables that the chain has recorded stay allowed, and those of `allow_env` with them.
 
-    Jobs that wait keep their ids. Raises UsageError for a key that may not be sent, LeaseConflict where a job runs that
-    the change concerns.
+    Jobs that wait keep their ids, unless their headers were edited since. Raises UsageError for a key that may not be
+    sent, LeaseConflict where a job runs that the change concerns.
     """
     require()
     with chains.lock(root, name, wait=30.0):  # a job that has just failed, or its sentinel, may be writing it down
@@ -143,7 +143,7 @@ def resume(
         old, new = load(path), load(path, overrides)
         _print_differences(old, new)
         absent = [item.name for item in JOBS if item.name not in before.jobs]  # the chain was submitted without them
-        steps = plan(new, start=start, without=absent, root=root)
+        steps = _planned(new, _config_words(path, overrides), start, absent, root)
         rows = client.queue(name, root)
         for step in steps:
             row = find(rows, before, step.job.name)
@@ -188,6 +188,20 @@ def cancel(*, name: str, root: Path = Path()) -> int:
     return 0
 
 
+def _config_words(path: Path, overrides: Sequence[str]) -> list[str]:
+    return ["--config", str(path), *(["--overrides", *overrides] if overrides else [])]
+
+
+def _planned(
+    config: Config, words: Sequence[str], start: str | None, without: Sequence[str], root: Path
+) -> list[PlannedJob]:
+    """The plan of a configuration. `words` name it in the command of an error that says how an input is made."""
+    try:
+        return plan(config, start=start, without=without, root=root)
+    except MissingInput as error:
+        raise error.configured(words) from None
+
+
 def _at_commit(config: Config) -> Config:
     """The configuration with its hub model at a commit, so that all jobs of the chain read the same files."""
     policy = config.policy
@@ -201,6 +215,7 @@ def _submit_chain(
     steps: Sequence[PlannedJob],
     limits: HealingLimits,
     *,
+    without: Sequence[str],
     live: bool,
     allow_env: Sequence[str],
     take_over: bool,
@@ -220,12 +235,21 @@ def _submit_chain(
         )
         known = chains.find(root, name)
         if known is not None and known.config_sha == sha:
-            chain = replace(chain, created_at=known.created_at, jobs=known.jobs, earlier=known.earlier)
+            alive = {mark.job for mark in marks.values() if mark is not None}
+            left_out = {job(word).name for word in without} & known.jobs.keys() - alive - _done(root, known)
+            jobs = {name: entry for name, entry in known.jobs.items() if name not in left_out}
+            earlier = {**known.earlier, **{name: known.history[name] for name in left_out}}
+            chain = replace(chain, created_at=known.created_at, jobs=jobs, earlier=earlier)
             chain = replace(chain, allow_env=_names(known.allow_env, allow_env))
         elif known is not None:
             chain = replace(chain, earlier=known.history)
         _submit_plan(root, config, chain, steps, None, live=live, queued=known if marks else None)
     look_after_waiters(root, name)
+
+
+def _done(root: Path, chain: Chain) -> set[str]:
+    latest = {name: entry.latest for name, entry in chain.jobs.items()}
+    return {name for name, one in latest.items() if one is not None and ended_well(root, chain, one)}
 
 
 def _submit_plan(
@@ -286,14 +310,12 @@ def _with_steps(root: Path, config: Config, chain: Chain, steps: Sequence[Planne
 
 
 def _resources(root: Path, config: Config, steps: Sequence[PlannedJob]) -> dict[str, Resources]:
-    name, asked = places_of(config, root).name, dict[str, Resources]()
-    for step in steps:
-        own = requests.of_job(root, step.job.command.script, step.job.name, config)
-        asked[step.job.name] = replace(own, directives=sized(root, name, step.job.name, own.directives))
-        for key, value in asked[step.job.name].directives.items():
-            header = own.directives.get(key, "nothing")
-            if value != own.directives.get(key, ""):
-                logger.info("%s: %s=%s, as healing found; the header says %s", step.job.name, key, value, header)
+    chain, asked = places_of(config, root).name, dict[str, Resources]()
+    for name, row in ((step.job.name, step.job) for step in steps):
+        own = requests.of_job(root, row.command.script, name, config)
+        asked[name] = replace(own, directives=sized(root, chain, name, own.directives))
+        for change in changes(own.directives, asked[name].directives):
+            logger.info("%s: %s, as healing found", name, change)
     return asked
 
 
@@ -317,7 +339,8 @@ def _paths(benchmark: str | None, config: str | None, root: Path) -> list[Path]:
     if not set(names) <= known:
         if not known:
             raise UsageError(
-                f"no configs/*/noisy.yaml in {root.absolute()}; run this in the checkout, or name --config"
+                f"no configs/*/noisy.yaml in {root.absolute()}; run this in a project that `r2v init DIR` made, or in "
+                "R2V's checkout, or name --config FILE"
             )
         absent = ", ".join(f"configs/{name}/noisy.yaml" for name in names if name not in known)
         group = benchmark in BENCHMARK_GROUPS

@@ -1,4 +1,5 @@
 """Submission of what is missing: each job of a plan is adopted where it is in the queue, else submitted, in order.
+One that waits there with what its header asked for before an edit is ended, and submitted anew.
 
 The caller holds the chain's lease and has written the chain. Whenever this is cut short (killed, refused halfway)
 what is written and what the comments in the queue say is enough to go on, and nothing is submitted twice.
@@ -11,16 +12,20 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from r2v.config import Config
 from r2v.console import text_table
 from r2v.errors import EnvironmentFault, UsageError
+from r2v.log import logger
 from r2v.slurm.chain import chain as chains
 from r2v.slurm.chain import job_record
 from r2v.slurm.chain.chain import Attempt, Chain, comment, parse_comment
+from r2v.slurm.chain.experience import sized
 from r2v.slurm.client import client
 from r2v.slurm.client.client import Partition, Queued, SubmitCheck
 from r2v.slurm.client.messages import refusal_passes
 from r2v.slurm.client.sacct import is_alive, memory
 from r2v.slurm.job.command_line import require_nodes_used
+from r2v.slurm.site import requests
 from r2v.slurm.site.directives import gpu_count, gpu_kind, node_count
 from r2v.slurm.site.headers import Resources
 from r2v.slurm.site.script_text import read_script, script_lines
@@ -44,6 +49,7 @@ def submit_missing(
     _update_comments(rows, chain)
     alive = {row.id for row in rows}
     _require_whole_queue(root, chain, wanted, alive)
+    alive -= _end_edited(rows, chain, wanted, resources)
     for name in wanted:
         latest = chain.jobs[name].latest
         if latest is None or latest.id not in alive:
@@ -65,6 +71,35 @@ def submit_missing(
             + (goes_on if count else "type the same command again")
         )
     return now.chain, now.submitted
+
+
+def next_request(root: Path, chain: Chain, name: str, config: Config) -> Resources:
+    """The resources that the next submission of a job asks for: its header's, in the sizes that healing found. Raises
+    UsageError and InputError as `headers.read` does."""
+    asked = requests.of_job(root, chain.jobs[name].script, name, config)
+    return replace(asked, directives=sized(root, chain.name, name, asked.directives))
+
+
+def changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
+    """The directives that differ, as `mem=16G -> 32G`; the nodes to avoid aside, which healing sets."""
+    names = sorted((before.keys() | after.keys()) - {"exclude"})
+    pairs = [(name, before.get(name, "none"), after.get(name, "none")) for name in names]
+    return [f"{name}={old} -> {new}" for name, old, new in pairs if old != new]
+
+
+def _end_edited(
+    rows: Sequence[Queued], chain: Chain, wanted: Sequence[str], resources: Mapping[str, Resources]
+) -> set[str]:
+    """End the waiting jobs whose headers ask for something else by now; returns their ids."""
+    pending, ended = {row.id for row in rows if row.state == "PENDING"}, set[str]()
+    for name in wanted:
+        latest = chain.jobs[name].latest
+        edits = changes(latest.resources, resources[name].directives) if latest is not None else []
+        if latest is not None and latest.id in pending and edits:
+            logger.info("%s: %s (job %s) is submitted anew: %s", chain.name, name, latest.id, ", ".join(edits))
+            ended.add(latest.id)
+    client.cancel(sorted(ended))
+    return ended
 
 
 def _require_whole_queue(root: Path, chain: Chain, wanted: Sequence[str], alive: Collection[str]) -> None:
@@ -96,22 +131,26 @@ def require_acceptable(wanted: Sequence[str], chain: Chain, resources: Mapping[s
     """Ask Slurm about each job before any is submitted. Raises UsageError naming the script whose header asks for
     what this cluster does not have; nodes that are down and a queue that is full pass by themselves."""
     for name in wanted:
-        require_nodes_used(name, str(SCRIPTS / chain.jobs[name].script), resources[name].directives)
+        script = chain.jobs[name].script
+        require_nodes_used(name, str(SCRIPTS / script), resources[name].directives)
         answer = check_request(resources[name])
         if not answer.ok:
             raise UsageError(
-                f"{_place(SCRIPTS / chain.jobs[name].script, answer.line)} asks for what this cluster will not give "
+                f"{_place(script, resources[name].sized_by, answer.line)} asks for what this cluster will not give "
                 f"{name}: {answer.line}; nothing was submitted. `r2v doctor` names what there is, `r2v cluster set "
                 "partition=... cpu_partition=... gpu=... account=...` writes it into all headers"
             )
 
 
-def _place(script: Path, refusal: str) -> str:
-    """The script, with the line of the option that sbatch says it does not have."""
-    unknown = re.search(r"unrecognized option '(--[\w-]+)", refusal)
-    lines = script_lines(read_script(script)) if unknown else []
-    number = next((at for at, line in enumerate(lines, start=1) if unknown and unknown[1] in line), None)
-    return f"{script}:{number}" if number else str(script)
+def _place(script: str, sized_by: str, refusal: str) -> str:
+    """The script whose header is refused: the job's own for its time, else the one that sizes it; with the line of the
+    option that sbatch says it does not have."""
+    if unknown := re.search(r"unrecognized option '(--[\w-]+)", refusal):
+        for path in (SCRIPTS / script, SCRIPTS / sized_by):
+            for number, line in enumerate(script_lines(read_script(path)), start=1):
+                if unknown[1] in line:
+                    return f"{path}:{number}"
+    return str(SCRIPTS / (script if "ime limit" in refusal else sized_by))
 
 
 def check_request(resources: Resources) -> SubmitCheck:

@@ -132,11 +132,12 @@ def run(cfg: CollectSettings, work: Work) -> None:
         total_cost_usd=round(manifest.total_cost_usd, 6),
     )
     logger.info(
-        "  %s: %d episodes, %.1f %% succeeded, $%.2f%s",
+        "  %s: %d episodes, %.1f %% succeeded, $%.2f at list price%s%s",
         manifest.run_id,
         manifest.n_episodes,
         100 * manifest.success_rate,
         manifest.total_cost_usd,
+        ", nothing paid" if cfg.teacher.provider == "scripted" else "",
         "".join(f"; {count} {outcome}" for outcome, count in manifest.outcomes.items())
         + (f"; {manifest.n_env_faults} could not be measured" if manifest.n_env_faults else ""),
     )

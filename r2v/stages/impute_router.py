@@ -160,7 +160,7 @@ def _fits(cfg: RouterFeaturesSettings, work: Work) -> Any:
 
 def impute_router(cfg: RouterSettings, rows: Sequence[FeatureRow], work: Work) -> None:
     """Fit a router on imputed labels, and place its threshold on the recorded calibration steps."""
-    from r2v.evaluation.on_records import BUDGETS, verdict_of
+    from r2v.evaluation.on_records import verdict_of
     from r2v.router.case_support import CASE_SCORE
     from r2v.router.labels import labelled
     from r2v.router.models import CASE_SUPPORT
@@ -189,8 +189,10 @@ def impute_router(cfg: RouterSettings, rows: Sequence[FeatureRow], work: Work) -
         "n_tasks": tasks,
         IMPUTED: placed,
     }
-    points = [_placed(model, own, budget) for budget in BUDGETS]
-    threshold["evaluated"] = [{name: point[name] for name in ("tau", "llm_call_rate")} for point in points]
+    points = [(budget, _placed(model, own, budget)) for budget in _budgets(cfg)]
+    threshold["evaluated"] = [
+        {"budget": budget, **{name: point[name] for name in ("tau", "llm_call_rate")}} for budget, point in points
+    ]
     write_json(work.folder / "threshold.json", threshold)
     summary = {"report": {"labels": IMPUTED, **fitted}, "verdict": verdict}
     work.summary.update(labels=IMPUTED, tau=threshold["tau"], imputed=placed, **summary)
@@ -202,12 +204,19 @@ def impute_router(cfg: RouterSettings, rows: Sequence[FeatureRow], work: Work) -
     )
 
 
+def _budgets(cfg: RouterSettings) -> list[float]:
+    """The budgets of the page, each of which a server offers."""
+    from r2v.evaluation.on_records import BUDGETS
+
+    return sorted({*BUDGETS, cfg.router.budget})
+
+
 def _on_records(cfg: RouterSettings, model: RouterModel, held: Sequence[FeatureRow]) -> list[OnRecords]:
     """Return the cost and agreement of routing on the recorded calibration tasks, by budget."""
-    from r2v.evaluation.on_records import BUDGETS, OnRecords, routed_steps
+    from r2v.evaluation.on_records import OnRecords, routed_steps
 
     found = []
-    for budget in sorted({*BUDGETS, cfg.router.budget}):
+    for budget in _budgets(cfg):
         routed = routed_steps(held, partial(_score, model), partial(_tau, model, budget))
         found += [OnRecords.of(routed, budget)] if routed else []
     return found

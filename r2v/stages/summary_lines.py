@@ -97,7 +97,7 @@ def round_line(figures: Mapping[str, Any]) -> str:
         f"round {figures['round']}: {_counterfactuals(figures)}",
         f"LLM steps {figures['llm_call_rate']:.1%}",
         f"thresholds {', '.join(thresholds)} of the steps" if thresholds else "",
-        f"billed ${figures['cost']:.4f}",
+        f"${figures['cost']:.4f} at list price",
         _known("AUROC of the router before", figures["auroc_before"], ".3f"),
         _known("AUROC with these rows", figures["auroc_after"], ".3f"),
         _known("decisions changed", figures["moved"], ".1%"),
@@ -119,7 +119,7 @@ def router_line(figures: Mapping[str, Any]) -> str:
     return _listed(
         f"threshold {figures['tau']:.4g}: LLM steps {figures['llm_call_rate']:.1%}",
         f"success {figures['success']:.1%}",
-        f"${figures['cost']:.4f} an episode",
+        f"${figures['cost']:.4f} an episode at list price, prompt cache counted",
         *_fits(figures["report"]),
     )
 
@@ -139,7 +139,7 @@ def imputed_router_line(figures: Mapping[str, Any]) -> str:
         f"threshold {figures['tau']:.4g}: {placed['llm_call_rate']:.1%} of the recorded steps to the LLM",
         _known("agreement with the teacher", placed["agreement"], ".1%"),
         _known("agreement at steps kept", placed["agreement_of_kept_steps"], ".1%"),
-        _known(f"by {beside['model']} in its place", beside["agreement_of_kept_steps"], ".1%") if beside else "",
+        _known(f"with router.model={beside['model']}", beside["agreement_of_kept_steps"], ".1%") if beside else "",
         *_fits(figures["report"]),
     )
 

@@ -16,5 +16,5 @@
 #SBATCH --signal=B:USR2@120
 
 cd "${SLURM_SUBMIT_DIR:-.}" && source scripts/slurm/env.sh ||
-    { echo "no scripts/slurm/env.sh in $PWD: cd to the checkout of R2V, then the same sbatch line" >&2; exit 2; }
+    { echo "no scripts/slurm/env.sh in $PWD: cd to your project's root, then the same sbatch line" >&2; exit 2; }
 exec python -m r2v.slurm.job.runner train_hierarchical "$@"

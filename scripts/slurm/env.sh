@@ -9,4 +9,4 @@ if [ -f .venv/bin/activate ]; then source .venv/bin/activate; fi
 unset SLURM_EXPORT_ENV  # left by `sbatch --export=...`: an srun of the job would get an empty environment
 set -euo pipefail
 command -v python >/dev/null ||
-    { echo "scripts/slurm/env.sh: no python here; make .venv (make install), or name your environment in it" >&2; exit 5; }
+    { echo "scripts/slurm/env.sh: no python here; name your environment in it (in R2V's checkout: make install)" >&2; exit 5; }

@@ -411,7 +411,7 @@ def test_summary_lists_every_run(registry: DataRegistry, play: Play) -> None:
     done = collected(registry, play(seed=1), play(seed=2, success=False), tags=("x",))
     with begin(registry) as run:
         head, first, second = registry.summary().splitlines()
-    assert head.split() == ["run", "status", "episodes", "success", "cost", "$", "tags"]
+    assert head.split() == ["run", "status", "episodes", "success", "list", "price", "$", "tags"]
     assert first.split() == [done, "done", "2", "50.0%", "0.00", "x"]
     assert second.split() == [run.run_id, "running", "0", "-", "0.00"]
 

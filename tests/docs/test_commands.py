@@ -42,7 +42,9 @@ OWN_MODEL = (
     "router.num_calibration_tasks=2 evaluation.num_tasks=2 inference.max_new_tokens=4"
 )
 STAND_INS = (
-    (r"--num-episodes \d+", "--num-episodes 2"),
+    (r"--num-episodes (?!140)\d+", "--num-episodes 2"),
+    (r"--num-episodes 140", "--num-episodes 6"),  # of fewer tasks no router can be imputed
+    (r"num_epochs=10", "num_epochs=1"),
     (r"(r2v pilot .*)", r"\1 evaluation.pilot_tasks=2"),
     (r"--num-interactions \d+|--interactions \d+", "--interactions 2"),
     (r"policy\.model_name=(FOLDER|outputs/\S+/final)", f"policy.model_name={TINY}"),
@@ -65,22 +67,28 @@ BEFORE = {
         "r2v collect --overrides data.num_episodes=6 data.seeds=[1]",  # of fewer tasks no router can be imputed
         "r2v export chat.jsonl --trajectories RUN",
     ),
+    "slurm-failures.md": ("bash run_all.sh desk",),
     "your-own-model.md": ("r2v collect --num-episodes 2 --seeds 1", "r2v perturb"),
 }
-"""What a page takes for granted: trajectories to train on."""
+"""What a page takes for granted: trajectories to train on, a chain in the queue."""
 
 FILES = {"adding-a-benchmark.md": "shop.py"}
 """Pages whose first block of Python a reader is told to put into a file."""
 
-EXITS = {"r2v status": {10}, "r2v logs bc": {3}}
-"""Commands that end with another code than 0 here: jobs are still queued, and have no log."""
+EXITS = {"r2v logs bc": {3}}
+"""Commands that end with another code than 0 here: a job that is still queued has no log."""
 
 HUB = "tests/pipeline/test_hub.py::test_bundle_run_and_report_come_back_unchanged"
+EXPLAINED = "tests/serve/test_answering.py::test_a_session_is_explained_turn_by_turn"
 RECORDED = "tests/stages/test_impute_router.py::test_recorded_sessions_become_a_served_router"
 ELSEWHERE = {
     "git clone https://github.com/r2v-agent/r2v": "fetches from the network",
     "cd r2v": "is where the rest of a page is typed: each test is in a checkout already",
     "pip install 'r2v[serve] @ git+https://github.com/r2v-agent/r2v'": "fetches from the network",
+    "pip install 'r2v[train,serve] @ git+https://github.com/r2v-agent/r2v'": "fetches from the network",
+    "r2v serve outputs/bundles/rehearsal --llm openai:gpt-6.1-terra --overrides teacher.max_usd=20": (
+        "tests/test_wheel.py::test_the_first_page_on_serving_holds_from_the_wheel_alone"
+    ),
     "r2v ablations --config configs/mrp.yaml --names no_dpo with_verifier": (
         "tests/test_mrp.py::test_ablation_none_reproduces_the_main_run"
     ),
@@ -90,7 +98,6 @@ ELSEWHERE = {
     "pip install --no-deps --target DIR dist/r2v-0.1.0-py3-none-any.whl": (
         "tests/test_wheel.py::test_in_a_folder_of_its_own_it_runs_too"
     ),
-    "pip install -e '.[serve]'": "installs; `make install-dev` does it from the locks",
     "r2v serve --record --llm anthropic:claude-opus-5-5 --overrides teacher.max_usd=20": (
         "tests/cli/test_serve.py::test_it_says_where_it_listens_and_ends_when_told"
     ),
@@ -101,14 +108,14 @@ ELSEWHERE = {
     "r2v serve outputs/bundles/desk --llm openai:gpt-6.1-terra --overrides teacher.max_usd=20": (
         "tests/serve/pair/test_pair.py::test_it_acts_as_the_evaluation_did"
     ),
-    "r2v run --overrides env.benchmark=logs router.label=imputed router.model=case_support 'data.runs=[RUN]' "
+    "r2v run --from perturb --overrides env.benchmark=logs router.label=imputed router.model=case_support "
     "policy.provider=openai policy.model_name=gpt-6-luna teacher.max_usd=5": RECORDED,
-    "r2v export outputs/bundles/mine --overrides env.benchmark=logs router.label=imputed router.model=case_support "
-    "'data.runs=[RUN]' policy.provider=openai policy.model_name=gpt-6-luna teacher.max_usd=5": RECORDED,
+    "r2v export outputs/bundles/mine --config outputs/router/logs_noisy/config.yaml": RECORDED,
     "r2v serve outputs/bundles/mine --llm anthropic:claude-opus-5-5 --overrides teacher.max_usd=20": RECORDED,
     "r2v push outputs/bundles/desk ME/desk --private": HUB,
     "r2v pull ME/desk outputs/bundles/again": HUB,
-    "r2v explain SESSION": "tests/serve/test_answering.py::test_a_session_is_explained_turn_by_turn",
+    "r2v explain SESSION": EXPLAINED,
+    "r2v explain --sessions": EXPLAINED,
     "r2v import data/served/default": "tests/serve/test_record.py::test_a_recorded_session_becomes_an_episode",
     "r2v pilot --tasks tasks.txt --cmd 'mini --model-class litellm_response -m openai/llm -t {task} -y' --overrides "
     "teacher.provider=openai teacher.model_name=gpt-6.1-terra policy.provider=openai policy.model_name=gpt-6-luna "
@@ -218,8 +225,9 @@ class Checkout:
         words = shlex.split(os.path.expandvars(command))
         with standing_in(self.root), through(FakeInProcess()), redirect_stdout(StringIO()) as printed:
             if words[0] == "export":
-                os.environ.update([words[1].split("=", 1)])
+                os.environ.update(dict(word.split("=", 1) for word in words[1:]))
                 return 0, ""
+            words = [path for word in words for path in (map(str, Path().glob(word)) if "*" in word else [word])]
             if words[0] == "r2v" or words[:3] == ["python", "-m", "r2v"]:
                 return r2v(words[1 if words[0] == "r2v" else 3 :]), printed.getvalue()
             done = subprocess.run(["bash", "-c", shlex.join(words)], capture_output=True, text=True, check=False)
@@ -297,9 +305,9 @@ def test_what_is_not_run_here_has_its_test_or_its_reason() -> None:
 
 
 def python_blocks() -> list[Block]:
-    """Of every page but two: library.md, whose blocks are the cells of one notebook, and README.md, whose block asks a
+    """Of every page but three: library.md, whose blocks are the cells of one notebook, and those whose block asks a
     served bundle. Tests of their own run these."""
-    pages = (page for page in PAGES if page.name not in ("library.md", "README.md"))
+    pages = (page for page in PAGES if page.name not in ("library.md", "README.md", "quickstart-serve.md"))
     return [block for page in pages for block in blocks_of(page) if block.language == "python"]
 
 

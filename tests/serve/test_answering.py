@@ -14,8 +14,11 @@ import openai
 import pytest
 
 from r2v.cli.main import main
+from r2v.data.tools import RecordedTool
 from r2v.emulator import Emulator
+from r2v.llm.providers.bodies import CALL_FORMAT
 from r2v.serve.accounts.traffic import read_traffic
+from r2v.serve.bundle.domain import Domain
 from r2v.serve.transport.endpoints import PATHS
 from r2v.wire.exchange import WireReply
 from r2v.wire.message import Message, Part, TextPart, ThinkingPart, ToolCall
@@ -77,17 +80,24 @@ def test_the_router_decides_and_the_small_model_s_turn_is_rendered(
 def test_a_session_is_explained_turn_by_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    saved = []
     with pair_served(tmp_path, llm, small) as (server, _, _):
         for page in (PAGE, ERROR):
             headers = server.auth | {"x-r2v-session": "mine"}
-            post(server.url, PATHS["chat"], asks("chat", conversation("chat", page)), headers)
+            answer = post(server.url, PATHS["chat"], asks("chat", conversation("chat", page)), headers)
+            saved.append(answer.headers.get("x-r2v-saved-usd"))
     monkeypatch.chdir(tmp_path)
     assert main(["explain", "mine"]) == 0
     head, names, first, second = capsys.readouterr().out.splitlines()
-    assert "session mine, 2 turns, $0.0002" in head and "score" in names
-    assert first.split()[:5] == ["1", "small", "score", "0.119", "0.500"] and first.split()[-1] == f"~{USD:.5f}"
-    assert second.split()[:3] == ["2", "llm", "score"] and second.split()[-1] == f"{USD:.5f}"
+    assert "session mine, 2 turns, $0.0002" in head and "paid, $0.0001" in head and "score" in names
+    assert first.split()[:5] == ["1", "small", "score", "0.119", "0.500"] and first.split()[-1] == saved[0]
+    assert second.split()[:3] == ["2", "llm", "score"] and second.split()[-1] == f"{-USD / 10:.6f}"
+    assert float(second.split()[-2]) == pytest.approx(USD * 1.1, abs=1e-6), "and the proposal"
+    assert main(["explain", "--sessions"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split()[:2] == ["mine", "data/served/default"]
     assert main(["explain", "another"]) == 2
+    assert "another: no chain of jobs, session or episode" in (told := capsys.readouterr().err)
+    assert "the newest of 1 sessions: mine; r2v explain --sessions" in told
 
 
 def test_clients_of_both_makers_read_the_small_model_s_turn(tmp_path: Path) -> None:
@@ -140,6 +150,13 @@ def test_outside_its_domain_the_small_model_is_not_even_asked(reason: str, tmp_p
         refused = post(server.url, PATHS["chat"], body | {"model": "small"}, server.auth)
     assert not little.seen and len(large.seen) == 1 and ready["small"]["outside"] == {reason: 1}
     assert refused.status_code == 400 and reason in refused.json()["error"]["message"]
+
+
+def test_a_benchmark_s_bundle_names_the_prompt_that_it_expects(tmp_path: Path) -> None:
+    make_bundle(tmp_path / "bundle", domain=Domain(tools=(RecordedTool(name="ls", parameters=LS),)))
+    with pair_served(tmp_path, llm, small) as (server, _, _):
+        made = post(server.url, PATHS["chat"], asks("chat", conversation("chat", PAGE)), server.auth)
+    assert made.headers["x-r2v-reason"] == (f"another system prompt; expected is one that ends in: {CALL_FORMAT}")
 
 
 ASKED_TOOLS: dict[str, tuple[dict[str, Any], WireReply, str]] = {

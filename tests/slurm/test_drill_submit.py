@@ -138,6 +138,21 @@ def test_a_second_run_of_the_same_adds_nothing(project: Project) -> None:
 
 
 @pytest.mark.whole
+def test_an_edited_header_is_taken_by_the_job_that_waits_and_the_others_keep_their_ids(project: Project) -> None:
+    project.r2v("run_all", "desk")
+    before, changed = project.ids(), "router_features"
+    assert "edited" not in project.r2v("status", check=False).stdout
+    project.header("06_generate_router_features.sh", mem="40G")
+    told = project.r2v("status", check=False).stdout
+    assert f"headers were edited since: {changed} mem=48G -> 40G; the jobs that wait take them by `r2v resume" in told
+    project.r2v("resume", NAME)
+    now = project.ids()
+    assert {job for job in JOBS if now[job] != before[job]} == {changed} and queued(project) == whole_chain()
+    assert now[changed] in project.cluster.job(now["router"])["Dependency"]
+    assert before[changed] not in project.cluster.job(now["router"])["Dependency"]
+
+
+@pytest.mark.whole
 def test_another_configuration_is_refused_while_jobs_of_the_first_are_there(project: Project) -> None:
     project.r2v("run_all", "desk")
     done = project.r2v("run_all", "desk", "--overrides", "training.lr=1e-4", check=False)

@@ -16,7 +16,7 @@ import pytest
 
 from r2v.cli import main as cli
 from r2v.config import Config, load, to_yaml
-from r2v.errors import EnvironmentFault, LeaseConflict, UsageError
+from r2v.errors import EnvironmentFault, InputError, LeaseConflict, UsageError
 from r2v.pipeline.graph import selection
 from r2v.slurm import run_all
 from r2v.slurm.chain import chain as chains
@@ -227,6 +227,83 @@ def test_a_header_that_this_cluster_cannot_serve_is_named(checkout: Faked) -> No
         run_all.submit(benchmark="desk", dry_run=True)
 
 
+def test_a_job_without_gpu_is_refused_by_the_header_that_rules_it(checkout: Faked) -> None:
+    path = checkout.root / "scripts/slurm/02_perturb.sh"
+    path.write_text(path.read_text().replace("--partition=cpu", "--partition=cpux"))
+    with pytest.raises(UsageError, match=r"^scripts/slurm/02_perturb.sh asks .* give collect: invalid partition"):
+        run_all.submit(benchmark="desk", overrides=["policy.device=cpu"])
+
+
+def test_an_edited_header_is_said_and_taken_by_what_waits(checkout: Faked, capsys: pytest.CaptureFixture[str]) -> None:
+    run_all.submit(benchmark="desk")
+    first, path = ids(checkout), checkout.root / "scripts/slurm/06_generate_router_features.sh"
+    assert cli.main(["status"]) == ACTIVE and "edited" not in capsys.readouterr().out
+    path.write_text(path.read_text().replace("--mem=48G", "--mem=60G"))
+    assert cli.main(["status"]) == ACTIVE
+    line = (
+        "  ! headers were edited since: router_features mem=48G -> 60G; the jobs that wait take them by "
+        f"`r2v resume {NAME}`"
+    )
+    assert line in capsys.readouterr().out.splitlines()
+    assert cli.main(["resume"]) == 0
+    now = ids(checkout)
+    assert {name for name in NAMES if now[name] != first[name]} == {"router_features"}
+    assert ["scancel", "--quiet", first["router_features"]] in calls(checkout, "scancel")
+    latest = chain(checkout).jobs["router_features"].latest
+    assert latest is not None and latest.resources["mem"] == "60G"
+    assert now["router_features"] in updates(checkout, now["router"])[-1][3]
+    assert cli.main(["status"]) == ACTIVE and "edited" not in capsys.readouterr().out
+
+
+def test_a_size_that_has_failed_is_not_asked_for_again(
+    checkout: Faked, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    from r2v.slurm.healing.reconcile import by_sentinel as heal
+
+    script = checkout.root / "scripts/slurm/03_train_policy.sh"
+    script.write_text(script.read_text().replace("--mem=60G", "--mem=8G"))
+    first = failed_bc(checkout, "host_oom", "killed at its memory limit", 137, attempts=1)
+    assert heal(NAME, "bc") == 0
+    failure = chain(checkout).jobs["bc"].attempts[-1].failure
+    assert failure is not None and failure.action.startswith(
+        "not tried again: 1 attempts of the 1 that it may have; the next submission asks for mem=12G; blocked: "
+    )
+    assert f"{NAME}: bc (job {first['bc']}): not tried again" in caplog.text
+    capsys.readouterr()
+    assert cli.main(["explain"]) == 0
+    assert capsys.readouterr().out.splitlines()[-2:] == [
+        f"  go on    r2v resume {NAME} --from bc",
+        "           it asks for mem=12G then; for another size, first: r2v cluster set train_policy.mem=SIZE",
+    ]
+    assert cli.main(["cluster", "set", "train_policy.mem=10G"]) == 0
+    assert cli.main(["explain"]) == 0 and "it asks for mem=10G then" in capsys.readouterr().out
+    assert cli.main(["cluster", "set", "train_policy.mem=8G"]) == 0
+    run_all.submit(benchmark="desk")
+    latest = chain(checkout).jobs["bc"].latest
+    assert latest is not None and latest.resources["mem"] == "12G"
+
+
+def test_a_cancelled_chain_goes_on_as_explain_says_and_without_a_job_is_no_longer_cancelled(
+    checkout: Faked, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_all.submit(benchmark="desk")
+    run_all.cancel(name=NAME)
+    put(checkout, [])
+    for id_ in ids(checkout).values():
+        checkout.accounted(id_, "CANCELLED by 1000", NodeList="None assigned")
+    (checkout.folder / "accounting.json").write_text(json.dumps(checkout.accounts))
+    for words in ([], ["router"]):
+        assert cli.main(["explain", *words]) == 0
+        assert capsys.readouterr().out.splitlines()[-2].split(maxsplit=2)[2].startswith(f"r2v resume {NAME}")
+    with pytest.raises(InputError, match=f"--config outputs/.chains/{NAME}/config.yaml`"):
+        run_all.resume(name=NAME, start="router")
+    with pytest.raises(InputError, match="--config configs/desk/noisy.yaml`"):
+        run_all.submit(benchmark="desk", start="router")
+    assert run_all.submit(benchmark="desk", without=["ablations"]) == 0
+    assert cli.main(["status"]) == ACTIVE
+    assert "cancelled" not in capsys.readouterr().out and "ablations" in chain(checkout).history
+
+
 def test_a_dry_run_prints_the_chain_of_a_benchmark_that_is_not_there(
     checkout: Faked, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -352,9 +429,9 @@ def test_cancel_ends_all_in_one_call_and_nothing_heals_after_it(checkout: Faked)
     assert {job.latest.reason for job in chain(checkout).jobs.values() if job.latest} == {"rerun"}
 
 
-def failed_bc(checkout: Faked, kind: str, line: str, rc: int) -> dict[str, str]:
+def failed_bc(checkout: Faked, kind: str, line: str, rc: int, attempts: int = 2) -> dict[str, str]:
     """The whole chain submitted; collect and perturb are done, bc has failed, the rest waits."""
-    run_all.submit(benchmark="desk", max_attempts=2)
+    run_all.submit(benchmark="desk", max_attempts=attempts)
     first = ids(checkout)
     for name in ("collect", "perturb"):
         checkout.done(first[name], name)

@@ -93,7 +93,7 @@ def test_a_script_from_elsewhere_ends_before_any_work(checkout: Path, tmp_path: 
     done = bash(checkout, checkout / "scripts/slurm/07_train_router.sh", "desk", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.splitlines()[-1] == (
-        f"no scripts/slurm/env.sh in {tmp_path}: cd to the checkout of R2V, then the same sbatch line"
+        f"no scripts/slurm/env.sh in {tmp_path}: cd to your project's root, then the same sbatch line"
     )
 
 

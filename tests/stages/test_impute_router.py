@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 from r2v.cli.main import build_parser, main
@@ -107,15 +108,17 @@ def test_case_support_alone_is_a_router_of_the_records(
     """Whichever of the two is made, the agreement at the steps that the other keeps stands beside it."""
     monkeypatch.chdir(logs)
     assert main(["train_router", "--overrides", *overrides(logs), "router.model=case_support"]) == 0
-    assert "; by boosting in its place " in capsys.readouterr().err
+    assert "; with router.model=boosting " in capsys.readouterr().err
     assert load_router(router_of(logs) / "r2v.json").names == CASE_SCORE
-    assert "; by case_support in its place " in (logs / "said.txt").read_text()
+    assert "; with router.model=case_support " in (logs / "said.txt").read_text()
     assert main(["train_router", "--overrides", *overrides(logs)]) == 0
 
 
 def test_a_bundle_of_it_has_a_card_without_a_table(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(logs)
     assert main(["export", "bundle", "--overrides", *overrides(logs)]) == 0
+    assert main(["export", "again", "--overrides", *OVERRIDES]) == 0, "every stage calls the latest run up to date"
+    assert main(["export", "other", "--overrides", *OVERRIDES, "router.budget=0.4"]) == 2
     made = read_bundle(logs / "bundle").manifest
     assert (made.labels, made.results_sha256, made.benchmark) == ("imputed", None, "logs")
     assert not (logs / "bundle" / "verifier").exists() and (logs / "bundle" / "policy").is_dir()
@@ -325,8 +328,11 @@ def test_recorded_sessions_become_a_served_router(
                     ready(place)
                     await stop.wait()
 
+            offered = [f"r2v:budget={one['budget']:g}" for one in told["records"]]
             with in_thread(pair) as place:
                 server = Served(url=place.url, key=place.keys_file.read_text().split()[1], folder=place.folder)
+                listed = httpx2.get(f"{server.url}/v1/models", headers=server.auth).json()["data"]
+                assert [model["id"] for model in listed][2:-2] == offered, "the budgets of the page"
                 sources = [routed(server, wire, page) for page in (FOLDER, FILE)]
     assert sources == [("small", "score"), ("llm", "score")]
 

@@ -15,7 +15,8 @@ def test_a_router_says_its_operating_point_and_its_fit() -> None:
     figures = {"tau": 0.22727, "llm_call_rate": 0.1639, "success": 0.25, "cost": 0.002665}
     line = summary_lines.router_line({**figures, "report": {"train": {**FIT, "auroc": None}, "calibration": FIT}})
     assert line == (
-        "threshold 0.2273: LLM steps 16.4%; success 25.0%; $0.0027 an episode; "
+        "threshold 0.2273: LLM steps 16.4%; success 25.0%; $0.0027 an episode at "
+        "list price, prompt cache counted; "
         "train tasks: 150 steps of 20 tasks, positive 8.0%; Brier score 0.0226 (of the mean 0.0736); "
         "calibration tasks: 150 steps of 20 tasks, positive 8.0%; AUROC 0.750; Brier score 0.0226 (of the mean 0.0736)"
     )
@@ -26,11 +27,11 @@ def test_a_round_says_what_it_showed_and_leaves_out_what_it_could_not() -> None:
     routed = {**ROUND, **measured, "round": 1, "thresholds": {"0.07": 0.01478}, "llm_call_rate": 0.1765}
     assert summary_lines.round_line(routed) == (
         "round 1: 85 steps of 14 tasks, at 72 the LLM would act otherwise, which gains at 19 and harms at 1; "
-        "LLM steps 17.6%; thresholds 0.01478 for 7% of the steps; billed $0.3575; "
+        "LLM steps 17.6%; thresholds 0.01478 for 7% of the steps; $0.3575 at list price; "
         "AUROC of the router before 0.573; AUROC with these rows 0.754; decisions changed 91.4%"
     )
     first = {**ROUND, **dict.fromkeys(measured), "round": 0, "thresholds": {}, "llm_call_rate": 0.0}
-    assert summary_lines.round_line(first).endswith("; LLM steps 0.0%; billed $0.3575")
+    assert summary_lines.round_line(first).endswith("; LLM steps 0.0%; $0.3575 at list price")
 
 
 def test_every_reason_against_a_pair_has_words() -> None:

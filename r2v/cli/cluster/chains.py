@@ -52,8 +52,12 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
         metavar="[CHAIN] [JOB] | SESSION | EPISODE",
         help="a chain, and one of its jobs (default: every job of the only chain); or a served session, or an episode",
     )
+    explain.add_argument("--sessions", action="store_true", help="list the served sessions (default: explain one)")
     cost = add_word(
-        commands, "cost", "GPU-hours of each attempt, and how many were wasted; what a local run took and paid", _cost
+        commands,
+        "cost",
+        "GPU- and CPU-hours of each attempt, dollars paid; the same of local runs",
+        _cost,
     )
     cost.add_argument("names", nargs="*", metavar="CHAIN", help=_CHAIN)
     graph = add_word(commands, "graph", "which job waits for which", _graph)
@@ -290,15 +294,23 @@ def _local_log(words: Sequence[str]) -> tuple[LocalRun, str] | None:
 
 
 def _explain(values: argparse.Namespace) -> int:
-    from r2v.serve.accounts.explain import explained
+    from r2v.serve.accounts.explain import explained, listed_sessions, nearest_sessions
     from r2v.slurm.views import explain, logs
     from r2v.slurm.views.chain_status import settled, statuses
     from r2v.slurm.views.sources import names
 
+    if values.sessions:
+        print("\n".join(listed_sessions(Path())))
+        return 0
     other = len(values.words) == 1 and values.words[0] not in names()
     if other and (lines := explained(Path(), values.words[0])):
         print("\n".join(lines))
         return 0
+    if other and not names():
+        raise UsageError(
+            f"{values.words[0]:.200}: no chain of jobs, session or episode of r2v has this name; "
+            f"{nearest_sessions(Path())}"
+        )
     name, job = _one_job(values.words)
     (status,) = statuses(settled([name]))
     word = logs.NUMBERS.get(job, job) if job else None
@@ -309,6 +321,7 @@ def _explain(values: argparse.Namespace) -> int:
 
 
 def _cost(values: argparse.Namespace) -> int:
+    from r2v.llm.providers.spending.project import ProjectLedger
     from r2v.slurm.views import cost, local
     from r2v.slurm.views.chain_status import settled, statuses
 
@@ -316,12 +329,14 @@ def _cost(values: argparse.Namespace) -> int:
     wanted, readable = _wanted(values.names, here)
     shown = statuses(settled(readable, costs=True)) if readable else []
     found = {one.chain.name: cost.attempt_costs(one) for one in shown}
+    ledger = ProjectLedger(Path())
     if values.json:
-        chains = [cost.as_json(name, spent) for name, spent in found.items()]
+        chains = [cost.as_json(name, spent, ledger.committed_by(name)) for name, spent in found.items()]
         runs = [local.as_json(Path(), run) for run in here.values()]
         print(json.dumps({"chains": chains, "local": runs}, indent=2))
     else:
-        told = [*(cost.lines(name, spent) for name, spent in found.items()), *map(local.cost_lines, here.values())]
+        billed = (cost.lines(name, spent, ledger.committed_by(name)) for name, spent in found.items())
+        told = [*billed, *map(local.cost_lines, here.values())]
         print("\n".join("\n".join(one) for one in told))
     return 0 if readable == wanted else InputError.exit_code
 

@@ -13,10 +13,11 @@ from r2v.errors import EnvironmentFault, UsageError
 from r2v.log import logger
 from r2v.storage.paths import SCRIPTS
 
+_RESET = "headers=shipped"
 _SETTINGS = (
     "profile (nersc, tacc, pyxis, gpu, cpu, none), partition, cpu_partition, account, qos, gpu (a type, or none), mem, "
-    "time, nodes or any other directive, of one script as train_policy.mem=120G; none at all: write scripts/slurm/"
-    "site.yaml into the headers again (default)"
+    "time, nodes or any other directive, of one script as train_policy.mem=120G; headers=shipped: first undo all such "
+    "edits; none at all: write scripts/slurm/site.yaml into the headers again (default)"
 )
 
 
@@ -80,7 +81,7 @@ def _doctor(values: argparse.Namespace) -> int:
 
 def _cluster(values: argparse.Namespace) -> int:
     from r2v.slurm.client import client
-    from r2v.slurm.site import headers, script_text, write_headers
+    from r2v.slurm.site import headers, new_project, script_text, write_headers
 
     paths = headers.scripts()
     if not paths:
@@ -90,8 +91,10 @@ def _cluster(values: argparse.Namespace) -> int:
     for flaw in script_text.flaws():
         logger.warning("%s", flaw.line)
     if values.what == "set":
-        changed = write_headers.set_words(values.values, takes=client.takes_option)
-        logger.info("%d files changed", len(changed))
+        words = [word for word in values.values if word != _RESET]
+        changed = set(new_project.restore_headers() if _RESET in values.values else ())
+        changed.update(write_headers.set_words(words, takes=client.takes_option))
+        logger.info("%d file%s changed", len(changed), "" if len(changed) == 1 else "s")
     print("\n".join(headers.lines(paths)))
     return 0
 

@@ -28,7 +28,7 @@ from r2v.data.interchange.atif import from_atif, is_atif
 from r2v.data.interchange.conversation import Conversation, to_episode
 from r2v.data.interchange.fields import BadRecord
 from r2v.data.interchange.inspect_logs import from_inspect, is_inspect_log, samples_of
-from r2v.data.interchange.litellm import from_litellm
+from r2v.data.interchange.litellm import from_litellm, sessions_of
 from r2v.data.interchange.messages import from_messages, is_messages
 from r2v.data.interchange.responses import from_responses, is_items, is_responses
 from r2v.data.interchange.rows import from_completion, from_sharegpt, from_tau_bench
@@ -217,7 +217,7 @@ log = logging.getLogger("r2v")
 
 LOGS_BENCHMARK = "logs"
 """The benchmark of trajectories that belong to no environment: it has no task to play."""
-_CONVERTER = 2
+_CONVERTER = 3
 """Changes with what the same records become."""
 _SHOWN = 8
 """Bad records that are told one by one."""
@@ -341,10 +341,8 @@ def _survey(wanted: Wanted) -> Survey:
 def _episodes(wanted: Wanted, bad: Callable[[str], None] = lambda text: None) -> Iterator[Episode]:
     """The trajectories as episodes, bad records left out and told. A second one of a task has the next seed."""
     seeds: Counter[str] = Counter()
-    records = (record for source in wanted.sources for record in read_source(source, split=wanted.split))
-    for place, record in islice(records, wanted.limit):
+    for place, name, talk in _conversations(wanted, bad):
         try:
-            name, talk = _conversation(record, wanted.format)
             task = talk.task_id or f"goal-{hashlib.sha256(talk.goal.encode('utf-8', 'replace')).hexdigest()[:12]}"
             talk = talk if wanted.model is None else replace(talk, model=wanted.model)
             episode = to_episode(
@@ -355,6 +353,23 @@ def _episodes(wanted: Wanted, bad: Callable[[str], None] = lambda text: None) ->
             continue
         seeds[task] += 1
         yield episode
+
+
+def _conversations(wanted: Wanted, bad: Callable[[str], None]) -> Iterator[tuple[str, str, Conversation]]:
+    """Yield (place, format, conversation), logged requests last, joined into sessions."""
+    records = (record for source in wanted.sources for record in read_source(source, split=wanted.split))
+    requests = []
+    for place, record in islice(records, wanted.limit):
+        try:
+            name, talk = _conversation(record, wanted.format)
+        except BadRecord as error:
+            bad(f"{place}: {error}")
+            continue
+        if name == "litellm":
+            requests.append((place, talk))
+        else:
+            yield place, name, talk
+    yield from ((place, "litellm", talk) for place, talk in sessions_of(requests))
 
 
 def _tools(episode: Episode) -> Iterator[RecordedTool]:

@@ -3,11 +3,12 @@
     {"request_id": ..., "model": ..., "messages": [...], "response": {...}, "proxy_server_request": {...}, "spend": .01}
 
 Each record is one request, and holds the replies before it: they are context here, as each has a record of its own.
+`sessions_of` joins the requests of a session, which the logs do not name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -36,8 +37,36 @@ def from_litellm(record: Any) -> Conversation:
     reply = _reply(parsed(about.get("response"), "response"))
     offered = object_of(about.get("model_parameters")).get("tools") or request.get("tools")
     talk = exchange(request, reply, {**about, "tools": about.get("tools") or offered}, listed)
-    cost = amount(about.get("spend") or about.get("response_cost"))
-    return replace(talk, cost=cost, copied=frozenset(range(len(talk.messages) - 1)))
+    told, last = about.get("spend", about.get("response_cost")), len(talk.messages) - 1
+    usd = tuple(amount(told) if place == last and told is not None else None for place in talk.places)
+    return replace(talk, cost=amount(told), usd=usd, copied=frozenset(range(last)))
+
+
+def sessions_of(requests: Iterable[tuple[str, Conversation]]) -> list[tuple[str, Conversation]]:
+    """Return requests, each with its place, joined into sessions: a request goes on with the one whose messages, reply
+    included, are the longest beginning of its own."""
+    sessions: dict[tuple[Any, ...], tuple[str, Conversation]] = {}
+    for place, talk in sorted(requests, key=lambda request: len(request[1].messages)):  # logs may begin with the newest
+        # clients put dates and marks into system prompts, which then differ between requests of a session
+        said = [(message.role, "" if message.role == "system" else message.text) for message in talk.messages]
+        begun = [tuple(said[: end + 1]) for end in range(len(said) - 1) if said[end][0] == "assistant"]
+        before = next((sessions.pop(key) for key in reversed(begun) if key in sessions), None)
+        whole = tuple(said) if tuple(said) not in sessions else (place,)  # the same words again: another session
+        sessions[whole] = (place, talk) if before is None else (before[0], _joined(before[1], talk))
+    return list(sessions.values())
+
+
+def _joined(before: Conversation, talk: Conversation) -> Conversation:
+    """Return the session of a request and of those before it, with what each of its turns cost."""
+    own = set(range(len(before.messages))) - before.copied
+    return replace(
+        talk,
+        copied=talk.copied - own,
+        cost=before.cost + talk.cost,
+        usd=before.usd + talk.usd[len(before.usd) :],
+        tokens=before.tokens + talk.tokens,
+        outcome=before.outcome if talk.outcome is None else talk.outcome,
+    )
 
 
 def exchange(request: Mapping[str, Any], reply: WireReply, about: dict[str, Any], messages: Any = None) -> Conversation:

@@ -246,8 +246,10 @@ def table(jobs: Sequence[PlannedWork], config: Config, known: Known) -> list[str
     work = sum((one.work for one in jobs), Workload())
     rows.append(("all", *_count_cells(work), _dollars(sum(told)) if told else "", _dollars(_total_usd(jobs)), ""))
     untrained = untrained_line(config)
+    if all(row[-3:-1] == ("", "") for row in rows[1:]):
+        rows = [(*row[:-3], row[-1]) for row in rows]
     return [
-        *text_table(rows, right=range(1, 10)).splitlines(),
+        *text_table(rows, right=range(1, len(rows[0]) - 1)).splitlines(),
         "",
         *time_table(jobs),
         *([untrained] if untrained else []),

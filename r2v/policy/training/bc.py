@@ -36,6 +36,7 @@ from r2v.storage.files import write_json
 _CLONED = ("native", "annotate", "insert", "reroll")
 """Constructions of episodes whose actions answer the observations beside them."""
 _MEASURED_STEPS = 200
+_UNKNOWN_SHARE = 0.25
 
 
 class Collected(Protocol):
@@ -98,6 +99,7 @@ def train_bc(
             f"policy.max_seq_len {encoder.max_seq_len}"
         )
     assert max(len(row.ids) for row in rows) <= encoder.max_seq_len
+    _warn_of_unknown_words(rows, loaded)
     order = schedule([len(row.ids) for row in rows], phase, seed)
     trainer = make_bc_trainer(rows, order, loaded, phase, out, seed)
     log = fit(trainer, "bc", out, [len(rows[i].ids) for i in order])
@@ -127,6 +129,20 @@ def train_bc(
         *(100 * match["canonical"], match["n_steps"]),
     )
     return report
+
+
+def _warn_of_unknown_words(rows: Sequence[TrainingRow], loaded: Loaded) -> None:
+    """Warn where the vocabulary lacks much of the text, as the bundled student's does of anything but the desk."""
+    unknown = loaded.tokenizer.unk_token_id
+    if unknown in (None, loaded.tokenizer.eos_token_id):
+        return
+    share = sum(row.ids.count(unknown) for row in rows) / sum(len(row.ids) for row in rows)
+    if share > _UNKNOWN_SHARE:
+        logger.warning(
+            "  bc: %.0f %% of the tokens are words that %s does not know, and it can say none of them; name a model "
+            "that reads these trajectories: policy.model_name=FOLDER or NAME, or policy.provider for one behind an API",
+            *(100 * share, loaded.name),
+        )
 
 
 def _spared(rows: Sequence[TrainingRow]) -> dict[str, int]:

@@ -6,75 +6,88 @@ for line in explained_episode(Path(), "desk-0007/s1"): print(line)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from r2v.console import text_table
 from r2v.data.episode import Episode
 from r2v.data.store import TrajectoryStore
+from r2v.errors import InputError
 from r2v.serve.accounts.traffic import read_traffic
 from r2v.storage.paths import SERVERS, TRAFFIC
 
-_HEADS = ("turn", "author", "why", "score", "threshold", "$ paid", "$ small", "$ LLM")
+_HEADS = ("turn", "author", "why", "score", "threshold", "$ paid", "$ saved")
+_NAMED = 5
+"""Sessions that an error names."""
+
+
+def served_turns(root: Path) -> dict[tuple[str, str], list[Mapping[str, Any]]]:
+    """Return the turns of every session by (server's folder, session), the session that spoke last first."""
+    turns: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for path in (root / SERVERS).glob(f"*/{TRAFFIC}"):
+        for row in read_traffic(path.parent):
+            if row["kind"] == "turn":
+                turns.setdefault((str(path.parent), row["session"]), []).append(row)
+    return dict(sorted(turns.items(), key=lambda item: -item[1][-1]["at"]))
+
+
+def listed_sessions(root: Path) -> list[str]:
+    """Return a line for each served session, the newest first. Raises InputError if there is none."""
+    listed = [
+        (
+            *(name, folder, datetime.fromtimestamp(rows[-1]["at"]).isoformat(" ", "minutes"), str(len(rows))),
+            *(str(sum(row["source"] == "small" for row in rows)), *_money(rows)),
+        )
+        for (folder, name), rows in served_turns(root).items()
+    ]
+    if not listed:
+        raise InputError(f"no session in {root / SERVERS}; `r2v serve` and `r2v record` write them")
+    heads = ("session", "server", "last turn", "turns", "by small", "$ paid", "$ saved")
+    return text_table([heads, *listed], right=range(3, 7)).splitlines()
+
+
+def nearest_sessions(root: Path) -> str:
+    """Return the newest sessions in words, for an error about an unknown one."""
+    names = [name for _, name in served_turns(root)]
+    listed = f"the newest of {len(names)} sessions: {', '.join(names[:_NAMED])}; r2v explain --sessions lists all"
+    return listed if names else f"no session was served here ({root / SERVERS})"
 
 
 def explained_session(root: Path, session: str) -> list[str]:
-    """Return lines on a served session; empty if no server here has it. An amount with ~ is an estimate: the session's
-    mean for a turn of that model."""
+    """Return lines on a served session; empty if no server here has it."""
     lines: list[str] = []
-    for path in sorted((root / SERVERS).glob(f"*/{TRAFFIC}")):
-        rows = [row for row in read_traffic(path.parent) if row["kind"] == "turn" and row["session"] == session]
-        if rows:
-            paid = sum(map(_paid, rows))
-            lines += [f"{path.parent}: session {session}, {len(rows)} turns, ${paid:.4f}"]
-            lines += text_table([_HEADS, *_turns(rows)], right=range(3, 8)).splitlines()
+    for (folder, name), rows in served_turns(root).items():
+        if name == session:
+            paid, saved = _money(rows)
+            lines += [f"{folder}: session {session}, {len(rows)} turns, ${paid} paid, ${saved} saved"]
+            lines += text_table([_HEADS, *map(_turn, rows)], right=range(3, 7)).splitlines()
     return lines
 
 
-def _turns(rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, ...]]:
-    small = _mean(_small(row) for row in rows)
-    llm = _mean(row["usd"] for row in rows if row["source"] == "llm")
+def _turn(row: Mapping[str, Any]) -> tuple[str, ...]:
+    decision = row.get("decision") or {}
+    return (
+        str(row["turn"]),
+        row["source"],
+        str(decision.get("reason", "asked for")) + (f"; {row['trouble']}" if "trouble" in row else ""),
+        _number(decision.get("score")),
+        _number(decision.get("threshold")),
+        *_money([row]),
+    )
+
+
+def _money(rows: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+    """Return the USD that providers billed, at most where that is unknown, proposals that were not played included; and
+    the USD saved."""
+    paid = saved = 0.0
     for row in rows:
-        decision = row.get("decision") or {}
-        own = _small(row)
-        yield (
-            str(row["turn"]),
-            row["source"],
-            str(decision.get("reason", "asked for")) + (f"; {row['trouble']}" if "trouble" in row else ""),
-            _number(decision.get("score")),
-            _number(decision.get("threshold")),
-            _usd(_paid(row)),
-            _usd(own) if own is not None else _guess(small),
-            _usd(row["usd"]) if row["source"] == "llm" else _guess(llm),
-        )
-
-
-def _small(row: Mapping[str, Any]) -> float | None:
-    """Return what the small model's proposal cost, played or not: as billed, else at its list price."""
-    small = (row.get("decision") or {}).get("small")
-    if small is None:
-        return None
-    return float(small["cost"] if small["usd"] is None else small["usd"] or small["cost"])
-
-
-def _paid(row: Mapping[str, Any]) -> float:
-    own = _small(row) or 0.0
-    acted = row["usd"] if row["usd"] is not None else row["at_most"]
-    return float(acted) + (own if row["source"] == "llm" else 0.0)
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
-
-
-def _usd(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:.5f}"
-
-
-def _guess(value: float | None) -> str:
-    return "" if value is None else f"~{value:.5f}"
+        proposal = (row.get("decision") or {}).get("small") or {}
+        paid += row["at_most"] if row["usd"] is None else row["usd"]
+        paid += (proposal.get("usd") or 0.0) if row["source"] == "llm" else 0.0
+        saved += row.get("saved") or 0.0
+    return f"{paid:.6f}", f"{saved:.6f}"
 
 
 def _number(value: float | None) -> str:

@@ -20,7 +20,7 @@ from r2v.data.schema import from_dict
 from r2v.data.tools import RecordedTool
 from r2v.envs.base import Benchmark, tools_of
 from r2v.errors import InputError
-from r2v.llm.providers.bodies import system_prompt
+from r2v.llm.providers.bodies import CALL_FORMAT, system_prompt
 from r2v.storage.files import write_json
 from r2v.wire.exchange import WireRequest, first_number
 from r2v.wire.message import Message, ToolResult, ToolSpec, UnknownPart, mapping
@@ -84,7 +84,8 @@ class Domain:
             return "no tools"
         if any(text.endswith(self._form(form)) for form in _FORMS) or family(text) in self.prompts:
             return None
-        return "another system prompt"
+        own = "" if self.prompts else f"; expected is one that ends in: {CALL_FORMAT}"
+        return f"another system prompt{own}"
 
     def _form(self, form: Any) -> str:
         return system_prompt((), self.specs, form)

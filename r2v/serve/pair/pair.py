@@ -214,12 +214,14 @@ def _goes_on(request: ClientRequest) -> str | None:
 
 
 def _operating_points(bundle: Bundle) -> dict[float, float]:
-    """Return the thresholds that were placed on calibration tasks, by the share of LLM steps, in hundredths, that each
-    came to. Raises InputError."""
+    """Return the thresholds that were placed on calibration tasks, by the budget that each was placed for, as the page
+    of an imputed router has them; of an executed one by the share of LLM steps, in hundredths, that it came to. Raises
+    InputError."""
     path = bundle.folder / "router" / "threshold.json"
     try:
         recorded = json.loads(path.read_text())
-        points = {round(float(p["llm_call_rate"]), 2): float(p["tau"]) for p in recorded.get("evaluated") or ()}
+        evaluated = recorded.get("evaluated") or ()
+        points = {float(p.get("budget", round(float(p["llm_call_rate"]), 2))): float(p["tau"]) for p in evaluated}
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise InputError(f"{path}: no thresholds of a bundle ({error})") from None
     return dict(sorted(points.items()))

@@ -59,9 +59,11 @@ def _bad_nodes(root: Path) -> dict[str, Any]:
     return {name: entry for name, entry in entries if isinstance(entry, dict) and str(entry.get("at", "")) > since}
 
 
-def learn(root: Path, name: str, job: str, had: Mapping[str, str], given: Mapping[str, str]) -> None:
-    """Keep what a job is given now in place of what it had. The caller holds the chain's lock."""
+def learn(root: Path, name: str, job: str, had: Mapping[str, str], given: Mapping[str, str]) -> list[str]:
+    """Keep the sizes that a job is to have in place of those that it had; returns them as `mem=300M`. The caller holds
+    the chain's lock."""
     known = _sizes(root, name)
+    grown = [f"{key}={given[key]}" for key in SIZES if key in given and given[key] != had.get(key)]
     entry: dict[str, Any] = dict(known.get(job, {}))
     for key in SIZES:
         if key in given and given[key] != had.get(key):
@@ -70,6 +72,7 @@ def learn(root: Path, name: str, job: str, had: Mapping[str, str], given: Mappin
             entry[key] = {"asked": asked, "given": given[key]}
     if entry != known.get(job, {}):
         write_json(folder(root, name) / SIZES_FILE, hashed({"jobs": {**known, job: entry}}))
+    return grown
 
 
 def sized(root: Path, name: str, job: str, directives: Mapping[str, str]) -> dict[str, str]:

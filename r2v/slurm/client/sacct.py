@@ -66,6 +66,7 @@ class SacctRow:
     """The highest exit code of its steps."""
     elapsed: int = 0
     gpus: int = 0
+    cpus: int = 0
     requested: int | None = None
     max_rss: int | None = None
     nodes: str = ""
@@ -74,6 +75,11 @@ class SacctRow:
     def gpu_hours(self) -> float:
         """GPU-hours of this start."""
         return self.gpus * self.elapsed / 3600
+
+    @property
+    def cpu_hours(self) -> float:
+        """CPU-hours that were allotted to this start, used or idle."""
+        return self.cpus * self.elapsed / 3600
 
 
 def read_accounting(text: str, fields: Sequence[str] = FIELDS) -> dict[str, list[SacctRow]]:
@@ -106,6 +112,7 @@ def _row(values: dict[str, str]) -> SacctRow:
         derived=_exit(values.get("DerivedExitCode", ""))[0],
         elapsed=int(values.get("ElapsedRaw") or 0),
         gpus=_gpus(tres),
+        cpus=int(tres.get("cpu", 0)),
         requested=memory(values.get("ReqMem", "")),
         max_rss=memory(values.get("MaxRSS", "")),
         nodes=given(values.get("NodeList", "")),

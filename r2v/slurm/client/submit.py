@@ -26,8 +26,8 @@ from submitit.slurm.slurm import SlurmExecutor
 from r2v.errors import EnvironmentFault
 from r2v.log import logger
 from r2v.slurm.chain import chain as chains
-from r2v.slurm.chain.chain import ASKED_FOR, OF, WHOLE, Attempt, Chain, comment
-from r2v.slurm.chain.experience import learn, without_bad
+from r2v.slurm.chain.chain import OF, WHOLE, Attempt, Chain, comment
+from r2v.slurm.chain.experience import without_bad
 from r2v.slurm.chain.snapshot import code_lines
 from r2v.slurm.client import client
 from r2v.slurm.client.command import SlurmRefused, require
@@ -61,15 +61,12 @@ def submit_stage(root: Path, chain: Chain, job: str, planned: Attempt, waits: Se
     chain is not changed."""
     avoiding = without_bad(root, planned.resources)
     try:
-        id_ = _submit_stage(root, chain, job, avoiding, planned.overrides, waits)
+        return _submit_stage(root, chain, job, avoiding, planned.overrides, waits)
     except SlurmRefused as error:
         if avoiding == planned.resources:
             raise
         logger.warning("%s: Slurm rejected --exclude=%s (%s); submitting without it", job, avoiding["exclude"], error)
-        id_ = _submit_stage(root, chain, job, planned.resources, planned.overrides, waits)
-    if planned.reason not in ASKED_FOR and (before := chain.jobs[job].latest) is not None:
-        learn(root, chain.name, job, before.resources, planned.resources)
-    return id_
+        return _submit_stage(root, chain, job, planned.resources, planned.overrides, waits)
 
 
 def _submit_stage(

@@ -12,12 +12,12 @@ this node may submit, which healing wants. Where WebArena is installed or its si
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import socket
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from r2v.environment import not_for_stages, removal_text
@@ -110,8 +110,9 @@ def _sentinel(root: Path) -> Finding:
 
 def _headers(root: Path, partitions: Mapping[str, Partition]) -> Iterator[Finding]:
     paths, good, largest = headers.scripts(root), 0, Resources()
+    wrong: dict[Finding, list[str]] = {}
     if not paths:
-        yield bad(f"no scripts in {root / SCRIPTS}", "cd to R2V's checkout")
+        yield bad(f"no scripts in {root / SCRIPTS}", "cd to a project that `r2v init DIR` made, or to R2V's checkout")
     qualities = client.qos()
     for path in paths:
         try:
@@ -119,16 +120,20 @@ def _headers(root: Path, partitions: Mapping[str, Partition]) -> Iterator[Findin
         except R2VError as error:
             yield bad(str(error), "mend that line")
             continue
-        findings = [*_lacking(path.name, request, partitions)]
+        findings = [*_lacking(request, partitions)]
         qos = request.directives.get("qos")  # sbatch takes one that is not there where the site does not enforce them
         if qos and qualities is not None and qos not in qualities:
-            told = f"{path.name}: no QOS {qos}; {nearest(qos, qualities)}"
-            findings.append(bad(told, "r2v cluster set qos=NAME, or qos= for none"))
+            findings.append(
+                bad(f"no QOS {qos}; {nearest(qos, qualities)}", "r2v cluster set qos=NAME, or qos= for none")
+            )
         if not findings and not (answer := client.test_only([], read_script(path))).ok:
             findings.append(_refused(path.name, answer.line, request, partitions))
-        yield from findings
+        for one in findings:
+            wrong.setdefault(one, []).append(path.name)
         good += not findings
         largest = max(largest, request, key=lambda resources: resources.gpus)
+    for one, names in wrong.items():
+        yield replace(one, what=f"{', '.join(names)}: {one.what}")
     if good:
         yield ok(f"{good} of {len(paths)} headers are accepted by sbatch --test-only")
     if largest.gpus:
@@ -142,36 +147,28 @@ def _headers(root: Path, partitions: Mapping[str, Partition]) -> Iterator[Findin
 
 def _refused(name: str, refusal: str, request: Resources, partitions: Mapping[str, Partition]) -> Finding:
     """A header that sbatch refuses, with the size that its partitions' nodes do not have, where that is the cause."""
-    what = f"{name}: sbatch refuses it: {refusal}"
+    what = f"sbatch refuses it: {refusal}"
     named = [one for word, one in partitions.items() if word in request.directives.get("partition", "").split(",")]
     count = request.directives.get("cpus-per-task", "")
+    megabytes = (memory(request.directives.get("mem", "")) or 0) >> 20
     sizes = (
         ("cpus-per-task", int(count) if count.isdigit() else 0, max((one.cpus for one in named), default=0), ""),
-        (
-            "mem",
-            (memory(request.directives.get("mem", "")) or 0) >> 20,
-            max((one.memory for one in named), default=0),
-            "M",
-        ),
+        ("mem", megabytes, max((one.memory for one in named), default=0), "M"),
     )
     for directive, asked, largest, unit in sizes:
         if asked > largest > 0:
             told = f"--{directive} asks for {asked}{unit}, its largest node has {largest}{unit}"
-            script = re.sub(r"^\d+_|\.sh$", "", name)
-            return bad(f"{what}; {told}", f"r2v cluster set {script}.{directive}={largest}{unit}")
+            return bad(f"{what}; {told}", f"r2v cluster set {headers.command_of(name)}.{directive}={largest}{unit}")
     return bad(what, "r2v cluster set partition=... cpu_partition=... account=... gpu=... qos=..., or mend its header")
 
 
-def _lacking(name: str, request: Resources, partitions: Mapping[str, Partition]) -> Iterator[Finding]:
+def _lacking(request: Resources, partitions: Mapping[str, Partition]) -> Iterator[Finding]:
     """Findings about directives of a header that the cluster lacks, each with what it has."""
     # `partition` alone is written into the headers of jobs without a GPU as well
     elsewhere = f"r2v cluster set {'partition=NAME cpu_partition=NAME' if request.gpus else 'cpu_partition=NAME'}"
     for word in filter(None, request.directives.get("partition", "").split(",")):
         if word not in partitions:
-            yield bad(
-                f"{name}: no partition {word}; {nearest(word, partitions)}",
-                elsewhere,
-            )
+            yield bad(f"no partition {word}; {nearest(word, partitions)}", elsewhere)
             continue
         partition, kind = partitions[word], gpu_kind(request.directives)
         offered = {item.split("(")[0] for item in partition.gres.split(",") if item.startswith("gpu")}
@@ -179,15 +176,15 @@ def _lacking(name: str, request: Resources, partitions: Mapping[str, Partition])
         if request.gpus and (not offered or kind and kinds and kind not in kinds):
             has = f"has {', '.join(sorted(offered))}" if offered else "has no GPU"
             yield bad(
-                f"{name}: partition {word} {has}, asked for gpu:{kind or 'any'}",
+                f"partition {word} {has}, asked for gpu:{kind or 'any'}",
                 f"r2v cluster set gpu={sorted(kinds)[0]}" if kinds else elsewhere,
             )
         if not partition.up:
-            yield warn(f"{name}: partition {word} is down", f"wait, or {elsewhere}")
+            yield warn(f"partition {word} is down", f"wait, or {elsewhere}")
         if (limit := minutes(partition.max_time)) and request.time_minutes > limit:
             yield bad(
-                f"{name}: asks for {request.time_minutes} minutes, partition {word} gives {limit}",
-                f"#SBATCH --time={partition.max_time} in it: a stage that is cut off goes on from its checkpoint",
+                f"asks for {request.time_minutes} minutes, partition {word} gives {limit}",
+                f"#SBATCH --time={partition.max_time} in each: a stage that is cut off goes on from its checkpoint",
             )
 
 

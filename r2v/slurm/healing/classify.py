@@ -43,13 +43,13 @@ from r2v.slurm.client.sacct import SacctRow, is_alive, memory
 NEAR_LIMIT = 0.9
 """Share of its memory from which on a job that was killed is taken to have run out of it."""
 
-_RESUME = "r2v resume {name} --from {job}"
+_RESUME = "{resume}"
 REMEDIES: dict[FailureKind, str] = {
-    "host_oom": f"raise --mem in the script's header, then: {_RESUME}",
+    "host_oom": f"raise --mem in the header that sizes it, then: {_RESUME}",
     "cuda_oom": f"{_RESUME} --overrides training.batch_size=1 policy.load_in_4bit=true "
     "(or a smaller policy.max_seq_len)",
-    "interrupted": f"raise --time in the script's header, then: {_RESUME}",
-    "timeout": f"raise --time in the script's header, then: {_RESUME}",
+    "interrupted": f"raise --time in its script's header, then: {_RESUME}",
+    "timeout": f"raise --time in its script's header, then: {_RESUME}",
     "machine": f"have the node looked at (nvidia-smi, the kernel's log), then: {_RESUME}",
     "file_system": f"see to the disk that the line names, then: {_RESUME}",
     "installation": f"mend .venv, or what scripts/slurm/env.sh loads; then: {_RESUME}",
@@ -68,7 +68,7 @@ REMEDIES: dict[FailureKind, str] = {
     "no_log": f"make logs/ and write access to it on the nodes, then: {_RESUME}",
     "unknown": f"look at the log, then: {_RESUME}",
 }
-"""What to type where healing has stopped."""
+"""What to type where healing has stopped; `resume` is the command that goes on with the chain."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,12 +16,12 @@ from r2v.log import logger
 from r2v.slurm.chain import chain as chains
 from r2v.slurm.chain import job_record
 from r2v.slurm.chain.chain import Attempt, AttemptFailure, Chain
-from r2v.slurm.chain.experience import remember
+from r2v.slurm.chain.experience import learn, remember
 from r2v.slurm.client import client
 from r2v.slurm.client.command import terminal
 from r2v.slurm.client.sacct import ENDED, is_alive
 from r2v.slurm.healing.classify import Evidence, Failure, classify
-from r2v.slurm.healing.retry_policy import Resubmit, decide
+from r2v.slurm.healing.retry_policy import Resubmit, decide, past_limits
 from r2v.slurm.site.directives import error_file
 from r2v.storage.paths import LOGS
 
@@ -111,6 +111,11 @@ def answer(root: Path, chain: Chain, job: str, latest: Attempt, evidence: Eviden
         remember(root, evidence.nodes, failure.line)
     try:
         decision = decide(root, chain, job, evidence, failure)
+        if isinstance(decision, Resubmit):
+            limit = past_limits(root, chain, job, failure, decision)
+            grown = ", ".join(learn(root, chain.name, job, latest.resources, decision.resources))
+            if limit:
+                decision = limit + (f"; the next submission asks for {grown}" if grown else "")
     except EnvironmentFault:
         raise
     except R2VError as error:
@@ -128,7 +133,7 @@ def answer(root: Path, chain: Chain, job: str, latest: Attempt, evidence: Eviden
         blocked = ", ".join(chain.after({job}))
         action = f"not tried again: {decision}" + (f"; blocked: {blocked}" if blocked else "")
     logger.info("%s: %s (job %s) failed, %s: %s", chain.name, job, latest.id, failure.kind, failure.line)
-    logger.info("%s: %s", chain.name, action)
+    logger.info("%s: %s (job %s): %s", chain.name, job, latest.id, action)
     failed = AttemptFailure(kind=failure.kind, line=failure.line, action=action, at=chains.now())
     before = chain.jobs[job].attempts
     attempts = tuple(replace(known, failure=failed) if known.id == latest.id else known for known in before)

@@ -109,11 +109,11 @@ def from_job(root: Path, name: str, id_: str, *, failed: bool = False) -> None:
     try:
         require_configuration(root, chains.read(root, name))
         for line in reconcile(name, root=root, ended=[id_] if failed else [], wait=30.0 if failed else 5.0):
-            logger.warning("r2v job %s: will retry: %s", id_, line)
+            logger.warning("%s: will retry: %s", name, line)
     except LeaseConflict as error:
-        logger.info("r2v job %s: %s", id_, error)
+        logger.info("%s: %s", name, error)
     except R2VError as error:
-        logger.warning("r2v job %s: reconcile failed: %s", id_, error)
+        logger.warning("%s: reconcile failed: %s", name, error)
 
 
 def by_sentinel(name: str, job: str = WHOLE, *, root: Path = Path()) -> int:
@@ -128,7 +128,7 @@ def by_sentinel(name: str, job: str = WHOLE, *, root: Path = Path()) -> int:
         if not undone:
             return 0
         if next(waiting, None) is None:
-            logger.warning("r2v heal: will retry: %s", "; ".join(undone))
+            logger.warning("%s: will retry: %s", name, "; ".join(undone))
             return EnvironmentFault.exit_code
 
 

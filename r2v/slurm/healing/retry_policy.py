@@ -30,7 +30,7 @@ from r2v.config import PHASES, Config, HierarchicalConfig, load
 from r2v.errors import R2VError
 from r2v.slurm.chain import chain as chains
 from r2v.slurm.chain import job_record
-from r2v.slurm.chain.chain import Attempt, Chain, require_configuration
+from r2v.slurm.chain.chain import Chain, require_configuration
 from r2v.slurm.client import client
 from r2v.slurm.client.limits import Ceiling, limits
 from r2v.slurm.client.sacct import memory
@@ -40,6 +40,10 @@ from r2v.slurm.site.headers import Resources
 
 MAX_BY_KIND = {"host_oom": 3, "cuda_oom": 2, "machine": 3, "installation": 1, "file_system": 1, "no_log": 1}
 """How often one kind is answered."""
+MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
+"""Directives for memory."""
+NO_MORE = "it may have no more"
+"""Words of an answer that met a limit of the site on memory or time."""
 MAX_UNCOUNTED = 10
 """Attempts that are not counted (preempted, timed out with progress) until a person should look."""
 
@@ -54,12 +58,9 @@ class Resubmit:
     why: str
 
 
-def decide(root: Path, chain: Chain, job: str, evidence: Evidence, failure: Failure) -> Resubmit | str:
-    """The answer to the failure of a job's latest attempt; a string says why nothing is done."""
+def past_limits(root: Path, chain: Chain, job: str, failure: Failure, decision: Resubmit) -> str:
+    """The limit that keeps healing from doing as decided; "" where none does."""
     attempts = chain.jobs[job].since_asked
-    decision = _by_kind(root, chain, job, attempts[-1], evidence, failure)
-    if isinstance(decision, str):
-        return decision
     counted = sum(attempt.counted for attempt in attempts)
     if decision.counted and counted >= chain.limits.attempts:
         return f"{counted} attempts of the {chain.limits.attempts} that it may have"
@@ -68,12 +69,12 @@ def decide(root: Path, chain: Chain, job: str, evidence: Evidence, failure: Fail
     answered = sum(attempt.reason == failure.kind for attempt in attempts)
     if answered >= MAX_BY_KIND.get(failure.kind, answered + 1):
         return f"{failure.kind} has been answered {answered} times"
-    return over_cap(root, chain.name) or decision
+    return over_cap(root, chain.name) or ""
 
 
-def _by_kind(
-    root: Path, chain: Chain, job: str, latest: Attempt, evidence: Evidence, failure: Failure
-) -> Resubmit | str:
+def decide(root: Path, chain: Chain, job: str, evidence: Evidence, failure: Failure) -> Resubmit | str:
+    """The answer to the failure of a job's latest attempt, limits aside; a string says why there is none."""
+    latest = chain.jobs[job].attempts[-1]
     same = Resubmit(resources=latest.resources, overrides=latest.overrides, counted=True, why="as before")
     if failure.kind == "host_oom":
         return _more_memory(same, evidence)
@@ -104,21 +105,21 @@ def _elsewhere(same: Resubmit, bad: str, *, counted: bool) -> Resubmit:
 def _more_memory(same: Resubmit, evidence: Evidence) -> Resubmit | str:
     """Half as much again of whichever memory the header asks for, else of what Slurm granted."""
     resources = dict(same.resources)
-    key = next((name for name in ("mem", "mem-per-cpu", "mem-per-gpu") if name in resources), "mem")
+    key = next((name for name in MEMORY if name in resources), MEMORY[0])
     had = memory(resources.get(key, "")) or evidence.measured[1]
     if not had:
         return f"it had all the memory of its node (--{key}={resources.get(key, '')}), or Slurm does not say how much"
-    wanted = had * 3 // 2
+    wanted = by_half(had)
     ceiling = limits(resources, evidence.partition).memory.get(key)
     largest = _largest_node(resources, evidence) if key == "mem" else None
     if largest is not None and (ceiling is None or largest.value < ceiling.value):
         ceiling = largest
     if ceiling is not None and wanted > ceiling.value:
         if had >= ceiling.value:
-            return f"it had all the memory that it may have, {_megabytes(had)} of {ceiling.rule}"
+            return f"it had {megabytes(had)}, and {NO_MORE}: {ceiling.rule}"
         wanted = ceiling.value
-    resources[key] = _megabytes(wanted)
-    return replace(same, resources=resources, why=f"{key} {_megabytes(had)} -> {resources[key]}")
+    resources[key] = megabytes(wanted)
+    return replace(same, resources=resources, why=f"{key} {megabytes(had)} -> {resources[key]}")
 
 
 def _largest_node(resources: dict[str, str], evidence: Evidence) -> Ceiling | None:
@@ -128,10 +129,16 @@ def _largest_node(resources: dict[str, str], evidence: Evidence) -> Ceiling | No
     except R2VError:
         return None
     size = max(sizes, default=0)
-    return Ceiling(value=size, rule=f"the largest node's {_megabytes(size)}") if size else None
+    return Ceiling(value=size, rule=f"the largest node's {megabytes(size)}") if size else None
 
 
-def _megabytes(size: int) -> str:
+def by_half(size: int) -> int:
+    """A size made larger by half of it, by 1 at least."""
+    return max(size + 1, size * 3 // 2)
+
+
+def megabytes(size: int) -> str:
+    """A size in bytes as a directive for memory has it: 24G, 1536M."""
     count = size >> 20
     return f"{count >> 10}G" if count % 1024 == 0 and count else f"{count}M"
 
@@ -144,11 +151,11 @@ def _more_time(root: Path, chain: Chain, job: str, id_: str, same: Resubmit, par
     minutes = Resources(directives=same.resources).time_minutes
     if not minutes:
         return same
-    longer = max(minutes + 1, minutes * 3 // 2)
+    longer = by_half(minutes)
     ceiling = limits(same.resources, partition).time
     if ceiling is not None and longer > ceiling.value:
         if minutes >= ceiling.value:
-            return f"no progress in {minutes} minutes, and it may have no more: {ceiling.rule}"
+            return f"no progress in {minutes} minutes, and {NO_MORE}: {ceiling.rule}"
         longer = ceiling.value
     why = f"no progress in {minutes} minutes: time {longer} minutes"
     return replace(same, resources={**same.resources, "time": str(longer)}, why=why)

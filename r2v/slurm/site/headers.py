@@ -36,6 +36,8 @@ class Resources:
     """The array of helpers beside it (`r2v.slurm.job.helper_array`): "15%8", 15 of which 8 at once; "" for none."""
     node_gpus: int = 0
     """GPUs of each node, where nodes are given whole and no directive asks for GPUs."""
+    sized_by: str = ""
+    """The script whose header says where the job runs and in which size; its time stands in its own script."""
 
     @property
     def gpus(self) -> int:
@@ -131,7 +133,7 @@ def rewrite(paths: Iterable[Path], values: Mapping[str, str]) -> list[Path]:
     be read before and after; nothing but header lines changes. Raises UsageError.
     """
     paths = list(paths)
-    commands = {path: re.sub(r"^\d+_", "", path.stem) for path in paths}
+    commands = {path: command_of(path.name) for path in paths}
     for name, value in values.items():
         scope, _, key = name.rpartition(".")
         if scope and scope not in commands.values():
@@ -154,6 +156,11 @@ def rewrite(paths: Iterable[Path], values: Mapping[str, str]) -> list[Path]:
     for path, text in changed.items():
         write_script(path, text)
     return list(changed)
+
+
+def command_of(script: str) -> str:
+    """The word before the dot in a key of `r2v cluster set` for this script alone: perturb of 02_perturb.sh."""
+    return re.sub(r"^\d+_|\.sh$", "", script)
 
 
 def _check_setting(key: str, value: str) -> None:
@@ -186,7 +193,7 @@ def _rewritten(text: str, resources: Resources, values: Mapping[str, str]) -> st
     if not resources.gpus or values.get("gpu") == "none":
         changes["partition"] = values.get("cpu_partition") or changes.get("partition", "")
         changes = {name: value for name, value in changes.items() if name != "partition" or value}
-    head, tail = _header(text)
+    head, tail = split(text)
     for name, value in changes.items():
         head = _with(head, name, value, known=name in resources.directives)
     if "gpu" in values:
@@ -195,7 +202,7 @@ def _rewritten(text: str, resources: Resources, values: Mapping[str, str]) -> st
     return "".join(head + tail)
 
 
-def _header(text: str) -> tuple[list[str], list[str]]:
+def split(text: str) -> tuple[list[str], list[str]]:
     """The lines in which sbatch looks for directives, and the rest."""
     lines = script_lines(text)
     commands = (at for at, line in enumerate(lines) if line.strip() and not line.removeprefix(BOM).startswith("#"))
@@ -235,7 +242,7 @@ def _with_type(line: str, kind: str) -> str:
 
 def _directives(path: Path, text: str) -> Iterator[tuple[str, str, list[str]]]:
     """(file:line, job it is for or "", words) of each line of directives."""
-    head, tail = _header(text)
+    head, tail = split(text)
     for number, line in enumerate(head + tail, start=1):
         place = f"{path}:{number}"
         directive = re.match(r"#SBATCH\s+(.*)|#R2V\s+(\w+)\s+(.*)", line)

@@ -19,7 +19,7 @@ from r2v.config.models import API_PROVIDERS
 from r2v.config.profiles import PAID_SMALL
 from r2v.config.yaml_text import write
 from r2v.errors import InputError, UsageError
-from r2v.slurm.site import write_headers
+from r2v.slurm.site import headers, write_headers
 from r2v.slurm.site.script_text import read_script, write_script
 from r2v.slurm.site.site_profile import NONE, SHIPPED, SITE, shipped
 from r2v.storage.artifact_manifest import OWN_PACKAGE, PROJECT_FILES
@@ -79,6 +79,20 @@ def shipped_files() -> dict[str, Path]:
     if not found[-1].exists():
         raise InputError(f"{OWN_PACKAGE}: no configurations lie beside it; install R2V again: pip install r2v")
     return {path.relative_to(top).as_posix(): path for path in sorted(found)}
+
+
+def restore_headers(root: Path = Path()) -> list[Path]:
+    """Give every script the header that it was shipped with, then what the site profile says of it; returns the files
+    that changed. Raises UsageError in R2V's own checkout, whose scripts are what is shipped."""
+    sources, before = shipped_files(), {path: read_script(path) for path in headers.scripts(root)}
+    if sources["run_all.sh"].resolve() == (root / "run_all.sh").resolve():
+        raise UsageError(f"cluster set headers=shipped: these are R2V's own scripts; git checkout -- {SCRIPTS}")
+    for path, text in before.items():
+        source = sources.get(path.relative_to(root).as_posix())
+        if source is not None:
+            write_script(path, "".join([*headers.split(read_script(source))[0], *headers.split(text)[1]]))
+    write_headers.write(root)
+    return [path for path, text in before.items() if read_script(path) != text]
 
 
 def _with_python(text: str, folder: Path) -> str:

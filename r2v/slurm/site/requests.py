@@ -44,7 +44,7 @@ _OURS = ("array-inx", "debug", "error", "input", "job-name", "open-mode", "outpu
 
 def of_job(root: Path, script: str, name: str, config: Config | None = None) -> Resources:
     """The resources that a job asks for. Raises UsageError and InputError as `headers.read` does."""
-    asked = headers.read(root / SCRIPTS / script, name)
+    asked = replace(headers.read(root / SCRIPTS / script, name), sized_by=script)
     if config is not None and asked.gpus and not needs_gpu(config.policy):
         asked = _on_cpus(asked, headers.read(root / SCRIPTS / CPU_SCRIPT))
     return asked.merged(from_environment(os.environ))
@@ -81,4 +81,4 @@ def from_environment(values: Mapping[str, str]) -> dict[str, str]:
 def _on_cpus(asked: Resources, small: Resources) -> Resources:
     kept = {name: value for name, value in asked.directives.items() if name not in (*_GPUS, *PLACEMENT, *_SIZE)}
     where = {name: value for name, value in small.directives.items() if name in (*PLACEMENT, *_SIZE)}
-    return replace(asked, directives={**where, **kept}, node_gpus=0)
+    return replace(asked, directives={**where, **kept}, node_gpus=0, sized_by=CPU_SCRIPT)

@@ -35,7 +35,9 @@ def read_script(path: Path) -> str:
             raise InputError(f"{path}: a folder, a pipe or a device; {_RESTORE}")
         data = path.read_bytes()
     except FileNotFoundError:
-        raise InputError(f"no script {path}; run this in the checkout of R2V, where scripts/slurm/ is") from None
+        raise InputError(
+            f"no script {path}; run this in a project that `r2v init DIR` made, or in R2V's checkout"
+        ) from None
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); chmod u+r {shlex.quote(str(path))}") from None
     if b"\0" in data:

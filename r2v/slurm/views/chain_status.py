@@ -11,16 +11,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
+from r2v.config import load
 from r2v.errors import EnvironmentFault, InputError, LeaseConflict, R2VError
 from r2v.log import logger
 from r2v.slurm.chain import chain as chains
 from r2v.slurm.chain.chain import Attempt, Chain, ChainJob, require_configuration
 from r2v.slurm.client import client
 from r2v.slurm.healing.reconcile import reconcile
+from r2v.slurm.submit_missing import changes, next_request
 from r2v.slurm.views.humanize import clock
 from r2v.slurm.views.sources import ChainFiles, SlurmSnapshot, ViewSources, gather
 from r2v.slurm.views.states import JobStatus, failure_text, job_status
@@ -113,7 +116,7 @@ def fold(
         for job, _, attempt in files.attempts
         if attempt.id not in chain.slurm_ids
     ]
-    banners = _banners(chain, jobs.values(), slurm, root, attendant)
+    banners = [*_banners(chain, jobs.values(), slurm, root, attendant), *_edited(chain, jobs.values(), root)]
     return ChainStatus(files=files, slurm=slurm, jobs=[*jobs.values(), *by_hand], attendant=attendant, banners=banners)
 
 
@@ -174,6 +177,21 @@ def _waiting(job: JobStatus, chain: Chain, jobs: Mapping[str, JobStatus], attend
     return replace(job, words=f"waits for {', '.join(unfinished)}" if unfinished else "starts soon")
 
 
+def _edited(chain: Chain, jobs: Iterable[JobStatus], root: Path) -> list[str]:
+    """A line on the headers that were edited since the jobs that wait were submitted."""
+    waiting = [job.job for job in jobs if job.state in ("queued", "waiting", "stuck", "blocked") and not job.owner]
+    edits = []
+    if waiting and chain.is_mine:
+        with suppress(R2VError):  # what is wrong with a header or the configuration, the command that submits says
+            config = load(chains.folder(root, chain.name) / "config.yaml")
+            for name in waiting:
+                latest, asked = chain.jobs[name].latest, next_request(root, chain, name, config)
+                if latest is not None and (found := changes(latest.resources, asked.directives)):
+                    edits.append(f"{name} {', '.join(found)}")
+    take = f"the jobs that wait take them by `r2v resume {chain.name}`"
+    return [f"headers were edited since: {'; '.join(edits)}; {take}"] if edits else []
+
+
 def _banners(
     chain: Chain, jobs: Iterable[JobStatus], slurm: SlurmSnapshot, root: Path, attendant: str = ""
 ) -> list[str]:
@@ -195,8 +213,7 @@ def _banners(
         lines.append(
             f"{attendant} is submitting"
             if attendant
-            else f"not submitted: {', '.join(missing)}; the command that submitted was cut off. Run it again: what is "
-            "in the queue is adopted"
+            else f"not submitted: {', '.join(missing)}; the command that submitted was cut off: r2v resume {chain.name}"
         )
     return lines
 

@@ -1,4 +1,5 @@
-"""The cost of a chain: GPU-hours of every start of every attempt, as Slurm accounts them (AllocTRES x ElapsedRaw).
+"""The cost of a chain: GPU- and CPU-hours of every start of every attempt, as Slurm accounts them (AllocTRES x
+ElapsedRaw), and the dollars that its journals were billed.
 
 Wasted are the starts that did not end COMPLETED. Part of their work may survive in a checkpoint that the next one
 went on from; that is not counted in their favour.
@@ -15,11 +16,13 @@ from r2v.errors import EnvironmentFault
 from r2v.slurm.client.sacct import SacctRow, is_alive
 from r2v.slurm.site.headers import Resources
 from r2v.slurm.views.chain_status import ChainStatus
+from r2v.slurm.views.humanize import paid
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptCost:
-    """One attempt: how often Slurm started it, wall-clock and GPU-hours, and the GPU-hours of starts that failed."""
+    """One attempt: how often Slurm started it, wall-clock, GPU- and CPU-hours, and the GPU-hours of starts that
+    failed."""
 
     job: str
     attempt: int
@@ -27,6 +30,7 @@ class AttemptCost:
     starts: int
     hours: float
     gpu_hours: float
+    cpu_hours: float
     wasted: float
     state: str
     memory_used: int | None = None
@@ -69,6 +73,7 @@ def _of(name: str, number: int, id_: str, rows: Sequence[SacctRow], minutes: int
         starts=sum(row.elapsed > 0 for row in rows),
         hours=sum(row.elapsed for row in rows) / 3600,
         gpu_hours=sum(row.gpu_hours for row in rows),
+        cpu_hours=sum(row.cpu_hours for row in rows),
         wasted=sum(row.gpu_hours for row in lost),
         state=rows[-1].state.lower() if rows else "",
         memory_used=max((row.max_rss for row in rows if row.max_rss), default=None),
@@ -85,32 +90,37 @@ def _used(used: float | None, asked: float | None, unit: str, scale: float = 1.0
     return f"{used / scale:.1f} of {asked / scale:.1f} {unit}"
 
 
-def lines(name: str, costs: Sequence[AttemptCost]) -> list[str]:
-    """The lines of `r2v cost` about one chain."""
+def lines(name: str, costs: Sequence[AttemptCost], usd: float) -> list[str]:
+    """The lines of `r2v cost` about one chain. usd: billed to its journals."""
+    cpu_hours = sum(cost.cpu_hours for cost in costs)
     total, wasted = sum(cost.gpu_hours for cost in costs), sum(cost.wasted for cost in costs)
     share = f"{100 * wasted / total:.0f}%" if total else "none"
     rows = [
         (
             *(cost.job, str(cost.attempt), cost.id, str(cost.starts)),
-            *(f"{hours:.2f}" for hours in (cost.hours, cost.gpu_hours, cost.wasted)),
+            *(f"{hours:.2f}" for hours in (cost.hours, cost.gpu_hours, cost.wasted, cost.cpu_hours)),
             _used(cost.memory_used, cost.memory_asked, "GB", 1 << 30),
             _used(cost.longest_hours, cost.hours_asked, "h"),
             cost.state,
         )
         for cost in costs
     ]
-    table = text_table([("job", "try", "id", "starts", "hours", "GPU-h", "wasted", "memory", "time", ""), *rows])
+    table = text_table(
+        [("job", "try", "id", "starts", "hours", "GPU-h", "wasted", "CPU-h", "memory", "time", ""), *rows]
+    )
     return [
-        f"{name}: {total:.2f} GPU-hours, {wasted:.2f} of them wasted ({share})",
+        f"{name}: {total:.2f} GPU-hours, {wasted:.2f} of them wasted ({share}); {cpu_hours:.2f} CPU-hours; {paid(usd)}",
         *(f"  {line}" for line in table.splitlines()),
     ]
 
 
-def as_json(name: str, costs: Sequence[AttemptCost]) -> dict[str, Any]:
+def as_json(name: str, costs: Sequence[AttemptCost], usd: float) -> dict[str, Any]:
     """The costs as JSON."""
     return {
         "name": name,
         "gpu_hours": sum(cost.gpu_hours for cost in costs),
         "wasted": sum(cost.wasted for cost in costs),
+        "cpu_hours": sum(cost.cpu_hours for cost in costs),
+        "usd": usd,
         "attempts": [asdict(cost) for cost in costs],
     }

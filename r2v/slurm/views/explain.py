@@ -6,20 +6,26 @@ command to go on with.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 from r2v.config import load
 from r2v.console import text_table
 from r2v.errors import FailureKind, InputError, R2VError, kind_named
-from r2v.slurm.chain.chain import Chain, ChainJob, folder
+from r2v.slurm.chain.chain import ChainJob, folder
 from r2v.slurm.chain.job_record import JobRecord
+from r2v.slurm.client.sacct import memory
 from r2v.slurm.healing.classify import REMEDIES
 from r2v.slurm.healing.heal import end_of
-from r2v.slurm.healing.retry_policy import smaller_batches
+from r2v.slurm.healing.retry_policy import MEMORY, NO_MORE, by_half, megabytes, smaller_batches
+from r2v.slurm.site.directives import minutes
+from r2v.slurm.site.headers import Resources, command_of
+from r2v.slurm.submit_missing import next_request
 from r2v.slurm.views import logs
-from r2v.slurm.views.chain_status import BROKEN, ChainStatus
+from r2v.slurm.views.chain_status import BROKEN, FINISHED, ChainStatus
 from r2v.slurm.views.humanize import clock, size
 from r2v.slurm.views.states import JobStatus
+from r2v.storage.paths import SCRIPTS
 
 VAGUE: tuple[FailureKind, ...] = ("bug", "killed", "unknown", "host_oom")
 """Kinds whose line says less than the log does."""
@@ -64,7 +70,7 @@ def _screen(failed: JobStatus, status: ChainStatus, root: Path) -> tuple[str, li
         ("healing", _healing(job) if job else ["none: it was submitted by hand"]),
         ("blocked", [f"{', '.join(blocked)} keep their ids and places in the queue"] if blocked else []),
         ("log", log),
-        ("go on", [_remedy(failed, chain, root)] if failed.state in BROKEN else []),
+        ("go on", _remedy(failed, status, root) if failed.state in BROKEN else []),
     ]
 
 
@@ -117,29 +123,46 @@ def _healing(job: ChainJob, name: str = "") -> list[str]:
     ]
 
 
-def _remedy(failed: JobStatus, chain: Chain, root: Path) -> str:
+def _remedy(failed: JobStatus, status: ChainStatus, root: Path) -> list[str]:
+    """The command to go on with, in a line or two."""
+    chain, jobs = status.chain, list(status.own_jobs.values())
     if failed.owner:
-        return f"r2v explain {failed.owner} {failed.job}, which makes it for this chain too"
+        return [f"r2v explain {failed.owner} {failed.job}, which makes it for this chain too"]
     if failed.by_hand:
-        return "mend what the line names, then the same sbatch line again"
+        return ["mend what the line names, then the same sbatch line again"]
+    before = [one for one in jobs[: [one.job for one in jobs].index(failed.job)] if one.state not in FINISHED]
+    resume = f"r2v resume {chain.name}" + ("" if before else f" --from {failed.job}")
     if failed.state == "not submitted":
-        return f"r2v resume {chain.name}"
+        return [f"r2v resume {chain.name}"]
+    config, asked = None, None
+    with suppress(R2VError):  # damaged, or gone: the status says so
+        overrides = latest.overrides if (latest := chain.jobs[failed.job].latest) else ()
+        config = load(folder(root, chain.name) / "config.yaml", overrides)
+        asked = next_request(root, chain, failed.job, config)
     if failed.state == "stuck":
-        return (
-            f"mend what the reason names in the script's header (r2v doctor tells what there is), then: "
-            f"scancel {failed.id} && r2v resume {chain.name} --from {failed.job}"
-        )
-    if failed.kind == "cuda_oom" and (smaller := _smaller(failed.job, chain, root)):
-        return f"r2v resume {chain.name} --from {failed.job} --overrides {smaller}"
-    return REMEDIES[kind_named(failed.kind) or "unknown"].format(name=chain.name, job=failed.job)
+        own = chain.jobs[failed.job].script
+        scripts = " or ".join(dict.fromkeys(str(SCRIPTS / name) for name in (asked.sized_by if asked else own, own)))
+        return [f"mend what the reason names in the header of {scripts} (r2v doctor tells more), then: {resume}"]
+    if failed.kind == "cuda_oom" and config is not None:
+        # one row, the effective batch as it was; where it is that already, 4-bit weights
+        smaller = smaller_batches(config, failed.job, smallest=True) or ("policy.load_in_4bit=true",)
+        return [f"{resume} --overrides {' '.join(smaller)}"]
+    if failed.kind in ("host_oom", "timeout", "interrupted") and asked is not None:
+        return _larger(failed, chain.jobs[failed.job], asked, resume)
+    return [REMEDIES[kind_named(failed.kind) or "unknown"].format(resume=resume)]
 
 
-def _smaller(job: str, chain: Chain, root: Path) -> str:
-    """Overrides with the smallest micro-batch, the effective batch as it was; 4-bit weights where it is that
-    already; "" where the configuration cannot be read."""
-    latest = chain.jobs[job].latest
-    try:
-        config = load(folder(root, chain.name) / "config.yaml", latest.overrides if latest else ())
-    except R2VError:
-        return ""
-    return " ".join(smaller_batches(config, job, smallest=True)) or "policy.load_in_4bit=true"
+def _larger(failed: JobStatus, job: ChainJob, asked: Resources, resume: str) -> list[str]:
+    """How a job gets more of what it ran out of: by the header that rules it, unless that, or what healing found, says
+    so already."""
+    had = dict(job.latest.resources) if job.latest else {}
+    keys = MEMORY if failed.kind == "host_oom" else ("time",)
+    key = next((name for name in keys if name in had), keys[0])
+    script = command_of(asked.sized_by if failed.kind == "host_oom" else job.script)
+    if (now := asked.directives.get(key)) and now != had.get(key):
+        return [resume, f"it asks for {key}={now} then; for another size, first: r2v cluster set {script}.{key}=SIZE"]
+    text = had.get(key, "")
+    more = str(by_half(minutes(text))) if key == "time" else megabytes(by_half(memory(text) or 0))
+    failure = job.latest.failure if job.latest else None
+    place = f"{script}.partition=NAME " if failure and NO_MORE in failure.action else ""
+    return [f"r2v cluster set {place}{script}.{key}={more if text else 'SIZE'} && {resume}"]

@@ -55,6 +55,11 @@ def size(count: int) -> str:
     return f"{count / 2**20:.0f} MB" if count < 2**30 else f"{count / 2**30:.1f} GB"
 
 
+def paid(usd: float) -> str:
+    """Dollars that providers were paid or may have been, which list prices are no part of."""
+    return f"${usd:,.4f} paid" if usd else "nothing paid"
+
+
 def clock(text: str) -> str:
     """A time as Slurm or a record writes it, to the minute."""
     return text.replace("T", " ")[:16]

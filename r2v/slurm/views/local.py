@@ -15,7 +15,7 @@ from typing import Any
 
 from r2v.console import duration, text_table
 from r2v.pipeline.local_run import LocalRun, LocalStage, is_running, log_of
-from r2v.slurm.views.humanize import clock
+from r2v.slurm.views.humanize import clock, paid
 
 DONE, FAILED, ACTIVE = 0, 1, 10
 _LOOK_EVERY = 1.0
@@ -58,8 +58,9 @@ def cost_lines(run: LocalRun) -> list[str]:
     rows = [(one.job, duration(one.seconds), f"{one.cpu_seconds:,.1f}", f"${one.usd:,.4f}") for one in run.stages]
     cpu, usd = sum(one.cpu_seconds for one in run.stages), sum(one.usd for one in run.stages)
     total = ("in all", "", f"{cpu:,.1f}", f"${usd:,.4f}")
+    head = f"{run.name} (here): {cpu / 3600:.2f} CPU-hours; {paid(usd)}"
     table = text_table([("stage", "time", "CPU-s", "paid"), *rows, total]).splitlines()
-    return [f"{run.name} (here)", *(f"  {line}" for line in table)]
+    return [head, *(f"  {line}" for line in table)]
 
 
 def follow(root: Path, run: LocalRun, job: str) -> Iterator[str]:

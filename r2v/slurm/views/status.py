@@ -32,8 +32,8 @@ def lines(status: ChainStatus) -> list[str]:
     """The lines of `r2v status` about one chain."""
     chain, head = status.chain, f"{status.chain.name}: {status.counts}"
     if chain.created_at:
-        commit = (chain.commit or "")[:10] + ("+" if chain.dirty else "")
-        head += f"  (submitted {clock(chain.created_at)}, commit {commit}, code {chain.snapshot or 'live'})"
+        commit = f"commit {_commit(status)}, " if chain.commit else ""
+        head += f"  (submitted {clock(chain.created_at)}, {commit}code {chain.snapshot or 'live'})"
     rows = [
         (
             job.job + (" (sbatch)" if job.by_hand else ""),
@@ -56,6 +56,10 @@ def _with_place(job: JobStatus, status: ChainStatus) -> str:
     return ", ".join(filter(None, (f"stage {place} of {len(status.own_jobs)}", job.words)))
 
 
+def _commit(status: ChainStatus) -> str:
+    return (status.chain.commit or "")[:10] + ("+" if status.chain.dirty else "")
+
+
 def as_json(status: ChainStatus) -> dict[str, Any]:
     """The status as JSON."""
     chain = status.chain
@@ -63,7 +67,7 @@ def as_json(status: ChainStatus) -> dict[str, Any]:
         "name": chain.name,
         "exit_code": status.exit_code,
         "submitted": chain.created_at,
-        "commit": (chain.commit or "")[:10] + ("+" if chain.dirty else ""),
+        "commit": _commit(status),
         "snapshot": chain.snapshot,
         "banners": status.banners,
         "jobs": [asdict(job) for job in status.jobs],

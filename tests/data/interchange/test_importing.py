@@ -482,7 +482,7 @@ def test_a_logged_request_teaches_its_response_alone() -> None:
     spend |= {"spend": 0.5, "proxy_server_request": json.dumps({"tools": [{"name": "bash"}]})}
     talk = read(spend, "litellm")
     assert said(talk) == ["Which?", LS] and [turn.copied for turn in talk.turns] == [True, False]
-    assert (talk.cost, talk.tokens.llm_in, len(talk.tools)) == (0.5, 8, 1)
+    assert (talk.cost, talk.usd, talk.tokens.llm_in, len(talk.tools)) == (0.5, (None, 0.5), 8, 1)
     claude = {"request": {k: v for k, v in CLAUDE.items() if k != "score"}, "response": CLAUDE["messages"][1]}  # type: ignore[index]
     assert said(read(claude, "litellm"))[-1] == f"Listing.\n{LS}\n{READ}"
     assert said(read({"request": {"input": [USER]}, "response": {"output": ITEMS[:3]}}, "litellm")) == [
@@ -495,6 +495,29 @@ def test_a_logged_request_teaches_its_response_alone() -> None:
     ):
         with pytest.raises(BadRecord, match=words):
             read(record, "litellm")
+
+
+def test_logged_requests_of_one_conversation_are_one_session() -> None:
+    """Two agents play the same task by turns; a title is asked for in between."""
+    steps: dict[str, list[dict[str, Any]]] = {"a": [], "b": []}
+
+    def asked(agent: str, answer: str, spend: float | None) -> dict[str, Any]:
+        messages = [USER, *steps[agent]]
+        steps[agent] += [{"role": "assistant", "content": answer}, {"role": "user", "content": "Go on."}]
+        response = {"choices": [{"message": {"role": "assistant", "content": answer, "reasoning_content": "hm"}}]}
+        return {"messages": messages, "response": response} | ({} if spend is None else {"spend": spend})
+
+    title = {"messages": [{"role": "user", "content": "A title."}], "response": {"choices": [{"message": CALLED}]}}
+    records = [asked("a", "one", 0.5), asked("b", "other", None), title, asked("a", "two", 0.25), asked("b", "end", 1)]
+    Path("log.jsonl").write_text(lines(*reversed(records)))
+    assert main(["import", "log.jsonl"]) == 0
+    episodes = list(read_episodes(only_run().trajectories))
+    played = {tuple(step.action.raw_text for step in one.steps): one for one in episodes}
+    assert len(episodes) == len(played) == 3
+    first, second = played["one", "two"], played["other", "end"]
+    assert (first.extra["imported"]["usd"], first.total_cost) == ([0.5, 0.25], 0.75)
+    assert (second.extra["imported"]["usd"], second.metadata.seed != first.metadata.seed) == ([None, 1.0], True)
+    assert not any(step.label for step in first.steps), "no turn is copied from elsewhere"
 
 
 @pytest.mark.parametrize(

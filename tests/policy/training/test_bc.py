@@ -147,6 +147,14 @@ def test_the_cloning_of_the_ablation_dpo_from_base_moves_no_weight(tmp_path: Pat
         assert torch.allclose(weight, before[name], rtol=torch.finfo(weight.dtype).eps, atol=2e-12), name
 
 
+def test_words_that_the_policy_cannot_say_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    known = _episode(1, steps=1)
+    strange = replace(known, metadata=replace(known.metadata, goal=" ".join(["mend"] * 30)))
+    for name, episode in (("known", known), ("strange", strange)):
+        train_bc([episode], _loaded(), _encoder(), replace(PHASE, num_epochs=1), tmp_path / name, seed=0)
+        assert ("words that toy does not know" in caplog.text) == (name == "strange")
+
+
 def test_nothing_left_is_an_empty_result(tmp_path: Path) -> None:
     long = _episode(1)
     long = replace(long, metadata=replace(long.metadata, goal=" ".join(["w1"] * 100)))

@@ -60,7 +60,7 @@ def test_every_variable_on_the_list_is_there_once_and_none_of_slurms_own_is_ther
     listed = QUERY_VARIABLES
     assert len(listed) == len(set(listed))
     assert {name for name in listed if name.startswith(("S", "*")) and name != "SSH_AUTH_SOCK"} == set(CONNECTION)
-    page = (Path(__file__).resolve().parents[3] / "docs/slurm.md").read_text()
+    page = (Path(__file__).resolve().parents[3] / "docs/slurm-sites.md").read_text()
     assert {name for name in (*listed, *(f"{prefix}*" for prefix in SLURMS_OWN)) if f"`{name}`" not in page} == set()
 
 

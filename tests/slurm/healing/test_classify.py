@@ -180,7 +180,7 @@ def test_the_class_follows_from_the_evidence(name: str) -> None:
     assert (found.kind if found else None) == kind
     if found is not None:
         assert "\n" not in found.line and found.kind in REMEDIES
-        assert REMEDIES[found.kind].format(name="desk_noisy", job="bc")
+        assert REMEDIES[found.kind].format(resume="r2v resume desk_noisy")
 
 
 def line_of(evidence: Evidence) -> str:

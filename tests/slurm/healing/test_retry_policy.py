@@ -14,7 +14,7 @@ from r2v.slurm.chain import chain as chains
 from r2v.slurm.chain.chain import Attempt, Chain, ChainJob, HealingLimits, config_sha
 from r2v.slurm.client.sacct import SacctRow
 from r2v.slurm.healing.classify import REMEDIES, Evidence, Failure
-from r2v.slurm.healing.retry_policy import MAX_UNCOUNTED, Resubmit, decide
+from r2v.slurm.healing.retry_policy import MAX_UNCOUNTED, Resubmit, decide, past_limits
 from r2v.storage.files import write_text
 from tests.slurm.faked import Faked
 from tests.slurm.faked import faked as faked
@@ -57,7 +57,9 @@ def answer(faked: Faked, chain: Chain, kind: FailureKind, told: Evidence | None 
     write_text(chains.folder(faked.root, "x") / "config.yaml", text)
     chain = replace(chain, config_sha=config_sha(text))
     chains.write(faked.root, chain)
-    return decide(faked.root, chain, next(iter(chain.jobs)), told or Evidence(), Failure(kind=kind, line="it broke"))
+    job, failure = next(iter(chain.jobs)), Failure(kind=kind, line="it broke")
+    found = decide(faked.root, chain, job, told or Evidence(), failure)
+    return isinstance(found, Resubmit) and past_limits(faked.root, chain, job, failure, found) or found
 
 
 def again(found: Resubmit | str) -> Resubmit:
@@ -82,7 +84,7 @@ def test_host_memory_grows_by_half_up_to_the_largest_node(
     told = Evidence(row=SacctRow(id="0", state="FAILED", requested=1 << 30))
     found = answer(faked, chain_of("first", resources={"partition": "gpu", **had}), "host_oom", told)
     if had == then:
-        assert isinstance(found, str) and "64G of the largest node" in found
+        assert isinstance(found, str) and "the largest node's 64G" in found
     else:
         assert again(found).resources == {"partition": "gpu", **then} and again(found).counted
 

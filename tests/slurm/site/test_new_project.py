@@ -45,6 +45,20 @@ def test_without_a_profile_the_template_is_there_and_counts_as_written(
     assert "sbatch" in capsys.readouterr().out
 
 
+def test_reset_gives_the_shipped_headers_back_and_keeps_the_profile(
+    faked: Faked, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["init", ".", "--profile", "cpu"]) == 0
+    scripts = {path: path.read_text() for path in (faked.root / "scripts/slurm").glob("*.sh")}
+    assert cli.main(["cluster", "set", "mem=1G", "perturb.time=5", "account=lab7"]) == 0
+    own = faked.root / "scripts/slurm/02_perturb.sh"
+    own.write_text(own.read_text() + "# mine\n")
+    assert cli.main(["cluster", "set", "headers=shipped", "perturb.mem=2G"]) == 0
+    after = {path: path.read_text() for path in scripts}
+    assert after.pop(own) == scripts.pop(own).replace("--mem=16G", "--mem=2G") + "# mine\n" and after == scripts
+    assert cli.main(["cluster", "set", "headers=shipped"]) == 0 and "1 file changed" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [

@@ -108,9 +108,7 @@ def test_a_profile_and_directives_in_one_line(clone: Faked, capsys: pytest.Captu
     assert cli.main(["cluster", "set"]) == 0
 
 
-@pytest.mark.parametrize(
-    "page", ["README.md", "docs/quickstart-cluster.md", "docs/slurm.md", "r2v/cli/cluster/project.py"]
-)
+@pytest.mark.parametrize("page", ["README.md", "docs/slurm.md", "r2v/cli/cluster/project.py"])
 def test_the_first_command_that_a_page_teaches_leaves_jobs_without_a_gpu_on_their_partition(
     page: str, clone: Faked
 ) -> None:

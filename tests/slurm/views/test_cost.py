@@ -1,4 +1,4 @@
-"""Cost: GPU-hours as Slurm accounts them, of every life of every attempt, and the share that was for nothing."""
+"""Cost: GPU- and CPU-hours as Slurm accounts them, of every attempt, and the share that was for nothing."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def test_the_wasted_share_is_told(faked: Faked, capsys: pytest.CaptureFixture[st
     lived(faked)
     assert cli.main(["cost"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "desk_noisy: 2.71 GPU-hours, 2.01 of them wasted (74%)"
-    assert lines[4].split() == ["bc", "1", "104", "2", "1.00", "2.00", "2.00", "out_of_memory"]
+    assert lines[0] == "desk_noisy: 2.71 GPU-hours, 2.01 of them wasted (74%); 37.60 CPU-hours; nothing paid"
+    assert lines[4].split() == ["bc", "1", "104", "2", "1.00", "2.00", "2.00", "16.00", "out_of_memory"]
     assert cli.main(["cost", "desk_noisy", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)["chains"][0]
     assert told["gpu_hours"] == pytest.approx(2.71) and len(told["attempts"]) == 12

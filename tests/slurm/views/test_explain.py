@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from r2v.slurm.views import logs
 from tests.slurm.faked import NEEDS, Faked, ago
 from tests.slurm.faked import faked as faked
 
+REPOSITORY = Path(__file__).parents[3]
 TRACEBACK = """r2v job 108: candidates on g1: r2v generate_candidates --config x
 [rank0]: Traceback (most recent call last):
 [rank0]:   File "r2v/policy/candidates.py", line 88, in score
@@ -96,10 +98,10 @@ def test_one_screen_says_it_all(faked: Faked, capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("kind", "rc", "told"),
     [
-        ("host_oom", 137, "raise --mem in the script's header, then: r2v resume desk_noisy --from candidates"),
+        ("host_oom", 137, "raise --mem in the header that sizes it, then: r2v resume desk_noisy --from candidates"),
         ("input", 3, "make the input that the line names again, then: r2v resume desk_noisy --from candidates"),
         ("usage", 2, "r2v resume desk_noisy --from candidates --overrides KEY=VALUE"),
-        ("interrupted", 75, "raise --time in the script's header, then: r2v resume desk_noisy --from candidates"),
+        ("interrupted", 75, "raise --time in its script's header, then: r2v resume desk_noisy --from candidates"),
         ("cancelled", 143, "r2v resume desk_noisy --from candidates"),
     ],
 )
@@ -109,6 +111,28 @@ def test_each_class_has_its_way_on(
     broken(faked, kind, "a line", "not tried again", rc)
     screen = explained(capsys, "desk_noisy")
     assert screen.splitlines()[-1] == f"  go on    {told}" and screen.splitlines()[0].endswith(kind)
+
+
+@pytest.mark.parametrize(
+    ("device", "action", "told"),
+    [
+        ("cpu", "not tried again", "perturb.mem=108G"),
+        ("cuda", "not tried again", "generate_candidates.mem=108G"),
+        ("cpu", "not tried again: it had 72G, and it may have no more", "perturb.partition=NAME perturb.mem=108G"),
+    ],
+)
+def test_more_memory_is_asked_for_in_the_header_that_sizes_the_job(
+    device: str, action: str, told: str, faked: Faked, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken(faked, "host_oom", "killed at its memory limit", action, 137)
+    shutil.copytree(REPOSITORY / "scripts/slurm", faked.root / "scripts/slurm")
+    (chains.folder(faked.root, "desk_noisy") / "config.yaml").write_text(f"policy: {{device: {device}}}\n")
+    assert cli.main(["cluster", "set", "mem=72G"]) == 0
+    resume = "r2v resume desk_noisy --from candidates"
+    assert f"  go on    r2v cluster set {told} && {resume}" in explained(capsys).splitlines()
+    assert cli.main(["cluster", "set", "perturb.mem=90G", "generate_candidates.mem=90G"]) == 0
+    assert f"  go on    {resume}" in (lines := explained(capsys).splitlines())
+    assert any(line.strip().startswith("it asks for mem=90G then") for line in lines)
 
 
 def test_cuda_oom_names_the_overrides_with_the_same_effective_batch(

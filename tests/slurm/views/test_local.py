@@ -45,7 +45,8 @@ def test_logs_and_cost(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "two episodes\n"
     assert main(["logs", "mrp", "1"]) == 0
     assert main(["cost"]) == 0
-    assert "in all" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "mrp (here): 0.00 CPU-hours; nothing paid\n" in told and "in all" in told
 
 
 def test_a_name_that_is_neither_a_run_nor_a_chain_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -204,6 +204,10 @@ class ProjectLedger:
         lies = self.folder_of(entry).is_dir()
         return Book(usd=self.committed(entry), answered=entry.answered, state="closed" if lies else "gone")
 
+    def committed_by(self, purse: str) -> float:
+        """USD that the journals of a pipeline have spent or reserved."""
+        return sum(self.book(entry).usd for entry in self.entries() if entry.purse == purse)
+
     def committed(self, entry: JournalEntry) -> float:
         """USD that a journal has spent or may yet spend; of a closed one what its entry says."""
         if not entry.open:
