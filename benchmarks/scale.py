@@ -155,12 +155,13 @@ def registry(folder: Path, count: int) -> None:
 
 
 def listing(folder: Path, count: int) -> None:
-    """Ask for all runs, the latest, and the index anew."""
+    """Ask for all runs, the latest, their table, and the index anew."""
     from r2v.data.registry import DataRegistry
 
     runs = DataRegistry(folder / "data")
     assert len(runs.query()) == count
     runs.latest_run("desk")
+    assert len(runs.summary().splitlines()) == count + 1
     runs.rebuild()
 
 
@@ -234,7 +235,7 @@ def main() -> int:
     """Print a table; 1 where a pass is not linear or takes too much memory."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--episodes", type=int, default=100_000, help="of the full size (default: 100,000)")
-    parser.add_argument("--runs", type=int, default=5_000, help="in the registry (default: 5,000)")
+    parser.add_argument("--runs", type=int, default=10_000, help="in the registry (default: 10,000)")
     parser.add_argument("--only", nargs="+", choices=PASSES, default=list(PASSES), help="these passes alone")
     parser.add_argument("--scratch", type=Path, help="where to write; several GB (default: a temporary folder)")
     parser.add_argument("--child", nargs=4, help=argparse.SUPPRESS)

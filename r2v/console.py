@@ -15,7 +15,7 @@ import re
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from io import StringIO
+from itertools import zip_longest
 from typing import Any, cast
 
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
@@ -90,23 +90,16 @@ def filtered_streams() -> Iterator[None]:
 def text_table(rows: Iterable[Sequence[str]], *, right: Collection[int] = (), gap: int = 2) -> str:
     """Rows as lines of equal columns, each as wide as its widest cell; `right` names the columns (from 0) that are
     aligned to the right. Cells are `printable` and on one line: no markup, no wrapping, no trailing blanks."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    from rich.cells import cell_len
 
-    cells = [[printable(str(cell)).replace("\n", "\\n") for cell in row] for row in rows]
-    if not cells:
-        return ""
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, gap, 0, 0))
-    for column in range(max(len(row) for row in cells)):
-        table.add_column(justify="right" if column in right else "left", no_wrap=True)
+    cells = [[printable(str(cell)).replace("\n", "\\n").expandtabs() for cell in row] for row in rows]
+    widths = [max(map(cell_len, column)) for column in zip_longest(*cells, fillvalue="")]
+    lines = []
     for row in cells:
-        table.add_row(*(Text(cell) for cell in row))
-    # As wide as any table: a narrow terminal must not cut what a pipe or a file would keep.
-    screen = Console(file=StringIO(), width=100_000, color_system=None, force_terminal=False)
-    with screen.capture() as capture:
-        screen.print(table)
-    return "\n".join(line.rstrip() for line in capture.get().splitlines())
+        blanks = [" " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=False)]
+        aligned = [blanks[at] + cell if at in right else cell + blanks[at] for at, cell in enumerate(row)]
+        lines.append((" " * gap).join(aligned).rstrip())
+    return "\n".join(lines)
 
 
 def duration(seconds: float) -> str:

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import doctest
+import json
 import os
 import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -118,3 +123,62 @@ def test_loopback_is_excepted_from_proxies_beside_the_hosts_that_were(
     once = os.environ["no_proxy"]
     spare_loopback()
     assert os.environ["no_proxy"] == once
+
+
+STAGES = ("collect", "perturb", "train_policy --stage bc")
+SMALL = (
+    *("prefix=micro", "env.options.num_tasks=60", "env.options.num_heldout=8", "data.num_episodes=6"),
+    *("training.num_epochs=1", "training.bc.max_examples=24", "training.save_steps=4"),
+)
+LEFT = {
+    **{pattern.replace("*", "RANK"): ("0", "1", "", "x") for pattern in (*OF_LAUNCHERS, *OF_ACCELERATE)},
+    **dict.fromkeys(("ACCELERATE_MIXED_PRECISION", "ACCELERATE_TORCH_DEVICE"), ("bf16", "cuda", "meta")),
+    **dict.fromkeys(("http_proxy", "https_proxy", "ALL_PROXY"), ("http://127.0.0.1:9", "squid:3128", "nonsense")),
+    **dict.fromkeys(("LANG", "LC_ALL", "LC_NUMERIC"), ("C", "POSIX", "de_DE.UTF-8", "tr_TR", "xx")),
+    **dict.fromkeys(("SLURM_JOB_ID", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_RESTART_COUNT"), ("0", "4", "77")),
+    **dict.fromkeys(("HOME", "XDG_CACHE_HOME", "HF_HOME", "MPLCONFIGDIR"), ("/nowhere", "/proc", "")),
+    **dict.fromkeys(("PYTHONHASHSEED", "COLUMNS", "LINES", "PYTHONOPTIMIZE"), ("0", "1")),
+    **dict.fromkeys(("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"), ("", "0", "7", "none", "MIG-x")),
+    **dict.fromkeys(("TZ", "NO_COLOR", "FORCE_COLOR", "TERM", "DEBUG", "CI"), ("1", "dumb", "Asia/Kathmandu")),
+    **dict.fromkeys(("TOKENIZERS_PARALLELISM", "TRANSFORMERS_VERBOSITY", "WANDB_MODE"), ("true", "debug", "offline")),
+}
+"""Variables that shells and launchers leave behind, and values that they may have."""
+
+
+def small_stage(folder: Path, stage: str, left: dict[str, str]) -> tuple[int, str]:
+    """Exit code and errors of a stage in a process that has these variables besides what it needs."""
+    needed = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    root = str(Path(__file__).resolve().parents[1])
+    clean = {**needed, "PYTHONPATH": root, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    words = [*stage.split(), "--config", f"{root}/tests/micro.yaml", "--force", "--overrides", *SMALL]
+    command = [sys.executable, "-m", "r2v", *words]
+    done = subprocess.run(command, cwd=folder, env=clean | left, capture_output=True, text=True, check=False)
+    return done.returncode, done.stderr
+
+
+def trained(folder: Path) -> dict[str, Any]:
+    """Identity and content of the small policy."""
+    record = json.loads((folder / "outputs/micro/policy/bc/artifact.json").read_text())
+    return {key: record[key] for key in ("fingerprint", "inputs", "files", "summary")}
+
+
+@pytest.fixture(scope="module")
+def small_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("clean")
+    for stage in STAGES:
+        code, errors = small_stage(folder, stage, {})
+        assert code == 0, errors
+    return folder
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("seed", range(20))
+def test_a_stage_in_a_drawn_environment_trains_the_same_policy_or_says_one_line(seed: int, small_policy: Path) -> None:
+    draw, clean = random.Random(f"stage {seed}"), trained(small_policy)
+    left = {name: draw.choice(LEFT[name]) for name in draw.sample(sorted(LEFT), draw.randrange(4, 16))}
+    code, errors = small_stage(small_policy, STAGES[-1], left)
+    if code == 0:
+        assert trained(small_policy) == clean, left
+    else:
+        told = [line for line in errors.splitlines() if line.startswith("r2v: ")]
+        assert len(told) == 1 and "a bug of R2V" not in errors, (left, errors)

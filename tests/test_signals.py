@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from r2v.errors import Interrupted
-from r2v.signals import stop_signals
+from r2v.errors import InputError, Interrupted
+from r2v.signals import stop_signals, time_limit
 
 ROOT = Path(__file__).resolve().parents[1]
 COLLECT = ("collect", "--overrides", "env.benchmark=chain", "data.num_episodes=100000")
@@ -92,16 +95,27 @@ time.sleep(3)
 """
 
 
+ENDLESS = """
+import hashlib
+from r2v.signals import interrupt_on_stop, time_limit
+interrupt_on_stop()
+print("ready", flush=True)
+with time_limit(0.1, "m: no end"):
+    hashlib.pbkdf2_hmac("sha256", b"a", b"b", 2**31 - 1)  # in C, without the interpreter's lock
+"""
+
+
 @pytest.mark.parametrize(
     ("program", "signalled", "code", "word"),
     [
         (DEAF, True, Interrupted.exit_code, "interrupted: stuck in <string>:8 for 1 s after SIGTERM"),
         (NOTED, True, 0, ""),
         (FORKED, False, 0, ""),
+        (ENDLESS, False, InputError.exit_code, "r2v: m: no end"),
     ],
-    ids=["deaf", "noted", "a child's"],
+    ids=["deaf", "noted", "a child's", "without end"],
 )
-def test_sigterm_ends_a_command_that_is_stuck_in_a_librarys_code(
+def test_a_command_that_is_stuck_in_a_librarys_code_is_ended(
     program: str, signalled: bool, code: int, word: str
 ) -> None:
     process = subprocess.Popen(
@@ -117,6 +131,25 @@ def test_sigterm_ends_a_command_that_is_stuck_in_a_librarys_code(
         process.send_signal(signal.SIGTERM)
     _, told = process.communicate(timeout=60)
     assert (process.returncode, word in told) == (code, True)
+
+
+def count_for_ever() -> None:
+    while True:
+        with suppress(Exception):
+            while True:
+                pass
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [count_for_ever, lambda: re.fullmatch("(.+)+z", "a" * 60), lambda: 9**9**8],
+    ids=["a loop that catches errors", "a regex", "a number"],
+)
+def test_a_computation_without_end_is_one_line(compute: Callable[[], object]) -> None:
+    handler = signal.getsignal(signal.SIGVTALRM)
+    with pytest.raises(InputError, match="^m: no end$"), time_limit(0.1, "m: no end"):
+        compute()
+    assert signal.getsignal(signal.SIGVTALRM) == handler and signal.getitimer(signal.ITIMER_VIRTUAL) == (0.0, 0.0)
 
 
 def test_what_nohup_has_ignored_stays_so() -> None:

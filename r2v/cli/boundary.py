@@ -86,8 +86,10 @@ def _explain(error: Exception) -> int:
         return known.exit_code
     line = " ".join(f"{type(error).__name__}: {error}".split())
     if isinstance(error, MemoryError) or CUDA_OOM.search(str(error)) or HOST_OOM.search(str(error)):
-        traceback.print_exception(error)  # it says which phase asked for how much
-        logger.error("r2v: out of memory: %s", line)
+        notes = getattr(error, "__notes__", [])
+        if not notes or os.environ.get(TRACEBACK):
+            traceback.print_exception(error)  # it says which phase asked for how much
+        logger.error("r2v: out of memory: %s", "; ".join([line, *notes]))
     else:
         traceback.print_exception(error)
         logger.error("r2v: a bug of R2V: %s; please report it with the lines above: %s", line, ISSUES)

@@ -254,11 +254,12 @@ def _registry(arguments: argparse.Namespace) -> int:
     registry = DataRegistry()
     if arguments.what == "rebuild":
         registry.rebuild()
-    if not registry.query():
+    summary = registry.summary()
+    if len(summary.splitlines()) == 1:
         command = " ".join(("r2v", *job("collect").argv))
         print(f"no runs under {Path('data/runs').absolute()}; `{command} --config FILE` collects one")
         return 0
-    print(registry.summary())
+    print(summary)
     return 0
 
 

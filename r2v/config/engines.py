@@ -6,9 +6,12 @@ into fingerprints are read from here.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
+
+from r2v.constraints import check
 
 LOCAL, VLLM, JOB = "local", "vllm", "job"
 """`policy.engine`: this process, or a server that the job starts; anything else is a server's URL. `teacher.engine`: a
@@ -68,11 +71,22 @@ def server_root(engine: str) -> str:
     return engine.rstrip("/").removesuffix("/v1").rstrip("/")
 
 
-def wrong_url(engine: str) -> str | None:
-    """Why this is no URL of a server; None where it is one. It is written beside every artifact, so it holds no key."""
-    parts = urlsplit(engine)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        return "is local, vllm or a URL such as http://localhost:8000"
-    if parts.username or parts.password or parts.query or parts.fragment:
-        return "holds no key, user or query: the key of a server is read from R2V_ENGINE_KEY"
-    return None
+def require_url(key: str, url: str, *, key_variable: str, others: str = "") -> None:
+    """Raise UsageError where a setting is no URL of a server, or holds a secret, which is not repeated: settings are
+    written beside every artifact. `key_variable`: the place for the key; `others`: further values that the setting may
+    have."""
+    holds_none = f"holds no key, user, query or fragment: name the key in {key_variable}"
+    check(not re.search("[@?#]", url), key, holds_none, "a URL with one")
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port
+        is_host = ":" in host or re.fullmatch(r"[\w.-]+", host)  # in brackets urlsplit takes IPv6 alone
+        is_url = is_host and port != 0 and parts.scheme in ("http", "https") and re.fullmatch("[!-~]+", url)
+    except ValueError:  # brackets without an address, a port beyond 65535
+        is_url = None
+    check(
+        bool(is_url),
+        key,
+        f"is {others}a URL such as http://localhost:8000/v1 (http or https, in ASCII, with a port up to 65535)",
+        url,
+    )

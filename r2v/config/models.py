@@ -8,7 +8,7 @@ from ipaddress import ip_address
 from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
-from r2v.config.engines import ENGINE_KEY_ENV, JOB, LOCAL, VLLM, server_root, wrong_url
+from r2v.config.engines import ENGINE_KEY_ENV, JOB, LOCAL, VLLM, require_url, server_root
 from r2v.config.model_facts import Effort, ModelFacts, given_facts
 from r2v.constraints import (
     EVERYDAY_KEY,
@@ -162,8 +162,7 @@ class TeacherConfig:
         check(fits, "teacher.provider", "is openai where teacher.engine serves", self.provider)
         url = f"{SELF_HOSTED}/v1"
         if self.engine not in (VLLM, JOB):
-            wrong = wrong_url(str(self.engine))
-            check(wrong is None, "teacher.engine", str(wrong).replace("local, vllm", "vllm, job"), "another")
+            require_url("teacher.engine", str(self.engine), key_variable=ENGINE_KEY_ENV, others="vllm, job or ")
             url = f"{server_root(str(self.engine))}/v1"
             object.__setattr__(self, "api_key_env", self.api_key_env or ENGINE_KEY_ENV)
         check(self.base_url in (None, url), "teacher.base_url", "is set by teacher.engine", "another")
@@ -193,22 +192,8 @@ class TeacherConfig:
         for name in ("base_url", "api_key_env"):
             given = getattr(self, name) is not None
             check(not given or self.provider != "scripted", f"teacher.{name}", "needs a provider", "scripted")
-        _check_url("teacher", self.base_url)
-
-
-def _check_url(section: str, base_url: str | None) -> None:
-    """Raises UsageError for what is no URL, or holds a key: the configuration is written beside every artifact."""
-    if base_url is None:
-        return
-    parts = urlsplit(base_url)
-    is_url = parts.scheme in ("http", "https") and bool(parts.hostname)
-    check(is_url, f"{section}.base_url", "is a URL such as http://localhost:8000/v1", base_url)
-    check(
-        not (parts.username or parts.password or parts.query),
-        f"{section}.base_url",
-        f"holds no key, user or query: name the variable that holds the key in {section}.api_key_env",
-        "a URL with one",
-    )
+        if self.base_url is not None:
+            require_url("teacher.base_url", self.base_url, key_variable="teacher.api_key_env")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,7 +229,8 @@ class APIConfig:
     def __post_init__(self) -> None:
         check_fields("policy.api", self)
         object.__setattr__(self, "model", given_facts("policy.api.model", self.model))
-        _check_url("policy.api", self.base_url)
+        if self.base_url is not None:
+            require_url("policy.api.base_url", self.base_url, key_variable="policy.api.api_key_env")
 
 
 def endpoint_identity(base_url: str) -> str:
@@ -337,9 +323,7 @@ class PolicyConfig:
             problem = f"must be at most {_BOTH_SERVERS} with policy.engine_verifier=true: two servers share each GPU"
             check(fits, "policy.engine_memory", problem, self.engine_memory)
         if self.engine not in (LOCAL, VLLM):
-            wrong = wrong_url(self.engine)
-            shown = "a URL with one" if wrong and "key" in wrong else self.engine
-            check(wrong is None, "policy.engine", str(wrong), shown)
+            require_url("policy.engine", self.engine, key_variable=ENGINE_KEY_ENV, others="local, vllm or ")
 
     def _check_api(self) -> None:
         if not self.is_api:

@@ -24,6 +24,9 @@ from r2v.storage.weights import BUNDLED, adapters_alone, base_of
 _OF_FAMILIES = {"gemma3": {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "vocab_size": 262_208}}
 """Sizes that a config.json leaves out where they are as transformers' configuration class has them."""
 
+_MOST_LAYERS = 10_000
+"""Layers of a model that is measured: each is made, without weights."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class KnownModel:
@@ -64,6 +67,9 @@ def known(model: str, measure: store.Measure | None = None) -> KnownModel:
     and `measure` is None."""
     values = values_of(model)
     require_unquantized(values, model)
+    layers = (values.get("text_config") or values).get("num_hidden_layers")
+    if isinstance(layers, int) and layers > _MOST_LAYERS:
+        raise InputError(f"{model}: its config.json has num_hidden_layers={layers}, allowed: up to {_MOST_LAYERS}")
     return KnownModel(name=model, values=values, sizes=store.sizes(values, model, measure))
 
 

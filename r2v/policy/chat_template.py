@@ -18,6 +18,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache, partial
@@ -29,6 +30,7 @@ from r2v.data.episode import Action
 from r2v.errors import UsageError
 from r2v.llm.providers.bodies import CALL_FORMAT, REPLY_FORMAT, system_prompt
 from r2v.log import logger
+from r2v.storage.weights import readable_model
 from r2v.wire.actions import read_actions
 from r2v.wire.chat import template_message
 from r2v.wire.message import Message, Part, TextPart, ToolCall, ToolSpec
@@ -280,6 +282,20 @@ class ChatTemplate:
     @property
     def _name(self) -> str:
         return str(self.tokenizer.name_or_path or "tokenizer")
+
+
+@contextmanager
+def usable_tokenizer(tokenizer: Any) -> Iterator[None]:
+    """The block in which a tokenizer and its chat template are tried for the first time. Raise UsageError where it has
+    no template or no end token, InputError where one of them fails, or has no end."""
+    name = tokenizer.name_or_path or "tokenizer"
+    if not tokenizer.chat_template or tokenizer.eos_token_id is None:
+        raise UsageError(
+            f"{name}: has no chat template or no end token; set them in its tokenizer_config.json, or name a model "
+            "that was made for conversations"
+        )
+    with readable_model(f"{name}: cannot use its tokenizer with its chat template", "mend them, or name another model"):
+        yield
 
 
 @lru_cache(maxsize=64)

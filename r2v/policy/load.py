@@ -16,7 +16,8 @@ from __future__ import annotations
 import importlib.util
 import os
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,11 +28,11 @@ from r2v import distributed
 from r2v.config import PolicyConfig
 from r2v.errors import EnvironmentFault, InputError, UsageError
 from r2v.log import logger
-from r2v.memory.models import require_unquantized
+from r2v.memory.models import estimated, require_unquantized
 from r2v.policy.precision import use_float64_layers
 from r2v.policy.sharded_loading import room_for
 from r2v.randomness import seed_of
-from r2v.storage.model_identity import base_sha256, model_folder, require_base
+from r2v.storage.model_identity import base_sha256, model_folder, require_base, weight_files
 from r2v.storage.weights import (
     ADAPTERS,
     BUNDLED,
@@ -122,6 +123,7 @@ def _model(policy: PolicyConfig, source: Path, for_training: bool, sharded: bool
     options: dict[str, Any] = {"dtype": _dtype(policy, for_training), "trust_remote_code": False}
     with readable_model(_cannot(source), _REMEDY):
         values = AutoConfig.from_pretrained(source, trust_remote_code=False).to_dict()
+    _require_plausible(source, values)
     require_unquantized(values, f"policy.model_name={source}")
     if _in_4bit(policy, for_training):
         from transformers import BitsAndBytesConfig
@@ -136,7 +138,7 @@ def _model(policy: PolicyConfig, source: Path, for_training: bool, sharded: bool
         options["device_map"] = {"": device_of(policy)}
     elif sharded and distributed.rank():
         return room_for(source)
-    with readable_model(_cannot(source), _REMEDY):
+    with readable_model(_cannot(source), _REMEDY, seconds=None):
         model, info = AutoModelForCausalLM.from_pretrained(source, output_loading_info=True, **options)
         require_all(_cannot(source), info["missing_keys"], _REMEDY)
     if "quantization_config" in options:
@@ -144,6 +146,24 @@ def _model(policy: PolicyConfig, source: Path, for_training: bool, sharded: bool
     model = model if "device_map" in options or sharded else model.to(device_of(policy))
     _require_finite(_cannot(source), model.named_parameters())
     return model
+
+
+_PLAUSIBLE = 100
+"""Parameters that a config.json may describe for each byte of weights: it is an estimate, and layers may be shared."""
+
+
+def _require_plausible(source: Path, values: Mapping[str, Any]) -> None:
+    """Raise InputError where a config.json describes far more than the weights hold: the library would make all of it
+    before it reads them."""
+    stored = sum(path.stat().st_size for path in weight_files(source) if path.is_file())
+    parameters = 0.0
+    with suppress(InputError, TypeError, ValueError, ArithmeticError):  # other families', or for the library to refuse
+        parameters = float(estimated(values).total)
+    if parameters > _PLAUSIBLE * (stored + 2**20):
+        raise InputError(
+            f"{_cannot(source)} (its config.json describes {parameters:.1e} parameters, its weights are {stored:,} "
+            f"bytes); {_REMEDY}"
+        )
 
 
 def quantised_again(model: Any, device: str) -> Any:
@@ -190,16 +210,19 @@ def _require_embedded(what: str, tokenizer: Any, model: Any) -> None:
 def put_adapters_on(model: Any, folder: Path, *, name: str = "default", is_trainable: bool = False) -> Any:
     """The model, which may be a PeftModel already, with the adapters of a folder on it under a name, in effect. Raises
     InputError where they are not all there, belong to another model, or are not finite."""
-    from peft import PeftModel, get_peft_model_state_dict
+    from peft import PeftConfig, PeftModel, get_peft_model_state_dict
     from safetensors import safe_open
 
+    file = folder / "adapter_model.safetensors"
     with readable_model(_cannot(folder), _REMEDY):
+        rank = getattr(PeftConfig.from_pretrained(str(folder)), "r", 0)
+        if file.exists() and rank > file.stat().st_size:
+            raise InputError(f"{_cannot(folder)} (its {ADAPTERS} asks for r={rank}, beyond its weights); {_REMEDY}")
         if isinstance(model, PeftModel):
             model.load_adapter(str(folder), adapter_name=name, is_trainable=is_trainable)
         else:
             model = PeftModel.from_pretrained(model, str(folder), adapter_name=name, is_trainable=is_trainable)
         tensors = get_peft_model_state_dict(model, adapter_name=name, save_embedding_layers=False)
-        file = folder / "adapter_model.safetensors"
         if file.exists():
             with safe_open(file, framework="pt") as stored:
                 require_all(_cannot(folder), tensors.keys() - set(stored.keys()), _REMEDY)

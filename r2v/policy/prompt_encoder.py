@@ -20,7 +20,7 @@ from typing import Any
 
 from r2v.config import PolicyConfig
 from r2v.errors import InputError, UsageError
-from r2v.policy.chat_template import ChatTemplate, probes, say_once
+from r2v.policy.chat_template import ChatTemplate, probes, say_once, usable_tokenizer
 from r2v.policy.half_elision import ELIDED, HalfElision, without_middle
 from r2v.wire.message import Message, ToolSpec
 
@@ -81,21 +81,17 @@ class Encoder:
         remember: int = _REMEMBERED,
         enable_thinking: bool = False,
     ) -> None:
-        if not tokenizer.chat_template or tokenizer.eos_token_id is None:
-            raise UsageError(
-                f"{tokenizer.name_or_path or 'tokenizer'}: has no chat template or no end token; "
-                "set them in its tokenizer_config.json"
-            )
         if not 0 < reserve < max_seq_len:
             raise UsageError(
                 f"policy.max_seq_len {max_seq_len}: must be above the {reserve} tokens kept for the "
                 "action (inference.max_new_tokens)"
             )
         self.tokenizer, self.max_seq_len, self.reserve = tokenizer, max_seq_len, reserve
-        self.template = self._affordable(tools, enable_thinking)
-        self.template.say_how()
-        self._segments = Segments(self.template, max_seq_len, remember)
-        self.concatenative = self._segments.string_together()
+        with usable_tokenizer(tokenizer):
+            self.template = self._affordable(tools, enable_thinking)
+            self.template.say_how()
+            self._segments = Segments(self.template, max_seq_len, remember)
+            self.concatenative = self._segments.string_together()
 
     @classmethod
     def of(

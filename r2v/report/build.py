@@ -57,6 +57,10 @@ def build_report(
     them for a paper too. `verified`: as for `read_sources`. Raises InputError where there are no finished results,
     where they hold what no evaluation writes, or `output` holds anything that R2V did not write."""
     folder = output or results.absolute().parent / "report" / results.absolute().name
+    if folder.resolve().is_relative_to(results.resolve()):
+        raise InputError(
+            f"{folder}: lies in {results}, which would fail its audit; name a folder beside it by --output"
+        )
     _require_replaceable(folder)
     with _malformed_in_one_line(results):
         sources = read_sources(results, ablations, verified)

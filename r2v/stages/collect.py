@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,7 +32,7 @@ from r2v.log import logger
 from r2v.stages import Stage
 from r2v.storage.artifact import Work
 from r2v.storage.artifact_manifest import ARTIFACT_MANIFEST, Damaged
-from r2v.storage.files import write_text
+from r2v.storage.files import write_text, writing
 
 if TYPE_CHECKING:
     from r2v.data.episode import Episode
@@ -264,7 +264,7 @@ def _specs(cfg: CollectSettings, run_id: str) -> list[EpisodeSpec]:
     from r2v.rollout.model_factory import teacher_name
 
     benchmark = load_benchmark(cfg.env.benchmark, cfg.env.options)
-    return collection_specs(
+    specs = collection_specs(
         cfg,
         benchmark,
         {
@@ -273,6 +273,9 @@ def _specs(cfg: CollectSettings, run_id: str) -> list[EpisodeSpec]:
             "teacher_model": teacher_name(cfg.teacher, benchmark),
         },
     )
+    for line in fewer_tasks(cfg, specs, benchmark.name):
+        logger.info("  %s", line)
+    return specs
 
 
 def collection_specs(cfg: CollectSettings, benchmark: Benchmark, record: dict[str, Any]) -> list[EpisodeSpec]:
@@ -284,30 +287,34 @@ def collection_specs(cfg: CollectSettings, benchmark: Benchmark, record: dict[st
     return [EpisodeSpec(task=task, seed=seed, split="train", run=record) for seed in cfg.seeds for task in tasks]
 
 
+def fewer_tasks(cfg: CollectSettings, specs: Sequence[EpisodeSpec], name: str) -> Iterator[str]:
+    """Yield a line where more episodes a seed are asked for than the benchmark has tasks."""
+    asked, there = cfg.num_episodes, len({spec.task.task_id for spec in specs})
+    if asked is not None and asked > there:
+        yield f"data.num_episodes={asked}: {name} has {there} tasks in the train split; all of them are played"
+
+
 def _play_missing(cfg: CollectSettings, specs: list[EpisodeSpec], handle: RunHandle, work: Work) -> list[str]:
     """Play and store what the run lacks; why the ones that are still open got no answer."""
     done = handle.store.done_keys()
     if kept := sum((spec.task.task_id, spec.seed, None) in done for spec in specs):
         logger.info("  resuming: %d of %d episodes are already collected", kept, len(specs))
     begun = time.time()
-    with (handle.output_dir / "collection_log.jsonl").open("a") as log:
+    log = handle.output_dir / "collection_log.jsonl"
 
-        def write(episode: Episode) -> None:
-            handle.store.append(episode)
-            log.write(
-                json.dumps(
-                    {
-                        "episode_id": episode.episode_id,
-                        "success": episode.success,
-                        "n_steps": len(episode.steps),
-                        "total_cost": episode.total_cost,
-                        "seconds_since_start": round(time.time() - begun, 3),
-                    }
-                )
-                + "\n"
-            )
+    def write(episode: Episode) -> None:
+        handle.store.append(episode)
+        figures = {
+            "episode_id": episode.episode_id,
+            "success": episode.success,
+            "n_steps": len(episode.steps),
+            "total_cost": episode.total_cost,
+            "seconds_since_start": round(time.time() - begun, 3),
+        }
+        with writing(log), log.open("a") as file:
+            file.write(json.dumps(figures) + "\n")
 
-        return _play_blocks(cfg, specs, handle.manifest, work, write)
+    return _play_blocks(cfg, specs, handle.manifest, work, write)
 
 
 def _play_blocks(

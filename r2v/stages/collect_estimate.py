@@ -142,7 +142,7 @@ def estimate(config: Config, root: Path = Path()) -> Estimate:
         lines=(
             f"{len(missing)} of {len(specs)} episodes of {benchmark.name} by {teacher_name(cfg.teacher, benchmark)} "
             f"(asked for as {rate.model})",
-            *_fewer(cfg.num_episodes, len({spec.task.task_id for spec in specs}), benchmark.name),
+            *collect.fewer_tasks(cfg, specs, benchmark.name),
             f"requests   about {requests:,}, at most {most:,} (by {played})",
             f"tokens     about {tokens_in:,} in, {tokens_out:,} out{_thoughts(rate)}",
             f"dollars    about ${batch:.2f} in batches, ${direct:.2f} by direct calls ({_price_source(cfg)}){cap}",
@@ -153,13 +153,6 @@ def estimate(config: Config, root: Path = Path()) -> Estimate:
             *_chosen(cfg.teacher, direct - batch, hours_batch - hours_direct),
         ),
     )
-
-
-def _fewer(asked: int | None, there: int, name: str) -> tuple[str, ...]:
-    """What is done where more episodes a seed are asked for than there are tasks."""
-    if asked is None or asked <= there:
-        return ()
-    return (f"data.num_episodes={asked}: {name} has {there} tasks in the train split; all of them are played",)
 
 
 def _chosen(teacher: c.TeacherConfig, saved: float, hours: float) -> tuple[str, ...]:

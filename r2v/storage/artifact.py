@@ -282,14 +282,17 @@ def _relative(path: str, folder: Path) -> str:
 
 
 def publish(place: Path, folder: Path) -> None:
-    """Point `place` at `folder` by a relative link, atomically. A real folder in the way is refused."""
+    """Point `place` at `folder` by a relative link, atomically. A real folder in the way is refused. A link that leads
+    there is left as it is: who may only read a finished project can run it."""
     place.parent.mkdir(parents=True, exist_ok=True)
     if place.exists() and not place.is_symlink():
         raise InputError(f"{place}: is a real folder, not a link of ours; move it away")
-    fresh = place.with_name(f".{place.name}.link-{os.getpid()}")
-    fresh.unlink(missing_ok=True)
-    fresh.symlink_to(os.path.relpath(folder.resolve(), place.parent.resolve()))
-    fresh.replace(place)
+    target = os.path.relpath(folder.resolve(), place.parent.resolve())
+    if not place.is_symlink() or place.readlink().as_posix() != target:
+        fresh = place.with_name(f".{place.name}.link-{os.getpid()}")
+        fresh.unlink(missing_ok=True)
+        fresh.symlink_to(target)
+        fresh.replace(place)
     _remember(place.absolute(), folder.resolve())
 
 

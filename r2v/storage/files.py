@@ -170,5 +170,6 @@ def append_whole(descriptor: int, content: bytes) -> None:
 
 def _size(path: Path) -> str:
     with suppress(OSError):
-        return f"{path.stat().st_size / 2**20:.1f} MiB"
-    return "0 MiB"
+        size = path.stat().st_size
+        return f"{size >> 20} MiB" if size >> 20 else f"{size >> 10} KiB"
+    return "0 KiB"

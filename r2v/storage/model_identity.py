@@ -161,7 +161,7 @@ def folder_here(name: str, revision: str | None) -> Path | None:
     if commit is None:
         return None
     snapshot = hub_repository(name) / "snapshots" / commit
-    weights = _weights(snapshot) if snapshot.is_dir() else []
+    weights = weight_files(snapshot) if snapshot.is_dir() else []
     return snapshot if weights and all(path.exists() for path in weights) else None
 
 
@@ -170,9 +170,9 @@ def _downloaded(name: str, revision: str | None, key: str) -> Path:
 
     wanted = [*_READ, *_WHOLE_WEIGHTS[:1], "model-*.safetensors", "*.safetensors.index.json", *_ADAPTER_WEIGHTS]
     what = f"{key}: cannot load {name}"
-    with readable_model(what, "name a directory or a hub model that is downloaded or can be"):
+    with readable_model(what, "name a directory or a hub model that is downloaded or can be", seconds=None):
         folder = Path(snapshot_download(name, revision=revision, allow_patterns=wanted))
-        if not _weights(folder):
+        if not weight_files(folder):
             folder = Path(snapshot_download(name, revision=revision, allow_patterns=[*wanted, "pytorch_model*.bin*"]))
     return folder
 
@@ -185,11 +185,11 @@ def hub_repository(name: str) -> Path:
 
 def _files(folder: Path) -> list[Path]:
     small = [path for pattern in _READ for path in folder.glob(pattern) if path.is_file()]
-    return [*small, *(path for path in _weights(folder) if path.is_file())]
+    return [*small, *(path for path in weight_files(folder) if path.is_file())]
 
 
-def _weights(folder: Path) -> list[Path]:
-    """The files of weights that a folder is loaded from, with their index; shards that lack are among them."""
+def weight_files(folder: Path) -> list[Path]:
+    """Return the files of weights that a folder is loaded from, with their index and any shard that is missing."""
     chosen = [folder / name for name in _ADAPTER_WEIGHTS if (folder / name).exists()][:1]
     for name in _WHOLE_WEIGHTS:
         index = folder / f"{name}.index.json"

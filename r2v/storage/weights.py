@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from r2v.config.models import BUNDLED_NAMES, PolicyConfig
 from r2v.errors import DISK_REFUSES, InputError, R2VError, failure_of
+from r2v.signals import time_limit
 
 BUNDLED = {name: Path(__file__).parents[1] / "bundled" / "weights" / name for name in BUNDLED_NAMES}
 """Models that come with R2V: the desk's student, and the word problems' toy policy; `benchmarks/recipes` made them."""
 ADAPTERS = "adapter_config.json"
 """What a folder of adapters has."""
+LOAD_SECONDS = 60.0
+"""CPU time in which the small files of any model are read; a regex or a template of its folder may have no end."""
 
 
 def needs_gpu(policy: PolicyConfig) -> bool:
@@ -32,16 +35,23 @@ _REASONS = {
 
 
 @contextmanager
-def readable_model(what: str, remedy: str) -> Iterator[None]:
+def readable_model(what: str, remedy: str, *, seconds: float | None = LOAD_SECONDS) -> Iterator[None]:
     """Turn what libraries raise over the files of a model (they raise everything, for files are others') into one
-    InputError "<what> (<reason>); <remedy>". Out of memory and a full disk stay what they are."""
+    InputError "<what> (<reason>); <remedy>", and so their computing for longer than `seconds` (None: no limit). A full
+    disk stays what it is, and out of memory, which notes `what`."""
     try:
-        yield
+        with nullcontext() if seconds is None else time_limit(seconds, f"{what} (no end in {seconds:g} s); {remedy}"):
+            yield
     except R2VError:
         raise
-    except Exception as error:
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # of libraries in Rust
+            raise
         full = isinstance(error, OSError) and error.errno in DISK_REFUSES
-        if full or failure_of(error)[0] in ("cuda_oom", "host_oom"):
+        out_of_memory = failure_of(error)[0] in ("cuda_oom", "host_oom")
+        if out_of_memory:
+            error.add_note(f"{what}; take a smaller model, or a machine with more memory (`r2v plan` tells how much)")
+        if full or out_of_memory:
             raise
         text = " ".join(str(error).strip().split("\n")[0].split()) or type(error).__name__
         reason = next((ours for theirs, ours in _REASONS.items() if theirs in str(error)), text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from r2v.config import PolicyConfig, identity, load
-from r2v.config.engines import POOLING_FLAGS, VLLM_VERSION, engine_identity, server_root
+from r2v.config.engines import POOLING_FLAGS, VLLM_VERSION, engine_identity, require_url, server_root
 from r2v.errors import UsageError
 from r2v.pipeline.jobs import JOBS
 
@@ -48,6 +48,38 @@ def test_only_the_stages_that_play_with_the_policy_depend_on_it() -> None:
 def test_what_is_no_engine_is_refused(url: str) -> None:
     with pytest.raises(UsageError, match="policy.engine is local, vllm or a URL"):
         PolicyConfig(engine=url)
+
+
+GOOD = ("http://localhost:8000/v1", "https://api.example.org", "http://[::1]:8000/v1", "http://node_7:1")
+WRONG = (
+    *(
+        "node7:8000",
+        "//node7/v1",
+        "ftp://node7",
+        "http://",
+        "http:///v1",
+        "http://[::1",
+        "http://[zz]/",
+        "http://a b/v1",
+    ),
+    *("http://node7:0", "http://node7:65536", "http://node7:x", "http://node7/v 1", "http://node7/\x1b", "http://é"),
+)
+SECRET = (
+    "http://user:secret@node7",
+    "http://user:se/secret@node7",
+    "http://node7/v1?key=secret",
+    "http://node7#secret",
+)
+
+
+@pytest.mark.parametrize("url", [*GOOD, *WRONG, *SECRET])
+def test_a_setting_that_is_no_url_of_a_server_is_one_line(url: str) -> None:
+    if url in GOOD:
+        return require_url("teacher.base_url", url, key_variable="teacher.api_key_env")
+    with pytest.raises(UsageError, match="^teacher.base_url (is a URL such as|holds no key)") as raised:
+        require_url("teacher.base_url", url, key_variable="teacher.api_key_env")
+    assert "secret" not in str(raised.value) and str(raised.value).isprintable()
+    return None
 
 
 def test_a_url_holds_no_key() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 import shutil
 from pathlib import Path
@@ -191,3 +193,37 @@ def test_a_report_that_fails_takes_no_result_away(
     assert report_of(config, ["evaluate"], tmp_path) is None
     assert "no report: InputError" in caplog.text and "r2v report" in caplog.text
     assert [*own.parent.iterdir()] == [own] and own.read_text() == "a person's"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"claims": [{"text_template": "{x:>6000000000}", "fields": {"x": ""}}]},
+        {"claims": [{"text_template": "{x.__class__}", "fields": {"x": ""}}]},
+        {"claims": None},
+        {"setup": []},
+        {"main_table": []},
+    ],
+    ids=str,
+)
+def test_values_that_evaluate_never_writes_are_one_line(
+    change: dict[str, object], micro_results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A stranger's folder, whose hashes hold."""
+    results = shutil.copytree(micro_results, tmp_path / "theirs")
+    tables = results / "structured_results"
+    bundle = json.dumps({**json.loads((tables / "eval_bundle.json").read_text()), **change})
+    (tables / "eval_bundle.json").write_text(bundle)
+    listed = json.loads((tables / "manifest.json").read_text())
+    for entry in listed["files"]:
+        if entry["path"] == "eval_bundle.json":
+            entry["sha256"] = hashlib.sha256(bundle.encode()).hexdigest()
+    (tables / "manifest.json").write_text(json.dumps(listed))
+    assert cli.main(["report", str(results), "--output", str(tmp_path / "mine")]) == errors.InputError.exit_code
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert line.startswith(f"r2v: {results}: ") and not (tmp_path / "mine").exists()
+
+
+def test_a_report_within_its_results_is_refused(micro_results: Path) -> None:
+    with pytest.raises(errors.InputError, match="would fail its audit"):
+        build_report(micro_results, micro_results / "structured_results" / "report")

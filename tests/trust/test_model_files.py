@@ -18,8 +18,10 @@ from safetensors.torch import load_file, save_file
 from r2v.config import CriticConfig, PolicyConfig
 from r2v.errors import EnvironmentFault, InputError
 from r2v.hrl.models.encoders import _encoder, _tokenizer
-from r2v.policy.load import device_of, load_policy
-from r2v.storage.weights import ADAPTERS, base_of
+from r2v.policy.load import device_of, load_policy, load_tokenizer
+from r2v.policy.prompt_encoder import Encoder
+from r2v.signals import time_limit
+from r2v.storage.weights import ADAPTERS, base_of, readable_model
 from r2v.verifier.model import SETTINGS, VerifierModel
 from r2v.verifier.model import WEIGHTS as HEAD
 from r2v.verifier.model import load as load_verifier
@@ -108,6 +110,13 @@ REFUSED: dict[str, tuple[Alter, str]] = {
     "no heads": (settings(num_attention_heads=0), "cannot load"),
     "another size": (settings(hidden_size=48), "other shapes"),
     "another vocabulary": (settings(vocab_size=3), "other shapes"),
+    "layers beyond the weights": (
+        settings(num_hidden_layers=10**4, layer_types=["conv"] * 10**4, intermediate_size=10**6),
+        "parameters, its weights are",
+    ),
+    "a width beyond the weights": (settings(hidden_size=10**9), "parameters, its weights are"),
+    "a vocabulary beyond the weights": (settings(vocab_size=10**10), "parameters, its weights are"),
+    "a size beyond numbers": (settings(hidden_size=10**400), "cannot load"),
     "an unknown kind": (settings(model_type="nonsense"), "nonsense"),
     "no tokenizer": (lambda folder: (folder / "tokenizer.json").unlink(), "cannot load"),
     "tokenizer garbage": (text("tokenizer.json", "garbage"), "cannot load"),
@@ -155,6 +164,51 @@ def adapted(base: Path, folder: Path) -> Path:
 
 
 ADAPTER_FILE = "adapter_model.safetensors"
+LOOPS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+"""A chat template without an end, in practice."""
+
+
+def adapter_settings(**changes: Any) -> Alter:
+    def alter(folder: Path) -> None:
+        held = json.loads((folder / ADAPTERS).read_text())
+        (folder / ADAPTERS).write_text(json.dumps({**held, **changes}))
+
+    return alter
+
+
+@pytest.mark.parametrize("alter", [text("chat_template.jinja", LOOPS), adapter_settings(target_modules="(.+)+z")])
+@pytest.mark.filterwarnings("ignore")
+def test_a_model_folder_that_computes_without_end_is_refused(alter: Alter, base: Path, tmp_path: Path) -> None:
+    folder = adapted(base, tmp_path / "adapters")
+    alter(folder)
+    policy = PolicyConfig(model_name=str(folder), device="cpu")
+    with pytest.raises(InputError, match="no end"), time_limit(0.2, "no end"):  # of this test, before that of loading
+        Encoder.of(load_policy(policy).tokenizer, policy, reserve=64)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_tokenizer_that_panics_is_refused(base: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(base, tmp_path / "m")
+    held = json.loads((folder / "tokenizer.json").read_text())
+    held["normalizer"] = {"type": "Replace", "pattern": {"Regex": "((.+)+)+z"}, "content": "x"}
+    (folder / "tokenizer.json").write_text(json.dumps(held))
+    policy = PolicyConfig(model_name=str(folder), device="cpu")
+    with pytest.raises(InputError, match="cannot use its tokenizer .*retry-limit") as refusal:
+        Encoder.of(load_tokenizer(policy), policy, reserve=64)
+    assert str(folder) in str(refusal.value) and "\n" not in str(refusal.value)
+
+
+def test_adapters_of_a_rank_beyond_their_weights_are_refused(base: Path, tmp_path: Path) -> None:
+    folder = adapted(base, tmp_path / "adapters")
+    adapter_settings(r=10**9)(folder)
+    with pytest.raises(InputError, match="asks for r=1000000000, beyond its weights"):
+        load_policy(PolicyConfig(model_name=str(folder), device="cpu"))
+
+
+def test_out_of_memory_names_the_model_that_was_loaded() -> None:
+    with pytest.raises(MemoryError) as raised, readable_model("policy.model_name: cannot load m", "name another"):
+        raise MemoryError
+    assert "cannot load m; take a smaller model" in raised.value.__notes__[0]
 
 
 def cut_adapters(folder: Path) -> None:

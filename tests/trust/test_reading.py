@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import shutil
+import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
-from dataclasses import replace
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +22,9 @@ from r2v.cli.main import build_parser, main
 from r2v.slurm.chain import chain as chains
 from r2v.slurm.chain.chain import config_sha
 from r2v.storage.files import write_text
+from tests import trust, warm
 from tests.slurm.faked import FAKE_PATH, Faked
+from tests.trust.alter import hard_copy
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGE = REPOSITORY / "docs" / "trust.md"
@@ -65,7 +72,7 @@ def test_a_command_imports_and_sends_as_its_row_says(name: str) -> None:
 
 MODULE = "evil"
 EVIL = """
-open("IMPORTED", "a").write(__name__)
+open("evil.mark", "a").write(__name__)
 
 class Toy: pass
 
@@ -164,6 +171,72 @@ WHOLE = {name for name in READING if "--dry-run" in name} | {"config", "stages",
 """Commands that this project lets come to their end."""
 
 
+OUTPUT = {"init": ("new",), "export": ("bundle",), "engine install": ("not-an-environment",)}
+"""The output that a command is told here."""
+LOCAL = {"git", "bash"}
+"""Programs that ask nobody."""
+SLURM = {"squeue", "sacct", "sacctmgr", "sinfo", "scontrol", "sbatch", "scancel"}
+_CHANGES = {
+    **dict.fromkeys(("os.mkdir", "os.remove", "os.rmdir", "os.truncate", "shutil.rmtree"), 0),
+    **dict.fromkeys(("os.rename", "os.link", "os.symlink", "shutil.copyfile", "shutil.move"), 1),
+}
+"""Audit event -> which of its arguments is the path that changes."""
+
+
+@dataclass
+class Effects:
+    """The paths that this process writes, makes, replaces or removes, and the hosts and programs that it asks."""
+
+    paths: set[Path] = field(default_factory=set)
+    asked: set[str] = field(default_factory=set)
+    watched: bool = False
+
+    def note(self, event: str, arguments: tuple[Any, ...]) -> None:
+        """Take an audit event of Python's."""
+        if not self.watched:
+            return
+        writes = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+        if (event == "open" and arguments[2] & writes) or event in _CHANGES:
+            path = arguments[_CHANGES.get(event, 0)]
+            if isinstance(path, (str, bytes, os.PathLike)) and os.fsdecode(path) != os.devnull:
+                self.paths.add(Path(os.fsdecode(path)).absolute())
+        elif event == "socket.getaddrinfo":
+            self.asked.add(str(arguments[0]))
+        elif event == "socket.connect" and isinstance(arguments[1], tuple):
+            self.asked.add(str(arguments[1][0]))
+        elif event == "subprocess.Popen":
+            self.asked.add(Path(os.fsdecode(arguments[0])).name)
+
+    def require(self, name: str, folder: Path) -> None:
+        """Hold them to the row of a command that was run in `folder`."""
+        _, network, _, writes = ROWS[name]
+        named = (*re.findall(r"`([^`]+)`", writes), f"{MODULE}.mark", *OUTPUT.get(name, ()))
+        allowed, temporary = [folder / path for path in named], Path(tempfile.gettempdir())
+        own = {path for path in self.paths if path.is_relative_to(folder) or not path.is_relative_to(temporary)}
+        assert [path for path in own if not any(_is_near(path, one) for one in allowed)] == []
+        assert self.asked - LOCAL - (SLURM if "Slurm" in network else set()) == set()
+
+
+def _is_near(path: Path, allowed: Path) -> bool:
+    """True for an allowed path, all below it, and the folders above it."""
+    return path.is_relative_to(allowed) or allowed.is_relative_to(path)
+
+
+_EFFECTS = Effects()
+sys.addaudithook(_EFFECTS.note)  # there is no taking it off again
+
+
+@contextmanager
+def watched(name: str, folder: Path) -> Iterator[None]:
+    """Hold the effects of the block to the row of a command."""
+    _EFFECTS.paths, _EFFECTS.asked, _EFFECTS.watched = set(), set(), True
+    try:
+        yield
+    finally:
+        _EFFECTS.watched = False
+    _EFFECTS.require(name, folder)
+
+
 @pytest.mark.parametrize("name", READING)
 def test_a_command_that_reads_runs_nothing_of_a_strangers_project(
     name: str, stranger: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -175,22 +248,77 @@ def test_a_command_that_reads_runs_nothing_of_a_strangers_project(
     monkeypatch.setenv("XDG_DATA_HOME", str(stranger / "user"))
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
     sys.modules.pop("evil", None)
-    (stranger / "IMPORTED").unlink(missing_ok=True)
-    with pytest.raises(SystemExit) if "--help" in WORDS.get(name, ()) else monkeypatch.context():
+    (stranger / "evil.mark").unlink(missing_ok=True)
+    ends = pytest.raises(SystemExit) if "--help" in WORDS.get(name, ()) else nullcontext()
+    with watched(name, stranger), ends:
         code = main([*name.split(), *WORDS.get(name, ())])
         out, err = capsys.readouterr()
         assert code in ((0,) if name in WHOLE else (0, 1, 2, 3, 4, 5, 10)) and "a bug of R2V" not in err, err
-    assert not (stranger / "IMPORTED").exists() and "evil" not in sys.modules
+    assert not (stranger / "evil.mark").exists() and "evil" not in sys.modules
 
 
+IMPORTING = ("collect", "run", "train_policy", "ablations", "check-env")
+"""Commands that import the module at once; the others of their row lack an input first."""
+
+
+@pytest.mark.parametrize("name", [*IMPORTING, "perturb", "train_router", "evaluate"])
 def test_a_command_that_runs_says_so_and_does(
-    stranger: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """That the module leaves its mark: without this, the others would hold of a module that nobody can import."""
-    for name in (f"{MODULE}.py", "c.yaml"):
-        shutil.copy(stranger / name, tmp_path)
+    module = f"evil_{name.replace('-', '_')}"  # a process announces a module once
+    (tmp_path / f"{module}.py").write_text(EVIL)
+    (tmp_path / "c.yaml").write_text(CONFIGURATION.replace("evil:", f"{module}:"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
-    assert main(["collect", "--config", "c.yaml"]) == 2
-    assert (tmp_path / "IMPORTED").exists() and "importing env.benchmark=evil:Toy from" in capsys.readouterr().err
-    del sys.modules["evil"]
+    with watched(name, tmp_path):
+        assert main([name, "--config", "c.yaml"]) == (2 if name in IMPORTING else 3)
+    assert (tmp_path / "evil.mark").exists() == (name in IMPORTING)
+    assert (f"={module}:" in capsys.readouterr().err.partition("importing ")[2]) == (name in IMPORTING)
+
+
+READER = """
+import ctypes, sys
+from r2v.cli.main import main
+if ctypes.CDLL(None).capset((ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()):
+    sys.exit("cannot give up the powers of root")
+codes = [main(line.split()) for line in sys.argv[1:]]
+sys.exit(max(codes))
+"""
+"""Commands of a user whom another one's files are closed to, root without its powers too."""
+NOBODY = 65534
+
+
+def test_a_finished_project_can_be_used_by_who_may_only_read_it(micro_run: Path, tmp_path: Path) -> None:
+    project = hard_copy(micro_run, tmp_path / "theirs")
+    folders = [project, *(path for path in project.rglob("*") if path.is_dir() and not path.is_symlink())]
+    for folder in folders:
+        if os.getuid() == 0:
+            os.chown(folder, NOBODY, NOBODY)
+        folder.chmod(0o555)
+
+    def entries() -> dict[Path, tuple[int, int]]:
+        return {path: (path.lstat().st_mtime_ns, path.lstat().st_size) for path in project.rglob("*")}
+
+    before = entries()
+    commands = (
+        f"run --config {trust.MICRO}",
+        f"evaluate --config {trust.MICRO}",
+        "status",
+        "cost",
+        "registry list",
+        "verify-results results/micro",
+        f"report results/micro --output {tmp_path / 'mine'}",
+    )
+    done = subprocess.run(
+        [warm.python(), "-c", READER, *commands],
+        cwd=project,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        text=True,
+        capture_output=True,
+    )
+    for folder in folders:
+        folder.chmod(0o755)  # or nobody but root could remove it
+    assert done.returncode == 0, done.stderr
+    assert "collect          up to date" in done.stderr and (tmp_path / "mine" / "index.html").exists()
+    assert entries() == before

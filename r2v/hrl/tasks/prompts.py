@@ -13,9 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from r2v.errors import UsageError
 from r2v.hrl.tasks.problems import Problem
-from r2v.policy.chat_template import with_stopped_clock
+from r2v.policy.chat_template import usable_tokenizer, with_stopped_clock
 
 Round = tuple[str, str | None]
 """An answer and the hint that was given to it; None where nobody gave one."""
@@ -53,14 +52,10 @@ class Prompter:
     Raises UsageError where the tokenizer has no chat template or no end token."""
 
     def __init__(self, tokenizer: Any, instructions: str | None = None, *, enable_thinking: bool = False) -> None:
-        if not tokenizer.chat_template or tokenizer.eos_token_id is None:
-            raise UsageError(
-                f"{tokenizer.name_or_path or 'tokenizer'}: has no chat template or no end token; "
-                "set them in its tokenizer_config.json, or name a model that was made for conversations"
-            )
         self.tokenizer, self.instructions = tokenizer, instructions or instructions_for("numeric")
         self._enable_thinking = enable_thinking
-        self._has_system = self._takes_system()
+        with usable_tokenizer(tokenizer):
+            self._has_system = self._takes_system()
 
     def answer(self, problem: Problem, rounds: Sequence[Round] = ()) -> tuple[int, ...]:
         """The prompt for an answer, after these rounds of answer and hint."""

@@ -19,6 +19,7 @@ from typing import TypeVar
 from urllib.parse import urlsplit
 
 from r2v.config.engines import ENGINE_KEY_ENV as ENGINE_KEY_ENV
+from r2v.config.engines import require_url
 from r2v.environment import is_loopback
 from r2v.errors import EnvironmentFault, UsageError
 from r2v.llm.providers.registry.table import OwnKey, own_keys
@@ -85,6 +86,15 @@ def require_key(variable: str, base_url: str | None) -> str:
     raise UsageError(f"{variable} is not set in the environment{anyhow}; {_REHEARSAL} needs none and costs nothing")
 
 
+def base_url_of_shell(provider: str) -> str | None:
+    """Return the endpoint that the SDK of a provider reads from the shell; None without one. Raise UsageError where it
+    is no URL."""
+    name = f"{provider.upper()}_BASE_URL"
+    if url := os.environ.get(name):
+        require_url(name, url, key_variable=f"{provider.upper()}_API_KEY")
+    return url or None
+
+
 _PROXIES = ("ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY")
 _CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 
@@ -93,8 +103,8 @@ def made_client(make: Callable[[bool], Client], provider: str, base_url: str | N
     """A client of a provider's SDK, made by `make(trust_env)`: it reads proxies and certificates from the shell, but
     for plain HTTP on this machine's loopback, which no proxy reaches. Raises EnvironmentFault that names the variable
     which it cannot use; a proxy's address may hold a password, and is not told."""
+    url = base_url or base_url_of_shell(provider) or ""
     try:
-        url = base_url or os.environ.get(f"{provider.upper()}_BASE_URL", "")
         return make(url.startswith("https:") or not is_loopback(url))  # over TLS the certificates are needed
     except ImportError as error:
         named = next((name for name, value in _set(_PROXIES) if value.startswith("socks")), None)

@@ -6,7 +6,6 @@ llm.url("/v1/messages", "beta=true"), llm.key_headers, llm.rate("claude-haiku-5-
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -14,7 +13,7 @@ from functools import lru_cache
 
 from r2v.config.models import TeacherConfig
 from r2v.errors import UsageError
-from r2v.llm.providers.keys import announce, require_key
+from r2v.llm.providers.keys import announce, base_url_of_shell, require_key
 from r2v.llm.providers.prices import Rate
 from r2v.llm.providers.registry.table import own_keys
 from r2v.llm.providers.teacher import TEACHER_KEYS, EndpointKeys, teacher_rate
@@ -92,7 +91,7 @@ def endpoint(teacher: TeacherConfig, settings: EndpointKeys = TEACHER_KEYS) -> E
     own = own_keys()[teacher.provider]
     variable = teacher.api_key_env or own.variable
     key = require_key(variable, teacher.base_url)
-    base_url = teacher.base_url or os.environ.get(f"{teacher.provider.upper()}_BASE_URL")  # as the SDKs do
+    base_url = teacher.base_url or base_url_of_shell(teacher.provider)  # as the SDKs do
     root = (base_url or f"https://{own.host}").rstrip("/")
     if base_url is None or (teacher.provider == "anthropic" and not root.endswith("/v1")):
         root += "/v1"

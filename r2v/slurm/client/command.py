@@ -88,9 +88,11 @@ class ThisMachine:
     def run(
         self, command: Sequence[str], stdin: str | None, environment: Mapping[str, str]
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command of PATH, for `COMMAND_TIMEOUT` seconds at most."""
+        """Run a command of this process's PATH, for `COMMAND_TIMEOUT` seconds at most."""
+        words = _through(command)
         return subprocess.run(
-            _through(command),
+            words,
+            executable=shutil.which(words[0]),
             input=stdin,
             capture_output=True,
             text=True,

@@ -31,6 +31,7 @@ from r2v.slurm.chain.experience import without_bad
 from r2v.slurm.chain.snapshot import code_lines
 from r2v.slurm.client import client
 from r2v.slurm.client.command import SlurmRefused, require
+from r2v.slurm.client.variables import KEEP_SUBMITTED
 from r2v.slurm.site.headers import Resources
 from r2v.slurm.site.script_text import ENVIRONMENT
 from r2v.storage.files import writing
@@ -84,7 +85,7 @@ def _submit_stage(
         use_srun=False,
         wckey=None,
         stderr_to_stdout=True,
-        setup=[*environment_lines(root), "set -euo pipefail", *code_lines(chain.name)],
+        setup=[*KEEP_SUBMITTED, *environment_lines(root), "set -euo pipefail", *code_lines(chain.name)],
         additional_parameters={_parameter(name): value or True for name, value in directives.items()},
     )
     attempt = f"{chain.name}/{job}.{chain.jobs[job].next_number}"
@@ -144,6 +145,7 @@ def submit_sentinel(root: Path, chain: Chain, ids: Sequence[str]) -> str:
     lines = [
         "#!/bin/bash",
         f'mkdir -p {LOGS} && exec >> "{LOGS}/${{SLURM_JOB_NAME}}_${{SLURM_JOB_ID}}.out" 2>&1',
+        *KEEP_SUBMITTED,
         *environment_lines(root),
         "set -euo pipefail",
         *code_lines(chain.name),

@@ -31,6 +31,7 @@ from r2v.errors import EnvironmentFault, LeaseConflict, R2VError
 from r2v.log import logger
 from r2v.signals import stop_signals
 from r2v.slurm.chain import job_record
+from r2v.slurm.client.variables import SUBMITTED
 from r2v.slurm.job.job_environment import oom_kills
 from r2v.slurm.site.site_profile import project_profile
 from r2v.storage.record import FOLDER, HELD_BY
@@ -108,6 +109,7 @@ class StageProcess:
             os._exit(1)
         if self.job_start.folder is not None:
             os.environ[FOLDER] = str(self.job_start.folder)
+        os.environ.pop(SUBMITTED, None)
         sys.argv = ["r2v", *self.job_start.words]
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask | {signal.SIGUSR2})
         try:

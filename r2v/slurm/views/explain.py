@@ -42,7 +42,9 @@ def explain(status: ChainStatus, job: str | None = None, root: Path = Path()) ->
         head, sections = _screen(chosen[0], status, root)
     else:
         healed = [line for name, entry in chain.jobs.items() for line in _healing(entry, name)]
-        head, sections = f"nothing is broken ({status.counts})", [("healed", healed)]
+        healing = any(entry.state == "healing" for entry in status.jobs)
+        head = f"{'a failure is being healed' if healing else 'nothing is broken'} ({status.counts})"
+        sections = [("healed", healed)]
     rows = [(label if at == 0 else "", line) for label, lines in sections for at, line in enumerate(lines)]
     return [
         f"{chain.name}: {head}",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,13 +13,16 @@ from r2v.randomness import generator
 from r2v.slurm.client import client
 from r2v.slurm.client.variables import (
     CONNECTION,
+    KEEP_SUBMITTED,
     QUERY_VARIABLES,
     SLURMS_OWN,
+    SUBMITTED,
     kept_from_queries,
     of_program,
     on_login_node,
 )
 
+REPOSITORY = Path(__file__).resolve().parents[3]
 ASKING = ("squeue", "sacct", "sinfo", "scontrol", "scancel", "sacctmgr")
 SLURMS = (
     *("SQUEUE_PARTITION", "SQUEUE_STATES", "SQUEUE_FORMAT2", "SQUEUE_", "SACCT_FORMAT", "SACCT_LOCAL", "SINFO_ALL"),
@@ -60,8 +64,48 @@ def test_every_variable_on_the_list_is_there_once_and_none_of_slurms_own_is_ther
     listed = QUERY_VARIABLES
     assert len(listed) == len(set(listed))
     assert {name for name in listed if name.startswith(("S", "*")) and name != "SSH_AUTH_SOCK"} == set(CONNECTION)
-    page = (Path(__file__).resolve().parents[3] / "docs/slurm-sites.md").read_text()
+    page = (REPOSITORY / "docs/slurm-sites.md").read_text()
     assert {name for name in (*listed, *(f"{prefix}*" for prefix in SLURMS_OWN)) if f"`{name}`" not in page} == set()
+
+
+ENV_SH = """
+export LD_PRELOAD=/lib/late.so PATH=/modules/bin:$PATH LOADEDMODULES=cuda SLURM_CONF=/etc/other.conf
+export OPENAI_API_KEY=sk-2; unset MODULEPATH; ml() { false; }; export -f ml
+"""
+PASSED_ON = (
+    "import os, sys; from r2v.slurm.client.variables import of_program; "
+    "sys.stdout.buffer.write(b''.join(os.fsencode(f'{n}={v}') + bytes(1)"
+    " for n, v in of_program('sbatch', os.environ).items()))"
+)
+
+
+def passed_on(values: dict[bytes, bytes]) -> tuple[dict[bytes, bytes], bytes]:
+    """The environment that a job submitted with these variables gives to the job that it submits, and its errors."""
+    script = "\n".join([*KEEP_SUBMITTED, ENV_SH, 'exec "$@"'])
+    command = ["bash", "-c", script, "job", sys.executable, "-c", PASSED_ON]
+    done = subprocess.run(command, env=values, capture_output=True, check=True)
+    name_and_value = (entry.partition(b"=") for entry in done.stdout.split(b"\0")[:-1])
+    return {name: value for name, _, value in name_and_value}, done.stderr
+
+
+def test_a_job_passes_on_the_environment_that_it_was_submitted_with() -> None:
+    own = {
+        b"PATH": os.environ["PATH"].encode(),
+        b"PYTHONPATH": str(REPOSITORY).encode(),
+        b"MODULEPATH": b"/m",
+        b"OPENAI_API_KEY": b"sk-1",
+        b"BASH_FUNC_ml%%": b"() {  true\n}",
+        b"ODD": b"a 'b'\n=\xff\"$HOME",
+        b"NO": b"",
+    }
+    given = {**own, b"SLURM_JOB_ID": b"7", b"SLURM_CONF": b"/etc/slurm.conf"}
+    seen, _ = passed_on(given)
+    for left_by_bash in (b"_", b"PWD", b"SHLVL"):
+        seen.pop(left_by_bash, None)
+    assert seen == {**own, b"SLURM_CONF": b"/etc/other.conf"}
+    seen, errors = passed_on({**given, b"HUGE": b"x" * 100_000})
+    assert seen[b"LOADEDMODULES"] == b"cuda" and SUBMITTED.encode() not in seen
+    assert b"large environment" in errors
 
 
 @pytest.fixture

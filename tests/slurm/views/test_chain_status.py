@@ -385,6 +385,7 @@ def test_what_somebody_is_just_seeing_to_is_healing_and_not_broken(faked: Faked)
     assert seen(faked).exit_code == 1 and one(seen(faked), "verifier").unanswered
     with chains.lock(faked.root, "desk_noisy"):
         assert seen(faked).exit_code == 10 and one(seen(faked), "verifier").state == "healing"
+        assert explain(seen(faked))[0].startswith("desk_noisy: a failure is being healed (")
         answered = AttemptFailure(kind="bug", line="ValueError: x", action="not tried again", at=ago(7))
         failed = dataclasses.replace(faked.chain().jobs["verifier"].attempts[-1], failure=answered)
         chains.write(faked.root, faked.chain().with_attempt("verifier", failed))
