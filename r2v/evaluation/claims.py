@@ -14,14 +14,12 @@ its place.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from r2v.config.methods import CLONE, FAMILY, METHODS, ORACLE, OURS, ROUTERS, STRONG, WEAK
 from r2v.data.episode import MODEL_FAILURES
-from r2v.errors import InputError
 from r2v.evaluation.figure_text import decimals, dollars, signed
 from r2v.evaluation.measures.comparisons import AT_COST
 from r2v.evaluation.measures.table_rows import TableRow
@@ -61,7 +59,6 @@ _TEMPLATES = {
 }
 _KINDS = {"success_rate": "higher", AT_COST: "at_cost", "apgr": "area"}
 """Metric of a comparison -> kind of its claim."""
-_FIELD = re.compile(r"\{(\w+)\}")
 
 
 def claims(main: Iterable[TableRow], comparisons: Iterable[TableRow]) -> list[Claim]:
@@ -82,19 +79,6 @@ def _claim(kind: str, evidence: list[str], shown: str, **fields: str) -> Claim:
         "verdict": "supported" if shown in ("higher", "lower") else "inconclusive",
         "opposite": opposite,
     }
-
-
-def claim_text(claim: Claim) -> str:
-    """Return a claim in words. Raises InputError for a template that holds more than text and the names of its fields:
-    a format string of somebody else's could ask for gigabytes or read attributes."""
-    template, fields = claim["text_template"], claim["fields"]
-    unknown = [name for name in _FIELD.findall(template) if name not in fields]
-    if unknown or re.search(r"[{}]", _FIELD.sub("", template)):
-        raise InputError(
-            f"claim {claim['id']!r:.80}: text_template is {template!r:.80}, allowed: text and the names "
-            f"{', '.join(f'{{{name}}}' for name in fields)}; run r2v evaluate again"
-        )
-    return _FIELD.sub(lambda name: str(fields[name[1]]), template)
 
 
 def _compared(row: TableRow) -> Claim:

@@ -1,11 +1,16 @@
-"""Figures in words, as pages, logs and the last print of a run write them for people."""
+"""Figures and claims in words, as pages, logs and the last print of a run write them for people."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
+
+from r2v.errors import InputError
 
 SMALLEST_P = 0.01
 """A p below it is written as being below it: a bootstrap's smallest p depends on its number of draws alone."""
+_FIELD = re.compile(r"\{(\w+)\}")
 
 
 def p_text(p: float | None) -> str:
@@ -26,3 +31,16 @@ def signed(value: float, digits: int = 2) -> str:
 def dollars(usd: float) -> str:
     """A price, in thousandths of a dollar where it is below ten cents."""
     return f"{1000 * usd:.1f} mUSD" if usd < 0.1 else f"{usd:.2f} USD"
+
+
+def claim_text(claim: Mapping[str, Any]) -> str:
+    """Return a claim in words. Raises InputError for a template that holds more than text and the names of its fields:
+    a format string of somebody else's could ask for gigabytes or read attributes."""
+    template, fields = claim["text_template"], claim["fields"]
+    unknown = [name for name in _FIELD.findall(template) if name not in fields]
+    if unknown or re.search(r"[{}]", _FIELD.sub("", template)):
+        raise InputError(
+            f"claim {claim['id']!r:.80}: text_template is {template!r:.80}, allowed: text and the names "
+            f"{', '.join(f'{{{name}}}' for name in fields)}; run r2v evaluate again"
+        )
+    return _FIELD.sub(lambda name: str(fields[name[1]]), template)

@@ -16,8 +16,7 @@ from importlib.resources import files
 from typing import Any
 
 from r2v.config.methods import OURS
-from r2v.evaluation.claims import claim_text
-from r2v.evaluation.figure_text import decimals
+from r2v.evaluation.figure_text import claim_text, decimals
 from r2v.evaluation.measures.comparisons import AT_COST
 from r2v.evaluation.measures.table_rows import TableRow
 from r2v.report.contrast import contrast_section

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from r2v.evaluation.claims import caveats, claim_text, claims, headline
+from r2v.evaluation.claims import caveats, claims, headline
+from r2v.evaluation.figure_text import claim_text
 from r2v.evaluation.measures.comparisons import AT_COST, verdict
 from r2v.evaluation.setup import RouterScores
 

@@ -15,8 +15,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from r2v.evaluation.claims import claim_text
-from r2v.evaluation.figure_text import SMALLEST_P, p_text
+from r2v.evaluation.figure_text import SMALLEST_P, claim_text, p_text
 from r2v.evaluation.tables.columns import COLUMNS, GLOSSARY, RenderedRow
 
 SUMMARY_BYTES = 20_000

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from r2v.evaluation.claims import claim_text
+from r2v.evaluation.figure_text import claim_text
 from r2v.evaluation.measures.statistics import wilson
 from r2v.evaluation.tables.build import build_tables, write_tables
 from r2v.evaluation.tables.columns import COLUMNS, GLOSSARY
