@@ -48,7 +48,7 @@ CALIBRATION = "calibration.json"
 PLAYS = "calibration"
 """Folder of the plays; those of the router stage lie in `calibration/router`."""
 ROUTER = "router"
-STATES = "states.json"
+ROUTER_STATES = "states.json"
 """Beside the router stage's plays: what its search began with."""
 THRESHOLD = "threshold"
 """Key of `Episode.extra`."""
@@ -213,7 +213,7 @@ class RouterStates:
     @classmethod
     def read(cls, folder: Path) -> RouterStates:
         """Of a folder of the router stage's plays. Raises InputError."""
-        path = folder / STATES
+        path = folder / ROUTER_STATES
         try:
             return from_dict(cls, parse_json(path.read_bytes()))
         except (OSError, ValueError) as error:

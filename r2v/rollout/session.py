@@ -130,6 +130,8 @@ class Session:
             self.fault(reason)
         if self.termination is not None:
             self.close()
+        else:
+            self._tool_names = {tool.name for tool in self._env.tool_specs()}  # a branch may end before it is viewed
 
     def apply(self, act: Act) -> None:
         """Execute an action and take what comes of it."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from r2v.config.methods import OURS
-from r2v.evaluation.calibration import PLAYS, STATES
+from r2v.evaluation.calibration import PLAYS, ROUTER_STATES
 from r2v.log import logger
 from r2v.stages import Stage
 from r2v.stages.accept_policy import published_policy
@@ -52,7 +52,7 @@ def run(cfg: RouterSettings, work: Work) -> None:
         return
     made = _place(cfg, work, work.folder)
     made.plays.write(work.folder / PLAYS)
-    write_json(work.folder / PLAYS / STATES, asdict(made.states))
+    write_json(work.folder / PLAYS / ROUTER_STATES, asdict(made.states))
     write_json(work.folder / "router_report.json", made.figures)
     point, acting = made.point, made.point.acting
     write_json(

@@ -10,15 +10,17 @@ from typing import Any
 
 import pytest
 
-from r2v.config import CandidatesConfig, InferenceConfig
+from r2v.config import CandidatesConfig, InferenceConfig, PerturbationsConfig
 from r2v.envs.base import Task, tools_of
 from r2v.envs.check import check_benchmark
+from r2v.envs.desk import Desk
 from r2v.llm.types import Request, ScoreReply, ScoreRequest
 from r2v.llm.waves import Waves
 from r2v.rollout.actors import Act
 from r2v.rollout.counterfactual import play_oracle
 from r2v.rollout.fork import fork
 from r2v.rollout.gates import FeatureExtractor
+from r2v.rollout.session import RolloutWorld
 from tests.replaying import replay
 from tests.rollouts import play_candidates, play_corruptions, roll_out_features
 
@@ -215,3 +217,15 @@ def test_a_world_that_cannot_be_closed_changes_nothing(caplog: pytest.LogCapture
         episodes.append(on.play(specs(worlds, 1), on.small))
     assert episodes[0] == episodes[1]
     assert "close raised OSError: the browser does not answer" in caplog.text
+
+
+def test_a_branch_that_ends_at_once_is_judged_like_any_episode() -> None:
+    """Its only reply is no call of a tool."""
+    world = RolloutWorld(Desk(), PerturbationsConfig(), InferenceConfig(max_steps=1))
+    session = world.start(specs(world.benchmark, 1)[0])
+    session.open()
+    twin = fork(session).session()
+    for one in (session, twin):
+        one.open() if one is twin else one.view()
+        one.apply(Act(text="I am done.", source="slm"))
+    assert twin.episode().outcome == session.episode().outcome == "unparsed"

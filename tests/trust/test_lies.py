@@ -240,7 +240,7 @@ def _files_of_other_spellings(results: Path) -> None:
         ".run_me.sh",
         "checkpoint-best/main_table.csv",
         "RESULTS.meta.json",
-        "tmp-summary.md",
+        "tmp-summary",
     ):
         (results / name).parent.mkdir(exist_ok=True)
         (results / name).write_text("r2v,0.999")

@@ -21,7 +21,7 @@ from r2v.evaluation.calibration import (
     CALIBRATION,
     PLAYS,
     ROUTER,
-    STATES,
+    ROUTER_STATES,
     THRESHOLD,
     CalibrationPlay,
     RecordedPlays,
@@ -50,7 +50,7 @@ def calibration_files(settings: EvaluateSettings, there: set[str]) -> Iterator[s
         return
     folder, routers = Path(PLAYS), Path(PLAYS) / ROUTER
     yield CALIBRATION
-    yield f"{routers}/{STATES}"
+    yield f"{routers}/{ROUTER_STATES}"
     yield plays_path(routers, OURS).as_posix()
     possible = [plays_path(routers, method) for method in ALTERNATIVES]
     possible += [plays_path(folder, method) for method in (*settings.routed, *ALTERNATIVES)]

@@ -36,7 +36,7 @@ LARGEST_LINES = 4 << 30
 LARGEST_LINE = 16 << 20
 """Bytes of the longest line: an episode of a few hundred pages."""
 _MOST_FILES = 100_000
-PROVIDER = re.compile(
+PROVIDER_FILES = re.compile(
     r"\.provider(-[0-9a-f]{8})?/(\w+/)?(journal\.jsonl(\.witness)?|progress\.json|inputs/([\w.-]+\.jsonl)?)"
 )
 """Files of what a provider was asked and paid, which R2V keeps in an attempt's folder whatever becomes of it."""

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from r2v.evaluation.audit.check_bills import Bills
+from r2v.evaluation.audit.check_inputs import INPUTS
 from r2v.evaluation.audit.findings import shown
 from r2v.evaluation.audit.recorded_actors import RecordedActors
 from r2v.evaluation.settings import EvaluateSettings
 
 _PLAYED = ("episodes", "plays", "branches")
 _OTHER_POLICIES = ("slm_bc_only", "slm_base")
-_TRAININGS = ("bc", "preference", "verifier", "router_features", "case_support", "router")
 _TRAINING_KEYS = (
     *("seed", "prefix", "run.**", "data.num_episodes", "data.seeds.**", "data.runs.**", "training.**", "perturb.**"),
     *("verifier.**", "candidates.**", "preference.**", "ablations.**", "hierarchical.**"),
@@ -71,7 +71,7 @@ UNPROVED = (
         what="what made the models",
         leaves=(
             "setup: git_commit",
-            *(f"attempt: inputs.{name}.summary.**" for name in _TRAININGS),
+            *(f"attempt: inputs.{name}.summary.**" for name in INPUTS),
             "artifact: summary.engine.**",
             *(f"config: {key}" for key in _TRAINING_KEYS),
         ),

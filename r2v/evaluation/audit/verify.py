@@ -29,7 +29,7 @@ from r2v.evaluation.audit.check_setup import (
     world_of,
 )
 from r2v.evaluation.audit.findings import Findings
-from r2v.evaluation.audit.folder import PROVIDER, EvaluationSummary, check_files, plain_files
+from r2v.evaluation.audit.folder import PROVIDER_FILES, EvaluationSummary, check_files, plain_files
 from r2v.evaluation.audit.rebuild_tables import check_tables
 from r2v.evaluation.audit.recorded_actors import RecordedActors
 from r2v.evaluation.audit.replay_episode import EpisodeAudit
@@ -172,7 +172,7 @@ def _expected_files(setup: Setup, settings: EvaluateSettings, results: Path, the
         *calibration_files(settings, there),
         *gains,
         *(name for name in there if name.startswith(f"{STRUCTURED}/")),
-        *(name for name in there if asks_provider(settings) and PROVIDER.fullmatch(name)),
+        *(name for name in there if asks_provider(settings) and PROVIDER_FILES.fullmatch(name)),
     }
 
 
