@@ -20,7 +20,7 @@ from typing import Any
 
 from r2v.config.methods import CLONE, FAMILY, METHODS, ORACLE, OURS, ROUTERS, STRONG, WEAK
 from r2v.data.episode import MODEL_FAILURES
-from r2v.evaluation.figure_text import decimals, dollars, signed
+from r2v.evaluation.figure_text import decimals, dollars, with_interval
 from r2v.evaluation.measures.comparisons import AT_COST
 from r2v.evaluation.measures.table_rows import TableRow
 from r2v.evaluation.setup import FRONTIER, GAINS, RouterScores
@@ -294,10 +294,10 @@ def _never_ask(rows: ConditionRows) -> str | None:
     row = rows.compared.get((WEAK, "success_rate"))
     if row is None or row["verdict"] == "higher":
         return None
-    low, high = signed(row["ci_lower"]), signed(row["ci_upper"])
+    difference = with_interval(row["difference"], (row["ci_lower"], row["ci_upper"]), 2)
     return (
         f"never asking is as good: r2v's {decimals(row['value_a'])} of the tasks is not shown to be more than the "
-        f"small policy's {decimals(row['value_b'])} ({signed(row['difference'])} [{low}, {high}])"
+        f"small policy's {decimals(row['value_b'])} ({difference})"
     )
 
 

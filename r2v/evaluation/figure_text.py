@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from r2v.errors import InputError
@@ -26,6 +26,12 @@ def decimals(value: float, digits: int = 2, sign: str = "") -> str:
 def signed(value: float, digits: int = 2) -> str:
     """The same with its sign."""
     return decimals(value, digits, "+")
+
+
+def with_interval(difference: float, interval: Sequence[float] | None, digits: int = 3) -> str:
+    """A difference with its interval, if it has one."""
+    ends = f" [{', '.join(signed(end, digits) for end in interval)}]" if interval else ""
+    return signed(difference, digits) + ends
 
 
 def dollars(usd: float) -> str:

@@ -31,7 +31,7 @@ from r2v.report.page import page
 from r2v.report.series import Series, series
 from r2v.report.sources import Sources, read_sources
 from r2v.report.story import story
-from r2v.report.viewer_data import COPYABLE, ViewerLimits, write_episodes
+from r2v.report.viewer_data import write_episodes
 from r2v.storage.files import write_text
 from r2v.storage.lease import lease
 from r2v.storage.removal import OWN, Marker, NotOurs, is_own, make_own, remove_own, require_own
@@ -47,7 +47,6 @@ def build_report(
     results: Path,
     output: Path | None = None,
     ablations: Path | None = None,
-    limits: ViewerLimits = COPYABLE,
     *,
     figures: bool = False,
     verified: Mapping[Path, str] | None = None,
@@ -71,7 +70,7 @@ def build_report(
         make_own(draft, REPORT_MARKER, anew=True)
         with _malformed_in_one_line(results):
             try:
-                _fill(draft, results, sources, limits, figures)
+                _fill(draft, results, sources, figures)
             except Exception:
                 remove_own(draft, REPORT_MARKER)
                 raise
@@ -81,10 +80,10 @@ def build_report(
     return folder / PAGE
 
 
-def _fill(draft: Path, results: Path, sources: Sources, limits: ViewerLimits, figures: bool) -> None:
+def _fill(draft: Path, results: Path, sources: Sources, figures: bool) -> None:
     drawn = {name: (one, write_figure(name, one, draft, for_paper=figures)) for name, one in series(sources).items()}
     told = story(sources.bundle)
-    index = write_episodes(results, sources.setup, draft, limits, told.condition)
+    index = write_episodes(results, sources.setup, draft, condition=told.condition)
     shown = (sources.bundle, sources.tables.get(ABLATIONS_FILE, []), sources.missing, sources.audit)
     write_text(draft / SUMMARY, llm_summary(*shown))
     write_text(draft / RESULTS, results_page(*shown))

@@ -70,12 +70,11 @@ class Contrast:
         return self.rank is not None and not any(self.rank[: len(self.methods)])
 
 
-def link_to(episode: Shown, task: str, *, step: int | None = None, beside: str | None = None) -> str:
+def link_to(episode: Shown, task: str, *, step: int | None, beside: str | None) -> str:
     """The address of an episode in the page, by its identity: condition, task, seed and method."""
     parts = {"condition": episode["condition"], "task": task, "seed": episode["seed"], "method": episode["method"]}
-    parts |= {"step": step} if step is not None else {}
-    parts |= {"beside": beside} if beside is not None else {}
-    return f"#{urlencode(parts, quote_via=quote)}"
+    more = {name: value for name, value in (("step", step), ("beside", beside)) if value is not None}
+    return f"#{urlencode(parts | more, quote_via=quote)}"
 
 
 def contrast_section(contrast: Contrast | None) -> list[ET.Element]:
@@ -87,10 +86,8 @@ def contrast_section(contrast: Contrast | None) -> list[ET.Element]:
     counts = f"{contrast.num_alike} of {contrast.num_offered} {contrast.condition} tasks and seeds"
     others = " and ".join(name for name in contrast.methods if name != WEAK)
     if len(contrast.methods) == 1:
-        title, rule = (
-            "One episode",
-            f"The shortest {contrast.condition} episode of {contrast.methods[0]} that it solved.",
-        )
+        title = "One episode"
+        rule = f"The shortest {contrast.condition} episode of {contrast.methods[0]} that it solved."
         rule = rule if contrast.is_typical else f"{contrast.methods[0]} solved no {contrast.condition} task."
     elif contrast.is_typical:
         title = "Why: one task, played side by side"
@@ -119,29 +116,21 @@ def _column(contrast: Contrast, episode: Shown, turn: int | None) -> ET.Element:
     method, steps = episode["method"], episode["steps"]
     asked = sum(step["by"] == "llm_fallback" for step in steps)
     beside = next((name for name in contrast.methods if name != method), None)
-    solved = "solved" if episode["success"] else "failed"
-    usd = f"${episode['usd']:.4f}"
+    solved, colour = ("solved", "supported") if episode["success"] else ("failed", "not_supported")
     end = [tag("li", f"{len(steps) - MOST_STEPS} more steps", class_="soft")] if len(steps) > MOST_STEPS else []
-    where = f"{method} on {contrast.task}"
     link = link_to(episode, contrast.task, step=None if turn is None else turn + 1, beside=beside)
     return tag(
         "article",
-        tag(
-            "h3",
-            _TITLES.get(method, f"{method} routes"),
-            " ",
-            tag("span", solved, class_=f"verdict {'supported' if episode['success'] else 'not_supported'}"),
-        ),
-        tag("p", f"{len(steps)} steps, {asked} by the LLM, {usd}"),
+        tag("h3", _TITLES.get(method, f"{method} routes"), " ", tag("span", solved, class_=f"verdict {colour}")),
+        tag("p", f"{len(steps)} steps, {asked} by the LLM, ${episode['usd']:.4f}"),
         tag("ol", *(_step(one, number == turn) for number, one in enumerate(steps[:MOST_STEPS])), *end),
-        tag("p", tag("a", "step by step", href=link, **{"aria-label": f"step by step: {where}"})),
+        tag("p", tag("a", "step by step", href=link, **{"aria-label": f"step by step: {method} on {contrast.task}"})),
         class_="compared",
     )
 
 
 def _step(step: Mapping[str, Any], is_turn: bool) -> ET.Element:
-    by = _ACTORS.get(step["by"], step["by"])
-    says = [by]
+    says = [_ACTORS.get(step["by"], step["by"])]
     if isinstance(step.get("score"), float) and isinstance(step.get("threshold"), float):
         relation = "≥" if step["score"] >= step["threshold"] else "<"
         says.append(f"score {step['score']:.3f} {relation} {step['threshold']:.3f}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from r2v.evaluation.figure_text import decimals, p_text, signed
+from r2v.evaluation.figure_text import decimals, p_text, with_interval
 from r2v.evaluation.measures.table_rows import TableRow
 
 _VERDICTS = {"higher": "ahead", "lower": "behind", "inconclusive": "not shown"}
@@ -29,11 +29,10 @@ class Lead:
 def lead_of(row: TableRow) -> Lead:
     """A line of comparisons.csv in words."""
     least = row["min_detectable_difference"]
-    low, high = signed(row["ci_lower"], 3), signed(row["ci_upper"], 3)
     return Lead(
         ours=decimals(row["value_a"], 3),
         theirs=decimals(row["value_b"], 3),
-        difference=f"{signed(row['difference'], 3)} [{low}, {high}]",
+        difference=with_interval(row["difference"], (row["ci_lower"], row["ci_upper"])),
         verdict=_VERDICTS[row["verdict"]] if row["family"] else "",
         p=p_text(row["p_holm"]),
         shows_from="" if least is None else decimals(least, 3),

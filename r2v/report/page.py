@@ -11,20 +11,19 @@ import hashlib
 import json
 import re
 import xml.etree.ElementTree as ET
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from importlib.resources import files
 from typing import Any
 
 from r2v.config.methods import OURS
-from r2v.evaluation.figure_text import claim_text, decimals
+from r2v.evaluation.figure_text import claim_text, decimals, with_interval
 from r2v.evaluation.measures.comparisons import AT_COST
 from r2v.evaluation.measures.table_rows import TableRow
 from r2v.report.contrast import contrast_section
 from r2v.report.elements import document, section, tag
 from r2v.report.inline import FIRST, Drawn, figure, figures
 from r2v.report.leads import Lead, lead_of, leads
-from r2v.report.series import interval_of, number_of
-from r2v.report.sources import Row, Sources
+from r2v.report.sources import Sources
 from r2v.report.story import Story
 from r2v.report.viewer_data import SHARD, Index
 
@@ -79,13 +78,6 @@ def _compared(lead: Lead | None) -> list[ET.Element]:
     return [tag("td", lead.difference, class_=f"verdict {colour}"), tag("td", lead.p), tag("td", lead.shows_from)]
 
 
-def _signed(value: str, interval: str) -> str:
-    """A difference and its interval to three decimals."""
-    numbers = [number_of(value), *interval_of(interval)]
-    texts = ["" if number is None else f"{number:+.3f}" for number in numbers]
-    return f"{texts[0]} [{texts[1]}, {texts[2]}]" if texts[1] else texts[0]
-
-
 def main_tables(sources: Sources) -> list[ET.Element]:
     """The main table, condition by condition, and what each method loses."""
     found: list[ET.Element | str] = []
@@ -94,13 +86,14 @@ def main_tables(sources: Sources) -> list[ET.Element]:
         own = [row for row in rows if row["condition"] == condition]
         columns = [name for name in _COLUMNS if any(row.get(name) for row in own)]
         head = tag("tr", *(tag("th", _COLUMNS[name]) for name in columns))
-        found += [tag("h3", condition), _wide(f"every method, {condition}", tag("table", head, *_lines(own, columns)))]
-    return section("tables", "Every method", *found, *robustness(rows))
+        lines = [tag("tr", *(tag("td", _short(row[name])) for name in columns), **_ours(row["method"])) for row in own]
+        found += [tag("h3", condition), _wide(f"every method, {condition}", tag("table", head, *lines))]
+    return section("tables", "Every method", *found, *robustness(sources.bundle["main_table"]))
 
 
-def robustness(rows: Iterable[Row]) -> list[ET.Element]:
+def robustness(rows: Iterable[TableRow]) -> list[ET.Element]:
     """Success on clean tasks less success on perturbed ones, by method; nothing where one of them was not played."""
-    gaps = {(row["method"], row["condition"]): row for row in rows if row.get("robustness_gap")}
+    gaps = {(row["method"], row["condition"]): row for row in rows if row["robustness_gap"] is not None}
     conditions, methods = (list(dict.fromkeys(key[place] for key in gaps)) for place in (1, 0))
     if not gaps:
         return []
@@ -108,7 +101,7 @@ def robustness(rows: Iterable[Row]) -> list[ET.Element]:
     lines = []
     for method in methods:
         cells = [
-            tag("td", _signed(row["robustness_gap"], row["robustness_gap_ci"]) if row else "")
+            tag("td", with_interval(row["robustness_gap"], row["robustness_gap_ci"]) if row else "")
             for row in (gaps.get((method, condition)) for condition in conditions)
         ]
         lines.append(tag("tr", tag("td", method), *cells, **_ours(method)))
@@ -123,10 +116,6 @@ def _ours(method: str) -> dict[str, str]:
     return {"class_": "ours"} if method == OURS else {}
 
 
-def _lines(rows: Iterable[Row], columns: Sequence[str]) -> list[ET.Element]:
-    return [tag("tr", *(tag("td", _short(row[name])) for name in columns), **_ours(row["method"])) for row in rows]
-
-
 def _short(text: str) -> str:
     """A CSV cell with its numbers cut to four decimals."""
     return re.sub(r"-?\d+\.\d{5,}", lambda match: f"{float(match[0]):.4f}", text)
@@ -138,6 +127,7 @@ def page(sources: Sources, told: Story, drawn: Drawn, index: Index) -> str:
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}' 'self' file:"
     contrast = contrast_section(index.contrast)
+    index_data = {"rows": index.rows, "names": index.names, "shard": re.sub(r"\{.*\}", "NNNN", SHARD)}
     return document(
         _title(sources),
         policy,
@@ -150,7 +140,7 @@ def page(sources: Sources, told: Story, drawn: Drawn, index: Index) -> str:
         *figures(drawn),
         *_viewer(index),
         *_provenance(sources, drawn),
-        tag("script", _inert(_index_data(index)), type="application/json", id="index"),
+        tag("script", _inert(index_data), type="application/json", id="index"),
         tag("script", script),
     )
 
@@ -181,10 +171,6 @@ def _story(sources: Sources, told: Story, drawn: Drawn) -> ET.Element:
         id="story",
         **({"class_": "single"} if shown and len(drawn[FIRST][1]) == 1 else {}),
     )
-
-
-def _index_data(index: Index) -> dict[str, Any]:
-    return {"rows": index.rows, "names": index.names, "shard": re.sub(r"\{.*\}", "NNNN", SHARD)}
 
 
 def _inert(value: Any) -> str:

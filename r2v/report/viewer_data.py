@@ -40,7 +40,7 @@ State = tuple[str, str, tuple[str, ...]]
 
 @dataclass(frozen=True, kw_only=True)
 class ViewerLimits:
-    """What keeps the folder copyable."""
+    """What keeps the folder copyable: by default below some 30 MB in all."""
 
     shard_bytes: int = 1 << 20
     """Of text in a shard, before it is packed."""
@@ -48,10 +48,6 @@ class ViewerLimits:
     """Of all shards, packed."""
     characters: int = 20_000
     """Of one observation."""
-
-
-COPYABLE = ViewerLimits()
-"""Below some 30 MB in all."""
 
 
 @dataclass(kw_only=True)
@@ -75,7 +71,7 @@ class Index:
 
 
 def write_episodes(
-    results: Path, setup: Setup, folder: Path, limits: ViewerLimits = COPYABLE, condition: str | None = None
+    results: Path, setup: Setup, folder: Path, limits: ViewerLimits = ViewerLimits(), condition: str | None = None
 ) -> Index:
     """Write every shard into `folder` and return the index. condition: that of the episodes shown side by side, the
     first where None. Raises InputError for an episodes file that is missing or bad."""

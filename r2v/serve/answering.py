@@ -10,14 +10,14 @@ import asyncio
 import shlex
 import time
 from collections import Counter
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable
 from typing import Any, TypeVar
 
 from r2v.config import ServeConfig
 from r2v.log import logger
 from r2v.serve.accounts.books import CapReached
 from r2v.serve.accounts.metrics import Metrics
-from r2v.serve.forwarding import Forwarder, LLMDown, Receive, Refused, Send, by_cap
+from r2v.serve.forwarding import Forwarder, LLMDown, Receive, Refused, Send, by_cap, send_whole
 from r2v.serve.pair.pair import ServedDecision, ServedPair
 from r2v.serve.pair.small import rendered
 from r2v.serve.pair.state import said_hash
@@ -156,11 +156,11 @@ class Answerer:
         turn.answered_by, turn.reply_id = proposal.reply.model, proposal.said.id
         if not proposal.said.message.calls:
             turn.said = said_hash(proposal.said.message.text)
-        kind, pieces = rendered(turn.request, proposal.said)
-        saved = self.saved(turn)
-        told = [] if saved is None else [(b"x-r2v-saved-usd", b"%.6f" % saved)]
-        headers = [*_headers("small", decision), *told]
-        content = await _send_all(send, kind, pieces, headers)
+        kind, content = rendered(turn.request, proposal.said)
+        headers = [(b"content-type", kind.encode()), *_headers("small", decision)]
+        if (saved := self.saved(turn)) is not None:
+            headers.append((b"x-r2v-saved-usd", b"%.6f" % saved))
+        await send_whole(send, 200, headers, content)
         turn.whole = True
         return content
 
@@ -186,12 +186,3 @@ def _headers(source: str, decision: ServedDecision | None) -> Headers:
         if decision.score is not None:
             headers.append((b"x-r2v-score", b"%.6f" % decision.score))
     return headers
-
-
-async def _send_all(send: Send, kind: str, pieces: Iterable[bytes], headers: Headers) -> bytes:
-    content = b"".join(pieces)
-    length = (b"content-length", str(len(content)).encode())
-    start = [(b"content-type", kind.encode()), length, *headers]
-    await send({"type": "http.response.start", "status": 200, "headers": start})
-    await send({"type": "http.response.body", "body": content})
-    return content

@@ -24,7 +24,7 @@ from r2v.serve.accounts.books import Books
 from r2v.serve.accounts.metrics import Metrics
 from r2v.serve.accounts.traffic import TrafficLog
 from r2v.serve.answering import Answerer
-from r2v.serve.forwarding import Message, Receive, Refused, Send
+from r2v.serve.forwarding import Message, Receive, Refused, Send, send_whole
 from r2v.serve.keys import ServerKeys
 from r2v.serve.request import ClientRequest
 from r2v.serve.sessions import Sessions
@@ -184,10 +184,7 @@ class ServeApp:
         try:
             async with self._upstream.post(self._endpoint.url(COUNT_PATH, request.query), headers, sent) as response:
                 answer = b"".join([piece async for piece in self._upstream.pieces(response)])
-                length = (b"content-length", str(len(answer)).encode())
-                headers_back = [*to_client(response.raw_headers), length]
-                await send({"type": "http.response.start", "status": response.status, "headers": headers_back})
-                await send({"type": "http.response.body", "body": answer})
+                await send_whole(send, response.status, to_client(response.raw_headers), answer)
         except (NotSent, BrokenOff) as error:
             raise Refused(502, str(error), retry=True) from None
 
@@ -228,17 +225,13 @@ class ServeApp:
 
     async def _feedback(self, request: Request) -> Response:
         """Log whether the task of a session, or of all sessions of the key, succeeded."""
-        raw = await self._body(list(request.scope["headers"]), request.receive)
-        try:
-            values = RequestBody(raw, longest=LARGEST_BODY).values
-        except Unreadable as error:
-            raise Refused(400, str(error)) from None
-        success, session = values.get("success"), values.get("session")
+        told = await self._request("chat", request.scope, request.receive)
+        success, session = (told.body.values.get(name) for name in ("success", "session"))
         if not isinstance(success, bool) or not (session is None or isinstance(session, str)):
             raise Refused(400, 'feedback: a body such as {"success": true, "session": "s1"} is asked for')
         if session is not None and self._sessions.get(session) is None:
             raise Refused(404, "no such session since the server's log begins")
-        about = {"kind": "feedback", "at": round(time.time(), 3), "key": request.scope["key_name"]}
+        about = {"kind": "feedback", "at": round(time.time(), 3), "key": told.key_name}
         self._traffic.append({**about, "session": session, "success": success})
         return JSONResponse({"logged": True})
 

@@ -26,7 +26,7 @@ from r2v.serve.transport.body import RequestBody
 from r2v.serve.transport.endpoints import PATHS, Endpoint
 from r2v.serve.transport.headers import Headers, to_client, to_provider
 from r2v.serve.transport.replies import PassingReply
-from r2v.serve.transport.upstream import BrokenOff, NotSent, Upstream, decoded, decoder
+from r2v.serve.transport.upstream import BrokenOff, Decoder, NotSent, Upstream
 from r2v.serve.turns import ServedTurn
 from r2v.wire.errors import read_error, write_error_event
 from r2v.wire.thoughts import names_thoughts, without_thoughts
@@ -177,8 +177,7 @@ class Forwarder:
                 raw = await self._whole(response, reply)
                 if not last and names_thoughts(wire, read_error(response.status, reply.content)):
                     return reply, True
-                await _begun(send, response, [*more, (b"content-length", str(len(raw)).encode())])
-                await _sent(send, raw, more=False)
+                await send_whole(send, response.status, [*to_client(response.raw_headers), *more], raw)
                 return reply, False
             try:
                 await self._stream(response, reply, more, send)
@@ -189,10 +188,11 @@ class Forwarder:
 
     async def _stream(self, response: aiohttp.ClientResponse, reply: PassingReply, more: Headers, send: Send) -> None:
         """Pass a stream on as it arrives. Raises BrokenOff if it does not come to its end."""
-        await _begun(send, response, more)
-        decode = decoder(response.headers.get("content-encoding", ""))
+        headers = [*to_client(response.raw_headers), *more]
+        await send({"type": "http.response.start", "status": response.status, "headers": headers})
+        decode = Decoder(response)
         async for piece in self._upstream.pieces(response):
-            passed = reply.add(b"".join(decoded(decode, piece)))
+            passed = reply.add(decode(piece))
             # where nothing is withheld the bytes go on as they came, decoded or not
             await _sent(send, passed if reply.withholds else piece)
         rest = reply.end()
@@ -203,11 +203,10 @@ class Forwarder:
 
     async def _whole(self, response: aiohttp.ClientResponse, reply: PassingReply) -> bytes:
         """Read a reply that does not stream; its bytes as they came. Raises BrokenOff if it breaks off."""
-        decode = decoder(response.headers.get("content-encoding", ""))
-        pieces = []
+        decode, pieces = Decoder(response), []
         async for piece in self._upstream.pieces(response):
             pieces.append(piece)
-            reply.add(b"".join(decoded(decode, piece)))
+            reply.add(decode(piece))
             if reply.size > _LONGEST_BODY:
                 raise BrokenOff(f"the reply is longer than {_LONGEST_BODY >> 20} MiB")
         reply.end()
@@ -259,9 +258,11 @@ async def _left(receive: Receive) -> None:
         pass
 
 
-async def _begun(send: Send, response: aiohttp.ClientResponse, more: Headers) -> None:
-    headers = [*to_client(response.raw_headers), *more]
-    await send({"type": "http.response.start", "status": response.status, "headers": headers})
+async def send_whole(send: Send, status: int, headers: Headers, body: bytes) -> None:
+    """Send a reply that does not stream."""
+    headers = [*headers, (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
 
 
 async def _sent(send: Send, body: bytes, *, more: bool = True) -> None:

@@ -97,9 +97,6 @@ class Sessions:
                 session.decisions[conversation] = row["source"]
             session.small_turns |= {row["said"]} if "said" in row else set()
 
-    def __len__(self) -> int:
-        return len(self._named)
-
 
 def _remember(known: OrderedDict[str, Any], key: str, value: Any) -> None:
     known[key] = value

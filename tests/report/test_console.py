@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from r2v.evaluation.setup import Setup
-from r2v.evaluation.tables.build import build_tables, write_tables
+from r2v.evaluation.tables.build import build_tables
+from r2v.evaluation.tables.files import render, write_results
 from r2v.report.console import closing_lines
 from tests.evaluation.conftest import play
 
@@ -35,7 +36,7 @@ def written(results: Path, methods: tuple[str, ...], *, budgets: bool = True) ->
         for point in (None, *(["b0.50"] if name in routers else ()))
         for at, task in enumerate(TASKS)
     ]
-    write_tables(results / "structured_results", build_tables(episodes, setup))
+    write_results(results / "structured_results", render(build_tables(episodes, setup).bundle()))
     return closing_lines(results, [("tables", results / "structured_results")], None)
 
 

@@ -148,20 +148,20 @@ def test_the_page_and_the_last_print_say_the_same_of_each_comparison(micro_resul
 
 
 def test_what_perturbations_take_is_on_the_page_where_clean_tasks_were_played() -> None:
-    row = {"robustness_gap": "0.25", "robustness_gap_ci": "[0.1, 0.4]"}
-    none = {"robustness_gap": "", "robustness_gap_ci": ""}
+    row = {"robustness_gap": 0.25, "robustness_gap_ci": [0.1, 0.4]}
+    none = {"robustness_gap": None, "robustness_gap_ci": None}
     rows = [
         {"method": "slm_only", "condition": "clean", **none},
         {"method": "slm_only", "condition": "noisy", **row},
-        {"method": "r2v", "condition": "noisy", **row, "robustness_gap": "-0.0004"},
+        {"method": "r2v", "condition": "noisy", **row, "robustness_gap": -0.0004},
         {"method": "r2v", "condition": "shift", **row},
     ]
     _, wide, _ = robustness(rows)
     shown = [["".join(cell.itertext()) for cell in line] for line in wide.iter("tr")]
     assert shown == [
         ["method", "clean less noisy", "clean less shift"],
-        ["slm_only", "+0.250 [+0.100, +0.400]", ""],
-        ["r2v", "-0.000 [+0.100, +0.400]", "+0.250 [+0.100, +0.400]"],
+        ["slm_only", "+.250 [+.100, +.400]", ""],
+        ["r2v", "-.000 [+.100, +.400]", "+.250 [+.100, +.400]"],
     ]
     assert robustness(rows[:1]) == []
 

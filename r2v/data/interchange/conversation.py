@@ -10,7 +10,6 @@ back gives the same ones.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -26,6 +25,7 @@ from r2v.data.episode import (
     StepLabel,
     Tokens,
     to_dict,
+    to_line,
 )
 from r2v.data.interchange.content import read_messages, write_message
 from r2v.data.interchange.fields import BadRecord
@@ -181,7 +181,7 @@ def to_episode(talk: Conversation, *, task_id: str, seed: int, benchmark: str, f
         extra={IMPORTED: to_dict(origin)},
     )
     try:
-        json.dumps(to_dict(episode), ensure_ascii=False, allow_nan=False).encode()
+        to_line(episode).encode()
     except ValueError as error:
         raise BadRecord(f"text that cannot be written ({' '.join(str(error).split())[:120]})") from error
     return episode
@@ -245,12 +245,9 @@ def _played(episode: Episode) -> tuple[Message, ...]:
             messages.append(Message(role="user", content=seen))
         action = parse_action(step.action.raw_text)
         answered = f"call_{index}" if action.action_type else None
-        call = ToolCall(name=action.action_type, arguments=_json(action.arguments), id=answered or "")
+        arguments = json.dumps(action.arguments, ensure_ascii=False, separators=(",", ":"))
+        call = ToolCall(name=action.action_type, arguments=arguments, id=answered or "")
         messages.append(
             Message(role="assistant", content=(call,) if answered else (TextPart(text=step.action.raw_text),))
         )
     return tuple(messages)
-
-
-def _json(value: Mapping[str, Any]) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -6,7 +6,6 @@ goes back as it was logged.
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 from collections.abc import Iterable
@@ -16,7 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
-from r2v.data.episode import Episode
+from r2v.data.episode import Episode, to_line
 from r2v.data.interchange.atif import to_atif
 from r2v.data.interchange.conversation import Conversation, of_episode
 from r2v.data.interchange.messages import to_messages
@@ -55,12 +54,12 @@ def export_trajectories(episodes: Iterable[Episode], output: Path, format: Expor
         output.parent.mkdir(parents=True, exist_ok=True)
         if format == "episodes":
             return write_episodes(output, whole)
-        return write_lines(output, (_line(message_record(e, tools_of(e.metadata.run_id))) for e in whole))
+        return write_lines(output, (to_line(message_record(e, tools_of(e.metadata.run_id))) for e in whole))
     output.mkdir(parents=True)
     number = 0
     for number, episode in enumerate(whole, start=1):
-        document = atif_record(episode, tools_of(episode.metadata.run_id))
-        write_json(output / f"{number:06d}-{_file_name(episode.episode_id)}.json", document)
+        name = re.sub(r"[^A-Za-z0-9._-]+", "-", episode.episode_id)[:100]
+        write_json(output / f"{number:06d}-{name}.json", atif_record(episode, tools_of(episode.metadata.run_id)))
     return number
 
 
@@ -89,11 +88,3 @@ def _about(episode: Episode) -> dict[str, Any]:
         "executed": episode.executed,
         "env_fault": episode.env_fault,
     }
-
-
-def _line(record: dict[str, Any]) -> str:
-    return json.dumps(record, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-
-
-def _file_name(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:100]

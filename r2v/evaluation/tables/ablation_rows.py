@@ -7,10 +7,11 @@ differences. APGR is each side's own: between the small policy and the LLM of it
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
+from r2v.config.methods import Ablation
 from r2v.errors import EmptyResult, InputError
 from r2v.evaluation.measures.frontier import BILLED, curve_of
 from r2v.evaluation.measures.metrics import mean_over_seeds
@@ -20,21 +21,8 @@ from r2v.evaluation.setup import MAIN
 from r2v.evaluation.tables.files import csv_text, round_figures
 
 
-class Named(Protocol):
-    """What a row is called and compares."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def description(self) -> str: ...
-    @property
-    def base_method(self) -> str: ...
-    @property
-    def ablated_method(self) -> str: ...
-
-
 def ablation_rows(
-    played: Sequence[tuple[Named, str, Measured, Measured, Sequence[str]]],
+    played: Sequence[tuple[Ablation, str, Measured, Measured, Sequence[str]]],
 ) -> list[dict[str, Any]]:
     """One row per (ablation, condition, base, ablated, retrained jobs); p-values are Holm-adjusted over all rows.
     Raises InputError where the two were not played on the same tasks and seeds, EmptyResult where no task could be
@@ -46,7 +34,7 @@ def ablation_rows(
 
 
 def _row(
-    ablation: Named, condition: str, base: Measured, ablated: Measured, retrained: Sequence[str]
+    ablation: Ablation, condition: str, base: Measured, ablated: Measured, retrained: Sequence[str]
 ) -> dict[str, Any]:
     of_base, of_ablated = _paired(
         ablation.name,
@@ -81,7 +69,7 @@ def _row(
     }
 
 
-def _apgr(ablation: Named, condition: str, base: Measured, ablated: Measured) -> dict[str, Any]:
+def _apgr(ablation: Ablation, condition: str, base: Measured, ablated: Measured) -> dict[str, Any]:
     """APGR of both sides and of their difference, by paired bootstrap over tasks; None where a side plays no frontier,
     or its LLM gains nothing."""
     found: dict[str, Any] = dict.fromkeys(("base_apgr", "ablated_apgr", "apgr_delta", "apgr_delta_ci"))

@@ -1,7 +1,7 @@
 """Results tables: from episodes to rows to files.
 
     write_results_folder(results)                          # episodes/, setup.json -> structured_results/
-    write_tables(folder, build_tables(episodes, setup))    # the same from anywhere
+    render(build_tables(episodes, setup).bundle())         # the same texts from anywhere
 
 Everything written is a pure function of the episodes and the setup, so `verify` can build it again and
 compare bytes. The figures are computed here; how a file looks is the business of `r2v.evaluation.tables.files`.
@@ -125,20 +125,9 @@ def build_tables(episodes: Iterable[Episode], setup: Setup) -> Tables:
     )
 
 
-def write_tables(folder: Path, tables: Tables) -> None:
-    """Write `structured_results/`: every file of `render`, then manifest.json. A second call gives the same
-    bytes."""
-    write_results(folder, render(tables.bundle()))
-
-
-def read_tables(results: Path) -> Tables:
-    """The tables of a results folder, built from its stored episodes and setup alone."""
-    setup = read_setup(results)
-    return build_tables(stored_episodes(results, setup), setup)
-
-
 def write_results_folder(results: Path) -> Tables:
     """Build and write `results/structured_results/` from the episodes and the setup beside it."""
-    tables = read_tables(results)
-    write_tables(results / STRUCTURED, tables)
+    setup = read_setup(results)
+    tables = build_tables(stored_episodes(results, setup), setup)
+    write_results(results / STRUCTURED, render(tables.bundle()))
     return tables

@@ -12,7 +12,6 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
@@ -23,7 +22,7 @@ from typing import Any
 from r2v.console import printable
 from r2v.evaluation.tables.columns import COLUMNS, RenderedRow
 from r2v.evaluation.tables.summary import llm_summary, results_page
-from r2v.storage.files import write_text
+from r2v.storage.files import json_text, write_text
 
 _SPECIAL = {
     "\\": r"\textbackslash{}",
@@ -79,7 +78,7 @@ def _caption(bundle: Mapping[str, Any]) -> str:
     setup = bundle["setup"]
     return (
         f"Executed results on {escape(setup['benchmark'])}, mean over {setup['n_seeds']} seeds, with "
-        f"{_percent(setup['level'], 0)}\\,\\% intervals in brackets: bootstrap over tasks "
+        f"{_number(setup['level'], 100, 0)}\\,\\% intervals in brackets: bootstrap over tasks "
         f"({setup['resamples']:,} resamples), Wilson where it has nothing to resample. "
         r"$\geq$ and $\leq$: bound of the interval where no failure, or no success, was seen. "
         r"Bold: the best router and all that are not significantly worse (sign-flip test over tasks, Holm, "
@@ -108,7 +107,7 @@ def _line(row: RenderedRow) -> str:
     cells = (
         escape(row["method"]),
         rf"\textbf{{{success}}}" if row["leading"] else success,
-        "" if interval is None else f"[{_percent(interval[0], decimals)}, {_percent(interval[1], decimals)}]",
+        "" if interval is None else f"[{', '.join(_number(end, 100, decimals) for end in interval)}]",
         _rate(row["worst_seed_sr"], interval if worst_is_all else None, decimals),
         _number(row["llm_call_rate"], 100, decimals),
         _number(row["avg_cost"], 1000, 2),
@@ -122,18 +121,14 @@ def _line(row: RenderedRow) -> str:
 
 def _rate(value: float | None, interval: list[float] | None, decimals: int) -> str:
     if interval is not None and value == 1:
-        return r"$\geq$" + _percent(interval[0], decimals)
+        return r"$\geq$" + _number(interval[0], 100, decimals)
     if interval is not None and value == 0:
-        return r"$\leq$" + _percent(interval[1], decimals)
+        return r"$\leq$" + _number(interval[1], 100, decimals)
     return _number(value, 100, decimals)
 
 
 def _number(value: float | None, scale: float, decimals: int) -> str:
     return "--" if value is None else f"{value * scale:.{decimals}f}"
-
-
-def _percent(value: float, decimals: int) -> str:
-    return _number(value, 100, decimals)
 
 
 BUNDLE_SCHEMA = "1"
@@ -174,11 +169,6 @@ def csv_text(name: str, rows: Iterable[RenderedRow]) -> str:
         values = {"ci_method": row.get("success_rate_ci_method"), **row}
         writer.writerow([printable(cell(values[column])) for column in columns])
     return out.getvalue()
-
-
-def json_text(value: Any) -> str:
-    """Indented JSON, keys in the order given; NaN and infinities are refused."""
-    return json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False) + "\n"
 
 
 def render(bundle: Mapping[str, Any]) -> dict[str, str]:

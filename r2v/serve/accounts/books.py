@@ -111,16 +111,6 @@ class Books:
         """True if any cap is set."""
         return self._tracker.budget.is_capped or any(cap is not None for _, cap in self._caps.values())
 
-    @property
-    def spent(self) -> float:
-        """USD billed."""
-        return self._tracker.state.spent
-
-    @property
-    def unknown(self) -> float:
-        """USD that may have been billed for replies whose usage never came, at most."""
-        return self._tracker.state.lost_usd
-
     def committed(self, kind: str, name: str) -> float:
         """USD spent or reserved under a label: kind is key, session or day."""
         label = f"{kind}:{name}"

@@ -21,6 +21,7 @@ from r2v.data.tools import RecordedTool
 from r2v.envs.base import Benchmark, tools_of
 from r2v.errors import InputError
 from r2v.llm.providers.bodies import CALL_FORMAT, system_prompt
+from r2v.policy.training_tools import recorded, told
 from r2v.storage.files import write_json
 from r2v.wire.exchange import WireRequest, first_number
 from r2v.wire.message import Message, ToolResult, ToolSpec, UnknownPart, mapping
@@ -50,7 +51,7 @@ class Domain:
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
         """The tools."""
-        return tuple(ToolSpec(**vars(tool)) for tool in self.tools)
+        return told(self.tools)
 
     def problem(self, request: WireRequest) -> str | None:
         """Return why the small model may not answer a request; None if it may."""
@@ -98,9 +99,8 @@ def domain_of(requests: Iterable[WireRequest]) -> Domain:
     for request in requests:
         if not request.functions:
             continue  # titles and summaries
-        for tool in request.functions:
-            named = RecordedTool(name=tool.name, description=tool.description, parameters=tool.parameters)
-            tools.setdefault(tool.name, named)
+        for tool in recorded(request.functions):
+            tools.setdefault(tool.name, tool)
         kinds |= {str(tool.value.get("type")): None for tool in request.tools if isinstance(tool, UnknownPart)}
         prompts[family(system_text(request.conversation))] = None
     return Domain(tools=tuple(tools.values()), prompts=tuple(prompts), kinds=tuple(kinds))
@@ -108,8 +108,7 @@ def domain_of(requests: Iterable[WireRequest]) -> Domain:
 
 def benchmark_domain(benchmark: Benchmark) -> Domain:
     """Return the domain of a benchmark's worlds."""
-    tools = (RecordedTool(name=t.name, description=t.description, parameters=t.parameters) for t in tools_of(benchmark))
-    return Domain(tools=tuple(tools), untrusted=benchmark.capabilities.untrusted)
+    return Domain(tools=recorded(tools_of(benchmark)), untrusted=benchmark.capabilities.untrusted)
 
 
 def _is_structured(options: Mapping[str, Any]) -> bool:

@@ -51,8 +51,9 @@ from r2v.serve.bundle.manifest import Bundle
 from r2v.wire.message import ToolSpec
 
 T = TypeVar("T")
-_NOT_KEYS = ("elision", "engine", "engine_verifier")
-"""Of a policy's content: what is no key of its section, or no value of one."""
+_NOT_KEYS = {"policy": ("elision", "engine", "engine_verifier")}
+"""Section -> what of its content is no key of it, or no value of one. Settings are the content that fingerprints hash,
+which names the rule of elision and an engine's version too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,8 +125,12 @@ def bundle_gate(
 def bundle_settings(bundle: Bundle) -> BundleSettings:
     """The settings of a bundle. Raises InputError where they are none, or its policy was trained on prompts of another
     version."""
-    settings = _settings(bundle)
-    policy = _policy(bundle, settings)
+    path = bundle.folder / "settings.json"
+    try:
+        settings = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: not the settings of a bundle ({error}); export it again") from None
+    policy = _section(bundle, settings, "policy", PolicyConfig)
     if policy.prompt_version != bundle.manifest.prompt_version:
         raise InputError(
             f"{bundle.folder}: its policy was trained on prompts of version {bundle.manifest.prompt_version}, this R2V "
@@ -140,25 +145,8 @@ def bundle_settings(bundle: Bundle) -> BundleSettings:
     )
 
 
-def _settings(bundle: Bundle) -> dict[str, Any]:
-    path = bundle.folder / "settings.json"
-    try:
-        settings: dict[str, Any] = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: not the settings of a bundle ({error}); export it again") from None
-    return settings
-
-
-def _policy(bundle: Bundle, settings: dict[str, Any]) -> PolicyConfig:
-    """The policy's section, played in this process. Settings are the content that fingerprints hash, which names the
-    rule of elision and an engine's version too."""
-    written = settings.get("policy")
-    if isinstance(written, dict):
-        settings = {**settings, "policy": {key: value for key, value in written.items() if key not in _NOT_KEYS}}
-    return _section(bundle, settings, "policy", PolicyConfig)
-
-
 def _section(bundle: Bundle, settings: dict[str, Any], name: str, kind: type[T]) -> T:
-    if not isinstance(settings.get(name), dict):
+    written = settings.get(name)
+    if not isinstance(written, dict):
         raise InputError(f"{bundle.folder / 'settings.json'}: has no section {name}; export the bundle again")
-    return section(kind, settings[name])
+    return section(kind, {key: value for key, value in written.items() if key not in _NOT_KEYS.get(name, ())})

@@ -1,7 +1,7 @@
 """The small model of a served pair: it proposes a turn, which is played or thrown away.
 
     proposal = await small.propose(request, view)
-    kind, pieces = rendered(request, proposal.said)      # in the client's own format
+    kind, body = rendered(request, proposal.said)        # in the client's own format
 
 `LocalSmall` has weights of its own and reads R2V's rendering of the steps, as in training. `APISmall` is another
 endpoint and reads the client's conversation, without the thoughts of the LLM, which belong to their author.
@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -26,12 +26,12 @@ from r2v.rollout.actors import PricedModel, StepView
 from r2v.rollout.bill import StepBill
 from r2v.serve.accounts.books import Books
 from r2v.serve.pair.state import CALL_ID
-from r2v.serve.request import ClientRequest, worst_case
+from r2v.serve.request import ClientRequest, reply_limit, worst_case
 from r2v.serve.transport.body import RequestBody
 from r2v.serve.transport.endpoints import PATHS, Endpoint
 from r2v.serve.transport.upstream import BrokenOff, NotSent, Upstream
 from r2v.wire import anthropic, chat, responses
-from r2v.wire.exchange import TokenCounts, TokenUsage, WireReply, first_number
+from r2v.wire.exchange import TokenCounts, TokenUsage, WireReply
 from r2v.wire.message import Message, Part, TextPart, ToolCall
 
 _LONGEST_REPLY = 8192
@@ -125,16 +125,12 @@ class APISmall:
             await self.books.settle(entry, usd)
         else:
             await self.books.lost(entry, "the reply told no usage")
-        if said.finish != "stop" or not _visible(said.message):
+        if said.finish != "stop" or not (said.message.calls or said.message.text.strip()):
             raise SmallFailed(f"its reply ended by {said.finish}")
         text = Turn(said=said.message).action.raw_text
         usage = Usage(tokens_in=counts.input, tokens_out=counts.output, cost_usd=rate.listed(counts))
         reply = Reply(samples=(Sample(text=text, message=said.message),), usage=usage, model=endpoint.model)
         return SmallProposal(reply=reply, said=_plain(said), tokens=counts, usd=usd)
-
-
-def _visible(message: Message) -> bool:
-    return bool(message.calls or message.text.strip())
 
 
 def _form(endpoint: Endpoint, rate: Rate) -> tuple[Any, str, Callable[[Rate, Request], dict[str, Any]]]:
@@ -148,16 +144,14 @@ def _form(endpoint: Endpoint, rate: Rate) -> tuple[Any, str, Callable[[Rate, Req
 
 def _question(request: ClientRequest, view: StepView, endpoint: Endpoint) -> Request:
     """Return the client's conversation and tools as they are put to the small model, greedily."""
-    values = request.body.values
-    messages = tuple(message.plain for message in asked(values))
-    limit = first_number(values, "max_tokens", "max_completion_tokens", "max_output_tokens")
+    messages = tuple(message.plain for message in asked(request.body.values))
     tools = tuple(replace(tool, extra={}) for tool in request.parsed.functions)
     return Request(
         messages=messages,
         key=view.key("slm"),
         tools=tools,
         temperature=endpoint.teacher.temperature,
-        max_tokens=min(limit or _LONGEST_REPLY, _LONGEST_REPLY),
+        max_tokens=min(reply_limit(request.body) or _LONGEST_REPLY, _LONGEST_REPLY),
         own_rules=True,
     )
 
@@ -178,23 +172,18 @@ def new_call_id() -> str:
     return f"{CALL_ID}{secrets.token_hex(12)}"
 
 
-def rendered(request: ClientRequest, said: WireReply) -> tuple[str, Iterable[bytes]]:
-    """Return the content type and the body of a reply, in pieces. The reply names the model that the client named."""
-    reply, created = replace(said, model=request.body.model), int(time.time())
-    if request.body.streams:
-        return "text/event-stream", _stream(request, reply, created)
+def rendered(request: ClientRequest, said: WireReply) -> tuple[str, bytes]:
+    """Return the content type and the body of a reply. The reply names the model that the client named."""
+    reply, created, streams = replace(said, model=request.body.model), int(time.time()), request.body.streams
+    written: Any
     if request.wire == "messages":
-        body = anthropic.write_reply(reply)
+        written = anthropic.write_stream(reply) if streams else anthropic.write_reply(reply)
     elif request.wire == "responses":
-        body = responses.write_reply(reply, created)
+        written = (responses.write_stream if streams else responses.write_reply)(reply, created)
+    elif streams:
+        written = chat.write_stream(reply, created, with_usage=request.body.asks_usage)
     else:
-        body = chat.write_reply(reply, created)
-    return "application/json", [json.dumps(body, ensure_ascii=False).encode(errors="replace")]
-
-
-def _stream(request: ClientRequest, reply: WireReply, created: int) -> Iterable[bytes]:
-    if request.wire == "messages":
-        return anthropic.write_stream(reply)
-    if request.wire == "responses":
-        return responses.write_stream(reply, created)
-    return chat.write_stream(reply, created, with_usage=request.body.asks_usage)
+        written = chat.write_reply(reply, created)
+    if streams:
+        return "text/event-stream", b"".join(written)
+    return "application/json", json.dumps(written, ensure_ascii=False).encode(errors="replace")

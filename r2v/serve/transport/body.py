@@ -162,14 +162,14 @@ def _unpacked(raw: bytes, encoding: str, longest: int) -> bytes:
     """Decode the body in bounded memory. Raises Unreadable."""
     if encoding in ("", "identity"):
         return raw
-    if encoding not in _WINDOWS and encoding != "zstd":
-        raise Unreadable(f"content-encoding {encoding:.40}: allowed: {', '.join((*_WINDOWS, 'zstd'))}, or none")
+    if encoding not in WINDOWS and encoding != "zstd":
+        raise Unreadable(f"content-encoding {encoding:.40}: allowed: {', '.join((*WINDOWS, 'zstd'))}, or none")
     try:
         if encoding == "zstd":
             with zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(raw) as reader:
                 plain = reader.read(longest + 1)
         else:
-            plain = zlib.decompressobj(_WINDOWS[encoding]).decompress(raw, longest + 1)
+            plain = zlib.decompressobj(WINDOWS[encoding]).decompress(raw, longest + 1)
     except (zlib.error, zstandard.ZstdError, MemoryError):
         raise Unreadable(f"the body is no {encoding}, which its content-encoding says") from None
     if len(plain) > longest:
@@ -182,9 +182,9 @@ def _packed(plain: bytes, encoding: str) -> bytes:
         return plain
     if encoding == "zstd":
         return zstandard.ZstdCompressor().compress(plain)
-    packer = zlib.compressobj(wbits=_WINDOWS[encoding])
+    packer = zlib.compressobj(wbits=WINDOWS[encoding])
     return packer.compress(plain) + packer.flush()
 
 
-_WINDOWS = {"gzip": 31, "deflate": 15}
+WINDOWS = {"gzip": 31, "deflate": 15}
 """zlib window bits of each encoding."""

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Protocol
+from typing import Any
 
 import aiohttp
 import zstandard
 from yarl import URL
 
 from r2v.config import ServeConfig
+from r2v.serve.transport.body import WINDOWS
 
 _LONGEST_HEADER = 1 << 16
 _CONNECT_SECONDS = 10.0
@@ -93,38 +94,23 @@ class Upstream:
             raise BrokenOff(f"the reply broke off ({type(error).__name__}: {error!s:.100})") from None
 
 
-class Decoder(Protocol):
-    """Incremental decoder of a content encoding."""
+class Decoder:
+    """Decodes the pieces of a body by the content-encoding of its reply."""
 
-    def decompress(self, data: bytes, /) -> bytes:
-        """Return the decoded bytes."""
-        ...
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        encoding = response.headers.get("content-encoding", "").strip().lower()
+        self._is_plain = encoding in ("", "identity")
+        self._reader: Any = None
+        if encoding in WINDOWS:
+            self._reader = zlib.decompressobj(WINDOWS[encoding])
+        elif encoding == "zstd":
+            self._reader = zstandard.ZstdDecompressor().decompressobj()
 
-
-class _Plain:
-    def decompress(self, data: bytes, /) -> bytes:
-        return data
-
-
-def decoder(encoding: str) -> Decoder | None:
-    """Return the decoder of a content-encoding header; None if there is none."""
-    match encoding.strip().lower():
-        case "" | "identity":
-            return _Plain()
-        case "gzip":
-            return zlib.decompressobj(31)
-        case "deflate":
-            return zlib.decompressobj(15)
-        case "zstd":
-            zstd: Decoder = zstandard.ZstdDecompressor().decompressobj()
-            return zstd
-    return None
-
-
-def decoded(reader: Decoder | None, piece: bytes) -> Iterator[bytes]:
-    """Yield the decoded piece; nothing if it cannot be decoded."""
-    if reader is not None:
+    def __call__(self, piece: bytes) -> bytes:
+        """Return the decoded piece; nothing if it cannot be decoded."""
+        if self._is_plain:
+            return piece
         try:
-            yield reader.decompress(piece)
+            return b"" if self._reader is None else bytes(self._reader.decompress(piece))
         except (zlib.error, zstandard.ZstdError):
-            return
+            return b""

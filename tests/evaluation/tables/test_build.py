@@ -9,9 +9,9 @@ import pytest
 
 from r2v.evaluation.figure_text import claim_text
 from r2v.evaluation.measures.statistics import wilson
-from r2v.evaluation.tables.build import build_tables, write_tables
+from r2v.evaluation.tables.build import build_tables
 from r2v.evaluation.tables.columns import COLUMNS, GLOSSARY
-from r2v.evaluation.tables.files import BUNDLE, render
+from r2v.evaluation.tables.files import BUNDLE, render, write_results
 
 
 @pytest.fixture(scope="module")
@@ -211,7 +211,7 @@ def test_claims_point_at_figures_that_exist(texts):
 def test_order_of_episodes_and_a_second_writing_change_no_byte(episodes, setup, texts, tmp_path):
     assert render(build_tables(episodes[::-1], setup).bundle()) == texts
     for _ in range(2):
-        write_tables(tmp_path, build_tables(episodes, setup))
+        write_results(tmp_path, render(build_tables(episodes, setup).bundle()))
         assert {name: (tmp_path / name).read_text() for name in texts} == texts
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     assert [entry["path"] for entry in manifest["files"]] == list(texts)
