@@ -109,8 +109,8 @@ def caveats(
 ) -> list[dict[str, Any]]:
     """Where these figures are weak, each with the rows that show it. `scores`: what the routers gave held-out steps;
     `limits`: the setup's; `num_never_branched`: its tasks that change a world which others share."""
-    found = {**dict(_weaknesses(main, comparisons)), **dict(_untrained(main, scores)), **_limited(main, limits or {})}
-    found |= _unbranched(main, num_never_branched)
+    limited = _limited(main, limits or {}, num_never_branched)
+    found = dict([*_weaknesses(main, comparisons), *_untrained(main, scores), *limited])
     return [{"text": text, "evidence_ids": ids} for text, ids in found.items() if ids]
 
 
@@ -187,32 +187,29 @@ def _untrained(main: list[TableRow], scores: Iterable[RouterScores]) -> Iterator
     )
 
 
-def _limited(main: list[TableRow], limits: Mapping[str, int]) -> dict[str, list[str]]:
+def _limited(
+    main: list[TableRow], limits: Mapping[str, int], num_never_branched: int
+) -> Iterator[tuple[str, list[str]]]:
     """What rests on fewer tasks than the table."""
     figures: dict[str, tuple[str, Callable[[TableRow], bool]]] = {
         FRONTIER: ("APGR and CPT rest", lambda row: row["apgr"] is not None),
         GAINS: ("ECE, Brier score and AUROC rest", _judged),
     }
-    found = {}
     for name in limits:
         what, test = figures.get(name, (f"{name} rests", lambda row, name=name: row["method"] == name))
         rows = [row["id"] for row in main if test(row)]
-        found[f"{what} on fewer tasks than the other figures, on the first of theirs: see limits in the setup"] = rows
-    return found
+        yield f"{what} on fewer tasks than the other figures, on the first of theirs: see limits in the setup", rows
+    if num_never_branched:
+        yield (
+            f"{num_never_branched} tasks change a world that others share and are never branched: {ORACLE}, ECE, Brier "
+            "score and AUROC rest on the others",
+            [row["id"] for row in main if row["method"] == ORACLE or _judged(row)],
+        )
 
 
 def _judged(row: TableRow) -> bool:
     """True if the method's score was held against executed gains."""
     return row["brier"] is not None or row["router_auroc"] is not None
-
-
-def _unbranched(main: list[TableRow], count: int) -> dict[str, list[str]]:
-    """What rests on no task that changes a shared world."""
-    rows = [row["id"] for row in main if count and (row["method"] == ORACLE or _judged(row))]
-    says = (
-        f"{count} tasks change a world that others share and are never branched: {ORACLE}, ECE, Brier score and AUROC"
-    )
-    return {f"{says} rest on the others": rows}
 
 
 def _apart(main: list[TableRow]) -> list[str]:

@@ -34,6 +34,11 @@ def with_interval(difference: float, interval: Sequence[float] | None, digits: i
     return signed(difference, digits) + ends
 
 
+def four_decimals(cell: str) -> str:
+    """A cell of a CSV file with its numbers cut to four decimals."""
+    return re.sub(r"-?\d+\.\d{5,}", lambda match: f"{float(match[0]):.4f}", cell)
+
+
 def dollars(usd: float) -> str:
     """A price, in thousandths of a dollar where it is below ten cents."""
     return f"{1000 * usd:.1f} mUSD" if usd < 0.1 else f"{usd:.2f} USD"

@@ -97,7 +97,9 @@ class PilotFigures:
             large=WayOfPlaying.of({task: large[task] for task in tasks}),
             only_small=tuple(task for task, (a, b) in pairs.items() if a.solved and not b.solved),
             only_large=tuple(task for task, (a, b) in pairs.items() if b.solved and not a.solved),
-            by_task=WayOfPlaying.of({task: min(pair, key=_rank) for task, pair in pairs.items()}),
+            by_task=WayOfPlaying.of(
+                {task: min(pair, key=lambda play: (not play.solved, play.usd)) for task, pair in pairs.items()}
+            ),
             by_step=None if by_step is None else WayOfPlaying.of({task: by_step[task] for task in tasks}),
             difference=paired_difference(
                 [float(large[task].solved) for task in tasks], [float(small[task].solved) for task in tasks]
@@ -121,16 +123,15 @@ class PilotFigures:
         """The recommendation."""
         small, large, best = self.small, self.large, self.best
         if self.same_model:
-            return PilotVerdict(
-                advice="small", text="no router can gain here: both are the same model, asked in the same way"
-            )
+            text = "no router can gain here: both are the same model, asked in the same way"
+            return PilotVerdict(advice="small", text=text)
         if not self.only_large and best.success <= small.success:
-            cheaper = "small" if small.usd <= large.usd or self.only_small else "large"
+            cheaper: Advice = "small" if small.usd <= large.usd or self.only_small else "large"
             text = (
                 "no router can gain here: the large model solves no task that the small one fails; play with the "
                 f"{cheaper} model alone"
             )
-            return PilotVerdict(advice="small" if cheaper == "small" else "large", text=text)
+            return PilotVerdict(advice=cheaper, text=text)
         if large.usd <= small.usd and not self.only_small:
             text = "no router can gain here: the large model solves all that the small one does, for no more dollars"
             return PilotVerdict(advice="large", text=text)
@@ -153,11 +154,6 @@ class PilotFigures:
             )
             return PilotVerdict(advice="unclear", text=text)
         return PilotVerdict(advice="route", text=f"routing can pay: {gain}")
-
-
-def _rank(play: Play) -> tuple[bool, float]:
-    """The solved before the others, then the cheaper."""
-    return not play.solved, play.usd
 
 
 _LEAST_SAVED = 0.1

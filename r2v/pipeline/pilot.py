@@ -44,7 +44,7 @@ from r2v.pipeline.ready import charges, require_cap
 from r2v.pipeline.rows import Job
 from r2v.pipeline.run import run_job
 from r2v.randomness import digest
-from r2v.report.pilot_page import pilot_page
+from r2v.report.elements import pilot_page
 from r2v.stages.pilot import PILOT_FIGURES
 from r2v.storage.files import write_text
 

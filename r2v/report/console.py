@@ -10,7 +10,7 @@ from typing import Any
 from r2v.config.methods import OURS, ROUTERS, STRONG, WEAK
 from r2v.console import text_table
 from r2v.evaluation.claims import ConditionRows, headline, rows_by_condition
-from r2v.evaluation.figure_text import decimals, dollars
+from r2v.evaluation.figure_text import decimals, dollars, four_decimals
 from r2v.evaluation.measures.comparisons import AT_COST
 from r2v.evaluation.tables.files import BUNDLE
 from r2v.report.leads import Lead, leads
@@ -45,19 +45,9 @@ def main_table(path: Path) -> str:
     for row in rows:
         if row["condition"] != before:
             cells.append([])
-        cells.append([_short(row.get(name, "")) for name, _ in _COLUMNS])
+        cells.append([four_decimals(row.get(name, "")) for name, _ in _COLUMNS])
         before = row["condition"]
     return text_table(cells, right=range(2, len(_COLUMNS)))
-
-
-def _short(text: str) -> str:
-    """A CSV cell with its numbers cut to four decimals."""
-    parts = [part.strip("[] ") for part in text.split(",")]
-    try:
-        numbers = [f"{float(part):.4f}" for part in parts]
-    except ValueError:
-        return text
-    return f"[{', '.join(numbers)}]" if text.startswith("[") else numbers[0]
 
 
 def closing_lines(results: Path, places: Iterable[tuple[str, Path]], page: Path | None) -> str:

@@ -1,8 +1,9 @@
-"""Elements of the report's page: a tree in which every text is text, whoever wrote it."""
+"""Elements of pages that open offline: a tree in which every text is text, whoever wrote it."""
 
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
+from collections.abc import Sequence
 from importlib.resources import files
 
 
@@ -37,3 +38,17 @@ def document(title: str, policy: str, *children: ET.Element) -> str:
     )
     root = tag("html", head, tag("body", tag("main", *children)), lang="en")
     return "<!doctype html>\n" + ET.tostring(root, encoding="unicode", method="html") + "\n"
+
+
+def pilot_page(title: str, verdict: str, rows: Sequence[Sequence[str]], lines: Sequence[str]) -> str:
+    """Return the text of a page of a recommendation, a table and notes. rows: of the table, the first its heads."""
+    heads, *cells = rows
+    head = tag("tr", *(tag("th", head) for head in heads))
+    return document(
+        title,
+        "default-src 'none'; style-src 'unsafe-inline'",
+        tag("h1", title),
+        tag("p", verdict, class_="headline"),
+        tag("table", head, *(tag("tr", *(tag("td", cell) for cell in row)) for row in cells)),
+        *(tag("p", line) for line in lines),
+    )

@@ -22,7 +22,7 @@ from typing import Any
 from r2v.config.methods import METHODS, ORACLE, OURS, ROUTERS, STRONG, WEAK
 from r2v.errors import InputError
 from r2v.plotting import DASHES, INK, MARKERS, PALETTE, STYLE
-from r2v.report.series import Series
+from r2v.report.series import Series, grouped
 
 Look = dict[str, Any]
 Rows = Sequence[dict[str, Any]]
@@ -63,7 +63,7 @@ def draw(name: str, data: Series, form: Form = PAGE) -> dict[str, Any]:
     """Return the figures (of matplotlib) of a series, one for each panel, by the panel's title. Run it, and what saves
     them, under `form.style`."""
     column, panel = _DRAWN[name]
-    groups = data.groups(column) if column else {"": data.rows}
+    groups = grouped(data.rows, column) if column else {"": data.rows}
     if len(groups) > _MOST_PANELS:
         raise InputError(f"{data.source}: would make {len(groups)} panels of figure {name}, allowed: {_MOST_PANELS}")
     return {title: panel(rows, data, form).figure for title, rows in groups.items()}
@@ -98,10 +98,7 @@ def _interval(axes: Any, row: dict[str, Any], column: str, at: float, *, lying: 
 
 
 def _by_method(rows: Rows) -> dict[str, list[dict[str, Any]]]:
-    found: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
-        found.setdefault(row["method"], []).append(row)
-    return {name: found[name] for name in sorted(found, key=lambda name: (name == OURS, name == ORACLE))}
+    return dict(sorted(grouped(rows, "method").items(), key=lambda item: (item[0] == OURS, item[0] == ORACLE)))
 
 
 def _frontier(rows: Rows, data: Series, form: Form) -> Any:
@@ -233,7 +230,7 @@ def _dots(methods: Sequence[str], label: str, form: Form, lines: float = 1.3) ->
 
 def _categories(rows: Rows, data: Series, form: Form) -> Any:
     methods = list(dict.fromkeys(row["method"] for row in data.rows))
-    conditions = list(data.groups("condition"))
+    conditions = list(grouped(data.rows, "condition"))
     axes = _dots(methods, "success of the episodes that it hit", form, 1.5)
     for row in rows:
         if row["success"] is not None:
@@ -250,7 +247,7 @@ _FILLS = ("full", "none", "left")
 
 
 def _ranking(rows: Rows, data: Series, form: Form) -> Any:
-    axes = form.axes(max(20, 5 + 1.3 * len(data.groups("method"))))
+    axes = form.axes(max(20, 5 + 1.3 * len(grouped(data.rows, "method"))))
     named = {}
     for method, bins in _by_method(rows).items():
         xs, ys = [row["rank"] for row in bins], [row["share_right"] for row in bins]

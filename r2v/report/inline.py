@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from r2v.plotting import INK, LINE
 from r2v.report.elements import section, tag
-from r2v.report.series import Series
+from r2v.report.series import Series, grouped
 
 Drawn = Mapping[str, tuple[Series, Mapping[str, str]]]
 """Figure -> its series, and the SVG of each panel by the panel's title."""
@@ -50,7 +50,7 @@ def figure(name: str, drawn: Drawn) -> ET.Element:
     data, panels = drawn[name]
     title, caption = FIGURES[name]
     if name == "categories":
-        fills = zip(("Filled", "open", "half filled"), data.groups("condition"), strict=False)
+        fills = zip(("Filled", "open", "half filled"), grouped(data.rows, "condition"), strict=False)
         caption += f" {', '.join(f'{fill}: {condition}' for fill, condition in fills)}."
     if name == FIRST and (free := dict.fromkeys(row["method"] for row in data.rows if row["usd_per_episode"] == 0)):
         caption += f" At $0, left of the break in the scale: {', '.join(free)}."

@@ -16,7 +16,7 @@ from importlib.resources import files
 from typing import Any
 
 from r2v.config.methods import OURS
-from r2v.evaluation.figure_text import claim_text, decimals, with_interval
+from r2v.evaluation.figure_text import claim_text, decimals, four_decimals, with_interval
 from r2v.evaluation.measures.comparisons import AT_COST
 from r2v.evaluation.measures.table_rows import TableRow
 from r2v.report.contrast import contrast_section
@@ -86,7 +86,9 @@ def main_tables(sources: Sources) -> list[ET.Element]:
         own = [row for row in rows if row["condition"] == condition]
         columns = [name for name in _COLUMNS if any(row.get(name) for row in own)]
         head = tag("tr", *(tag("th", _COLUMNS[name]) for name in columns))
-        lines = [tag("tr", *(tag("td", _short(row[name])) for name in columns), **_ours(row["method"])) for row in own]
+        lines = [
+            tag("tr", *(tag("td", four_decimals(row[name])) for name in columns), **_ours(row["method"])) for row in own
+        ]
         found += [tag("h3", condition), _wide(f"every method, {condition}", tag("table", head, *lines))]
     return section("tables", "Every method", *found, *robustness(sources.bundle["main_table"]))
 
@@ -116,11 +118,6 @@ def _ours(method: str) -> dict[str, str]:
     return {"class_": "ours"} if method == OURS else {}
 
 
-def _short(text: str) -> str:
-    """A CSV cell with its numbers cut to four decimals."""
-    return re.sub(r"-?\d+\.\d{5,}", lambda match: f"{float(match[0]):.4f}", text)
-
-
 def page(sources: Sources, told: Story, drawn: Drawn, index: Index) -> str:
     """The text of index.html: the story, the episodes that show it, and the proofs."""
     script = files("r2v.report").joinpath("assets", "viewer.js").read_text()
@@ -138,7 +135,7 @@ def page(sources: Sources, told: Story, drawn: Drawn, index: Index) -> str:
         *comparisons(sources),
         *main_tables(sources),
         *figures(drawn),
-        *_viewer(index),
+        _viewer(index),
         *_provenance(sources, drawn),
         tag("script", _inert(index_data), type="application/json", id="index"),
         tag("script", script),
@@ -254,51 +251,14 @@ def _colour(claim: Mapping[str, Any]) -> str:
     return "not_supported" if claim.get("opposite") else str(claim["verdict"])
 
 
-def _viewer(index: Index) -> list[ET.Element]:
-    def choice(label: str, name: str) -> ET.Element:
-        return tag("label", label, tag("select", id=name))
-
-    heads = ("task", "condition", "method", "seed", "outcome", "steps", "LLM steps", "USD")
-    left_out = f" The steps of {index.left_out} of them are left out, which would make it too large to copy."
-    return section(
-        "episodes",
-        "Every episode of the main table",
-        tag(
-            "p",
-            "Choose one to see what it was shown and what it did; another method on the same task beside it; j and k "
-            "go from step to step." + (left_out if index.left_out else ""),
-        ),
-        tag(
-            "div",
-            choice("condition", "condition"),
-            choice("method", "method"),
-            choice("outcome", "outcome"),
-            choice("and", "asked"),
-            tag("label", "task", tag("input", id="task", placeholder="part of its id")),
-            tag("span", id="count", class_="soft"),
-            id="filters",
-        ),
-        tag(
-            "div",
-            tag("table", tag("thead", tag("tr", *(tag("th", head) for head in heads))), tag("tbody", id="rows")),
-            tag("button", "more", id="more"),
-            id="found",
-            tabindex="0",
-            role="region",
-            **{"aria-label": "list of episodes"},
-        ),
-        tag(
-            "p",
-            tag("label", "beside it ", tag("select", id="beside")),
-            " ",
-            tag("button", "previous step", id="back"),
-            " ",
-            tag("button", "next step", id="next"),
-            " ",
-            tag("span", "all steps", id="where"),
-        ),
-        tag("div", id="episode"),
-    )
+def _viewer(index: Index) -> ET.Element:
+    """The list of episodes and the place of the chosen one, which the script fills."""
+    text = files("r2v.report").joinpath("assets", "viewer.html").read_text()
+    viewer = ET.fromstring(re.sub(r"\n\s*", "", text))
+    if index.left_out:
+        left_out = f" The steps of {index.left_out} of them are left out, which would make it too large to copy."
+        viewer[1].text = f"{viewer[1].text}{left_out}"
+    return viewer
 
 
 def _provenance(sources: Sources, drawn: Drawn) -> list[ET.Element]:

@@ -39,12 +39,13 @@ class Series:
         writer.writerows(self.rows)
         return out.getvalue()
 
-    def groups(self, column: str) -> dict[Any, list[dict[str, Any]]]:
-        """The rows by the value of a column, in the order in which they come."""
-        found: dict[Any, list[dict[str, Any]]] = {}
-        for row in self.rows:
-            found.setdefault(row[column], []).append(row)
-        return found
+
+def grouped(rows: Iterable[dict[str, Any]], column: str) -> dict[Any, list[dict[str, Any]]]:
+    """Rows by the value of a column, in the order in which they come."""
+    found: dict[Any, list[dict[str, Any]]] = {}
+    for row in rows:
+        found.setdefault(row[column], []).append(row)
+    return found
 
 
 def series(sources: Sources) -> dict[str, Series]:
@@ -64,7 +65,7 @@ def series(sources: Sources) -> dict[str, Series]:
     return {name: one for name, one in made.items() if one.rows}
 
 
-def number_of(text: str | None) -> float | None:
+def _number(text: str | None) -> float | None:
     """The number in a cell of a CSV file; None in an empty one. Raises ValueError for text, NaN and infinities."""
     number = float(text) if text else None
     if number is not None and not abs(number) <= LARGEST:
@@ -72,15 +73,10 @@ def number_of(text: str | None) -> float | None:
     return number
 
 
-def interval_of(text: str | None) -> tuple[float | None, float | None]:
-    """Both ends of an interval, "[low, high]"; None where there is none."""
-    low, high = (text or "").strip("[]").split(",") if text else ("", "")
-    return number_of(low), number_of(high)
-
-
 def _with_interval(row: Row, column: str, name: str) -> dict[str, Any]:
-    low, high = interval_of(row.get(f"{column}_ci"))
-    return {name: number_of(row[column]), f"{name}_low": low, f"{name}_high": high}
+    """A figure and both ends of its interval, "[low, high]"; None where there is none."""
+    low, high = (row.get(f"{column}_ci") or ",").strip("[]").split(",")
+    return {name: _number(row[column]), f"{name}_low": _number(low), f"{name}_high": _number(high)}
 
 
 def _frontier(sources: Sources) -> Iterable[dict[str, Any]]:
@@ -103,7 +99,7 @@ def _frontier(sources: Sources) -> Iterable[dict[str, Any]]:
             "operating_point": row["operating_point"],
             **_with_interval(row, billed, "usd_per_episode"),
             **_with_interval(row, "success_rate", "success"),
-            "llm_call_rate": number_of(row["llm_call_rate"]),
+            "llm_call_rate": _number(row["llm_call_rate"]),
         }
 
 
@@ -165,15 +161,12 @@ def _reliability(sources: Sources) -> Iterable[dict[str, Any]]:
 
 def _ablations(sources: Sources) -> Iterable[dict[str, Any]]:
     for row in sources.tables.get(ABLATIONS_FILE, []):
-        low, high = interval_of(row["delta_ci"])
         yield {
             "condition": row["condition"],
             "name": row["name"],
             "description": row["description"],
-            "difference": number_of(row["delta"]),
-            "difference_low": low,
-            "difference_high": high,
-            "p_holm": number_of(row["p_holm"]),
+            **_with_interval(row, "delta", "difference"),
+            "p_holm": _number(row["p_holm"]),
         }
 
 

@@ -121,15 +121,10 @@ def _row(index: Index, episode: Episode, shard: int) -> list[Any]:
         outcome,
         len(episode.steps),
         sum(step.action_source == "llm_fallback" for step in episode.steps),
-        _usd(episode),
+        round(episode.billed_cost, 6),
         shard,
         int(any(step.perturbations for step in episode.steps)),
     ]
-
-
-def _usd(episode: Episode) -> float:
-    """Cost as billed."""
-    return round(episode.total_cost if episode.cached_cost is None else episode.cached_cost, 6)
 
 
 def _pages(episodes: Iterable[Episode]) -> dict[str, str]:
@@ -177,7 +172,7 @@ def _shown(
         "fault": episode.env_fault,
         "partial": episode.partial_score,
         "success": episode.success,
-        "usd": _usd(episode),
+        "usd": round(episode.billed_cost, 6),
         "steps": steps,
     }
 

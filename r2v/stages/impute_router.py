@@ -224,7 +224,7 @@ def _on_records(cfg: RouterSettings, model: RouterModel, held: Sequence[FeatureR
 
 def _page(cfg: RouterSettings, found: Sequence[OnRecords], verdict: str) -> str:
     from r2v.evaluation.on_records import HEADS
-    from r2v.report.pilot_page import pilot_page
+    from r2v.report.elements import pilot_page
 
     notes = [
         "Nothing was executed: both models were compared at the states of the recorded sessions. Another action than "

@@ -60,14 +60,12 @@ def system_of(content: Any) -> tuple[Message, ...]:
 
 def _parted(messages: tuple[Message, ...], goal: Any) -> tuple[Message, ...]:
     """The messages with an environment's first page apart from the goal, which is the beginning of the user's first."""
-    for index, message in enumerate(messages):
-        if message.role == "user":
-            if isinstance(goal, str) and message.text.startswith(f"{goal}\n\n"):
-                page = message.text[len(goal) + 2 :]
-                both = (Message(role="user", content=goal), Message(role="user", content=page))
-                return (*messages[:index], *both, *messages[index + 1 :])
-            break
-    return messages
+    at = next((index for index, message in enumerate(messages) if message.role == "user"), None)
+    if at is None or not isinstance(goal, str) or not messages[at].text.startswith(f"{goal}\n\n"):
+        return messages
+    page = messages[at].text[len(goal) + 2 :]
+    both = (Message(role="user", content=goal), Message(role="user", content=page))
+    return (*messages[:at], *both, *messages[at + 1 :])
 
 
 def to_messages(talk: Conversation, about: dict[str, Any], *, joined: bool) -> dict[str, Any]:

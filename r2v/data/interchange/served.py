@@ -52,7 +52,7 @@ def served_sessions(folder: Path) -> Iterator[tuple[str, Any]]:
     outcomes = _outcomes(folder / TRAFFIC)
     for path in sorted((folder / SESSIONS).glob("*.jsonl.zst")):
         try:
-            threads = list(_threads(recorded_turns(path)))
+            threads = _threads(recorded_turns(path))
         except (ValueError, TypeError, LookupError) as error:
             yield str(path), BadRecord(f"not a recorded session ({error!r:.100})")
             continue
@@ -86,7 +86,7 @@ def _outcomes(path: Path) -> dict[str, dict[str, Any]]:
     return outcomes
 
 
-def _threads(rows: Iterable[dict[str, Any]]) -> Iterator[ServedSession]:
+def _threads(rows: Iterable[dict[str, Any]]) -> list[ServedSession]:
     """Gather the requests of a session that were answered into conversations."""
     threads: list[ServedSession] = []
     for row in rows:
@@ -101,16 +101,13 @@ def _threads(rows: Iterable[dict[str, Any]]) -> Iterator[ServedSession]:
         else:
             begun.turns.append(row)
             begun.items = items
-    return iter(threads)
+    return threads
 
 
 def _continues(items: list[Any], earlier: list[Any]) -> bool:
     """True if a conversation goes on where an earlier one ended; clients move cache marks in between."""
-    return len(items) > len(earlier) and all(map(_same, items, earlier))
-
-
-def _same(one: Any, other: Any) -> bool:
-    return bool(one == other or canonical(one) == canonical(other))
+    pairs = zip(items, earlier, strict=False)
+    return len(items) > len(earlier) and all(a == b or canonical(a) == canonical(b) for a, b in pairs)
 
 
 def from_served(record: Any) -> Conversation:

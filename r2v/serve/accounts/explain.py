@@ -114,10 +114,10 @@ def _episode(path: Path, episode: Episode) -> Iterator[str]:
     for step in episode.steps:
         decision = step.decision
         author = "small" if step.action_source == "slm" else "llm"
-        score, threshold, reason = "", "", ""
+        why = ("", "", "")
         if decision is not None:
-            score, threshold, reason = _number(decision.p_escalate), _number(decision.threshold), decision.reason
-        rows.append((str(step.step_idx), author, reason, score, threshold, step.action.raw_text[:60]))
+            why = (decision.reason, _number(decision.p_escalate), _number(decision.threshold))
+        rows.append((str(step.step_idx), author, *why, step.action.raw_text[:60]))
     yield from text_table([("step", "author", "why", "score", "threshold", "action"), *rows], right=(3, 4)).splitlines()
 
 

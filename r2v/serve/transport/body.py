@@ -20,6 +20,8 @@ from typing import Any
 
 import zstandard
 
+from r2v.wire.message import mapping
+
 _SPACE = re.compile(r"[ \t\r\n]*")
 _DECODER = json.JSONDecoder()
 _DEEPEST = 200
@@ -73,17 +75,12 @@ class RequestBody:
     @property
     def asks_usage(self) -> bool:
         """True if the client asked for the usage at the end of a stream."""
-        options = self.values.get("stream_options")
-        return isinstance(options, Mapping) and options.get("include_usage") is True
+        return mapping(self.values.get("stream_options")).get("include_usage") is True
 
     def _usage_edit(self) -> tuple[int, int, str]:
-        options = self.values.get("stream_options")
-        if isinstance(options, Mapping):
-            start, end = self._spans["stream_options"][-1]
-            return start, end, json.dumps({**options, "include_usage": True})
         if "stream_options" in self._spans:
             start, end = self._spans["stream_options"][-1]
-            return start, end, '{"include_usage":true}'
+            return start, end, json.dumps({**mapping(self.values["stream_options"]), "include_usage": True})
         end = self._text.rindex("}")
         return end, end, ("," if self.values else "") + '"stream_options":{"include_usage":true}'
 
