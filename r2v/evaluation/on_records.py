@@ -95,13 +95,10 @@ class OnRecords:
         kept = [step for step in steps if step.kept]
         llm = sum(step.usd_llm for step in steps)
         routed = _sums(steps, lambda step: step.usd_small + (0.0 if step.kept else step.usd_llm))
-        draws = {
-            "saved": 1 - bootstrap_draws(routed, _sums(steps, lambda step: step.usd_llm)),
-            "agreement": bootstrap_draws(
-                _sums(steps, lambda step: step.kept and step.agrees), _sums(steps, lambda step: step.kept)
-            ),
-            "chance": bootstrap_draws(_sums(steps, lambda step: step.agrees), _sums(steps, lambda step: True)),
-        }
+        saved = 1 - bootstrap_draws(routed, _sums(steps, lambda step: step.usd_llm))
+        agreed, num_kept = _sums(steps, lambda step: step.kept and step.agrees), _sums(steps, lambda step: step.kept)
+        agreement = bootstrap_draws(agreed, num_kept)
+        chance = bootstrap_draws(_sums(steps, lambda step: step.agrees), _sums(steps, lambda step: True))
         known = sum(step.usd_llm - step.usd_small for step in steps if step.agrees)
         changed = {step.session for step in kept if not step.agrees}
         sessions = {step.session for step in steps}
@@ -112,12 +109,12 @@ class OnRecords:
             tasks=len({step.task_id for step in steps}),
             llm_call_rate=1 - len(kept) / len(steps),
             saved=1 - float(routed.sum()) / llm if llm else None,
-            saved_interval=percentile_interval(draws["saved"]) if llm else None,
+            saved_interval=percentile_interval(saved) if llm else None,
             most_saved=max(0.0, known) / llm if llm else None,
             agreement=sum(step.agrees for step in kept) / len(kept) if kept else None,
-            agreement_interval=percentile_interval(draws["agreement"]),
+            agreement_interval=percentile_interval(agreement),
             by_chance=sum(step.agrees for step in steps) / len(steps),
-            lead_interval=percentile_interval(draws["agreement"] - draws["chance"]),
+            lead_interval=percentile_interval(agreement - chance),
             unchanged=len(sessions - changed),
         )
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from r2v.evaluation.figure_text import decimals, dollars, four_decimals
 from r2v.evaluation.measures.comparisons import AT_COST
 from r2v.evaluation.tables.files import BUNDLE
 from r2v.report.leads import Lead, leads
+from r2v.report.sources import csv_rows
 from r2v.utils.results import ResultsManager
 
 _COLUMNS = (
@@ -38,15 +39,9 @@ _LEGEND = (
 
 def main_table(path: Path) -> str:
     """The main table's most read columns, aligned; an empty line between conditions."""
-    with path.open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    cells: list[list[str]] = [[title for _, title in _COLUMNS]]
-    before = None
-    for row in rows:
-        if row["condition"] != before:
-            cells.append([])
-        cells.append([four_decimals(row.get(name, "")) for name, _ in _COLUMNS])
-        before = row["condition"]
+    cells = [[title for _, title in _COLUMNS]]
+    for _, rows in groupby(csv_rows(path.read_text()), key=lambda row: row["condition"]):
+        cells += [[], *([four_decimals(row.get(name, "")) for name, _ in _COLUMNS] for row in rows)]
     return text_table(cells, right=range(2, len(_COLUMNS)))
 
 

@@ -77,9 +77,9 @@ def link_to(episode: Shown, task: str, *, step: int | None, beside: str | None) 
     return f"#{urlencode(parts | more, quote_via=quote)}"
 
 
-def contrast_section(contrast: Contrast | None) -> list[ET.Element]:
+def contrast_section(contrast: Contrast) -> list[ET.Element]:
     """The section of the page; nothing where no task was played by all of the methods."""
-    if contrast is None or not contrast.episodes:
+    if not contrast.episodes:
         return []
     turn = _turn(contrast.episodes)
     columns = [_column(contrast, episode, turn) for episode in contrast.episodes]

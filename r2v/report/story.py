@@ -88,9 +88,8 @@ def _number(rows: ConditionRows) -> tuple[str, str]:
     lead = rows.compared.get((WEAK, "success_rate"))
     if lead is not None and lead["verdict"] != "higher":
         low, high = signed(lead["ci_lower"]), signed(lead["ci_upper"])
-        return signed(
-            lead["difference"]
-        ), f"success that r2v adds to the small policy alone, 95 % interval {low} to {high}"
+        added = f"success that r2v adds to the small policy alone, 95 % interval {low} to {high}"
+        return signed(lead["difference"]), added
     spent, bill = (rows.value(method, "avg_cost_cached") for method in (OURS, STRONG))
     paid = f", for {_percent(spent / bill)} of its bill" if spent is not None and bill else ""
     return _percent((ours - weak) / (strong - weak)), f"of the LLM's lead over the small policy kept by r2v{paid}"

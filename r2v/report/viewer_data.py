@@ -54,13 +54,13 @@ class ViewerLimits:
 class Index:
     """What the page knows of every episode before it reads one. Not frozen: it grows with the shards."""
 
+    contrast: Contrast
+    """The episodes that the page shows side by side."""
     rows: list[list[Any]] = field(default_factory=list)
     """[condition, method, task, seed, outcome, steps, LLM steps, USD, shard or -1, perturbed], the names as numbers."""
     names: dict[str, list[str]] = field(default_factory=lambda: {"condition": [], "method": [], "task": []})
     left_out: int = 0
     """Episodes whose steps are not here."""
-    contrast: Contrast | None = None
-    """The episodes that the page shows side by side."""
 
     def number(self, kind: str, name: str) -> int:
         """The number of a name."""

@@ -119,7 +119,7 @@ async def _run(words: Sequence[str], variables: Mapping[str, str], cwd: Path | N
         process = await asyncio.create_subprocess_exec(*words, env=variables, cwd=cwd)
     except FileNotFoundError:
         raise UsageError(f"{words[0]:.100}: no such command") from None
-    except (PermissionError, OSError) as error:
+    except OSError as error:
         raise InputError(f"{words[0]:.100}: cannot be run ({error.strerror})") from None
     loop = asyncio.get_running_loop()
 

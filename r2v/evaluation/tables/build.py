@@ -68,7 +68,7 @@ class Tables:
 
     @property
     def n_episodes(self) -> int:
-        """How many episodes these figures rest on: every cell of the grid, as `measure` has made sure."""
+        """Number of episodes that these figures rest on: every cell of the grid, as `measure` has made sure."""
         return self.setup.num_episodes
 
     def bundle(self) -> dict[str, Any]:
