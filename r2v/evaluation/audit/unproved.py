@@ -97,7 +97,7 @@ UNPROVED = (
         what="the LLM's bills",
         why="nobody here knows the price of its model",
         applies=lambda actors, bills: (
-            actors.expert is None and actors.settings.evaluation.asks_teacher and bills.large.price is None
+            actors.expert is None and actors.settings.evaluation.asks_teacher and bills.large.usd is None
         ),
     ),
 )
