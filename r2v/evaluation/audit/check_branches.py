@@ -14,11 +14,11 @@ from typing import Any
 from r2v.config.methods import METHODS, ORACLE, OURS
 from r2v.data.episode import Episode, Step, with_hashed_observations
 from r2v.errors import R2VError
-from r2v.evaluation.audit.recorded_actors import LLM, SLM, NoRecord
-from r2v.evaluation.audit.replay_episode import EpisodeAudit, KnownStates
+from r2v.evaluation.audit.check_episode import EpisodeAudit, KnownStates
 from r2v.evaluation.setup import RouterScores
 from r2v.rollout.actors import Act, StepView
 from r2v.rollout.counterfactual import BRANCHED_AT, failed, saves
+from r2v.rollout.recorded_actors import LLM, SLM, NoRecord
 from r2v.rollout.session import EpisodeSpec
 from r2v.rollout.stage_rollouts.features import gain_row, other_act
 from r2v.router.baselines import score_function
@@ -123,9 +123,9 @@ class BranchesAudit:
         episode, views = played
         branches = {step: some[0] for step, some in _by_step(group[1:]).items()}
         known = {row.step_idx: row for row in recorded}
-        settings, derived = self.one.actors.settings, dict[int, FeatureRow]()
+        derived = dict[int, FeatureRow]()
         for view in views if episode.env_fault is None else ():
-            if self.method == OURS and view.llm_calls >= settings.inference.max_llm_calls:
+            if self.method == OURS and view.llm_calls >= self.one.actors.inference.max_llm_calls:
                 continue
             row, branch = known.get(view.step), branches.pop(view.step, None)
             where, step = f"{episode.episode_id} step {view.step}", episode.steps[view.step]

@@ -14,9 +14,9 @@ from pathlib import Path
 from r2v.config.methods import OURS
 from r2v.data.episode import parse_episode, with_hashed_observations
 from r2v.errors import R2VError
+from r2v.evaluation.audit.check_episode import EpisodeAudit, KnownStates
 from r2v.evaluation.audit.findings import Findings
 from r2v.evaluation.audit.folder import records_of
-from r2v.evaluation.audit.replay_episode import EpisodeAudit, KnownStates
 from r2v.evaluation.calibration import (
     CALIBRATION,
     PLAYS,

@@ -17,9 +17,10 @@ from r2v.config.methods import ORACLE, OURS
 from r2v.data.episode import Episode, parse_episode, with_hashed_observations
 from r2v.data.schema import from_dict, parse_json
 from r2v.evaluation.audit.check_branches import BranchesAudit, Played, score_problems
+from r2v.evaluation.audit.check_episode import EpisodeAudit, KnownStates, Replay
 from r2v.evaluation.audit.findings import Findings
 from r2v.evaluation.audit.folder import records_of
-from r2v.evaluation.audit.replay_episode import EpisodeAudit, KnownStates, Replay
+from r2v.evaluation.settings import EvaluateSettings
 from r2v.evaluation.setup import GAINS, MAIN, OPERATING_POINT, Setup, branches_file, episodes_path
 from r2v.progress import Progress
 from r2v.rollout.actors import StepView
@@ -51,6 +52,7 @@ class EpisodesAudit:
     """Every episode of an evaluation, played again, with the gains taken along them."""
 
     results: Path
+    settings: EvaluateSettings
     setup: Setup
     specs: Mapping[str, Sequence[EpisodeSpec]]
     """By condition."""
@@ -77,7 +79,7 @@ class EpisodesAudit:
     def _condition(self, condition: str, specs: Sequence[EpisodeSpec], bar: Progress) -> None:
         cells = [cell for cell in self.setup.cells() if cell[0] == condition]
         stored = {cell: self._episodes(cell) for cell in cells}
-        settings = self.one.actors.settings
+        settings = self.settings
         tasks = {cell: set(self.setup.tasks_of(*cell)) for cell in cells}
         gained = set(self.setup.tasks_of(condition, GAINS)) if settings.scored else set()
         gains, oracle = self._branched(condition)
@@ -131,7 +133,7 @@ class EpisodesAudit:
 
     def _branched(self, condition: str) -> tuple[BranchesAudit, BranchesAudit]:
         """What checks the branches of gains, and those of the oracle."""
-        settings, placed = self.one.actors.settings, self.thresholds.get((OURS, MAIN))
+        settings, placed = self.settings, self.thresholds.get((OURS, MAIN))
         along = settings.gains_along(placed)
         gains = BranchesAudit(
             one=self.one,
