@@ -42,8 +42,6 @@ class BranchesAudit:
     threshold: float | None
     number: int = 0
     """Of the round that rows of gains are of."""
-    features: frozenset[str] = frozenset()
-    """Names that every row of gains has."""
 
     def problems(
         self, spec: EpisodeSpec, played: Played, group: Sequence[Episode], states: KnownStates
@@ -118,8 +116,6 @@ class BranchesAudit:
     ) -> Iterator[str]:
         """Yield what is wrong with the rows of one episode. Features are a model's word, and so are the action and the
         bill of an LLM that is not at hand, where it acts like the small policy."""
-        if odd := [row.state_id for row in recorded if row.features.keys() != self.features]:
-            yield f"{odd[0]}: its features are not those that calibration/router names"
         episode, views = played
         branches = {step: some[0] for step, some in _by_step(group[1:]).items()}
         known = {row.step_idx: row for row in recorded}

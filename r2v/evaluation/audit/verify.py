@@ -143,7 +143,7 @@ def _verified(results: Path, trust: bool, whole: bool) -> Verified:
     setup = check_setup(stored, settings, world.benchmark, specs, choices_of(calibration), findings)
     check_files(results, there, _expected_files(setup, settings, results, there), content, findings)
     audit = EpisodesAudit(
-        results, setup, specs, one, thresholds_of(calibration), scores_of(calibration), findings, placed.features
+        results, settings, setup, specs, one, thresholds_of(calibration), scores_of(calibration), findings
     )
     audit.run()
     _check_artifact(results, asked, attempt, calibration, audit, findings)
