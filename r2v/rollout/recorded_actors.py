@@ -157,11 +157,9 @@ class RecordedActors:
             return None
         return _finished(PricedModel(_ExpertModel(self.expert), *self._of_llm).ask(view))
 
-    def asked(self, view: StepView, text: str) -> Act:
-        """Return the LLM's act at a step; where it is not at hand, one of this text without a bill."""
-        if self.expert is not None:
-            return _finished(GreedyActor(PricedModel(_ExpertModel(self.expert), *self._of_llm), LLM).act(view))
-        return Act(text=text, source=LLM)
+    def asked(self, view: StepView, recorded: Step) -> Act:
+        """Return the LLM's act at a step; where it is not at hand, the recorded one, whose tokens nobody counts."""
+        return _finished(GreedyActor(self._large(recorded, STRONG), LLM).act(view))
 
     def open_tokens(self, method: str, sources: Sequence[str]) -> set[str]:
         """The fields of `Tokens` of which nothing here can count every token, in an episode of a method whose steps

@@ -80,7 +80,8 @@ class BranchesAudit:
             if view.step != at or self.method == ORACLE:
                 return self.one.actors.act(view, self.score, step, self.threshold)
             own = self._act(view, episode.steps[at])
-            return other_act(own, self.one.actors.asked(view, step.action.raw_text), SLM)
+            by_llm = step if step.action_source == LLM else episode.steps[at]
+            return other_act(own, self.one.actors.asked(view, by_llm), SLM)
 
         return actor
 
@@ -129,10 +130,12 @@ class BranchesAudit:
                 act = self._act(view, step)
             except NoRecord:
                 continue  # named where the episode is replayed
-            text = "" if row is None or row.llm_action is None else row.llm_action
-            if branch is not None and act.source == SLM and len(branch.steps) > view.step:
-                text = branch.steps[view.step].action.raw_text
-            asked = self.one.actors.asked(view, step.action.raw_text if act.source == LLM else text)
+            by_llm = step
+            if act.source == SLM and branch is not None and len(branch.steps) > view.step:
+                by_llm = branch.steps[view.step]
+            elif act.source == SLM and row is not None and row.llm_action is not None:
+                by_llm = replace(step, action=replace(step.action, raw_text=row.llm_action), said=None)
+            asked = self.one.actors.asked(view, by_llm)
             proposal = act.text if act.proposal is None else act.proposal.text
             if disagrees(proposal, asked.text, view.tools) != (branch is not None):
                 same = "alike, and a" if branch else "otherwise, and no"

@@ -62,7 +62,7 @@ UNPROVED = (
     ),
     Unproved(
         what="features of states",
-        leaves=("gains: features.*", "states: features", "states: features.*"),
+        leaves=("gains: features.**", "states: features", "states: features.*"),
         why="entropies, the verifier's scores, samples and case support are a model's word, and only models read the "
         "counts of texts beside them; scores in setup.json that are made of one are held to it",
         applies=lambda settings, actors, bills: bool(settings.routed),
