@@ -23,7 +23,7 @@ from r2v.slurm.chain import job_record
 from r2v.slurm.chain.chain import WHOLE, Attempt, Chain, parse_comment, require_configuration
 from r2v.slurm.client import client
 from r2v.slurm.client.command import NoSlurm, SlurmRefused, pauses
-from r2v.slurm.client.limits import limits
+from r2v.slurm.client.limits import exceeded
 from r2v.slurm.client.messages import refusal_passes
 from r2v.slurm.healing import shared_stages
 from r2v.slurm.healing.classify import Evidence, Failure
@@ -242,7 +242,7 @@ def _submit(now: Comparison, strict: bool) -> None:
         except EnvironmentFault as error:
             passes, why = not isinstance(error, SlurmRefused) or refusal_passes(str(error)), str(error)
             if passes and isinstance(error, SlurmRefused):
-                broken = limits(planned.resources, "").exceeded_by(planned.resources)
+                broken = exceeded(planned.resources)
                 passes, why = broken is None, f"{error}: {broken}" if broken else why
             if not passes:
                 _give_up(now, job, why, everything=strict)
