@@ -52,11 +52,6 @@ class TimedPart:
     unit_seconds: float
     usd: float | None
 
-    @property
-    def name(self) -> str:
-        """Of the part."""
-        return self.part.name
-
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedWork:
@@ -203,8 +198,8 @@ def _merged(parts: Sequence[TimedPart]) -> tuple[TimedPart, ...]:
     """Parts of one name together, as several ablations have them."""
     found: dict[str, TimedPart] = {}
     for one in parts:
-        before = found.get(one.name)
-        found[one.name] = one if before is None else _sum(before, one)
+        name = one.part.name
+        found[name] = _sum(found[name], one) if name in found else one
     return tuple(found.values())
 
 
@@ -213,12 +208,7 @@ def _sum(a: TimedPart, b: TimedPart) -> TimedPart:
     both = replace(
         a.part, total=a.part.total + b.part.total, unit=longer.part.unit, blocks=a.part.blocks + b.part.blocks
     )
-    return TimedPart(
-        part=both,
-        seconds=a.seconds + b.seconds,
-        unit_seconds=longer.unit_seconds,
-        usd=None if a.usd is None or b.usd is None else a.usd + b.usd,
-    )
+    return TimedPart(part=both, seconds=a.seconds + b.seconds, unit_seconds=longer.unit_seconds, usd=_total_usd([a, b]))
 
 
 COUNTS = (
@@ -241,7 +231,7 @@ def table(jobs: Sequence[PlannedWork], config: Config, known: Known) -> list[str
         rows.append((one.name, *_count_cells(one.work), likely, _dollars(one.usd), bound))
         for part in _shown(one):
             bound = "at most" if part.part.at_most else ""
-            rows.append((f"  {part.name}", *_count_cells(part.part.total), "", _dollars(part.usd), bound))
+            rows.append((f"  {part.part.name}", *_count_cells(part.part.total), "", _dollars(part.usd), bound))
     told = [one.likely.usd for one in jobs if one.likely is not None]
     work = sum((one.work for one in jobs), Workload())
     rows.append(("all", *_count_cells(work), _dollars(sum(told)) if told else "", _dollars(_total_usd(jobs)), ""))
@@ -282,7 +272,7 @@ def time_table(jobs: Sequence[PlannedWork]) -> list[str]:
         hours = _figure(one.gpu_hours, counted) if given.gpus else ""
         rows.append((one.name, *shares, *_time_cells(one.seconds, counted), limit, hours, state))
         rows += [
-            (f"  {part.name}", "", "", "", "", *_time_cells(part.seconds, part.part.total.counted), "", "", "")
+            (f"  {part.part.name}", "", "", "", "", *_time_cells(part.seconds, part.part.total.counted), "", "", "")
             for part in _shown(one)
         ]
     counted, gpu_hours = all(one.work.counted for one in jobs), sum(one.gpu_hours for one in jobs)
@@ -334,14 +324,15 @@ def _tokens(value: float) -> str:
 
 def as_json(one: PlannedWork) -> dict[str, Any]:
     """A job as JSON values: resources, counts, seconds; null for what is not counted or not known."""
-    figures = {"work": asdict(one.work), "seconds": {**asdict(one.seconds), "wall": one.wall}}
+
+    def known(figures: Mapping[str, float]) -> dict[str, float | None]:
+        return {name: None if math.isnan(value) else value for name, value in figures.items()}
+
     return {
         "job": one.name,
         "resources": {**asdict(one.allotted), "workers": one.workers},
-        **{
-            key: {name: None if math.isnan(value) else value for name, value in found.items()}
-            for key, found in figures.items()
-        },
+        "work": known(asdict(one.work)),
+        "seconds": known({**asdict(one.seconds), "wall": one.wall}),
         "measured": "; ".join(map(str, one.measured)) or None,
         "usd": {"likely": None if one.likely is None else asdict(one.likely), "at_most": one.usd},
     }
@@ -371,9 +362,8 @@ def rest_line(config: Config, row: Job, root: Path, *, itself: bool = False) -> 
     except (R2VError, OSError, ValueError, LookupError, TypeError):
         return None
     paid = [one for one in jobs if questions(one.work, config)]
-    bounds = [one.usd for one in paid]
-    at_most = sum(usd for usd in bounds if usd is not None)
-    if not paid or None in bounds or math.isnan(at_most):
+    at_most = _total_usd(paid)
+    if not paid or at_most is None or math.isnan(at_most):
         return None
     likely = sum(one.likely.usd for one in paid if one.likely is not None)
     return f"the rest ({paid[0].name} to {paid[-1].name}): likely ${likely:,.2f}, at most ${at_most:,.2f}"
@@ -385,7 +375,7 @@ def warnings(jobs: Sequence[PlannedWork]) -> list[str]:
     for one in jobs:
         limit = one.allotted.seconds or 0.0
         lines += [
-            f"{one.name}: one task of {part.name} takes about {duration(part.unit_seconds)}, and what a task has come "
+            f"{one.name}: one task of {part.part.name} takes about {duration(part.unit_seconds)}, and what a task has come "
             f"to is kept when it ends: under --time={duration(limit)} it never does; fewer: {part.part.remedy}"
             for part in one.never_kept
         ]
@@ -408,7 +398,7 @@ def _shorter(one: PlannedWork) -> str:
         slow.llm: "more of teacher.max_concurrent",
     }
     other = "more of rollout.sites" if slow.alone else by[max(by)]
-    return f"most of it {longest.name}: less of {longest.part.remedy}, or {other}"
+    return f"most of it {longest.part.name}: less of {longest.part.remedy}, or {other}"
 
 
 def _above(jobs: Sequence[PlannedWork], config: Config, known: Known) -> list[str]:
@@ -427,7 +417,7 @@ def _basis(jobs: Sequence[PlannedWork], config: Config, known: Known) -> list[st
     asked = "" if known.listed else " (estimated: the benchmark itself is not asked here; no world can be copied)"
     bounds: dict[str, dict[str, None]] = {}
     for part in (part for one in jobs for part in one.parts if part.part.at_most):
-        bounds.setdefault(part.part.at_most, {})[part.name] = None
+        bounds.setdefault(part.part.at_most, {})[part.part.name] = None
     if known.to_count:
         return [uncounted_line(config, known), basis(config)]
     return [
