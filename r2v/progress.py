@@ -194,19 +194,17 @@ def _bars(terminal_stdout: bool = False, **options: Any) -> Any:
 class TerminalBars:
     """The bars at the bottom of the terminal. What is printed while there are any stands above them."""
 
-    def __init__(self) -> None:
-        self._rows: set[int] = set()
+    _drawn: Any = None
 
     def add(self, name: str, total: int, done: int) -> int:
         """Begin a bar; returns its row."""
-        if not self._rows:
+        if self._drawn is None:
             before = sys.stdout, sys.stderr
             self._drawn = _bars(sys.stdout.isatty(), file=unfiltered(sys.stderr), force_terminal=True)
             self._drawn.start()
             self._drawn.console.show_cursor(True)  # nothing then has to bring it back, however the process dies
             sys.stdout, sys.stderr = map(_filtered_as, before, (sys.stdout, sys.stderr))
         row: int = self._drawn.add_task(name, total=total, completed=done, state=f"{done} of {total}")
-        self._rows.add(row)
         self._drawn.refresh()
         return row
 
@@ -216,14 +214,14 @@ class TerminalBars:
 
     def end(self, row: int, done: int, state: str) -> None:
         """Take a bar away; with the last one the streams are as before."""
-        self._rows.discard(row)
         self._drawn.remove_task(row)
-        if not self._rows:
+        if not self._drawn.task_ids:
+            drawn, self._drawn = self._drawn, None
             try:
                 sys.stdout.flush()  # of a line that has only begun, which rich holds
                 sys.stderr.flush()
             finally:
-                self._drawn.stop()
+                drawn.stop()
 
 
 _terminal = TerminalBars()
@@ -238,8 +236,7 @@ class NotebookBars:
     """The bars of a stage as one output of a notebook's cell, which is updated in place."""
 
     def __init__(self) -> None:
-        self._rows: list[int] = []
-        self._ended: set[int] = set()
+        self._ended: list[int] = []
         self._shown_as = ""
 
     @cached_property
@@ -249,11 +246,8 @@ class NotebookBars:
     def add(self, name: str, total: int, done: int) -> int:
         """Begin a bar; returns its row."""
         row: int = self._drawn.add_task(name, total=total, completed=done, state=f"{done} of {total}")
-        self._rows.append(row)
-        ended = [old for old in self._rows if old in self._ended]
-        for old in ended[: max(0, len(self._rows) - _ROWS)]:
-            self._rows.remove(old)
-            self._drawn.remove_task(old)
+        while self._ended and len(self._drawn.task_ids) > _ROWS:
+            self._drawn.remove_task(self._ended.pop(0))
         self._publish()
         return row
 
@@ -264,7 +258,7 @@ class NotebookBars:
 
     def end(self, row: int, done: int, state: str) -> None:
         """Leave a bar as it ended."""
-        self._ended.add(row)
+        self._ended.append(row)
         self.update(row, done, state)
 
     def _publish(self) -> None:

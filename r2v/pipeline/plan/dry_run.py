@@ -10,7 +10,7 @@ below the tables. `r2v plan` prints the table of times alone: it is the same for
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from operator import attrgetter
 from pathlib import Path
@@ -143,7 +143,10 @@ def _estimated(name: str, config: Config, known: Known, allotted: Allotted, root
         if root is not None and made not in measured:
             measured[made] = _measured(made, under, known, allotted, found, root, published=made == name)
         if run := measured.get(made):
-            found = [_scaled(part, run.factor) for part in found]
+            found = [
+                replace(one, seconds=one.seconds.times(run.factor), unit_seconds=one.unit_seconds * run.factor)
+                for one in found
+            ]
         parts += found if made == name else [replace(one, part=_of_stage(made, one.part)) for one in found]
     plays = any(one.part.total.steps > 0 for one in parts)
     workers = workers_of(config, known.pace, allotted) if plays else 0
@@ -172,10 +175,6 @@ def _measured(
     computes = bool(seconds.model) and needs_gpu(config.policy)
     gpu = None if not computes else allotted.card if allotted.gpus else CPU
     return measured_time(name, config, seconds.wall, of_run, gpu=gpu, root=root, published=published)
-
-
-def _scaled(one: TimedPart, factor: float) -> TimedPart:
-    return replace(one, seconds=one.seconds.times(factor), unit_seconds=one.unit_seconds * factor)
 
 
 def _of_stage(made: str, part: Part) -> Part:
@@ -226,15 +225,14 @@ def table(jobs: Sequence[PlannedWork], config: Config, known: Known) -> list[str
     """The tables of counts and of times, a line for each job that does not fit, and the assumptions."""
     rows: list[tuple[str, ...]] = [COUNTS]
     for one in jobs:
-        bound = "at most" if any(part.part.at_most for part in one.parts) else ""
         likely = "" if one.likely is None else _dollars(one.likely.usd)
-        rows.append((one.name, *_count_cells(one.work), likely, _dollars(one.usd), bound))
-        for part in _shown(one):
-            bound = "at most" if part.part.at_most else ""
-            rows.append((f"  {part.part.name}", *_count_cells(part.part.total), "", _dollars(part.usd), bound))
+        rows.append(_count_row(one.name, one.work, likely, one.usd, [part.part.at_most for part in one.parts]))
+        for timed in _shown(one):
+            part = timed.part
+            rows.append(_count_row(f"  {part.name}", part.total, "", timed.usd, [part.at_most]))
     told = [one.likely.usd for one in jobs if one.likely is not None]
     work = sum((one.work for one in jobs), Workload())
-    rows.append(("all", *_count_cells(work), _dollars(sum(told)) if told else "", _dollars(_total_usd(jobs)), ""))
+    rows.append(_count_row("all", work, _dollars(sum(told)) if told else "", _total_usd(jobs), ()))
     untrained = untrained_line(config)
     if all(row[-3:-1] == ("", "") for row in rows[1:]):
         rows = [(*row[:-3], row[-1]) for row in rows]
@@ -289,10 +287,11 @@ def _shown(one: PlannedWork) -> tuple[TimedPart, ...]:
     return one.parts if len(one.parts) > 1 else ()
 
 
-def _count_cells(work: Workload) -> tuple[str, ...]:
+def _count_row(name: str, work: Workload, likely: str, usd: float | None, bounds: Iterable[str]) -> tuple[str, ...]:
     counts = (work.episodes, work.branches, work.student, work.llm, work.verifier)
     tokens = (_tokens(value) for value in (work.llm_in + work.llm_out, work.trained))
-    return (*(_number(value) for value in counts), *tokens)
+    bound = "at most" if any(bounds) else ""
+    return (name, *(_number(value) for value in counts), *tokens, likely, _dollars(usd), bound)
 
 
 def _time_cells(seconds: Seconds, counted: bool) -> tuple[str, ...]:
@@ -375,8 +374,8 @@ def warnings(jobs: Sequence[PlannedWork]) -> list[str]:
     for one in jobs:
         limit = one.allotted.seconds or 0.0
         lines += [
-            f"{one.name}: one task of {part.part.name} takes about {duration(part.unit_seconds)}, and what a task has come "
-            f"to is kept when it ends: under --time={duration(limit)} it never does; fewer: {part.part.remedy}"
+            f"{one.name}: one task of {part.part.name} takes about {duration(part.unit_seconds)}, and what a task has "
+            f"come to is kept when it ends: under --time={duration(limit)} it never does; fewer: {part.part.remedy}"
             for part in one.never_kept
         ]
         if one.too_long and not one.never_kept:

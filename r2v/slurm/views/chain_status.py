@@ -14,7 +14,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 
 from r2v.config import load
 from r2v.errors import EnvironmentFault, InputError, R2VError
@@ -82,15 +81,10 @@ def overall(codes: Iterable[int]) -> int:
 
 def statuses(sources: ViewSources, root: Path = Path()) -> list[ChainStatus]:
     """The status of every chain that these sources show."""
-    return [fold(sources.files[name], sources.slurm, root, sources.files) for name in sources.shown]
+    return [_status(sources.files[name], sources.slurm, root, sources.files) for name in sources.shown]
 
 
-def fold(
-    files: ChainFiles,
-    slurm: SlurmSnapshot,
-    root: Path = Path(),
-    others: Mapping[str, ChainFiles] = MappingProxyType({}),
-) -> ChainStatus:
+def _status(files: ChainFiles, slurm: SlurmSnapshot, root: Path, others: Mapping[str, ChainFiles]) -> ChainStatus:
     """The status of one chain; of a stage that one of the `others` makes, what stands there."""
     chain = files.chain
     jobs = {
@@ -177,9 +171,7 @@ def _edited(chain: Chain, jobs: Iterable[JobStatus], root: Path) -> list[str]:
     return [f"headers were edited since: {'; '.join(edits)}; {take}"] if edits else []
 
 
-def _banners(
-    chain: Chain, jobs: Iterable[JobStatus], slurm: SlurmSnapshot, root: Path, attendant: str = ""
-) -> list[str]:
+def _banners(chain: Chain, jobs: Iterable[JobStatus], slurm: SlurmSnapshot, root: Path, attendant: str) -> list[str]:
     """The warnings of a status: what could not be asked, and what stops the whole chain."""
     lines = [] if chain.is_mine else [f"{chain.user}'s chain: it can be looked at, not changed"]
     if (chains.folder(root, chain.name) / "config.yaml").exists():
