@@ -107,16 +107,11 @@ class Policy:
     def _model(self, tools: Sequence[ToolSpec]) -> PricedModel:
         from r2v.rollout.model_factory import priced_policy
 
-        told, settings = self._weights.told(tools), self._weights.settings
+        own, settings = self._weights, self._weights.settings
+        told = own.told(tools)
         if repr(told) not in self._models:
             self._models[repr(told)] = priced_policy(
-                settings.policy,
-                self._weights.folder,
-                settings.cost,
-                settings.inference,
-                RolloutConfig(),
-                self._waves,
-                told,
+                settings.policy, own.folder, settings.cost, settings.inference, RolloutConfig(), self._waves, told
             )
         return self._models[repr(told)]
 
@@ -152,9 +147,10 @@ class Verifier:
     def _scorer(self, tools: Sequence[ToolSpec]) -> Scorer:
         from r2v.rollout.model_factory import verifier_scorer
 
-        told, settings = self._weights.told(tools), self._weights.settings
+        own, settings = self._weights, self._weights.settings
+        told = own.told(tools)
         if repr(told) not in self._scorers:
             self._scorers[repr(told)] = verifier_scorer(
-                settings.policy, self._weights.folder, settings.inference, RolloutConfig(), self._waves, told
+                settings.policy, own.folder, settings.inference, RolloutConfig(), self._waves, told
             )
         return self._scorers[repr(told)]
