@@ -81,10 +81,10 @@ def overall(codes: Iterable[int]) -> int:
 
 def statuses(sources: ViewSources, root: Path = Path()) -> list[ChainStatus]:
     """The status of every chain that these sources show."""
-    return [_status(sources.files[name], sources.slurm, root, sources.files) for name in sources.shown]
+    return [fold(sources.files[name], sources.slurm, root, sources.files) for name in sources.shown]
 
 
-def _status(files: ChainFiles, slurm: SlurmSnapshot, root: Path, others: Mapping[str, ChainFiles]) -> ChainStatus:
+def fold(files: ChainFiles, slurm: SlurmSnapshot, root: Path, others: Mapping[str, ChainFiles]) -> ChainStatus:
     """The status of one chain; of a stage that one of the `others` makes, what stands there."""
     chain = files.chain
     jobs = {
