@@ -20,7 +20,6 @@ from r2v.envs.base import Benchmark, Capabilities, Environment, Info, Task
 from r2v.envs.chain import ChainBenchmark, call, chain_actor, right_action
 from r2v.envs.desk import Desk
 from r2v.errors import EmptyResult
-from r2v.evaluation.audit.replay_episode import replay_episode
 from r2v.evaluation.measures.metrics import values
 from r2v.evaluation.measures.outcomes import measure
 from r2v.evaluation.setup import MAIN, Setup
@@ -31,6 +30,7 @@ from r2v.perturb import PerturbedEnv
 from r2v.rollout.actors import BestOfK, GreedyActor, PricedModel, PricedVerifier, Routed
 from r2v.rollout.fork import fork
 from r2v.rollout.gates import FeatureExtractor, ScoreGate
+from r2v.rollout.replay import replay_episode
 from r2v.rollout.session import EpisodeSpec, RolloutWorld, episode_specs
 from r2v.router.baselines import score_function
 from r2v.router.labels import FeatureRow, labelled

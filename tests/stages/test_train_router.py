@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from r2v.config import load
 from r2v.errors import UsageError
-from r2v.router.thresholds import OperatingPoint
-from r2v.stages.train_router import _at_budget
+from r2v.evaluation.calibration import CalibrationPlay, RouterStates, place_router
 
 SCORES = [number / 100 for number in range(1, 100)]
 
 
-def played(tau: float) -> OperatingPoint:
+def played(asked: Sequence[tuple[str, float]]) -> list[list[CalibrationPlay]]:
     """A policy that asks in proportion, at $2 an episode alone and $10 with the LLM at every step."""
-    rate = 1 - tau
-    return OperatingPoint(llm_call_rate=rate, success=rate, cost=2 + 8 * rate)
+    rates = [1 - tau for _, tau in asked]
+    calls = [round(100 * rate) for rate in rates]
+    return [
+        [CalibrationPlay(task_id="t", steps=100, llm_calls=count, cost=2 + 8 * rate, success=True)]
+        for rate, count in zip(rates, calls, strict=True)
+    ]
 
 
 def test_a_share_of_steps_and_a_percentage_of_dollars_are_both_met() -> None:
-    share = _at_budget(load(None, ["router.budget=0.3"]).router, played, SCORES)
-    assert share.outcome.llm_call_rate == pytest.approx(0.3, abs=0.011)
-    over = _at_budget(load(None, ["router.budget_over_small=0.5"]).router, played, SCORES)
-    assert over.outcome.cost == pytest.approx(3.0, rel=0.03), "half as much again as $2"
+    states = RouterStates.of(SCORES, [])
+    share = place_router(load(None, ["router.budget=0.3"]).router, played, states)
+    assert share.own.outcome.llm_call_rate == pytest.approx(0.3, abs=0.011) and share.choice is None
+    over = place_router(load(None, ["router.budget_over_small=0.5"]).router, played, states)
+    assert over.acting.outcome.cost == pytest.approx(3.0, rel=0.03), "half as much again as $2"
 
 
 def test_an_imputed_router_has_no_dollars() -> None:

@@ -25,50 +25,37 @@ _USD, _SECONDS = 2e-9, 2e-6
 class Charges:
     """The prices of one model of the pair."""
 
-    price: tuple[float, float] | None
-    """USD per million tokens, prompt and reply; None where nobody knows them."""
-    rate: Rate | None = None
-    """Of a provider's model."""
+    usd: tuple[float, float] | None
+    """Per million tokens, prompt and reply; None where nobody knows them."""
+    surcharge: tuple[float, float] = (1.0, 1.0)
+    """Factors on them of requests that are so long that they cost more."""
+    surcharge_above: float = float("inf")
+    """Prompt tokens. How long each prompt was is not recorded."""
     cache: PromptCache | None = None
     """The prompt cache of its endpoint."""
 
     @classmethod
-    def of_llm(cls, settings: EvaluateSettings) -> Charges:
-        """Of the LLM: the expert by the configuration, a provider's by its list price."""
-        if settings.teacher.provider != "scripted":
-            return cls._of_endpoint(settings.teacher, settings)
-        llm = settings.cost.llm_price
-        return cls(price=(llm.input, llm.output), cache=PromptCache.of(llm.input, settings.cost))
-
-    @classmethod
-    def of_policy(cls, settings: EvaluateSettings) -> Charges:
-        """Of the small policy."""
-        if settings.policy.is_api:
-            return cls._of_endpoint(settings.policy.as_endpoint(settings.teacher), settings)
-        return cls(price=(settings.cost.slm.input, settings.cost.slm.output))
-
-    @classmethod
-    def _of_endpoint(cls, asked: TeacherConfig, settings: EvaluateSettings) -> Charges:
+    def of_endpoint(cls, asked: TeacherConfig, settings: EvaluateSettings) -> Charges:
+        """Of a provider's model, by its list price."""
         try:
-            rate = teacher_rate(asked)
+            rate: Rate = teacher_rate(asked)
         except UsageError:
-            return cls(price=None, cache=PromptCache.of(settings.cost.llm.input, settings.cost))
-        cache = PromptCache.of(rate.input, settings.cost, rate.cached, rate.write_5m)
-        return cls(price=(rate.input, rate.output), rate=rate, cache=cache)
+            return cls(usd=None)
+        above = float("inf") if rate.surcharge_above is None else rate.surcharge_above
+        return cls(
+            usd=(rate.input, rate.output),
+            surcharge=(rate.surcharge_in, rate.surcharge_out),
+            surcharge_above=above,
+            cache=PromptCache.of(rate.input, settings.cost, rate.cached, rate.write_5m),
+        )
 
-    def listed(self, tokens_in: int, tokens_out: int) -> float:
-        """USD at list prices; 0 where they are not known."""
-        prompt, reply = self.price or (0.0, 0.0)
-        return (tokens_in * prompt + tokens_out * reply) / 1e6
-
-    def dearer(self, tokens_in: int, tokens_out: int) -> float:
-        """The most USD by which prompts so long that a request costs more can exceed the plain price: how long each
-        prompt was is not recorded."""
-        rate = self.rate
-        if rate is None or rate.surcharge_above is None or tokens_in <= rate.surcharge_above:
-            return 0.0
-        usd_in, usd_out = tokens_in * rate.input, tokens_out * rate.output
-        return (usd_in * (rate.surcharge_in - 1) + usd_out * (rate.surcharge_out - 1)) / 1e6
+    def bounds(self, read: int, wrote: int) -> tuple[float, float]:
+        """The least and the most USD of these tokens at list prices."""
+        usd_in, usd_out = self.usd or (0.0, 0.0)
+        least = (read * usd_in + wrote * usd_out) / 1e6
+        if read <= self.surcharge_above:
+            return least, least
+        return least, (read * usd_in * self.surcharge[0] + wrote * usd_out * self.surcharge[1]) / 1e6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,8 +68,15 @@ class Bills:
 
     @classmethod
     def of(cls, settings: EvaluateSettings) -> Bills:
-        """The prices of these settings."""
-        return cls(settings=settings, small=Charges.of_policy(settings), large=Charges.of_llm(settings))
+        """The prices of these settings: a provider's model by its list price, others by the configuration."""
+        cost, asked = settings.cost, settings.teacher
+        small = Charges(usd=(cost.slm.input, cost.slm.output))
+        large = Charges(usd=(cost.llm.input, cost.llm.output), cache=PromptCache.of(cost.llm.input, cost))
+        if settings.policy.is_api:
+            small = Charges.of_endpoint(settings.policy.as_endpoint(asked), settings)
+        if asked.provider != "scripted":
+            large = Charges.of_endpoint(asked, settings)
+        return cls(settings=settings, small=small, large=large)
 
     def problems(
         self, episode: Episode, tokens: Tokens, seconds: float, uncounted: Set[str]
@@ -94,10 +88,6 @@ class Bills:
             said, counted = getattr(recorded, name), getattr(tokens, name)
             if said != counted if name not in uncounted else said < counted:
                 yield "tokens", f"tokens.{name} is {said}, counted {counted}"
-        for side in ("slm", "llm"):
-            read, cached, written = (getattr(recorded, f"{side}_{kind}") for kind in ("in", "cached", "written"))
-            if cached + written > read:
-                yield "tokens", f"tokens.{side}_cached and {side}_written are more than {side}_in, {read}"
         yield from self._money(episode)
         llm = self.settings.cost.llm_price
         slm = llm if self.settings.policy.is_api else self.settings.cost.slm_price
@@ -107,25 +97,20 @@ class Bills:
             yield "sim_time_seconds", f"is {episode.sim_time_seconds}, calls, tokens and the world make {modelled:.8g}"
 
     def _money(self, episode: Episode) -> Iterator[tuple[str, str]]:
-        tokens = episode.tokens
-        listed, saved, dearer, unknown = tokens.verifier_in * self.settings.cost.slm.input / 1e6, 0.0, 0.0, False
+        """Without a price of every model that was asked, at least what the others cost."""
+        tokens, unknown, saved = episode.tokens, False, 0.0
+        least = most = tokens.verifier_in * self.settings.cost.slm.input / 1e6
         for side, charges in (("slm", self.small), ("llm", self.large)):
-            read, wrote, cached, written = (
-                getattr(tokens, f"{side}_{kind}") for kind in ("in", "out", "cached", "written")
-            )
-            unknown = unknown or (charges.price is None and read + wrote > 0)
-            listed, dearer = listed + charges.listed(read, wrote), dearer + charges.dearer(read, wrote)
-            if charges.cache is not None and charges.price is not None:
-                saved += charges.cache.saved(cached, written)
-        if unknown:
-            for name in ("total_cost", "cached_cost"):
-                if (recorded := getattr(episode, name) or 0.0) < listed - max(0.0, saved) - _USD:
-                    yield name, f"is {recorded}, what has a price alone costs {listed:.10g}"
-            return
-        of_table = self.large.rate is not None and self.settings.teacher.usd_in is None and tokens.llm_in > 0
-        of_table = of_table or (self.small.rate is not None and self.settings.policy.api.usd_in is None)
-        hint = f" by {prices_version()}" if of_table else ""
-        for name, counted in (("total_cost", listed), ("cached_cost", listed - saved)):
-            recorded = getattr(episode, name)
-            if recorded is None or not -_USD <= recorded - counted <= dearer + _USD:
-                yield name, f"is {recorded}, its tokens at its prices cost {counted:.10g}{hint}"
+            read, wrote, *cached = (getattr(tokens, f"{side}_{kind}") for kind in ("in", "out", "cached", "written"))
+            unknown = unknown or (charges.usd is None and read + wrote > 0)
+            low, high = charges.bounds(read, wrote)
+            least, most = least + low, most + high
+            saved += 0.0 if charges.cache is None else charges.cache.saved(*cached)
+        most = float("inf") if unknown else most
+        for name, less in (("total_cost", 0.0), ("cached_cost", saved)):
+            said = getattr(episode, name)
+            if said is None or not least - less - _USD <= said <= most - less + _USD:
+                yield (
+                    name,
+                    f"is {said}, its tokens cost {least - less:.10g} at prices of {prices_version()} or config.yaml",
+                )

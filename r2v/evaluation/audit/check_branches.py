@@ -14,11 +14,11 @@ from typing import Any
 from r2v.config.methods import METHODS, ORACLE, OURS
 from r2v.data.episode import Episode, Step, with_hashed_observations
 from r2v.errors import R2VError
-from r2v.evaluation.audit.recorded_actors import LLM, SLM, NoRecord
-from r2v.evaluation.audit.replay_episode import EpisodeAudit, KnownStates
+from r2v.evaluation.audit.check_episode import EpisodeAudit, KnownStates
 from r2v.evaluation.setup import RouterScores
 from r2v.rollout.actors import Act, StepView
 from r2v.rollout.counterfactual import BRANCHED_AT, failed, saves
+from r2v.rollout.recorded_actors import LLM, SLM, NoRecord
 from r2v.rollout.session import EpisodeSpec
 from r2v.rollout.stage_rollouts.features import gain_row, other_act
 from r2v.router.baselines import score_function
@@ -42,8 +42,6 @@ class BranchesAudit:
     threshold: float | None
     number: int = 0
     """Of the round that rows of gains are of."""
-    features: frozenset[str] = frozenset()
-    """Names that every row of gains has."""
 
     def problems(
         self, spec: EpisodeSpec, played: Played, group: Sequence[Episode], states: KnownStates
@@ -82,7 +80,8 @@ class BranchesAudit:
             if view.step != at or self.method == ORACLE:
                 return self.one.actors.act(view, self.score, step, self.threshold)
             own = self._act(view, episode.steps[at])
-            return other_act(own, self.one.actors.asked(view, step.action.raw_text), SLM)
+            by_llm = step if step.action_source == LLM else episode.steps[at]
+            return other_act(own, self.one.actors.asked(view, by_llm), SLM)
 
         return actor
 
@@ -118,14 +117,12 @@ class BranchesAudit:
     ) -> Iterator[str]:
         """Yield what is wrong with the rows of one episode. Features are a model's word, and so are the action and the
         bill of an LLM that is not at hand, where it acts like the small policy."""
-        if odd := [row.state_id for row in recorded if row.features.keys() != self.features]:
-            yield f"{odd[0]}: its features are not those that calibration/router names"
         episode, views = played
         branches = {step: some[0] for step, some in _by_step(group[1:]).items()}
         known = {row.step_idx: row for row in recorded}
-        settings, derived = self.one.actors.settings, dict[int, FeatureRow]()
+        derived = dict[int, FeatureRow]()
         for view in views if episode.env_fault is None else ():
-            if self.method == OURS and view.llm_calls >= settings.inference.max_llm_calls:
+            if self.method == OURS and view.llm_calls >= self.one.actors.inference.max_llm_calls:
                 continue
             row, branch = known.get(view.step), branches.pop(view.step, None)
             where, step = f"{episode.episode_id} step {view.step}", episode.steps[view.step]
@@ -133,10 +130,12 @@ class BranchesAudit:
                 act = self._act(view, step)
             except NoRecord:
                 continue  # named where the episode is replayed
-            text = "" if row is None or row.llm_action is None else row.llm_action
-            if branch is not None and act.source == SLM and len(branch.steps) > view.step:
-                text = branch.steps[view.step].action.raw_text
-            asked = self.one.actors.asked(view, step.action.raw_text if act.source == LLM else text)
+            by_llm = step
+            if act.source == SLM and branch is not None and len(branch.steps) > view.step:
+                by_llm = branch.steps[view.step]
+            elif act.source == SLM and row is not None and row.llm_action is not None:
+                by_llm = replace(step, action=replace(step.action, raw_text=row.llm_action), said=None)
+            asked = self.one.actors.asked(view, by_llm)
             proposal = act.text if act.proposal is None else act.proposal.text
             if disagrees(proposal, asked.text, view.tools) != (branch is not None):
                 same = "alike, and a" if branch else "otherwise, and no"

@@ -14,9 +14,9 @@ from pathlib import Path
 from r2v.config.methods import OURS
 from r2v.data.episode import parse_episode, with_hashed_observations
 from r2v.errors import R2VError
+from r2v.evaluation.audit.check_episode import EpisodeAudit, KnownStates
 from r2v.evaluation.audit.findings import Findings
 from r2v.evaluation.audit.folder import records_of
-from r2v.evaluation.audit.replay_episode import EpisodeAudit, KnownStates
 from r2v.evaluation.calibration import (
     CALIBRATION,
     PLAYS,
@@ -65,7 +65,6 @@ class CalibrationAudit:
     ) -> None:
         self.results, self.settings, self.audit, self.findings, self.share = results, settings, audit, findings, share
         self.num_plays = self.num_replayed = 0
-        self.features = frozenset[str]()
 
     def run(self, salt: str) -> dict[str, CalibrationRecord]:
         """Read and replay the plays, derive the records and compare; `salt` keys which plays are replayed. Return the
@@ -78,9 +77,7 @@ class CalibrationAudit:
         plays = self._read(folder, methods, specs, salt)
         routers = self._read(folder / ROUTER, ROUTER_METHODS, specs, salt)
         try:
-            states = RouterStates.read(folder / ROUTER)
-            self.features = frozenset(states.features)
-            records = calibrate(self.settings, plays, routers, states)
+            records = calibrate(self.settings, plays, routers, RouterStates.read(folder / ROUTER))
         except R2VError as error:
             self.findings.add(CALIBRATION, str(error))
             return {}

@@ -1,6 +1,6 @@
 """Table audit: every table is built again from the stored episodes and compared byte for byte.
 
-This half of `r2v verify-results` needs no environment and no model; `replay_episodes` plays the episodes again.
+This half of `r2v verify-results` needs no environment and no model; `check_episodes` plays the episodes again.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from r2v.evaluation.audit.check_bills import Bills
 from r2v.evaluation.audit.check_inputs import INPUTS
 from r2v.evaluation.audit.findings import shown
-from r2v.evaluation.audit.recorded_actors import RecordedActors
 from r2v.evaluation.settings import EvaluateSettings
+from r2v.rollout.recorded_actors import RecordedActors
 
 _PLAYED = ("episodes", "plays", "branches")
 _OTHER_POLICIES = ("slm_bc_only", "slm_base")
@@ -30,7 +30,7 @@ class Unproved:
     what: str
     leaves: tuple[str, ...] = ()
     why: str
-    applies: Callable[[RecordedActors, Bills], bool] = lambda actors, bills: True
+    applies: Callable[[EvaluateSettings, RecordedActors, Bills], bool] = lambda settings, actors, bills: True
 
 
 UNPROVED = (
@@ -58,14 +58,14 @@ UNPROVED = (
         ),
         why="models gave them; a score is held to its decision and to every other episode that meets its state. A "
         "coin's score is its draw",
-        applies=lambda actors, bills: bool(actors.settings.routed),
+        applies=lambda settings, actors, bills: bool(settings.routed),
     ),
     Unproved(
         what="features of states",
-        leaves=("gains: features.*", "states: features", "states: features.*"),
+        leaves=("gains: features.**", "states: features", "states: features.*"),
         why="entropies, the verifier's scores, samples and case support are a model's word, and only models read the "
         "counts of texts beside them; scores in setup.json that are made of one are held to it",
-        applies=lambda actors, bills: bool(actors.settings.routed),
+        applies=lambda settings, actors, bills: bool(settings.routed),
     ),
     Unproved(
         what="what made the models",
@@ -81,23 +81,23 @@ UNPROVED = (
     Unproved(
         what=f"whose replies {' and '.join(_OTHER_POLICIES)} hold",
         why="each is a policy of its own, which no other method's episodes show in the same state",
-        applies=lambda actors, bills: bool({*_OTHER_POLICIES} & {*actors.settings.evaluation.played}),
+        applies=lambda settings, actors, bills: bool({*_OTHER_POLICIES} & {*settings.evaluation.played}),
     ),
     Unproved(
         what="the LLM's replies and tokens",
         why="a provider's model wrote and counted them; they cost its list price",
-        applies=lambda actors, bills: actors.expert is None and actors.settings.evaluation.asks_teacher,
+        applies=lambda settings, actors, bills: actors.expert is None and settings.evaluation.asks_teacher,
     ),
     Unproved(
         what="the journal of a provider (.provider/)",
         why="no table is computed from what a provider was asked and paid; take it out of what you hand on",
-        applies=lambda actors, bills: asks_provider(actors.settings),
+        applies=lambda settings, actors, bills: asks_provider(settings),
     ),
     Unproved(
         what="the LLM's bills",
         why="nobody here knows the price of its model",
-        applies=lambda actors, bills: (
-            actors.expert is None and actors.settings.evaluation.asks_teacher and bills.large.price is None
+        applies=lambda settings, actors, bills: (
+            actors.expert is None and settings.evaluation.asks_teacher and bills.large.usd is None
         ),
     ),
 )
@@ -108,11 +108,11 @@ def asks_provider(settings: EvaluateSettings) -> bool:
     return settings.teacher.provider != "scripted" or settings.policy.is_api or bool(settings.env.options.get("judge"))
 
 
-def unproved_of(actors: RecordedActors, bills: Bills) -> dict[str, str]:
+def unproved_of(settings: EvaluateSettings, actors: RecordedActors, bills: Bills) -> dict[str, str]:
     """The entries that apply to an evaluation: what, and why."""
-    found = {one.what: one.why for one in UNPROVED if one.applies(actors, bills)}
-    if actors.settings.policy.is_api:
-        name = shown(actors.settings.policy.model_name)
+    found = {one.what: one.why for one in UNPROVED if one.applies(settings, actors, bills)}
+    if settings.policy.is_api:
+        name = shown(settings.policy.model_name)
         found[UNPROVED[0].what] = f"{name} was asked through an API, which wrote and counted them"
     return found
 

@@ -14,9 +14,12 @@ from pathlib import Path
 
 from r2v.config.methods import ORACLE
 from r2v.data.schema import SchemaError, from_dict
+from r2v.envs.base import Benchmark
 from r2v.errors import InputError
 from r2v.evaluation.audit.check_bills import Bills
 from r2v.evaluation.audit.check_calibration import SHARE, CalibrationAudit, calibration_files, scores_of, thresholds_of
+from r2v.evaluation.audit.check_episode import EpisodeAudit
+from r2v.evaluation.audit.check_episodes import Cell, CellCounts, EpisodesAudit
 from r2v.evaluation.audit.check_inputs import AttemptRecord, check_bases, input_artifacts, read_attempt
 from r2v.evaluation.audit.check_setup import (
     check_fingerprint,
@@ -31,9 +34,6 @@ from r2v.evaluation.audit.check_setup import (
 from r2v.evaluation.audit.findings import Findings
 from r2v.evaluation.audit.folder import PROVIDER_FILES, EvaluationSummary, check_files, plain_files
 from r2v.evaluation.audit.rebuild_tables import check_tables
-from r2v.evaluation.audit.recorded_actors import RecordedActors
-from r2v.evaluation.audit.replay_episode import EpisodeAudit
-from r2v.evaluation.audit.replay_episodes import Cell, CellCounts, EpisodesAudit
 from r2v.evaluation.audit.unproved import asks_provider, unproved_of
 from r2v.evaluation.settings import EvaluateSettings
 from r2v.evaluation.setup import (
@@ -47,6 +47,7 @@ from r2v.evaluation.setup import (
     read_setup,
 )
 from r2v.evaluation.tables.build import STRUCTURED, require_results
+from r2v.rollout.recorded_actors import RecordedActors
 from r2v.router.thresholds import ScoreChoice
 from r2v.storage.artifact_manifest import ARTIFACT_MANIFEST, read_artifact_manifest
 from r2v.storage.integrity import CONFIGURATION, Artifact, content_files
@@ -134,14 +135,15 @@ def _verified(results: Path, trust: bool, whole: bool) -> Verified:
     specs = planned_specs(settings, world.benchmark)
     content = content_files(results)
     digest = Artifact(stage="", fingerprint="", folder=results, files=content).data_sha256
-    actors, bills = RecordedActors.of(settings, world.benchmark), Bills.of(settings)
+    bills = Bills.of(settings)
+    actors = actors_of(settings, world.benchmark)
     one = EpisodeAudit(world=world, actors=actors, bills=bills, findings=findings)
     placed = CalibrationAudit(results, settings, one, findings, 1.0 if whole else SHARE)
     calibration = placed.run(digest)
     setup = check_setup(stored, settings, world.benchmark, specs, choices_of(calibration), findings)
     check_files(results, there, _expected_files(setup, settings, results, there), content, findings)
     audit = EpisodesAudit(
-        results, setup, specs, one, thresholds_of(calibration), scores_of(calibration), findings, placed.features
+        results, settings, setup, specs, one, thresholds_of(calibration), scores_of(calibration), findings
     )
     audit.run()
     _check_artifact(results, asked, attempt, calibration, audit, findings)
@@ -156,7 +158,19 @@ def _verified(results: Path, trust: bool, whole: bool) -> Verified:
         num_tables=num_tables,
         choices=setup.choices,
         content_sha256=digest,
-        unproven=unproved_of(actors, bills) | findings.unproven,
+        unproven=unproved_of(settings, actors, bills) | findings.unproven,
+    )
+
+
+def actors_of(settings: EvaluateSettings, benchmark: Benchmark) -> RecordedActors:
+    """The actors of an evaluation over what its episodes record."""
+    return RecordedActors.of(
+        benchmark,
+        policy=settings.policy,
+        teacher=settings.teacher,
+        inference=settings.inference,
+        cost=settings.cost,
+        features=settings.router.features,
     )
 
 

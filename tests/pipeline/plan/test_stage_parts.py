@@ -249,7 +249,9 @@ def test_thresholds_routed_rows_frontier_and_gains(world: type, models: None, tm
         spent = seen[name] - getattr(exact, name)
         assert 0 < spent <= placed * each and spent % (3 * each) == 0, name
     episodes = sum(
-        1 for path in (tmp_path / "evaluate").rglob("*.jsonl.zst") if path.parts[-2] in ("noisy", "frontier")
+        1
+        for path in (tmp_path / "evaluate" / "episodes").rglob("*.jsonl.zst")
+        if path.parts[-2] in ("noisy", "frontier")
     )
     assert episodes == 2 + 2 * 2
     stored = [TrajectoryStore(path) for path in (tmp_path / "evaluate" / "episodes").rglob("*.jsonl.zst")]

@@ -1,6 +1,6 @@
 """Recorded actors: the actors that played an evaluation, over models that repeat what an episode recorded of them.
 
-    actors = RecordedActors.of(settings, benchmark)
+    actors = RecordedActors.of(benchmark, policy=..., teacher=..., inference=..., cost=..., features=...)
     act = actors.act(view, "r2v", step, threshold)        # raises NoRecord where the record lacks a reply or score
 
 Whether the LLM is asked, what is measured for that, and the tokens and seconds of the step so come from the code that
@@ -15,10 +15,10 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from r2v.config import CostConfig, InferenceConfig, PolicyConfig, TeacherConfig
 from r2v.config.methods import ORACLE, ROUTERS, STRONG
 from r2v.data.episode import ActionSource, Decision, Proposal, Step
 from r2v.envs.base import Benchmark, Demonstrated
-from r2v.evaluation.settings import EvaluateSettings
 from r2v.llm.providers.bodies import CONTINUES
 from r2v.llm.scripted import ScriptedBackend
 from r2v.llm.types import Reply, Request, Sample, ScoreReply, ScoreRequest, Usage
@@ -91,26 +91,48 @@ class _RecordedVerifier:
 class RecordedActors:
     """The actors of an evaluation with these settings."""
 
-    settings: EvaluateSettings
+    policy: PolicyConfig
+    teacher: TeacherConfig
+    inference: InferenceConfig
+    cost: CostConfig
+    features: Sequence[str]
+    """Feature groups of the trained routers."""
     encode: Encoder | None
     """The small policy's tokenizer and template; None where the policy is not a bundled one."""
     expert: ScriptedBackend | None
     """The LLM, where it is the benchmark's own."""
 
     @classmethod
-    def of(cls, settings: EvaluateSettings, benchmark: Benchmark) -> RecordedActors:
+    def of(
+        cls,
+        benchmark: Benchmark,
+        *,
+        policy: PolicyConfig,
+        teacher: TeacherConfig,
+        inference: InferenceConfig,
+        cost: CostConfig,
+        features: Sequence[str],
+    ) -> RecordedActors:
         """The instruments for these settings; nothing that a folder names is loaded."""
-        policy, expert, encode = settings.policy, None, None
-        if settings.teacher.provider == "scripted" and isinstance(benchmark, Demonstrated):
-            name = teacher_name(settings.teacher, benchmark)
-            expert = ScriptedBackend(benchmark.expert, name=name, price=settings.cost.llm_price)
+        expert, encode = None, None
+        if teacher.provider == "scripted" and isinstance(benchmark, Demonstrated):
+            name = teacher_name(teacher, benchmark)
+            expert = ScriptedBackend(benchmark.expert, name=name, price=cost.llm_price)
         if not policy.is_api and policy.model_name in BUNDLED:
             from transformers import PreTrainedTokenizerFast  # AutoTokenizer makes the same of these files, with torch
 
             tokenizer = PreTrainedTokenizerFast.from_pretrained(BUNDLED[policy.model_name])
-            reserve, tools = settings.inference.max_new_tokens, told_tools(policy, benchmark)
+            reserve, tools = inference.max_new_tokens, told_tools(policy, benchmark)
             encode = Encoder.of(tokenizer, policy, reserve, tools, remember=_REMEMBERED)
-        return cls(settings=settings, encode=encode, expert=expert)
+        return cls(
+            policy=policy,
+            teacher=teacher,
+            inference=inference,
+            cost=cost,
+            features=features,
+            encode=encode,
+            expert=expert,
+        )
 
     def act(self, view: StepView, method: str, step: Step, threshold: float | None) -> Act:
         """Return what the method, or at a threshold the router of this name, does at a step with the recorded replies
@@ -122,7 +144,7 @@ class RecordedActors:
             if threshold is None:
                 raise NoRecord(f"calibration.json has no threshold of {method}")
             return _finished(self._routed(slm, llm, view, method, step, threshold).act(view))
-        if method == BEST_OF_K and self.settings.inference.num_candidates > 1:
+        if method == BEST_OF_K and self.inference.num_candidates > 1:
             return _finished(self._best_of_k(view, step).act(view))
         if method == STRONG or (method == ORACLE and step.action_source == LLM):
             act = _finished(llm.act(view))
@@ -135,22 +157,20 @@ class RecordedActors:
             return None
         return _finished(PricedModel(_ExpertModel(self.expert), *self._of_llm).ask(view))
 
-    def asked(self, view: StepView, text: str) -> Act:
-        """Return the LLM's act at a step; where it is not at hand, one of this text without a bill."""
-        if self.expert is not None:
-            return _finished(GreedyActor(PricedModel(_ExpertModel(self.expert), *self._of_llm), LLM).act(view))
-        return Act(text=text, source=LLM)
+    def asked(self, view: StepView, recorded: Step) -> Act:
+        """Return the LLM's act at a step; where it is not at hand, the recorded one, whose tokens nobody counts."""
+        return _finished(GreedyActor(self._large(recorded, STRONG), LLM).act(view))
 
     def open_tokens(self, method: str, sources: Sequence[str]) -> set[str]:
         """The fields of `Tokens` of which nothing here can count every token, in an episode of a method whose steps
         have these sources."""
-        asked = instruments(method, self.settings.router.features) if method in ROUTERS else None
+        asked = instruments(method, self.features) if method in ROUTERS else None
         uncounted = set()
         if asked is not None and asked.samples:
             uncounted |= {"slm_in", "slm_out", "verifier_in"}
         if self.encode is None:
             uncounted |= {"verifier_in"}
-        if self.settings.policy.is_api:
+        if self.policy.is_api:
             uncounted |= {"slm_cached", "slm_written"}
         if self.expert is None and LLM in sources:
             uncounted |= {"llm_in", "llm_out", "llm_cached", "llm_written"}
@@ -158,7 +178,7 @@ class RecordedActors:
 
     @property
     def _of_llm(self) -> tuple[Any, ...]:
-        cost, teacher = self.settings.cost, self.settings.teacher
+        cost, teacher = self.cost, self.teacher
         return cost.llm_price, "llm", teacher.max_tokens, PromptCache.of(cost.llm.input, cost)
 
     def _continues(self, step: Step) -> bool:
@@ -176,9 +196,9 @@ class RecordedActors:
         return self._priced_small(Reply(samples=samples or (one,), usage=usage, model=""))
 
     def _priced_small(self, recorded: Reply) -> PricedModel:
-        cost = self.settings.cost
-        price = cost.llm_price if self.settings.policy.is_api else cost.slm_price
-        return PricedModel(_RecordedModel(recorded), price, SMALL_MODEL, self.settings.inference.max_new_tokens)
+        cost = self.cost
+        price = cost.llm_price if self.policy.is_api else cost.slm_price
+        return PricedModel(_RecordedModel(recorded), price, SMALL_MODEL, self.inference.max_new_tokens)
 
     def _large(self, step: Step, method: str) -> PricedModel:
         """The LLM: the benchmark's expert, else the recorded action with no tokens."""
@@ -195,7 +215,7 @@ class RecordedActors:
     ) -> Routed:
         """The routed pair, whose gate measures what it measured and gives the recorded score, or the keyed one of a
         router that looks at nothing."""
-        inference, features = self.settings.inference, self.settings.router.features
+        inference, features = self.inference, self.features
         given = None if step.decision is None else step.decision.p_escalate
         if needs_score(threshold) and not (given is not None and 0 <= given <= 1):
             raise NoRecord(f"p_escalate {given} is no score")
@@ -205,7 +225,7 @@ class RecordedActors:
         unkept = Reply(samples=(Sample(text=""),), usage=Usage(tokens_in=prompt), model="")
         extractor = FeatureExtractor(
             inference,
-            verifier=PricedVerifier(_RecordedVerifier(self.encode), self.settings.cost.slm_price),
+            verifier=PricedVerifier(_RecordedVerifier(self.encode), self.cost.slm_price),
             slm=self._priced_small(unkept),
             num_samples=inference.num_candidates if asked.samples else 0,
         )
@@ -213,7 +233,7 @@ class RecordedActors:
 
     def _best_of_k(self, view: StepView, step: Step) -> BestOfK:
         """Best of the recorded candidates by their recorded scores."""
-        inference, made = self.settings.inference, step.decision
+        inference, made = self.inference, step.decision
         candidates = () if made is None else made.candidates
         if len(candidates) != inference.num_candidates:
             raise NoRecord(f"{len(candidates)} candidates are recorded, {inference.num_candidates} are drawn")
@@ -225,7 +245,7 @@ class RecordedActors:
                 raise NoRecord(f"candidate log-probability {one.logprob} is not in [{_LOWEST:g}, 0]")
             scores[one.text] = one.score
         samples = tuple(Sample(text=one.text, logprobs=(one.logprob or 0.0,)) for one in candidates)
-        verifier = PricedVerifier(_RecordedVerifier(self.encode, scores), self.settings.cost.slm_price)
+        verifier = PricedVerifier(_RecordedVerifier(self.encode, scores), self.cost.slm_price)
         return BestOfK(self._small(view, step, samples), verifier, inference, inference.num_candidates)
 
 

@@ -10,10 +10,11 @@ from r2v.config import load
 from r2v.data.action import parse_action
 from r2v.data.episode import Candidate, Decision, Observation, Proposal, Step, Tokens
 from r2v.envs.base import load_benchmark
-from r2v.evaluation.audit.recorded_actors import NoRecord, RecordedActors
+from r2v.evaluation.audit.verify import actors_of as recorded
 from r2v.evaluation.settings import EvaluateSettings
 from r2v.policy.prompt_encoder import Encoder, build_messages
 from r2v.rollout.actors import StepView
+from r2v.rollout.recorded_actors import NoRecord, RecordedActors
 from r2v.rollout.session import episode_specs
 from r2v.storage.weights import BUNDLED
 from r2v.wire.message import Message
@@ -48,7 +49,7 @@ def test_tokens_are_those_of_the_tokenizer_that_the_policy_has(name: str) -> Non
     from transformers import AutoTokenizer
 
     settings = EvaluateSettings.of(load(None, [f"policy.model_name={name}"]))
-    actors = RecordedActors.of(settings, load_benchmark("desk", {}))
+    actors = recorded(settings, load_benchmark("desk", {}))
     tokenizer = AutoTokenizer.from_pretrained(BUNDLED[name])
     played = Encoder(tokenizer, max_seq_len=settings.policy.max_seq_len, reserve=settings.inference.max_new_tokens)
     assert actors.encode is not None
@@ -62,7 +63,7 @@ LOOK = '{"tool":"more"}'
 
 def actors(*overrides: str) -> RecordedActors:
     settings = EvaluateSettings.of(load(None, ["policy.model_name=tiny", "inference.num_candidates=2", *overrides]))
-    return RecordedActors.of(settings, DESK)
+    return recorded(settings, DESK)
 
 
 def first_view() -> StepView:

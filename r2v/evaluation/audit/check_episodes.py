@@ -17,12 +17,14 @@ from r2v.config.methods import ORACLE, OURS
 from r2v.data.episode import Episode, parse_episode, with_hashed_observations
 from r2v.data.schema import from_dict, parse_json
 from r2v.evaluation.audit.check_branches import BranchesAudit, Played, score_problems
+from r2v.evaluation.audit.check_episode import EpisodeAudit, KnownStates
 from r2v.evaluation.audit.findings import Findings
 from r2v.evaluation.audit.folder import records_of
-from r2v.evaluation.audit.replay_episode import EpisodeAudit, KnownStates, Replay
+from r2v.evaluation.settings import EvaluateSettings
 from r2v.evaluation.setup import GAINS, MAIN, OPERATING_POINT, Setup, branches_file, episodes_path
 from r2v.progress import Progress
 from r2v.rollout.actors import StepView
+from r2v.rollout.replay import Replay
 from r2v.rollout.session import EpisodeSpec
 from r2v.rollout.stage_rollouts.features import ROUND
 from r2v.router.labels import FeatureRow
@@ -51,6 +53,7 @@ class EpisodesAudit:
     """Every episode of an evaluation, played again, with the gains taken along them."""
 
     results: Path
+    settings: EvaluateSettings
     setup: Setup
     specs: Mapping[str, Sequence[EpisodeSpec]]
     """By condition."""
@@ -59,8 +62,6 @@ class EpisodesAudit:
     """By (method, operating point)."""
     scores: Mapping[tuple[str, str], str]
     findings: Findings
-    features: frozenset[str] = frozenset()
-    """Names of what is known of a state."""
     counts: dict[Cell, CellCounts] = field(default_factory=dict)
 
     @property
@@ -77,7 +78,7 @@ class EpisodesAudit:
     def _condition(self, condition: str, specs: Sequence[EpisodeSpec], bar: Progress) -> None:
         cells = [cell for cell in self.setup.cells() if cell[0] == condition]
         stored = {cell: self._episodes(cell) for cell in cells}
-        settings = self.one.actors.settings
+        settings = self.settings
         tasks = {cell: set(self.setup.tasks_of(*cell)) for cell in cells}
         gained = set(self.setup.tasks_of(condition, GAINS)) if settings.scored else set()
         gains, oracle = self._branched(condition)
@@ -113,6 +114,8 @@ class EpisodesAudit:
         recorded = {s.method: s for s in self.setup.router_scores if s.condition == condition}
         if settings.scored:
             every.sort(key=lambda row: row.state_id)
+            odd = (row.state_id for row in every if row.features.keys() != every[0].features.keys())
+            self.findings.extend("gains", (f"{state}: its features are not those of other rows" for state in odd))
             problems = score_problems(condition, settings.routed, every, seeds, recorded)
             self.findings.extend("router_scores", problems)
         elif recorded:
@@ -131,7 +134,7 @@ class EpisodesAudit:
 
     def _branched(self, condition: str) -> tuple[BranchesAudit, BranchesAudit]:
         """What checks the branches of gains, and those of the oracle."""
-        settings, placed = self.one.actors.settings, self.thresholds.get((OURS, MAIN))
+        settings, placed = self.settings, self.thresholds.get((OURS, MAIN))
         along = settings.gains_along(placed)
         gains = BranchesAudit(
             one=self.one,
@@ -140,7 +143,6 @@ class EpisodesAudit:
             score=self.scores.get((OURS, MAIN), OURS) if along == OURS else along,
             threshold=placed if along == OURS else None,
             number=settings.gains_round if along == OURS else 0,
-            features=self.features,
         )
         return gains, replace(gains, name=f"{condition}/{ORACLE}", method=ORACLE, score=ORACLE, threshold=None)
 
