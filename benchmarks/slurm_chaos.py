@@ -242,7 +242,7 @@ class ChaosRun:
         queue = {id_: row for id_, row in rows.items() if row.state in ("PENDING", "RUNNING")}
         accounting = client.accounting([id_ for id_ in chain.slurm_ids if id_ not in queue])
         files = ChainFiles(chain=chain, records=records)
-        told = fold(files, SlurmSnapshot(queue=queue, accounting=accounting), self.root)
+        told = fold(files, SlurmSnapshot(queue=queue, accounting=accounting), self.root, {})
         never = {row.id for row in queue.values() if row.reason == "DependencyNeverSatisfied"}
         wrong["false waiting"] = sum(job.state == "waiting" and job.id in never for job in told.jobs)
         return wrong

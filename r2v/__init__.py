@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from r2v.config import Config as Config
-    from r2v.config import load as load_config
+    from r2v.config import load
     from r2v.envs.base import Benchmark as Benchmark
     from r2v.envs.base import Environment as Environment
     from r2v.envs.base import Task as Task
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from r2v.serve.bundle.manifest import Bundle as Bundle
     from r2v.wire.message import Message as Message
     from r2v.wire.message import ToolSpec as ToolSpec
+
+    load_config = load
 
 __version__ = "0.1.0"
 
@@ -55,25 +57,7 @@ _PLACES = {
     "Verifier": "r2v.library.models",
     "load_config": "r2v.config",
 }
-__all__ = [
-    "Benchmark",
-    "Bundle",
-    "Config",
-    "Environment",
-    "Message",
-    "Pipeline",
-    "Policy",
-    "R2VError",
-    "Results",
-    "Router",
-    "Server",
-    "Task",
-    "Teacher",
-    "ToolSpec",
-    "Verifier",
-    "__version__",
-    "load_config",
-]
+__all__ = sorted([*_PLACES, "__version__"])
 
 
 def __getattr__(name: str) -> Any:

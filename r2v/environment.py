@@ -14,7 +14,6 @@ import os
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from ipaddress import ip_address
 from urllib.parse import urlsplit
@@ -33,14 +32,6 @@ OF_ACCELERATE = (
 """Variables of accelerate, which change how a trainer shards and rounds."""
 _RULES = (("a launcher's", OF_LAUNCHERS), ("accelerate's", OF_ACCELERATE))
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Proxy:
-    """A proxy: the variable that names it, and its address without user and password."""
-
-    variable: str
-    address: str
 
 
 def not_for_stages(values: Mapping[str, str]) -> dict[str, list[str]]:
@@ -93,17 +84,18 @@ def is_loopback(url: str) -> bool:
         return host == "localhost" or host.endswith(".localhost")
 
 
-def proxy_of(url: str) -> Proxy | None:
-    """The proxy through which the shell's variables have a server asked; None where it is asked directly."""
+def proxy_of(url: str) -> str:
+    """The proxy through which the shell's variables have a server asked, without user and password, and the variable,
+    as `squid:3128 of https_proxy`; "" where it is asked directly."""
     parts = urlsplit(url)
     proxies = urllib.request.getproxies_environment()
     if is_loopback(url) or urllib.request.proxy_bypass(parts.hostname or ""):
-        return None
+        return ""
     for scheme in (parts.scheme, "all"):
         if scheme in proxies:
             variable = next(name for name in os.environ if name.lower() == f"{scheme}_proxy")
-            return Proxy(variable=variable, address=proxies[scheme].rpartition("@")[2].rpartition("//")[2].rstrip("/"))
-    return None
+            return f"{proxies[scheme].rpartition('@')[2].rpartition('//')[2].rstrip('/')} of {variable}"
+    return ""
 
 
 def _matches(name: str, patterns: tuple[str, ...]) -> bool:

@@ -20,10 +20,8 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from r2v.console import FilteredStream, duration, figures_line, printable, unfiltered
@@ -57,25 +55,16 @@ def _dollars() -> str:
     return "" if float(usd) == 0 else usd[:-4] + usd[-4:].rstrip("0")
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Stage:
-    text: str = ""
-    """Such as `stage 9 of 10`."""
-    display: NotebookBars | None = None
-    """Of a notebook: one output for all the bars of a stage."""
-
-
-_NO_STAGE = _Stage()
-_stage: ContextVar[_Stage] = ContextVar("stage", default=_NO_STAGE)
+_stage: ContextVar[tuple[str, NotebookBars | None]] = ContextVar("stage", default=("", None))
+"""Such as `stage 9 of 10`, and, in a notebook, the one output for all the bars of that stage."""
 
 
 @contextmanager
 def in_stage(text: str) -> Iterator[None]:
     """Within the block the progress says that it is this stage's, and shows no money that others have spent. A stage
     inside another draws into its output."""
-    display = _stage.get().display or (NotebookBars() if _kernel() is not None else None)
-    token = _stage.set(_Stage(text=text, display=display))
-    spent = dict(_spent)
+    display = _stage.get()[1] or (NotebookBars() if _kernel() is not None else None)
+    token, spent = _stage.set((text, display)), dict(_spent)
     _spent.clear()
     try:
         yield
@@ -94,7 +83,7 @@ class Progress:
         self._reported_at = -_EVERY
         self._began = self._shown_at = time.monotonic()
         self._done_before = done
-        self._name = ", ".join(filter(None, (printable(what), _stage.get().text)))
+        self._name = ", ".join(filter(None, (printable(what), _stage.get()[0])))
         self._display, self._row = (_display() if what else None), -1
         self._every = _EVERY_LINE if self._display is None else _EVERY_DRAWING
 
@@ -162,9 +151,7 @@ class Progress:
                 self._row = self._display.add(self._name, self._total, self._done)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._report()
         if self._display is not None:
             with self._drawing():
@@ -174,7 +161,7 @@ class Progress:
 def _display() -> TerminalBars | NotebookBars | None:
     """Return where bars are drawn; None: nowhere, there are lines. The one place that decides."""
     if _kernel() is not None:
-        return _stage.get().display or NotebookBars()
+        return _stage.get()[1] or NotebookBars()
     if sys.stderr.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown"):
         return _terminal
     return None
@@ -186,8 +173,8 @@ def _kernel() -> Any:
     return shell if hasattr(shell, "kernel") else None
 
 
-def _bars(**options: Any) -> Any:
-    """Return rich's bars, which draw when they are told to."""
+def _bars(terminal_stdout: bool = False, **options: Any) -> Any:
+    """Return rich's bars, which draw when they are told to. What is printed into a pipe stays there."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
     from rich.table import Column
@@ -195,45 +182,31 @@ def _bars(**options: Any) -> Any:
     def text(field: str) -> TextColumn:
         return TextColumn(field, markup=False, table_column=Column(no_wrap=True, overflow="ellipsis"))
 
-    columns = text("  {task.description}"), BarColumn(_BAR_WIDTH), text("{task.fields[state]}")
     return Progress(
-        *columns,
-        console=Console(highlight=False, **options),
+        *(text("  {task.description}"), BarColumn(_BAR_WIDTH), text("{task.fields[state]}")),
+        console=Console(highlight=False, markup=False, emoji=False, soft_wrap=True, **options),
         auto_refresh=False,
         transient=True,
-        redirect_stdout=False,  # that would take what is printed into a pipe
-        redirect_stderr=False,
+        redirect_stdout=terminal_stdout,
     )
 
 
 class TerminalBars:
     """The bars at the bottom of the terminal. What is printed while there are any stands above them."""
 
-    def __init__(self) -> None:
-        self._rows: set[int] = set()
-        self._streams: tuple[Any, Any] = sys.stdout, sys.stderr
-        self._above: list[_AboveBars] = []
+    _drawn: Any = None
 
     def add(self, name: str, total: int, done: int) -> int:
         """Begin a bar; returns its row."""
-        if not self._rows:
-            self._streams = sys.stdout, sys.stderr
-            self._drawn = _bars(file=unfiltered(sys.stderr), force_terminal=True)
+        if self._drawn is None:
+            before = sys.stdout, sys.stderr
+            self._drawn = _bars(sys.stdout.isatty(), file=unfiltered(sys.stderr), force_terminal=True)
             self._drawn.start()
             self._drawn.console.show_cursor(True)  # nothing then has to bring it back, however the process dies
-            sys.stdout, sys.stderr = (self._redirected(stream) for stream in self._streams)
+            sys.stdout, sys.stderr = map(_filtered_as, before, (sys.stdout, sys.stderr))
         row: int = self._drawn.add_task(name, total=total, completed=done, state=f"{done} of {total}")
-        self._rows.add(row)
         self._drawn.refresh()
         return row
-
-    def _redirected(self, stream: Any) -> Any:
-        """Return a stream whose lines stand above the bars; one that is no terminal's stays."""
-        if not stream.isatty():
-            return stream
-        above = _AboveBars(self._drawn.console, unfiltered(stream))
-        self._above.append(above)
-        return FilteredStream(above) if isinstance(stream, FilteredStream) else above
 
     def update(self, row: int, done: int, state: str) -> None:
         """Draw a bar anew."""
@@ -241,48 +214,29 @@ class TerminalBars:
 
     def end(self, row: int, done: int, state: str) -> None:
         """Take a bar away; with the last one the streams are as before."""
-        self._rows.discard(row)
         self._drawn.remove_task(row)
-        if not self._rows:
-            sys.stdout, sys.stderr = self._streams
-            while self._above:
-                self._above.pop().end_line()
-            self._drawn.stop()
+        if not self._drawn.task_ids:
+            drawn, self._drawn = self._drawn, None
+            try:
+                sys.stdout.flush()  # of a line that has only begun, which rich holds
+                sys.stderr.flush()
+            finally:
+                drawn.stop()
 
 
 _terminal = TerminalBars()
 
 
-class _AboveBars:
-    """A stream that writes whole lines above the bars of a console; all else is the stream's own."""
-
-    def __init__(self, console: Any, stream: Any) -> None:
-        self._console, self._stream, self._begun = console, stream, ""
-
-    def write(self, text: str) -> int:
-        *lines, self._begun = (self._begun + text).split("\n")
-        if lines:
-            self._console.out("\n".join(lines), highlight=False)
-        return len(text)
-
-    def flush(self) -> None:
-        """Keep a line that has only begun: the bars stand below whole ones."""
-
-    def end_line(self) -> None:
-        """Write what has begun as a line."""
-        if self._begun:
-            self.write("\n")
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
+def _filtered_as(before: Any, stream: Any) -> Any:
+    """Return the stream, filtered where the one `before` it was."""
+    return FilteredStream(stream) if isinstance(before, FilteredStream) and stream is not before else stream
 
 
 class NotebookBars:
     """The bars of a stage as one output of a notebook's cell, which is updated in place."""
 
     def __init__(self) -> None:
-        self._rows: list[int] = []
-        self._ended: set[int] = set()
+        self._ended: list[int] = []
         self._shown_as = ""
 
     @cached_property
@@ -292,11 +246,8 @@ class NotebookBars:
     def add(self, name: str, total: int, done: int) -> int:
         """Begin a bar; returns its row."""
         row: int = self._drawn.add_task(name, total=total, completed=done, state=f"{done} of {total}")
-        self._rows.append(row)
-        ended = [old for old in self._rows if old in self._ended]
-        for old in ended[: max(0, len(self._rows) - _ROWS)]:
-            self._rows.remove(old)
-            self._drawn.remove_task(old)
+        while self._ended and len(self._drawn.task_ids) > _ROWS:
+            self._drawn.remove_task(self._ended.pop(0))
         self._publish()
         return row
 
@@ -307,7 +258,7 @@ class NotebookBars:
 
     def end(self, row: int, done: int, state: str) -> None:
         """Leave a bar as it ended."""
-        self._ended.add(row)
+        self._ended.append(row)
         self.update(row, done, state)
 
     def _publish(self) -> None:

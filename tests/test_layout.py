@@ -91,7 +91,11 @@ def complaints(name: str) -> Iterator[str]:
     if defines and "from __future__ import annotations" not in text:
         yield f"{name}: no import of annotations"
     for node in tree(name).body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+        if (
+            isinstance(node, ast.Assign)
+            and ast.unparse(node.targets[0]) == "__all__"
+            and isinstance(node.value, ast.List)
+        ):
             exported = list(ast.literal_eval(node.value))
             if exported not in (sorted(exported), sorted(exported, key=lambda n: (not n.isupper(), n))):
                 yield f"{name}: __all__ is not sorted"

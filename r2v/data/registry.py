@@ -171,8 +171,6 @@ def _set_aside(path: Path, reason: str) -> None:
 
 log = logging.getLogger(__name__)
 
-__all__ = ["DataRegistry", "RunManifest"]
-
 
 class DataRegistry:
     """The runs below `root`. `now` is the clock for run ids and manifests."""

@@ -11,12 +11,11 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from r2v.data.schema import from_dict, parse_json
 from r2v.errors import InputError
-from r2v.storage.files import content_sha256, write_json
+from r2v.storage.files import write_json
 from r2v.wire import chat
 from r2v.wire.message import ToolSpec, UnknownPart, functions_of
 
@@ -82,13 +81,6 @@ def united(listed: Iterable[RecordedTool]) -> tuple[Tools, tuple[str, ...]]:
 def write_tools(path: Path, tools: Tools) -> None:
     """Write tools as a JSON list."""
     write_json(path, [vars(tool) for tool in tools])
-
-
-def tools_file_sha256(tools: Tools) -> str:
-    """Hex SHA-256 of the content that `write_tools` writes, by which manifests name it."""
-    with TemporaryDirectory() as folder:
-        write_tools(Path(folder) / TOOLS_FILE, tools)
-        return content_sha256(Path(folder) / TOOLS_FILE)
 
 
 def read_tools(path: Path) -> Tools:

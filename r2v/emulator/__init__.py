@@ -18,29 +18,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from r2v.emulator.answers import Answer, EmulatedRequest, echo, game
-    from r2v.emulator.emulator import Emulator
-    from r2v.emulator.faults import FAULT_POINTS, Fault
-    from r2v.emulator.ledger import Bill, Statement, read_ledger, turn_of
-    from r2v.emulator.limits import EmulatedLimits, Lifecycle, ProviderLimits, Timing
-
-__all__ = [
-    "FAULT_POINTS",
-    "Answer",
-    "Bill",
-    "EmulatedLimits",
-    "EmulatedRequest",
-    "Emulator",
-    "Fault",
-    "Lifecycle",
-    "ProviderLimits",
-    "Statement",
-    "Timing",
-    "echo",
-    "game",
-    "read_ledger",
-    "turn_of",
-]
+    from r2v.emulator.answers import Answer as Answer
+    from r2v.emulator.answers import EmulatedRequest as EmulatedRequest
+    from r2v.emulator.answers import echo as echo
+    from r2v.emulator.answers import game as game
+    from r2v.emulator.emulator import Emulator as Emulator
+    from r2v.emulator.faults import FAULT_POINTS as FAULT_POINTS
+    from r2v.emulator.faults import Fault as Fault
+    from r2v.emulator.ledger import Bill as Bill
+    from r2v.emulator.ledger import Statement as Statement
+    from r2v.emulator.ledger import read_ledger as read_ledger
+    from r2v.emulator.ledger import turn_of as turn_of
+    from r2v.emulator.limits import EmulatedLimits as EmulatedLimits
+    from r2v.emulator.limits import Lifecycle as Lifecycle
+    from r2v.emulator.limits import ProviderLimits as ProviderLimits
+    from r2v.emulator.limits import Timing as Timing
 
 _MODULES = {
     "answers": ("Answer", "EmulatedRequest", "echo", "game"),

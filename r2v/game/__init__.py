@@ -9,51 +9,27 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from r2v.game.play.players import (
-        Agent,
-        ClaudeHaikuAgent,
-        ClaudeOpusAgent,
-        ClaudeSonnetAgent,
-        GPT4oAgent,
-        GPT4oMiniAgent,
-        GPT4TurboAgent,
-        GPT35Agent,
-        ModelAgent,
-    )
-    from r2v.game.play.rules import GameMode, Payoffs, Rules
-    from r2v.game.service.jobs import BatchJob, BatchTask, GameService
-    from r2v.game.service.services import (
-        AnthropicBatchService,
-        AnthropicConversationBatchService,
-        BatchService,
-        ConversationBatchService,
-        OpenAIBatchService,
-        OpenAIConversationBatchService,
-    )
-
-__all__ = [
-    "Agent",
-    "AnthropicBatchService",
-    "AnthropicConversationBatchService",
-    "BatchJob",
-    "BatchService",
-    "BatchTask",
-    "ClaudeHaikuAgent",
-    "ClaudeOpusAgent",
-    "ClaudeSonnetAgent",
-    "ConversationBatchService",
-    "GPT35Agent",
-    "GPT4TurboAgent",
-    "GPT4oAgent",
-    "GPT4oMiniAgent",
-    "GameMode",
-    "GameService",
-    "ModelAgent",
-    "OpenAIBatchService",
-    "OpenAIConversationBatchService",
-    "Payoffs",
-    "Rules",
-]
+    from r2v.game.play.players import Agent as Agent
+    from r2v.game.play.players import ClaudeHaikuAgent as ClaudeHaikuAgent
+    from r2v.game.play.players import ClaudeOpusAgent as ClaudeOpusAgent
+    from r2v.game.play.players import ClaudeSonnetAgent as ClaudeSonnetAgent
+    from r2v.game.play.players import GPT4oAgent as GPT4oAgent
+    from r2v.game.play.players import GPT4oMiniAgent as GPT4oMiniAgent
+    from r2v.game.play.players import GPT4TurboAgent as GPT4TurboAgent
+    from r2v.game.play.players import GPT35Agent as GPT35Agent
+    from r2v.game.play.players import ModelAgent as ModelAgent
+    from r2v.game.play.rules import GameMode as GameMode
+    from r2v.game.play.rules import Payoffs as Payoffs
+    from r2v.game.play.rules import Rules as Rules
+    from r2v.game.service.jobs import BatchJob as BatchJob
+    from r2v.game.service.jobs import BatchTask as BatchTask
+    from r2v.game.service.jobs import GameService as GameService
+    from r2v.game.service.services import AnthropicBatchService as AnthropicBatchService
+    from r2v.game.service.services import AnthropicConversationBatchService as AnthropicConversationBatchService
+    from r2v.game.service.services import BatchService as BatchService
+    from r2v.game.service.services import ConversationBatchService as ConversationBatchService
+    from r2v.game.service.services import OpenAIBatchService as OpenAIBatchService
+    from r2v.game.service.services import OpenAIConversationBatchService as OpenAIConversationBatchService
 
 _MODULES = {
     "play.players": (
@@ -67,16 +43,8 @@ _MODULES = {
         "GPT35Agent",
         "ModelAgent",
     ),
-    "play.rules": (
-        "GameMode",
-        "Payoffs",
-        "Rules",
-    ),
-    "service.jobs": (
-        "BatchJob",
-        "BatchTask",
-        "GameService",
-    ),
+    "play.rules": ("GameMode", "Payoffs", "Rules"),
+    "service.jobs": ("BatchJob", "BatchTask", "GameService"),
     "service.services": (
         "AnthropicBatchService",
         "AnthropicConversationBatchService",

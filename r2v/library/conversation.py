@@ -22,7 +22,8 @@ def chat_request(
     if not messages:
         raise UsageError("messages: empty; a conversation begins with the user's goal")
     try:
-        values: dict[str, Any] = {"model": "", "messages": [_written(message) for message in messages]}
+        written = [chat.write_message(one) if isinstance(one, Message) else _plain(one) for one in messages]
+        values: dict[str, Any] = {"model": "", "messages": written}
         if tools:
             values["tools"] = [chat.write_tool(tool) if isinstance(tool, ToolSpec) else _plain(tool) for tool in tools]
         request = ClientRequest(wire="chat", query="", headers=[], body=RequestBody.of(values), key_name=KEY_NAME)
@@ -30,10 +31,6 @@ def chat_request(
     except (chat.NotThisFormat, TypeError, ValueError) as error:
         raise UsageError(f"messages or tools: not as Chat Completions writes them ({error})") from None
     return request
-
-
-def _written(message: Message | Mapping[str, Any]) -> dict[str, Any]:
-    return chat.write_message(message) if isinstance(message, Message) else _plain(message)
 
 
 def _plain(given: Any) -> dict[str, Any]:

@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from r2v.config import CostConfig, InferenceConfig, PolicyConfig, RolloutConfig
+from r2v.config import Config, RolloutConfig
 from r2v.errors import InputError, UsageError
 from r2v.library.conversation import KEY_NAME, chat_request
 from r2v.llm.types import ScoreRequest
 from r2v.llm.waves import Waves
 from r2v.serve.bundle.domain import domain_of
 from r2v.serve.bundle.manifest import BUNDLE_MANIFEST, read_bundle
-from r2v.serve.bundle.play_bundle import bundle_settings
+from r2v.serve.bundle.play_bundle import BundleSettings, bundle_settings
 from r2v.serve.pair.small import LocalSmall
 from r2v.serve.pair.state import NotReadable, served_view
 from r2v.serve.request import ClientRequest
@@ -42,18 +42,15 @@ class _Weights:
     """Weights in a folder, and the settings that they were trained with."""
 
     folder: Path
-    policy: PolicyConfig
-    inference: InferenceConfig
-    cost: CostConfig
+    settings: BundleSettings | Config
 
     @classmethod
     def of(cls, folder: Path, part: str) -> Self:
         """part: the folder's name in a bundle. Raises InputError for a folder that is neither a bundle nor a stage's,
         UsageError for a small model behind an API."""
+        settings: BundleSettings | Config
         if (folder / BUNDLE_MANIFEST).exists():
-            bundle = read_bundle(folder)
-            settings = bundle_settings(bundle)
-            weights, policy, inference, cost = folder / part, settings.policy, settings.inference, settings.cost
+            weights, settings = folder / part, bundle_settings(read_bundle(folder))
         else:
             from r2v.config.loading import load_recorded
             from r2v.storage.artifact import read
@@ -63,23 +60,22 @@ class _Weights:
             if not artifact.stage.startswith(_STAGES[part]):
                 raise InputError(f"{folder}: holds no {part}, it was made by {artifact.stage}")
             verify(artifact)
-            config = load_recorded(artifact.folder / CONFIGURATION)
-            weights, policy, inference, cost = artifact.file(_FINAL), config.policy, config.inference, config.cost
-        if policy.is_api:
+            weights, settings = artifact.file(_FINAL), load_recorded(artifact.folder / CONFIGURATION)
+        if settings.policy.is_api:
             raise UsageError(f"{folder}: its small model is behind an API; ask it there")
         if not weights.is_dir():
             raise InputError(f"{folder}: its pair was trained without a {part}")
-        return cls(folder=weights, policy=policy, inference=inference, cost=cost)
+        return cls(folder=weights, settings=settings)
 
     def told(self, tools: Sequence[ToolSpec]) -> tuple[ToolSpec, ...]:
         """Return the tools that the model is told of."""
-        return tuple(tools) if self.policy.tools == "auto" else ()
+        return tuple(tools) if self.settings.policy.tools == "auto" else ()
 
     def view(self, request: ClientRequest) -> StepView:
         """Return the step that a request asks for. Raises UsageError."""
         session = AgentSession(name=KEY_NAME, source=KEY_NAME)
         try:
-            return served_view(request.body.values, session, domain_of([request.parsed]), self.inference)
+            return served_view(request.body.values, session, domain_of([request.parsed]), self.settings.inference)
         except NotReadable as error:
             raise UsageError(f"messages: {error}") from None
 
@@ -111,10 +107,11 @@ class Policy:
     def _model(self, tools: Sequence[ToolSpec]) -> PricedModel:
         from r2v.rollout.model_factory import priced_policy
 
-        told, own = self._weights.told(tools), self._weights
+        own, settings = self._weights, self._weights.settings
+        told = own.told(tools)
         if repr(told) not in self._models:
             self._models[repr(told)] = priced_policy(
-                own.policy, own.folder, own.cost, own.inference, RolloutConfig(), self._waves, told
+                settings.policy, own.folder, settings.cost, settings.inference, RolloutConfig(), self._waves, told
             )
         return self._models[repr(told)]
 
@@ -150,9 +147,10 @@ class Verifier:
     def _scorer(self, tools: Sequence[ToolSpec]) -> Scorer:
         from r2v.rollout.model_factory import verifier_scorer
 
-        told, own = self._weights.told(tools), self._weights
+        own, settings = self._weights, self._weights.settings
+        told = own.told(tools)
         if repr(told) not in self._scorers:
             self._scorers[repr(told)] = verifier_scorer(
-                own.policy, own.folder, own.inference, RolloutConfig(), self._waves, told
+                settings.policy, own.folder, settings.inference, RolloutConfig(), self._waves, told
             )
         return self._scorers[repr(told)]

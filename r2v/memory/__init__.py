@@ -6,6 +6,4 @@ on_device               runs on a GPU at hand: probe, calibration, peaks of a jo
 planner                 adds roles, shards and placements up, and finds the largest micro-batches that fit
 """
 
-from r2v.memory.batch_table import optimize_batch_processing
-
-__all__ = ["optimize_batch_processing"]
+from r2v.memory.batch_table import optimize_batch_processing as optimize_batch_processing

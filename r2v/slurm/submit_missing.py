@@ -18,7 +18,7 @@ from r2v.errors import EnvironmentFault, UsageError
 from r2v.log import logger
 from r2v.slurm.chain import chain as chains
 from r2v.slurm.chain import job_record
-from r2v.slurm.chain.chain import Attempt, Chain, comment, parse_comment
+from r2v.slurm.chain.chain import Attempt, Chain, parse_comment
 from r2v.slurm.chain.experience import sized
 from r2v.slurm.client import client
 from r2v.slurm.client.client import Partition, Queued, SubmitCheck
@@ -199,13 +199,5 @@ def _update_comments(rows: Sequence[Queued], chain: Chain) -> None:
     for row in rows:
         mark = parse_comment(row.comment)
         if mark is not None and mark.sha != chain.config_sha:
-            changed = comment(
-                chain.name,
-                mark.job,
-                chain.config_sha,
-                attempt=mark.attempt,
-                sentinel=mark.sentinel,
-                own=mark.own,
-                submitter=chain.submitter,
-            )
+            changed = chain.comment(mark.job, attempt=mark.attempt, sentinel=mark.sentinel, own=mark.own)
             client.update(row.id, comment=changed)

@@ -11,11 +11,9 @@ from __future__ import annotations
 from typing import Any
 
 from r2v.envs.check.declared import check_declared
-from r2v.envs.check.findings import CheckFindings
+from r2v.envs.check.findings import CheckFindings as CheckFindings
 from r2v.envs.check.played import check_played
 from r2v.envs.check.players import check_players
-
-__all__ = ["CheckFindings", "check_benchmark"]
 
 
 def check_benchmark(benchmark: Any, *, num_tasks: int = 3, seed: int = 0, max_steps: int = 30) -> CheckFindings:

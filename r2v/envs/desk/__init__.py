@@ -2,6 +2,4 @@
 
 from __future__ import annotations
 
-from r2v.envs.desk.benchmark import Desk
-
-__all__ = ["Desk"]
+from r2v.envs.desk.benchmark import Desk as Desk

@@ -9,6 +9,4 @@ grading         a patch judged by swebench's own functions
 expert          a stand-in teacher who knows the right patch
 """
 
-from r2v.envs.swe.benchmark import SweBench
-
-__all__ = ["SweBench"]
+from r2v.envs.swe.benchmark import SweBench as SweBench

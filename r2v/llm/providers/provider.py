@@ -239,7 +239,7 @@ def _hint(status: int, response: Any, found: WireError) -> str:
 def _through_proxy(url: str) -> str:
     """Words on the proxy that stands between here and a server; empty where there is none."""
     proxy = proxy_of(url)
-    return "" if proxy is None else f" (asked through the proxy {proxy.address} of {proxy.variable})"
+    return f" (asked through the proxy {proxy})" if proxy else ""
 
 
 def require_answer(reply: WireReply, secret: str) -> RequestVerdict:

@@ -10,7 +10,7 @@ below the tables. `r2v plan` prints the table of times alone: it is the same for
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from operator import attrgetter
 from pathlib import Path
@@ -51,11 +51,6 @@ class TimedPart:
     seconds: Seconds
     unit_seconds: float
     usd: float | None
-
-    @property
-    def name(self) -> str:
-        """Of the part."""
-        return self.part.name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +143,10 @@ def _estimated(name: str, config: Config, known: Known, allotted: Allotted, root
         if root is not None and made not in measured:
             measured[made] = _measured(made, under, known, allotted, found, root, published=made == name)
         if run := measured.get(made):
-            found = [_scaled(part, run.factor) for part in found]
+            found = [
+                replace(one, seconds=one.seconds.times(run.factor), unit_seconds=one.unit_seconds * run.factor)
+                for one in found
+            ]
         parts += found if made == name else [replace(one, part=_of_stage(made, one.part)) for one in found]
     plays = any(one.part.total.steps > 0 for one in parts)
     workers = workers_of(config, known.pace, allotted) if plays else 0
@@ -179,10 +177,6 @@ def _measured(
     return measured_time(name, config, seconds.wall, of_run, gpu=gpu, root=root, published=published)
 
 
-def _scaled(one: TimedPart, factor: float) -> TimedPart:
-    return replace(one, seconds=one.seconds.times(factor), unit_seconds=one.unit_seconds * factor)
-
-
 def _of_stage(made: str, part: Part) -> Part:
     label = made if made == part.name else f"{made} {part.name}"
     return replace(part, name=label, remedy="ablations.names")
@@ -203,8 +197,8 @@ def _merged(parts: Sequence[TimedPart]) -> tuple[TimedPart, ...]:
     """Parts of one name together, as several ablations have them."""
     found: dict[str, TimedPart] = {}
     for one in parts:
-        before = found.get(one.name)
-        found[one.name] = one if before is None else _sum(before, one)
+        name = one.part.name
+        found[name] = _sum(found[name], one) if name in found else one
     return tuple(found.values())
 
 
@@ -213,12 +207,7 @@ def _sum(a: TimedPart, b: TimedPart) -> TimedPart:
     both = replace(
         a.part, total=a.part.total + b.part.total, unit=longer.part.unit, blocks=a.part.blocks + b.part.blocks
     )
-    return TimedPart(
-        part=both,
-        seconds=a.seconds + b.seconds,
-        unit_seconds=longer.unit_seconds,
-        usd=None if a.usd is None or b.usd is None else a.usd + b.usd,
-    )
+    return TimedPart(part=both, seconds=a.seconds + b.seconds, unit_seconds=longer.unit_seconds, usd=_total_usd([a, b]))
 
 
 COUNTS = (
@@ -236,15 +225,14 @@ def table(jobs: Sequence[PlannedWork], config: Config, known: Known) -> list[str
     """The tables of counts and of times, a line for each job that does not fit, and the assumptions."""
     rows: list[tuple[str, ...]] = [COUNTS]
     for one in jobs:
-        bound = "at most" if any(part.part.at_most for part in one.parts) else ""
         likely = "" if one.likely is None else _dollars(one.likely.usd)
-        rows.append((one.name, *_count_cells(one.work), likely, _dollars(one.usd), bound))
-        for part in _shown(one):
-            bound = "at most" if part.part.at_most else ""
-            rows.append((f"  {part.name}", *_count_cells(part.part.total), "", _dollars(part.usd), bound))
+        rows.append(_count_row(one.name, one.work, likely, one.usd, [part.part.at_most for part in one.parts]))
+        for timed in _shown(one):
+            part = timed.part
+            rows.append(_count_row(f"  {part.name}", part.total, "", timed.usd, [part.at_most]))
     told = [one.likely.usd for one in jobs if one.likely is not None]
     work = sum((one.work for one in jobs), Workload())
-    rows.append(("all", *_count_cells(work), _dollars(sum(told)) if told else "", _dollars(_total_usd(jobs)), ""))
+    rows.append(_count_row("all", work, _dollars(sum(told)) if told else "", _total_usd(jobs), ()))
     untrained = untrained_line(config)
     if all(row[-3:-1] == ("", "") for row in rows[1:]):
         rows = [(*row[:-3], row[-1]) for row in rows]
@@ -282,7 +270,7 @@ def time_table(jobs: Sequence[PlannedWork]) -> list[str]:
         hours = _figure(one.gpu_hours, counted) if given.gpus else ""
         rows.append((one.name, *shares, *_time_cells(one.seconds, counted), limit, hours, state))
         rows += [
-            (f"  {part.name}", "", "", "", "", *_time_cells(part.seconds, part.part.total.counted), "", "", "")
+            (f"  {part.part.name}", "", "", "", "", *_time_cells(part.seconds, part.part.total.counted), "", "", "")
             for part in _shown(one)
         ]
     counted, gpu_hours = all(one.work.counted for one in jobs), sum(one.gpu_hours for one in jobs)
@@ -299,10 +287,11 @@ def _shown(one: PlannedWork) -> tuple[TimedPart, ...]:
     return one.parts if len(one.parts) > 1 else ()
 
 
-def _count_cells(work: Workload) -> tuple[str, ...]:
+def _count_row(name: str, work: Workload, likely: str, usd: float | None, bounds: Iterable[str]) -> tuple[str, ...]:
     counts = (work.episodes, work.branches, work.student, work.llm, work.verifier)
     tokens = (_tokens(value) for value in (work.llm_in + work.llm_out, work.trained))
-    return (*(_number(value) for value in counts), *tokens)
+    bound = "at most" if any(bounds) else ""
+    return (name, *(_number(value) for value in counts), *tokens, likely, _dollars(usd), bound)
 
 
 def _time_cells(seconds: Seconds, counted: bool) -> tuple[str, ...]:
@@ -334,14 +323,15 @@ def _tokens(value: float) -> str:
 
 def as_json(one: PlannedWork) -> dict[str, Any]:
     """A job as JSON values: resources, counts, seconds; null for what is not counted or not known."""
-    figures = {"work": asdict(one.work), "seconds": {**asdict(one.seconds), "wall": one.wall}}
+
+    def known(figures: Mapping[str, float]) -> dict[str, float | None]:
+        return {name: None if math.isnan(value) else value for name, value in figures.items()}
+
     return {
         "job": one.name,
         "resources": {**asdict(one.allotted), "workers": one.workers},
-        **{
-            key: {name: None if math.isnan(value) else value for name, value in found.items()}
-            for key, found in figures.items()
-        },
+        "work": known(asdict(one.work)),
+        "seconds": known({**asdict(one.seconds), "wall": one.wall}),
         "measured": "; ".join(map(str, one.measured)) or None,
         "usd": {"likely": None if one.likely is None else asdict(one.likely), "at_most": one.usd},
     }
@@ -371,9 +361,8 @@ def rest_line(config: Config, row: Job, root: Path, *, itself: bool = False) -> 
     except (R2VError, OSError, ValueError, LookupError, TypeError):
         return None
     paid = [one for one in jobs if questions(one.work, config)]
-    bounds = [one.usd for one in paid]
-    at_most = sum(usd for usd in bounds if usd is not None)
-    if not paid or None in bounds or math.isnan(at_most):
+    at_most = _total_usd(paid)
+    if not paid or at_most is None or math.isnan(at_most):
         return None
     likely = sum(one.likely.usd for one in paid if one.likely is not None)
     return f"the rest ({paid[0].name} to {paid[-1].name}): likely ${likely:,.2f}, at most ${at_most:,.2f}"
@@ -385,8 +374,8 @@ def warnings(jobs: Sequence[PlannedWork]) -> list[str]:
     for one in jobs:
         limit = one.allotted.seconds or 0.0
         lines += [
-            f"{one.name}: one task of {part.name} takes about {duration(part.unit_seconds)}, and what a task has come "
-            f"to is kept when it ends: under --time={duration(limit)} it never does; fewer: {part.part.remedy}"
+            f"{one.name}: one task of {part.part.name} takes about {duration(part.unit_seconds)}, and what a task has "
+            f"come to is kept when it ends: under --time={duration(limit)} it never does; fewer: {part.part.remedy}"
             for part in one.never_kept
         ]
         if one.too_long and not one.never_kept:
@@ -408,7 +397,7 @@ def _shorter(one: PlannedWork) -> str:
         slow.llm: "more of teacher.max_concurrent",
     }
     other = "more of rollout.sites" if slow.alone else by[max(by)]
-    return f"most of it {longest.name}: less of {longest.part.remedy}, or {other}"
+    return f"most of it {longest.part.name}: less of {longest.part.remedy}, or {other}"
 
 
 def _above(jobs: Sequence[PlannedWork], config: Config, known: Known) -> list[str]:
@@ -427,7 +416,7 @@ def _basis(jobs: Sequence[PlannedWork], config: Config, known: Known) -> list[st
     asked = "" if known.listed else " (estimated: the benchmark itself is not asked here; no world can be copied)"
     bounds: dict[str, dict[str, None]] = {}
     for part in (part for one in jobs for part in one.parts if part.part.at_most):
-        bounds.setdefault(part.part.at_most, {})[part.name] = None
+        bounds.setdefault(part.part.at_most, {})[part.part.name] = None
     if known.to_count:
         return [uncounted_line(config, known), basis(config)]
     return [

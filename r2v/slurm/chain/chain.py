@@ -171,6 +171,12 @@ class Chain:
         attempts = (attempt for known in self.history.values() for attempt in known)
         return {id_ for attempt in attempts for id_ in (attempt.id, attempt.sentinel) if id_}
 
+    def comment(self, job: str, *, attempt: int = 1, sentinel: bool = False, own: str = "") -> str:
+        """The comment of one of its Slurm jobs, as `comment` writes it."""
+        return comment(
+            self.name, job, self.config_sha, attempt=attempt, sentinel=sentinel, own=own, submitter=self.submitter
+        )
+
     def with_job(self, name: str, **changes: Any) -> Chain:
         """The chain with one job changed."""
         return replace(self, jobs={**self.jobs, name: replace(self.jobs[name], **changes)})

@@ -26,7 +26,7 @@ from submitit.slurm.slurm import SlurmExecutor
 from r2v.errors import EnvironmentFault
 from r2v.log import logger
 from r2v.slurm.chain import chain as chains
-from r2v.slurm.chain.chain import OF, WHOLE, Attempt, Chain, comment
+from r2v.slurm.chain.chain import OF, WHOLE, Attempt, Chain
 from r2v.slurm.chain.experience import without_bad
 from r2v.slurm.chain.snapshot import code_lines
 from r2v.slurm.client import client
@@ -111,19 +111,11 @@ def stage_directives(
     directives = {name: value for name, value in resources.items() if name not in _SET_HERE}
     if "no-requeue" not in directives:
         directives["requeue"] = ""
-    number = chain.jobs[job].next_number
     return {
         **REQUIRED_DIRECTIVES,
         **directives,
         **({_INVALID: "no"} if _INVALID in chain.sentinel else {}),
-        "comment": comment(
-            chain.name,
-            job,
-            chain.config_sha,
-            attempt=number,
-            own=resources.get("comment", ""),
-            submitter=chain.submitter,
-        ),
+        "comment": chain.comment(job, attempt=chain.jobs[job].next_number, own=resources.get("comment", "")),
         "output": f"{LOGS}/%x_%j.out",
         "chdir": str(root.resolve()),
         **({"dependency": f"afterok:{':'.join(waits)}"} if waits else {}),
@@ -167,10 +159,9 @@ def sentinel_dependency(chain: Chain, ids: Sequence[str]) -> str:
 
 def sentinel_args(root: Path, chain: Chain, ids: Sequence[str]) -> list[str]:
     """All that the sentinel of these attempts asks of sbatch."""
-    own = chain.sentinel.get("comment", "")
     set_here = {
         "job-name": f"heal_{chain.name}",
-        "comment": comment(chain.name, WHOLE, chain.config_sha, sentinel=True, own=own, submitter=chain.submitter),
+        "comment": chain.comment(WHOLE, sentinel=True, own=chain.sentinel.get("comment", "")),
         "output": "/dev/null",
         "requeue": "",
         "chdir": str(root.resolve()),

@@ -138,9 +138,7 @@ def pending(id_: str, job: str, chain: Chain, depends: str, *, own: str = "") ->
     """The row of squeue of a job (`WHOLE`: a sentinel) that was submitted and written down a moment ago."""
     sentinel = job == WHOLE
     attempt = 1 if sentinel else len(chain.jobs[job].attempts)
-    mark = chains.comment(
-        chain.name, job, chain.config_sha, attempt=attempt, own=own, sentinel=sentinel, submitter=chain.submitter
-    )
+    mark = chain.comment(job, attempt=attempt, own=own, sentinel=sentinel)
     return Queued(id=id_, state="PENDING", comment=mark, dependency=depends)
 
 

@@ -23,7 +23,7 @@ from r2v.slurm.chain import job_record
 from r2v.slurm.chain.chain import WHOLE, Attempt, Chain, parse_comment, require_configuration
 from r2v.slurm.client import client
 from r2v.slurm.client.command import NoSlurm, SlurmRefused, pauses
-from r2v.slurm.client.limits import limits
+from r2v.slurm.client.limits import exceeded
 from r2v.slurm.client.messages import refusal_passes
 from r2v.slurm.healing import shared_stages
 from r2v.slurm.healing.classify import Evidence, Failure
@@ -101,19 +101,27 @@ def bring_in_line(
     return now
 
 
-def from_job(root: Path, name: str, id_: str, *, failed: bool = False) -> None:
-    """Reconcile from inside a job of the chain, at its start or its end (`failed`: as its own record says). Whatever
-    goes wrong is a line: the stage's end is not changed by it, and the sentinel comes next."""
-    if name not in chains.names(root):
-        return
+def try_reconcile(root: Path, name: str, *, ended: Collection[str] = (), wait: float = 0.0) -> LeaseConflict | None:
+    """Reconcile as far as that goes now; returns the conflict where another process is at it. Whatever goes wrong is a
+    line."""
     try:
         require_configuration(root, chains.read(root, name))
-        for line in reconcile(name, root=root, ended=[id_] if failed else [], wait=30.0 if failed else 5.0):
+        for line in reconcile(name, root=root, ended=ended, wait=wait):
             logger.warning("%s: will retry: %s", name, line)
     except LeaseConflict as error:
-        logger.info("%s: %s", name, error)
+        return error
     except R2VError as error:
         logger.warning("%s: reconcile failed: %s", name, error)
+    return None
+
+
+def from_job(root: Path, name: str, id_: str, *, failed: bool = False) -> None:
+    """Reconcile from inside a job of the chain, at its start or its end (`failed`: as its own record says). The stage's
+    end is not changed by it, and the sentinel comes next."""
+    if name not in chains.names(root):
+        return
+    if conflict := try_reconcile(root, name, ended=[id_] if failed else [], wait=30.0 if failed else 5.0):
+        logger.info("%s: %s", name, conflict)
 
 
 def by_sentinel(name: str, job: str = WHOLE, *, root: Path = Path()) -> int:
@@ -242,7 +250,7 @@ def _submit(now: Comparison, strict: bool) -> None:
         except EnvironmentFault as error:
             passes, why = not isinstance(error, SlurmRefused) or refusal_passes(str(error)), str(error)
             if passes and isinstance(error, SlurmRefused):
-                broken = limits(planned.resources, "").exceeded_by(planned.resources)
+                broken = exceeded(planned.resources)
                 passes, why = broken is None, f"{error}: {broken}" if broken else why
             if not passes:
                 _give_up(now, job, why, everything=strict)
@@ -281,11 +289,8 @@ def _retarget(now: Comparison) -> None:
         row = now.rows.get(entry.latest.id) if entry.latest else None
         if entry.latest is None or row is None or row.state != "PENDING" or row.id in now.ended or entry.planned:
             continue
-        waits = now.waits_for(job)
-        own = entry.latest.resources.get("comment", "")
-        number = len(entry.attempts)
-        sha, submitter = now.chain.config_sha, now.chain.submitter
-        mark = chains.comment(now.chain.name, job, sha, attempt=number, own=own, submitter=submitter)
+        waits, own = now.waits_for(job), entry.latest.resources.get("comment", "")
+        mark = now.chain.comment(job, attempt=len(entry.attempts), own=own)
         if waits is None or (waiting_for(row) == set(waits) and row.comment == mark):
             continue
         try:

@@ -110,7 +110,7 @@ def _more_memory(same: Resubmit, evidence: Evidence) -> Resubmit | str:
     if not had:
         return f"it had all the memory of its node (--{key}={resources.get(key, '')}), or Slurm does not say how much"
     wanted = by_half(had)
-    ceiling = limits(resources, evidence.partition).memory.get(key)
+    ceiling = limits(resources, evidence.partition).get(key)
     largest = _largest_node(resources, evidence) if key == "mem" else None
     if largest is not None and (ceiling is None or largest.value < ceiling.value):
         ceiling = largest
@@ -152,7 +152,7 @@ def _more_time(root: Path, chain: Chain, job: str, id_: str, same: Resubmit, par
     if not minutes:
         return same
     longer = by_half(minutes)
-    ceiling = limits(same.resources, partition).time
+    ceiling = limits(same.resources, partition).get("time")
     if ceiling is not None and longer > ceiling.value:
         if minutes >= ceiling.value:
             return f"no progress in {minutes} minutes, and {NO_MORE}: {ceiling.rule}"

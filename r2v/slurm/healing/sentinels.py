@@ -39,20 +39,16 @@ def watch(now: Comparison) -> bool:
     watched = _watched(now)
     if not watched:
         return True
-    row = _waiting(now)
-    try:
-        if row is not None and not set(watched.values()) <= _watches(row):
-            depends = sentinel_dependency(now.chain, list(watched.values()))
-            if client.update(row.id, dependency=depends):
-                now.rows[row.id] = pending(row.id, WHOLE, now.chain, depends)
-            else:  # it has started meanwhile
-                row = None
-        sentinel = row.id if row is not None else submit_sentinel(now.root, now.chain, list(watched.values()))
-    except EnvironmentFault as error:
-        now.undone.append(f"the sentinel of {', '.join(watched)} was refused ({error})")
-        return False
-    if row is None:
-        depends = sentinel_dependency(now.chain, list(watched.values()))
+    row, ids = _waiting(now), list(watched.values())
+    sentinel = row.id if row is not None else ""
+    if row is None or not set(ids) <= _watches(row):
+        depends = sentinel_dependency(now.chain, ids)
+        try:
+            if row is None or not client.update(row.id, dependency=depends):  # it may have started meanwhile
+                sentinel = submit_sentinel(now.root, now.chain, ids)
+        except EnvironmentFault as error:
+            now.undone.append(f"the sentinel of {', '.join(watched)} was refused ({error})")
+            return False
         now.rows[sentinel] = pending(sentinel, WHOLE, now.chain, depends)
     chain = now.chain
     for job in watched:

@@ -14,15 +14,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 
 from r2v.config import load
-from r2v.errors import EnvironmentFault, InputError, LeaseConflict, R2VError
-from r2v.log import logger
+from r2v.errors import EnvironmentFault, InputError, R2VError
 from r2v.slurm.chain import chain as chains
 from r2v.slurm.chain.chain import Attempt, Chain, ChainJob, require_configuration
 from r2v.slurm.client import client
-from r2v.slurm.healing.reconcile import reconcile
+from r2v.slurm.healing.reconcile import try_reconcile
 from r2v.slurm.submit_missing import changes, next_request
 from r2v.slurm.views.humanize import clock
 from r2v.slurm.views.sources import ChainFiles, SlurmSnapshot, ViewSources, gather
@@ -86,12 +84,7 @@ def statuses(sources: ViewSources, root: Path = Path()) -> list[ChainStatus]:
     return [fold(sources.files[name], sources.slurm, root, sources.files) for name in sources.shown]
 
 
-def fold(
-    files: ChainFiles,
-    slurm: SlurmSnapshot,
-    root: Path = Path(),
-    others: Mapping[str, ChainFiles] = MappingProxyType({}),
-) -> ChainStatus:
+def fold(files: ChainFiles, slurm: SlurmSnapshot, root: Path, others: Mapping[str, ChainFiles]) -> ChainStatus:
     """The status of one chain; of a stage that one of the `others` makes, what stands there."""
     chain = files.chain
     jobs = {
@@ -127,23 +120,9 @@ def settled(wanted: Sequence[str], root: Path = Path(), *, costs: bool = False) 
         due = [status.chain for status in statuses(sources, root) if _out_of_line(status, root)]
         if not due:
             return sources
-        busy = [chain for chain in due if not _look_after(chain, root)]
-        if not busy:
+        if not [chain for chain in due if try_reconcile(root, chain.name)]:
             break
     return gather(wanted, root, costs=costs)
-
-
-def _look_after(chain: Chain, root: Path) -> bool:
-    """Bring a chain in line, as far as that goes now; returns False where another process is at it."""
-    try:
-        require_configuration(root, chain)
-        for line in reconcile(chain.name, root=root):
-            logger.warning("%s: will retry: %s", chain.name, line)
-    except LeaseConflict:
-        return False
-    except R2VError as error:
-        logger.warning("%s: reconcile failed: %s", chain.name, error)
-    return True
 
 
 def _out_of_line(status: ChainStatus, root: Path) -> bool:
@@ -192,9 +171,7 @@ def _edited(chain: Chain, jobs: Iterable[JobStatus], root: Path) -> list[str]:
     return [f"headers were edited since: {'; '.join(edits)}; {take}"] if edits else []
 
 
-def _banners(
-    chain: Chain, jobs: Iterable[JobStatus], slurm: SlurmSnapshot, root: Path, attendant: str = ""
-) -> list[str]:
+def _banners(chain: Chain, jobs: Iterable[JobStatus], slurm: SlurmSnapshot, root: Path, attendant: str) -> list[str]:
     """The warnings of a status: what could not be asked, and what stops the whole chain."""
     lines = [] if chain.is_mine else [f"{chain.user}'s chain: it can be looked at, not changed"]
     if (chains.folder(root, chain.name) / "config.yaml").exists():

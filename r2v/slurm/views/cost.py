@@ -7,7 +7,7 @@ went on from; that is not counted in their favour.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -54,14 +54,10 @@ def attempt_costs(status: ChainStatus) -> list[AttemptCost]:
     for job, number, attempt in status.files.attempts:
         limit = Resources(directives=attempt.resources).time_minutes
         own.append(_of(job, number, attempt.id, rows.get(attempt.id, []), limit))
-        arrays = status.files.records[attempt.id].helpers
-        helping += [_of(f"{job} helpers", number, array, _tasks(array, rows)) for array in arrays]
+        for array in status.files.records[attempt.id].helpers:
+            starts = [row for id_, known in rows.items() if id_.partition("_")[0] == array for row in known]
+            helping.append(_of(f"{job} helpers", number, array, starts))
     return own + helping
-
-
-def _tasks(array: str, jobs: Mapping[str, list[SacctRow]]) -> list[SacctRow]:
-    """Every start of every task of an array."""
-    return [row for id_, rows in jobs.items() if id_.partition("_")[0] == array for row in rows]
 
 
 def _of(name: str, number: int, id_: str, rows: Sequence[SacctRow], minutes: int = 0) -> AttemptCost:

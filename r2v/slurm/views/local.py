@@ -6,7 +6,6 @@ cost_lines(run)
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import datetime
@@ -16,10 +15,9 @@ from typing import Any
 from r2v.console import duration, text_table
 from r2v.pipeline.local_run import LocalRun, LocalStage, is_running, log_of
 from r2v.slurm.views.humanize import clock, paid
+from r2v.slurm.views.logs import growing
 
 DONE, FAILED, ACTIVE = 0, 1, 10
-_LOOK_EVERY = 1.0
-"""Seconds between two looks at a log that is followed."""
 
 
 def state(root: Path, run: LocalRun) -> tuple[str, int]:
@@ -64,12 +62,8 @@ def cost_lines(run: LocalRun) -> list[str]:
 
 
 def follow(root: Path, run: LocalRun, job: str) -> Iterator[str]:
-    """Yield the text of a stage's log as it grows, until the run ends."""
-    with log_of(root, run.name, job).open(encoding="utf-8", errors="replace") as file:
-        while is_running(root, run):
-            yield file.read()
-            time.sleep(_LOOK_EVERY)
-        yield file.read()
+    """Return the text of a stage's log as it grows, until the run ends."""
+    return growing(log_of(root, run.name, job), lambda: not is_running(root, run))
 
 
 def _word(stage: LocalStage, run: str) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from r2v.errors import CUDA_OOM, HOST_OOM, InputError, Interrupted, UsageError, nearest
@@ -107,12 +107,22 @@ def follow(root: Path, name: str, id_: str, pause: float = 0.5) -> Iterator[str]
     log of a job that has yet to begin. Reads files only: however long it lasts, Slurm is not asked."""
     while not log_paths(root, id_):
         time.sleep(pause)
-    with path_of(root, id_).open(errors="replace") as file:
+
+    def ended() -> bool:
+        end = job_record.record(root, name, id_).exit
+        return end is not None and end.get("rc") != Interrupted.exit_code
+
+    yield from growing(path_of(root, id_), ended, pause)
+
+
+def growing(path: Path, ended: Callable[[], bool], pause: float = 0.5) -> Iterator[str]:
+    """Yield a file's text, and what is added to it until its writer has `ended`."""
+    with path.open(errors="replace") as file:
         while True:
-            end = job_record.record(root, name, id_).exit
+            over = ended()
             if text := file.read():
                 yield text
-            elif end is not None and end.get("rc") != Interrupted.exit_code:
+            elif over:
                 return
             else:
                 time.sleep(pause)

@@ -31,7 +31,7 @@ def test_webarenas_environment_hours_by_hand() -> None:
     of 64 environments keeps .3 busy, 26.7 go side by side."""
     collected = planned_work("collect", WEBARENA, KNOWN, DAY)
     assert world_seconds(collected.work, KNOWN.pace) == 500 * 3 * (7 + 12 * 1.5)
-    parts = {one.name: one for one in planned_work("evaluate", WEBARENA, KNOWN, DAY).parts}
+    parts = {one.part.name: one for one in planned_work("evaluate", WEBARENA, KNOWN, DAY).parts}
     gains, main = parts["gains"], parts["main table"]
     assert gains.seconds.environment == pytest.approx(60 * 5 * 3 * 40 * (1 + 22 * 0.6) * 0.3 / 8)
     assert world_seconds(main.part.total, KNOWN.pace) == pytest.approx(163 * 5 * 3 * (9 * 40 + 25))
@@ -69,7 +69,7 @@ def test_webarenas_router_features_and_evaluation_by_hand() -> None:
     assert (work.episodes, work.branches) == (tasks, pytest.approx(tasks * 22 * 0.6))
     assert work.student == pytest.approx(tasks * (22 + 0.6 * 22 * 21 / 2))
     assert (work.llm, work.verifier) == (tasks * 22, 0)
-    parts = {one.name: one.part.total for one in planned_work("evaluate", SHIPPED, KNOWN, DAY).parts}
+    parts = {one.part.name: one.part.total for one in planned_work("evaluate", SHIPPED, KNOWN, DAY).parts}
     evaluated, budget = KNOWN.tasks["evaluation"], SHIPPED.router.budget
     main = parts["main table"]
     assert main.episodes == 4 * evaluated and main.verifier == 0
@@ -117,7 +117,7 @@ def test_tasks_that_change_a_site_bound_the_wall_time() -> None:
 
 def test_an_ablation_study_is_the_sum_of_what_it_makes() -> None:
     one = planned_work("ablations", WEBARENA, KNOWN, DAY)
-    assert {"evaluate main table", "router threshold", "candidates"} <= {part.name for part in one.parts}
+    assert {"evaluate main table", "router threshold", "candidates"} <= {part.part.name for part in one.parts}
     training = sum(part.seconds.wall for part in one.parts if part.part.total.trained)
     assert 0 < training < one.wall
     assert one.work.steps == pytest.approx(sum(part.part.total.steps for part in one.parts))

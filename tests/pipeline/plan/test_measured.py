@@ -120,8 +120,8 @@ def test_an_ablation_study_goes_by_the_runs_of_the_stages_that_it_makes(tmp_path
     job = planned_work("ablations", CONFIG, known, Allotted(), tmp_path)
     assert [run.run.job for run in job.measured] == ["router_features"]
     for before, after in zip(estimate.parts, job.parts, strict=True):
-        factor = 3 if before.name.startswith("router_features ") else 1
-        assert after.seconds.wall == pytest.approx(factor * before.seconds.wall, rel=0.05), before.name
+        factor = 3 if before.part.name.startswith("router_features ") else 1
+        assert after.seconds.wall == pytest.approx(factor * before.seconds.wall, rel=0.05), before.part.name
 
 
 @pytest.mark.parametrize(
