@@ -56,8 +56,8 @@ THRESHOLD = "threshold"
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationPlay:
-    """What a threshold search looks at in a played episode: its steps, those that the LLM took, its bill, its outcome,
-    and the router's scores along it."""
+    """The part of a played episode that a threshold search looks at: its steps, those that the LLM took, its bill, its
+    outcome, and the router's scores along it."""
 
     task_id: str
     steps: int
@@ -149,7 +149,7 @@ def operating_point_of(plays: Iterable[CalibrationPlay]) -> OperatingPoint:
 
 
 def played_at(plays: Plays, method: str, tau: float) -> OperatingPoint:
-    """What routing at a threshold comes to when it is executed."""
+    """The operating point that executing a method at a threshold comes to."""
     return operating_point_of(plays([(method, tau)])[0])
 
 
@@ -199,7 +199,7 @@ def choose_scores(plays: Plays, own: Mapping[str, PlacedScore], alternatives: Se
 
 @dataclass(frozen=True, kw_only=True)
 class RouterStates:
-    """What the router stage's search began with: r2v's distinct scores of calibration states, strictly between 0 and 1,
+    """The start of the router stage's search: r2v's distinct scores of calibration states, strictly between 0 and 1,
     and the names of a state's features."""
 
     scores: tuple[float, ...]

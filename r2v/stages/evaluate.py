@@ -15,7 +15,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from shutil import copytree
+from shutil import copyfileobj
 from typing import TYPE_CHECKING
 
 from r2v.config.methods import ORACLE, OURS
@@ -32,7 +32,8 @@ from r2v.stages.train_policy import TASKS
 from r2v.stages.verifier_training import LABELS, trained
 from r2v.storage.artifact import Work
 from r2v.storage.artifact_manifest import git_commit
-from r2v.storage.files import write_json
+from r2v.storage.files import replacing, write_json
+from r2v.storage.integrity import Artifact
 
 if TYPE_CHECKING:
     from r2v.data.episode import Episode
@@ -100,7 +101,7 @@ def run(cfg: EvaluateSettings, work: Work) -> None:
         records = {name: plain_calibration(record) for name, record in played.calibration.items()}
         write_json(work.folder / CALIBRATION, records)
         played.calibration_plays.write(work.folder / PLAYS)
-        copytree(work.inputs["router"].folder / PLAYS, work.folder / PLAYS / ROUTER)
+        copy_router_plays(work.inputs["router"], work.folder)
     faults = sum(_write_cell(runner, cell, work.folder / place) for place, cell in played.cells.items())
     for condition in specs if ORACLE in cfg.evaluation.played else ():
         tried = _branches(runner, played.cells[episodes_file(condition, ORACLE)])
@@ -124,6 +125,14 @@ def run(cfg: EvaluateSettings, work: Work) -> None:
         logger.info("  %s", line)
     thresholds = {name: record.tau for name, record in played.calibration.items()}
     work.summary.update(n_episodes=tables.n_episodes, n_env_faults=faults, thresholds=thresholds)
+
+
+def copy_router_plays(router: Artifact, folder: Path) -> None:
+    """Copy the plays of the router stage into a results folder; what a killed attempt left there is replaced."""
+    for name in (name for name in router.files if name.startswith(f"{PLAYS}/")):
+        place = folder / PLAYS / ROUTER / name.removeprefix(f"{PLAYS}/")
+        with router.file(name).open("rb") as source, replacing(place) as target:
+            copyfileobj(source, target)
 
 
 def _without_missing_verifier(cfg: EvaluateSettings, work: Work) -> EvaluateSettings:

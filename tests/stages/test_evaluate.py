@@ -30,8 +30,9 @@ from r2v.rollout.fork import branchable
 from r2v.rollout.session import EpisodeSpec, RolloutWorld
 from r2v.rollout.work_queue import Cell
 from r2v.router.labels import FeatureRow, write_rows
-from r2v.stages.evaluate import _refuse_training_tasks, _router_scores
+from r2v.stages.evaluate import _refuse_training_tasks, _router_scores, copy_router_plays
 from r2v.storage.artifact import Artifact, Work
+from r2v.storage.files import write_text
 from r2v.verifier.labels import VerifierExample, write_examples
 from tests.chains import specs
 from tests.llm.talk import environment
@@ -180,6 +181,19 @@ def test_cells_that_branch_leave_out_what_changes_a_shared_world() -> None:
     assert branchable(chain, changing, "oracle") == changing, "whose worlds share nothing, each has its own"
     with pytest.raises(EmptyResult, match="oracle: all 2 episodes change a world that others share"):
         branchable(shop, [spec for spec in some if spec.task.mutates], "oracle")
+
+
+def test_plays_of_the_router_stage_replace_those_that_a_killed_attempt_copied(tmp_path: Path) -> None:
+    made, results = tmp_path / "router", tmp_path / "results"
+    files = {f"calibration/{name}": name for name in ("r2v.jsonl.zst", "states.json")} | {"r2v.json": "the model"}
+    for name, text in files.items():
+        write_text(made / name, text)
+    router = Artifact(stage="", fingerprint="", folder=made, files=dict.fromkeys(files, ""))
+    write_text(results / "calibration" / "router" / "states.json", "cut sh")
+    for _ in range(2):
+        copy_router_plays(router, results)
+    copied = {path.relative_to(results).as_posix(): path.read_text() for path in results.rglob("*") if path.is_file()}
+    assert copied == {f"calibration/router/{name}": name for name in ("r2v.jsonl.zst", "states.json")}
 
 
 def test_thresholds_are_placed_on_tasks_of_the_calibration_split() -> None:

@@ -27,14 +27,17 @@ class ExecutedPlays:
     specs: Sequence[EpisodeSpec]
     cells: dict[tuple[str, float], Cell] = field(default_factory=dict)
     """By (method, threshold), of all that was asked for."""
+    found: dict[tuple[str, float], list[CalibrationPlay]] = field(default_factory=dict)
 
     def __call__(self, asked: Sequence[tuple[str, float]]) -> list[list[CalibrationPlay]]:
         """Play what is not yet in the episode cache, and read it."""
-        for method, tau in asked:
-            self.cells.setdefault((method, tau), self._cell(method, tau))
-        cells = [self.cells[one] for one in asked]
-        self.runner.player.play(cells, "calibration")
-        return [[CalibrationPlay.of(episode) for episode in self._episodes(cell)] for cell in cells]
+        new = {one: self._cell(*one) for one in asked if one not in self.found}
+        if new:
+            self.runner.player.play(list(new.values()), "calibration")
+        for one, cell in new.items():
+            self.found[one] = [CalibrationPlay.of(episode) for episode in self._episodes(cell)]
+        self.cells |= new
+        return [self.found[one] for one in asked]
 
     def write(self, folder: Path) -> None:
         """Write the episodes of each method into a file, by task and seed, then by threshold."""

@@ -7,9 +7,8 @@ decisions are made of episode and branches by the functions that made them first
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from r2v.config.methods import METHODS, ORACLE, OURS
 from r2v.data.episode import Episode, Step, with_hashed_observations
@@ -34,9 +33,9 @@ class BranchesAudit:
 
     one: EpisodeAudit
     name: str
-    """What findings call them."""
+    """Their name in findings."""
     method: str
-    """Whose episodes are branched, and who plays on."""
+    """The method whose episodes are branched, and which plays on."""
     score: str
     """The method whose score decides in them."""
     threshold: float | None
@@ -59,23 +58,20 @@ class BranchesAudit:
             if not isinstance(at, int) or not 0 <= at < len(episode.steps) or branch.steps[:at] != first.steps[:at]:
                 yield f"{branch.episode_id}: a branch at step {at} does not begin like its episode"
                 continue
-            extra = {BRANCHED_AT: at}
-            name = f"{self.name} branch at step {at}"
-            actor = self._actor(episode, at)
             self.one.check(
-                name,
+                f"{self.name} branch at step {at}",
                 self.score,
                 self.threshold,
-                replace(spec, method=self.method, extra=extra),
+                replace(spec, method=self.method, extra={BRANCHED_AT: at}),
                 branch,
                 states,
                 kept=with_hashed_observations,
-                actor=actor,
+                actor=self._actor(episode, at),
             )
             if self.method == ORACLE and any(step.action_source != SLM for step in branch.steps[at + 1 :]):
                 yield f"{branch.episode_id}: in a branch at step {at} the small policy does not play on"
 
-    def _actor(self, episode: Episode, at: int) -> Any:
+    def _actor(self, episode: Episode, at: int) -> Callable[[StepView, Step], Act]:
         def actor(view: StepView, step: Step) -> Act:
             if view.step != at or self.method == ORACLE:
                 return self.one.actors.act(view, self.score, step, self.threshold)

@@ -39,6 +39,8 @@ from r2v.storage.files import json_text
 
 SHARE = 0.1
 """Of the calibration plays, those that are replayed unless all are asked for."""
+_MOST_THRESHOLDS = 1000
+"""Of a method: a search plays at most eight for each operating point."""
 ROUTER_METHODS = (OURS, *ALTERNATIVES)
 """Methods that the router stage's search may play."""
 
@@ -119,6 +121,9 @@ class CalibrationAudit:
             if position < 0 or (len(taus) and tau <= taus[-1]):
                 position, taus, states = position + 1, [], KnownStates()
             taus.append(tau)
+            if len(taus) > _MOST_THRESHOLDS:
+                self.findings.add(name, f"more than {_MOST_THRESHOLDS} thresholds of one task; no search plays so many")
+                return
             spec = replace(specs[min(position, len(specs) - 1)], method=method, extra={THRESHOLD: tau})
             session = self.audit.world.start(spec)
             if position >= len(specs) or episode.episode_id != session.identity or episode.method != method:

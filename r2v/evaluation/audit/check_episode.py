@@ -22,7 +22,7 @@ _OTHER_POLICIES = ("slm_bc_only", "slm_base", BEST_OF_K)
 
 @dataclass
 class KnownStates:
-    """What the episodes of one task, seed and condition say of the states that they share."""
+    """Actions and scores that the episodes of one task, seed and condition recorded of the states that they share."""
 
     actions: dict[Prefix, tuple[str, str]] = field(default_factory=dict)
     """The small policy's greedy action, and whose episode showed it."""

@@ -1,17 +1,16 @@
-"""The audit of a results folder, `r2v verify-results DIR`: executed again, counted again, built again.
+"""The audit of all episodes of an evaluation, with the branches and the gains taken along them.
 
-The folder may be a stranger's. No model is called and nothing that a file names is imported (`--trust` allows the
-benchmark); every JSON is read by a strict schema, every file is held to artifact.json, setup.json to config.yaml. Then
-all episodes of a task and seed are taken together: each is replayed with its decisions and its bill, and what they say
-of the states that they share must agree: the same state has one score and one greedy action, so that an episode filed
-under another method contradicts the rest. What rests on the folder's own word is listed with its reason.
+All episodes of a task and seed are taken together: each is replayed with its decisions and its bill, and they must
+agree on the states that they share. The same state has one score and one greedy action, so that an episode filed under
+another method contradicts the rest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 
 from r2v.config.methods import ORACLE, OURS
 from r2v.data.episode import Episode, parse_episode, with_hashed_observations
@@ -29,6 +28,7 @@ from r2v.rollout.session import EpisodeSpec
 from r2v.rollout.stage_rollouts.features import ROUND
 from r2v.router.labels import FeatureRow
 
+Kept = TypeVar("Kept", Episode, FeatureRow)
 Cell = tuple[str, str, str]
 """(condition, method, operating point)."""
 
@@ -39,7 +39,7 @@ def _parse_row(line: str) -> FeatureRow:
 
 @dataclass
 class CellCounts:
-    """What became of a cell's episodes."""
+    """Counts of a cell's episodes."""
 
     episodes: int = 0
     successes: int = 0
@@ -83,7 +83,8 @@ class EpisodesAudit:
         gained = set(self.setup.tasks_of(condition, GAINS)) if settings.scored else set()
         gains, oracle = self._branched(condition)
         of_gains, of_oracle = self._groups(condition, GAINS), self._groups(condition, ORACLE)
-        rows, every, seeds = self._rows(condition), list[FeatureRow](), dict[str, int]()
+        rows = self._by_episode(self.results / "gains" / f"{condition}.jsonl", _parse_row)
+        every, seeds = list[FeatureRow](), dict[str, int]()
         for start in sorted(specs, key=lambda spec: self.one.world.start(spec).identity):
             session, states, played = self.one.world.start(start), KnownStates(), dict[str, Played]()
             spec, identity = session.spec, session.identity
@@ -133,7 +134,7 @@ class EpisodesAudit:
         return records_of(path, parse_episode, self.findings)
 
     def _branched(self, condition: str) -> tuple[BranchesAudit, BranchesAudit]:
-        """What checks the branches of gains, and those of the oracle."""
+        """The audits of the branches of gains and of the oracle's."""
         settings, placed = self.settings, self.thresholds.get((OURS, MAIN))
         along = settings.gains_along(placed)
         gains = BranchesAudit(
@@ -178,17 +179,18 @@ class EpisodesAudit:
 
     def _groups(self, condition: str, name: str) -> dict[str, list[Episode]]:
         """Episodes with their branches, by id."""
-        found: dict[str, list[Episode]] = {}
-        path = self.results / branches_file(condition, name)
-        for episode in records_of(path, parse_episode, self.findings) if path.exists() else ():
-            found.setdefault(episode.episode_id, []).append(episode)
-        return found
+        return self._by_episode(self.results / branches_file(condition, name), parse_episode)
 
-    def _rows(self, condition: str) -> dict[str, list[FeatureRow]]:
-        found: dict[str, list[FeatureRow]] = {}
-        path = self.results / "gains" / f"{condition}.jsonl"
-        for row in records_of(path, _parse_row, self.findings) if path.exists() else ():
-            found.setdefault(row.episode_id, []).append(row)
+    def _by_episode(self, path: Path, parse: Callable[[str], Kept]) -> dict[str, list[Kept]]:
+        """The records of a file by the id of their episode, as many as its steps can have, two branches each."""
+        most = 1 + 2 * self.settings.inference.max_steps
+        found: dict[str, list[Kept]] = {}
+        for record in records_of(path, parse, self.findings) if path.exists() else ():
+            of_episode = found.setdefault(record.episode_id, [])
+            of_episode.append(record)
+            if len(of_episode) > most or len(found) > self.setup.num_episodes:
+                self.findings.add(path.name, f"{record.episode_id} has more records than an episode can have")
+                break
         return found
 
     def _episode(

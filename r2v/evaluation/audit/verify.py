@@ -1,5 +1,8 @@
 """`r2v verify-results DIR`: the whole audit, from the files of the folder to its tables.
 
+The folder may be a stranger's. No model is called and nothing that a file names is imported (`--trust` allows the
+benchmark); every JSON is read by a strict schema, every file is held to artifact.json, setup.json to config.yaml.
+
     print(verify_results(Path("results/mrp")))      # InputError names each kind of lie with its first example
 
 What cannot be proved is listed in `r2v.evaluation.audit.unproved`; docs/trust.md has the same table.
