@@ -70,7 +70,7 @@ class Sources:
     preference: str | None = None
     """What became of preference training, in words; None where the results rest on none."""
     audit: str
-    """Whether results and ablations were verified: with hash and date, else the command that verifies them."""
+    """The audit of results and ablations: its hash and date, else the command that verifies them."""
 
 
 def read_sources(results: Path, ablations: Path | None = None, verified: Mapping[Path, str] | None = None) -> Sources:

@@ -40,7 +40,7 @@ State = tuple[str, str, tuple[str, ...]]
 
 @dataclass(frozen=True, kw_only=True)
 class ViewerLimits:
-    """What keeps the folder copyable: by default below some 30 MB in all."""
+    """Limits that keep the folder copyable: by default below some 30 MB in all."""
 
     shard_bytes: int = 1 << 20
     """Of text in a shard, before it is packed."""

@@ -68,7 +68,7 @@ REMEDIES: dict[FailureKind, str] = {
     "no_log": f"make logs/ and write access to it on the nodes, then: {_RESUME}",
     "unknown": f"look at the log, then: {_RESUME}",
 }
-"""What to type where healing has stopped; `resume` is the command that goes on with the chain."""
+"""The remedy of each kind where healing has stopped; `resume` is the command that goes on with the chain."""
 
 
 @dataclass(frozen=True, kw_only=True)

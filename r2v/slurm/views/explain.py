@@ -155,8 +155,8 @@ def _remedy(failed: JobStatus, status: ChainStatus, root: Path) -> list[str]:
 
 
 def _larger(failed: JobStatus, job: ChainJob, asked: Resources, resume: str) -> list[str]:
-    """How a job gets more of what it ran out of: by the header that rules it, unless that, or what healing found, says
-    so already."""
+    """The command that gives a job more of what it ran out of, by the header that rules it, unless that, or a size that
+    healing found, says so already."""
     had = dict(job.latest.resources) if job.latest else {}
     keys = MEMORY if failed.kind == "host_oom" else ("time",)
     key = next((name for name in keys if name in had), keys[0])
