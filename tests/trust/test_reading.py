@@ -173,6 +173,8 @@ WHOLE = {name for name in READING if "--dry-run" in name} | {"config", "stages",
 
 OUTPUT = {"init": ("new",), "export": ("bundle",), "engine install": ("not-an-environment",)}
 """The output that a command is told here."""
+HASHES = "cache/r2v/hashes"
+"""What every command may write, the page says, in the cache of a user who has none yet."""
 LOCAL = {"git", "bash"}
 """Programs that ask nobody."""
 SLURM = {"squeue", "sacct", "sacctmgr", "sinfo", "scontrol", "sbatch", "scancel"}
@@ -210,7 +212,7 @@ class Effects:
     def require(self, name: str, folder: Path) -> None:
         """Hold them to the row of a command that was run in `folder`."""
         _, network, _, writes = ROWS[name]
-        named = (*re.findall(r"`([^`]+)`", writes), f"{MODULE}.mark", *OUTPUT.get(name, ()))
+        named = (*re.findall(r"`([^`]+)`", writes), f"{MODULE}.mark", HASHES, *OUTPUT.get(name, ()))
         allowed, temporary = [folder / path for path in named], Path(tempfile.gettempdir())
         own = {path for path in self.paths if path.is_relative_to(folder) or not path.is_relative_to(temporary)}
         assert [path for path in own if not any(_is_near(path, one) for one in allowed)] == []
@@ -246,6 +248,7 @@ def test_a_command_that_reads_runs_nothing_of_a_strangers_project(
     monkeypatch.setenv("SLURM_CONF", str(stranger / "slurm" / "slurm.conf"))
     monkeypatch.setenv("R2V_SLURM_PATIENCE", "0")
     monkeypatch.setenv("XDG_DATA_HOME", str(stranger / "user"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(stranger / "cache"))
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
     sys.modules.pop("evil", None)
     (stranger / "evil.mark").unlink(missing_ok=True)

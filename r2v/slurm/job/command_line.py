@@ -7,6 +7,7 @@ submitted and when it starts.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from r2v.config import Config
@@ -17,6 +18,7 @@ from r2v.pipeline import graph, inputs, jobs
 from r2v.pipeline.rows import Job
 from r2v.several_nodes import node_count
 from r2v.storage import artifact as artifacts
+from r2v.storage.integrity import Artifact
 from r2v.storage.paths import Places
 
 RUN = "run"
@@ -69,12 +71,26 @@ def _require(config: Config, row: Job, root: Path) -> None:
         DataRegistry(inputs.places_of(config, root).data).latest_run(config.env.benchmark)
         return
     place = inputs.place_of(config, row.name, root)
-    made = artifacts.read(place.resolve() if place.exists() else place)
+    try:
+        made = artifacts.read(place.resolve() if place.exists() else place)
+    except InputError:
+        if (own := _own_attempt(config, row, root)) is None:
+            raise
+        made = own
     for name in made.files:
         made.file(name)
     for name in row.outputs:
         if not (made.folder / name).exists():
             raise InputError(f"{place}: holds no {name}, which {row.name} always leaves; make it again with --force")
+
+
+def _own_attempt(config: Config, row: Job, root: Path) -> Artifact | None:
+    """Return the artifact of exactly this configuration, though another one of the same name is making its own at the
+    place where both publish; None where there is none."""
+    with suppress(InputError):
+        read = {name: inputs.published(config, name, root) for name in row.inputs}
+        return inputs.made_already(config, row, inputs.fingerprint_of(config, row, read), root)
+    return None
 
 
 def require_nodes_used(name: str, script: str, directives: Mapping[str, str]) -> None:

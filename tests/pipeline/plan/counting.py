@@ -143,7 +143,7 @@ def made(folder: Path, **summary: Any) -> Any:
     for name in ("final", "folds/0", "folds/1"):  # weights that nobody reads
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(f"{folder.name} {name}")
-    return SimpleNamespace(folder=folder, file=folder.joinpath, summary=summary)
+    return SimpleNamespace(folder=folder, files={}, file=folder.joinpath, summary=summary)
 
 
 def collected(root: Path) -> Any:

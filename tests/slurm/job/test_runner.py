@@ -24,6 +24,7 @@ from r2v.pipeline.inputs import place_of
 from r2v.slurm.chain import chain as chains
 from r2v.slurm.chain.chain import config_sha
 from r2v.slurm.job.command_line import config_of, made_by, missing_output, places_of
+from r2v.storage.artifact import publish
 from tests import warm
 from tests.slurm.faked import FAKE_PATH
 from tests.trust import MICRO
@@ -356,6 +357,12 @@ def test_an_exit_code_of_0_is_not_believed_without_the_artifact(
     assert folder.run("perturb", "desk")[0] == 0
     assert missing_output(words) is None
     place = place_of(config_of(words), "perturb")
+    other = folder.path / "outputs/.artifacts/perturb-0123456789abcdef"  # one that is being made under the same name
+    other.mkdir()
+    own = place.resolve()
+    publish(place, other)
+    assert missing_output(words) is None
+    publish(place, own)
     (place / "value.txt").unlink()
     assert "value.txt is damaged: it is gone" in str(missing_output(words))
     assert missing_output([*words, "--output", "elsewhere"]) is None
