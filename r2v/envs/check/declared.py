@@ -1,4 +1,4 @@
-"""What a benchmark declares: name, version, capabilities, tasks with their splits and goals."""
+"""Check of a benchmark's declarations: name, version, capabilities, tasks with their splits and goals."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from r2v.envs.guard import shape
 
 
 def check_declared(benchmark: Any, findings: CheckFindings) -> list[Task]:
-    """Check what can be seen without playing; the tasks to play, training ones first, each split's first ahead of
-    its others. Empty where nothing can be played."""
+    """Check the declarations and return the tasks to play, one of each split in turn; empty if nothing is playable."""
     for name, kind in (("name", str), ("version", str), ("capabilities", Capabilities)):
         if not hasattr(benchmark, name):
             findings.fault(f"it lacks {name}, where a {kind.__name__} is asked for")
@@ -111,7 +110,7 @@ def _check_splits(tasks: Sequence[Task], findings: CheckFindings) -> None:
 
 
 def split(task: Task) -> str:
-    """The split that a task has, or would be drawn into."""
+    """Return the split that a task declares, else the one drawn for it."""
     return task.split or split_of(task.task_id)
 
 
@@ -120,7 +119,7 @@ def _listed(counts: Counter[str]) -> str:
 
 
 def _in_turn(tasks: Sequence[Task]) -> list[Task]:
-    """The first task of each split, then the second of each, and so on."""
+    """Return the first task of each split, then the second of each, and so on."""
     places = Counter[str]()
     ranked = []
     for index, task in enumerate(tasks):
