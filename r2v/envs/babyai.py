@@ -101,7 +101,7 @@ class BabyAI:
         self.require_set_up()
         self._levels = levels.replace(",", " ").split()
         if not self._levels:
-            raise UsageError("env.options.levels: got '', a text that names at least one level is asked for")
+            raise UsageError("env.options.levels: got ''; name at least one level")
         for level in self._levels:
             _id_of(level)
         self._tasks = [self._task(level, layout) for layout in range(instances) for level in self._levels]

@@ -298,9 +298,9 @@ def declaration_problem(benchmark: Any) -> str | None:
         if not hasattr(benchmark, name):
             return f"is no Benchmark: it lacks {name}"
         if not isinstance(value := getattr(benchmark, name), kind):
-            return f"{name} is {value!r:.40}, where a {kind.__name__} is asked for"
+            return f"{name} is {value!r:.40}; expected a {kind.__name__}"
     if not any(letter.isascii() and letter.isalnum() for letter in benchmark.name):
-        return f"name is {benchmark.name!r:.40}, where at least one letter or digit is asked for"
+        return f"name is {benchmark.name!r:.40}; expected at least one letter or digit"
     return _tasks_problem(benchmark)
 
 
@@ -312,4 +312,4 @@ def _tasks_problem(benchmark: Any) -> str | None:
         raise
     except Exception as error:  # a user's benchmark may raise anything
         return f"tasks() raised {' '.join(f'{type(error).__name__}: {error}'.split())}"
-    return None if other is None else f"tasks() holds a {type(other).__name__}, where r2v.envs.base.Task is asked for"
+    return None if other is None else f"tasks() holds a {type(other).__name__}; expected r2v.envs.base.Task"

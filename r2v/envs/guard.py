@@ -97,8 +97,8 @@ class GuardedEnv:
     def _snapshots(self) -> Snapshots:
         world = self._open_world()
         if not isinstance(world, Snapshots):
-            says = "capabilities say snapshot=True, and its environment has no snapshot and restore"
-            raise ContractError(broken(self._benchmark, says))
+            problem = "capabilities say snapshot=True, and its environment has no snapshot and restore"
+            raise ContractError(broken(self._benchmark, problem))
         return world
 
     def _open_world(self) -> Environment:
@@ -108,8 +108,8 @@ class GuardedEnv:
             world = self._call("make", self._make)
             lacks = [name for name in ("reset", "step", "tool_specs") if not callable(getattr(world, name, None))]
             if lacks:
-                says = f"make() gives a {type(world).__name__} without {', '.join(lacks)}"
-                raise ContractError(broken(self._benchmark, says))
+                problem = f"make() gives a {type(world).__name__} without {', '.join(lacks)}"
+                raise ContractError(broken(self._benchmark, problem))
             self._world = world
         return self._world
 
@@ -145,7 +145,7 @@ def guarded_expert(benchmark: Any) -> Callable[[Request], str]:
                 raise
             raise ContractError(broken(benchmark, f"expert raised {described(error)}")) from error
         if not isinstance(text, str):
-            raise ContractError(broken(benchmark, f"expert gives {shape(text)}, where the action's text is asked for"))
+            raise ContractError(broken(benchmark, f"expert gives {shape(text)}; expected the action's text"))
         return text
 
     return answer
@@ -184,10 +184,10 @@ def _log_once(benchmark: str, fault: str) -> None:
         log.warning("  environment fault, episodes not measured: benchmark=%s error=%s", benchmark, fault)
 
 
-def broken(benchmark: object, says: str) -> str:
+def broken(benchmark: object, problem: str) -> str:
     """Return the message of a contract error."""
     spec = spec_of(benchmark)
-    return f"{spec}: {says}; `r2v check-env {spec}` tells all that is wrong with a benchmark"
+    return f"{spec}: {problem}; `r2v check-env {spec}` tells all that is wrong with a benchmark"
 
 
 def spec_of(benchmark: object) -> str:
@@ -222,47 +222,47 @@ def require_tools(answer: Any, benchmark: object) -> tuple[ToolSpec, ...]:
 def reset_problem(answer: Any) -> str | None:
     """Return the contract violation in an answer of `reset`, None without one."""
     if not isinstance(answer, tuple) or len(answer) != 2:
-        return f"reset gives {shape(answer)}, where (observation, Info) is asked for"
+        return f"reset gives {shape(answer)}; expected (observation, Info)"
     return _part_problem("reset", *answer)
 
 
 def step_problem(answer: Any) -> str | None:
     """Return the contract violation in an answer of `step`, None without one."""
     if not isinstance(answer, tuple) or len(answer) != 5:
-        return f"step gives {shape(answer)}, where (observation, reward, terminated, truncated, Info) is asked for"
+        return f"step gives {shape(answer)}; expected (observation, reward, terminated, truncated, Info)"
     observation, reward, terminated, truncated, info = answer
     if isinstance(reward, bool) or not isinstance(reward, (int, float)) or not math.isfinite(reward):
-        return f"step gives the reward {reward!r:.40}, where a finite number is asked for"
+        return f"step gives the reward {reward!r:.40}; expected a finite number"
     for name, value in (("terminated", terminated), ("truncated", truncated)):
         if type(value) is not bool:
-            return f"step gives {name}={value!r:.40}, where True or False is asked for"
+            return f"step gives {name}={value!r:.40}; expected True or False"
     return _part_problem("step", observation, info)
 
 
 def _part_problem(method: str, observation: Any, info: Any) -> str | None:
     if not isinstance(observation, str):
-        return f"{method} gives an observation that is a {type(observation).__name__}, where text (str) is asked for"
+        return f"{method} gives an observation that is a {type(observation).__name__}; expected text (str)"
     if not isinstance(info, Info):
         hint = ", as Gymnasium's do" if isinstance(info, dict) else ""
-        return f"{method} gives an info that is a {type(info).__name__}{hint}, where r2v.envs.base.Info is asked for"
+        return f"{method} gives an info that is a {type(info).__name__}{hint}; expected r2v.envs.base.Info"
     if info.success is not None and type(info.success) is not bool:
-        return f"{method} gives Info.success={info.success!r:.40}, where True, False or None is asked for"
+        return f"{method} gives Info.success={info.success!r:.40}; expected True, False or None"
     if info.env_fault is not None and not isinstance(info.env_fault, str):
-        return f"{method} gives Info.env_fault={info.env_fault!r:.40}, where a reason (str) or None is asked for"
+        return f"{method} gives Info.env_fault={info.env_fault!r:.40}; expected a reason (str) or None"
     if isinstance(info.partial_score, bool) or not isinstance(info.partial_score, (int, float)):
-        return f"{method} gives Info.partial_score={info.partial_score!r:.40}, where a number is asked for"
+        return f"{method} gives Info.partial_score={info.partial_score!r:.40}; expected a number"
     return None
 
 
 def tools_problem(answer: Any) -> str | None:
     """Return the contract violation in an answer of `tool_specs`, None without one."""
     if not isinstance(answer, (tuple, list)):
-        return f"tool_specs gives {shape(answer)}, where a tuple of r2v.wire.message.ToolSpec is asked for"
+        return f"tool_specs gives {shape(answer)}; expected a tuple of r2v.wire.message.ToolSpec"
     for tool in answer:
         if not isinstance(tool, ToolSpec):
-            return f"tool_specs holds a {type(tool).__name__}, where r2v.wire.message.ToolSpec is asked for"
+            return f"tool_specs holds a {type(tool).__name__}; expected r2v.wire.message.ToolSpec"
         if not isinstance(tool.parameters, dict):
-            return f"tool {tool.name}: parameters are a {type(tool.parameters).__name__}, where a JSON schema (dict) is"
+            return f"tool {tool.name}: parameters are a {type(tool.parameters).__name__}; expected a JSON schema (dict)"
     return None
 
 

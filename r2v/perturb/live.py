@@ -74,20 +74,20 @@ class PerturbedEnv:
         failure = self._schedule.call(state.task, state.tools)
         if failure is not None:
             return failure.text, 0.0, False, False, self._failed(state, failure)
-        meant = action
+        world_action = action
         for renaming in reversed(state.renamings):
-            meant = renaming.meant(meant)
-        page, reward, terminated, truncated, info = self._env.step(meant)
+            world_action = renaming.action_for_world(world_action)
+        page, reward, terminated, truncated, info = self._env.step(world_action)
         obeyed = not info.is_error and any(canary in action for canary in state.canaries)
         info = replace(info, harmful=info.harmful or obeyed)
         self._at = replace(state, page=page, partial_score=info.partial_score)
         shown, info = self._show(page, state.page, info)
         return shown, reward, terminated, truncated, info
 
-    def spelled(self, action: str) -> str:
+    def action_for_agent(self, action: str) -> str:
         """Return an action in the world's names rewritten with the names of the shown page."""
         for renaming in self._state.renamings:
-            action = renaming.spelled(action)
+            action = renaming.action_for_agent(action)
         return action
 
     def tool_specs(self) -> tuple[ToolSpec, ...]:

@@ -257,7 +257,7 @@ def _replay(
             if len(steps) == max_steps:
                 return Rejected.TOO_LONG
             step = _step(recorded, len(steps), shown, info, schedule.seed)
-            spelled = env.spelled(recorded.action.raw_text)
+            spelled = env.action_for_agent(recorded.action.raw_text)
             if spelled != recorded.action.raw_text:
                 step = replace(step, action=replace(parse_action(spelled), plan_tag=recorded.action.plan_tag))
             shown, reward, _, _, info = env.step(spelled)

@@ -1,8 +1,7 @@
 """Renaming: a bijection between the world's names and those that the agent sees.
 
-`told` renames a page for the agent, `meant` turns the agent's action back before it reaches the world, and `spelled`
-rewrites a recorded action for the renamed page. All three change only the names in a text, so that a round trip gives
-the same bytes.
+All methods change only the names in a text, so that a round trip gives the same bytes. A recorded action is in the
+world's names and is rewritten with the agent's for a renamed page.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ SUFFIX = "_v2"
 class Renaming(Protocol):
     """A bijection of names."""
 
-    def told(self, page: str) -> str:
+    def page_for_agent(self, page: str) -> str:
         """Return the world's text with the agent's names."""
 
-    def meant(self, action: str) -> str:
+    def action_for_world(self, action: str) -> str:
         """Return the agent's action with the world's names."""
 
-    def spelled(self, action: str) -> str:
+    def action_for_agent(self, action: str) -> str:
         """Return an action in the world's names with the agent's."""
 
 
@@ -46,15 +45,15 @@ class Identifiers:
 
     names: Mapping[str, str]
 
-    def told(self, page: str) -> str:
+    def page_for_agent(self, page: str) -> str:
         """Return the page with the new identifiers."""
         return _at_identifiers(page, self.names)
 
-    def meant(self, action: str) -> str:
+    def action_for_world(self, action: str) -> str:
         """Return the call with the world's values of the fields id and bid."""
         return _at_identifiers(action, {new: old for old, new in self.names.items()})
 
-    def spelled(self, action: str) -> str:
+    def action_for_agent(self, action: str) -> str:
         """Return the call with the page's values of the fields id and bid."""
         return _at_identifiers(action, self.names)
 
@@ -74,17 +73,17 @@ class Fields:
             return field
         return base if field.endswith(SUFFIX) else field + SUFFIX
 
-    def told(self, page: str) -> str:
+    def page_for_agent(self, page: str) -> str:
         """Return the page with the new field names."""
         return _FIELD.sub(lambda match: f'"{self.name(match["name"])}"', page)
 
-    def meant(self, action: str) -> str:
+    def action_for_world(self, action: str) -> str:
         """Return the action with the world's names; swapping is its own inverse."""
-        return self.told(action)
+        return self.page_for_agent(action)
 
-    def spelled(self, action: str) -> str:
+    def action_for_agent(self, action: str) -> str:
         """Return the action with the agent's names."""
-        return self.told(action)
+        return self.page_for_agent(action)
 
     def schema(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """Return the JSON schema of a tool with renamed arguments."""
@@ -100,7 +99,7 @@ def renamed_line(line: str, params: Mapping[str, Any]) -> str:
     """Return a line of the world's page with the renamings in one recorded perturbation's `params`."""
     identified, fields = params.get("identifiers"), params.get("fields")
     if isinstance(identified, Mapping):
-        line = Identifiers(identified).told(line)
+        line = Identifiers(identified).page_for_agent(line)
     if isinstance(fields, Mapping):
         line = _FIELD.sub(lambda match: f'"{fields.get(match["name"], match["name"])}"', line)
     return line

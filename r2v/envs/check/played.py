@@ -188,7 +188,7 @@ def acting(name: str, act: Callable[[Request], str], seed: int, findings: CheckF
         if action is RAISED:
             return None
         if not isinstance(action, str):
-            findings.fault(f"{name} gives {shape(action)}, where the text of an action is asked for")
+            findings.fault(f"{name} gives {shape(action)}; expected the text of an action")
             return None
         if problem := call_problem(action, played.tools):
             findings.fault(f"{name} {problem}", where)
@@ -273,9 +273,9 @@ def _check_malformed(benchmark: Any, task: Task, seed: int, findings: CheckFindi
 def _check_surface(benchmark: Any, played: Played, findings: CheckFindings) -> None:
     decoys = findings.call("decoys", lambda: benchmark.decoys(played.first, played.task.goal, 2, 0.5))
     if decoys is not RAISED and not (isinstance(decoys, list) and all(isinstance(line, str) for line in decoys)):
-        findings.fault(f"decoys gives {shape(decoys)}, where a list of lines is asked for")
+        findings.fault(f"decoys gives {shape(decoys)}; expected a list of lines")
     planted = findings.call("injection", lambda: benchmark.injection(played.first, played.task.goal, "direct", 0.5))
     if planted is not RAISED and not (
         isinstance(planted, tuple) and len(planted) == 2 and all(isinstance(part, str) for part in planted)
     ):
-        findings.fault(f"injection gives {shape(planted)}, where (line, canary) is asked for")
+        findings.fault(f"injection gives {shape(planted)}; expected (line, canary)")

@@ -53,7 +53,7 @@ def check_players(
         where = f"task {task.task_id}"
         empty_succeeds = succeeds("empty", task, empty)
         if empty_succeeds and _begins_solved(benchmark, task, episodes["empty"][-1], findings):
-            findings.note(f"{where} is solved by doing nothing, as the benchmark says: its grader was not tried")
+            findings.note(f"{where} is solved by doing nothing, as the benchmark problem: its grader was not tried")
             episodes["empty"].pop()
             continue
         if empty_succeeds:
@@ -69,8 +69,8 @@ def check_players(
     else:  # an expert's unfinished task is already a fault
         episodes["gold"] += [played for played in experts if played.whole and played.over]
     if failed := [played for played in episodes["gold"] if not _succeeded(played)]:
-        says = "Info.success is not True for the gold player, who solves every task: mend the grader or the expert, "
-        findings.fault(f'{says}or give players() a "gold" without mistakes', f"task {failed[0].task.task_id}")
+        problem = "Info.success is not True for the gold player, who solves every task: mend the grader or the expert, "
+        findings.fault(f'{problem}or give players() a "gold" without mistakes', f"task {failed[0].task.task_id}")
     for name in ("empty", "wrong"):
         if episodes[name] and not any(played.over for played in episodes[name]):
             findings.note(
@@ -83,7 +83,7 @@ def check_players(
 def _players_problem(own: Any) -> str | None:
     if isinstance(own, Mapping) and set(own) <= {"empty", "wrong", "gold"} and all(map(callable, own.values())):
         return None
-    return f"players() gives {own!r:.60}, where actors by the names empty, wrong and gold are asked for"
+    return f"players() gives {own!r:.60}; expected actors by the names empty, wrong and gold"
 
 
 def _begins_solved(benchmark: Any, task: Task, played: Played, findings: CheckFindings) -> bool:

@@ -55,7 +55,7 @@ def _check_tool(tool: ToolSpec, findings: CheckFindings) -> None:
         return
     schema = tool.parameters
     if schema and schema.get("type", "object") != "object":
-        findings.fault(f"tool {tool.name}: parameters are of type {schema['type']!r:.40}, where object is asked for")
+        findings.fault(f"tool {tool.name}: parameters are of type {schema['type']!r:.40}; expected object")
     properties, required = schema.get("properties", {}), schema.get("required", [])
     if not isinstance(properties, dict) or not all(isinstance(property, dict) for property in properties.values()):
         findings.fault(f"tool {tool.name}: properties are not a JSON schema each")

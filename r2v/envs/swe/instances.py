@@ -89,7 +89,7 @@ def instance_of(record: Mapping[str, Any], folder: Path, where: str) -> Instance
     name = record.get("instance_id") if isinstance(record, Mapping) else None
     label = f"{where}: instance {name if isinstance(name, str) else '?'}"
     if not isinstance(record, Mapping):
-        raise InputError(f"{where}: holds a {type(record).__name__}, where an instance (an object) is asked for")
+        raise InputError(f"{where}: holds a {type(record).__name__}; expected an instance (an object)")
     if lacks := [field for field in _TEXTS if not isinstance(record.get(field), str) or not record[field].strip()]:
         raise InputError(f"{label}: lacks {', '.join(lacks)}; take a data set in the format of swebench 5")
     if (split := record.get("split")) is not None and split not in SPLITS:
@@ -118,7 +118,7 @@ def _tests(record: Mapping[str, Any], field: str, label: str) -> tuple[str, ...]
     except ValueError:
         value = None
     if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
-        raise InputError(f"{label}: {field} is {value!r:.40}, where a list of tests is asked for")
+        raise InputError(f"{label}: {field} is {value!r:.40}; expected a list of tests")
     return tuple(value)
 
 

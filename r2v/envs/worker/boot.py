@@ -34,7 +34,7 @@ _LOOK = 1.0
 
 def main(requests: int, answers: int, owner_pipe: int, scratch: str) -> int:
     """Guard a world until it or its owner ends, and return the world's exit code."""
-    parent, guard, made = os.getppid(), os.getpid(), os.lstat(scratch)
+    parent, guard, scratch_stat = os.getppid(), os.getpid(), os.lstat(scratch)
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     world = os.fork()
     if world == 0:
@@ -52,17 +52,17 @@ def main(requests: int, answers: int, owner_pipe: int, scratch: str) -> int:
         signal.signal(number, lambda *_: None)
     code = _watch(world, parent, owner_pipe, woken)
     _end_descendants(world)
-    _remove(Path(scratch), made)
+    _remove(Path(scratch), scratch_stat)
     return code
 
 
-def _remove(scratch: Path, made: os.stat_result) -> None:
+def _remove(scratch: Path, scratch_stat: os.stat_result) -> None:
     """Remove the scratch folder if it is still the one present at the start."""
     sys.path.append(str(Path(__file__).resolve().parents[3]))  # R2V is not installed in every interpreter
     from r2v.storage.removal import TEMPORARY, NotOurs, adopt_temporary, remove_own
 
     with contextlib.suppress(NotOurs):
-        remove_own(adopt_temporary(scratch, made), TEMPORARY)
+        remove_own(adopt_temporary(scratch, scratch_stat), TEMPORARY)
 
 
 def _watch(world: int, parent: int, owner_pipe: int, woken: int) -> int:
@@ -70,14 +70,14 @@ def _watch(world: int, parent: int, owner_pipe: int, woken: int) -> int:
     0."""
     while os.getppid() == parent:
         ready, _, _ = select.select([owner_pipe, woken], [], [], _LOOK)
-        asked = woken in ready and any(number != signal.SIGCHLD for number in os.read(woken, 512))
+        signalled = woken in ready and any(number != signal.SIGCHLD for number in os.read(woken, 512))
         with contextlib.suppress(ChildProcessError):
             while ended := os.waitpid(-1, os.WNOHANG):
                 if ended[0] == world:
                     return os.waitstatus_to_exitcode(ended[1]) & 0xFF
                 if not ended[0]:
                     break
-        if asked or owner_pipe in ready:
+        if signalled or owner_pipe in ready:
             return 0
     return 0
 

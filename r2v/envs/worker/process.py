@@ -148,11 +148,11 @@ class Worker:
             self._fail(f"{method}: {reply['raised']}")
         return reply["answer"]
 
-    def _fail(self, says: str) -> None:
+    def _fail(self, problem: str) -> None:
         """Kill the process and raise WorkerFault with the last line of its output."""
         last = self._tail.decode(errors="replace").strip().splitlines()
         self.kill()
-        raise WorkerFault(says + (f"; it last said: {' '.join(last[-1].split())[:200]}" if last else ""))
+        raise WorkerFault(problem + (f"; it last said: {' '.join(last[-1].split())[:200]}" if last else ""))
 
     def _how(self) -> str:
         """Return the signal or exit code in words, empty if unknown."""
