@@ -125,7 +125,6 @@ def pace_of(name: str, benchmark: Any | None) -> Pace:
         return PACES.get(name, UNDECLARED)
     if not isinstance(declared, Pace):
         raise UsageError(
-            f"env.benchmark={name}: pace is {declared!r:.40}; expected an r2v.envs.pace.Pace; mend or "
-            "remove it"
+            f"env.benchmark={name}: pace is {declared!r:.40}; expected an r2v.envs.pace.Pace; mend or remove it"
         )
     return declared

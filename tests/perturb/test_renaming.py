@@ -34,9 +34,9 @@ def test_identifiers_stand_in_brackets_or_in_fields_of_that_name() -> None:
 
 def test_only_identifiers_change_places_on_a_page() -> None:
     renaming = Identifiers({"12": "13", "13": "a4", "a4": "12"})
-    assert renaming.page_for_agent(TREE) == TREE.replace("[12]", "[x]").replace("[a4]", "[12]").replace("[13]", "[a4]").replace(
-        "[x]", "[13]"
-    )
+    assert renaming.page_for_agent(TREE) == TREE.replace("[12]", "[x]").replace("[a4]", "[12]").replace(
+        "[13]", "[a4]"
+    ).replace("[x]", "[13]")
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,11 @@ def test_only_identifiers_change_places_on_a_page() -> None:
 )
 def test_a_call_means_the_element_that_bears_the_name_and_its_values_stay(action: str) -> None:
     renaming = Identifiers({"12": "13", "13": "a4", "a4": "12"})
-    assert renaming.action_for_world(renaming.action_for_agent(action)) == renaming.action_for_agent(renaming.action_for_world(action)) == action
+    assert (
+        renaming.action_for_world(renaming.action_for_agent(action))
+        == renaming.action_for_agent(renaming.action_for_world(action))
+        == action
+    )
     assert ("value" in action) <= ('"value": "12"' in renaming.action_for_world(action))
     assert json.loads(renaming.action_for_agent('{"tool":"click","bid":"12"}'))["bid"] == "13"
 
@@ -161,7 +165,9 @@ def test_snapshots_keep_the_names_that_hold(desk: Desk, only: Make) -> None:
     hazard = only(renumbered_dom=1.0, schema_drift=0.5)
     world, task = wrap(desk.make(), desk, hazard, "noisy", 101), desk.tasks()[0]
     world.reset(seed=1, task=task)
-    find = world.action_for_agent(json.dumps({"tool": "find", "kind": task.payload["kind"], "name": task.payload["name"]}))
+    find = world.action_for_agent(
+        json.dumps({"tool": "find", "kind": task.payload["kind"], "name": task.payload["name"]})
+    )
     world.step(find)
     state, spelled = world.snapshot(), world.action_for_agent('{"tool":"refresh"}')
     ahead = world.step(spelled)
