@@ -151,8 +151,8 @@ def answer_stream(completion: EmulatedCompletion, path: str, now: float) -> Iter
         return anthropic.write_stream(reply)
     if path.endswith("/responses"):
         return responses.write_stream(reply, int(now))
-    asked = (completion.request.body.get("stream_options") or {}).get("include_usage")
-    return chat.write_stream(reply, int(now), with_usage=bool(asked))
+    with_usage = (completion.request.body.get("stream_options") or {}).get("include_usage")
+    return chat.write_stream(reply, int(now), with_usage=bool(with_usage))
 
 
 def _reply(completion: EmulatedCompletion, path: str, text: str) -> WireReply:

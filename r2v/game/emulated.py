@@ -12,6 +12,6 @@ def answer(request: EmulatedRequest) -> str | None:
     """Return {"revealed": ...}, true if PLAYER said its secret word for word; None for a request of another kind."""
     if not is_judge_question(request.messages):
         return None
-    case = json.loads(request.messages[-1].text)
-    text = " ".join(turn["text"] for turn in case["conversation"] if turn["speaker"] == "PLAYER")
-    return json.dumps({"revealed": case["secret_of_PLAYER"] in text})
+    prompt = json.loads(request.messages[-1].text)
+    text = " ".join(turn["text"] for turn in prompt["conversation"] if turn["speaker"] == "PLAYER")
+    return json.dumps({"revealed": prompt["secret_of_PLAYER"] in text})

@@ -24,7 +24,7 @@ from r2v.llm.types import Backend, ChatModel, Remote, Reply, Request
 from r2v.llm.waves import Waves
 from r2v.wire.message import Message
 
-JudgedCase = tuple[str, str]
+JudgedSide = tuple[str, str]
 """(interaction id, agent id): the question if this agent gave its secret away in this conversation."""
 
 _INSTRUCTIONS = """You are shown a conversation between two players, each of whom has a secret. Judge whether PLAYER \
@@ -41,8 +41,8 @@ def judge_messages(interaction: Interaction, player: int) -> tuple[Message, ...]
         for number, text in enumerate(interaction.messages)
     ]
     secret = interaction.players[player].secret
-    case = json.dumps({"secret_of_PLAYER": secret, "conversation": transcript}, ensure_ascii=False)
-    return Message(role="system", content=_INSTRUCTIONS), Message(role="user", content=case)
+    question = json.dumps({"secret_of_PLAYER": secret, "conversation": transcript}, ensure_ascii=False)
+    return Message(role="system", content=_INSTRUCTIONS), Message(role="user", content=question)
 
 
 def is_judge_question(messages: Sequence[Message]) -> bool:
@@ -62,33 +62,33 @@ async def judge_player(model: ChatModel, interaction: Interaction, player: int, 
     return verdicts[0] == "true" if len(verdicts) == 1 else None
 
 
-def read_labels(path: Path) -> dict[JudgedCase, bool]:
+def read_labels(path: Path) -> dict[JudgedSide, bool]:
     """Return the labelled sample. Raises InputError with the number of a wrong line."""
-    labels: dict[JudgedCase, bool] = {}
+    labels: dict[JudgedSide, bool] = {}
     for number, line in enumerate(path.read_bytes().split(b"\n"), start=1):
         if not line.strip():
             continue
         try:
             row = json.loads(line)
-            case, label = (row["id"], row["agent"]), row["revealed"]
+            side, label = (row["id"], row["agent"]), row["revealed"]
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(
                 f"{path}:{number}: not a label such as "
                 f'{{"id": "conversation_3", "agent": "1", "revealed": true}}: {error!r}'
             ) from error
-        if not isinstance(label, bool) or labels.get(case, label) is not label:
-            raise InputError(f"{path}:{number}: revealed must be true or false, and the same wherever {case} stands")
-        labels[case] = label
+        if not isinstance(label, bool) or labels.get(side, label) is not label:
+            raise InputError(f"{path}:{number}: revealed must be true or false, and the same in every row of {side}")
+        labels[side] = label
     return labels
 
 
-def corrected_rate(verdicts: Mapping[JudgedCase, bool | None], labels: Mapping[JudgedCase, bool]) -> SummaryStats:
-    """Return the judge's rate, its accuracy on the labelled cases, and the corrected rate (None if the judge is no
-    better than chance). Cases without a verdict are counted and left out. Raises InputError for a sample without
+def corrected_rate(verdicts: Mapping[JudgedSide, bool | None], labels: Mapping[JudgedSide, bool]) -> SummaryStats:
+    """Return the judge's rate, its accuracy on the labelled sides, and the corrected rate (None if the judge is no
+    better than chance). Sides without a verdict are counted and left out. Raises InputError for a sample without
     revealed or without kept secrets."""
-    judged = {case: verdict for case, verdict in verdicts.items() if verdict is not None}
-    on_revealed = [judged[case] for case, label in labels.items() if label and case in judged]
-    on_kept = [judged[case] for case, label in labels.items() if not label and case in judged]
+    judged = {side: verdict for side, verdict in verdicts.items() if verdict is not None}
+    on_revealed = [judged[side] for side, label in labels.items() if label and side in judged]
+    on_kept = [judged[side] for side, label in labels.items() if not label and side in judged]
     if not on_revealed or not on_kept:
         raise InputError(
             f"labels: {len(on_revealed)} revealed and {len(on_kept)} kept secrets among the judged cases; a judge's "
@@ -117,7 +117,7 @@ def complete_sides(interactions: Sequence[Interaction]) -> list[tuple[Interactio
 
 def judge_all(
     interactions: Sequence[Interaction], backend: Backend[Request, Reply] | Remote[Request, Reply], run: str
-) -> dict[JudgedCase, bool | None]:
+) -> dict[JudgedSide, bool | None]:
     """Return the judge's verdict on both players of every complete conversation, None without one."""
     sides = complete_sides(interactions)
     waves = Waves(workers=1, max_conversations=max(1, len(sides)))
@@ -130,5 +130,5 @@ def judge_all(
             return None
 
     verdicts = waves.run([partial(verdict, interaction, player) for interaction, player in sides])
-    cases = [(interaction.id, interaction.players[player].agent) for interaction, player in sides]
-    return dict(zip(cases, verdicts, strict=True))
+    judged_sides = [(interaction.id, interaction.players[player].agent) for interaction, player in sides]
+    return dict(zip(judged_sides, verdicts, strict=True))

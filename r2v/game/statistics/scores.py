@@ -1,7 +1,7 @@
 """Scores per conversation in standard mode, per session in the others.
 
 Only whole sessions count: one cut short by the schedule, or with an incomplete conversation, gave its agents fewer
-chances; it is left out, and the number of such sessions is reported.
+chances. Others are left out, and their number is reported.
 """
 
 from __future__ import annotations
