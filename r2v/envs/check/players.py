@@ -53,7 +53,7 @@ def check_players(
         where = f"task {task.task_id}"
         empty_succeeds = succeeds("empty", task, empty)
         if empty_succeeds and _begins_solved(benchmark, task, episodes["empty"][-1], findings):
-            findings.note(f"{where} is solved by doing nothing, as the benchmark problem: its grader was not tried")
+            findings.note(f"{where} is solved by doing nothing, as the benchmark says: its grader was not tried")
             episodes["empty"].pop()
             continue
         if empty_succeeds:
