@@ -65,7 +65,7 @@ def run(
     `readable` are further read-only paths; for root, only their world-readable parts are visible. `mounted` are
     readable paths by their place inside, `links` targets of symbolic links inside. `folder` is a packed home and /tmp
     (`r2v.sandbox.working_folder`), which the command starts with and the result returns, so that they outlive their
-    sandbox without a disk. None of these has an effect with `unsafe`, except `folder`, which must not be used with it.
+    sandbox without a disk. With `unsafe` the first three have no effect, and `folder` must be None.
 
     Raises UsageError for an empty command or a name outside the folder, and EnvironmentFault without a sandbox (unless
     `unsafe`) or if no process can be started.
