@@ -136,7 +136,9 @@ def listed_in(option: str, text: object) -> list[str]:
     """Return the names in an option, separated by spaces or commas. Raises UsageError for none or a repeated name."""
     names = text.replace(",", " ").split() if isinstance(text, str) else []
     if not names or len(set(names)) < len(names):
-        raise UsageError(f"env.options.{option}: got {text!r:.60}; name at least one, each of them once")
+        raise UsageError(
+            f"env.options.{option}: got {text!r:.60}; expected a text with at least one name, each of them once"
+        )
     return names
 
 
