@@ -73,7 +73,8 @@ def build_report(
             make_own(before, REPORT_MARKER)
         if not force and is_current(folder, fingerprint):
             logger.info("%-16s up to date", "report")
-            remove_own(before, REPORT_MARKER)
+            for left in (draft, before):
+                remove_own(left, REPORT_MARKER)
             return folder / PAGE
         make_own(draft, REPORT_MARKER, anew=True)
         with _malformed_in_one_line(results):
