@@ -16,18 +16,18 @@ from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 
-from r2v.evaluation.audit.folder import plain_files
 from r2v.report.sources import Sources
 from r2v.storage.artifact_manifest import code_identity, json_sha256
 from r2v.storage.files import write_text
 from r2v.storage.integrity import content_files, current_sha256
 from r2v.storage.removal import OWN, Marker, is_own
+from r2v.storage.untrusted import plain_files
 
 REPORT_MARKER = Marker(kind="report")
 
 
 def fingerprint_of(results: Path, sources: Sources, *, figures: bool) -> str:
-    """Hash of all that a report is made of: the results, what else was read, R2V's code and matplotlib's version.
+    """Return the hash of all that a report is made of: the results, other inputs, R2V's code and matplotlib's version.
     `figures`: True if it has figures for a paper."""
     assets = files("r2v.report").joinpath("assets")
     return json_sha256(
