@@ -72,7 +72,7 @@ def test_its_specifications_run(path: Path, root: Path) -> None:
         return
     done = sh(root, f"python3 scripts/run_experiment.py --exp experiments/specs/{path.name} --slots 2")
     assert done.returncode == 0, done.stderr
-    assert "specifications live in configs/experiments" in done.stderr
+    assert "used=configs/experiments/" in done.stderr
     runs = newest(root)["runs"]
     assert [run["status"] for run in runs] == ["completed"] * POINTS[name]
     for run in runs:
