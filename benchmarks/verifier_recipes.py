@@ -25,7 +25,7 @@ from r2v.randomness import generator
 from r2v.rollout.model_factory import scoring_encoder
 from r2v.verifier.labels import VerifierExample, in_order
 from r2v.verifier.model import VerifierModel
-from r2v.verifier.train import EncodedExample, encoded, strands, train
+from r2v.verifier.train import EncodedExample, encoded, nested, train
 
 SCORED = 100
 """Actions that are scored at once."""
@@ -76,7 +76,7 @@ def verifier_logits(
 
 def read_together(model: VerifierModel, rows: Sequence[tuple[int, ...]]) -> torch.Tensor:
     """Logits (rows,) of rows, each read inside a longer one that begins with it where there is one."""
-    read = strands(EncodedExample(ids=ids, target=0.0) for ids in rows)
+    read = nested(EncodedExample(ids=ids, target=0.0) for ids in rows)
     logits = model.logits_at([one.ids for one in read], [[len(row.ids) for row in one.marks] for one in read])
     place = {row.ids: at for at, row in enumerate(row for one in read for row in one.marks)}
     return logits[[place[ids] for ids in rows]]
