@@ -16,11 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from r2v.config import Config, identity, load_recorded
-from r2v.errors import InputError, R2VError
+from r2v.constraints import shown
+from r2v.errors import InputError
 from r2v.evaluation.audit.check_inputs import read_attempt
-from r2v.evaluation.audit.check_setup import config_problems
-from r2v.evaluation.audit.findings import Findings, shown
-from r2v.evaluation.audit.folder import check_files, plain_files, read_json
+from r2v.evaluation.audit.check_setup import blamed, config_problems
+from r2v.evaluation.audit.findings import Findings
+from r2v.evaluation.audit.folder import check_files, read_json, require_small_files
 from r2v.evaluation.audit.rebuild_tables import differing
 from r2v.evaluation.audit.verify import Verified, verify_results
 from r2v.evaluation.settings import EvaluateSettings
@@ -82,7 +83,7 @@ def verify_ablations(folder: Path, *, trust: bool = False, whole: bool = False) 
     """Audit a study; `trust` and `whole` as in `verify_results`. Raise InputError, in one line, for any defect."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # unknown fields are a finding here, not a warning
-        there, findings = plain_files(folder), Findings()
+        there, findings = require_small_files(folder), Findings()
         changes: dict[str, RowSides] = read_json(folder / CHANGES, dict[str, RowSides])
         paths = sorted({path for change in changes.values() for path in change.evaluations})
         if odd := [path for path in paths if not _PLACE.fullmatch(path)]:
@@ -108,16 +109,12 @@ def verify_ablations(folder: Path, *, trust: bool = False, whole: bool = False) 
 def _settings(folder: Path, paths: list[str]) -> AblationsSettings:
     """Return the study's settings from its config.yaml, whose environment must be that of an audited evaluation."""
     path = folder / CONFIGURATION
-    try:
+    with blamed(path):
         config = load_recorded(path)
         worlds = [identity(load_recorded(folder / audited / CONFIGURATION).env) for audited in paths]
         if identity(config.env) not in worlds:  # checked first: unaudited options could make a huge environment
             raise InputError("env: no evaluation of the folder was played there")
         return AblationsSettings.of(config)
-    except R2VError as error:
-        raise InputError(f"{path}: {shown(error)}") from None
-    except Exception as error:  # YAML libraries raise anything for malformed text
-        raise InputError(f"{path}: not a configuration ({type(error).__name__}: {shown(error)})") from None
 
 
 def _planned(cfg: AblationsSettings, changes: Mapping[str, RowSides]) -> dict[str, RowSides]:
