@@ -278,7 +278,7 @@ def test_a_broken_manifest_is_passed_over_and_stops_no_other_run(
     assert [run["run_id"] for run in index(registry)["runs"]] == [whole]
     assert registry.get(collected(registry, play(seed=2))).status == "done"
     [line] = caplog.messages
-    assert line.startswith("passed over: ") and str(path) in line and "\n" not in line
+    assert line.startswith("run skipped: error=") and str(path) in line and "\n" not in line
     with pytest.raises(InputError, match="restore it|use the R2V that wrote it"):
         registry.get(broken)
     with pytest.raises(InputError, match="restore it|use the R2V that wrote it"):
