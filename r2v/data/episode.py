@@ -114,9 +114,9 @@ class Proposal:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One observation and the action taken on it. `reward` is what that action returned; `tokens` are those billed for
-    the step, of every model that was asked (None: recorded before they were kept); `said` is the action as its model
-    gave it, where that is more than text; `reply_id` is the provider's name of the reply."""
+    """One observation and the action taken on it. `reward`: the action's reward; `tokens`: billed for the step, of all
+    models (None: in earlier files); `said`: the model's message, if it is more than text; `reply_id`: the provider's id
+    of the reply."""
 
     step_idx: int
     observation: Observation

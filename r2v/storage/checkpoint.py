@@ -37,7 +37,7 @@ CHECKPOINT_MARKER = Marker(kind="checkpoint", file=SEAL, within=ATTEMPT_MARKER)
 KEPT = 2
 
 _NAME = re.compile(r"checkpoint-(\d+)")
-_PROBE_BYTES = 1 << 20  # 1 MiB: more than the slack that a full disk may still grant to small files
+_PROBE_BYTES = 1 << 20  # 1 MiB at least: a full disk may still take small files
 _WRITER_TEXTS = re.compile(r"os error \d+|No space left|File too large|PytorchStreamWriter|inline_container")
 
 

@@ -25,7 +25,7 @@ DURATIONS = Path("outputs/.durations")
 """Folder of the records."""
 CPU = "cpu"
 """The device of a machine without a GPU."""
-_NEWEST = 20  # older records, of older code and machines, would bias an estimate
+_NEWEST = 20  # the latest attempts suffice for an estimate
 
 log = logging.getLogger("r2v")
 

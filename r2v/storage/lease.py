@@ -174,7 +174,7 @@ def _place(private: Path, path: Path, me: Owner) -> bool:
 def _take_over(path: Path, dead: Owner, me: Owner) -> bool:
     """Rename the dead owner's file to the name of `me`; return True on success."""
     with suppress(FileNotFoundError):  # another process took it over first
-        os.utime(path / dead.filename)  # fresh before the rename, so that nobody finds the new owner stale
+        os.utime(path / dead.filename)  # fresh before the rename, so that no process finds the new owner stale
         (path / dead.filename).rename(path / me.filename)
     return (path / me.filename).exists()
 

@@ -83,7 +83,7 @@ class Witness:
             raise InputError(f"{self.path}: cannot be read ({error.strerror}); {self._remedy}") from None
         match = _RECORD.fullmatch(content)
         if match is None or content != _record(int(match[1]), match[2].decode()):
-            # The file itself is whole as far as anyone can tell, and may hold paid replies.
+            # The file itself shows no damage, and may hold paid replies.
             log.warning("  witness damaged, making it again: file=%s witness=%s", self._witnessed.name, self.path)
             return None
         length = int(match[1])

@@ -207,12 +207,12 @@ def _scoring(job: ActingJob, rows: int, lookup: Lookup) -> Peak:
 def _both(job: ActingJob, rows: int, lookup: Lookup) -> Peak:
     generate, score, count = _generating(job, rows, lookup), _scoring(job, rows, lookup), len(job.verifiers)
     if not job.shared:
-        return Peak(size=generate.size + count * score.size, at="passes side by side")
+        return Peak(size=generate.size + count * score.size, at="concurrent passes")
     held = _measured(job, "read", lookup).peak(("held",), rows=rows, tokens=job.tokens).size
     between = _measured(job, "generate", lookup).peak(("choose", "last choose"), rows=rows, tokens=job.tokens).size
     peaks = (
-        Peak(size=between + score.size + (count - 1) * held, at=f"score, {score.at}, beside a token that is chosen"),
-        Peak(size=generate.size + count * held, at=f"generate, {generate.at}, beside what was scored"),
+        Peak(size=between + score.size + (count - 1) * held, at=f"score, {score.at}, while sampling"),
+        Peak(size=generate.size + count * held, at=f"generate, {generate.at}, while scores are held"),
     )
     return max(peaks, key=lambda peak: peak.size)
 
