@@ -123,11 +123,7 @@ def comparison_lines(comparison: ExperimentComparison) -> list[str]:
     return [
         *text_table(rows, right=(1, 2, 5, 6, 7)).splitlines(),
         f"best: {best.label} ({', '.join(best.runs)}); differences are from {comparison.reference}",
-        *(
-            [f"left out, for they have no {comparison.metric}: {', '.join(comparison.left_out)}"]
-            if comparison.left_out
-            else []
-        ),
+        *([f"left out, without {comparison.metric}: {', '.join(comparison.left_out)}"] if comparison.left_out else []),
     ]
 
 
@@ -250,34 +246,19 @@ def _csv(comparison: ExperimentComparison) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["setting", *keys, "runs", "mean", "low", "high", "over", "difference", "pairs", "p_holm"])
-    for setting in comparison.settings:
-        low, high = setting.interval or ("", "")
-        cells = [
-            setting.label,
-            *(setting.values.get(key, "") for key in keys),
-            " ".join(setting.runs),
-            setting.mean,
-            low,
-            high,
-        ]
-        writer.writerow(
-            [
-                *cells,
-                setting.over,
-                *("" if x is None else x for x in (setting.difference, setting.pairs, setting.p_value)),
-            ]
-        )
+    for row in comparison.settings:
+        values = [*(row.values.get(key, "") for key in keys), " ".join(row.runs), row.mean, *(row.interval or ("", ""))]
+        tested = ("" if figure is None else figure for figure in (row.difference, row.pairs, row.p_value))
+        writer.writerow([row.label, *values, row.over, *tested])
     return text.getvalue()
 
 
 def _latex(comparison: ExperimentComparison) -> str:
     lines = [r"\begin{tabular}{lrr}", r"\toprule", rf"setting & {_tex(comparison.metric)} & $p$ \\", r"\midrule"]
-    for setting in comparison.settings:
-        half = (
-            "" if setting.interval is None else rf" {{\small [{setting.interval[0]:.3f}, {setting.interval[1]:.3f}]}}"
-        )
-        p = "" if setting.p_value is None else f"{setting.p_value:.3f}"
-        lines.append(rf"{_tex(setting.label)} & {setting.mean:.3f}{half} & {p} \\")
+    for row in comparison.settings:
+        half = "" if row.interval is None else rf" {{\small [{row.interval[0]:.3f}, {row.interval[1]:.3f}]}}"
+        p = "" if row.p_value is None else f"{row.p_value:.3f}"
+        lines.append(rf"{_tex(row.label)} & {row.mean:.3f}{half} & {p} \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
 
 
@@ -291,10 +272,8 @@ def _plot(path: Path, comparison: ExperimentComparison) -> None:
     """Plot means with intervals, the best on top."""
     axes = panels([""], width=7, height=0.9 + 0.32 * len(comparison.settings))[0]
     for row, setting in enumerate(reversed(comparison.settings)):
-        low, high = setting.interval or (setting.mean, setting.mean)
-        axes.errorbar(
-            setting.mean, row, xerr=[[setting.mean - low], [high - setting.mean]], fmt="o", color=PALETTE[0], capsize=3
-        )
+        mean, (low, high) = setting.mean, setting.interval or (setting.mean, setting.mean)
+        axes.errorbar(mean, row, xerr=[[mean - low], [high - mean]], fmt="o", color=PALETTE[0], capsize=3)
     axes.set_yticks(range(len(comparison.settings)), [setting.label for setting in reversed(comparison.settings)])
     axes.set_xlabel(f"{comparison.metric} (95 % interval)")
     axes.grid(axis="x", color=LINE)

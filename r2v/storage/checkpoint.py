@@ -72,7 +72,7 @@ def damage(folder: Path) -> str | None:
     return None
 
 
-def settle(folder: Path, what: str) -> Path | None:
+def newest_whole(folder: Path, what: str) -> Path | None:
     """Return the checkpoint to resume from: the newest whole one not newer than the link's, or None.
 
     The link is moved to it, or removed, and the change is logged. `what`: name of the training.

@@ -259,7 +259,7 @@ def _checkpoint(folder: Path, model: VerifierModel, optimizer: torch.optim.Optim
 def _resume(folder: Path, model: VerifierModel, optimizer: torch.optim.Optimizer, what: str) -> list[float]:
     """Load the newest whole checkpoint, if any, and return the losses of its updates. Raise InputError if it belongs to
     another model."""
-    newest = checkpoint.settle(folder, what) if distributed.rank() == 0 else None
+    newest = checkpoint.newest_whole(folder, what) if distributed.rank() == 0 else None
     distributed.wait_for_all()
     if distributed.rank() and (folder / LATEST).exists():
         newest = (folder / LATEST).resolve()

@@ -58,10 +58,7 @@ class _Line:
         first, other = self.fits
         share = (depth - self.depths[0]) / (self.depths[1] - self.depths[0])
         return _Fit(
-            locations={
-                location: values + share * (other.locations[location] - values)
-                for location, values in first.locations.items()
-            },
+            locations={at: values + share * (other.locations[at] - values) for at, values in first.locations.items()},
             flops=first.flops + share * (other.flops - first.flops),
             figures=first.figures + share * (other.figures - first.figures),
         )
@@ -210,11 +207,8 @@ def _line(case: MeasuredCase, pattern: Pattern) -> _Line:
         fit.locations.update({name: _constant(first.locations[name][some[number]]) for name, some in steps.items()})
         fit.locations.update(_fresh(first, fit.locations, {name: some[0] for name, some in own.items()}))
         fits.append(fit)
-    same = [
-        name
-        for name in fits[0].locations
-        if len({fit.locations[name].shape for fit in fits if name in fit.locations}) == 1
-    ]
+    located = [fit.locations for fit in fits]
+    same = [name for name in located[0] if len({each[name].shape for each in located if name in each}) == 1]
     return _Line(
         depths=depths,
         fits=tuple(replace(fit, locations={name: fit.locations[name] for name in sorted(same)}) for fit in fits),
