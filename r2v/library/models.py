@@ -102,7 +102,7 @@ class Policy:
         """
         request = chat_request(messages, tools)
         proposal = await LocalSmall(self._model(request.parsed.functions)).propose(request, self._weights.view(request))
-        return proposal.said.message
+        return proposal.wire_reply.message
 
     def _model(self, tools: Sequence[ToolSpec]) -> PricedModel:
         from r2v.rollout.model_factory import priced_policy

@@ -81,7 +81,7 @@ class Router:
         session = self._sessions.find([], request.body.values, "chat", key=KEY_NAME)
         made = await self._pair.decide(request, session, threshold)
         session.decisions[request.conversation] = made.source
-        turn = made.proposal.said.message if made.proposal is not None and made.source == "small" else None
+        turn = made.proposal.wire_reply.message if made.proposal is not None and made.source == "small" else None
         if turn is not None:
             session.small_turns.add(said_hash(turn.text))
         return StepDecision(
