@@ -41,7 +41,7 @@ def served_view(
     except BadRecord as error:
         raise NotReadable(str(error)) from None
     if not talk.goal.strip():
-        raise NotReadable("no text of the user before the first turn")
+        raise NotReadable("no words of the user before the first turn")
     after = _after(talk)
     if turns and not after:
         raise NotReadable("nothing came after the last turn")
