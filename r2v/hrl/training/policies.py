@@ -101,9 +101,7 @@ class Policies:
         share = ranks.local_share(completions)
         rows: list[tuple[float, ...]] = []
         if share:
-            values = critic_trainer.values_of_answers(
-                [answer.prompt for answer in share], [answer.tokens for answer in share]
-            )
+            values = critic_trainer.values_of_answers([c.prompt for c in share], [c.tokens for c in share])
             rows = list(zip(*values.q.tolist(), *values.v.tolist(), values.floor.tolist(), strict=True))
         table = torch.tensor(ranks.all_gather(rows), dtype=torch.float64).T
         return CriticValues(q=table[:2], v=table[2:4], floor=table[4])

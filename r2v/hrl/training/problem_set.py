@@ -119,9 +119,7 @@ def with_lengths(h: HierarchicalConfig, problems: Sequence[Problem], tokenizer: 
 def _lengths(h: HierarchicalConfig, problems: Sequence[Problem], tokenizer: Any) -> tuple[int, int]:
     if h.problems.path == BUNDLED_PROBLEMS:
         return BUNDLED_TOKENS
-    answer = h.answer_tokens or _of_solutions(
-        [problem.solution for problem in problems[:_SAMPLE] if problem.solution], tokenizer
-    )
+    answer = h.answer_tokens or _of_solutions([p.solution for p in problems[:_SAMPLE] if p.solution], tokenizer)
     return answer, _rounded(answer / 4)
 
 

@@ -278,10 +278,7 @@ class Trainer:
             if state.best.note(number, state.trained["accuracy"][-1]) and (first or self.roles.sharded):
                 state.best.weights = self.roles.state("actor", full_cpu_copy if first else contribute)
             if first and state.best.over(self.h.patience) and number < self.h.iterations:
-                logger.info(
-                    "  hierarchical training stopped early: iteration=%d best_iteration=%d best_accuracy=%.3f",
-                    *(number, state.best.iteration, state.best.accuracy),
-                )
+                logger.info("  training stopped early: iteration=%d best_iteration=%d", number, state.best.iteration)
         state.watch()
         for name, text in alarms.raised(self.h, state.iteration, state.metrics, state.history):
             if name not in state.alarms:
