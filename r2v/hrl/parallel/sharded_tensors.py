@@ -1,4 +1,4 @@
-"""Tensors sharded over the ranks by FSDP2 or ZeRO-3: gathering, assignment and checkpoints.
+"""Tensors sharded over the ranks by FSDP2 or ZeRO-3: full copies, assignment and checkpoints.
 
     torch.save({"w": own_part(w)}, part_file)     # on each rank, nested dicts
     joined([torch.load(file) for file in files])  # the same dicts of whole tensors, joined on lookup
