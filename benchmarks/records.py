@@ -30,7 +30,7 @@ from r2v.envs.desk.emulated import answer
 from r2v.llm.waves import Waves
 from r2v.randomness import uniform
 from r2v.rollout.actors import GreedyActor
-from r2v.rollout.model_factory import Purse, priced_teacher
+from r2v.rollout.model_factory import Payer, priced_teacher
 from r2v.rollout.session import RolloutWorld, episode_specs, play_many
 from r2v.router.page_signals import is_error
 from r2v.serve.accounts.traffic import read_traffic
@@ -59,7 +59,7 @@ def agent(url: str, model: str, key_env: str) -> Config:
 def played(config: Config, split: str, tasks: int, folder: Path) -> float:
     """Play the first tasks of a split; the share that succeeds."""
     desk, waves = Desk(), Waves(workers=2)
-    llm = priced_teacher(config.teacher, config.cost, desk, waves, Purse(folder=folder, root=folder))
+    llm = priced_teacher(config.teacher, config.cost, desk, waves, Payer(folder=folder, root=folder))
     world = RolloutWorld(desk, config.perturbations, config.inference)
     selection = TaskSelection.training(config) if split == "train" else TaskSelection.evaluation(config, "noisy")
     specs = episode_specs(desk, split, [1], selection, method="agent", limit=tasks)

@@ -24,8 +24,8 @@ FILLERS = frozenset(
 RIDDLE = re.compile(r"(What|Whether|Who|Whose|Where|Which|How|Why)\b")
 """The first word of a docstring that does not name its concept."""
 RETURNING = re.compile(
-    r"\b(passed over|not looked after|left to the next look|it is left|rivals?|whoever|outsiders' mark|purse|crowd|"
-    r"lifelines?|strands?|allotments?|gatherings?)\b",
+    r"\b(passed over|not looked after|left to the next look|it is left|rivals?|whoever|outsiders' mark|(?<!\")purse|"
+    r"crowd|lifelines?|strands?|allotments?|gatherings?)\b",
     re.I,
 )
 """Words that were replaced and must not come back."""

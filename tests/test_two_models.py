@@ -80,7 +80,7 @@ def test_they_go_through_every_stage_to_a_bundle_and_the_books_are_the_bill(
     assert "the features uncertainty, verifier and the methods entropy_router" in said
     bills, books = provider.ledger().bills, ProjectLedger(Path())
     assert sum(books.book(entry).usd for entry in books.entries()) == pytest.approx(sum(map(billed, bills)), abs=1e-9)
-    assert {entry.purse for entry in books.entries()} == {"micro"} and {bill.model for bill in bills} == {LARGE, SMALL}
+    assert {entry.payer for entry in books.entries()} == {"micro"} and {bill.model for bill in bills} == {LARGE, SMALL}
     assert max(Counter((bill.model, bill.turn[1:], bill.body_sha256) for bill in bills if bill.turn).values()) == 1, (
         "nothing was paid twice"
     )

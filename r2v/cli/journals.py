@@ -121,7 +121,7 @@ def _ledger(arguments: argparse.Namespace) -> int:
     if arguments.max_usd is not None or arguments.no_max_usd:
         with lease(ledger.lease, wait=_PATIENCE):
             ledger.set_cap(arguments.max_usd)
-    entries = sorted(ledger.entries(), key=lambda entry: (entry.purse, entry.folder, entry.run))
+    entries = sorted(ledger.entries(), key=lambda entry: (entry.payer, entry.folder, entry.run))
     ledger.require_whole()
     rows = [("journal", "paid by", "model", "answers", "USD", "")]
     total, answers = 0.0, 0
@@ -129,7 +129,7 @@ def _ledger(arguments: argparse.Namespace) -> int:
         book = ledger.book(entry)
         total, answers = total + book.usd, answers + book.answered
         model = "/".join(str(value) for value in entry.scope.values())
-        payer = "itself" if entry.folder.startswith(entry.purse) else entry.purse
+        payer = "itself" if entry.folder.startswith(entry.payer) else entry.payer
         rows.append((entry.folder, payer, model, f"{book.answered:,}", f"{book.usd:.4f}", book.state))
     if entries:
         print(text_table(rows, right=(3, 4)))

@@ -28,7 +28,7 @@ class Teacher:
 
     def __init__(self, config: Config, *, root: str | Path = ".") -> None:
         from r2v.pipeline.ready import is_uncapped
-        from r2v.rollout.model_factory import Purse, provider_remote
+        from r2v.rollout.model_factory import Payer, provider_remote
         from r2v.storage.paths import REPLIES
 
         teacher = config.teacher.with_native_tools()
@@ -36,9 +36,9 @@ class Teacher:
             raise UsageError("teacher.provider=scripted: the expert answers only its own benchmark; name a provider")
         if is_uncapped(teacher, [teacher], Path(root)):
             raise UsageError(f"teacher.max_usd is not set, and {teacher.model_name} is billed; add a cap, such as 20")
-        purse = Purse(folder=Path(root) / REPLIES / KEY_NAME, root=Path(root))
+        payer = Payer(folder=Path(root) / REPLIES / KEY_NAME, root=Path(root))
         self._teacher = teacher
-        self._model = Waves(workers=1).model(provider_remote(teacher, purse))
+        self._model = Waves(workers=1).model(provider_remote(teacher, payer))
 
     async def reply(
         self,

@@ -24,7 +24,7 @@ from r2v.llm.memo import Memo, score_memo_key
 from r2v.llm.providers.bodies import system_prompt
 from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
 from r2v.llm.providers.factory import make_provider
-from r2v.llm.providers.membership import JointBudget, Membership
+from r2v.llm.providers.project_session import JointBudget, ProjectSession
 from r2v.llm.providers.provider import Provider
 from r2v.llm.providers.remote import ProviderRemote
 from r2v.llm.providers.teacher import POLICY_KEYS, TEACHER_KEYS, EndpointKeys, asked_rate, teacher_rate
@@ -56,9 +56,9 @@ _AROUND = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Purse:
-    """Who pays a provider: the folder of the journals that share `teacher.max_usd`, in the checkout at `root` whose
-    replies and cap it shares."""
+class Payer:
+    """The payer of provider requests: a folder whose journals share `teacher.max_usd`, in the checkout at `root`, which
+    shares replies and a cap."""
 
     folder: Path
     root: Path = Path()
@@ -70,15 +70,15 @@ class Purse:
     """Of the models that are asked for it in this process."""
 
     @classmethod
-    def of(cls, work: Work) -> Purse:
-        """The purse of an artifact in the making."""
+    def of(cls, work: Work) -> Payer:
+        """Return the payer of an artifact in the making."""
         folder = work.folder / JOURNAL
         return cls(
             folder=folder, root=work.root, anew=work.anew, joint=_JOINT.setdefault(folder.resolve(), JointBudget())
         )
 
 
-_UNNAMED = Purse(folder=REPLIES / "unnamed")
+_UNNAMED = Payer(folder=REPLIES / "unnamed")
 """Pays for what no artifact and no run asks."""
 
 
@@ -132,12 +132,12 @@ def require_provider(teacher: TeacherConfig, *, asked: bool = True, keys: Endpoi
 
 
 def priced_teacher(
-    teacher: TeacherConfig, cost: CostConfig, benchmark: Benchmark, waves: Waves, purse: Purse | None = None
+    teacher: TeacherConfig, cost: CostConfig, benchmark: Benchmark, waves: Waves, payer: Payer | None = None
 ) -> PricedModel:
-    """The LLM; where it is a provider's, `purse` pays (None: one of the project's own). Raises UsageError where the
+    """The LLM; where it is a provider's, `payer` pays (None: one of the project's own). Raises UsageError where the
     benchmark has no expert, the model no price, or no key is set."""
     if teacher.provider != "scripted":
-        return _priced_endpoint(teacher, cost, waves, purse or _UNNAMED, "llm", TEACHER_KEYS)
+        return _priced_endpoint(teacher, cost, waves, payer or _UNNAMED, "llm", TEACHER_KEYS)
     if not isinstance(benchmark, Demonstrated):
         raise UsageError(f"teacher.provider=scripted: {benchmark.name} brings no expert; name a provider")
     backend = ScriptedBackend(guarded_expert(benchmark), name=teacher_name(teacher, benchmark), price=cost.llm_price)
@@ -146,20 +146,20 @@ def priced_teacher(
 
 
 def priced_api_policy(
-    policy: PolicyConfig, teacher: TeacherConfig, cost: CostConfig, waves: Waves, purse: Purse | None = None
+    policy: PolicyConfig, teacher: TeacherConfig, cost: CostConfig, waves: Waves, payer: Payer | None = None
 ) -> PricedModel:
     """The small model behind an API, asked as requests to the teacher are sent; paid and refused as of
     `priced_teacher`."""
     endpoint = policy.as_endpoint(teacher)
-    return _priced_endpoint(endpoint, cost, waves, replace(purse or _UNNAMED, name="small"), SMALL_MODEL, POLICY_KEYS)
+    return _priced_endpoint(endpoint, cost, waves, replace(payer or _UNNAMED, name="small"), SMALL_MODEL, POLICY_KEYS)
 
 
 def priced_native_policy(
-    policy: PolicyConfig, teacher: TeacherConfig, cost: CostConfig, waves: Waves, purse: Purse
+    policy: PolicyConfig, teacher: TeacherConfig, cost: CostConfig, waves: Waves, payer: Payer
 ) -> PricedModel:
     """The small model behind an API as a server asks it: about another agent's conversation, tools called natively.
     Raises as `priced_api_policy` does, and UsageError where the model takes no tools."""
-    priced = priced_api_policy(policy.with_native_tools(), teacher, cost, waves, purse)
+    priced = priced_api_policy(policy.with_native_tools(), teacher, cost, waves, payer)
     return replace(priced, model=_OwnRules(priced.model), fit=None)
 
 
@@ -174,9 +174,9 @@ class _OwnRules:
 
 
 def _priced_endpoint(
-    endpoint: TeacherConfig, cost: CostConfig, waves: Waves, purse: Purse, name: str, keys: EndpointKeys
+    endpoint: TeacherConfig, cost: CostConfig, waves: Waves, payer: Payer, name: str, keys: EndpointKeys
 ) -> PricedModel:
-    tempered = _Tempered(waves.model(provider_remote(endpoint, purse, keys=keys)), endpoint.temperature)
+    tempered = _Tempered(waves.model(provider_remote(endpoint, payer, keys=keys)), endpoint.temperature)
     return priced_endpoint(tempered, endpoint, cost, name, keys)
 
 
@@ -205,23 +205,22 @@ class _Tempered:
         return await self.model.reply(replace(request, temperature=request.temperature or self.temperature))
 
 
-def judge_of(teacher: TeacherConfig, waves: Waves, purse: Purse) -> Judge:
+def judge_of(teacher: TeacherConfig, waves: Waves, payer: Payer) -> Judge:
     """The teacher's model as a judge of single actions; its replies are kept beside its journal. Raises UsageError
     where the teacher is scripted: its expert knows the answers."""
     teacher.require_judge()
-    model = waves.model(provider_remote(teacher, purse))
-    return Judge(model, teacher_rate(teacher).model, purse.folder / "judge.jsonl")
+    model = waves.model(provider_remote(teacher, payer))
+    return Judge(model, teacher_rate(teacher).model, payer.folder / "judge.jsonl")
 
 
 def provider_remote(
-    teacher: TeacherConfig, purse: Purse, *, only: bool = False, keys: EndpointKeys = TEACHER_KEYS
+    teacher: TeacherConfig, payer: Payer, *, only: bool = False, keys: EndpointKeys = TEACHER_KEYS
 ) -> ProviderRemote:
-    """The teacher's provider behind its journal in a purse; `only`: behind the one that lies there, and no other.
-    Raises UsageError where the model has no price, is retired, does not take what it is asked, or no key is set."""
+    """Return the teacher's provider behind its journal in the payer's folder. only: never a numbered one. Raises UsageError where the model has no price, is retired, does not take what it is asked, or no key is set."""
     rate = asked_rate(teacher, keys=keys)
     provider: Provider
     if teacher.engine in (VLLM, JOB):
-        provider = served_teacher(teacher, rate, purse.root)
+        provider = served_teacher(teacher, rate, payer.root)
     else:
         provider = make_provider(
             teacher.provider, rate, base_url=teacher.base_url, api_key_env=teacher.api_key_env, key=keys.provider
@@ -231,21 +230,21 @@ def provider_remote(
         scope["endpoint"] = endpoint_identity(teacher.base_url)
 
     async def adopt(folder: Path) -> None:
-        there = replace(purse, folder=folder, name="", joint=JointBudget())
+        there = replace(payer, folder=folder, name="", joint=JointBudget())
         await provider_remote(teacher, there, only=True, keys=keys).bring_home()
 
-    membership = Membership(
-        purse.root,
-        purse=purse.folder,
+    session = ProjectSession(
+        payer.root,
+        payer=payer.folder,
         scope=scope,
         adopt=adopt,
         project_max_usd=teacher.project_max_usd,
-        joint=purse.joint,
-        alone=purse.anew or only,
-        lanes=not only,
+        joint=payer.joint,
+        alone=payer.anew or only,
+        numbered=not only,
     )
     return ProviderRemote(
-        provider, rate, purse.folder / purse.name, dispatch_policy(teacher), scope=scope, membership=membership
+        provider, rate, payer.folder / payer.name, dispatch_policy(teacher), scope=scope, session=session
     )
 
 

@@ -153,7 +153,7 @@ def cancel(config: c.Config, root: Path = Path()) -> str:
     """Stop the provider batches of the run that `run.id` names, and keep what they have answered; one line on what
     that was. Raises UsageError where no run is named or its teacher is no provider's, InputError for an unknown run."""
 
-    from r2v.rollout.model_factory import Purse, provider_remote
+    from r2v.rollout.model_factory import Payer, provider_remote
 
     if not config.run.id or config.teacher.provider == "scripted":
         raise UsageError(
@@ -161,7 +161,7 @@ def cancel(config: c.Config, root: Path = Path()) -> str:
             "is openai or anthropic"
         )
     folder = Path(DataRegistry(root / "data").get(config.run.id).output_dir) / PROVIDER
-    cancelled = run_async(provider_remote(config.teacher, Purse(folder=folder, root=root), only=True).cancel())
+    cancelled = run_async(provider_remote(config.teacher, Payer(folder=folder, root=root), only=True).cancel())
     return f"{config.run.id}: cancelled; {json.dumps(cancelled)}"
 
 
@@ -331,7 +331,7 @@ def _play_blocks(
     from r2v.llm.providers.remote import Unanswered
     from r2v.rollout.actors import GreedyActor
     from r2v.rollout.episode_log import play_into_log
-    from r2v.rollout.model_factory import Purse, engine, priced_teacher
+    from r2v.rollout.model_factory import Payer, engine, priced_teacher
     from r2v.rollout.session import RolloutWorld
     from r2v.rollout.sites import SitePool
     from r2v.rollout.work_queue import Cell, block_size
@@ -340,8 +340,8 @@ def _play_blocks(
     waves = engine(cfg.rollout, benchmark, cfg.teacher)
     sites = SitePool.of(cfg.rollout, benchmark, work.root)
     world = RolloutWorld(benchmark, c.PerturbationsConfig(), c.InferenceConfig(max_steps=cfg.max_steps), sites)
-    purse = Purse(folder=run.output_dir / PROVIDER, root=work.root)
-    teacher = priced_teacher(cfg.teacher, c.CostConfig(llm=cfg.price.of_tokens), benchmark, waves, purse)
+    payer = Payer(folder=run.output_dir / PROVIDER, root=work.root)
+    teacher = priced_teacher(cfg.teacher, c.CostConfig(llm=cfg.price.of_tokens), benchmark, waves, payer)
     actor, open_still = GreedyActor(teacher, "teacher"), list[str]()
 
     async def attempt(spec: EpisodeSpec) -> list[Episode]:

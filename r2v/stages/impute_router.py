@@ -49,7 +49,7 @@ def impute_features(cfg: RouterFeaturesSettings, work: Work) -> None:
     from r2v.policy.training_tools import told
     from r2v.rollout.actors import GreedyActor
     from r2v.rollout.gates import FeatureExtractor
-    from r2v.rollout.model_factory import Purse, engine, priced_native_policy, priced_policy
+    from r2v.rollout.model_factory import Payer, engine, priced_native_policy, priced_policy
     from r2v.rollout.stage_rollouts.teacher_states import agreement_cell
     from r2v.rollout.work_queue import BlockPlayer, measured
     from r2v.router.case_support import CaseIndex
@@ -60,7 +60,7 @@ def impute_features(cfg: RouterFeaturesSettings, work: Work) -> None:
     benchmark = load_benchmark(cfg.env.benchmark, cfg.env.options)
     if native:
         waves = engine(cfg.rollout, benchmark, cfg.policy.as_endpoint(cfg.teacher))
-        slm = priced_native_policy(cfg.policy, cfg.teacher, cfg.cost, waves, Purse.of(work))
+        slm = priced_native_policy(cfg.policy, cfg.teacher, cfg.cost, waves, Payer.of(work))
     else:
         waves, told_of = engine(cfg.rollout, benchmark), told(_tools(work, "bc"))
         weights = work.inputs["bc"].file("final")

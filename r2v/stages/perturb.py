@@ -222,13 +222,13 @@ def _reroll_cell(
     """Who plays, and what: every parent under every perturbation seed, in an order of their own, so that all who play
     them cut them into the same blocks."""
     from r2v.rollout.actors import GreedyActor
-    from r2v.rollout.model_factory import Purse, engine, priced_teacher, teacher_name
+    from r2v.rollout.model_factory import Payer, engine, priced_teacher, teacher_name
     from r2v.rollout.session import EpisodeSpec, RolloutWorld
     from r2v.rollout.sites import SitePool
     from r2v.rollout.work_queue import BlockPlayer, Cell
 
     waves = engine(cfg.rollout, benchmark, cfg.teacher)
-    side = priced_teacher(cfg.teacher, c.CostConfig(llm=cfg.price.of_tokens), benchmark, waves, Purse.of(work))
+    side = priced_teacher(cfg.teacher, c.CostConfig(llm=cfg.price.of_tokens), benchmark, waves, Payer.of(work))
     actor = GreedyActor(side, "teacher")
     sites = SitePool.of(cfg.rollout, benchmark, work.root)
     world = RolloutWorld(benchmark, cfg.perturbations, c.InferenceConfig(max_steps=cfg.max_steps), sites)

@@ -115,7 +115,7 @@ def _executed(cfg: VerifierSettings, work: Work, benchmark: Benchmark) -> list[V
     from r2v.policy.prompt_encoder import build_messages
     from r2v.rollout.actors import GreedyActor
     from r2v.rollout.fork import branchable
-    from r2v.rollout.model_factory import Purse, engine, priced_teacher
+    from r2v.rollout.model_factory import Payer, engine, priced_teacher
     from r2v.rollout.session import RolloutWorld, episode_specs
     from r2v.rollout.sites import SitePool
     from r2v.rollout.stage_rollouts.corruptions import CorruptionRollout
@@ -123,7 +123,7 @@ def _executed(cfg: VerifierSettings, work: Work, benchmark: Benchmark) -> list[V
     from r2v.verifier.labels import executed_examples, outcome_examples
 
     waves = engine(cfg.rollout, benchmark, cfg.teacher)
-    teacher = GreedyActor(priced_teacher(cfg.teacher, cfg.cost, benchmark, waves, Purse.of(work)), "teacher")
+    teacher = GreedyActor(priced_teacher(cfg.teacher, cfg.cost, benchmark, waves, Payer.of(work)), "teacher")
     conditions: list[Condition] = ["clean"] if cfg.tasks.condition == "clean" else ["clean", "noisy"]
     specs = [
         spec
@@ -210,14 +210,14 @@ def _opinions(cfg: VerifierSettings, work: Work, examples: Sequence[VerifierExam
     is asked."""
     from r2v.llm.providers.teacher import teacher_rate
     from r2v.llm.waves import Waves
-    from r2v.rollout.model_factory import Purse, judge_of
+    from r2v.rollout.model_factory import Payer, judge_of
     from r2v.verifier.judge_labels import ask_all, asked, figures, price
 
     registry = DataRegistry(work.root / "data")
     runs = [registry.get(run_id) for run_id in work.inputs["collect"].summary["run_ids"]]
     teacher = judge_teacher(cfg.teacher, runs, work.folder.parent)
     waves = Waves(workers=1, max_conversations=max(1, len(examples)))
-    judge = judge_of(teacher, waves, Purse.of(work))
+    judge = judge_of(teacher, waves, Payer.of(work))
     logger.info("  judge will be asked: %s", price(judge.unanswered(map(asked, examples)), teacher_rate(teacher)))
     opinions = ask_all(judge, examples, waves)
     found = {"judge": {"provider": teacher.provider, "model": teacher.model_name}, **figures(examples, opinions)}

@@ -116,13 +116,13 @@ def test_the_table_holds_what_is_closed_gone_and_killed(tmp_path: Path, capsys: 
     assert main(["providers", "ledger"]) == 0
     assert capsys.readouterr().out == "0 journals, 0 answers, $0.0000 spent or reserved\n"
     ledger, scope = ProjectLedger(tmp_path), {"provider": "openai", "model": "m"}
-    for run, is_open, usd, purse in (
+    for run, is_open, usd, payer in (
         ("0a", False, 1.5, "desk_noisy"),
         ("0b", True, 0.0, "runs"),
         ("0c", False, 0.25, "runs"),
     ):
         ledger.write(
-            JournalEntry(run=run, folder=f"runs/{run}", purse=purse, scope=scope, open=is_open, usd=usd, answered=3)
+            JournalEntry(run=run, folder=f"runs/{run}", payer=payer, scope=scope, open=is_open, usd=usd, answered=3)
         )
     for run in ("0a", "0b"):
         (tmp_path / "runs" / run).mkdir(parents=True)

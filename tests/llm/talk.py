@@ -15,9 +15,9 @@ from typing import Any
 from r2v.emulator import Emulator, Lifecycle
 from r2v.llm.providers.anthropic import Anthropic
 from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
-from r2v.llm.providers.membership import Membership
 from r2v.llm.providers.openai import OpenAI
 from r2v.llm.providers.prices import rate_of
+from r2v.llm.providers.project_session import ProjectSession
 from r2v.llm.providers.provider import Provider
 from r2v.llm.providers.remote import ProviderRemote, Unanswered
 from r2v.llm.providers.spending.budget import SharedBudget
@@ -67,22 +67,22 @@ def remote(
     async def adopt(other: Path) -> None:
         await remote(provider, other, scope=scope, project=project, only=True, **plan).bring_home()
 
-    membership = None
+    session = None
     if project is not None:
-        membership = Membership(
+        session = ProjectSession(
             project,
-            purse=folder,
+            payer=folder,
             scope={"test": scope, "provider": provider},
             adopt=adopt,
             project_max_usd=project_max_usd,
             budget=budget,
             alone=only,
-            lanes=not only,
+            numbered=not only,
         )
     rate = rate_of(provider, models[provider])
     settings = DispatchPolicy(**{**QUICK, **plan})
     made: Provider = OpenAI(rate, timeout=PATIENCE) if provider == "openai" else Anthropic(rate, timeout=PATIENCE)
-    return ProviderRemote(made, rate, folder, settings, scope={"test": scope}, membership=membership, sync=sync)
+    return ProviderRemote(made, rate, folder, settings, scope={"test": scope}, session=session, sync=sync)
 
 
 async def converse(model: ChatModel, number: int, turns: int, said: list[str] | None = None) -> list[str]:

@@ -30,7 +30,7 @@ from r2v.pipeline.helping import help_job
 from r2v.pipeline.jobs import job
 from r2v.pipeline.run import run_job
 from r2v.policy.training_tools import told
-from r2v.rollout.model_factory import Purse, judge_of
+from r2v.rollout.model_factory import Payer, judge_of
 from r2v.rollout.session import Session
 from r2v.stages.collect import _under_way
 from r2v.stages.collect_estimate import estimate
@@ -284,7 +284,7 @@ def test_a_judge_is_asked_through_the_same_journal(monkeypatch: pytest.MonkeyPat
         asked = ScoreRequest(messages=(Message(role="user", content="do"),), action="done")
         for _ in range(2):
             waves = Waves()
-            judge = judge_of(teacher, waves, Purse(folder=tmp_path, root=tmp_path))
+            judge = judge_of(teacher, waves, Payer(folder=tmp_path, root=tmp_path))
             assert waves.run([partial(judge, asked)] * 3) == [0.7] * 3
         assert len(emulator.ledger().bills) == 1
 

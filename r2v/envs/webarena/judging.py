@@ -20,8 +20,8 @@ from r2v.envs.base import Unjudged
 from r2v.errors import UsageError
 from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
 from r2v.llm.providers.factory import make_provider, make_reader
-from r2v.llm.providers.membership import Membership
 from r2v.llm.providers.prices import Rate
+from r2v.llm.providers.project_session import ProjectSession
 from r2v.llm.providers.provider_requests import make_request, reply_key
 from r2v.llm.providers.remote import ProviderRemote
 from r2v.llm.providers.replies import reply_of
@@ -99,13 +99,13 @@ class AnswerJudge:
         provider = make_provider(teacher.provider, rate, base_url=teacher.base_url, api_key_env=teacher.api_key_env)
         scope = self._scope(rate)
         folder = self._root / REPLIES / "webarena-judge"
-        membership = Membership(
-            self._root, purse=folder, scope=scope, adopt=_no_batches, project_max_usd=teacher.project_max_usd
+        session = ProjectSession(
+            self._root, payer=folder, scope=scope, adopt=_no_batches, project_max_usd=teacher.project_max_usd
         )
         policy = DispatchPolicy(
             mode="concurrent", max_usd=teacher.max_usd, attempts=teacher.attempts, preflight=False, reuse=True
         )
-        return ProviderRemote(provider, rate, folder, policy, scope=scope, membership=membership)
+        return ProviderRemote(provider, rate, folder, policy, scope=scope, session=session)
 
     def _scope(self, rate: Rate) -> dict[str, str]:
         scope = {"provider": self.teacher.provider, "model": rate.model}

@@ -36,7 +36,7 @@ from r2v.rollout.actors import Actor, BestOfK, GreedyActor, PricedVerifier, Rout
 from r2v.rollout.counterfactual import play_oracle
 from r2v.rollout.gates import FeatureExtractor, ScoreGate
 from r2v.rollout.model_factory import (
-    Purse,
+    Payer,
     engine,
     priced_api_policy,
     priced_policy,
@@ -108,11 +108,11 @@ class MethodRunner:
         policy_config, teacher = sections.policy, sections.teacher
         endpoint = policy_config.as_endpoint(teacher) if policy_config.is_api else teacher
         waves = engine(sections.rollout, benchmark, endpoint)
-        purse, tools = Purse.of(work), told_tools(sections.policy, benchmark)
+        payer, tools = Payer.of(work), told_tools(sections.policy, benchmark)
 
         def greedy(weights: Path | None) -> GreedyActor:
             if policy_config.is_api:
-                slm = priced_api_policy(policy_config, teacher, sections.cost, waves, purse)
+                slm = priced_api_policy(policy_config, teacher, sections.cost, waves, payer)
             else:
                 slm = priced_policy(
                     policy_config, weights, sections.cost, sections.inference, sections.rollout, waves, tools
@@ -146,7 +146,7 @@ class MethodRunner:
             ),
             slm=slm,
             make_teacher=lambda: GreedyActor(
-                priced_teacher(sections.teacher, sections.cost, benchmark, waves, purse), "llm_fallback"
+                priced_teacher(sections.teacher, sections.cost, benchmark, waves, payer), "llm_fallback"
             ),
             extractor=FeatureExtractor(
                 sections.inference,

@@ -80,24 +80,24 @@ def _remote(
     agent: ModelAgent, dispatch: DispatchSettings, rate: Rate, folder: Path, budget: SharedBudget | None
 ) -> ProviderRemote:
     """Return the provider behind a journal. budget: None to fetch a dead process's batches, which costs nothing."""
-    from r2v.llm.providers.membership import Membership
+    from r2v.llm.providers.project_session import ProjectSession
     from r2v.llm.providers.remote import ProviderRemote
 
     async def adopt(other: Path) -> None:
         await _remote(agent, dispatch, rate, other, None).bring_home()
 
-    membership = Membership(
+    session = ProjectSession(
         dispatch.project,
-        purse=dispatch.folder,
+        payer=dispatch.folder,
         scope={"provider": agent.provider, "model": rate.model},
         adopt=adopt,
         budget=budget,
         alone=budget is None,
-        lanes=False,
+        numbered=False,
     )
     scope = {"game": dispatch.run, **agent.settings()}
     provider = make_provider(agent.provider, rate)
-    return ProviderRemote(provider, rate, folder, dispatch.policy(), scope=scope, membership=membership)
+    return ProviderRemote(provider, rate, folder, dispatch.policy(), scope=scope, session=session)
 
 
 def rate_of_agent(agent: ModelAgent) -> Rate:

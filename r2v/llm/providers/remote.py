@@ -4,9 +4,9 @@
     model = waves.model(backend)
 
 `folder` holds the journal and its input files under one lease: a second process is refused (exit 6), or writes a
-journal of its own where this one is a project's (`membership`). A request is looked up in the journal first, joins the
-same request if that is in flight, is looked up in the project's other journals and claimed there, and otherwise goes to
-a dispatcher: in batches, by direct calls, or (auto) whichever is worth it. An error never becomes an answer: its
+journal of its own in a project (`project_session`). A request is looked up in the journal first, joins the same
+request if that is in flight, is looked up in the project's other journals and claimed there, and otherwise goes to a
+dispatcher: in batches, by direct calls, or (auto) by the cheaper way. An error never becomes an answer: its
 conversation gets `Unanswered`, and what concerns all (budget, account, disk) ends the run with everything kept.
 """
 
@@ -39,8 +39,8 @@ from r2v.llm.providers.dispatch.progress import ProviderProgress
 from r2v.llm.providers.dispatch.result_handler import WallClock
 from r2v.llm.providers.dispatch.verdicts import VerdictRecorder
 from r2v.llm.providers.in_flight import InFlightRequests, OnVerdict
-from r2v.llm.providers.membership import Alone, Membership
 from r2v.llm.providers.prices import Rate
+from r2v.llm.providers.project_session import Alone, ProjectSession
 from r2v.llm.providers.provider import BatchProvider, JoinsNeighbours, Provider
 from r2v.llm.providers.provider_requests import ProviderRequest, RequestVerdict, make_request
 from r2v.llm.providers.replies import reply_of
@@ -70,7 +70,7 @@ class ProviderRemote:
     """A `Remote[Request, Reply]` (see `r2v.llm.types`).
 
     scope: what the journal belongs to; one of another scope is refused. budget: a cap that other models share, in place
-    of the policy's. membership: the project that shares replies and caps; None: this journal stands alone. clock: for a
+    of the policy's. session: the project that shares replies and caps; None: this journal stands alone. clock: for a
     virtual one. sync: makes a row survive a power cut. Raises UsageError for mode=batch where no batches are taken.
     """
 
@@ -83,7 +83,7 @@ class ProviderRemote:
         *,
         scope: Mapping[str, Any],
         budget: SharedBudget | None = None,
-        membership: Membership | None = None,
+        session: ProjectSession | None = None,
         clock: WallClock | None = None,
         sync: Callable[[int], None] = os.fsync,
     ) -> None:
@@ -99,7 +99,7 @@ class ProviderRemote:
         may_batch = self._batch_provider is not None and (policy.mode == "batch" or rate.batch < 1.0)
         self.max_age = policy.max_age if may_batch else 0.0
         self._clock = clock or WallClock(now=time.time, sleep=asyncio.sleep)
-        self._sync, self._budget, self._membership = sync, budget, membership or Alone()
+        self._sync, self._budget, self._session = sync, budget, session or Alone()
         self._claims: Claims | None = None
         self._in_flight = InFlightRequests()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -113,7 +113,7 @@ class ProviderRemote:
         self._resources = ExitStack()
         self._error, self._stopping = None, False
         try:
-            self.folder = self._membership.take(self._home, self._resources)
+            self.folder = self._session.take(self._home, self._resources)
             await self._open()
         except BaseException:
             self._resources.close()
@@ -123,7 +123,7 @@ class ProviderRemote:
     async def _open(self) -> None:
         journal = Journal(self.folder / "journal.jsonl", sync=self._sync)
         self._resources.callback(journal.close)
-        budget = self._budget or self._membership.budget(self.policy, self._clock)
+        budget = self._budget or self._session.budget(self.policy, self._clock)
         self.tracker = await open_journal(journal, self._scope, self.rate, budget)
         self._progress = ProviderProgress(self.folder, self._provider.name, self.tracker, self._clock)
         caching = BatchCaching(self._batch_provider, self.rate)
@@ -148,7 +148,7 @@ class ProviderRemote:
             self.batches = BatchDispatcher(self._batch_provider, *common, outage, caching)
             for request in self.batches.resume():
                 self._in_flight.add(request)
-        self._claims = await self._membership.open(
+        self._claims = await self._session.open(
             self.tracker, self._in_flight.identities, self, self._clock, self._spawn, pause=self.policy.poll_seconds
         )
         if self._claims is not None:
@@ -176,7 +176,7 @@ class ProviderRemote:
             if self.tracker.state.counts:
                 self._progress.report(self.snapshot())
             self._progress.end()
-            self._membership.close(self.tracker)
+            self._session.close(self.tracker)
             self._resources.close()
 
     def send(self, requests: Sequence[Request]) -> list[asyncio.Future[Reply]]:

@@ -28,8 +28,8 @@ from r2v.config import Config
 from r2v.errors import EnvironmentFault
 from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
 from r2v.llm.providers.dispatch.result_handler import WallClock
-from r2v.llm.providers.membership import Membership
 from r2v.llm.providers.prices import Rate
+from r2v.llm.providers.project_session import ProjectSession
 from r2v.llm.providers.provider_requests import ProviderRequest
 from r2v.llm.providers.spending.journal import Journal
 from r2v.llm.providers.spending.open_journal import open_journal
@@ -71,14 +71,14 @@ class Books:
             "day": ("serve.max_usd_per_day", serve.max_usd_per_day),
         }
         self._scope = {"provider": "served", "model": serve.name}  # clients name the models
-        self._membership = Membership(
+        self._session = ProjectSession(
             root,
-            purse=folder,
+            payer=folder,
             scope=self._scope,
             adopt=_adopt_nothing,
             project_max_usd=teacher.project_max_usd,
             alone=True,  # replies to an agent are drawn anew: those of other journals are not reused
-            lanes=False,
+            numbered=False,
         )
         self._clock = WallClock(now=time.time, sleep=asyncio.sleep)
         self._pending: defaultdict[str, float] = defaultdict(float)
@@ -88,12 +88,12 @@ class Books:
         """Open the journal. Raises LeaseConflict if another server writes it, InputError if it is damaged."""
         self._resources = ExitStack()
         try:
-            folder = self._membership.take(self._folder, self._resources)
+            folder = self._session.take(self._folder, self._resources)
             journal = Journal(folder / "journal.jsonl", lazy=_SYNC_SECONDS)
             self._resources.callback(journal.close)
-            budget = self._membership.budget(self._policy, self._clock)
+            budget = self._session.budget(self._policy, self._clock)
             self._tracker = await open_journal(journal, self._scope, self._rate, budget)
-            await self._membership.open(self._tracker, [], _NoClaims(), self._clock, asyncio.ensure_future, pause=1.0)
+            await self._session.open(self._tracker, [], _NoClaims(), self._clock, asyncio.ensure_future, pause=1.0)
         except BaseException:  # cancelled or failed half-way: release the lease that was taken
             self._resources.close()
             raise
@@ -104,7 +104,7 @@ class Books:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._membership.close(self._tracker)
+        self._session.close(self._tracker)
         self._resources.close()
 
     @property

@@ -37,7 +37,7 @@ from r2v.llm.waves import Waves
 from r2v.rollout.actors import PricedModel, PricedVerifier, Routed
 from r2v.rollout.gates import FeatureExtractor, ScoreGate
 from r2v.rollout.model_factory import (
-    Purse,
+    Payer,
     priced_api_policy,
     priced_policy,
     priced_teacher,
@@ -84,14 +84,14 @@ def routed_actor(
     """
     settings = bundle_settings(bundle)
     tools = told_tools(settings.policy, benchmark)
-    purse = None if journal is None else Purse(folder=journal)
+    payer = None if journal is None else Payer(folder=journal)
     verifier = None
     if settings.policy.is_api:
-        slm = priced_api_policy(settings.policy, settings.teacher, settings.cost, waves, purse)
+        slm = priced_api_policy(settings.policy, settings.teacher, settings.cost, waves, payer)
     else:
         slm, verifier = local_pair(bundle, settings, waves, rollout or RolloutConfig(), tools)
     gate = bundle_gate(bundle, settings, slm, verifier, benchmark.capabilities.untrusted)
-    llm = priced_teacher(settings.teacher, settings.cost, benchmark, waves, purse)
+    llm = priced_teacher(settings.teacher, settings.cost, benchmark, waves, payer)
     return Routed(slm, llm, gate, bundle.manifest.threshold, settings.inference.max_llm_calls)
 
 

@@ -28,7 +28,7 @@ def billed(root: Path, name: str, config: Config, usd: float, *, folder: str | N
     place = folder or f"outputs/.artifacts/{name}/.provider/1"
     ProjectLedger(root).write(
         JournalEntry(
-            run=run, folder=place, purse="desk_noisy", scope={"model": MODEL}, open=False, usd=usd, answered=100
+            run=run, folder=place, payer="desk_noisy", scope={"model": MODEL}, open=False, usd=usd, answered=100
         )
     )
 

@@ -19,7 +19,7 @@ from r2v.evaluation.setup import episodes_path
 from r2v.llm.waves import Waves
 from r2v.pipeline.write_bundle import write_bundle
 from r2v.rollout.actors import Actor, GreedyActor, Routed
-from r2v.rollout.model_factory import Purse, priced_teacher
+from r2v.rollout.model_factory import Payer, priced_teacher
 from r2v.rollout.session import RolloutWorld, episode_specs, play_many
 from r2v.router.escalation import escalates, recorded_score
 from r2v.serve.accounts.traffic import read_traffic
@@ -85,7 +85,7 @@ def agent(url: str, model: str, actions: str = "text") -> Config:
 def played(config: Config, condition: str, folder: Path, bundle: Bundle | None = None) -> list[Episode]:
     """Evaluation tasks played by the model that is asked, or by the bundle's pair with it as the LLM."""
     desk, waves = Desk(**config.env.options), Waves(workers=2)
-    llm = priced_teacher(config.teacher, config.cost, desk, waves, Purse(folder=folder))
+    llm = priced_teacher(config.teacher, config.cost, desk, waves, Payer(folder=folder))
     actor: Actor = GreedyActor(llm, "teacher")
     if bundle is not None:
         pair = routed_actor(bundle, desk, waves)

@@ -18,10 +18,10 @@ from pathlib import Path
 from r2v.errors import EnvironmentFault
 from r2v.llm.providers.prices import Rate
 from r2v.llm.providers.provider_requests import ProviderRequest, RequestVerdict
-from r2v.llm.providers.spending.allotment import PROJECT_CAP, Allotment
 from r2v.llm.providers.spending.journal import Journal, JournalRow
 from r2v.llm.providers.spending.journal_state import JournalState
 from r2v.llm.providers.spending.known_counts import KnownCounts
+from r2v.llm.providers.spending.quota import PROJECT_CAP, Quota
 
 _ROUNDING = 1e-9
 """USD: sums of many small reservations do not come back to exactly 0."""
@@ -40,10 +40,10 @@ class SharedBudget:
         *,
         num_trackers: int = 1,
         name: str = "teacher.max_usd",
-        allotment: Allotment | None = None,
+        quota: Quota | None = None,
     ) -> None:
         self.cap, self.name, self._num_trackers = cap, name, num_trackers
-        self.allotment = allotment
+        self.quota = quota
         self._trackers: dict[Path, SpendTracker] = {}
 
     def join(self, tracker: SpendTracker) -> None:
@@ -54,13 +54,13 @@ class SharedBudget:
     @property
     def is_capped(self) -> bool:
         """Whether any cap holds."""
-        return self.cap is not None or (self.allotment is not None and self.allotment.cap < float("inf"))
+        return self.cap is not None or (self.quota is not None and self.quota.cap < float("inf"))
 
     @property
     def remaining(self) -> float:
         """USD that may still be reserved, without asking for more of a cap that others share."""
         own = float("inf") if self.cap is None else self.cap
-        limit = own if self.allotment is None else min(own, self.allotment.usd)
+        limit = own if self.quota is None else min(own, self.quota.usd)
         if limit == float("inf"):
             return limit
         return limit - self.committed if self._complete else 0.0
@@ -69,7 +69,7 @@ class SharedBudget:
     def within_reach(self) -> float:
         """USD that may still be reserved, where nobody else takes them."""
         own = float("inf") if self.cap is None else self.cap
-        cap = own if self.allotment is None else min(own, self.allotment.cap)
+        cap = own if self.quota is None else min(own, self.quota.cap)
         return max(self.remaining, cap - self.committed)
 
     @property
@@ -80,9 +80,9 @@ class SharedBudget:
     async def extend(self, usd: float, wish: float = 0.0) -> bool:
         """Ask for `usd`, better `wish`, of a cap that other processes share, where that is not there; False where it
         is not to be had, True where it may be worth another look."""
-        if self.allotment is None or (self.cap is not None and self.committed + usd > self.cap + _ROUNDING):
+        if self.quota is None or (self.cap is not None and self.committed + usd > self.cap + _ROUNDING):
             return False
-        return self.remaining >= max(usd, wish) or await self.allotment.extend(lambda: self.committed, usd, wish)
+        return self.remaining >= max(usd, wish) or await self.quota.extend(lambda: self.committed, usd, wish)
 
     @property
     def idle(self) -> bool:
@@ -105,8 +105,8 @@ class SharedBudget:
         of_it_lost = f" (of it at most ${lost:.4f} for calls whose answers were lost)" if lost else ""
         name, cap, remedy = self.name, self.cap, f"raise {self.name}"
         own_cap = self.cap is not None and self.committed + next_usd > self.cap + _ROUNDING
-        if not own_cap and self.allotment is not None and self.allotment.refusal is not None:
-            refusal = self.allotment.refusal
+        if not own_cap and self.quota is not None and self.quota.refusal is not None:
+            refusal = self.quota.refusal
             name, cap, spent = refusal.name, refusal.cap, spent + refusal.others_usd
             remedy = "raise it by `r2v providers ledger --max-usd USD`" if name == PROJECT_CAP else f"raise {name}"
         return EnvironmentFault(

@@ -15,8 +15,8 @@ from contextlib import contextmanager
 
 @contextmanager
 def paying(pipeline: str) -> Iterator[None]:
-    """What is asked in this block is paid by the pipeline of this name."""
-    before = payer()
+    """Let this pipeline pay for all requests in the block, those of child processes included."""
+    before = current_payer()
     os.environ["R2V_PAYER"] = pipeline
     try:
         yield
@@ -24,6 +24,6 @@ def paying(pipeline: str) -> Iterator[None]:
         os.environ["R2V_PAYER"] = before or ""
 
 
-def payer() -> str | None:
-    """The pipeline that pays; None where none does, as of a game."""
+def current_payer() -> str | None:
+    """Return the pipeline that pays; None outside of any, as in a game."""
     return os.environ.get("R2V_PAYER") or None

@@ -39,6 +39,8 @@ from r2v.storage.paths import REPLIES
 log = logging.getLogger(__name__)
 
 _CAP = "project-cap"
+_PAYER_KEY = "purse"
+"""Key of `JournalEntry.payer` in the files of the ledger, which earlier versions wrote too."""
 
 Scope = Mapping[str, Any]
 """What decides whose replies they are: provider, model, endpoint."""
@@ -52,7 +54,7 @@ class JournalEntry:
     """The nonce in its first row and in all its custom_ids."""
     folder: str
     """From the checkout, where it lies in there."""
-    purse: str
+    payer: str
     """Who pays: the journals of one pipeline, or of one folder outside of any, share `teacher.max_usd`."""
     scope: dict[str, Any]
     open: bool
@@ -109,7 +111,9 @@ class ProjectLedger:
 
     def write(self, entry: JournalEntry) -> None:
         """Write an entry, its journal's only writer. Raises EnvironmentFault where the disk refuses."""
-        write_json(self.folder / f"{entry.run}.json", hashed(asdict(entry)))
+        fields = asdict(entry)
+        fields[_PAYER_KEY] = fields.pop("payer")
+        write_json(self.folder / f"{entry.run}.json", hashed(fields))
         write_text(self.folder / "changed", secrets.token_hex(8))
 
     @property
@@ -156,7 +160,8 @@ class ProjectLedger:
             status = path.stat()
             stamp = status.st_mtime_ns, status.st_ino
             if self._stamps.get(run) != stamp:
-                self._entries[run] = JournalEntry(**read_hashed(path))
+                fields = {"payer" if key == _PAYER_KEY else key: value for key, value in read_hashed(path).items()}
+                self._entries[run] = JournalEntry(**fields)
                 self._stamps[run] = stamp
             self.damaged.pop(run, None)
         except FileNotFoundError:
@@ -204,9 +209,9 @@ class ProjectLedger:
         lies = self.folder_of(entry).is_dir()
         return Book(usd=self.committed(entry), answered=entry.answered, state="closed" if lies else "gone")
 
-    def committed_by(self, purse: str) -> float:
+    def committed_by(self, payer: str) -> float:
         """USD that the journals of a pipeline have spent or reserved."""
-        return sum(self.book(entry).usd for entry in self.entries() if entry.purse == purse)
+        return sum(self.book(entry).usd for entry in self.entries() if entry.payer == payer)
 
     def committed(self, entry: JournalEntry) -> float:
         """USD that a journal has spent or may yet spend; of a closed one what its entry says."""

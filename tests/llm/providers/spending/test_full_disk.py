@@ -89,15 +89,15 @@ def require_whole(project: Path, line: str) -> None:
 def test_what_goes_in_batches_is_paid_once_whichever_row_does_not_fit(
     provider: str, rows: int, emulator: Emulator, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Another purse of the project goes on where the full disk stopped the first, and then the first itself."""
+    """Another payer of the project goes on where the full disk stopped the first, and then the first itself."""
     line = on_a_disk_that_fills(
         rows, provider, tmp_path / "first", **CAPS, project=tmp_path, urls=environment(emulator)
     )
     assert line or rows > 4, "an entry in the ledger, a claim, and a batch's first rows need room"
     require_whole(tmp_path, line)
-    for purse in ("second", "first"):
-        said = play(provider, tmp_path / purse, count=3, turns=1, project=tmp_path, **CAPS)
-        assert [len(turns) for turns in said] == [1] * 3, purse
+    for payer in ("second", "first"):
+        said = play(provider, tmp_path / payer, count=3, turns=1, project=tmp_path, **CAPS)
+        assert [len(turns) for turns in said] == [1] * 3, payer
     bills = emulator.ledger().bills
     assert len(bills) == len({bill.body_sha256 for bill in bills}) == 3
     assert "damaged" not in caplog.text

@@ -25,7 +25,7 @@ def project(root: Path) -> ProjectLedger:
     folder.mkdir()
     rows = [{"row": "open", "version": 1, "run": RUN, "scope": {}}, *map(row, range(WORTH_AN_INDEX))]
     (folder / "journal.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
-    entry = JournalEntry(run=RUN, folder="runs", purse="runs", scope=SCOPE, open=False, usd=0.25 * WORTH_AN_INDEX)
+    entry = JournalEntry(run=RUN, folder="runs", payer="runs", scope=SCOPE, open=False, usd=0.25 * WORTH_AN_INDEX)
     ProjectLedger(root).write(entry)
     return ProjectLedger(root)
 

@@ -14,7 +14,7 @@ SCOPE = {"provider": "openai", "model": "m"}
 
 
 def entry(run: str, **changes: object) -> JournalEntry:
-    made = JournalEntry(run=run, folder=f"runs/{run}", purse="runs", scope=SCOPE, open=False, usd=1.5, answered=3)
+    made = JournalEntry(run=run, folder=f"runs/{run}", payer="runs", scope=SCOPE, open=False, usd=1.5, answered=3)
     return replace(made, **changes)  # type: ignore[arg-type]
 
 

@@ -1,6 +1,6 @@
-"""Membership: what makes one process' journal one of the project's.
+"""ProjectSession: what makes one process' journal one of the project's.
 
-    Membership(root, purse=Path("data/runs/desk_.../provider"), scope={...}, adopt=..., project_max_usd=50)
+    ProjectSession(root, payer=Path("data/runs/desk_.../provider"), scope={...}, adopt=..., project_max_usd=50)
 
 A process writes the first journal of its folder that nobody else is writing: `folder` itself, else `folder/1`,
 `folder/2` ... So helpers beside a stage, and a job that is started again while another one brings its batches home,
@@ -18,11 +18,11 @@ from r2v.llm.providers.claims import Adopt, Claimant, Claims, exclusive
 from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
 from r2v.llm.providers.dispatch.result_handler import Spawn, WallClock
 from r2v.llm.providers.provider_requests import RequestIdentity, reply_key
-from r2v.llm.providers.spending.allotment import PROJECT_CAP, Allotment
 from r2v.llm.providers.spending.budget import SharedBudget, SpendTracker
 from r2v.llm.providers.spending.journal_view import JOURNAL_LEASE
-from r2v.llm.providers.spending.payer import payer
+from r2v.llm.providers.spending.payer import current_payer
 from r2v.llm.providers.spending.project import JournalEntry, ProjectLedger, Replies, Scope, closed
+from r2v.llm.providers.spending.quota import PROJECT_CAP, Quota
 from r2v.log import logger
 from r2v.storage.lease import lease
 
@@ -49,7 +49,7 @@ class Alone:
 
 
 class JointBudget:
-    """The budget of the models that one process asks for one purse: one while any of their journals is open. With one
+    """The budget of the models that one process asks for one payer: one while any of their journals is open. With one
     each, a model would wait for what the other holds and does not use."""
 
     def __init__(self) -> None:
@@ -69,47 +69,48 @@ class JointBudget:
             self._budget = None
 
 
-class Membership:
+class ProjectSession:
     """The project at `root` as one journal's writer meets it.
 
-    purse: who pays where no pipeline does (`spending.payer`); journals of one purse share `teacher.max_usd`. adopt:
+    payer: who pays where no pipeline does (`spending.payer`); journals of one payer share `teacher.max_usd`. adopt:
     brings the batches of a dead writer's journal home. project_max_usd: the project's cap, which is written into the
-    ledger by whoever names it first. budget: of several models that one process asks, in place of the purse's. joint:
+    ledger by whoever names it first. budget: of several models that one process asks, in place of the payer's. joint:
     the same, where journals are opened and closed more than once. alone:
-    others' answers are not used, because it was asked for anew. lanes: another journal serves where this one is being
-    written.
+    others' answers are not used, because it was asked for anew. numbered: take `folder/1`, `folder/2` ...
+    where another process writes the journal of `folder`.
     """
 
     def __init__(
         self,
         root: Path,
         *,
-        purse: Path,
+        payer: Path,
         scope: Scope,
         adopt: Adopt,
         project_max_usd: float | None = None,
         budget: SharedBudget | None = None,
         joint: JointBudget | None = None,
         alone: bool = False,
-        lanes: bool = True,
+        numbered: bool = True,
     ) -> None:
         self._ledger, self._scope, self._adopt = ProjectLedger(root), dict(scope), adopt
-        self._purse, self._project_max_usd = payer() or self._ledger.name_of(purse), project_max_usd
-        self._alone, self.lanes, self._budget = alone, lanes, budget
+        self._payer, self._project_max_usd = current_payer() or self._ledger.name_of(payer), project_max_usd
+        self._alone, self.numbered, self._budget = alone, numbered, budget
         self._joint, self._joined = joint or JointBudget(), False
         self._entry: JournalEntry | None = None
-        self._allotment: Allotment | None = None
+        self._quota: Quota | None = None
         self._claims: Claims | None = None
 
     def take(self, folder: Path, holding: ExitStack) -> Path:
-        """Take the lease of the first journal that nobody writes; its folder. Raises LeaseConflict without `lanes`."""
+        """Take the lease of the first journal that no other process writes, and return its folder. Raise LeaseConflict
+        without `numbered`."""
         holding.callback(self._leave)
         for place in self._places(folder):
             try:
                 holding.enter_context(lease(place / JOURNAL_LEASE))
                 return place
             except LeaseConflict:
-                if not self.lanes:
+                if not self.numbered:
                     raise
         raise LeaseConflict(f"{folder}: {_MOST_WRITERS} processes write journals in it; wait until some end")
 
@@ -123,19 +124,19 @@ class Membership:
         yield from (folder / str(number) for number in range(1, _MOST_WRITERS))
 
     def budget(self, policy: DispatchPolicy, clock: WallClock) -> SharedBudget:
-        """The caps of the purse and of the project."""
+        """The caps of the payer and of the project."""
 
         def holding() -> AbstractAsyncContextManager[None]:
             return exclusive(self._ledger, clock)
 
         budget = self._budget
         if budget is None:
-            allotment = Allotment(self._ledger, policy.max_usd, holding, clock)
-            budget = self._joint.join(lambda: SharedBudget(policy.max_usd, allotment=allotment))
+            quota = Quota(self._ledger, policy.max_usd, holding, clock)
+            budget = self._joint.join(lambda: SharedBudget(policy.max_usd, quota=quota))
             self._joined = True
-        elif budget.allotment is None:
-            budget.allotment = Allotment(self._ledger, None, holding, clock)
-        self._allotment = budget.allotment
+        elif budget.quota is None:
+            budget.quota = Quota(self._ledger, None, holding, clock)
+        self._quota = budget.quota
         return budget
 
     async def open(
@@ -165,19 +166,19 @@ class Membership:
     def _enter(self, tracker: SpendTracker) -> None:
         run, folder = tracker.state.run, self._ledger.name_of(tracker.journal.path.parent)
         # who brings another's batches home does not pay for them
-        purse = next((one.purse for one in self._ledger.entries() if one.run == run), self._purse)
+        payer = next((one.payer for one in self._ledger.entries() if one.run == run), self._payer)
         entry = JournalEntry(
             run=run,
             folder=folder,
-            purse=purse,
+            payer=payer,
             scope=self._scope,
             open=True,
             usd=tracker.committed,
             answered=tracker.state.counts["answered"],
         )
-        assert self._allotment is not None, "the budget was asked for"
+        assert self._quota is not None, "the budget was asked for"
         self._agree_on_cap(run)
-        self._entry = self._allotment.start(entry, tracker.committed)
+        self._entry = self._quota.start(entry, tracker.committed)
         self._ledger.write(self._entry)
 
     def _agree_on_cap(self, run: str) -> None:
@@ -189,7 +190,7 @@ class Membership:
                 f"{PROJECT_CAP}={given:g}: this project's cap is {known:g}, for all its processes; leave the key "
                 f"out, or change the cap by `r2v providers ledger --max-usd {given:g}`"
             )
-        first = None if self._allotment is None else self._allotment.entry
+        first = None if self._quota is None else self._quota.entry
         self._ledger.set_cap(given, ours={run} if first is None else {run, first.run})
 
     def close(self, tracker: SpendTracker) -> None:

@@ -34,15 +34,15 @@ def billed(emulator: Emulator) -> float:
     )
 
 
-async def side_by_side(project: Path, purses: list[str], count: int, **plan: object) -> list[BaseException | object]:
-    """As many processes as purses are named ask `count` different questions each."""
+async def side_by_side(project: Path, payers: list[str], count: int, **plan: object) -> list[BaseException | object]:
+    """As many processes as payers are named ask `count` different questions each."""
 
-    async def one(number: int, purse: str) -> object:
+    async def one(number: int, payer: str) -> object:
         waves = Waves(max_conversations=count)
-        model = waves.model(remote("openai", project / purse, project=project, mode="concurrent", **plan))  # type: ignore[arg-type]
+        model = waves.model(remote("openai", project / payer, project=project, mode="concurrent", **plan))  # type: ignore[arg-type]
         return await waves.play(partial(converse, model, 1000 * number + n, 1) for n in range(count))
 
-    return await asyncio.gather(*(one(n, purse) for n, purse in enumerate(purses)), return_exceptions=True)
+    return await asyncio.gather(*(one(n, payer) for n, payer in enumerate(payers)), return_exceptions=True)
 
 
 @pytest.fixture
@@ -70,22 +70,22 @@ def whole(served: object, tmp_path: Path) -> float:
 
 
 @pytest.mark.parametrize("failing", [False, True])
-@pytest.mark.parametrize("shared", ["purse", "project"])
+@pytest.mark.parametrize("shared", ["payer", "project"])
 def test_four_processes_never_pass_the_cap_and_come_close(
     shared: str, failing: bool, served: object, tmp_path: Path
 ) -> None:
     half = 0.5 * whole(served, tmp_path)
     cap = half + (6 * WORST if failing else WORST)  # what is lost is booked at its worst case
     emulator = served(*FAILING if failing else ())  # type: ignore[operator]
-    purses = ["a"] * 4 if shared == "purse" else ["a", "b", "c", "d"]
-    plan = {"max_usd": cap} if shared == "purse" else {"project_max_usd": cap}
-    ends = asyncio.run(side_by_side(tmp_path / "capped", purses, 12, **plan))
-    name = "teacher.max_usd" if shared == "purse" else "teacher.project_max_usd"
+    payers = ["a"] * 4 if shared == "payer" else ["a", "b", "c", "d"]
+    plan = {"max_usd": cap} if shared == "payer" else {"project_max_usd": cap}
+    ends = asyncio.run(side_by_side(tmp_path / "capped", payers, 12, **plan))
+    name = "teacher.max_usd" if shared == "payer" else "teacher.project_max_usd"
     refused = [end for end in ends if isinstance(end, EnvironmentFault)]
     assert refused and all(str(end).startswith(f"{name}={cap}: $") for end in refused), ends
     assert billed(emulator) <= cap and (failing or billed(emulator) > 0.9 * half)
     ProjectLedger(tmp_path / "capped").set_cap(None)
-    asyncio.run(side_by_side(tmp_path / "capped", purses, 12, attempts=9))
+    asyncio.run(side_by_side(tmp_path / "capped", payers, 12, attempts=9))
     answered = [bill.turn for bill in emulator.ledger().bills if bill.turn]
     assert len({(conversation, turn) for _, conversation, turn in answered}) == 48
 
@@ -137,7 +137,7 @@ def test_no_cap_is_set_beside_a_process_that_would_not_heed_it(served: object, t
     play("openai", tmp_path / "capped", count=1, turns=1, project=tmp_path, project_max_usd=1.0)
 
 
-def test_models_of_one_process_share_its_allotment(served: object, tmp_path: Path) -> None:
+def test_models_of_one_process_share_its_quota(served: object, tmp_path: Path) -> None:
     """Two models that wait for each other would hold on to shares of their own for ever."""
     emulator = served()  # type: ignore[operator]
     cap = 12 * WORST
@@ -148,7 +148,7 @@ def test_models_of_one_process_share_its_allotment(served: object, tmp_path: Pat
             remote("openai", tmp_path / "a", project=tmp_path, project_max_usd=cap, budget=budget) as first,
             remote("openai", tmp_path / "b", project=tmp_path, project_max_usd=cap, budget=budget, scope="b") as second,
         ):
-            assert budget.allotment is not None and first.tracker.budget is second.tracker.budget
+            assert budget.quota is not None and first.tracker.budget is second.tracker.budget
             assert await budget.extend(6 * WORST)
             entries = ProjectLedger(tmp_path).entries()
             assert [entry.pool is None for entry in entries].count(True) == 1

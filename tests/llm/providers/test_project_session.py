@@ -209,7 +209,7 @@ def test_what_one_stage_of_a_pipeline_has_spent_is_missing_from_the_cap_of_the_n
     assert billed(provider) == before
     assert main([*words, f"teacher.max_usd={3 * before}"]) == 0
     assert before < billed(provider) < 3 * before and max(draws(provider).values()) == 1
-    assert {entry.purse for entry in ProjectLedger(project).entries()} == {"desk_noisy"}
+    assert {entry.payer for entry in ProjectLedger(project).entries()} == {"desk_noisy"}
 
 
 def _answers(project: Path) -> Counter[tuple[str, ...]]:

@@ -1,6 +1,6 @@
-"""The allotment: what one process may commit of caps that several processes share.
+"""The quota: what one process may commit of caps that several processes share.
 
-    committed of all others + allotted to us <= cap        for the purse's cap and for the project's
+    committed of all others + allotted to us <= cap        for the payer's cap and for the project's
 
 It grows under the ledger's lease, by a share of what is left, so that it is small when little is left. A process that
 is refused hands back what it does not use; it asks again while another living process has money that may come free.
@@ -17,8 +17,8 @@ from typing import Protocol
 
 from r2v.llm.providers.spending.project import JournalEntry, ProjectLedger
 
-PURSE_CAP, PROJECT_CAP = "teacher.max_usd", "teacher.project_max_usd"
-"""The settings that bound a purse, and the project."""
+PAYER_CAP, PROJECT_CAP = "teacher.max_usd", "teacher.project_max_usd"
+"""The settings that bound a payer, and the project."""
 _SHARE = 0.05
 """Of what is left of a cap, allotted at a time beyond what is needed."""
 _ROUNDING = 1e-9
@@ -52,18 +52,18 @@ class Refusal:
     """Whether another living process may give something back."""
 
 
-class Allotment:
-    """One process' share. purse_cap: what bounds the journals of its purse, None: nothing of the project's; besides it
+class Quota:
+    """One process' share. payer_cap: what bounds the journals of its payer, None: nothing of the project's; besides it
     holds what the ledger says of the whole project. exclusive: holds the ledger's lease."""
 
     def __init__(
         self,
         ledger: ProjectLedger,
-        purse_cap: float | None,
+        payer_cap: float | None,
         exclusive: Callable[[], AbstractAsyncContextManager[None]],
         clock: Waiting,
     ) -> None:
-        self._ledger, self._purse_cap, self._exclusive, self._clock = ledger, purse_cap, exclusive, clock
+        self._ledger, self._payer_cap, self._exclusive, self._clock = ledger, payer_cap, exclusive, clock
         self.usd = 0.0
         """Infinite where no cap holds."""
         self.refusal: Refusal | None = None
@@ -91,7 +91,7 @@ class Allotment:
         return replace(entry, pool=self.entry.run)
 
     def _own_share(self, joining: JournalEntry | None = None, committed: float = 0.0) -> float:
-        """What the first journal's entry holds: the allotment without what our other journals have committed, which
+        """What the first journal's entry holds: the quota without what our other journals have committed, which
         their own entries count, whether this process lives or not."""
         assert self.entry is not None
         new = None if joining is None else joining.run
@@ -99,7 +99,7 @@ class Allotment:
         return max(0.0, self.usd - committed - sum(map(self._ledger.committed, pooled)))
 
     def _caps(self) -> dict[str, float]:
-        caps = {PURSE_CAP: self._purse_cap, PROJECT_CAP: self._ledger.cap}
+        caps = {PAYER_CAP: self._payer_cap, PROJECT_CAP: self._ledger.cap}
         return {name: cap for name, cap in caps.items() if cap is not None}
 
     async def extend(self, committed: Callable[[], float], usd: float, wish: float) -> bool:
@@ -116,7 +116,7 @@ class Allotment:
             if self.usd - committed() >= max(usd, wish):
                 return True
             async with self._exclusive():
-                # nothing is reserved of the old allotment while a new one is worked out
+                # nothing is reserved of the old quota while a new one is worked out
                 self.usd = held = committed()
                 self.refusal = await asyncio.to_thread(self._granted, held, usd, wish)
             self._refused_at, self._ask_again = held, self._clock.now() + _PAUSE
@@ -128,7 +128,7 @@ class Allotment:
             return self._grant(committed, usd, wish)
 
     def _grant(self, committed: float, usd: float, wish: float) -> Refusal | None:
-        """Raise the allotment, or hand back what is not used."""
+        """Raise the quota, or hand back what is not used."""
         assert self.entry is not None, "the journal is open"
         entries = [entry for entry in self._ledger.entries() if self.entry.run not in (entry.run, entry.pool)]
         self._ledger.require_whole()
@@ -136,7 +136,7 @@ class Allotment:
         caps = self._caps()
         self.cap = min(caps.values(), default=math.inf)
         for name, cap in caps.items():
-            group = [one for one in entries if name == PROJECT_CAP or one.purse == self.entry.purse]
+            group = [one for one in entries if name == PROJECT_CAP or one.payer == self.entry.payer]
             others = {one.run: self._ledger.committed(one) for one in group}
             left = cap - sum(others.values()) - committed
             free = min(free, left)
