@@ -22,7 +22,7 @@ def test_a_stage_that_is_made_again_for_its_base_asks_nobody_for_what_was_paid(t
     (before,) = tmp_path.glob("outputs/.artifacts/verifier-*")
     done = warm.run(tmp_path, "train_verifier", "--config", "paid.yaml", "--overrides", "teacher.max_usd=5", env=NOBODY)
     assert done.returncode == 0, done.stderr
-    assert "42 replies were paid for elsewhere in this project" in done.stderr
+    assert "replies reused from the project: replies=42" in done.stderr
     (after,) = set(tmp_path.glob("outputs/.artifacts/verifier-*")) - {before}
     assert (after / "verifier_data.jsonl").read_bytes() == (before / "verifier_data.jsonl").read_bytes()
     bases = json.loads((after / "attempt.meta.json").read_text())["bases"]

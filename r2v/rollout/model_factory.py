@@ -216,7 +216,8 @@ def judge_of(teacher: TeacherConfig, waves: Waves, payer: Payer) -> Judge:
 def provider_remote(
     teacher: TeacherConfig, payer: Payer, *, only: bool = False, keys: EndpointKeys = TEACHER_KEYS
 ) -> ProviderRemote:
-    """Return the teacher's provider behind its journal in the payer's folder. only: never a numbered one. Raises UsageError where the model has no price, is retired, does not take what it is asked, or no key is set."""
+    """Return the teacher's provider behind its journal in the payer's folder. only: never in a numbered one. Raises
+    UsageError where the model has no price, is retired, does not take what it is asked, or no key is set."""
     rate = asked_rate(teacher, keys=keys)
     provider: Provider
     if teacher.engine in (VLLM, JOB):

@@ -75,7 +75,7 @@ def test_bad_words_are_one_line(
 ) -> None:
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
     assert main([*words]) in (2, 5)
-    err = [line for line in capfd.readouterr().err.splitlines() if not line.startswith("sending the key")]
+    err = [line for line in capfd.readouterr().err.splitlines() if not line.startswith("sending a key")]
     assert len(err) == 1 and says in err[0]
 
 

@@ -11,7 +11,7 @@ _EMPTY: dict[str, Any] = {"type": "object", "properties": {}}
 
 
 def parameters_of(tool: ToolSpec) -> dict[str, Any]:
-    """The schema of a tool's arguments, without keywords of our own (`x-free`)."""
+    """Return the schema of a tool's arguments without R2V's own keywords (`x-free`), which providers refuse."""
     plain: dict[str, Any] = _plain(tool.parameters or _EMPTY)
     return plain
 
@@ -23,8 +23,8 @@ def _plain(schema: Any) -> Any:
 
 
 def action_schema(tools: Sequence[ToolSpec]) -> dict[str, Any]:
-    """The schema of {"action": one of the tools' calls}, as strict structured output takes it: every property is
-    required and no other allowed, so an argument that may be left out may be null instead."""
+    """Return the schema of {"action": a call of one of the tools} for strict structured output: every property is
+    required and no other is allowed, so an optional argument may be null instead."""
     return _object({"action": {"anyOf": [_call_schema(tool) for tool in tools]}})
 
 
@@ -34,12 +34,13 @@ def _call_schema(tool: ToolSpec) -> dict[str, Any]:
     properties: dict[str, Any] = {"tool": {"type": "string", "enum": [tool.name]}}
     for name, value in schema.get("properties", {}).items():
         strict = _strict(value)
+        # strict output has no optional properties; null is dropped again where the action is read
         properties[name] = strict if name in required else {"anyOf": [strict, {"type": "null"}]}
     return _object(properties)
 
 
 def _strict(schema: Any) -> Any:
-    """A schema with every object in it closed and all its properties required."""
+    """Return a schema whose objects are all closed, with every property required."""
     if not isinstance(schema, Mapping):
         return schema
     inner: dict[str, Any] = {

@@ -1,7 +1,7 @@
-"""Anthropic provider, by the official SDK: messages called directly, and Message Batches of them.
+"""Anthropic provider on the official SDK: messages as direct calls and in Message Batches.
 
-Every call is one attempt (`max_retries=0`). Results are fetched from the API's own address: a `results_url` on
-another host is refused, since the request would carry the key there.
+Every call is one attempt (`max_retries=0`). Results are fetched from the API's own host alone: a `results_url` on
+another host is refused, because the request would carry the key there.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from r2v.wire.text import sendable_json
 if TYPE_CHECKING:
     from anthropic import AsyncAnthropic
 
-_CHUNK, _PIECE = 1 << 16, 128
+_CHUNK, _PIECE = 1 << 16, 128  # bytes of a read of results; lines of one write of an upload
 _HEAD, _TAIL = b'{"requests":[', b"]}"
 
 
@@ -48,8 +48,8 @@ class Anthropic:
     """One model of Anthropic or of a compatible endpoint; a `BatchProvider`.
 
     base_url: the endpoint's root; None: ANTHROPIC_BASE_URL, or Anthropic itself. api_key_env: the environment variable
-    that holds the key; None: ANTHROPIC_API_KEY. timeout: seconds of one call. keyless: it only makes
-    bodies, and calls nobody. Raises UsageError where no key is set, or the variable may not be sent as one.
+    that holds the key; None: ANTHROPIC_API_KEY. timeout: seconds of one call. keyless: makes bodies and never
+    calls. Raises UsageError if no key is set, or if the variable may not be sent as a key.
     """
 
     name = "anthropic"
@@ -71,7 +71,7 @@ class Anthropic:
         self._client: AsyncAnthropic | None = None
 
     def request_body(self, request: Request) -> Mapping[str, Any]:
-        """The params of a message."""
+        """Return the params of a message."""
         return message_body(self._asked, request)
 
     @property
@@ -79,21 +79,22 @@ class Anthropic:
         return replace(self._rate, shape=replace(self._rate.shape, in_turn=self.in_turn))
 
     def input_line(self, request: ProviderRequest) -> dict[str, Any]:
-        """A line of an input file: one element of the create call's list."""
+        """Return a line of an input file: one element of the create call's list."""
         return {"custom_id": request.custom_id, "params": request.body}
 
     def kept_line(self, request: ProviderRequest) -> dict[str, Any]:
-        """The same, with the conversation so far kept in the cache for an hour: as long as most batches take."""
+        """Return the same line with the conversation so far cached for an hour, which most batches do not exceed."""
         return {"custom_id": request.custom_id, "params": with_mark(request.body, ttl="1h")}
 
     async def call(self, request: ProviderRequest) -> CallResult:
-        """Send it now, once."""
+        """Send a request as one direct call."""
         import httpx2
 
         async with self._faults() as client:
             answer = await client.post(
                 messages.MESSAGES_PATH,
-                # the next turn comes within seconds, and reads it at a tenth of the price; a first may be the only one
+                # the next turn comes within seconds and reads the cache at a tenth of the price; a first turn may be
+                # the only one, and a cache write costs more than a plain token
                 body=with_mark(request.body) if self._rate.shape.cache and request.turn else dict(request.body),
                 cast_to=httpx2.Response,
                 options={"headers": {"X-R2V-Custom-Id": request.custom_id}},
@@ -107,18 +108,19 @@ class Anthropic:
             )
 
     async def ping(self) -> None:
-        """Look the model up."""
+        """Look up the model, which is never billed."""
         async with self._faults() as client:
             await client.models.retrieve(self._rate.model)
 
     async def upload(self, path: Path) -> str:
-        """Never called (`limits.uploads` is False): the create call takes the requests themselves."""
+        """Raise TypeError: the create call takes the requests themselves, so `limits.uploads` is False."""
         raise TypeError("Message Batches have no input files")
 
     async def create_batch(self, key: str, path: Path, file_id: str | None) -> BatchState:
-        """Create a batch, once; its requests are streamed from the input file."""
+        """Create a batch in one attempt, streaming its requests from the input file."""
         from anthropic.types.messages import MessageBatch
 
+        # the file has N lines with N ends, the list N - 1 commas: one byte less
         headers = {
             "Content-Type": "application/json",
             "Content-Length": str(len(_HEAD) + path.stat().st_size - 1 + len(_TAIL)),
@@ -130,19 +132,19 @@ class Anthropic:
             return _state(created.to_dict())
 
     async def list_batches(self) -> AsyncIterator[BatchState]:
-        """All batches, newest first."""
+        """Yield all batches of the account, newest first."""
         async with self._faults() as client:
             async for batch in client.messages.batches.list(limit=100):
                 yield _state(batch.to_dict())
 
     async def retrieve_batch(self, batch_id: str) -> BatchState:
-        """Poll a batch."""
+        """Return the present state of a batch."""
         async with self._faults() as client:
             return _state((await client.messages.batches.retrieve(batch_id)).to_dict())
 
     async def results(self, state: BatchState) -> AsyncIterator[ResultLine]:
-        """The lines of the results, in the order they come. Raises EnvironmentFault where they are on another
-        host than the API."""
+        """Yield the result lines in the provider's order. Raise EnvironmentFault if they are on another host than the
+        API."""
         import httpx2
 
         splitter = LineSplitter()
@@ -154,6 +156,7 @@ class Anthropic:
                         f"batch {state.id}: results_url is on {urlsplit(url).netloc}, the API on "
                         f"{base.netloc}; refused, since the request would carry the key there"
                     )
+                # streamed: the results of a full batch exceed what the SDK should hold in memory
                 answer = await client.get(
                     url, cast_to=httpx2.Response, options={"headers": {"X-Stainless-Raw-Response": "stream"}}
                 )
@@ -170,7 +173,7 @@ class Anthropic:
         return anthropic_line(row, messages.read_reply)
 
     async def cancel_batch(self, batch_id: str) -> None:
-        """Ask for a batch's end."""
+        """Request the cancellation of a batch."""
         async with self._faults() as client:
             await client.messages.batches.cancel(batch_id)
 
@@ -182,18 +185,21 @@ class Anthropic:
 
     @asynccontextmanager
     async def _faults(self) -> AsyncIterator[AsyncAnthropic]:
-        """The client; whatever the SDK raises becomes a ProviderFault."""
+        """Yield the client, made on first use; errors of the SDK become ProviderFault."""
         import anthropic
         import httpx2
 
         if self._client is None:
+            # redirects are not followed: they would carry the key to another host
             self._client = made_client(
                 lambda trust_env: anthropic.AsyncAnthropic(
                     api_key=self._key,
                     base_url=self._base_url,
-                    max_retries=0,
+                    max_retries=0,  # a silent second attempt could be billed twice
                     timeout=httpx2.Timeout(self._timeout, connect=10.0),
-                    http_client=anthropic.DefaultAsyncHttpxClient(follow_redirects=False, trust_env=trust_env),
+                    http_client=anthropic.DefaultAsyncHttpxClient(
+                        follow_redirects=False, trust_env=trust_env
+                    ),  # no key elsewhere
                 ),
                 "anthropic",
                 self._base_url,
@@ -202,13 +208,14 @@ class Anthropic:
         try:
             yield self._client
         except (anthropic.APIError, httpx2.HTTPError) as error:
-            raise fault_of(error, self._key) from None
+            raise fault_of(error, self._key) from None  # the chained text may quote the key
+        # a compatible endpoint may answer 200 with any JSON, which fails in the SDK or in our reader
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise unreadable(error, self._key) from None
 
 
 async def _payload(path: Path) -> AsyncIterator[bytes]:
-    """The input file's lines as the list of the create call, in pieces of some size: each is a call of the system."""
+    """Yield the body of the create call: the input file's lines as a list, `_PIECE` lines per write to the socket."""
     piece = [_HEAD]
     with path.open("rb") as file:
         for number, line in enumerate(file):
@@ -220,7 +227,7 @@ async def _payload(path: Path) -> AsyncIterator[bytes]:
 
 
 def _state(batch: Mapping[str, Any]) -> BatchState:
-    """The state in a Message Batch object."""
+    """Return the state in a Message Batch object."""
     counts = batch.get("request_counts") or {}
     status, url = str(batch.get("processing_status")), batch.get("results_url")
     done = status == "ended"
@@ -233,19 +240,20 @@ def _state(batch: Mapping[str, Any]) -> BatchState:
         errored=(counts.get("errored") or 0) + (counts.get("expired") or 0),
         files=(url,) if url else (),
         expires=_moment(batch.get("expires_at")),
-        lagging=done and not url and not batch.get("archived_at"),
+        lagging=done and not url and not batch.get("archived_at"),  # archived: its results were deleted for good
     )
 
 
 def _moment(value: Any) -> float | None:
-    """Seconds of the epoch of an RFC 3339 text or a datetime; None for what is neither."""
+    """Return the Unix time in seconds of an RFC 3339 text or a datetime; None for any other value."""
     try:
         return (value if isinstance(value, datetime) else datetime.fromisoformat(value)).timestamp()
-    except (TypeError, ValueError):
+    except (TypeError, ValueError):  # a hint for pacing alone, so a malformed one is ignored
         return None
 
 
 def _until(reset: str | None, headers: Mapping[str, str]) -> float | None:
-    """Seconds until an RFC 3339 moment, by the server's clock: ours may differ by more than the wait."""
+    """Return the seconds until an RFC 3339 moment by the server's clock, from which ours may differ by more than the
+    wait; without a moment, the Retry-After of the headers."""
     moment = _moment(reset)
     return seconds_of(headers) if moment is None else max(0.0, moment - server_time(headers))

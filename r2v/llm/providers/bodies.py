@@ -1,8 +1,9 @@
-"""Request bodies: a request in a wire format, with the tools as the shape of its model's requests has them.
+"""Request bodies: a request in a provider's wire format, with tools in the form that its model takes.
 
-Actions are text in R2V, one JSON object on a line, for teacher and student alike, so a small policy can be distilled
-from them. A model may give them as text that the prompt asks for, as JSON that a schema holds to, or as native tool
-calls: then it is shown its own calls, thoughts and their results as it gave them, and steps that others acted as calls.
+Actions are text in R2V, one JSON object per line, for teacher and student alike, so that a small policy can be
+distilled from them. A model gives them as text after the prompt's format, as JSON under a schema, or as native tool
+calls. With native calls it is shown its own calls, thoughts and results as it gave them, and the steps of other actors
+as calls.
 """
 
 from __future__ import annotations
@@ -27,22 +28,22 @@ REPLY_FORMAT = (
     "You act through tools, one call in each reply. Reply with exactly one JSON object on one line "
     'and nothing else: {"tool": "<name>", "<argument>": <value>, ...}'
 )
-"""Tells a model how to act."""
+"""Instruction for actions as text."""
 
 JSON_FORMAT = (
     "You act through tools, one call in each reply. Reply with exactly one JSON object "
     'and nothing else: {"action": {"tool": "<name>", "<argument>": <value>, ...}}'
 )
-"""The same where a schema holds the reply to it, which needs one object around all actions."""
+"""Instruction for actions under a JSON schema, which needs one object around all actions."""
 CALL_FORMAT = "You act through tools. Call exactly one tool in each reply."
-"""The same where tools are called natively, and described by the request itself."""
+"""Instruction for native tool calls, whose tools the request itself describes."""
 
 Json = dict[str, Any]
 
 
 def system_prompt(messages: Sequence[Message], tools: Sequence[ToolSpec], actions: Actions = "text") -> str:
-    """The conversation's own system messages, then how to act, with the tools where they are not called natively.
-    Empty where there are neither."""
+    """Return the conversation's own system messages, then the action instruction, with the tools unless they are called
+    natively; empty without either."""
     parts = [message.text for message in messages if message.role == "system"]
     if tools and actions == "tools":
         parts.append(CALL_FORMAT)
@@ -59,16 +60,16 @@ def system_prompt(messages: Sequence[Message], tools: Sequence[ToolSpec], action
 
 
 def turns(request: Request, shape: RequestShape) -> tuple[Message, ...]:
-    """The conversation without its system messages, as it is where it has rules of its own. Where actions are text,
-    all of it is text of user and assistant, tool results the user's."""
-    said = [message for message in request.messages if message.role != "system"]
+    """Return the conversation without its system messages; unchanged if it has rules of its own. With actions as text,
+    every message is text of user or assistant, and tool results are the user's."""
+    dialogue = [message for message in request.messages if message.role != "system"]
     if request.own_rules:
-        return tuple(said)
+        return tuple(dialogue)
     if request.tools and shape.actions == "tools":
-        return tuple(_native(said))
+        return tuple(_native(dialogue))
     plain = [
         Message(role="assistant" if message.role == "assistant" else "user", content=visible(message.text))
-        for message in said
+        for message in dialogue
     ]
     return tuple(_joined(plain)) if shape.in_turn else tuple(plain)
 
@@ -80,7 +81,7 @@ def _is_native(request: Request, shape: RequestShape) -> bool:
 def has_neighbours(request: Request, shape: RequestShape) -> bool:
     """True if a request's body holds two messages of one side in a row, which some servers refuse."""
     sides = [message.role == "assistant" for message in request.messages if message.role != "system"]
-    return not _is_native(request, shape) and any(one == other for one, other in itertools.pairwise(sides))
+    return not _is_native(request, shape) and any(side == following for side, following in itertools.pairwise(sides))
 
 
 def _joined(messages: Sequence[Message]) -> Iterator[Message]:
@@ -97,10 +98,10 @@ def _joined(messages: Sequence[Message]) -> Iterator[Message]:
 
 
 def _native(messages: Sequence[Message]) -> list[Message]:
-    """A conversation of native calls. The first page of a world, which no call has asked for, stands with the goal.
+    """Return a conversation with native calls. The first observation, which follows no call, joins the goal's message.
 
-    Calls that were made in one reply are executed one after the other, each a turn of its own (`CONTINUES`): they are
-    written as they were made, with their results behind them.
+    Calls made in one reply are executed one after the other, each a turn of its own (`CONTINUES`): they are written as
+    one assistant message, followed by their results.
     """
     written: list[Message] = []
     waiting: list[str] = []
@@ -115,7 +116,7 @@ def _native(messages: Sequence[Message]) -> list[Message]:
             else:
                 opening = len(written)
                 written.append(replace(message, extra={}))
-        elif waiting:
+        elif waiting:  # results answer the open calls in order: the APIs refuse a call without its result
             result = ToolResult(call_id=waiting.pop(0), content=visible(message.text))
             written.append(Message(role="tool", content=(result,)))
         elif written and written[-1].role == "user":
@@ -126,11 +127,11 @@ def _native(messages: Sequence[Message]) -> list[Message]:
 
 
 CONTINUES = "continues"
-"""Field of a turn whose call was made in the same reply as that of the turn before."""
+"""Field of a turn whose call was made in the same reply as the call of the preceding turn."""
 
 
 def _as_call(message: Message, call_id: str) -> Message:
-    """A turn with its call as a native one; one that is no call, as its words."""
+    """Return an assistant turn with its action as a native call; a turn without an action stays text."""
     if message.calls:
         named = tuple(
             replace(part, id=part.id or call_id) if isinstance(part, ToolCall) else part for part in message.parts
@@ -144,7 +145,7 @@ def _as_call(message: Message, call_id: str) -> Message:
 
 
 def chat_body(rate: Rate, request: Request) -> Json:
-    """The body of a chat completion."""
+    """Return the body of a chat completion."""
     shape = rate.shape
     options: Json = {shape.limit: shape.limit_of(request.max_tokens)}
     if shape.effort is not None:
@@ -157,7 +158,8 @@ def chat_body(rate: Rate, request: Request) -> Json:
 
 
 def response_body(rate: Rate, request: Request) -> Json:
-    """The body of a response. Nothing is stored at the provider: a conversation is sent whole each time."""
+    """Return the body of a call of the Responses API. Nothing is stored at the provider: each request holds the whole
+    conversation."""
     shape = rate.shape
     options: Json = {"max_output_tokens": shape.limit_of(request.max_tokens), "store": False}
     if shape.effort is not None:
@@ -166,16 +168,16 @@ def response_body(rate: Rate, request: Request) -> Json:
         schema = {"type": "json_schema", "name": "action", "strict": True, "schema": action_schema(request.tools)}
         options["text"] = {"format": schema}
     if request.tools and shape.actions == "tools" and shape.thinking_tokens:
-        options["include"] = ["reasoning.encrypted_content"]  # its thoughts go back to it, and nothing is stored there
+        options["include"] = ["reasoning.encrypted_content"]  # nothing is stored, so thoughts travel with it
     options |= _one_call(request, shape) | _sampling(rate, request)
     return responses.write_request(_wire(rate, request, options, strict=False))
 
 
 def message_body(rate: Rate, request: Request) -> Json:
-    """The params of a message. The system prompt, which all conversations share, is cached for an hour."""
+    """Return the params of a message. The system prompt, which all conversations share, is cached for an hour."""
     shape = rate.shape
     options: Json = {"max_tokens": shape.limit_of(request.max_tokens)}
-    if shape.temperature:
+    if shape.temperature:  # newer models refuse both in one request
         options |= {"top_p": request.top_p} if request.top_p < 1 else {"temperature": request.temperature}
     if shape.thinking == "budget":
         options["thinking"] = {"type": "enabled", "budget_tokens": shape.thinking_tokens}

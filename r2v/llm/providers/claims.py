@@ -1,9 +1,9 @@
-"""Claims: of the processes of a project, one asks each request, and the others wait for its answer.
+"""Claims: each request is sent by one process of the project, and the others wait for its answer.
 
-A wave of requests is claimed under the ledger's lease: what somebody else has been answered is taken from there, what
-somebody else is asking is waited for, and the rest is written down as ours before it is sent. Waiting means looking
-into the other's journal now and then. Where its writer is dead, its batches are brought home by whoever waits for one
-(`adopt`); what it had merely claimed is claimed anew.
+A wave of requests is claimed under the ledger's lease: answers in other journals are reused, requests in flight
+elsewhere are awaited, and the rest is journaled as claimed here before it is sent. Awaiting polls the other journal.
+If its writer is dead, a waiting process collects its batches (`adopt`), and claims anew the requests that were claimed
+but not sent in a batch.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from r2v.log import logger
 from r2v.storage.lease import lease
 
 _LONGEST_PAUSE = 2.0
-"""Seconds between two looks at what others are asking, at most."""
+"""Most seconds between two polls of the journals that others write."""
 
 Adopt = Callable[[Path], Awaitable[None]]
-"""Bring home the batches of a journal whose writer is dead. Raises LeaseConflict where somebody else does."""
+"""Collect the batches of a journal whose writer is dead. Raises LeaseConflict if another process already does."""
 
 
 class Claimant(Protocol):
-    """Whose requests are claimed."""
+    """The sender of the claimed requests."""
 
     def settle(self, request: ProviderRequest, verdict: RequestVerdict) -> None:
-        """Hand on the answer that another process was given."""
+        """Resolve a request by an answer that another process paid for."""
         ...
 
     def dispatch(self, requests: Sequence[ProviderRequest]) -> None:
-        """Send what is ours."""
+        """Send requests that this process has claimed."""
         ...
 
 
 @asynccontextmanager
 async def exclusive(ledger: ProjectLedger, clock: WallClock, path: Path | None = None) -> AsyncIterator[None]:
-    """Hold the ledger's lease, or another one of its folder, waiting for it without holding up the event loop."""
-    pause = 0.005
+    """Hold the ledger's lease, or another one of its folder; waiting for it does not block the event loop."""
+    pause = 0.005  # seconds: a lease is held for one read and one write, so most conflicts end within a few ms
     with ExitStack() as holding:
         while True:
             try:
@@ -53,12 +53,12 @@ async def exclusive(ledger: ProjectLedger, clock: WallClock, path: Path | None =
                 break
             except LeaseConflict:
                 await clock.sleep(pause)
-                pause = min(0.2, 1.5 * pause)
+                pause = min(0.2, 1.5 * pause)  # back off: hundreds of helpers may poll one file of a shared disk
         yield
 
 
 class Claims:
-    """The claims of one process. pause: seconds between two looks."""
+    """The claims of one process. pause: seconds between two polls of other journals."""
 
     def __init__(
         self,
@@ -77,45 +77,46 @@ class Claims:
         self._pause = min(pause, _LONGEST_PAUSE)
         self._unclaimed: list[ProviderRequest] = []
         self._awaited: dict[str, ProviderRequest] = {}
-        """By key: what others are asking."""
+        """By reply key: requests in flight in other processes."""
         self._claiming = self._waiting = False
         self._looking = asyncio.Lock()
         self.reused = 0
-        """Requests that others' answers have settled."""
+        """Requests resolved by answers of other journals."""
 
     def answer(self, request: ProviderRequest) -> RequestVerdict | None:
-        """What another process was answered, as far as this one has looked."""
+        """Return an answer of another journal, as of the last `look`; None without one."""
         verdict = self._replies.answer(reply_key(request.identity))
         self.reused += verdict is not None
         return verdict
 
     @property
     def any_answer(self) -> bool:
-        """Whether another process has an answer of this model and endpoint, be it to the call before its run."""
+        """True if another journal holds any answer of this model and endpoint, a preflight call's included."""
         return self._replies.any_answer
 
     @asynccontextmanager
     async def first_call(self) -> AsyncIterator[bool]:
-        """Hold the right to make the call before a run; whether it is still due: of those who begin together, one
-        makes it."""
+        """Hold the lease of the preflight call, and yield True if it is still due: of processes that start together,
+        one makes it."""
         async with exclusive(self._ledger, self._clock, self._replies.preflight_lease):
             await self.look()
             yield not self.any_answer
 
     def submit(self, requests: Sequence[ProviderRequest]) -> None:
-        """Claim these, or wait for whoever asks them; the claimant hears what came of each."""
+        """Claim requests and dispatch them, or await the process that has them in flight; each is settled or
+        dispatched through the claimant."""
         self._unclaimed += requests
         if self._unclaimed and not self._claiming:
             self._claiming = True
             self._spawn(self._claim_all())
 
     async def look(self) -> None:
-        """Take in what others have written since the last look."""
+        """Read the rows that other processes have written since the last look."""
         async with self._looking:
             await asyncio.to_thread(self._replies.look)
 
     async def release(self, request: ProviderRequest) -> None:
-        """Let others ask it: this process has given it up."""
+        """Release the claim on a request that this process gives up, so that others may send it."""
         await self._tracker.write({"row": "release", "keys": [reply_key(request.identity)]})
 
     async def _claim_all(self) -> None:
@@ -123,9 +124,10 @@ class Claims:
             while self._unclaimed:
                 async with exclusive(self._ledger, self._clock):
                     await self.look()
+                    # taken after the await: requests that arrived meanwhile share this lease
                     requests, self._unclaimed = self._unclaimed, []
                     answered, ours = self._sort(requests)
-                    if ours:
+                    if ours:  # journaled under the lease, so that no other process can claim them first
                         keys = [reply_key(request.identity) for request in ours]
                         await self._tracker.write({"row": "claim", "keys": keys})
                 for request, verdict in answered:
@@ -138,7 +140,7 @@ class Claims:
     def _sort(
         self, requests: Sequence[ProviderRequest]
     ) -> tuple[list[tuple[ProviderRequest, RequestVerdict]], list[ProviderRequest]]:
-        """What is answered, with its answer, and what is ours to ask; what others ask is awaited from now on."""
+        """Return (requests with their answers from elsewhere, requests to send); await those in flight elsewhere."""
         answered, ours = list[tuple[ProviderRequest, RequestVerdict]](), list[ProviderRequest]()
         for request in requests:
             key = reply_key(request.identity)
@@ -154,14 +156,13 @@ class Claims:
         return answered, ours
 
     async def _wait_for_others(self) -> None:
-        logger.info(
-            "  %d requests are being asked by other processes; their answers serve here too", len(self._awaited)
-        )
+        logger.info("  awaiting answers of other processes: requests=%d", len(self._awaited))
         adopting: dict[Path, asyncio.Task[None]] = {}
         try:
             while self._awaited:
                 await self._clock.sleep(self._pause)
                 await self.look()
+                # a copy: settling a request can submit others, which changes the dictionary
                 for key, request in list(self._awaited.items()):
                     verdict = self._replies.answer(key)
                     asking = None if verdict else self._replies.in_flight(key)
@@ -170,14 +171,14 @@ class Claims:
                     if verdict is not None:
                         self.reused += 1
                         self._claimant.settle(request, verdict)
-                    elif asking is None:
+                    elif asking is None:  # refused, released or lost there: claimed anew
                         self.submit([request])
                     elif not asking.alive and asking.folder not in adopting:
-                        adopting[asking.folder] = self._begin(self._bring_home(asking))
+                        adopting[asking.folder] = self._begin(self._collect(asking))
                 for folder, task in list(adopting.items()):
                     if task.done():
                         del adopting[folder]
-                        task.result()
+                        task.result()  # raises its error here, which ends the run
         finally:
             self._waiting = False
             for task in adopting.values():
@@ -187,9 +188,9 @@ class Claims:
     def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         return asyncio.get_running_loop().create_task(work)
 
-    async def _bring_home(self, view: JournalView) -> None:
-        logger.info("  %s: its process is gone; its batches are awaited here", view.folder)
+    async def _collect(self, view: JournalView) -> None:
+        logger.info("  collecting the batches of a dead process: journal=%s", view.folder)
         try:
             await self._adopt(view.folder)
         except LeaseConflict:
-            return  # another process does
+            return  # another process collects them already

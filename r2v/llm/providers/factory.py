@@ -1,10 +1,10 @@
-"""The provider factory: the provider that `teacher.provider` names, ours or one by dotted path.
+"""Provider factory: the class that `teacher.provider` names, one of R2V's own or one by dotted path.
 
     make_provider("openai", rate, base_url="http://localhost:8000/v1")
     make_provider("mylab.provider:Gateway", rate)
 
-A class by dotted path is called as ours are: `Class(rate, base_url=..., api_key_env=...)`. It implements
-`r2v.llm.providers.provider.Provider`, three methods; docs/extending/provider.md has a whole one.
+A class by dotted path is called as R2V's own are: `Class(rate, base_url=..., api_key_env=...)`. It implements the three
+methods of `r2v.llm.providers.provider.Provider`; docs/extending/provider.md shows a complete one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PROVIDER_CLASSES = {
     "openai": "r2v.llm.providers.openai:OpenAI",
     "anthropic": "r2v.llm.providers.anthropic:Anthropic",
 }
-"""Names that `teacher.provider` may use. Anything else is a dotted path `package.module:Class`."""
+"""Classes by short name of `teacher.provider`; any other name is a dotted path `package.module:Class`."""
 
 
 def make_provider(
@@ -30,9 +30,10 @@ def make_provider(
     api_key_env: str | None = None,
     key: str = "teacher.provider",
 ) -> Provider:
-    """The provider of this name or dotted path, which the setting `key` names, for one model. Raises UsageError where
-    it cannot be loaded, is no provider, its key is not set, or the variable may not be sent as one."""
+    """Return the provider of a short name or dotted path for one model; `key`: the setting that names it, for errors.
+    Raise UsageError if it cannot be loaded, is no provider, its key is not set, or the variable may not be sent."""
     provider_class = load_class(key, PROVIDER_CLASSES.get(spec, spec), PROVIDER_CLASSES, Provider)
+    # a class from outside reads the variable itself, so its name is checked and logged before it is handed over
     if api_key_env is not None and spec not in PROVIDER_CLASSES:
         require_sendable(api_key_env)
         announce_handed(api_key_env, spec, base_url)
@@ -50,8 +51,8 @@ def make_provider(
 
 
 def make_reader(spec: str, rate: Rate) -> Provider:
-    """A provider of R2V's own that has no key: it says under which body a request was journaled, and calls nobody.
-    Raises UsageError for any other, whose code nobody has agreed to run."""
+    """Return one of R2V's own providers without a key, which rebuilds the bodies of journaled requests and never calls.
+    Raise UsageError for any other name: reading a record must not run code that the record names."""
     if spec not in PROVIDER_CLASSES:
         raise UsageError(f"{spec:.60}: not one of R2V's own providers ({', '.join(PROVIDER_CLASSES)})")
     reader: Provider = load_class("provider", PROVIDER_CLASSES[spec], PROVIDER_CLASSES, Provider)(rate, keyless=True)

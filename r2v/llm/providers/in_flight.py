@@ -1,6 +1,6 @@
-"""Requests in flight: who waits for which provider request, and how often it has been attempted.
+"""Requests in flight: the callbacks that wait for each provider request, and its attempts so far.
 
-A request that several conversations send at the same time is sent once; each of them gets its verdict.
+A request that several conversations make at the same time is sent once; each of them gets its verdict.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ class InFlightRequests:
 
     @property
     def identities(self) -> list[RequestIdentity]:
-        """Which they are."""
+        """The identities of all requests in flight."""
         return list(self._entries)
 
     def add(self, request: ProviderRequest, *waiting: OnVerdict) -> None:
-        """A request goes out; nobody waits for one that an earlier process sent."""
+        """Add a request with the callbacks that wait for it; none wait for a request of an earlier process."""
         self._entries[request.identity] = _InFlight(waiting=list(waiting))
 
     def join(self, request: ProviderRequest, on_verdict: OnVerdict) -> bool:
-        """Wait for the same request; False where it is not in flight."""
+        """Add a callback to the same request; return False if it is not in flight."""
         entry = self._entries.get(request.identity)
         if entry is None:
             return False
@@ -47,8 +47,8 @@ class InFlightRequests:
         return True
 
     def next_attempt(self, request: ProviderRequest, *, free: bool) -> int | None:
-        """The number of the attempt that would follow a failed one (a `free` failure does not count), from 1; None for
-        a request that is settled."""
+        """Return the number of the attempt after a failed one, from 1; a `free` failure does not count. None for a
+        resolved request."""
         entry = self._entries.get(request.identity)
         if entry is None:
             return None
@@ -56,11 +56,12 @@ class InFlightRequests:
         return entry.attempts
 
     def resolve(self, request: ProviderRequest, verdict: RequestVerdict) -> None:
-        """Hand the verdict to everybody who waits. A late result of a request that is settled changes nothing."""
+        """Pass the verdict to all waiting callbacks. A late result of a resolved request changes nothing."""
+        # removed first: a callback may send the same request again
         entry = self._entries.pop(request.identity, None)
         for on_verdict in entry.waiting if entry else ():
             on_verdict(verdict)
 
     def clear(self) -> None:
-        """Forget all of them."""
+        """Forget all requests."""
         self._entries.clear()

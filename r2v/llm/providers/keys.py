@@ -1,13 +1,13 @@
-"""Keys: which environment variables may be sent as a provider's key, and the line before one leaves for another host.
+"""API keys: the environment variables that may be sent as a key, and the warning before one goes to another host.
 
-    allow(["LAB_SECRET"])                                         # what --allow-env names
+    allow(["LAB_SECRET"])                                         # the variables of --allow-env
     key = read_key("OPENAI_API_KEY")                              # UsageError for a variable that may not be sent
     announce("OPENAI_API_KEY", "http://localhost:8000/v1", "openai")
 
-A configuration names the variable of a key and the host that it goes to, so a stranger's file could send any secret of
-the environment anywhere. A variable is read here where the model registry knows it, its name ends in _API_KEY, or the
-command line allows it; and before a key goes to a host that is not its provider's own, one line names both. A client
-reads proxies and certificates of the environment too: one that it cannot use is named.
+A configuration names the variable of a key and the host it is sent to, so a stranger's file could send any secret of
+the environment anywhere. A variable is read only if the model registry lists it, its name ends in _API_KEY, or the
+command line allows it. Before a key goes to a host that is not its provider's own, one log line names both. Clients
+also read proxies and certificates of the environment; errors name the variable that cannot be used.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from r2v.llm.providers.registry.table import OwnKey, own_keys
 from r2v.log import logger
 
 OPTION = "--allow-env"
-"""The variable with the key of a serving engine that somebody else started (`policy.engine`)."""
+"""The option that lets further variables be sent as keys."""
 _SUFFIX = "_API_KEY"
 _REHEARSAL = "a rehearsal by `r2v providers emulate`"
 Client = TypeVar("Client")
@@ -35,14 +35,14 @@ _announced: set[tuple[str, str]] = set()
 
 
 def allow(variables: Collection[str]) -> None:
-    """Let this process send these variables as keys, beside those that it always may; replaces what was allowed."""
+    """Let this process send these variables as keys, in addition to the default ones; replaces an earlier call."""
     global _allowed
     _allowed = tuple(dict.fromkeys(variables))
 
 
 @contextmanager
 def also_allowed(variables: Collection[str]) -> Iterator[None]:
-    """Within the block, allow these variables too."""
+    """Allow these variables too within the block."""
     before = _allowed
     allow([*before, *variables])
     try:
@@ -52,17 +52,17 @@ def also_allowed(variables: Collection[str]) -> Iterator[None]:
 
 
 def allowed() -> tuple[str, ...]:
-    """The variables that the command line allows."""
+    """Return the variables that the command line allows."""
     return _allowed
 
 
 def allowed_words(variables: Collection[str] | None = None) -> list[str]:
-    """The options that allow another R2V process these variables (None: those of this process)."""
+    """Return the options that allow another R2V process these variables (None: those of this process)."""
     return [word for name in (_allowed if variables is None else variables) for word in (OPTION, name)]
 
 
 def require_sendable(variable: str | None) -> None:
-    """Raises UsageError for a variable that may not be sent as a key; None, the provider's own, may be."""
+    """Raise UsageError for a variable that may not be sent as a key; None means the provider's own, which may."""
     if variable is None or variable.endswith(_SUFFIX) or variable in (*_known(), *_allowed):
         return
     raise UsageError(
@@ -73,13 +73,13 @@ def require_sendable(variable: str | None) -> None:
 
 
 def read_key(variable: str) -> str:
-    """The key in a variable; empty where it is not set. Raises UsageError as `require_sendable` does."""
+    """Return the key in a variable; empty if it is not set. Raise UsageError as `require_sendable` does."""
     require_sendable(variable)
     return os.environ.get(variable, "")
 
 
 def require_key(variable: str, base_url: str | None) -> str:
-    """The key in a variable. Raises UsageError where it is not set, and as `require_sendable` does."""
+    """Return the key in a variable. Raise UsageError if it is not set, and as `require_sendable` does."""
     if key := read_key(variable):
         return key
     anyhow = " (any text, if the endpoint asks for no key)" if base_url else ""
@@ -100,20 +100,20 @@ _CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 
 
 def made_client(make: Callable[[bool], Client], provider: str, base_url: str | None) -> Client:
-    """A client of a provider's SDK, made by `make(trust_env)`: it reads proxies and certificates from the shell, but
-    for plain HTTP on this machine's loopback, which no proxy reaches. Raises EnvironmentFault that names the variable
-    which it cannot use; a proxy's address may hold a password, and is not told."""
+    """Return a client of a provider's SDK from `make(trust_env)`. It reads proxies and certificates from the shell,
+    except for plain HTTP on this machine's loopback, which no proxy reaches. Raise EnvironmentFault that names a
+    variable it cannot use, without a proxy's address, which may hold a password."""
     url = base_url or base_url_of_shell(provider) or ""
     try:
         return make(url.startswith("https:") or not is_loopback(url))  # over TLS the certificates are needed
-    except ImportError as error:
+    except ImportError as error:  # httpx raises it for a SOCKS proxy without socksio
         named = next((name for name, value in _set(_PROXIES) if value.startswith("socks")), None)
         if named is None:
             raise EnvironmentFault(f"the provider's client cannot be made: {error}") from None
         raise EnvironmentFault(
             f"{named} names a SOCKS proxy, which needs the package socksio: pip install socksio, or unset the variable"
         ) from None
-    except OSError as error:
+    except OSError as error:  # the SSL context could not load its certificates
         named = ", ".join(f"{name}={value}" for name, value in _set(_CERTIFICATES)) or "the certificates"
         raise EnvironmentFault(f"{named}: cannot be read ({error}); name a file that is there, or unset it") from None
 
@@ -125,33 +125,32 @@ def _set(names: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def announce(variable: str, url: str, provider: str | None = None) -> None:
-    """Log that a key is about to be sent to `url`, unless that is the own host of its provider: once in a process for
-    each key and host. `provider`: the one whose API is spoken; None: R2V's own engine."""
+    """Warn that a key is about to be sent to `url`, once per process for each key and host, unless that is its
+    provider's own host. provider: the one whose API is spoken; None: R2V's own engine."""
     parts, own = urlsplit(url), _own_key(variable, provider)
     if own is not None and _is_own(parts.hostname or "", own.host):
         return
     host = parts.netloc.rpartition("@")[2]
-    whose = "" if own is None else f" (not {own.name}'s own host {own.host})"
-    sent = f"the key in {variable}{_headers(provider)}"
-    _log_once(variable, host, f"sending {sent} to {parts.scheme}://{host}{parts.path.rstrip('/')}{whose}")
+    note = "" if own is None else f" note=not {own.name}'s own host {own.host}"
+    _log_once(variable, host, f"{parts.scheme}://{host}{parts.path.rstrip('/')}{_headers(provider)}{note}")
 
 
 def announce_handed(variable: str, spec: str, base_url: str | None) -> None:
-    """Log that a provider of somebody's own, which sends a key wherever it likes, is given the variable's name."""
+    """Warn that a provider class from outside R2V, which may send a key anywhere, is given the variable's name."""
     host = base_url or "a host of its choice"
-    _log_once(variable, f"{spec} {host}", f"sending the key in {variable} to {host} by teacher.provider={spec}")
+    _log_once(variable, f"{spec} {host}", f"{host} teacher.provider={spec}")
 
 
 def _headers(provider: str | None) -> str:
-    """Words on the headers that a provider's SDK sends beside the key, where the user has set any."""
+    """Return the log field of the custom headers that a provider's SDK sends with the key; empty if none are set."""
     variable = "" if provider is None else f"{provider.upper()}_CUSTOM_HEADERS"
-    return f" and the headers in {variable}" if os.environ.get(variable) else ""
+    return f" headers={variable}" if os.environ.get(variable) else ""
 
 
-def _log_once(variable: str, host: str, line: str) -> None:
+def _log_once(variable: str, host: str, target: str) -> None:
     if (variable, host) not in _announced:
         _announced.add((variable, host))
-        logger.warning("%s", line)
+        logger.warning("sending a key: variable=%s to=%s", variable, target)
 
 
 def _known() -> list[str]:
@@ -159,7 +158,7 @@ def _known() -> list[str]:
 
 
 def _own_key(variable: str, provider: str | None) -> OwnKey | None:
-    """Whose key it is: the provider's whose variable it is by name, else that of the provider which is asked."""
+    """Return the key's owner: the provider that the variable belongs to by name, else the provider that is called."""
     named = next((key for key in own_keys().values() if key.variable == variable), None)
     return named or own_keys().get(provider or "")
 

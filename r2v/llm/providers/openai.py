@@ -1,10 +1,9 @@
-"""OpenAI provider, by the official SDK: chat completions or responses called directly, and files and batches of them.
+"""OpenAI provider on the official SDK: chat completions or responses as direct calls and in batches of uploaded files.
 
-Every call is one attempt (`max_retries=0`): the SDK would answer a lost confirmation by creating a second batch, and
-it sends no idempotency key. The API key is taken from the environment and sent to one host alone: no redirect is
-followed.
+Every call is one attempt (`max_retries=0`): after a lost confirmation the SDK would create a second batch, because it
+sends no idempotency key. The API key comes from the environment and goes to one host: redirects are not followed.
 
-With `base_url` the same client talks to any OpenAI-compatible endpoint (vLLM, Ollama, OpenRouter, a proxy).
+With `base_url` the same client calls any OpenAI-compatible endpoint (vLLM, Ollama, OpenRouter, a proxy).
 """
 
 from __future__ import annotations
@@ -41,9 +40,9 @@ if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
 BATCH_KEY_METADATA = "r2v_batch"
-"""Metadata under which a batch keeps our key, by which an unconfirmed one is found again."""
+"""Metadata field of a batch with R2V's key for it, by which an unconfirmed batch is found again."""
 _ENDED = ("completed", "failed", "expired", "cancelled")
-_CHUNK = 1 << 16
+_CHUNK = 1 << 16  # bytes of one read of a results file
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|h|m|s)")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -53,8 +52,8 @@ class OpenAI:
 
     base_url: the endpoint's root, such as http://localhost:8000/v1; None: OPENAI_BASE_URL, or OpenAI itself.
     api_key_env: the environment variable that holds the key; None: OPENAI_API_KEY. timeout: seconds of one call.
-    keyless: it only makes bodies, and calls nobody. key: of a server of R2V's own, in place of a variable. Raises
-    UsageError where no key is set, or the variable may not be sent as one.
+    keyless: makes bodies and never calls. key: the key of R2V's own server, in place of a variable. Raises UsageError
+    if no key is set, or if the variable may not be sent as a key.
     """
 
     name = "openai"
@@ -80,7 +79,7 @@ class OpenAI:
         self._client: AsyncOpenAI | None = None
 
     def request_body(self, request: Request) -> Mapping[str, Any]:
-        """The body of a chat completion, or of a response where the model is asked by that API."""
+        """Return the body of a chat completion, or of a call of the Responses API for models that need it."""
         body = response_body if self._rate.shape.responses else chat_body
         return body(self._asked, request)
 
@@ -89,14 +88,15 @@ class OpenAI:
         return replace(self._rate, shape=replace(self._rate.shape, in_turn=self.in_turn))
 
     def input_line(self, request: ProviderRequest) -> dict[str, Any]:
-        """A line of an input file."""
+        """Return a line of an input file."""
         return {"custom_id": request.custom_id, "method": "POST", "url": self.limits.endpoint, "body": request.body}
 
     async def call(self, request: ProviderRequest) -> CallResult:
-        """Send it now, once."""
+        """Send a request as one direct call."""
         import httpx2
 
         async with self._faults() as client:
+            # the raw response: its headers hold the rate limit, and `r2v.wire` reads the bodies of more servers
             answer = await client.post(
                 self.limits.endpoint.removeprefix("/v1"),
                 body=dict(request.body),
@@ -112,12 +112,12 @@ class OpenAI:
             )
 
     async def ping(self) -> None:
-        """Look the model up."""
+        """Look up the model, which is never billed."""
         async with self._faults() as client:
             await client.models.retrieve(self._rate.model)
 
     async def upload(self, path: Path) -> str:
-        """Upload an input file, streaming; its id."""
+        """Upload an input file as a stream and return its id."""
         async with self._faults() as client:
             with path.open("rb") as file:
                 return (await client.files.create(file=file, purpose="batch")).id
@@ -128,7 +128,7 @@ class OpenAI:
             await client.files.delete(file_id)
 
     async def create_batch(self, key: str, path: Path, file_id: str | None) -> BatchState:
-        """Create a batch of an uploaded file, once."""
+        """Create a batch of an uploaded file in one attempt."""
         assert file_id is not None
         async with self._faults() as client:
             created = await client.batches.create(
@@ -140,18 +140,18 @@ class OpenAI:
             return _state(created.to_dict())
 
     async def list_batches(self) -> AsyncIterator[BatchState]:
-        """All batches, newest first."""
+        """Yield all batches of the account, newest first."""
         async with self._faults() as client:
             async for batch in client.batches.list(limit=100):
                 yield _state(batch.to_dict())
 
     async def retrieve_batch(self, batch_id: str) -> BatchState:
-        """Poll a batch."""
+        """Return the present state of a batch."""
         async with self._faults() as client:
             return _state((await client.batches.retrieve(batch_id)).to_dict())
 
     async def results(self, state: BatchState) -> AsyncIterator[ResultLine]:
-        """The lines of the output file and of the error file, in the order they come."""
+        """Yield the lines of the output file and of the error file, in the provider's order."""
         for file_id in state.files:
             splitter = LineSplitter()
             async with self._faults() as client, client.files.with_streaming_response.content(file_id) as answer:
@@ -168,7 +168,7 @@ class OpenAI:
         return openai_line(row, self._read)
 
     async def cancel_batch(self, batch_id: str) -> None:
-        """Ask for a batch's end."""
+        """Request the cancellation of a batch."""
         async with self._faults() as client:
             await client.batches.cancel(batch_id)
 
@@ -180,16 +180,17 @@ class OpenAI:
 
     @asynccontextmanager
     async def _faults(self) -> AsyncIterator[AsyncOpenAI]:
-        """The client; whatever the SDK raises becomes a ProviderFault."""
+        """Yield the client, made on first use; errors of the SDK become ProviderFault."""
         import httpx2
         import openai
 
         if self._client is None:
+            # redirects are not followed: they would carry the key to another host
             self._client = made_client(
                 lambda trust_env: openai.AsyncOpenAI(
                     api_key=self._key,
                     base_url=self._base_url,
-                    max_retries=0,
+                    max_retries=0,  # a silent second attempt could be billed twice
                     timeout=httpx2.Timeout(self._timeout, connect=10.0),
                     http_client=openai.DefaultAsyncHttpxClient(follow_redirects=False, trust_env=trust_env),
                 ),
@@ -201,13 +202,14 @@ class OpenAI:
         try:
             yield self._client
         except (openai.APIError, httpx2.HTTPError) as error:
-            raise fault_of(error, self._key) from None
+            raise fault_of(error, self._key) from None  # the chained text may quote the key
+        # a compatible endpoint may answer 200 with any JSON, which fails in the SDK or in our reader
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise unreadable(error, self._key) from None
 
 
 def _state(batch: Mapping[str, Any]) -> BatchState:
-    """The state in a batch object."""
+    """Return the state in a batch object."""
     status, counts = str(batch.get("status")), batch.get("request_counts") or {}
     completed, failed = counts.get("completed") or 0, counts.get("failed") or 0
     output, errors = batch.get("output_file_id") or None, batch.get("error_file_id") or None
@@ -225,12 +227,13 @@ def _state(batch: Mapping[str, Any]) -> BatchState:
         files=tuple(file for file in (output, errors) if file is not None),
         errors=tuple((str(e.get("code")), e.get("line"), str(e.get("message"))) for e in data),
         expires=batch.get("expires_at"),
+        # the ids of the files may be listed later than the state
         lagging=status == "completed" and bool((completed and not output) or (failed and not errors)),
     )
 
 
 def duration(text: str) -> float:
-    """Seconds of a duration as rate-limit headers write it.
+    """Return the seconds of a duration in the notation of OpenAI's rate-limit headers.
 
     >>> duration("6m0s"), duration("120ms")
     (360.0, 0.12)

@@ -1,9 +1,9 @@
-"""ProjectSession: what makes one process' journal one of the project's.
+"""Project session: one process's journal as part of the project, with its lease, ledger entry, caps and claims.
 
     ProjectSession(root, payer=Path("data/runs/desk_.../provider"), scope={...}, adopt=..., project_max_usd=50)
 
-A process writes the first journal of its folder that nobody else is writing: `folder` itself, else `folder/1`,
-`folder/2` ... So helpers beside a stage, and a job that is started again while another one brings its batches home,
+A process writes the first journal of its folder that no other process is writing: `folder` itself, else `folder/1`,
+`folder/2` ... So the helpers of a stage, and a job that is started again while another process collects its batches,
 write journals of their own, under one cap.
 """
 
@@ -26,11 +26,11 @@ from r2v.llm.providers.spending.quota import PROJECT_CAP, Quota
 from r2v.log import logger
 from r2v.storage.lease import lease
 
-_MOST_WRITERS = 10_000
+_MOST_WRITERS = 10_000  # bounds the search for a free folder; far above the processes of any cluster job
 
 
 class Alone:
-    """No project: a journal that stands for itself."""
+    """A journal outside any project: its own lease and cap, no ledger, no claims."""
 
     def take(self, folder: Path, holding: ExitStack) -> Path:
         """Take the journal's lease. Raises LeaseConflict."""
@@ -38,46 +38,47 @@ class Alone:
         return folder
 
     def budget(self, policy: DispatchPolicy, clock: WallClock) -> SharedBudget:
-        """The journal's own cap."""
+        """Return a budget with the journal's own cap."""
         return SharedBudget(policy.max_usd)
 
     async def open(self, tracker: SpendTracker, *_: object, pause: float) -> None:
-        """Nothing is claimed."""
+        """Claim nothing."""
 
     def close(self, tracker: SpendTracker) -> None:
-        """Nothing is written down."""
+        """Write nothing."""
 
 
 class JointBudget:
-    """The budget of the models that one process asks for one payer: one while any of their journals is open. With one
-    each, a model would wait for what the other holds and does not use."""
+    """One budget for all models that a process asks for one payer, for as long as any of their journals is open.
+
+    With a budget each, one model would wait for money that another reserves and does not use."""
 
     def __init__(self) -> None:
         self._budget: SharedBudget | None = None
         self._num_open = 0
 
     def join(self, make: Callable[[], SharedBudget]) -> SharedBudget:
-        """The budget; `make` makes it where none of the journals is open."""
+        """Return the budget, from `make` for the first open journal."""
         self._budget = make() if self._budget is None else self._budget
         self._num_open += 1
         return self._budget
 
     def leave(self) -> None:
-        """A journal is closed."""
+        """Count one journal as closed; the budget ends with the last."""
         self._num_open -= 1
         if not self._num_open:
             self._budget = None
 
 
 class ProjectSession:
-    """The project at `root` as one journal's writer meets it.
+    """The project at `root`, for the writer of one journal.
 
-    payer: who pays where no pipeline does (`spending.payer`); journals of one payer share `teacher.max_usd`. adopt:
-    brings the batches of a dead writer's journal home. project_max_usd: the project's cap, which is written into the
-    ledger by whoever names it first. budget: of several models that one process asks, in place of the payer's. joint:
-    the same, where journals are opened and closed more than once. alone:
-    others' answers are not used, because it was asked for anew. numbered: take `folder/1`, `folder/2` ...
-    where another process writes the journal of `folder`.
+    payer: the folder that pays outside of any pipeline (`spending.payer`); journals of one payer share
+    `teacher.max_usd`. adopt: collects the batches of a dead writer's journal. project_max_usd: the project's cap; the
+    first process that names one writes it into the ledger. budget: shared by several models of this process, in place
+    of the payer's. joint: the same, where journals are opened and closed more than once. alone: draw all replies anew,
+    use none of other journals. numbered: take `folder/1`, `folder/2` ... if another process writes the journal of
+    `folder`.
     """
 
     def __init__(
@@ -105,11 +106,11 @@ class ProjectSession:
         """Take the lease of the first journal that no other process writes, and return its folder. Raise LeaseConflict
         without `numbered`."""
         holding.callback(self._leave)
-        for place in self._places(folder):
+        for journal_folder in self._folders(folder):
             try:
-                holding.enter_context(lease(place / JOURNAL_LEASE))
-                return place
-            except LeaseConflict:
+                holding.enter_context(lease(journal_folder / JOURNAL_LEASE))
+                return journal_folder
+            except LeaseConflict:  # another process writes this one; the next number may be free
                 if not self.numbered:
                     raise
         raise LeaseConflict(f"{folder}: {_MOST_WRITERS} processes write journals in it; wait until some end")
@@ -119,12 +120,12 @@ class ProjectSession:
             self._joint.leave()
         self._joined = False
 
-    def _places(self, folder: Path) -> Iterator[Path]:
+    def _folders(self, folder: Path) -> Iterator[Path]:
         yield folder
         yield from (folder / str(number) for number in range(1, _MOST_WRITERS))
 
     def budget(self, policy: DispatchPolicy, clock: WallClock) -> SharedBudget:
-        """The caps of the payer and of the project."""
+        """Return a budget under the caps of the payer and of the project."""
 
         def holding() -> AbstractAsyncContextManager[None]:
             return exclusive(self._ledger, clock)
@@ -149,12 +150,13 @@ class ProjectSession:
         *,
         pause: float,
     ) -> Claims | None:
-        """Enter the journal into the ledger; its claims, or None where it asks alone. Raises UsageError where another
-        cap of the project is in force, and as `ProjectLedger.set_cap` does."""
+        """Enter the journal into the ledger and return its claims, or None if it asks alone. Raise UsageError if the
+        project has another cap, and as `ProjectLedger.set_cap` does."""
         async with exclusive(self._ledger, clock):
             self._enter(tracker)
         keys = [reply_key(identity) for identity in in_flight]
-        if tracker.state.claims != set(keys):  # those of this journal's earlier writers hold no longer
+        # claims of this journal's earlier writers would block other processes for requests that nobody sends
+        if tracker.state.claims != set(keys):
             await tracker.write({"row": "claims", "keys": keys})
         if self._alone:
             return None
@@ -165,8 +167,8 @@ class ProjectSession:
 
     def _enter(self, tracker: SpendTracker) -> None:
         run, folder = tracker.state.run, self._ledger.name_of(tracker.journal.path.parent)
-        # who brings another's batches home does not pay for them
-        payer = next((one.payer for one in self._ledger.entries() if one.run == run), self._payer)
+        # collecting the batches of another payer's journal must not move their cost to this one
+        payer = next((entry.payer for entry in self._ledger.entries() if entry.run == run), self._payer)
         entry = JournalEntry(
             run=run,
             folder=folder,
@@ -176,27 +178,27 @@ class ProjectSession:
             usd=tracker.committed,
             answered=tracker.state.counts["answered"],
         )
-        assert self._quota is not None, "the budget was asked for"
+        assert self._quota is not None, "`budget` is called before `open`"
         self._agree_on_cap(run)
         self._entry = self._quota.start(entry, tracker.committed)
         self._ledger.write(self._entry)
 
     def _agree_on_cap(self, run: str) -> None:
-        known, given = self._ledger.cap, self._project_max_usd
-        if given is None or given == known:
+        cap, given = self._ledger.cap, self._project_max_usd
+        if given is None or given == cap:
             return
-        if known is not None:
+        if cap is not None:
             raise UsageError(
-                f"{PROJECT_CAP}={given:g}: this project's cap is {known:g}, for all its processes; leave the key "
+                f"{PROJECT_CAP}={given:g}: this project's cap is {cap:g}, for all its processes; leave the key "
                 f"out, or change the cap by `r2v providers ledger --max-usd {given:g}`"
             )
         first = None if self._quota is None else self._quota.entry
         self._ledger.set_cap(given, ours={run} if first is None else {run, first.run})
 
     def close(self, tracker: SpendTracker) -> None:
-        """Write down what it came to."""
+        """Write the final cost and count of answers into the ledger."""
         if self._claims is not None and self._claims.reused:
-            logger.info("  %d replies were paid for elsewhere in this project", self._claims.reused)
+            logger.info("  replies reused from the project: replies=%d", self._claims.reused)
         if self._entry is not None:
             answered = tracker.state.counts["answered"]
             self._ledger.write(closed(self._entry, usd=tracker.committed, answered=answered))

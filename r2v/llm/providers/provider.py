@@ -1,11 +1,10 @@
-"""The Provider protocols: what a provider's model can do for us, and how a call to it fails.
+"""Provider protocols: direct calls and batches of one model, and the faults of a call.
 
-A provider that only answers direct calls implements `Provider`, three methods: that is all a provider of one's own
-needs (docs/extending/provider.md). One that also takes batches implements `BatchProvider`.
+A provider of direct calls implements the three methods of `Provider`; a class from outside R2V needs no more
+(docs/extending/provider.md). A provider that also takes batches implements `BatchProvider`.
 
-Every method is one attempt and never retries; the dispatcher decides what to do next. A failure says whether the
-provider may have carried out the call all the same (`ambiguous`): that is the difference between sending it again and
-paying twice.
+Every method is one attempt and never retries; retries are the dispatcher's decision. A fault is `ambiguous` if the
+provider may have carried out the call all the same, because sending that call again may be paying twice.
 """
 
 from __future__ import annotations
@@ -25,15 +24,16 @@ from r2v.wire.chat import NotThisFormat
 from r2v.wire.errors import WireError, read_error
 from r2v.wire.exchange import WireReply
 
+# a proxy may prepend its own Date, so the last one of a joined header is read, by its fixed length
 _DATE = len("Sun, 06 Nov 1994 08:49:37 GMT")
 
 
 class ProviderFault(Exception):
-    """A call that brought no answer.
+    """A call without a usable answer.
 
-    status: the HTTP status; None where no response came (reset, timeout). answered: the answer came, and says that it
-    failed. verdict: what it means for the request. sent: False where no connection was made, so
-    that nothing can have been carried out or billed. retry_after: seconds that the provider asks for.
+    status: the HTTP status; None without a response (reset, timeout). answered: a reply arrived and reports a failure.
+    verdict: the outcome for the request. sent: False if no connection was made, so that nothing can have been carried
+    out or billed. retry_after: seconds to wait, as the provider asks.
     """
 
     def __init__(
@@ -56,7 +56,8 @@ class ProviderFault(Exception):
 
     @property
     def ambiguous(self) -> bool:
-        """True if the call may have been carried out and its answer be lost."""
+        """True if the call may have been carried out although its answer was lost."""
+        # 408 and 409 can follow an accepted call, and so can any error of the server or of a proxy before it
         return (
             self.sent
             and not self.answered
@@ -66,40 +67,40 @@ class ProviderFault(Exception):
 
     @property
     def slow_down(self) -> bool:
-        """Whether the provider asks all callers to send less."""
+        """True if the provider asks all callers to send less."""
         return self.kind == "retry" and self.status in (429, 503, 529)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchState:
-    """A provider batch as one poll shows it. `key` and `input_file` are what it was created with, where the provider
-    keeps them."""
+    """The state of a provider batch at one poll. `key` and `input_file`: R2V's key and the file it was created with, if
+    the provider keeps them."""
 
     id: str
     state: str
-    """The provider's own word for it."""
+    """The provider's own name of the state."""
     done: bool
     failed: bool = False
-    """Refused as a whole after its creation: no request was run."""
+    """Refused as a whole after its creation; no request was run."""
     total: int = 0
     completed: int = 0
     errored: int = 0
     key: str | None = None
     input_file: str | None = None
     files: tuple[str, ...] = ()
-    """Where its results are: file ids, or one URL."""
+    """Locations of its results: file ids, or one URL."""
     errors: tuple[tuple[str, int | None, str], ...] = ()
     """(code, line counted from 1, message) of a refusal."""
     expires: float | None = None
-    """When its window ends, seconds of the epoch."""
+    """End of its window, Unix time in seconds."""
     lagging: bool = False
-    """It is done, but the files of its results are not listed yet."""
+    """True if it is done, but its result files are not listed yet."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CallResult:
-    """A direct call's verdict. `remaining` (calls) and `reset` (seconds) are the rate limit's, where the response
-    states them."""
+    """The verdict of a direct call. `remaining` (calls) and `reset` (seconds): the rate limit, if the response states
+    it."""
 
     verdict: RequestVerdict
     remaining: int | None = None
@@ -108,27 +109,27 @@ class CallResult:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchLimits:
-    """What one batch may hold."""
+    """Largest size of one batch, and the endpoint of its requests."""
 
     requests: int
     bytes: int
     endpoint: str
     uploads: bool
-    """Its input is a file that is uploaded before the batch is created."""
+    """True if the input is a file uploaded before the batch is created."""
 
 
 class Provider(Protocol):
-    """A model that answers direct calls. `name` stands in logs and in error messages."""
+    """A model that answers direct calls. `name`: for logs and error messages."""
 
     name: str
 
     def request_body(self, request: Request) -> Mapping[str, Any]:
-        """The request as the provider's JSON: the same for a batch and for a call. Its canonical form is hashed, so it
+        """Return the request as the provider's JSON, equal for batches and calls. Its canonical form is hashed, so it
         must be a function of the request alone."""
         ...
 
     async def call(self, request: ProviderRequest) -> CallResult:
-        """Send it now, once. Raises ProviderFault."""
+        """Send a request as one direct call. Raise ProviderFault."""
         ...
 
     async def close(self) -> None:
@@ -138,59 +139,59 @@ class Provider(Protocol):
 
 @runtime_checkable
 class Pingable(Protocol):
-    """A provider that can be asked for nothing, to see whether it is there."""
+    """A provider with a free call that shows whether it is reachable."""
 
     async def ping(self) -> None:
-        """A call that is never billed. Raises ProviderFault; one with a status below 500 is an answer too."""
+        """Make a call that is never billed. Raise ProviderFault; a status below 500 also shows a reachable provider."""
         ...
 
 
 @runtime_checkable
 class JoinsNeighbours(Protocol):
-    """A provider whose bodies can join messages of one side that follow each other, as some servers ask for.
-    `in_turn`: they do."""
+    """A provider that can join consecutive messages of one side, which some servers refuse. `in_turn`: it joins
+    them."""
 
     in_turn: bool
 
 
 @runtime_checkable
 class KeepsFiles(Protocol):
-    """A provider that keeps what is uploaded until it is deleted."""
+    """A provider that keeps uploaded files until they are deleted."""
 
     async def delete_file(self, file_id: str) -> None:
-        """Delete an uploaded file. Raises ProviderFault."""
+        """Delete an uploaded file. Raise ProviderFault."""
         ...
 
 
 class BatchSubmission(Protocol):
-    """Creating batches. Each method raises ProviderFault."""
+    """Creation of batches. Each method raises ProviderFault."""
 
     async def upload(self, path: Path) -> str:
-        """Upload an input file; its id."""
+        """Upload an input file and return its id."""
         ...
 
     async def create_batch(self, key: str, path: Path, file_id: str | None) -> BatchState:
-        """Create a batch of an input file, once, without any retry."""
+        """Create a batch of an input file in one attempt."""
         ...
 
     def list_batches(self) -> AsyncIterator[BatchState]:
-        """The account's batches, newest first."""
+        """Yield the account's batches, newest first."""
         ...
 
 
 class BatchCollection(Protocol):
-    """Following batches. Each method raises ProviderFault."""
+    """Polling and results of batches. Each method raises ProviderFault."""
 
     async def retrieve_batch(self, batch_id: str) -> BatchState:
-        """Poll a batch."""
+        """Return the present state of a batch."""
         ...
 
     def results(self, state: BatchState) -> AsyncIterator[ResultLine]:
-        """The lines of its results as they arrive, in any order."""
+        """Yield the lines of its results as they arrive, in any order."""
         ...
 
     async def cancel_batch(self, batch_id: str) -> None:
-        """Ask for its end; what has been answered is kept."""
+        """Request its cancellation; results so far are kept."""
         ...
 
 
@@ -201,49 +202,48 @@ class BatchProvider(Provider, BatchSubmission, BatchCollection, Protocol):
     limits: BatchLimits
 
     def input_line(self, request: ProviderRequest) -> dict[str, Any]:
-        """The request as a line of an input file: its `custom_id`, and its body under `body` or `params`."""
+        """Return the request as a line of an input file: its `custom_id`, and its body under `body` or `params`."""
         ...
 
 
 def fault_of(error: Any, secret: str) -> ProviderFault:
-    """The fault in an exception of either SDK (their classes have the same names and fields)."""
+    """Return the fault of an exception of either SDK, whose classes have the same names and fields."""
     status = getattr(error, "status_code", None)
     if status is None:
         return _no_response(error, secret)
     response = error.response
-    found = read_error(
+    wire_error = read_error(
         status, response.content or getattr(error, "body", None), retry_after=seconds_of(response.headers)
     )
-    verdict = verdict_of_error(found)
+    verdict = verdict_of_error(wire_error)
     return ProviderFault(
-        one_line(verdict.reason + _hint(status, response, found), secret),
+        one_line(verdict.reason + _hint(status, response, wire_error), secret),
         kind=verdict.kind,
         status=status,
-        code=next(iter(found.codes), ""),
-        retry_after=found.retry_after,
+        code=next(iter(wire_error.codes), ""),
+        retry_after=wire_error.retry_after,
         verdict=verdict,
     )
 
 
-def _hint(status: int, response: Any, found: WireError) -> str:
-    """A guess at what is wrong with an address, or with the way to it: a page instead of the API's error may be a
-    proxy's own answer."""
+def _hint(status: int, response: Any, error: WireError) -> str:
+    """Return a hint at a wrong address or a proxy: a page instead of the API's error may be the proxy's own answer."""
     if 300 <= status < 400:
         target = response.headers.get("location", "nowhere").partition("?")[0]
         return f"; it redirects to {target}: name that address as base_url"
     if status == 404 and "/v1/" not in str(response.request.url):
         return f" ({response.request.url.path}: base_url ends in /v1 at most servers)"
-    return "" if found.codes else _through_proxy(str(response.request.url))
+    return "" if error.codes else _through_proxy(str(response.request.url))
 
 
 def _through_proxy(url: str) -> str:
-    """Words on the proxy that stands between here and a server; empty where there is none."""
+    """Return words that name the proxy of a URL; empty without one."""
     proxy = proxy_of(url)
     return f" (asked through the proxy {proxy})" if proxy else ""
 
 
 def require_answer(reply: WireReply, secret: str) -> RequestVerdict:
-    """The verdict of a direct call's reply. Raises ProviderFault where it says that it failed, under status 200."""
+    """Return the verdict of a direct call's reply. Raise ProviderFault if it reports an error under status 200."""
     verdict = verdict_of_reply(reply)
     if reply.error is not None:
         raise ProviderFault(
@@ -258,14 +258,14 @@ def require_answer(reply: WireReply, secret: str) -> RequestVerdict:
 
 
 def unreadable(error: Exception, secret: str) -> ProviderFault:
-    """The fault of an answer of status 200 that is none of the format's."""
+    """Return the fault of an answer of status 200 in another format than the API's."""
     why = f"{type(error).__name__}: {error}" if isinstance(error, NotThisFormat) else type(error).__name__
     return ProviderFault(one_line(f"an unreadable answer: {why}", secret), kind="retry")
 
 
 def _no_response(error: Any, secret: str) -> ProviderFault:
-    """The fault of a call without a response. Where not even a connection was made (refused, no such host, no route,
-    TLS, the wait for a connection ran out), nothing was sent, so nothing was carried out."""
+    """Return the fault of a call without a response. Without a connection (refused, unknown host, no route, TLS, no
+    free connection in time) nothing was sent, so nothing can be billed."""
     import httpx2
 
     cause = error.__cause__ or error
@@ -285,14 +285,14 @@ def _no_response(error: Any, secret: str) -> ProviderFault:
 
 
 def seconds_of(headers: Mapping[str, str], now: float | None = None) -> float | None:
-    """The wait that a Retry-After header asks for: seconds, or an HTTP date by the server's own clock."""
+    """Return the seconds of a Retry-After header, a number or an HTTP date by the server's clock; None without one."""
     retry_after = headers.get("retry-after")
     if not retry_after:
         return None
     try:
         return max(0.0, float(retry_after))
     except ValueError:
-        pass
+        pass  # the header's other form, a date
     try:
         return max(0.0, email.utils.parsedate_to_datetime(retry_after).timestamp() - server_time(headers, now))
     except (TypeError, ValueError):
@@ -300,15 +300,15 @@ def seconds_of(headers: Mapping[str, str], now: float | None = None) -> float | 
 
 
 def count_of(header: str | None) -> int | None:
-    """The whole number in a header; None where there is none."""
+    """Return the whole number in a header; None without one."""
     return int(header) if header is not None and header.strip().isdecimal() else None
 
 
 def server_time(headers: Mapping[str, str], now: float | None = None) -> float:
-    """Seconds of the epoch by the server's clock (its Date), which may differ from ours by more than a wait; ours where
-    it does not say."""
+    """Return the Unix time in seconds by the server's Date, from which ours may differ by more than a wait; our own
+    time without one."""
     try:
-        date = (headers.get("date") or "")[-_DATE:]  # the last, where a proxy has put its own before it
+        date = (headers.get("date") or "")[-_DATE:]
         return email.utils.parsedate_to_datetime(date).timestamp()
     except (TypeError, ValueError):
         return now or time.time()
@@ -316,13 +316,13 @@ def server_time(headers: Mapping[str, str], now: float | None = None) -> float:
 
 @dataclass(kw_only=True)
 class LineSplitter:
-    """Cuts a byte stream into lines at b"\\n" alone: str.splitlines would also cut at U+2028 and U+0085, which JSON
-    texts may hold unescaped."""
+    """Splitter of a byte stream at b"\\n" alone: str.splitlines also splits at U+2028 and U+0085, which JSON texts may
+    hold unescaped."""
 
     _rest: list[bytes] = field(default_factory=list)
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The lines that are complete now, without their ends."""
+        """Return the lines completed by this data, without their ends."""
         *whole, rest = data.split(b"\n")
         if whole:
             whole[0] = b"".join([*self._rest, whole[0]])
@@ -331,6 +331,6 @@ class LineSplitter:
         return [line.removesuffix(b"\r") for line in whole if line.strip()]
 
     def end(self) -> bytes:
-        """What follows the last line end."""
+        """Return the bytes after the last line end; empty if blank."""
         rest, self._rest = b"".join(self._rest), []
         return rest if rest.strip() else b""

@@ -1,9 +1,9 @@
-"""Provider requests: one request to a provider's model, its identity, its body, and the verdict that comes back.
+"""Provider requests: a request to a provider's model, its identity, its body and its verdict.
 
-A request is identified by its conversation (a digest of the request's key), its turn (how often the model has spoken
-before) and the SHA-256 of its body. Each attempt goes out under a custom_id of its own,
-`{run8}-{conversation}-{turn}-{attempt}`, in the narrower of the two providers' alphabets. A custom_id that was used
-once never stands for another body: a late result of an earlier attempt can therefore not answer a different request.
+A request is identified by its conversation (a digest of the request's key), its turn (the number of earlier replies in
+the conversation) and the SHA-256 of its body. Each attempt is sent under its own custom_id,
+`{run8}-{conversation}-{turn}-{attempt}`, in the narrower of the two providers' alphabets. A custom_id is never used
+again for another body, so a late result of an earlier attempt cannot answer a different request.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from r2v.wire.exchange import TokenCounts
 from r2v.wire.message import Message
 
 RequestIdentity = tuple[str, int, str]
-"""(conversation, turn, SHA-256 of the body): what is paid for once, whatever the number of attempts."""
+"""(conversation, turn, SHA-256 of the body): the unit that is paid for once, however many attempts it takes."""
 
 VerdictKind = Literal["ok", "retry", "silent", "fatal", "account", "neighbours"]
-"""ok: a completion. retry: none yet, send it again. silent: an answer without text, billed; asked again a few times.
+"""ok: a completion. retry: no answer, to be sent again. silent: an answer without text, billed; sent again a few times.
 fatal: refused for good. account: the account or its key is refused, so no request can be answered until its owner
-acts. neighbours: refused, and one side speaks twice in a row in it; it is asked again with the two joined."""
+acts. neighbours: refused with two messages of one side in a row; sent again with the two joined."""
 
 _CANONICAL = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False).encode
 
@@ -38,31 +38,31 @@ _TOOL_PROMPT = 1000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RequestVerdict:
-    """What came of a provider request. `tokens` None: the provider sent no usage. `reason` is one line for logs and
-    errors; it never becomes part of a conversation."""
+    """The outcome of a provider request. `tokens` None: the provider sent no usage. `reason`: one line for logs and
+    errors, never part of a conversation."""
 
     kind: VerdictKind
     text: str = ""
     cut: bool = False
-    """The completion ended at max_tokens."""
+    """True if the completion ended at max_tokens."""
     tokens: TokenCounts | None = None
     reason: str = ""
     billed: bool = True
-    """Whether the provider charges for it, as far as one can tell."""
+    """True if the provider charges for it, as far as its answer shows."""
     outcome: ModelOutcome | None = None
-    """The model's failure in a request that is fatal or silent; None: the answer was lost on its way."""
+    """The model's failure in a fatal or silent request; None: the answer was lost in transit."""
     own: bool = False
-    """It is refused for its own content or length: no other request need be."""
+    """True if it is refused for its own content or length, which concerns no other request."""
     reply_id: str | None = None
-    """The provider's name of the reply."""
+    """The provider's id of the reply."""
     message: Message | None = None
-    """The completion with its native calls and thoughts, where it has calls."""
+    """The completion with its native calls and thoughts, if it has calls."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ResultLine:
-    """One line of a batch's results. `verdict` None: the line could not be parsed, and `custom_id` is what could be
-    made out of it."""
+    """One line of a batch's results. `verdict` None: the line could not be parsed; `custom_id` then holds an id that
+    was found in its bytes, if any."""
 
     custom_id: str | None
     verdict: RequestVerdict | None
@@ -83,33 +83,33 @@ class ProviderRequest:
     tokens_in: int
     max_tokens: int
     neighbours: bool = False
-    """One side speaks twice in a row, and the messages could be joined."""
+    """True if two messages of one side follow each other and could be joined."""
     counted_in: int | None = None
-    """The same bound by what the provider has counted of its text; None: it has counted none of it."""
+    """A tighter bound, from the provider's counts of earlier prompts; None: it has counted none of this text."""
 
     @property
     def prompt_at_most(self) -> int:
-        """The most prompt tokens that it can have."""
+        """The tighter of the two bounds on its prompt tokens."""
         return self.tokens_in if self.counted_in is None else min(self.counted_in, self.tokens_in)
 
     @property
     def custom_id(self) -> str:
-        """This attempt's name at the provider."""
+        """The id of this attempt at the provider."""
         return f"{self.run}-{self.conversation}-{self.turn}-{self.attempt}"
 
     @property
     def identity(self) -> RequestIdentity:
-        """The request, whichever attempt this is."""
+        """The identity of the request, equal for all attempts."""
         return self.conversation, self.turn, self.sha256
 
     def with_attempt(self, attempt: int) -> ProviderRequest:
-        """The same request as another attempt."""
+        """Return the same request as another attempt."""
         return replace(self, attempt=attempt)
 
 
 def make_request(run: str, request: Request, body: Mapping[str, Any], *, reuse: bool = False) -> ProviderRequest:
-    """The first attempt of a request. With `reuse`, identical bodies at temperature 0 are one request whichever
-    conversation sends them; without it a request belongs to its key."""
+    """Return the first attempt of a request. reuse: identical bodies at temperature 0 are one request, whichever
+    conversation sends them; otherwise a request belongs to its key."""
     encoded = canonical_json(body).encode()
     sha256 = hashlib.sha256(encoded).hexdigest()
     key: Key = (sha256,) if reuse and request.temperature == 0 else request.key
@@ -127,29 +127,29 @@ def make_request(run: str, request: Request, body: Mapping[str, Any], *, reuse: 
 
 
 def limit_of(body: Mapping[str, Any]) -> int | None:
-    """The limit on a reply that a body states, thoughts included; None where it states none."""
+    """Return the token limit on the reply that a body states, thoughts included; None without one."""
     limits = (body.get(name) for name in ("max_tokens", "max_completion_tokens", "max_output_tokens"))
     return next((limit for limit in limits if isinstance(limit, int)), None)
 
 
 def reply_key(identity: RequestIdentity) -> str:
-    """32 hex digits that stand for a request: its draw (conversation and turn) and its body, the model included."""
+    """Return 32 hex digits of a request's draw (conversation and turn) and body, the model included."""
     conversation, turn, sha256 = identity
     return hashlib.blake2b(f"{conversation}-{turn}-{sha256}".encode(), digest_size=16).hexdigest()
 
 
 def turn_of(messages: tuple[Message, ...]) -> int:
-    """How often the model has spoken before."""
+    """Return the number of earlier replies of the model."""
     return sum(message.role == "assistant" for message in messages)
 
 
 def canonical_json(body: Mapping[str, Any]) -> str:
-    """A body as one line of JSON with sorted keys: what is sent and what is hashed."""
+    """Return a body as one line of JSON with sorted keys: the form that is sent and hashed."""
     return _CANONICAL(body)
 
 
 def read_request(row: Mapping[str, Any]) -> ProviderRequest:
-    """The request that a line of an input file holds, OpenAI's (`body`) or Anthropic's (`params`)."""
+    """Return the request in a line of an input file, OpenAI's (`body`) or Anthropic's (`params`)."""
     body = row["body"] if "body" in row else without_mark(row["params"])
     run, conversation, turn, attempt = row["custom_id"].split("-")
     encoded = canonical_json(body).encode()
@@ -167,8 +167,8 @@ def read_request(row: Mapping[str, Any]) -> ProviderRequest:
 
 
 def with_mark(body: Mapping[str, Any], **lifetime: str) -> dict[str, Any]:
-    """The body, told to keep the conversation up to its end in the provider's cache. The mark is no part of a
-    request's identity: how it travels decides whether it is worth it."""
+    """Return the body with a cache mark at its end (Anthropic). The mark is not part of a request's identity: whether
+    it pays depends on the way the request is sent."""
     *earlier, last = body["messages"]
     content = last["content"]
     blocks = [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
@@ -177,7 +177,7 @@ def with_mark(body: Mapping[str, Any], **lifetime: str) -> dict[str, Any]:
 
 
 def without_mark(body: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The body of a request that may have been sent `with_mark`."""
+    """Return the body without the mark of `with_mark`, if it has one."""
     *earlier, last = body.get("messages") or [{}]
     match last.get("content"):
         case [{"type": "text", "text": str(text), "cache_control": _}]:
@@ -188,17 +188,17 @@ def without_mark(body: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def read_requests(path: Path) -> Iterator[ProviderRequest]:
-    """The requests of an input file, one a line."""
+    """Yield the requests of an input file, one per line."""
     with path.open("rb") as file:
         for line in file:
             yield read_request(json.loads(line))
 
 
 def max_prompt_tokens(body: Mapping[str, Any]) -> int:
-    """An upper bound of a body's prompt tokens: a token of a byte-level vocabulary is at least one byte.
+    """Return an upper bound of a body's prompt tokens: a token of a byte-level vocabulary has at least one byte.
 
-    A body without `messages` (a provider of one's own may use any JSON) is bounded by all of its bytes, and so is
-    content that is more than text.
+    A body without `messages` (classes from outside may use any JSON) is bounded by all of its bytes, and so is content
+    other than text.
     """
     if "messages" not in body:
         return len(canonical_json(body).encode()) + _OVERHEAD + (_TOOL_PROMPT if "tools" in body else 0)
@@ -210,7 +210,7 @@ def max_prompt_tokens(body: Mapping[str, Any]) -> int:
 
 
 def likely_prompt_tokens(request: ProviderRequest) -> int:
-    """About how many prompt tokens a request has: a third of the bytes of its texts."""
+    """Return an estimate of a request's prompt tokens: a third of the bytes of its texts."""
     return request.tokens_in // 3
 
 

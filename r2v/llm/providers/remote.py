@@ -1,4 +1,4 @@
-"""A provider's model behind the wave engine: a request that was answered once is never paid again.
+"""A provider's model as a backend of the wave engine, on a journal by which no request is paid for twice.
 
     backend = ProviderRemote(OpenAI(rate), rate, folder, DispatchPolicy(mode="auto", max_usd=20), scope={...})
     model = waves.model(backend)
@@ -52,14 +52,14 @@ from r2v.llm.types import ModelOutcome, Reply, Request
 from r2v.log import logger
 
 _FIRST_REPLIES = 20
-"""Replies after which it is told that most hold no action."""
+"""Replies after which a warning is logged if most hold no action."""
 _DIRECT_WAVE = 10_000
-"""Requests in one wave of a provider that takes no batches."""
+"""Most requests in one wave of a provider that takes no batches."""
 
 
 class Unanswered(EnvironmentFault):
-    """A request that has no answer. final: sending it again would change nothing; outcome: the model's failure then;
-    None: the answer was lost on its way."""
+    """A request without an answer. final: sending it again would not help; outcome: the model's failure, None if the
+    answer was lost in transit."""
 
     def __init__(self, reason: str, *, final: bool, outcome: ModelOutcome | None = None) -> None:
         super().__init__(reason)
@@ -69,9 +69,10 @@ class Unanswered(EnvironmentFault):
 class ProviderRemote:
     """A `Remote[Request, Reply]` (see `r2v.llm.types`).
 
-    scope: what the journal belongs to; one of another scope is refused. budget: a cap that other models share, in place
-    of the policy's. session: the project that shares replies and caps; None: this journal stands alone. clock: for a
-    virtual one. sync: makes a row survive a power cut. Raises UsageError for mode=batch where no batches are taken.
+    scope: the owner of the journal; a journal of another scope is refused. budget: a cap shared with other models, in
+    place of the policy's. session: the project that shares replies and caps; None: a journal outside any project.
+    clock: a virtual one in tests. sync: flushes a row to the disk. Raises UsageError for mode=batch with a provider or
+    model that takes no batches.
     """
 
     def __init__(
@@ -91,11 +92,11 @@ class ProviderRemote:
         self._provider, self._scope = provider, dict(scope)
         self._batch_provider = provider if isinstance(provider, BatchProvider) and rate.shape.batch else None
         if policy.mode == "batch" and self._batch_provider is None:
-            who = provider.name if rate.shape.batch else rate.model
-            raise UsageError(f"teacher.mode=batch: {who} takes no batches; allowed: concurrent, auto")
+            target = provider.name if rate.shape.batch else rate.model
+            raise UsageError(f"teacher.mode=batch: {target} takes no batches; allowed: concurrent, auto")
         limit = self._batch_provider.limits.requests if self._batch_provider else _DIRECT_WAVE
         self.max_batch = min(policy.batch_size or limit, limit)
-        # where no wave will go into a batch, holding requests back would only lose time
+        # without batches, holding requests back for a larger wave only loses time
         may_batch = self._batch_provider is not None and (policy.mode == "batch" or rate.batch < 1.0)
         self.max_age = policy.max_age if may_batch else 0.0
         self._clock = clock or WallClock(now=time.time, sleep=asyncio.sleep)
@@ -109,13 +110,14 @@ class ProviderRemote:
         self._stopping = False
 
     async def __aenter__(self) -> Self:
-        """Take the lease, read the journal, resume what is in flight."""
+        """Take the lease, read the journal and resume requests in flight. Raise as `ProjectSession` and `open_journal`
+        do."""
         self._resources = ExitStack()
         self._error, self._stopping = None, False
         try:
             self.folder = self._session.take(self._home, self._resources)
             await self._open()
-        except BaseException:
+        except BaseException:  # the lease must not outlive a failed start, whatever ended it
             self._resources.close()
             raise
         return self
@@ -160,9 +162,9 @@ class ProviderRemote:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop. Batches stay at the provider and in the journal; calls and creates in flight are waited for, because
-        what they bring is paid."""
-        self._stopping = True
+        """Stop. Batches stay at the provider and in the journal; direct calls and creations in flight are awaited,
+        because their answers are paid for."""
+        self._stopping = True  # no retries from here on
         for task in self._tasks - self.calls.in_flight:
             task.cancel()
         await asyncio.gather(self.calls.drain(), *([self.batches.drain(GRACE)] if self.batches else []))
@@ -180,7 +182,7 @@ class ProviderRemote:
             self._resources.close()
 
     def send(self, requests: Sequence[Request]) -> list[asyncio.Future[Reply]]:
-        """One reply, or `Unanswered`, per request."""
+        """Return one future per request, of its reply or `Unanswered`."""
         unsent: list[ProviderRequest] = []
         self._preflight.see(requests)
         futures = [self._reply(request, unsent) for request in requests]
@@ -189,8 +191,8 @@ class ProviderRemote:
         return futures
 
     def _reply(self, request: Request, unsent: list[ProviderRequest]) -> asyncio.Future[Reply]:
-        """The reply to a request. Each of its samples is a provider request of its own, so that it is journaled and
-        retried alone. Those that must be sent are added to `unsent`."""
+        """Return the future reply to a request. Each of its samples is a provider request of its own, journaled and
+        retried alone; those that must be sent are appended to `unsent`."""
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         if self._error is not None:
             future.set_exception(self._error)
@@ -201,7 +203,7 @@ class ProviderRemote:
 
         def on_verdict(sample: int, verdict: RequestVerdict) -> None:
             verdicts[sample] = verdict
-            if future.done():
+            if future.done():  # another sample has failed, or the run has ended
                 return
             if verdict.kind != "ok":
                 future.set_exception(Unanswered(verdict.reason, final=verdict.kind == "fatal", outcome=verdict.outcome))
@@ -218,15 +220,15 @@ class ProviderRemote:
         return future
 
     def _in_turn(self, request: Request, on_verdict: OnVerdict, verdict: RequestVerdict) -> None:
-        """Hand on a verdict; where the server may want user and assistant in turn, ask again with neighbours joined."""
+        """Pass on a verdict; after a refusal of consecutive messages of one side, send the request with them joined."""
         if verdict.kind != "neighbours":
             on_verdict(verdict)
             return
         assert isinstance(self._provider, JoinsNeighbours)
         if not self._provider.in_turn:
-            self._provider.in_turn = True
+            self._provider.in_turn = True  # a property of the server: later requests are joined from the start
             logger.warning(
-                "  %s: refused (%s); asked again with messages of one side in a row joined",
+                "  consecutive messages refused; joining them: provider=%s reason=%s",
                 self._provider.name,
                 verdict.reason,
             )
@@ -235,7 +237,7 @@ class ProviderRemote:
         (self.dispatch if self._claims is None else self._claims.submit)(unsent)
 
     def _answer_or_queue(self, request: Request, on_verdict: OnVerdict, unsent: list[ProviderRequest]) -> None:
-        """From the journal, with the same request in flight, or as a new one."""
+        """Resolve a request from the journals, join it to the same request in flight, or append it to `unsent`."""
         state = self.tracker.state
         body = self._provider.request_body(request)
         provider_request = make_request(state.run, request, body, reuse=self.policy.reuse)
@@ -256,7 +258,7 @@ class ProviderRemote:
             unsent.append(attempt)
 
     def _look_for_actions(self, request: Request, reply: Reply) -> None:
-        """Say once, with an example, that most of the first replies hold no action."""
+        """Warn once, with an example, if most of the first replies hold no action."""
         if not request.tools or self._num_replies >= _FIRST_REPLIES:
             return
         names = {tool.name for tool in request.tools}
@@ -265,8 +267,8 @@ class ProviderRemote:
         self._prose += prose[:1]
         if self._num_replies == _FIRST_REPLIES and 2 * len(self._prose) > _FIRST_REPLIES:
             logger.warning(
-                "  %s %s: %d of the first %d replies hold no call of a tool, such as: %.200r; see to teacher.actions, "
-                "teacher.max_tokens",
+                "  replies hold no tool call: provider=%s model=%s replies=%d/%d example=%.200r remedy=check "
+                "teacher.actions and teacher.max_tokens",
                 self._provider.name,
                 self.rate.model,
                 len(self._prose),
@@ -275,12 +277,12 @@ class ProviderRemote:
             )
 
     def settle(self, request: ProviderRequest, verdict: RequestVerdict) -> None:
-        """Hand on the answer that another process was given."""
+        """Resolve a request by an answer that another process paid for."""
         self._in_flight.resolve(request, verdict)
         self._verdicts.look()
 
     def dispatch(self, requests: Sequence[ProviderRequest]) -> None:
-        """Send these, in a batch or by direct calls."""
+        """Send requests in a batch or by direct calls, after the preflight call has passed."""
         if not requests or self._preflight.hold(requests, self.dispatch):
             return
         self._verdicts.refusals.sent(requests)
@@ -292,7 +294,7 @@ class ProviderRemote:
     async def record_results(
         self, results: Sequence[tuple[ProviderRequest, RequestVerdict]], batch: str | None
     ) -> list[ProviderRequest]:
-        """Journal these results, then resolve the requests that have an answer or a refusal; those to be sent again."""
+        """Journal results and resolve the requests with an answer or a refusal; return those to be sent again."""
         again = await self._verdicts.record(results, batch)
         self._progress.show()
         if self._progress.due:
@@ -300,24 +302,24 @@ class ProviderRemote:
         return again
 
     def requeue(self, requests: Sequence[ProviderRequest], reason: str, *, free: bool = False) -> None:
-        """Send these once more under a new custom_id, up to `policy.attempts` times."""
+        """Send requests again under new custom_ids, up to `policy.attempts` times; `free` attempts do not count."""
         retried = []
         for request in () if self._stopping else requests:
             attempt = self._in_flight.next_attempt(request, free=free)
-            if attempt is None:
+            if attempt is None:  # resolved meanwhile, by a late result of an earlier attempt
                 continue
             if attempt > self.policy.attempts:
                 why = f"no answer after {self.policy.attempts} attempts" + (f": {reason}" if reason else "")
                 self._in_flight.resolve(request, RequestVerdict(kind="retry", reason=why))
                 self._verdicts.look()
-                if self._claims is not None:
+                if self._claims is not None:  # other processes may try
                     self._spawn(self._claims.release(request))
             else:
                 retried.append(self.tracker.state.new_attempt(request))
         self.dispatch(retried)
 
     def batches_unavailable(self, requests: Sequence[ProviderRequest], reason: str) -> None:
-        """No batch can be created: mode auto logs it and calls directly from here on; mode batch ends."""
+        """Handle a provider that refuses all batches: mode auto calls directly from here on, mode batch ends."""
         if self.policy.mode == "batch":
             self._end(
                 EnvironmentFault(
@@ -327,18 +329,18 @@ class ProviderRemote:
             )
             return
         logger.warning(
-            "  %s takes no batches (%s); the rest is called directly, at full price", self._provider.name, reason
+            "  batches refused; calling directly at full price: provider=%s reason=%s", self._provider.name, reason
         )
         self._choice.batches_available = False
         self.requeue(requests, reason, free=True)
 
     async def cancel(self, patience: float = 900.0) -> dict[str, Any]:
-        """Ask the provider to stop what is in flight, and collect what it has answered by then; the snapshot.
-        Raises Interrupted where batches have not ended after `patience` seconds."""
+        """Cancel all batches and collect their answers so far; return the snapshot. Raise Interrupted if batches have
+        not ended after `patience` seconds."""
         return await self.bring_home(patience, cancel=True)
 
     async def bring_home(self, patience: float = math.inf, *, cancel: bool = False) -> dict[str, Any]:
-        """Collect what is in flight, and send nothing: the snapshot. Raises as `cancel` does."""
+        """Collect the batches in flight without sending requests; return the snapshot. Raise as `cancel` does."""
         async with self:
             self._stopping = True
             deadline = self._clock.now() + patience
@@ -367,12 +369,12 @@ class ProviderRemote:
             self._end(error)
 
     def _end(self, error: BaseException) -> None:
-        """End the run: the error is raised in everybody who waits, and in whoever sends from now on."""
-        self._error = self._error or error
+        """End the run: the error is set on all waiting futures and on those of later requests."""
+        self._error = self._error or error  # the first error is the cause; later ones are its consequences
         waiting, self._waiting = self._waiting, set()
-        for future in (one for one in waiting if not one.done()):
+        for future in (future for future in waiting if not future.done()):
             future.set_exception(self._error)
 
     def snapshot(self) -> dict[str, Any]:
-        """Figures of the run; see `r2v.llm.providers.dispatch.progress`."""
+        """Return the figures of the run; see `r2v.llm.providers.dispatch.progress`."""
         return self._progress.figures(self.batches.queued if self.batches else 0, len(self._in_flight))

@@ -1,4 +1,4 @@
-"""Replies: what a conversation gets to see of a provider's verdicts."""
+"""Replies: provider verdicts in the form that a conversation sees."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from r2v.wire.message import Message
 
 
 def reply_of(request: Request, verdicts: Sequence[RequestVerdict], rate: Rate) -> Reply:
-    """The reply that the verdicts of a request's samples make.
+    """Return the reply that combines the verdicts of a request's samples, one per sample.
 
-    Its cost is the list price, a property of the tokens: what was billed depends on whether they went in a batch or
-    through a cache, and stands in the journal.
+    Its cost is the list price, a property of the tokens alone. The billed price depends on batches and caches; the
+    journal records it.
     """
     counts = [_token_counts(request, verdict) for verdict in verdicts]
     return Reply(
         samples=tuple(_sample(request, verdict) for verdict in verdicts),
         usage=Usage(
-            tokens_in=counts[0].input,
+            tokens_in=counts[0].input,  # the samples share one prompt
             tokens_out=sum(tokens.output for tokens in counts),
             cost_usd=sum(map(rate.listed, counts)),
         ),
@@ -32,8 +32,8 @@ def reply_of(request: Request, verdicts: Sequence[RequestVerdict], rate: Rate) -
 
 
 def _sample(request: Request, verdict: RequestVerdict) -> Sample:
-    said = verdict.message or Message(role="assistant", content=verdict.text)
-    actions = read_actions(said, {tool.name for tool in request.tools})
+    message = verdict.message or Message(role="assistant", content=verdict.text)
+    actions = read_actions(message, {tool.name for tool in request.tools})
     first, more = (actions.lines[0], actions.lines[1:]) if actions.lines else (actions.text, ())
     return Sample(
         text=first,
@@ -45,7 +45,7 @@ def _sample(request: Request, verdict: RequestVerdict) -> Sample:
 
 
 def _token_counts(request: Request, verdict: RequestVerdict) -> TokenCounts:
-    """The tokens that the provider counted; where its answer has no usage, our own rough count."""
+    """Return the provider's token counts; without usage in its answer, R2V's rough count."""
     if verdict.tokens is not None:
         return verdict.tokens
     return TokenCounts(

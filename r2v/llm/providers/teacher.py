@@ -1,7 +1,7 @@
-"""The teacher as a provider's model: its price, what is asked of it, and whether it still lives.
+"""The teacher as a provider's model: its price, the shape of its requests, and its retirement.
 
-rate = teacher_rate(config.teacher)                # for prices; never refuses a model that has been shut down
-rate = asked_rate(config.teacher)                  # for whoever is about to ask it
+rate = teacher_rate(config.teacher)                # for prices; also of a retired model
+rate = asked_rate(config.teacher)                  # for requests; refuses a retired model
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class EndpointKeys:
 
 TEACHER_KEYS = EndpointKeys()
 POLICY_KEYS = EndpointKeys(section="policy.api", provider="policy.provider", model_name="policy.model_name")
-"""Of a small model that is asked through an API."""
+"""Settings of a small model behind an API."""
 _PRICES = {
     "batch": "batch_price",
     "cached": "cached_price",
@@ -39,11 +39,11 @@ _PRICES = {
     "surcharge_in": "surcharge_in",
     "surcharge_out": "surcharge_out",
 }
-"""Factors by the keys of teacher.model that give them."""
+"""Field of `PriceFactors` -> key of teacher.model."""
 
 
 def teacher_rate(teacher: TeacherConfig, day: date | None = None, *, keys: EndpointKeys = TEACHER_KEYS) -> Rate:
-    """What the teacher's model costs, on a day (None: today). Raises UsageError where that is not known."""
+    """Return the price of the teacher's model on a day (None: today). Raise UsageError if it is unknown."""
     return rate_of(
         teacher.provider,
         teacher.model_name,
@@ -59,14 +59,14 @@ def teacher_rate(teacher: TeacherConfig, day: date | None = None, *, keys: Endpo
 
 
 def asked_rate(teacher: TeacherConfig, day: date | None = None, *, keys: EndpointKeys = TEACHER_KEYS) -> Rate:
-    """The same, with the shape of the requests that the configuration asks for; what the user should know of it is
-    logged, once in a process.
+    """Return the price with the shape of the configured requests. Log an announced retirement and settings that the
+    model overrides, once per process.
 
-    Raises UsageError where the model is retired on this day (naming its successor) or does not take what is asked.
+    Raise UsageError if the model is retired on this day (naming its successor) or refuses a setting.
     """
     rate, day = teacher_rate(teacher, day, keys=keys), day or today()
     if (warning := _life_warning(teacher, day, keys.model_name)) is not None:
-        _tell(f"{keys.model_name}={warning}")
+        _warn(f"{keys.model_name}={warning}")
     asked = Asked(
         effort=teacher.effort,
         thinking=teacher.thinking,
@@ -77,35 +77,35 @@ def asked_rate(teacher: TeacherConfig, day: date | None = None, *, keys: Endpoin
     )
     shape = shape_of(_accepts(teacher), asked, model=teacher.model_name)
     if not shape.temperature:
-        _tell(f"{teacher.model_name} takes no temperature as it is asked: its replies are drawn by its own sampling")
+        _warn(f"{teacher.model_name} takes no temperature with these settings; its replies use its own sampling")
     if teacher.actions == "auto" and shape.actions != "tools":
-        how = "as JSON by a schema" if shape.actions == "json" else "as JSON in text"
-        _tell(f"{teacher.model_name} is not known to take tool calls: its actions come back {how}")
+        form = "as JSON by a schema" if shape.actions == "json" else "as JSON in text"
+        _warn(f"{teacher.model_name} is not known to take tool calls; its actions come {form}")
     return replace(rate, shape=shape)
 
 
 def _accepts(teacher: TeacherConfig) -> Accepts:
-    known = accepts_of(teacher.provider, teacher.model_name, base_url=teacher.base_url)
-    return with_fields(known, _of_requests(teacher.model))
+    listed = accepts_of(teacher.provider, teacher.model_name, base_url=teacher.base_url)
+    return with_fields(listed, _of_requests(teacher.model))
 
 
 def _of_requests(facts: dict[str, object]) -> dict[str, object]:
-    """The facts that are fields of `Accepts`."""
+    """Return the facts that are fields of `Accepts`."""
     return {name: value for name, value in facts.items() if name in {item.name for item in fields(Accepts)}}
 
 
 def _life_warning(teacher: TeacherConfig, day: date, key: str) -> str | None:
-    """What is to be said of the model's end. Another endpoint than the provider's has ends of its own."""
-    told = teacher.facts.retires
-    if told is None and teacher.base_url is not None:
-        return None
-    known = lifecycle_of(teacher.provider, teacher.model_name)
-    life = known if told is None else ModelLifecycle()
-    if told not in (None, "never"):
-        life = ModelLifecycle(retires=date.fromisoformat(str(told)), successor=known.successor)
+    """Return a warning of the model's announced retirement; None without one."""
+    configured = teacher.facts.retires
+    if configured is None and teacher.base_url is not None:
+        return None  # another endpoint than the provider's retires models on days of its own
+    listed = lifecycle_of(teacher.provider, teacher.model_name)
+    life = listed if configured is None else ModelLifecycle()
+    if configured not in (None, "never"):
+        life = ModelLifecycle(retires=date.fromisoformat(str(configured)), successor=listed.successor)
     return require_living(key, teacher.provider, teacher.model_name, day, life)
 
 
-@cache
-def _tell(line: str) -> None:
-    logger.warning("  %s", line)
+@cache  # several models of one run share a teacher: each line once
+def _warn(line: str) -> None:
+    logger.warning("  model settings: note=%s", line)

@@ -1,8 +1,8 @@
-"""Verdicts: every answer and error of a provider becomes one of five kinds.
+"""Verdicts: the outcome for the request of every answer and error of a provider.
 
-`RequestVerdict.kind` is ok, retry, silent, fatal or account. How the formats say a thing is the business of
-`r2v.wire`; here it is decided what it means for the request. An error that matches nothing known is retried, because
-giving up would lose a request that may be answered, and attempts are counted.
+`RequestVerdict.kind` is ok, retry, silent, fatal or account. `r2v.wire` reads the formats; this module maps their
+content to verdicts. An unknown error is retried: giving up would lose a request that may be answered, and the number of
+attempts is bounded.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ ReadReply = Callable[[Any], WireReply]
 
 _KEY = re.compile(r"\b(sk|key)-[A-Za-z0-9_*-]{6,}")
 _CUSTOM_ID = re.compile(rb'"custom_id"\s*:\s*"([A-Za-z0-9_-]{1,64})"')
-_LONGEST = 300
+_LONGEST = 300  # characters: the reason has to fit one line of a log
 _KINDS: dict[ErrorKind, VerdictKind] = {"retry": "retry", "account": "account"}
 
 
 def one_line(text: object, secret: str = "") -> str:
-    """A provider's message as one short line without any key: error messages may quote the key that was sent."""
+    """Return a provider's message as one short line without keys, since error messages may quote the key they got."""
     line = " ".join(str(text).split())
     if secret:
         line = line.replace(secret, "[key]")
@@ -36,7 +36,7 @@ def one_line(text: object, secret: str = "") -> str:
 
 
 def verdict_of_error(error: WireError) -> RequestVerdict:
-    """The verdict of an error."""
+    """Return the verdict of an error."""
     outcome = {"overflow": "overflowed", "refused": "refused", "filtered": "refused"}.get(error.kind)
     return RequestVerdict(
         kind=_KINDS.get(error.kind, "fatal"),
@@ -48,7 +48,7 @@ def verdict_of_error(error: WireError) -> RequestVerdict:
 
 
 def verdict_of_reply(reply: WireReply) -> RequestVerdict:
-    """The verdict of a reply, which a provider may leave empty, cut, refuse, or end by an error under status 200."""
+    """Return the verdict of a reply, which may be empty, cut, refused, or an error under status 200."""
     usage = reply.usage
     tokens = usage.counts(0, 0) if usage is not None and usage.whole else None
     if reply.error is not None:
@@ -57,9 +57,9 @@ def verdict_of_reply(reply: WireReply) -> RequestVerdict:
             kind=verdict.kind, reason=verdict.reason, outcome=verdict.outcome, own=verdict.own,
             tokens=tokens, billed=tokens is not None,
         )  # fmt: skip
-    said = "".join(part.text for part in reply.message.parts if isinstance(part, (TextPart, RefusalPart)))
+    text = "".join(part.text for part in reply.message.parts if isinstance(part, (TextPart, RefusalPart)))
     if reply.finish == "refusal":
-        reason = one_line(f"refused: {said or reply.extra.get('stop_reason') or 'by a content filter'}")
+        reason = one_line(f"refused: {text or reply.extra.get('stop_reason') or 'by a content filter'}")
         return RequestVerdict(kind="fatal", reason=reason, outcome="refused", own=True, tokens=tokens)
     if reply.message.calls:
         return RequestVerdict(
@@ -70,10 +70,10 @@ def verdict_of_reply(reply: WireReply) -> RequestVerdict:
             tokens=tokens,
             reply_id=reply.id or None,
         )
-    if split_thought(said)[1].strip():
+    if split_thought(text)[1].strip():
         cut = reply.finish != "stop"
-        return RequestVerdict(kind="ok", text=said, cut=cut, tokens=tokens, reply_id=reply.id or None)
-    # who thought until the tokens were spent would do so again; after an empty answer often comes a whole one
+        return RequestVerdict(kind="ok", text=text, cut=cut, tokens=tokens, reply_id=reply.id or None)
+    # a model that spent its tokens on thoughts would do so again; an empty answer is often followed by a full one
     if reply.finish == "length":
         reason = "max_tokens were used up before any text"
         return RequestVerdict(kind="fatal", reason=reason, outcome="truncated", own=True, tokens=tokens)
@@ -84,7 +84,7 @@ def verdict_of_reply(reply: WireReply) -> RequestVerdict:
 
 
 def openai_line(row: Mapping[str, Any], read_reply: ReadReply) -> RequestVerdict:
-    """The verdict of one line of an OpenAI output or error file; `read_reply` reads the format of its endpoint."""
+    """Return the verdict of a line of an OpenAI output or error file; `read_reply` reads its endpoint's format."""
     response, error = row.get("response"), row.get("error")
     if response is None:
         return verdict_of_error(read_error(None, {"error": error}))
@@ -95,7 +95,7 @@ def openai_line(row: Mapping[str, Any], read_reply: ReadReply) -> RequestVerdict
 
 
 def anthropic_line(row: Mapping[str, Any], read_reply: ReadReply) -> RequestVerdict:
-    """The verdict of one line of a Message Batch's results."""
+    """Return the verdict of a line of a Message Batch's results."""
     result = row["result"]
     if result["type"] == "succeeded":
         return verdict_of_reply(read_reply(result["message"]))
@@ -105,7 +105,7 @@ def anthropic_line(row: Mapping[str, Any], read_reply: ReadReply) -> RequestVerd
 
 
 def read_line(raw: bytes, read: Callable[[Mapping[str, Any]], RequestVerdict]) -> ResultLine:
-    """A raw line of results. A malformed one has no verdict, and its custom_id where that can be made out: the request
+    """Return the result in a raw line. A malformed line has no verdict, but its custom_id if one is found: the request
     was run and billed, so it must not count as missing."""
     try:
         row = sendable_json(json.loads(raw))

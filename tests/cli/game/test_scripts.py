@@ -84,7 +84,7 @@ def test_where_no_batch_can_be_had_the_rest_is_called_and_said_so(tmp_path: Path
     with Emulator(answer=game, faults=[Fault("file_late_404")], timing=never) as emulator:
         code, said = run(tmp_path / "first", emulator, *words)
         assert code == 0, said
-        assert "openai takes no batches (404" in said and "at full price" in said and "0 incomplete" in said
+        assert "at full price: provider=openai reason=404" in said and "0 incomplete" in said
         assert {bill.mode for bill in emulator.ledger().bills} == {"sync"}
         assert list(paid_turns(emulator).values()) == [1] * 12
         code, said = run(tmp_path / "only", emulator, *words, "--mode", "batch")

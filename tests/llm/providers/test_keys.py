@@ -81,12 +81,12 @@ def test_names_that_are_allowed_for_a_while_are_not_afterwards() -> None:
 
 
 SENT = {
-    "a stranger's host": ("OPENAI_API_KEY", "http://x:1/v1/", "openai", "to http://x:1/v1 (not OpenAI's own host"),
-    "a look-alike": ("OPENAI_API_KEY", "https://api.openai.com.x.org", "openai", "own host api.openai.com)"),
-    "another variable": ("LAB_API_KEY", "https://api.lab.org/v1", "anthropic", "(not Anthropic's own host"),
-    "another's key": ("ANTHROPIC_API_KEY", "https://api.openai.com/v1", "openai", "(not Anthropic's own host"),
-    "an engine": (ENGINE_KEY_ENV, "http://g7:8000", None, f"sending the key in {ENGINE_KEY_ENV} to http://g7:8000"),
-    "a user in the URL": ("OPENAI_API_KEY", "http://me:pw@y/v1?k=1", "openai", "to http://y/v1 (not"),
+    "a stranger's host": ("OPENAI_API_KEY", "http://x:1/v1/", "openai", "to=http://x:1/v1 note=not OpenAI's own host"),
+    "a look-alike": ("OPENAI_API_KEY", "https://api.openai.com.x.org", "openai", "own host api.openai.com"),
+    "another variable": ("LAB_API_KEY", "https://api.lab.org/v1", "anthropic", "note=not Anthropic's own host"),
+    "another's key": ("ANTHROPIC_API_KEY", "https://api.openai.com/v1", "openai", "note=not Anthropic's own host"),
+    "an engine": (ENGINE_KEY_ENV, "http://g7:8000", None, f"variable={ENGINE_KEY_ENV} to=http://g7:8000"),
+    "a user in the URL": ("OPENAI_API_KEY", "http://me:pw@y/v1?k=1", "openai", "to=http://y/v1 note=not"),
 }
 
 
@@ -96,7 +96,7 @@ def test_one_line_names_key_and_host_once(case: str, caplog: pytest.LogCaptureFi
     for _ in range(3):
         keys.announce(variable, url, provider)
     (line,) = caplog.messages
-    assert line.startswith(f"sending the key in {variable} to ") and words in line and "pw" not in line
+    assert line.startswith(f"sending a key: variable={variable} to=") and words in line and "pw" not in line
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_the_line_comes_before_the_first_request_and_names_further_headers(
     with pytest.raises(ProviderFault):
         asyncio.run(made.ping())
     (line,) = caplog.messages
-    assert line.startswith(f"sending the key in {variable} and the headers in {headers} to {url}") and "sk-" not in line
+    assert line.startswith(f"sending a key: variable={variable} to={url} headers={headers}") and "sk-" not in line
 
 
 def test_a_configuration_that_names_a_secret_of_mine_reaches_nobody(
@@ -152,8 +152,8 @@ def test_a_configuration_that_names_a_secret_of_mine_reaches_nobody(
         assert main([*words, "--allow-env", SECRET]) == 0
         sent = capsys.readouterr().err
         assert emulator.ledger().bills
-    assert f"sending the key in {SECRET} to {emulator.openai_url} (not OpenAI's own host api.openai.com)" in sent
-    assert sent.count("sending the key") == 1 and "SENTINEL" not in refused + sent
+    assert f"variable={SECRET} to={emulator.openai_url} note=not OpenAI's own host api.openai.com" in sent
+    assert sent.count("sending a key") == 1 and "SENTINEL" not in refused + sent
     assert main(words) == 2, "what one command allows is not allowed to the next one"
 
 
@@ -174,7 +174,7 @@ def test_a_provider_of_ones_own_is_given_no_other_variable_either(caplog: pytest
     with pytest.raises(UsageError, match=f"--allow-env {SECRET}"):
         make_provider(spec, rate, base_url="http://lab/v1", api_key_env=SECRET)
     make_provider(spec, rate, base_url="http://lab/v1", api_key_env="LAB_API_KEY")
-    assert caplog.messages == [f"sending the key in LAB_API_KEY to http://lab/v1 by teacher.provider={spec}"]
+    assert caplog.messages == [f"sending a key: variable=LAB_API_KEY to=http://lab/v1 teacher.provider={spec}"]
 
 
 def test_processes_that_a_command_starts_are_allowed_the_same() -> None:

@@ -87,7 +87,7 @@ def test_prices_are_those_of_the_day() -> None:
 def test_an_unknown_price_is_refused_unless_told() -> None:
     with pytest.raises(UsageError, match="no price in genai-prices .*did you mean gpt-6-luna"):
         rate_of("openai", "gpt-6-lunna")
-    with pytest.raises(UsageError, match="is of anthropic, teacher.provider is openai"):
+    with pytest.raises(UsageError, match="is a model of anthropic, but teacher.provider is openai"):
         rate_of("openai", "claude-opus-5-5")
     told = rate_of("openai", "mine", 1.0, 2.0)
     million = TokenCounts(fresh=1_000_000, output=1_000_000)

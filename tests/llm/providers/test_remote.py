@@ -180,7 +180,7 @@ def test_a_server_that_wants_both_sides_in_turn_is_asked_so_from_its_first_refus
     provider = Strict('{"tool": "look"}')
     said = ask_all(provider, tmp_path, 12)
     assert said == ['{"tool": "look"}'] * 12 and provider.taken == 12 and 1 <= provider.refused <= 12
-    assert "asked again with messages of one side in a row joined" in caplog.text
+    assert "consecutive messages refused; joining them" in caplog.text
     again = Strict("never asked")
     assert ask_all(again, tmp_path, 12) == said and again.taken == 0, "what was answered is found in either form"
 
@@ -188,5 +188,5 @@ def test_a_server_that_wants_both_sides_in_turn_is_asked_so_from_its_first_refus
 def test_prose_and_prompts_that_are_cut_are_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     ask_all(Strict("I would look around."), tmp_path, 24)
     told = [record.getMessage() for record in caplog.records]
-    assert sum("20 of the first 20 replies hold no call of a tool" in line for line in told) == 1
+    assert sum("replies hold no tool call: provider=" in line for line in told) == 1
     assert sum("the server may cut them; teacher.context=2048" in line for line in told) == 1

@@ -116,7 +116,7 @@ def test_teacher_and_judge_are_one_emulator(provider: str, name: str, emulator: 
 def test_a_retired_model_ends_with_its_successor_and_a_dying_one_with_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    module._tell.cache_clear()
+    module._warn.cache_clear()
     gone = teacher(provider="openai", model_name="gpt-4-turbo")
     with pytest.raises(UsageError, match="openai retired it on 2026-10-23; its successor is gpt-6.1-sol"):
         asked_rate(gone, DAY)
@@ -160,10 +160,10 @@ def test_a_teacher_that_names_none_of_it_has_the_identity_that_it_had() -> None:
 
 
 def test_what_the_user_should_know_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    module._tell.cache_clear()
+    module._warn.cache_clear()
     own = teacher(provider="openai", model_name="lab", usd_in=0, usd_out=0, base_url="http://h:1/v1", actions="auto")
     for _ in range(2):
         assert asked_rate(own).shape.actions == "text"
         asked_rate(teacher(provider="openai", model_name="gpt-6-luna"))
-    assert caplog.text.count("lab is not known to take tool calls: its actions come back as JSON in text") == 1
-    assert caplog.text.count("gpt-6-luna takes no temperature as it is asked") == 1
+    assert caplog.text.count("lab is not known to take tool calls; its actions come as JSON in text") == 1
+    assert caplog.text.count("gpt-6-luna takes no temperature with these settings") == 1

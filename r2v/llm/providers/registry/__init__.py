@@ -1,1 +1,1 @@
-"""The model registry: what a provider's model costs, how long it lives, and what its requests may hold."""
+"""The model registry: prices, retirements and accepted request parameters of the providers' models."""

@@ -1,11 +1,11 @@
-"""Lifecycle: the day from which a provider refuses a model, and the model that takes its place.
+"""Lifecycle of a model: the day from which its provider refuses it, and its successor.
 
     life = lifecycle_of("openai", "gpt-4-turbo")
     life.retired(date(2026, 11, 23))        # True
     life.successor                          # gpt-6.1-sol
 
-Dates are those that the providers announce. Who asks passes today's date in: it decides what is refused and what is
-said, never an identity.
+Dates are those that the providers announce. Callers pass the current day in: it decides refusals and warnings, never an
+identity.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from r2v.llm.providers.registry.table import api_name, overlay
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelLifecycle:
-    """When a model ends. `retires` None: no day is announced."""
+    """The retirement of a model. `retires` None: no day is announced."""
 
     retires: date | None = None
     """The first day on which requests fail."""
     successor: str | None = None
-    """The model that the provider recommends in its place."""
+    """The replacement that the provider recommends."""
 
     def retired(self, today: date) -> bool:
-        """Whether requests fail on this day."""
+        """True if requests fail on this day."""
         return self.retires is not None and today >= self.retires
 
 
 def today() -> date:
-    """The day at the providers: UTC's."""
+    """Return the current day in UTC, by which providers retire models."""
     return datetime.now(UTC).date()
 
 
@@ -48,12 +48,12 @@ def _lifecycles(provider: str) -> dict[str, ModelLifecycle]:
 
 
 def lifecycle_of(provider: str, model: str) -> ModelLifecycle:
-    """A model's lifecycle, under any of its names."""
+    """Return a model's lifecycle under any of its names."""
     return _lifecycles(provider).get(api_name(provider, model), ModelLifecycle())
 
 
 def living_successor(provider: str, model: str, day: date) -> str:
-    """The model itself, or the first in the chain of its successors that is alive on this day."""
+    """Return the model itself, or the first of its chain of successors that is not retired on this day."""
     name = api_name(provider, model)
     while (life := lifecycle_of(provider, name)).retired(day) and life.successor is not None:
         name = life.successor
@@ -61,16 +61,16 @@ def living_successor(provider: str, model: str, day: date) -> str:
 
 
 def require_living(key: str, provider: str, model: str, day: date, life: ModelLifecycle | None = None) -> str | None:
-    """A warning in one line where the model's end is announced, else None. Raises UsageError, naming the successor,
-    where it has come. life: what the configuration says in place of the table."""
+    """Return a one-line warning of an announced retirement, else None. Raise UsageError, naming the successor, for a
+    retired model. life: from the configuration, in place of the table."""
     life = life or lifecycle_of(provider, model)
     if life.retires is None:
         return None
     name = api_name(provider, model)
-    asked = name if name == model else f"{model} ({name})"
+    full_name = name if name == model else f"{model} ({name})"
     successor = living_successor(provider, life.successor or model, day)
     if life.retired(day):
         instead = f"; its successor is {successor}" if successor != name else ""
-        raise UsageError(f"{key}={asked}: {provider} retired it on {life.retires}{instead}")
+        raise UsageError(f"{key}={full_name}: {provider} retired it on {life.retires}{instead}")
     days = (life.retires - day).days
-    return f"{asked} retires in {days} day{'s' * (days != 1)}, on {life.retires}; its successor is {successor}"
+    return f"{full_name} retires in {days} day{'s' * (days != 1)}, on {life.retires}; its successor is {successor}"

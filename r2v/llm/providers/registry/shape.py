@@ -1,5 +1,5 @@
-"""The request's shape: what a request to one model holds beside its messages, decided once from what the model accepts
-and what the configuration asks for.
+"""Request shape: the parameters of a model's requests apart from messages, from the model's accepted parameters and the
+configuration.
 
     shape = shape_of(accepts_of("openai", "gpt-6-luna"), Asked(effort="low"))
     shape.limit_of(300)        # 300 tokens of text and room for the thoughts before it
@@ -15,20 +15,20 @@ from r2v.errors import UsageError
 from r2v.llm.providers.registry.accepts import Accepts
 
 THINKING_TOKENS = 4096
-"""Tokens that a model which thinks may spend on it beside its reply, unless told otherwise."""
+"""Default number of tokens for a model's thoughts, on top of its reply's."""
 _LEAST_BUDGET = 1024
-"""The least budget of thinking that Anthropic takes."""
+"""Tokens: the least thinking budget that Anthropic accepts."""
 _LEAST_RESPONSE = 16
-"""The least limit that OpenAI's Responses API takes."""
+"""Tokens: the least reply limit that OpenAI's Responses API accepts."""
 _DEEPEST = ("xhigh", "max")
-"""Efforts that need thinking."""
+"""Efforts that are refused with thinking off."""
 
 Actions = Literal["text", "json", "tools"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Asked:
-    """What the configuration asks of a model. None: the model's own default."""
+    """The configured parameters of a model's requests. None: the model's own default."""
 
     effort: str | None = None
     thinking: Literal["enabled", "disabled"] | None = None
@@ -36,45 +36,45 @@ class Asked:
     actions: Literal["text", "json", "tools", "auto"] = "text"
     temperature: float = 0.0
     prefix: str = "teacher."
-    """What stands before a setting's name where it is refused."""
+    """Prefix of the settings' names in errors."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RequestShape:
-    """What a request holds."""
+    """Parameters of the requests to one model."""
 
     temperature: bool = True
-    """A temperature and top_p."""
+    """True if requests have a temperature and top_p."""
     effort: str | None = None
     thinking: Literal["adaptive", "budget", "disabled", "between_tools"] | None = None
-    """Anthropic's thinking.type, budget for enabled; None: the field is left out."""
+    """Anthropic's thinking.type, with budget for enabled; None: the field is omitted."""
     thinking_tokens: int = 0
-    """Tokens for thoughts, on top of those for the reply."""
+    """Tokens for thoughts, added to those for the reply."""
     actions: Actions = "text"
-    """How actions come back: as JSON in the text, as JSON that a schema holds to, or as native tool calls."""
+    """Form of the actions: JSON in the text, JSON under a schema, or native tool calls."""
     forced_tool: bool = True
-    """Whether a request with tools may demand that one is called."""
+    """True if a request with tools may demand a tool call."""
     responses: bool = False
-    """Sent to OpenAI's Responses API."""
+    """True if requests go to OpenAI's Responses API."""
     limit: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
-    """The name of a chat completion's limit."""
+    """Name of the token limit in a chat completion."""
     min_tokens: int = 1
     cache: bool = True
-    """The system prompt bears a cache mark."""
+    """True if the system prompt has a cache mark."""
     batch: bool = True
-    """The model can be asked by provider batches."""
+    """True if the model takes provider batches."""
     in_turn: bool = False
-    """Messages of one side that follow each other are joined."""
+    """True if consecutive messages of one side are joined."""
 
     def limit_of(self, max_tokens: int) -> int:
-        """The limit of a request for a reply of at most `max_tokens`: thoughts count against it too."""
+        """Return the token limit of a request for a reply of at most `max_tokens`; thoughts count against it too."""
         return max(max_tokens + self.thinking_tokens, self.min_tokens)
 
 
 def shape_of(accepts: Accepts, asked: Asked | None = None, *, model: str = "") -> RequestShape:
-    """The shape of requests to a model. Without `asked`: its own defaults.
+    """Return the shape of requests to a model. Without `asked`: its own defaults.
 
-    Raises UsageError where the model does not take what is asked for: the parameter, the model, what it takes.
+    Raise UsageError for a parameter that the model refuses; the error lists the accepted values.
     """
     asked = asked or Asked()
     thinks = _thinks(accepts, asked, model)
@@ -95,7 +95,7 @@ def shape_of(accepts: Accepts, asked: Asked | None = None, *, model: str = "") -
         thinking=thinking,
         thinking_tokens=tokens,
         actions=actions,
-        forced_tool=accepts.forced_tool and thinking != "budget",
+        forced_tool=accepts.forced_tool and thinking != "budget",  # Anthropic refuses the two together
         responses=responses,
         limit=accepts.limit,
         min_tokens=max(accepts.min_tokens, _LEAST_RESPONSE if responses else 1),
@@ -106,7 +106,7 @@ def shape_of(accepts: Accepts, asked: Asked | None = None, *, model: str = "") -
 
 
 def _thinks(accepts: Accepts, asked: Asked, model: str) -> bool:
-    """Whether the model thinks before it answers."""
+    """True if the model thinks before it answers. Raise UsageError if the settings contradict the model."""
     off = asked.thinking == "disabled" or (asked.effort == "none" and accepts.thinking_on == "effort")
     on = asked.thinking == "enabled" or (asked.effort is not None and not off and accepts.thinking_on == "effort")
     if asked.thinking == "enabled" and accepts.thinking == "never":
@@ -120,7 +120,7 @@ def _thinks(accepts: Accepts, asked: Asked, model: str) -> bool:
 
 
 def _effort(accepts: Accepts, asked: Asked, model: str, thinks: bool) -> str | None:
-    """The effort that a request names."""
+    """Return the effort of a request; None: the field is omitted."""
     effort = asked.effort
     if accepts.thinking_on == "effort" and effort is None:
         if asked.thinking == "enabled" and accepts.thinking == "if_asked":
@@ -136,8 +136,8 @@ def _effort(accepts: Accepts, asked: Asked, model: str, thinks: bool) -> str | N
 
 
 def _temperature(accepts: Accepts, asked: Asked, model: str, thinks: bool) -> bool:
-    """Whether requests name a temperature. 0 and 1 pass where the model takes none: it samples by its own, which is 1,
-    and whoever runs it is told."""
+    """True if requests have a temperature. For a model that takes none, 0 and 1 pass: it samples at its own, 1, and
+    `asked_rate` warns of it."""
     takes = accepts.temperature and not thinks
     if not takes and asked.temperature not in (0.0, 1.0):
         off = f", or {asked.prefix}thinking=disabled" if accepts.temperature and accepts.thinking != "always" else ""
@@ -149,7 +149,7 @@ def _temperature(accepts: Accepts, asked: Asked, model: str, thinks: bool) -> bo
 
 
 def _actions(accepts: Accepts, asked: Asked, model: str) -> Actions:
-    """How actions come back."""
+    """Return the form of the actions. Raise UsageError for one that the model is not known to take."""
     if asked.actions == "auto":
         return "tools" if accepts.tools != "none" else "json" if accepts.json_schema else "text"
     if (asked.actions == "tools" and accepts.tools == "none") or (asked.actions == "json" and not accepts.json_schema):

@@ -1,4 +1,4 @@
-"""The overlay: our own dated file about models, beside the prices that a package keeps."""
+"""The overlay: R2V's dated file on models, which complements the prices of a package."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OVERLAY = Path(__file__).with_name("overlay.yaml")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OwnKey:
-    """A provider's own key: its name as people write it, the variable of the key, the host that the key belongs to."""
+    """A provider's own key: the provider's name, the variable of the key, and the host the key belongs to."""
 
     name: str
     variable: str
@@ -23,22 +23,22 @@ class OwnKey:
 
 @functools.cache
 def overlay() -> dict[str, Any]:
-    """The file's content."""
+    """Return the file's content."""
     content: dict[str, Any] = plain(read_file(OVERLAY).value)
     return content
 
 
 def api_name(provider: str, model: str) -> str:
-    """The name that the provider's API takes, for a name of ours or of the API."""
+    """Return the name in the provider's API, for an alias or for that name itself."""
     return str(overlay()["aliases"].get(provider, {}).get(model, model))
 
 
 @functools.cache
 def own_keys() -> dict[str, OwnKey]:
-    """By provider: its own key."""
+    """Return each provider's own key."""
     return {provider: OwnKey(**fields) for provider, fields in overlay()["keys"].items()}
 
 
 def own_names(provider: str) -> tuple[str, ...]:
-    """Names of ours for models of this provider."""
+    """Return the aliases of a provider's models."""
     return tuple(overlay()["aliases"].get(provider, ()))

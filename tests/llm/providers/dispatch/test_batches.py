@@ -435,7 +435,7 @@ def test_where_no_batch_can_be_had_auto_says_so_and_calls(
         assert [len(turns) for turns in said] == [2] * 3 and not any(t.startswith("!") for turns in said for t in turns)
         assert {bill.mode for bill in emulator.ledger().bills} == {"sync"}
         assert max(emulator.ledger().paid().values()) == 1
-    assert "openai takes no batches (404" in caplog.text and "at full price" in caplog.text
+    assert "at full price: provider=openai reason=404" in caplog.text
 
 
 def test_where_no_batch_can_be_had_batch_mode_ends(serve: Any, tmp_path: Path) -> None:
