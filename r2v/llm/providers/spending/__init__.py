@@ -1,1 +1,1 @@
-"""Spending: the journal of what was paid, and the budget that no request may cross."""
+"""Spending: the journal of all payments, and the budget that no request may exceed."""

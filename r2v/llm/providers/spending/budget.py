@@ -1,12 +1,11 @@
-"""The budget: no request goes out before its worst case is reserved, and every cent stands in the journal.
+"""Budget: a request is sent only after its worst case is reserved, and every amount is journaled.
 
     spent + lost + reserved + the next request's worst case <= cap
 
-A `SpendTracker` keeps one provider's journal; its cap is a `SharedBudget`, which several trackers may share: all models
-of one job are paid from one budget. A batch or call reserves the most that it can cost (what the provider has counted
-of its prompt and a token for each byte besides, all of max_tokens, every prompt token written to the dearest cache) and
-releases what it did not use when its result is
-journaled. So the cap holds whatever the provider answers.
+A `SpendTracker` writes one provider's journal. Its cap is a `SharedBudget`, which all models of one job share. A batch
+or call reserves its worst case (the provider's counts of known text and a token for each further byte of the prompt,
+all of max_tokens, every prompt token written to the dearest cache) and releases the rest when its result is journaled.
+So the cap holds for any answer of the provider.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from r2v.llm.providers.spending.known_counts import KnownCounts
 from r2v.llm.providers.spending.quota import PROJECT_CAP, Quota
 
 _ROUNDING = 1e-9
-"""USD: sums of many small reservations do not come back to exactly 0."""
+"""USD: sums of many small reservations do not return to exactly 0."""
 
 
 class SharedBudget:
-    """A hard cap in USD (None: none) over all trackers that join.
+    """A hard cap in USD (None: no cap) on all trackers that join.
 
-    num_trackers: until so many have read their journals nothing may be reserved, because what they have spent in
-    earlier processes is not known yet. name: the setting to raise, for the error message.
+    num_trackers: nothing may be reserved before this many have joined, because their spending in earlier processes is
+    unknown until they have read their journals. name: the setting to raise, for the error message.
     """
 
     def __init__(
@@ -47,18 +46,18 @@ class SharedBudget:
         self._trackers: dict[Path, SpendTracker] = {}
 
     def join(self, tracker: SpendTracker) -> None:
-        """Count this tracker in, in place of an earlier one on the same journal."""
+        """Add a tracker, in place of an earlier one on the same journal."""
         self._trackers[tracker.journal.path] = tracker
         self.notify()
 
     @property
     def is_capped(self) -> bool:
-        """Whether any cap holds."""
+        """True if any cap holds."""
         return self.cap is not None or (self.quota is not None and self.quota.cap < float("inf"))
 
     @property
     def remaining(self) -> float:
-        """USD that may still be reserved, without asking for more of a cap that others share."""
+        """USD that may be reserved without extending the quota under a shared cap."""
         own = float("inf") if self.cap is None else self.cap
         limit = own if self.quota is None else min(own, self.quota.usd)
         if limit == float("inf"):
@@ -67,7 +66,7 @@ class SharedBudget:
 
     @property
     def within_reach(self) -> float:
-        """USD that may still be reserved, where nobody else takes them."""
+        """USD that may be reserved if no other process takes them."""
         own = float("inf") if self.cap is None else self.cap
         cap = own if self.quota is None else min(own, self.quota.cap)
         return max(self.remaining, cap - self.committed)
@@ -78,15 +77,15 @@ class SharedBudget:
         return sum(tracker.committed for tracker in self._trackers.values())
 
     async def extend(self, usd: float, wish: float = 0.0) -> bool:
-        """Ask for `usd`, better `wish`, of a cap that other processes share, where that is not there; False where it
-        is not to be had, True where it may be worth another look."""
+        """Extend the quota under a shared cap to cover `usd`, better `wish`. Return False if it is refused for good,
+        True if `remaining` should be checked again."""
         if self.quota is None or (self.cap is not None and self.committed + usd > self.cap + _ROUNDING):
             return False
         return self.remaining >= max(usd, wish) or await self.quota.extend(lambda: self.committed, usd, wish)
 
     @property
     def idle(self) -> bool:
-        """Nothing is in flight whose end could release a reservation."""
+        """True if nothing is in flight whose end could release a reservation."""
         return self._complete and not any(tracker.busy for tracker in self._trackers.values())
 
     @property
@@ -94,12 +93,12 @@ class SharedBudget:
         return len(self._trackers) >= self._num_trackers
 
     def notify(self) -> None:
-        """Wake everybody who waits for a change at any tracker."""
+        """Wake all tasks that wait for a change at any tracker."""
         for tracker in self._trackers.values():
             tracker.wake()
 
     def exhausted(self, next_usd: float) -> EnvironmentFault:
-        """The error of a cap that is reached; `next_usd`: what the next request may cost."""
+        """Return the error of a reached cap. next_usd: worst case of the next request."""
         lost = sum(tracker.state.lost_usd for tracker in self._trackers.values())
         spent = sum(tracker.state.spent for tracker in self._trackers.values()) + lost
         of_it_lost = f" (of it at most ${lost:.4f} for calls whose answers were lost)" if lost else ""
@@ -121,36 +120,36 @@ class SpendTracker:
     def __init__(self, journal: Journal, state: JournalState, rate: Rate, budget: SharedBudget) -> None:
         self.journal, self.state, self.rate, self.budget = journal, state, rate, budget
         self._unwritten = 0.0
-        """USD that are set aside while the row that reserves them is being written."""
+        """USD set aside while the row of their reservation is being written."""
         self._changed = asyncio.Event()
         self._counts = KnownCounts()
         budget.join(self)
 
     @property
     def committed(self) -> float:
-        """USD that are spent, may have been spent, or are reserved."""
+        """USD spent, lost or reserved."""
         return self.state.spent + self.state.lost_usd + self.state.reserved + self._unwritten
 
     @property
     def busy(self) -> bool:
-        """Something is in flight."""
+        """True if anything is in flight."""
         return bool(self.state.batches or self.state.calls) or self._unwritten >= _ROUNDING
 
     def worst_case(self, request: ProviderRequest, *, batch: bool) -> float:
-        """The most USD that a request can cost."""
+        """Return the most USD that a request can cost."""
         return self.rate.worst_case(request.prompt_at_most, request.max_tokens, batch=batch)
 
     def bounded(self, request: ProviderRequest) -> ProviderRequest:
-        """The request with what the provider has counted of its prompt, where a cap is to be kept."""
+        """Return the request with the provider's counts of its prompt; only caps need that bound."""
         return replace(request, counted_in=self._counts.at_most(request.body)) if self.budget.is_capped else request
 
     def learn(self, request: ProviderRequest, verdict: RequestVerdict) -> None:
-        """Take in what the provider has counted of a prompt."""
+        """Record the provider's count of a prompt, for later bounds."""
         if self.budget.is_capped and verdict.tokens is not None:
             self._counts.learn(request.body, verdict.tokens.input)
 
     def billed(self, request: ProviderRequest, verdict: RequestVerdict, *, batch: bool) -> float:
-        """USD that a request is billed; its worst case where the provider sent no usage."""
+        """Return the USD billed for a request; its worst case if the provider sent no usage."""
         if not verdict.billed:
             return 0.0
         if verdict.tokens is None:
@@ -158,10 +157,10 @@ class SpendTracker:
         return self.rate.usd(verdict.tokens, batch=batch)
 
     def set_aside(self, usd: float) -> bool:
-        """Take this from the budget until `write_reservation` has written it down; False where not so much remains.
+        """Reserve USD in memory until `write_reservation` has journaled them; return False if less remains.
 
-        It takes effect at once, without waiting for the disk: between the check and the written row other tasks run,
-        and must not be given the same money.
+        It takes effect at once: other tasks run between the check and the written row, and must not reserve the same
+        money.
         """
         if usd > self.budget.remaining + _ROUNDING:
             return False
@@ -169,24 +168,25 @@ class SpendTracker:
         return True
 
     async def write_reservation(self, row: JournalRow) -> None:
-        """Write the row of what was set aside; from then on the journal's state holds the reservation."""
+        """Write the row of an amount set aside, after which the journal's state holds the reservation."""
         try:
             await self.write(row)
-        finally:
+        finally:  # also after a failed write: nothing was sent, so nothing is owed
             self._unwritten -= row["usd"]
 
     async def write(self, *rows: JournalRow) -> None:
-        """Journal rows; the state is changed only when they are on disk."""
+        """Append rows to the journal, and apply them to the state once they are on disk."""
         for row, offset in zip(rows, await self.journal.write(*rows), strict=True):
             self.state.apply(row, offset)
         self.notify()
 
     def notify(self) -> None:
-        """Wake everybody who waits for a change, at this tracker or at one that shares its budget."""
+        """Wake all tasks that wait at this tracker or at one that shares its budget."""
         self.budget.notify()
 
     def wake(self) -> None:
-        """Let those who wait at this tracker look again."""
+        """Wake the tasks that wait at this tracker."""
+        # a new event per change: a task that begins to wait now sleeps until the next one
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 

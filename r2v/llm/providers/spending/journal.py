@@ -1,28 +1,28 @@
-"""The journal: every row about money is written and synced before the action that it is about.
+"""Spending journal: each row about money is written and synced before the action it records.
 
-    {"row": "open", "version": 1, "run": "3f9c0a12", "scope": {...}}       what the journal belongs to
-    {"row": "claims", "keys": [...]}                                       what its new writer has in flight: no more
-    {"row": "claim", "keys": [...]}                                        requests that no other process is to ask
-    {"row": "release", "keys": [...]}                                      requests that any process may ask again
+    {"row": "open", "version": 1, "run": "3f9c0a12", "scope": {...}}       the journal's owner
+    {"row": "claims", "keys": [...]}                                       all requests in flight of a new writer
+    {"row": "claim", "keys": [...]}                                        requests that no other process may send
+    {"row": "release", "keys": [...]}                                      requests that any process may send again
     {"row": "intent", "batch": "3f9c0a12-b0", "count": 40, "usd": 0.21}    the batch's input file is on disk
     {"row": "file", "batch": ..., "id": "file-..."}                        the input file is uploaded (OpenAI)
-    {"row": "sending", "batch": ..., "at": ..., "newest": ...}             the create call may go out from now on
-    {"row": "unknown", "batch": ..., "at": ...}                            it went out, and its outcome is not known
-    {"row": "absent", "batch": ..., "why": ...}                            it is known that no batch was created
-    {"row": "created", "batch": ..., "id": "batch_..."}                    it is known which batch was created
+    {"row": "sending", "batch": ..., "at": ..., "newest": ...}             the create call may be sent from now on
+    {"row": "unknown", "batch": ..., "at": ...}                            it was sent, and its outcome is unknown
+    {"row": "absent", "batch": ..., "why": ...}                            no batch was created
+    {"row": "created", "batch": ..., "id": "batch_..."}                    this batch was created
     {"row": "ended", "batch": ..., "state": "completed"}
     {"row": "answer", "id": "3f9c0a12-...-0-0", "sha256": ..., "text": ..., "usd": ...}    one line of results
     {"row": "failed", "id": ..., "kind": "retry", "reason": ...}
     {"row": "applied", "batch": ..., "ok": 38, ...}                        all its requests are accounted for
-    {"row": "dropped", "batch": ..., "why": ...}                           never to be created: its requests are free
-    {"row": "call", "id": ..., "usd": ...}                                 a direct call may go out from now on
-    {"row": "lost", "id": ..., "usd": ...}                                 it went out, and its answer never came
+    {"row": "dropped", "batch": ..., "why": ...}                           given up: its requests are free again
+    {"row": "call", "id": ..., "usd": ...}                                 a direct call may be sent from now on
+    {"row": "lost", "id": ..., "usd": ...}                                 it was sent, and its answer never came
     {"row": "forward", "id": ..., "usd": ..., "labels": [...]}             a client's request may be forwarded (`serve`)
-    {"row": "served", "id": ..., "usd": ...}                               its reply has ended, and was billed this much
+    {"row": "served", "id": ..., "usd": ...}                               its reply has ended, and cost this much
 
-JSON Lines and not SQLite, whose locks fail on NFS: one process writes, and holds the folder's lease while it does.
-A torn last line is a row that was never written; whatever else is missing or altered, its witness notices
-(`r2v.storage.witness`), and the journal is refused as it is.
+JSON Lines rather than SQLite, whose locks fail on NFS: one process writes, under the folder's lease. A torn last line
+is a row that was never written. Any other missing or altered byte shows in the journal's witness file
+(`r2v.storage.witness`), and the journal is refused unchanged.
 """
 
 from __future__ import annotations
@@ -42,15 +42,16 @@ from r2v.storage.witness import Witness
 _REMEDY = (
     "it records what is paid, so nothing is sent: restore the file from a backup, or start a new run (which pays anew)"
 )
-_BEGINS = b'{"row"'
+_BEGINS = b'{"row"'  # start of every row: a torn tail that begins otherwise is damage, not a cut-off write
 
 JournalRow = dict[str, Any]
 """One row as plain JSON; `row` names its kind."""
 
 
 class Journal:
-    """The file, open for appending. `sync` makes what was written survive a power cut. lazy: rows are handed to the
-    system at once, where a kill of the process does not reach them, and are synced so many seconds later at most."""
+    """A journal file open for appending. sync: flushes written rows to the disk, so that they survive a power cut.
+    lazy: rows reach the operating system at once, which survives a kill of the process, and are synced at most so many
+    seconds later."""
 
     def __init__(self, path: Path, *, sync: Callable[[int], None] = os.fsync, lazy: float | None = None) -> None:
         self.path, self._sync, self._lazy = path, sync, lazy
@@ -60,14 +61,14 @@ class Journal:
         self._waiting: list[tuple[bytes, asyncio.Future[int]]] = []
 
     def open(self) -> Iterator[tuple[int, JournalRow]]:
-        """Yield the rows with their byte offsets, then cut a torn tail. Exhaust it before the first write. Raises
-        InputError for a line that is no row, and for a file that is not what was written; it stays as it is."""
+        """Yield the rows with their byte offsets, then truncate a torn tail; exhaust it before the first write. Raise
+        InputError for a malformed line and for a file that differs from its witness; it stays unchanged."""
         self._witness = witness = Witness(self.path, _REMEDY)
         witness.require_file()
         with writing(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self.path.open("a+b")
-            sync_folder(self.path.parent)
+            sync_folder(self.path.parent)  # a new file survives a power cut only with its folder's entry
         self._file.seek(0)
         offset = 0
         for number, line in enumerate(self._file, 1):
@@ -96,11 +97,10 @@ class Journal:
         return InputError(f"{self.path}:{number}: not a row of a journal; {_REMEDY}")
 
     async def write(self, *rows: JournalRow) -> list[int]:
-        """Append rows; they are on disk when it returns their byte offsets. Raises EnvironmentFault where the disk
-        refuses.
+        """Append rows and return their byte offsets once they are on disk. Raise EnvironmentFault if the disk refuses.
 
-        Rows that are written in the same turn of the event loop share one sync: thousands of conversations would
-        otherwise wait for one fsync each.
+        Rows written in the same turn of the event loop share one sync: thousands of conversations would otherwise wait
+        for one fsync each.
         """
         loop = asyncio.get_running_loop()
         if rows and not self._waiting:
@@ -117,7 +117,7 @@ class Journal:
         assert self._file is not None, "the journal is not open"
         try:
             if self._unsynced is not None:
-                raise self._unsynced  # what was written may be lost, and a later sync would not tell
+                raise self._unsynced  # after a failed fsync the kernel may drop pages, and later ones succeed
             with writing(self.path):
                 offset = self._file.seek(0, os.SEEK_END)
                 lines = b"".join(line for line, _ in waiting)
@@ -135,7 +135,7 @@ class Journal:
                     future.set_exception(error)
             return
         for line, future in waiting:
-            if not future.done():
+            if not future.done():  # its task may have been cancelled; its row is written all the same
                 future.set_result(offset)
             offset += len(line)
 
@@ -143,25 +143,26 @@ class Journal:
         synced = None
         while self._file is not None and synced != self._witness.seen:
             await asyncio.sleep(seconds)
+            # a descriptor of its own: `close` may close the file while the thread syncs
             synced, descriptor = self._witness.seen, os.dup(self._file.fileno())
             try:
                 with writing(self.path):
                     await asyncio.to_thread(self._sync, descriptor)
                     self._witness.write(synced)
             except EnvironmentFault as error:
-                self._unsynced = error
+                self._unsynced = error  # raised by the next write
                 return
             finally:
                 os.close(descriptor)
 
     def read(self, offset: int) -> JournalRow:
-        """The row at a byte offset."""
+        """Return the row at a byte offset."""
         assert self._file is not None, "the journal is not open"
         self._file.seek(offset)
         return self._row(self._file.readline(), 0)
 
     def close(self) -> None:
-        """Write what waits, and close the file."""
+        """Write pending rows and close the file."""
         if self._waiting:
             self._flush()
         if self._syncing is not None:

@@ -1,10 +1,10 @@
-"""The index of a journal: what a view of it remembers, beside the ledger, so that a large one need not be read again.
+"""Index of a journal: the positions of its answers, in the ledger's folder, so that a large journal is read once.
 
-    outputs/.replies/<run>.index     a header of one JSON line, then 40 bytes an answer: key, place, hash of its line
+    outputs/.replies/<run>.index     a header of one JSON line, then 40 bytes per answer: key, offset, hash of its line
 
-It is made by whoever has read a closed journal to its end, and any of them makes the same. It is a memory and no
-record: one that is damaged, or is not of this journal, is made anew; and each answer is read from the journal itself,
-and held against the hash, before it is used.
+It is written by any process that has read a closed journal completely; all of them write the same bytes. It is a cache:
+a damaged index, or one of another journal, is replaced, and each answer is read from the journal itself and compared
+with the hash before it is used.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from typing import Any
 from r2v.storage.files import replacing
 
 WORTH_AN_INDEX = 500
-"""Answers from which an index is worth a file."""
+"""Least number of answers for which an index is written."""
 _VERSION = 1
-_ANSWER = struct.Struct("<16sQ16s")
+_ANSWER = struct.Struct("<16sQ16s")  # key, offset, hash; little-endian on every machine
 
 
 def write_index(path: Path, header: Mapping[str, Any], answers: Mapping[str, tuple[int, bytes]]) -> None:
-    """Write the index. Raises EnvironmentFault where the disk refuses."""
+    """Write the index. Raise EnvironmentFault if the disk refuses."""
     body = b"".join(
         _ANSWER.pack(bytes.fromhex(key), offset, content.ljust(16, b"\0"))
         for key, (offset, content) in sorted(answers.items())
@@ -36,14 +36,14 @@ def write_index(path: Path, header: Mapping[str, Any], answers: Mapping[str, tup
 
 
 def read_index(path: Path) -> tuple[dict[str, Any], dict[str, tuple[int, bytes]]] | None:
-    """The header and the answers; None where there is no index, or it is not what was written."""
+    """Return the header and the answers; None without an index, or for a damaged one."""
     try:
         head, _, body = path.read_bytes().partition(b"\n")
         header = json.loads(head)
         if header["version"] != _VERSION or hashlib.sha256(body).hexdigest() != header["sha256"]:
             return None
         return header, dict(_answers(body))
-    except (OSError, ValueError, LookupError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError):  # the journal itself is read instead
         return None
 
 

@@ -1,10 +1,10 @@
-"""What journals say, for a person: what is paid, open and lost; and giving up a batch that is gone.
+"""Journal report for a person: paid, open and lost amounts; and giving up a batch that is gone.
 
     for folder in find_journals(root, "20261123-..."):
         print("\\n".join(report(folder)))
     await forget(find_batch(root, "batch_abc"), "batch_abc")
 
-Reading takes no lease, so it may go on beside the process that writes.
+Reading takes no lease, so it may run while another process writes the journal.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from r2v.llm.providers.spending.journal_state import JournalBatch, JournalState
 from r2v.llm.providers.spending.journal_view import JOURNAL_LEASE
 from r2v.storage.lease import lease
 
-_PLACES = ("data/runs", "data/served", "outputs/.artifacts", "results/batch_jobs")
+_ROOTS = ("data/runs", "data/served", "outputs/.artifacts", "results/batch_jobs")
 _JOURNAL = "journal.jsonl"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReadJournal:
-    """A journal as it stands."""
+    """The content of a journal at the time of reading."""
 
     folder: Path
     scope: dict[str, Any]
@@ -37,26 +37,26 @@ class ReadJournal:
 
 
 def find_journals(root: Path, name: str | None = None) -> list[Path]:
-    """Folders of the journals of a run or folder (None: of the whole project), sorted. Raises InputError where there is
-    none."""
+    """Return the sorted folders of the journals of a run or folder (None: of the whole project). Raise InputError if
+    there are none."""
     given = Path(name) if name else None
-    places = [root / place for place in _PLACES]
+    folders = [root / relative for relative in _ROOTS]
     if given is not None:
-        places = [given] if given.is_dir() else [place / given for place in places]
-    found = sorted(Path(at) for place in places for at, _, files in os.walk(place) if _JOURNAL in files)
-    if not found:
+        folders = [given] if given.is_dir() else [folder / given for folder in folders]
+    journals = sorted(Path(at) for folder in folders for at, _, files in os.walk(folder) if _JOURNAL in files)
+    if not journals:
         raise InputError(f"{name or 'this project'}: no journal of a provider's requests; name a run, or its folder")
-    return found
+    return journals
 
 
 def read_journal(folder: Path) -> ReadJournal:
-    """The state of all whole rows. Raises InputError for a line that is no row."""
+    """Return the state after all complete rows. Raise InputError for a malformed line."""
     state, scope = JournalState(run=""), dict[str, Any]()
     path = folder / _JOURNAL
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             if not line.endswith(b"\n"):
-                break  # torn, or about to be ended
+                break  # torn, or still being written
             try:
                 row = json.loads(line)
                 if row["row"] == "open":
@@ -68,7 +68,7 @@ def read_journal(folder: Path) -> ReadJournal:
 
 
 def report(folder: Path, now: float | None = None) -> Iterator[str]:
-    """Lines on one journal: what is paid, what may be lost, and each batch that is open."""
+    """Yield lines on one journal: paid and lost amounts, and each open batch."""
     journal = read_journal(folder)
     state, counts = journal.state, journal.state.counts
     yield f"{folder}  ({' '.join(str(journal.scope[key]) for key in ('provider', 'model') if key in journal.scope)})"
@@ -97,21 +97,21 @@ def _step(batch: JournalBatch) -> str:
 
 
 def find_batch(root: Path, name: str) -> Path:
-    """The folder of the journal that holds this batch open, by the provider's name for it or ours. Raises
-    InputError."""
+    """Return the folder of the journal with this open batch, by the provider's id or R2V's key. Raise InputError if
+    none has it."""
     open_batches = list[str]()
     for folder in find_journals(root):
         for batch in read_journal(folder).state.batches.values():
             if name in (batch.id, batch.key):
                 return folder
             open_batches.append(batch.id or batch.key)
-    known = ", ".join(open_batches[:5]) or "none"
-    raise InputError(f"{name}: no journal of this project holds such a batch open; open: {known}")
+    listed = ", ".join(open_batches[:5]) or "none"
+    raise InputError(f"{name}: no journal of this project holds such a batch open; open: {listed}")
 
 
 async def forget(folder: Path, name: str) -> str:
-    """Give up a batch: what its open requests may have cost is booked as lost, and they are asked anew. One line on
-    that. Raises LeaseConflict where the journal is being written."""
+    """Give up a batch: book the worst case of its open requests as lost, so that they are sent anew. Return one line on
+    it. Raise LeaseConflict if another process writes the journal."""
     with lease(folder / JOURNAL_LEASE):
         journal = Journal(folder / _JOURNAL)
         state = JournalState(run="")
@@ -119,11 +119,12 @@ async def forget(folder: Path, name: str) -> str:
             for offset, row in journal.open():
                 state.run = row["run"] if row["row"] == "open" else state.run
                 state.apply(row, offset)
-            batch = next((one for one in state.batches.values() if name in (one.id, one.key)), None)
+            batch = next((entry for entry in state.batches.values() if name in (entry.id, entry.key)), None)
             if batch is None:
                 raise InputError(f"{name}: is not open in {folder}")
             left = batch.count - len(batch.accounted)
             usd = batch.usd * left / batch.count
+            # one write: booked as lost without being dropped, the batch would count twice
             await journal.write(
                 {"row": "lost", "id": batch.key, "usd": usd, "why": "given up"},
                 {"row": "dropped", "batch": batch.key, "why": "given up"},

@@ -1,11 +1,11 @@
-"""The journal's state: which requests are answered, which batches are where, and what was spent.
+"""Journal state: answered requests, the step of each batch, and the money spent.
 
     intent -> (file) -> sending -> created -> ended -> answer, failed ... -> applied
-                           |  unknown: look for it in the provider's list until it is found or known to be absent
+                           |  unknown: look for it in the provider's list until it is found or surely absent
                            `- absent: as before `sending`;  dropped: its requests are free again
 
-A rerun resumes each batch at its last row. Only between `sending` and `created` is it unknown what the provider has;
-there the run looks, and sends again only after `reconcile_after` has passed without the batch being listed.
+A rerun resumes each batch at its last row. Only between `sending` and `created` may the provider have a batch that the
+journal does not name: the run looks for it, and sends it again only after `reconcile_after` seconds without a match.
 """
 
 from __future__ import annotations
@@ -23,77 +23,78 @@ from r2v.wire.message import from_json, to_json
 
 @dataclass(kw_only=True)
 class JournalBatch:
-    """A provider batch as the journal knows it. Times are seconds of the epoch."""
+    """The journal's record of a provider batch. Times are Unix times in seconds."""
 
     key: str
-    """Our name for it: {run8}-b{number}."""
+    """R2V's name for it: {run8}-b{number}."""
     count: int
     sha256: str
-    """Of its input file."""
+    """Hash of its input file."""
     tokens: int
-    """Prompt tokens, about."""
+    """Estimated prompt tokens."""
     usd: float
-    """The most that it can cost."""
+    """Its worst case in USD."""
     began: float
     file_id: str | None = None
     sent_at: float | None = None
-    """The create call may have gone out then. None: it surely has not, or `id` says what was created."""
+    """Time from which the create call may have been sent. None: it has not been sent, or `id` names its batch."""
     newest: str | None = None
-    """The newest batch that was listed before the create call."""
+    """The newest batch in the provider's list before the create call."""
     unknown_at: float | None = None
-    """When the create call ended without an answer. None: it has not ended in this process; it may have been cut off
-    by the death of an earlier one."""
+    """Time at which the create call ended without an answer. None: it has not ended in this process, and may have been
+    cut off by the death of an earlier one."""
     id: str | None = None
-    """The provider's name for it."""
+    """The provider's id of it."""
     ended: bool = False
     requests: dict[str, ProviderRequest] = field(default_factory=dict)
-    """By custom_id; those that were not accounted for when this process began."""
+    """Requests by custom_id that had no result when this process began."""
     accounted: set[str] = field(default_factory=set)
     """Custom_ids whose results are journaled."""
 
 
 @dataclass(kw_only=True)
 class JournalState:
-    """What the rows of a journal add up to. `apply` keeps it true to each row that is written."""
+    """The accumulated state of a journal's rows; `apply` adds each row that is written."""
 
     run: str
     """Eight hex digits: a nonce in every custom_id, so that two runs never take each other's results for their own."""
     answers: dict[RequestIdentity, int] = field(default_factory=dict)
-    """Byte offset in the journal at which an answer stands."""
+    """Byte offset of each answer's row."""
     claims: set[str] = field(default_factory=set)
-    """Reply keys of requests that no other process is to ask."""
+    """Reply keys of requests that no other process may send."""
     refused: dict[RequestIdentity, RequestVerdict] = field(default_factory=dict)
-    """Requests that were refused for good, and how."""
+    """Requests that were refused for good, with their verdicts."""
     silent: Counter[RequestIdentity] = field(default_factory=Counter)
-    """How often a request has been answered without text."""
+    """Number of answers without text per request."""
     batches: dict[str, JournalBatch] = field(default_factory=dict)
-    """Those not yet applied."""
+    """Batches by key that are not yet applied."""
     calls: dict[str, float] = field(default_factory=dict)
-    """Direct calls in flight, and the most USD that they can cost."""
+    """Direct calls in flight by custom_id, with their worst case in USD."""
     batch_ids: set[str] = field(default_factory=set)
-    """Provider batches that are known to be ours."""
+    """Ids of the provider batches that this journal created."""
     next_attempt: Counter[tuple[str, int]] = field(default_factory=Counter)
     """The first unused attempt of a (conversation, turn)."""
     body_of: dict[str, str] = field(default_factory=dict)
-    """The SHA-256 of the body that each custom_id stands for."""
+    """SHA-256 of the body of each custom_id."""
     spent: float = 0.0
-    """USD that the provider bills for the answers that came."""
+    """USD billed for received answers."""
     lost_usd: float = 0.0
-    """USD that it may bill, at most, for direct calls whose answers never came."""
+    """Most USD that may be billed for requests whose answers were lost."""
     prompt_tokens: int = 0
-    """Of all answers with a usage."""
+    """Prompt tokens of all answers with usage."""
     cached_tokens: int = 0
-    """Those of them that were read from the provider's prompt cache."""
+    """Prompt tokens among them that were read from the provider's cache."""
     labels: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
-    """USD that forwarded requests have spent or hold reserved, by label: a key, a session, a day."""
+    """USD that forwarded requests have spent or reserved, by label: a key, a session, a day."""
     labels_of: dict[str, list[str]] = field(default_factory=dict)
-    """Labels of the forwarded requests in flight."""
+    """Labels of the forwarded requests in flight, by id."""
     counts: Counter[str] = field(default_factory=Counter)
+    """Number of answers, lost calls and failures by kind."""
     num_batches: int = 0
-    """Batches begun."""
+    """Number of batches begun."""
 
     def apply(self, row: JournalRow, offset: int) -> None:
-        """Take in one row that stands at this byte offset."""
+        """Add one row at this byte offset. Raise LookupError or TypeError for a row that cannot follow the others."""
         match row["row"]:
             case "intent":
                 self.num_batches += 1
@@ -113,7 +114,7 @@ class JournalState:
                 self.calls[row["id"]] = row["usd"]
                 self.register(row["id"], row["sha256"])
             case "lost":
-                self._settle(row)
+                self._end_call(row)
                 self.lost_usd += row["usd"]
                 self.counts["lost"] += 1
             case "forward":
@@ -122,11 +123,11 @@ class JournalState:
                 for label in row["labels"]:
                     self.labels[label] += row["usd"]
             case "served":
-                self._settle(row)
+                self._end_call(row)
                 self.spent += row["usd"]
                 self.counts["answered"] += 1
             case "open":
-                pass
+                pass  # read by `open_journal`
             case "claims":
                 self.claims = set(row["keys"])
             case "claim":
@@ -136,8 +137,8 @@ class JournalState:
             case _:
                 _advance(self, self.batches[row["batch"]], row)
 
-    def _settle(self, row: JournalRow) -> None:
-        """End a call or a forwarded request: the reservation makes way for the amount of the row."""
+    def _end_call(self, row: JournalRow) -> None:
+        """End a direct call or forwarded request: the amount in the row replaces its reservation."""
         reserved = self.calls.pop(row["id"], 0.0)
         for label in self.labels_of.pop(row["id"], ()):
             self.labels[label] += row["usd"] - reserved
@@ -150,6 +151,7 @@ class JournalState:
         if row["batch"] in self.batches:
             self.batches[row["batch"]].accounted.add(row["id"])
         self.spent += row["usd"]
+        # other failures are sent again by this process, so its claim stays
         if row["row"] == "answer" or row["kind"] == "fatal":
             self.claims.discard(reply_key(identity))
         if row["row"] == "answer":
@@ -166,17 +168,17 @@ class JournalState:
                 self.refused[identity] = verdict_of(row)
 
     def new_attempt(self, request: ProviderRequest) -> ProviderRequest:
-        """The request under a custom_id that was never used. Raises InputError as `register` does."""
+        """Return the request under an unused custom_id. Raise InputError as `register` does."""
         attempt = request.with_attempt(self.next_attempt[request.conversation, request.turn])
         self.register(attempt.custom_id, attempt.sha256)
         return attempt
 
     def register(self, custom_id: str, sha256: str) -> None:
-        """Remember which body a custom_id stands for. Raises InputError where it stands for another one."""
+        """Bind a custom_id to the body with this hash. Raise InputError if it is bound to another body."""
         if self.body_of.setdefault(custom_id, sha256) != sha256:
             raise InputError(
-                f"custom_id {custom_id} stands for another body in this journal; one custom_id, one request: "
-                "start a new run"
+                f"custom_id {custom_id} belongs to another body in this journal, and a late result could answer the "
+                "wrong request: start a new run"
             )
         _, conversation, turn, attempt = custom_id.split("-")
         request_of = conversation, int(turn)
@@ -184,12 +186,12 @@ class JournalState:
 
     @property
     def reserved(self) -> float:
-        """USD that everything in flight can cost at most."""
+        """Worst case in USD of everything in flight."""
         return sum(batch.usd for batch in self.batches.values()) + sum(self.calls.values())
 
 
 def _advance(state: JournalState, batch: JournalBatch, row: JournalRow) -> None:
-    """Move a batch to the step that this row is about."""
+    """Move a batch to the step of this row."""
     match row["row"]:
         case "file":
             batch.file_id = row["id"]
@@ -199,6 +201,7 @@ def _advance(state: JournalState, batch: JournalBatch, row: JournalRow) -> None:
             batch.unknown_at = row["at"]
         case "absent":
             batch.sent_at = batch.unknown_at = None
+            # a file that the provider has deleted or refused is uploaded again
             batch.file_id = None if row.get("file_gone") else batch.file_id
         case "created":
             batch.id, batch.sent_at = row["id"], None
@@ -211,7 +214,7 @@ _COUNTS = tuple(item.name for item in fields(TokenCounts))
 
 
 def result_row(request: ProviderRequest, verdict: RequestVerdict, usd: float, batch: str | None) -> JournalRow:
-    """The row of one result; `batch` None: of a direct call."""
+    """Return the row of one result. batch: its key; None for a direct call."""
     common: dict[str, Any] = {
         "id": request.custom_id,
         "sha256": request.sha256,
@@ -221,15 +224,15 @@ def result_row(request: ProviderRequest, verdict: RequestVerdict, usd: float, ba
     if verdict.kind == "ok":
         counts = verdict.tokens
         tokens = None if counts is None else {name: v for name in _COUNTS if (v := getattr(counts, name))}
-        said: dict[str, Any] = {} if verdict.message is None else {"message": to_json(verdict.message)}
-        said |= {} if verdict.reply_id is None else {"reply": verdict.reply_id}
-        return {"row": "answer"} | common | {"text": verdict.text, "cut": verdict.cut, "tokens": tokens} | said
+        optional: dict[str, Any] = {} if verdict.message is None else {"message": to_json(verdict.message)}
+        optional |= {} if verdict.reply_id is None else {"reply": verdict.reply_id}
+        return {"row": "answer"} | common | {"text": verdict.text, "cut": verdict.cut, "tokens": tokens} | optional
     outcome = {"outcome": verdict.outcome} if verdict.kind == "fatal" else {}
     return {"row": "failed"} | common | {"kind": verdict.kind, "reason": verdict.reason} | outcome
 
 
 def verdict_of(row: JournalRow) -> RequestVerdict:
-    """The verdict that the row of an answer or a refusal keeps."""
+    """Return the verdict in the row of an answer or a refusal."""
     if row["row"] == "failed":
         return RequestVerdict(kind=row["kind"], reason=row["reason"], outcome=row.get("outcome", "refused"))
     tokens = None if row["tokens"] is None else TokenCounts(**row["tokens"])

@@ -1,11 +1,11 @@
-"""The view of a journal that another process writes: what is answered, in flight and spent there.
+"""View of a journal that another process writes: its answers, requests in flight and spending.
 
     view = JournalView(folder, run)
-    view.look()                         # takes in the rows that were appended since
-    view.answer(key)                    # the verdict, read again and held against its hash; or None
+    view.look()                         # reads the rows appended since the last look
+    view.answer(key)                    # the verdict, read again and compared with its hash; or None
 
-Only a digest of each request, a place and a hash stay in memory. A journal that is not what its witness says, or that
-holds a line that is no row, is named and its answers are never used; so is a line that was altered since it was read.
+Only a digest, an offset and a hash of each answer stay in memory. A journal that differs from its witness, or holds a
+malformed line, is logged and none of its answers is used; a line altered since it was read is logged and not used.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from r2v.storage.witness import Witness
 log = logging.getLogger(__name__)
 
 JOURNAL_LEASE = "journal.lease"
-"""In a journal's folder: who writes it."""
+"""Lease file in a journal's folder, held by its writer."""
 
 
 @dataclass(kw_only=True)
 class _OpenBatch:
     usd: float
     keys: set[str] | None = None
-    """Requests without a result; None: its input has not been read."""
+    """Reply keys of its requests without a result; None: its input file has not been read."""
 
 
 @dataclass
 class JournalView:
-    """What the journal in `folder` says, whose first row names `run`."""
+    """The content of the journal in `folder`, whose first row names `run`. Amounts are in USD."""
 
     folder: Path
     run: str
@@ -48,38 +48,38 @@ class JournalView:
     lost_usd: float = 0.0
     answered: int = 0
     called_before: bool = False
-    """Whether the call before its run has passed."""
+    """True if its preflight call has passed."""
     damage: str = ""
-    """Why nothing of it is used, if so."""
+    """The reason why none of its answers is used; empty for an intact journal."""
     _answers: dict[str, tuple[int, bytes]] = field(default_factory=dict)
-    """Key -> where the row stands, and the hash of its line."""
+    """Reply key -> (offset, hash) of the answer's line."""
     _claims: set[str] = field(default_factory=set)
     _calls: dict[str, float] = field(default_factory=dict)
     _batches: dict[str, _OpenBatch] = field(default_factory=dict)
     _read_to: int = 0
     _indexed_to: int = 0
-    """How far its index goes."""
+    """Offset up to which its index covers it."""
 
     @property
     def path(self) -> Path:
-        """The journal."""
+        """Path of the journal."""
         return self.folder / "journal.jsonl"
 
     @property
     def committed(self) -> float:
-        """USD that are spent, may have been spent, or are reserved."""
+        """USD spent, lost or reserved."""
         reserved = sum(batch.usd for batch in self._batches.values()) + sum(self._calls.values())
         return self.spent + self.lost_usd + reserved
 
     @property
     def alive(self) -> bool:
-        """Whether a living process writes it."""
+        """True if a living process writes it."""
         return holder(self.folder / JOURNAL_LEASE) is not None
 
     def look(self) -> None:
-        """Take in what was appended since the last look. Raises FileNotFoundError where the journal is gone."""
+        """Read the rows appended since the last look. Raise FileNotFoundError if the journal is gone."""
         with self.path.open("rb") as file:
-            if file.seek(0, 2) < self._read_to:
+            if file.seek(0, 2) < self._read_to:  # shorter: its writer cut a torn tail, or it is another file
                 self._begin_again()
             try:
                 if not self._read_to:
@@ -87,23 +87,23 @@ class JournalView:
                 file.seek(self._read_to)
                 for line in file:
                     if not line.endswith(b"\n"):
-                        break  # torn, or about to be ended
+                        break  # torn, or still being written
                     row = json.loads(line)
                     if not self._read_to and row.get("run") != self.run:
-                        raise FileNotFoundError(f"{self.path} is another journal by now")
+                        raise FileNotFoundError(f"{self.path} now belongs to another run")
                     self._apply(row, line)
                     self._read_to += len(line)
             except (InputError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-                if not self.damage:
-                    log.warning("  %s is damaged, and none of its answers is used: %s", self.path, error)
+                if not self.damage:  # log once; the journal stays damaged at every further look
+                    log.warning("  journal damaged; its answers are not used: path=%s error=%s", self.path, error)
                 self.damage = str(error)
 
     def remember(self, index: Path) -> None:
-        """Start from what another process has read of it, if that is of this journal."""
-        found = None if self._read_to else read_index(index)
-        if found is None:
+        """Start from an index that another process has written, if it belongs to this journal."""
+        content = None if self._read_to else read_index(index)
+        if content is None:
             return
-        header, answers = found
+        header, answers = content
         try:
             with self.path.open("rb") as file:
                 first = json.loads(file.readline())
@@ -113,11 +113,11 @@ class JournalView:
             self.answered, self.called_before = int(header["answered"]), bool(header["called_before"])
             self._answers, self._read_to = answers, int(header["read_to"])
             self._indexed_to = self._read_to
-        except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):  # a cache only: read the journal instead
             self._begin_again()
 
     def write_index(self, index: Path) -> None:
-        """Leave what was read for others, where it is much and nothing of it is in flight."""
+        """Write an index for other processes, if the journal is large and has nothing in flight."""
         if self._read_to == self._indexed_to or self.answered < WORTH_AN_INDEX or self.damage:
             return
         if self._claims or self._calls or self._batches:
@@ -127,17 +127,17 @@ class JournalView:
         try:
             write_index(index, header, self._answers)
         except EnvironmentFault as error:
-            log.warning("  %s", error)
+            log.warning("  journal index not written: error=%s", error)
 
     def _begin_again(self) -> None:
-        """Forget what was read: the journal is shorter than it was."""
+        """Drop all that was read, so that the next look reads the journal from its start."""
         for read in (self._answers, self._claims, self._calls, self._batches):
             read.clear()
         self.spent, self.lost_usd, self.answered, self._read_to = 0.0, 0.0, 0, 0
         self.called_before = False
 
     def _require_witnessed(self, file: BinaryIO) -> None:
-        """Raises InputError where the journal is not what its witness saw."""
+        """Raise InputError if the journal differs from its witness."""
         witness = Witness(self.path, "nothing of it is used")
         file.seek(0)
         for line in file:
@@ -183,11 +183,11 @@ class JournalView:
             self._claims.discard(key)
 
     def answers(self, key: str) -> bool:
-        """Whether it holds an answer of this key."""
+        """True if it holds an answer of this reply key."""
         return not self.damage and key in self._answers
 
     def answer(self, key: str) -> RequestVerdict | None:
-        """The answer of this key; None where there is none, or it is not what was written."""
+        """Return the answer of a reply key; None without one, or if its line was altered."""
         if not self.answers(key):
             return None
         offset, content = self._answers[key]
@@ -198,33 +198,33 @@ class JournalView:
             row = json.loads(line) if _line_hash(line) == content else None
             if row is not None and _key_of(row) == key:
                 return verdict_of(row)
-            log.warning("  %s: the answer at byte %d is not what was written, and is not used", self.path, offset)
-        except OSError as error:
-            log.warning("  %s cannot be read (%s): its answers are not used", self.path, error.strerror)
+            log.warning("  answer altered in its journal and not used: path=%s byte=%d", self.path, offset)
+        except OSError as error:  # moved or unreadable; the request is then sent here
+            log.warning("  journal unreadable; its answers are not used: path=%s error=%s", self.path, error.strerror)
         del self._answers[key]
         return None
 
     def claims(self, key: str) -> bool:
-        """Whether a living process is about to ask this, or has asked it."""
+        """True if a living process has claimed this request, and so sends it or has sent it."""
         return not self.damage and key in self._claims and self.alive
 
     def in_batch(self, key: str) -> bool:
-        """Whether it is in a provider batch whose results are not all there."""
+        """True if the request is in a provider batch and has no result yet."""
         return not self.damage and any(key in self._keys_of(name, batch) for name, batch in list(self._batches.items()))
 
     def _keys_of(self, name: str, batch: _OpenBatch) -> set[str]:
         if batch.keys is None:
             path = self.folder / "inputs" / f"{name}.jsonl"
             try:
-                asked = {reply_key(request.identity) for request in read_requests(path)}
+                keys = {reply_key(request.identity) for request in read_requests(path)}
             except (OSError, ValueError, LookupError):
-                return set()  # it has just been applied: the next look shows it
-            batch.keys = asked - self._answers.keys()
+                return set()  # its input was deleted when its results were applied, which the next look shows
+            batch.keys = keys - self._answers.keys()
         return batch.keys
 
 
 def _key_of(row: Mapping[str, Any]) -> str:
-    """The request that a result is of."""
+    """Return the reply key of a result row's request."""
     conversation, turn = row["id"].split("-")[1:3]
     return reply_key((conversation, int(turn), row["sha256"]))
 

@@ -1,17 +1,17 @@
-"""Known counts: what the provider has counted of a text bounds what the same text costs again.
+"""Known token counts: the provider's count of a prompt bounds the tokens of later prompts that begin with it.
 
     counts.learn(body, 1240)        # the provider's own count of this prompt
-    counts.at_most(longer_body)     # the tokens that a prompt which begins like it may have; None: nothing is known
+    counts.at_most(longer_body)     # a bound on the tokens of a prompt that begins like it; None: no bound
 
-A token is at least a byte, so bytes bound a prompt that nobody has counted, at about four times what it costs. A mean
-of bytes a token is no bound: the next page may be digits. What is one is the provider's own count of the same words. A
-chat is counted message by message, between marks that no token crosses, so that a prompt has at most
+A token has at least one byte, so bytes bound an uncounted prompt, at about four times its cost. A mean of bytes per
+token is no bound: the next page may be digits. The provider's own count of the same words is one. A chat is tokenized
+message by message, between marks that no token crosses, so that a prompt has at most
 
     the tokens of the longest earlier prompt that begins it, and a token for each byte after that
 
-Its head (system prompt, tools, model) alone has at most what any prompt with it was counted at. None of that is relied
-on before it has been seen to hold `_TRIALS` times at this provider, and never again once an answer says otherwise:
-then bytes alone are reserved.
+Its head (system prompt, tools, model) has at most the tokens of any prompt with that head. These bounds are used only
+after they have held `_TRIALS` times at this provider, and never again once an answer exceeds one: bytes alone are
+reserved from then on.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from typing import Any
 from r2v.llm.providers.provider_requests import canonical_json, max_prompt_tokens
 
 _TRIALS = 3
-"""Answers that must have had no more tokens than was foreseen before that is relied on."""
+"""Number of answers within the bound before it is used."""
 _REMEMBERED = 1 << 16
-"""Prompts: some 8 MB."""
+"""Most remembered prompt beginnings: about 8 MB."""
+# fields that add no prompt tokens, or whose tokens are counted message by message
 _NOT_THE_PROMPT = {
     "messages",
     "input",
@@ -42,46 +43,49 @@ class KnownCounts:
 
     def __init__(self) -> None:
         self._tokens: dict[bytes, int] = {}
-        """By digest of a prompt's beginning: the most tokens that it can have."""
+        """Digest of a prompt's beginning -> the most tokens that it can have."""
         self._held = 0
         self.refuted = False
-        """Whether the provider has counted more than was foreseen."""
+        """True if the provider has counted more tokens than a bound."""
 
     def at_most(self, body: Mapping[str, Any]) -> int | None:
-        """The most prompt tokens of a body, by what was counted; None: nothing is known, or not relied on."""
-        return self._foreseen(body) if self._held >= _TRIALS and not self.refuted else None
+        """Return a bound on the prompt tokens of a body from earlier counts; None: no count, or bounds not in use."""
+        return self._bound(body) if self._held >= _TRIALS and not self.refuted else None
 
     def learn(self, body: Mapping[str, Any], tokens: int) -> None:
-        """The provider counted so many tokens in this prompt."""
+        """Record the provider's count of tokens in a prompt."""
         messages = _messages(body)
         if messages is None or self.refuted:
             return
-        foreseen = self._foreseen(body)
-        if foreseen is not None:
+        bound = self._bound(body)
+        if bound is not None:
             self._held += 1
-            self.refuted = tokens > foreseen
+            self.refuted = tokens > bound
+        # head, first message and whole prompt: later turns begin with the whole, other episodes with the first two
         marks = list(_marks(body, messages))
         for mark in dict.fromkeys((*marks[:2], marks[-1])):
+            # popped first: insertion order then is the order of use, and the oldest is dropped
             self._tokens[mark] = min(tokens, self._tokens.pop(mark, tokens))
         while len(self._tokens) > _REMEMBERED:
             del self._tokens[next(iter(self._tokens))]
 
-    def _foreseen(self, body: Mapping[str, Any]) -> int | None:
+    def _bound(self, body: Mapping[str, Any]) -> int | None:
         messages = _messages(body)
         if messages is None:
             return None
-        known = [(at, self._tokens[mark]) for at, mark in enumerate(_marks(body, messages)) if mark in self._tokens]
-        return min(tokens + max_prompt_tokens({"messages": messages[at:]}) for at, tokens in known) if known else None
+        counted = [(at, self._tokens[mark]) for at, mark in enumerate(_marks(body, messages)) if mark in self._tokens]
+        rests = (tokens + max_prompt_tokens({"messages": messages[at:]}) for at, tokens in counted)
+        return min(rests, default=None)
 
 
 def _messages(body: Mapping[str, Any]) -> Sequence[Mapping[str, Any]] | None:
-    """The conversation of a body, whichever endpoint it is for."""
+    """Return the messages of a body of any endpoint; None without a list of them."""
     messages = body.get("messages", body.get("input"))
     return messages if isinstance(messages, list) else None
 
 
 def _marks(body: Mapping[str, Any], messages: Sequence[Mapping[str, Any]]) -> Iterator[bytes]:
-    """A digest of the head, and of each beginning of the conversation."""
+    """Yield a digest of the head, then of each beginning of the conversation."""
     head = {name: value for name, value in body.items() if name not in _NOT_THE_PROMPT}
     state = hashlib.blake2b(canonical_json(head).encode(), digest_size=16)
     yield state.digest()

@@ -1,4 +1,4 @@
-"""Opening a journal: read its rows, check that it belongs to this configuration, book what a dead process left."""
+"""Opening of a journal: read its rows, check its scope, and book the calls in flight of a dead process."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ JOURNAL_VERSION = 1
 
 
 async def open_journal(journal: Journal, scope: Mapping[str, Any], rate: Rate, budget: SharedBudget) -> SpendTracker:
-    """The tracker of a journal, whose state is that of all its rows.
+    """Return the tracker of a journal with the state of all its rows.
 
-    scope: what the journal belongs to (provider, model). Raises InputError for a journal of another scope or version,
-    and for a line that is no row.
+    scope: the journal's owner (provider, model). Raise InputError for a journal of another scope or version, and for a
+    malformed line.
     """
     state = JournalState(run="")
     _require_journal(journal.path)
@@ -33,8 +33,8 @@ async def open_journal(journal: Journal, scope: Mapping[str, Any], rate: Rate, b
             state.apply(row, offset)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise InputError(
-                f"{journal.path}:{number}: no row that can follow those before it ({error!r}), and it records what is "
-                "paid: restore the file from a backup, or start a new run (which pays anew)"
+                f"{journal.path}:{number}: no row that can follow those before it ({error!r}), and the journal records "
+                "payments: restore the file from a backup, or start a new run (which pays anew)"
             ) from None
     tracker = SpendTracker(journal, state, rate, budget)
     if not state.run:
@@ -45,7 +45,7 @@ async def open_journal(journal: Journal, scope: Mapping[str, Any], rate: Rate, b
 
 
 def _require_journal(path: Path) -> None:
-    """Raises InputError where inputs of batches lie beside a journal that is gone."""
+    """Raise InputError if the input files of batches exist without their journal."""
     inputs = sorted((path.parent / "inputs").glob("*.jsonl"))
     if inputs and not path.exists():
         raise InputError(
@@ -55,13 +55,13 @@ def _require_journal(path: Path) -> None:
 
 
 async def _book_lost_calls(tracker: SpendTracker) -> None:
-    """Direct calls that were in flight when the last process died: unlike batches they cannot be looked up, so their
-    worst case stays booked and their requests are sent again."""
+    """Book the worst case of direct calls that were in flight when the last process died. Unlike batches they cannot be
+    looked up, so their requests are sent again."""
     lost = dict(tracker.state.calls)
     if not lost:
         return
     logger.warning(
-        "  %d direct calls were in flight when the last process ended; they may have been billed (at most $%.4f)",
+        "  direct calls of the last process have no answer and may have been billed: calls=%d at_most=$%.4f",
         len(lost),
         sum(lost.values()),
     )
@@ -71,7 +71,7 @@ async def _book_lost_calls(tracker: SpendTracker) -> None:
 
 
 def _check_scope(row: Mapping[str, Any], scope: Mapping[str, Any], path: Path) -> None:
-    """Raises InputError where a journal's first row is of another version, or belongs to something else."""
+    """Raise InputError if a journal's first row has another version or another scope."""
     if row["version"] != JOURNAL_VERSION:
         raise InputError(
             f"{path}: is of version {row['version']}, this R2V writes {JOURNAL_VERSION}; finish it with the R2V that "

@@ -1,9 +1,9 @@
-"""Payer: the pipeline that pays for what this process asks providers, under one cap.
+"""Payer: the pipeline under whose cap this process sends requests to providers.
 
-    with paying("desk_noisy"):            # stages, helpers and ranks of it, judges of its worlds
+    with paying("desk_noisy"):            # its stages, helpers and ranks, and the judges of its environments
         ...
 
-The name is an environment variable, R2V_PAYER, because processes that a stage starts ask for the same pipeline.
+The name is kept in an environment variable, R2V_PAYER, so that the processes a stage starts have the same payer.
 """
 
 from __future__ import annotations

@@ -1,20 +1,20 @@
-"""The project's ledger: all journals of what providers were paid in one checkout, as one process sees them.
+"""Project ledger: the spending journals of one checkout, as one process sees them.
 
-    outputs/.replies/<run>.json      a journal: where it lies, who pays, what it is of, what it came to
-    outputs/.replies/changed         a word that is new whenever one of these files is
-    outputs/.replies/<run>.index     what a large journal holds, for who begins (`journal_index`)
-    outputs/.replies/project-cap     what all of them may be billed, if that is bounded: it binds every process
-    outputs/.replies/ledger.lease    held for as long as it takes to claim requests, or money
+    outputs/.replies/<run>.json      the entry of a journal: folder, payer, scope, cost
+    outputs/.replies/changed         a random word, replaced with every write of an entry
+    outputs/.replies/<run>.index     the index of a large journal, for processes that start (`journal_index`)
+    outputs/.replies/project-cap     the cap on all journals together, if any; it binds every process
+    outputs/.replies/ledger.lease    held while requests are claimed, or money is allotted
 
-There is no second copy of a reply and no central book that could contradict the journals: each journal has one writer,
-and everybody reads the others'. Two rules make of them one reply cache and one cap:
+Replies and amounts are recorded in the journals alone, so no central file can contradict them: each journal has one
+writer, and all processes read it. Two rules make them one reply cache under one cap:
 
-- A request is *claimed*, under the lease and in the own journal, before it is sent. Whoever finds it answered takes
-  the answer; whoever finds it claimed by a living process, or in a provider batch, waits for that.
-- Money is *allotted*, under the lease and in the own entry, before it is reserved: a share of what the caps leave.
-  What a dead process had been allotted and has not committed is free again, because its journal says what it has.
+- A request is *claimed*, under the lease and in the process's own journal, before it is sent. A process that finds it
+  answered takes the answer; one that finds it claimed by a living process, or in a provider batch, waits for that.
+- Money is *allotted*, under the lease and in the process's own entry, before it is reserved: a share of the money left
+  under the caps. The unused quota of a dead process is free again, because its journal shows its commitments.
 
-A journal that is gone counts with what its entry says; nothing takes an entry away.
+A deleted journal counts with the amounts in its entry; entries are never removed.
 """
 
 from __future__ import annotations
@@ -43,36 +43,35 @@ _PAYER_KEY = "purse"
 """Key of `JournalEntry.payer` in the files of the ledger, which earlier versions wrote too."""
 
 Scope = Mapping[str, Any]
-"""What decides whose replies they are: provider, model, endpoint."""
+"""The source of replies: provider, model, endpoint. Journals of equal scope share answers."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class JournalEntry:
-    """A journal as the ledger knows it."""
+    """The ledger's entry of one journal."""
 
     run: str
     """The nonce in its first row and in all its custom_ids."""
     folder: str
-    """From the checkout, where it lies in there."""
+    """The journal's folder, relative to the checkout if inside it."""
     payer: str
-    """Who pays: the journals of one pipeline, or of one folder outside of any, share `teacher.max_usd`."""
+    """The pipeline that pays, or outside of any a folder; journals of one payer share `teacher.max_usd`."""
     scope: dict[str, Any]
     open: bool
-    """Its writer has not ended, or was killed."""
+    """True if its writer is running or was killed; False after a regular end."""
     usd: float = 0.0
-    """Committed when it was last opened or closed."""
+    """USD committed when it was last opened or closed."""
     answered: int = 0
-    """Answers, then."""
+    """Number of answers at that time."""
     allotted: float | None = None
-    """USD that its writer may commit in all; None: nobody shares its caps, or it is closed."""
+    """The writer's quota in USD; None: no shared cap, or closed."""
     pool: str | None = None
-    """The journal of the same process whose `allotted` has room for this one's further spending; None: its own, if
-    any."""
+    """The journal of the same process whose quota this one spends from; None: its own, if any."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Book:
-    """What a journal comes to. usd: spent, perhaps spent, or reserved."""
+    """The balance of one journal. usd: spent, lost, or reserved."""
 
     usd: float
     answered: int
@@ -87,47 +86,48 @@ class ProjectLedger:
         self._root, self.folder = root, root / REPLIES
         self.lease = self.folder / "ledger.lease"
         self.lock = threading.RLock()
-        """Held while files are read: claims and allotments look in threads of their own."""
+        """Held while files are read: claims and quotas are worked out in threads of their own."""
         self._entries: dict[str, JournalEntry] = {}
         self._stamps: dict[str, tuple[int, int]] = {}
         self._views: dict[str, JournalView] = {}
         self._seen = ""
         self.damaged: dict[str, str] = {}
-        """By run: entries that cannot be read, and why."""
+        """Unreadable entries by run, with the reason."""
 
     def require_whole(self) -> None:
-        """Raises InputError where what a journal has spent is not known: no cap could be kept."""
+        """Raise InputError if an entry is unreadable: with unknown spending no cap holds."""
         for run, reason in self.damaged.items():
             if run not in self._entries:
                 raise InputError(
-                    f"{reason}; what its journal has spent is not known: run the command of that journal again, "
-                    "restore the file, or remove it, and then its money counts no more"
+                    f"{reason}; the spending of its journal is unknown: run the command of that journal again, "
+                    "restore the file, or remove it, after which its spending no longer counts"
                 )
 
     def name_of(self, folder: Path) -> str:
-        """A folder as entries name it."""
+        """Return a folder in the form of the entries: relative to the checkout if inside it."""
         folder, root = folder.resolve(), self._root.resolve()
         return folder.relative_to(root).as_posix() if folder.is_relative_to(root) else folder.as_posix()
 
     def write(self, entry: JournalEntry) -> None:
-        """Write an entry, its journal's only writer. Raises EnvironmentFault where the disk refuses."""
+        """Write an entry; only the writer of its journal does. Raise EnvironmentFault if the disk refuses."""
         fields = asdict(entry)
         fields[_PAYER_KEY] = fields.pop("payer")
         write_json(self.folder / f"{entry.run}.json", hashed(fields))
+        # one small read then tells another process whether any entry changed
         write_text(self.folder / "changed", secrets.token_hex(8))
 
     @property
     def cap(self) -> float | None:
-        """USD that all journals together may be billed; None: as much as they like. Raises InputError where it is
-        damaged."""
+        """The cap in USD on all journals together; None: no cap. Raise InputError if its file is damaged."""
         try:
             return float(read_hashed(self.folder / _CAP)["usd"])
         except FileNotFoundError:
             return None
 
     def set_cap(self, usd: float | None, *, ours: Collection[str] = ()) -> None:
-        """Bound all processes of the project, or (None) none; the ledger's lease is held. Raises LeaseConflict where a
-        process writes that began without a cap and would not heed this one. ours: journals of this process."""
+        """Cap the spending of all processes of the project; None removes the cap. The caller holds the ledger's lease.
+        Raise LeaseConflict if a running process began without a cap, which it would not notice. ours: journals of this
+        process."""
         if usd is None:
             (self.folder / _CAP).unlink(missing_ok=True)
             return
@@ -137,13 +137,14 @@ class ProjectLedger:
                 view = self.view(entry)
                 if view is not None and view.alive:
                     raise LeaseConflict(
-                        f"{entry.folder}: a process that began without a cap of the project is writing it, and would "
-                        f"not heed one of ${usd:g}; wait until it ends, or stop it, then type the same command"
+                        f"{entry.folder}: a process that began without a project cap is writing it, and would not "
+                        f"notice one of ${usd:g}; wait until it ends, or stop it, then run the same command again"
                     )
         write_json(self.folder / _CAP, hashed({"usd": usd}))
 
     def entries(self) -> list[JournalEntry]:
-        """All entries, as they are now; a damaged one is named and left out: its journal is nobody's cache."""
+        """Return all entries as of now. A damaged one is logged and skipped: the answers of its journal are not
+        used."""
         try:
             seen = (self.folder / "changed").read_text()
         except (OSError, ValueError):
@@ -165,75 +166,75 @@ class ProjectLedger:
                 self._stamps[run] = stamp
             self.damaged.pop(run, None)
         except FileNotFoundError:
-            return  # replaced just now: what replaced it is read next
+            return  # being replaced; the new version is read with the next change
         except (InputError, OSError, TypeError) as error:
             if run not in self.damaged:
-                log.warning("  %s; the answers in its journal are not used elsewhere", error)
+                log.warning("  ledger entry damaged; answers of its journal are not reused: error=%s", error)
             self.damaged[run] = str(error)
 
     def folder_of(self, entry: JournalEntry) -> Path:
-        """Where its journal should lie."""
+        """Return the recorded folder of an entry's journal."""
         return self._root / entry.folder
 
     def view(self, entry: JournalEntry) -> JournalView | None:
-        """A look into its journal, up to date; None where it is gone."""
-        for folder in self._places(entry):
+        """Return an up-to-date view of an entry's journal; None if the journal is gone."""
+        for folder in self._folders(entry):
             view = self._views.get(entry.run)
             if view is None or view.folder != folder:
                 view = self._views[entry.run] = JournalView(folder, entry.run)
                 view.remember(self.index_of(entry))
             try:
                 view.look()
-            except (FileNotFoundError, NotADirectoryError):
+            except (FileNotFoundError, NotADirectoryError):  # moved or deleted: try the next folder
                 self._views.pop(entry.run)
                 continue
             return view
         return None
 
     def index_of(self, entry: JournalEntry) -> Path:
-        """Where what its journal holds is remembered."""
+        """Return the path of the index of an entry's journal."""
         return self.folder / f"{entry.run}.index"
 
-    def _places(self, entry: JournalEntry) -> Iterator[Path]:
-        """Its folder; or where it was set aside when its artifact was made anew."""
+    def _folders(self, entry: JournalEntry) -> Iterator[Path]:
+        """Yield the journal's folder, then those it may have been moved to when its artifact was made anew."""
         folder = self.folder_of(entry)
         yield folder
         yield from sorted(folder.parent.glob(f"{folder.name}-*"))
 
     def book(self, entry: JournalEntry) -> Book:
-        """What a journal comes to now; of one that is gone, what its entry says."""
+        """Return the balance of a journal now; that of its entry if the journal is closed or gone."""
         view = self.view(entry) if entry.open else None
         if view is not None:
             state = "being written" if view.alive else "its writer was killed"
             return Book(usd=view.committed, answered=view.answered, state=state)
-        lies = self.folder_of(entry).is_dir()
-        return Book(usd=self.committed(entry), answered=entry.answered, state="closed" if lies else "gone")
+        exists = self.folder_of(entry).is_dir()
+        return Book(usd=self.committed(entry), answered=entry.answered, state="closed" if exists else "gone")
 
     def committed_by(self, payer: str) -> float:
-        """USD that the journals of a pipeline have spent or reserved."""
+        """Return the USD that a payer's journals have spent or reserved."""
         return sum(self.book(entry).usd for entry in self.entries() if entry.payer == payer)
 
     def committed(self, entry: JournalEntry) -> float:
-        """USD that a journal has spent or may yet spend; of a closed one what its entry says."""
+        """Return the USD that a journal has spent or may yet spend; for a closed one, from its entry."""
         if not entry.open:
             return entry.usd
         view = self.view(entry)
-        if view is None:
+        if view is None:  # deleted while open: count its whole quota, which may be spent
             return max(entry.usd, entry.allotted or 0.0)
         return max(view.committed, entry.allotted or 0.0) if view.alive else view.committed
 
 
 class Replies:
-    """The answers of one scope in all journals but one's own: `run`."""
+    """The answers of one scope in all journals except the process's own, `run`."""
 
     def __init__(self, ledger: ProjectLedger, scope: Scope, run: str) -> None:
         self._ledger, self._scope, self._run = ledger, dict(scope), run
         self._views: dict[str, JournalView] = {}
         self._read: dict[str, JournalEntry] = {}
-        """By run: closed journals that were read to their end."""
+        """Entries by run of closed journals that were read completely."""
 
     def look(self) -> None:
-        """Take in what others have written since."""
+        """Read the rows that other processes have written since the last look."""
         with self._ledger.lock:
             for entry in self._ledger.entries():
                 if entry.run != self._run and entry.scope == self._scope and self._read.get(entry.run) != entry:
@@ -241,7 +242,7 @@ class Replies:
 
     def _look_at(self, entry: JournalEntry) -> None:
         view = self._ledger.view(entry)
-        if view is None or view.folder != self._ledger.folder_of(entry):  # gone, or set aside
+        if view is None or view.folder != self._ledger.folder_of(entry):  # gone or moved
             self._views.pop(entry.run, None)
             return
         self._views[entry.run] = view
@@ -251,23 +252,24 @@ class Replies:
 
     @property
     def any_answer(self) -> bool:
-        """Whether anybody has been answered, be it to the call before a run."""
+        """True if any journal holds an answer, a preflight call's included."""
         return any(view.answered or view.called_before for view in list(self._views.values()))
 
     @property
     def preflight_lease(self) -> Path:
-        """Held for as long as the call before a run takes."""
+        """Path of the lease that is held during a preflight call."""
         return self._ledger.folder / f"preflight-{digest(json.dumps(self._scope, sort_keys=True)).hex()[:16]}.lease"
 
     def answer(self, key: str) -> RequestVerdict | None:
-        """The answer of this key, whoever was given it."""
-        for view in list(self._views.values()):  # another thread may look meanwhile
+        """Return the answer of a reply key from any journal; None without one."""
+        for view in list(self._views.values()):  # a copy: `look` may run in another thread
             if (verdict := view.answer(key)) is not None:
                 return verdict
         return None
 
     def in_flight(self, key: str) -> JournalView | None:
-        """Whose batch or living claim it is."""
+        """Return the view of the journal with this request in a batch or claimed by a living process; None without
+        one."""
         for view in list(self._views.values()):
             if view.in_batch(key) or view.claims(key):
                 return view
@@ -275,5 +277,5 @@ class Replies:
 
 
 def closed(entry: JournalEntry, *, usd: float, answered: int) -> JournalEntry:
-    """The entry of a journal whose writer ends."""
+    """Return the entry of a journal whose writer ends."""
     return replace(entry, open=False, usd=usd, answered=answered, allotted=None, pool=None)

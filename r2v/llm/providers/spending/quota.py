@@ -1,9 +1,9 @@
-"""The quota: what one process may commit of caps that several processes share.
+"""Quota: the USD that one process may commit under caps that several processes share.
 
-    committed of all others + allotted to us <= cap        for the payer's cap and for the project's
+    committed by all others + allotted to this process <= cap        for the payer's cap and for the project's
 
-It grows under the ledger's lease, by a share of what is left, so that it is small when little is left. A process that
-is refused hands back what it does not use; it asks again while another living process has money that may come free.
+It grows under the ledger's lease by a share of the money left, so that steps are small when little is left. A refused
+process returns its unused quota, and asks again while another living process holds reservations that may be released.
 """
 
 from __future__ import annotations
@@ -18,43 +18,43 @@ from typing import Protocol
 from r2v.llm.providers.spending.project import JournalEntry, ProjectLedger
 
 PAYER_CAP, PROJECT_CAP = "teacher.max_usd", "teacher.project_max_usd"
-"""The settings that bound a payer, and the project."""
+"""Settings that cap the spending of a payer, and of the project."""
 _SHARE = 0.05
-"""Of what is left of a cap, allotted at a time beyond what is needed."""
-_ROUNDING = 1e-9
+"""Share of the money left under a cap that one extension takes beyond the need."""
+_ROUNDING = 1e-9  # USD: sums of many small reservations do not return to exactly 0
 _PAUSE = 0.5
-"""Seconds between two times that a refused process asks."""
+"""Seconds between two requests of a refused process for more."""
 
 
 class Waiting(Protocol):
-    """Seconds, and a sleep that goes with them."""
+    """A clock in seconds with its sleep, virtual in tests."""
 
     @property
     def now(self) -> Callable[[], float]:
-        """The time."""
+        """The current time in seconds."""
         ...
 
     @property
     def sleep(self) -> Callable[[float], Awaitable[None]]:
-        """Wait so many seconds."""
+        """Sleep for a number of seconds."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Refusal:
-    """A cap that does not cover what was asked for."""
+    """The cap that refused an extension."""
 
     name: str
     cap: float
     others_usd: float
     """Committed by other journals."""
     hopeful: bool
-    """Whether another living process may give something back."""
+    """True if another living process may release money."""
 
 
 class Quota:
-    """One process' share. payer_cap: what bounds the journals of its payer, None: nothing of the project's; besides it
-    holds what the ledger says of the whole project. exclusive: holds the ledger's lease."""
+    """The quota of one process. payer_cap: USD for the journals of its payer together, None: no such cap; the project's
+    cap comes from the ledger. exclusive: holds the ledger's lease."""
 
     def __init__(
         self,
@@ -65,19 +65,20 @@ class Quota:
     ) -> None:
         self._ledger, self._payer_cap, self._exclusive, self._clock = ledger, payer_cap, exclusive, clock
         self.usd = 0.0
-        """Infinite where no cap holds."""
+        """USD allotted; infinite without a cap."""
         self.refusal: Refusal | None = None
         self.entry: JournalEntry | None = None
-        """Of our first journal, once it is open: it holds the share of all."""
+        """The entry of this process's first journal, once it is open; it records the quota of all its journals."""
         self._asking = asyncio.Lock()
         self._ask_again = 0.0
         self._refused_at: float | None = None
-        """What was committed when it last asked: less is a reason to ask again."""
+        """USD committed at the last refusal; only with less committed is it worth asking again."""
         self.cap = math.inf
-        """The lowest of the caps, when it last looked."""
+        """The lowest cap, as of the last check."""
 
     def start(self, entry: JournalEntry, committed: float) -> JournalEntry:
-        """The entry of a journal that is opened: what it has committed, and no more. The ledger's lease is held."""
+        """Return the entry of a newly opened journal, with its committed USD as the quota. The caller holds the
+        lease."""
         self.cap = min(self._caps().values(), default=math.inf)
         if self.cap == math.inf:
             self.usd, self.entry = math.inf, self.entry or entry
@@ -91,11 +92,11 @@ class Quota:
         return replace(entry, pool=self.entry.run)
 
     def _own_share(self, joining: JournalEntry | None = None, committed: float = 0.0) -> float:
-        """What the first journal's entry holds: the quota without what our other journals have committed, which
-        their own entries count, whether this process lives or not."""
+        """Return the USD to record in the first journal's entry: the quota without the commitments of this process's
+        other journals, which count by their own entries even after its death."""
         assert self.entry is not None
         new = None if joining is None else joining.run
-        pooled = [one for one in self._ledger.entries() if one.pool == self.entry.run and one.run != new]
+        pooled = [entry for entry in self._ledger.entries() if entry.pool == self.entry.run and entry.run != new]
         return max(0.0, self.usd - committed - sum(map(self._ledger.committed, pooled)))
 
     def _caps(self) -> dict[str, float]:
@@ -110,17 +111,18 @@ class Quota:
         if self.refusal is not None and same and (wait := self._ask_again - self._clock.now()) > 0:
             if not self.refusal.hopeful:
                 return False
-            await self._clock.sleep(wait)
+            await self._clock.sleep(wait)  # thousands of conversations ask; the ledger is read once per pause
             return True
         async with self._asking:
+            # another task may have extended it while this one waited for the lock
             if self.usd - committed() >= max(usd, wish):
                 return True
             async with self._exclusive():
-                # nothing is reserved of the old quota while a new one is worked out
+                # lowered first: no task may reserve from the old quota while the thread computes the new one
                 self.usd = held = committed()
                 self.refusal = await asyncio.to_thread(self._granted, held, usd, wish)
             self._refused_at, self._ask_again = held, self._clock.now() + _PAUSE
-            # what came free of ours meanwhile was not counted
+            # releases of this process during the extension were not counted, and justify another request
             return self.refusal is None or self.refusal.hopeful or committed() < held - _ROUNDING
 
     def _granted(self, committed: float, usd: float, wish: float) -> Refusal | None:
@@ -128,7 +130,7 @@ class Quota:
             return self._grant(committed, usd, wish)
 
     def _grant(self, committed: float, usd: float, wish: float) -> Refusal | None:
-        """Raise the quota, or hand back what is not used."""
+        """Raise the quota and return None; or return the unused part and the refusal."""
         assert self.entry is not None, "the journal is open"
         entries = [entry for entry in self._ledger.entries() if self.entry.run not in (entry.run, entry.pool)]
         self._ledger.require_whole()
@@ -136,15 +138,15 @@ class Quota:
         caps = self._caps()
         self.cap = min(caps.values(), default=math.inf)
         for name, cap in caps.items():
-            group = [one for one in entries if name == PROJECT_CAP or one.payer == self.entry.payer]
-            others = {one.run: self._ledger.committed(one) for one in group}
+            group = [entry for entry in entries if name == PROJECT_CAP or entry.payer == self.entry.payer]
+            others = {entry.run: self._ledger.committed(entry) for entry in group}
             left = cap - sum(others.values()) - committed
             free = min(free, left)
             if left + _ROUNDING < usd and refusal is None:
-                hopeful = any(self._may_return(one, others[one.run]) for one in group)
+                hopeful = any(self._may_return(entry, others[entry.run]) for entry in group)
                 refusal = Refusal(name=name, cap=cap, others_usd=sum(others.values()), hopeful=hopeful)
         if not caps:
-            self.usd = committed + max(usd, wish)  # bounded once, bounded for good: the cap may come back
+            self.usd = committed + max(usd, wish)  # finite for good: the cap may return
         elif refusal is None:
             self.usd = committed + max(usd, min(free, max(wish, usd + _SHARE * (free - usd))))
         else:

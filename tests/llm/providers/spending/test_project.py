@@ -70,7 +70,7 @@ def test_a_damaged_entry_is_named_and_no_cap_is_promised(tmp_path: Path, caplog:
     path.write_text(path.read_text().replace("1.5", "0.5"))
     fresh = ProjectLedger(tmp_path)
     assert fresh.entries() == [] and "0000000a.json is damaged" in caplog.text
-    with pytest.raises(InputError, match=r"0000000a.json.*what its journal has spent is not known"):
+    with pytest.raises(InputError, match=r"0000000a.json.*the spending of its journal is unknown"):
         fresh.require_whole()
     ledger.write(entry("0000000a"))
     assert len(fresh.entries()) == 1

@@ -129,7 +129,7 @@ def test_no_cap_is_set_beside_a_process_that_would_not_heed_it(served: object, t
 
     async def beside() -> None:
         async with remote("openai", tmp_path / "free", project=tmp_path):
-            with pytest.raises(LeaseConflict, match="free: a process that began without a cap of the project"):
+            with pytest.raises(LeaseConflict, match="free: a process that began without a project cap"):
                 async with remote("openai", tmp_path / "capped", project=tmp_path, project_max_usd=1.0):
                     pass
 
