@@ -47,7 +47,7 @@ class DispatchSettings:
     preflight: bool = True
     """One cheap call goes before a model's first request."""
     poll_seconds: float = 5.0
-    """Seconds before the first poll of a batch; against the emulator it may be short."""
+    """Seconds between two polls of a batch, at least; against the emulator it may be short."""
 
     def policy(self) -> DispatchPolicy:
         """The dispatch policy that these settings mean."""
