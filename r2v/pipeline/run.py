@@ -45,8 +45,6 @@ from r2v.pipeline.inputs import (
 )
 from r2v.pipeline.local_run import cpu_seconds, recorded_run
 from r2v.pipeline.plan import recorded
-from r2v.pipeline.plan.collection_plan import collection_line
-from r2v.pipeline.plan.known import known_here
 from r2v.pipeline.ready import require_cap, require_ready
 from r2v.pipeline.rows import Job
 from r2v.progress import in_stage
@@ -196,8 +194,6 @@ def run_job(
         ):
             if removed:
                 logger.info("  not given to the stage: %s", removal_text(removed))
-            if config.asks_provider and (line := collection_line(row, config, known_here(config, root))):
-                logger.info("  %s", line)
             try:
                 _run_steadily(partial(stage.run, sections, work))
             except EnvironmentFault:

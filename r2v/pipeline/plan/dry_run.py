@@ -241,10 +241,10 @@ def table(jobs: Sequence[PlannedWork], config: Config, known: Known) -> list[str
         *text_table(rows, right=range(1, len(rows[0]) - 1)).splitlines(),
         "",
         *time_table(jobs),
-        *filter(None, (collection_line(job(one.name), config, known) for one in jobs)),
         *([untrained] if untrained else []),
         *_unknown(jobs, config),
         *_basis(jobs, config, known),
+        *filter(None, (collection_line(job(one.name), config, known) for one in jobs)),
         *time_basis(jobs),
     ]
 
