@@ -174,7 +174,7 @@ def _heal(values: argparse.Namespace) -> int:
     require("CHAIN", Text(longest=400, pattern=r"\w[\w.:-]*", meaning="the name of a chain, not a path"), values.name)
     code = by_sentinel(values.name, values.job)
     watched = sentinels.watched_by(Path(), values.name) if values.job == WHOLE else [values.job] if values.job else []
-    return max([sentinels.tell(values.name, job) for job in watched], default=0) or code
+    return max([sentinels.notify(values.name, job) for job in watched], default=0) or code
 
 
 def _status(values: argparse.Namespace) -> int:
