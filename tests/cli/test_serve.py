@@ -56,7 +56,7 @@ def test_record_ends_as_its_command_does(provider: Emulator, capfd: pytest.Captu
 
 @pytest.mark.parametrize("words,says", [
     (("serve",), "add --record"),
-    (("serve", "--record", *MODEL, "serve.shadow=true"), "serve.shadow=true: nothing decides without a bundle"),
+    (("serve", "--record", *MODEL, "serve.shadow=true"), "serve.shadow=true: without a bundle there is no router"),
     (("serve", "--record"), "name a model, such as --llm"),
     (("serve", "--record", "--llm", "gpt-6-luna"), "written provider:model"),
     (("serve", "--record", "--llm", "openai:no-such-model"), "no price"),
