@@ -81,15 +81,15 @@ def _explain(error: Exception) -> int:
     if r2v_error is not None:
         if os.environ.get(TRACEBACK):
             traceback.print_exception(error)
-        logger.error("r2v: %s", " ".join(str(r2v_error).split()))
+        logger.error(f"r2v: {' '.join(str(r2v_error).split())}")
         return r2v_error.exit_code
     line = " ".join(f"{type(error).__name__}: {error}".split())
     if isinstance(error, MemoryError) or CUDA_OOM.search(str(error)) or HOST_OOM.search(str(error)):
         notes = getattr(error, "__notes__", [])
         if not notes or os.environ.get(TRACEBACK):
             traceback.print_exception(error)  # shows the phase and the size of the allocation
-        logger.error("r2v: out of memory: %s", "; ".join([line, *notes]))
+        logger.error(f"r2v: out of memory: {'; '.join([line, *notes])}")
     else:
         traceback.print_exception(error)
-        logger.error("r2v: a bug of R2V: %s; please report it with the lines above: %s", line, ISSUES)
+        logger.error(f"r2v: a bug of R2V: {line}; please report it with the lines above: {ISSUES}")
     return R2VError.exit_code

@@ -129,8 +129,8 @@ def _headers(root: Path, partitions: Mapping[str, Partition]) -> Iterator[Findin
             )
         if not findings and not (answer := client.test_only([], read_script(path))).ok:
             findings.append(_refused(path.name, answer.line, request, partitions))
-        for one in findings:
-            wrong.setdefault(one, []).append(path.name)
+        for finding in findings:
+            wrong.setdefault(finding, []).append(path.name)
         good += not findings
         largest = max(largest, request, key=lambda resources: resources.gpus)
     for finding, names in wrong.items():

@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         words = expand(words)
         return run(words, name=places_of(words).name)
     except R2VError as error:
-        logger.error("r2v: %s", " ".join(str(error).split()))
+        logger.error(f"r2v: {' '.join(str(error).split())}")
         return error.exit_code
 
 

@@ -119,7 +119,7 @@ class StageProcess:
         except SystemExit:
             raise
         except R2VError as error:  # of the site profile; the stage's command reports its own
-            logger.error("r2v: %s", error)
+            logger.error(f"r2v: {error}")
             raise SystemExit(error.exit_code) from None
         except BaseException:  # the fork must not run on into the runner's error handling
             traceback.print_exc()
