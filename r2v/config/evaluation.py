@@ -229,7 +229,7 @@ class EvaluationConfig:
     )
     """Operating points of frontier.csv: shares of LLM steps, as realised on calibration tasks; none: no frontier."""
     oracle_tasks: CountOrNone | None = field(default=None, metadata=IF_GIVEN)
-    """First tasks of each condition that oracle_router plays; None: all; 0: it is dropped. It executes branches at every
+    """First tasks of each condition that oracle_router plays; None: all; 0: it is dropped. It executes branches at each
     step, which cost whole episodes if worlds cannot be copied."""
     frontier_tasks: CountOrNone | None = field(default=None, metadata=IF_GIVEN)
     """Tasks of each condition on which the frontier's operating points are played; None: all; 0: no frontier."""
