@@ -96,6 +96,8 @@ def grounding(values: Sequence[str], goal: str, observations: Sequence[str], mar
     total, together = max(1, len(values)), 0
     trusted = [facts_of(page, mark).trusted for page in observations]
     for page in reversed(trusted):
+        if together == len(values):
+            break
         within = [value for value in values if value in page]
         for line in page.splitlines() if len(within) > together else ():
             candidates = [value for value in within if value in line]
