@@ -213,8 +213,8 @@ class Session:
     def _messages(self, actions: tuple[str, ...]) -> tuple[Message, ...]:
         """The conversation; a turn of a model that calls tools natively is as it gave it."""
         plain = build_messages(self.goal, self.observations, actions)
-        said = iter(self.acts)
-        return tuple((next(said).said or message) if message.role == "assistant" else message for message in plain)
+        acts = iter(self.acts)
+        return tuple((next(acts).said or message) if message.role == "assistant" else message for message in plain)
 
     @property
     def identity(self) -> str:
@@ -297,6 +297,7 @@ class Session:
             perturbation_seed=self.spec.perturbation_seed,
             decision=act.decision,
             proposal=_proposal(act),
+            tokens=act.bill.tokens,
             said=act.said,
             reply_id=act.reply_id,
         )

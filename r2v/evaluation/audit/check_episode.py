@@ -1,4 +1,4 @@
-"""The audit of one episode: replayed, billed, and held to what other episodes say of the same states."""
+"""The audit of one episode: replayed with its bill, and held to other episodes in the same states."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from r2v.config.methods import ROUTERS
 from r2v.data.episode import Episode, Step
-from r2v.evaluation.audit.check_bills import Bills
 from r2v.evaluation.audit.findings import Findings
+from r2v.evaluation.audit.unproved import OTHER_POLICIES
 from r2v.rollout.actors import Act, StepView
 from r2v.rollout.recorded_actors import BEST_OF_K, LLM, SLM, RecordedActors
 from r2v.rollout.replay import FAULT, UNANSWERED, Replay, replay_episode
@@ -16,8 +16,6 @@ from r2v.rollout.session import EpisodeSpec, RolloutWorld
 
 Prefix = tuple[str, ...]
 """The actions before a step: with task, seed and condition they are the state."""
-_OTHER_POLICIES = ("slm_bc_only", "slm_base", BEST_OF_K)
-"""Methods whose small policy is another one, or does not act greedily."""
 
 
 @dataclass
@@ -30,40 +28,37 @@ class KnownStates:
     """A score, by the method that it belongs to, state and LLM calls so far."""
 
     def contradictions(self, episode: Episode, score: str) -> Iterator[tuple[str, str]]:
-        """(kind, text) for each step that says otherwise than an episode before, of which the method `score`'s score
-        decided; then this one is remembered too."""
+        """Yield (kind, text) for each step that contradicts an earlier episode of the same state, where the score of
+        the method `score` decided; then remember this episode too."""
         prefix: Prefix = ()
         calls = 0
         for step in episode.steps:
-            text, made = step.action.raw_text, step.decision
+            text, decision = step.action.raw_text, step.decision
             own = text if step.action_source == SLM else None
             if step.proposal is not None and episode.method in ROUTERS:
                 own = step.proposal.text
-            if own is not None and episode.method not in _OTHER_POLICIES:
+            if own is not None and episode.method not in (*OTHER_POLICIES, BEST_OF_K):
                 shown, whose = self.actions.setdefault(prefix, (own, episode.method))
                 if shown != own:
                     yield (
                         "small policy's action",
                         f"step {step.step_idx} of {episode.method}: it acts otherwise in the same state of {whose}",
                     )
-            if episode.method in ROUTERS and made is not None and made.p_escalate is not None:
+            if episode.method in ROUTERS and decision is not None and decision.p_escalate is not None:
                 key = (score, prefix, calls)
-                if self.scores.setdefault(key, made.p_escalate) != made.p_escalate:
-                    yield (
-                        "router score",
-                        f"step {step.step_idx}: p_escalate is {made.p_escalate}, in the same state {self.scores[key]}",
-                    )
+                if self.scores.setdefault(key, decision.p_escalate) != decision.p_escalate:
+                    other = f"in the same state {self.scores[key]}"
+                    yield "router score", f"step {step.step_idx}: p_escalate is {decision.p_escalate}, {other}"
             calls += step.action_source == LLM
             prefix = (*prefix, text)
 
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeAudit:
-    """The audit of one episode: replayed, billed, and held to what others say of the same states."""
+    """The audit of one episode: replayed with its bill, and held to others in the same states."""
 
     world: RolloutWorld
     actors: RecordedActors
-    bills: Bills
     findings: Findings
 
     def check(
@@ -77,8 +72,8 @@ class EpisodeAudit:
         kept: Callable[[Episode], Episode] = lambda episode: episode,
         actor: Callable[[StepView, Step], Act] | None = None,
     ) -> Replay:
-        """Audit an episode that is filed as `name`, of which the method's score decided at this threshold; an `actor`
-        says otherwise who acts."""
+        """Audit an episode that is filed as `name`, in which the method's score decided at this threshold. `actor`
+        replaces the method's own actor."""
 
         def by_method(view: StepView, step: Step) -> Act:
             return self.actors.act(view, method, step, threshold)
@@ -90,9 +85,6 @@ class EpisodeAudit:
             if not ((kind == FAULT and self.may_fail) or (kind == UNANSWERED and self.may_be_refused)):
                 self._add(kind, name, episode, text)
         if len(played.views) == len(episode.steps):
-            uncounted = self.actors.open_tokens(method, [step.action_source for step in episode.steps])
-            for kind, text in self.bills.problems(episode, played.tokens, played.seconds, uncounted):
-                self._add(kind, name, episode, text)
             for kind, text in states.contradictions(episode, method):
                 self._contradicted(kind, name, episode, text)
         return played
@@ -109,7 +101,8 @@ class EpisodeAudit:
         return self.actors.teacher.provider != "scripted"
 
     def _contradicted(self, kind: str, name: str, episode: Episode, text: str) -> None:
-        """Replies are promised to repeat to the byte for the bundled models; elsewhere a difference is only told."""
+        """A finding for the bundled models, which repeat their replies to the byte; elsewhere only an unproved
+        value."""
         if self.actors.encode is not None:
             self._add(kind, name, episode, text)
         else:

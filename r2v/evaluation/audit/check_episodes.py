@@ -20,7 +20,7 @@ from r2v.evaluation.audit.check_episode import EpisodeAudit, KnownStates
 from r2v.evaluation.audit.findings import Findings
 from r2v.evaluation.audit.folder import records_of
 from r2v.evaluation.settings import EvaluateSettings
-from r2v.evaluation.setup import GAINS, MAIN, OPERATING_POINT, Setup, branches_file, episodes_path
+from r2v.evaluation.setup import GAINS, MAIN, OPERATING_POINT, CalibrationRecord, Setup, branches_file, episodes_path
 from r2v.progress import Progress
 from r2v.rollout.actors import StepView
 from r2v.rollout.replay import Replay
@@ -58,22 +58,17 @@ class EpisodesAudit:
     specs: Mapping[str, Sequence[EpisodeSpec]]
     """By condition."""
     one: EpisodeAudit
-    thresholds: Mapping[tuple[str, str], float]
-    """By (method, operating point)."""
-    scores: Mapping[tuple[str, str], str]
+    calibration: Mapping[str, CalibrationRecord]
+    """By "method@operating point"."""
     findings: Findings
     counts: dict[Cell, CellCounts] = field(default_factory=dict)
 
-    @property
-    def num_episodes(self) -> int:
-        """Episodes that were audited."""
-        return sum(counts.episodes for counts in self.counts.values())
-
-    def run(self) -> None:
-        """Audit every condition."""
+    def run(self) -> dict[Cell, CellCounts]:
+        """Audit every condition. Return the counts of every cell."""
         with Progress("replay", self.setup.num_episodes) as bar:
             for condition in self.setup.conditions:
                 self._condition(condition, self.specs[condition], bar)
+        return self.counts
 
     def _condition(self, condition: str, specs: Sequence[EpisodeSpec], bar: Progress) -> None:
         cells = [cell for cell in self.setup.cells() if cell[0] == condition]
@@ -125,23 +120,27 @@ class EpisodesAudit:
     def _misplaced(self, cell: Cell, expected: str, episode: Episode | None) -> None:
         name = "/".join(cell)
         got = "the file ends" if episode is None else f"{episode.episode_id} stands there"
-        self.findings.add(
-            "episodes", f"{name}: {expected} belongs here, {got}; an evaluation plays every task and seed"
-        )
+        text = f"{name}: {expected} belongs here, {got}; an evaluation plays every task and seed"
+        self.findings.add("episodes", text)
 
     def _episodes(self, cell: Cell) -> Iterator[Episode]:
         path = episodes_path(self.results, *cell)
         return records_of(path, parse_episode, self.findings)
 
+    def _placed(self, method: str, point: str) -> tuple[float | None, str]:
+        """The threshold of a method at an operating point, None where it has none, and the method of its score."""
+        record = self.calibration.get(f"{method}@{point}")
+        return (None, method) if record is None else (record.tau, record.score or method)
+
     def _branched(self, condition: str) -> tuple[BranchesAudit, BranchesAudit]:
         """The audits of the branches of gains and of the oracle's."""
-        settings, placed = self.settings, self.thresholds.get((OURS, MAIN))
+        settings, (placed, score) = self.settings, self._placed(OURS, MAIN)
         along = settings.gains_along(placed)
         gains = BranchesAudit(
             one=self.one,
             name=f"{condition}/{GAINS}",
             method=along,
-            score=self.scores.get((OURS, MAIN), OURS) if along == OURS else along,
+            score=score if along == OURS else along,
             threshold=placed if along == OURS else None,
             number=settings.gains_round if along == OURS else 0,
         )
@@ -156,7 +155,7 @@ class EpisodesAudit:
         played: Played | None,
         states: KnownStates,
     ) -> None:
-        if group and played is None and gains.method not in self.setup.methods:  # its episodes stand here alone
+        if group and played is None and gains.method not in self.setup.methods:  # its episodes are kept here alone
             extra = {ROUND: gains.number}
             own = replace(spec, method=gains.method, extra=extra)
             views = self.one.check(
@@ -184,28 +183,28 @@ class EpisodesAudit:
     def _by_episode(self, path: Path, parse: Callable[[str], Kept]) -> dict[str, list[Kept]]:
         """The records of a file by the id of their episode, as many as its steps can have, two branches each."""
         most = 1 + 2 * self.settings.inference.max_steps
-        found: dict[str, list[Kept]] = {}
+        by_episode: dict[str, list[Kept]] = {}
         for record in records_of(path, parse, self.findings) if path.exists() else ():
-            of_episode = found.setdefault(record.episode_id, [])
+            of_episode = by_episode.setdefault(record.episode_id, [])
             of_episode.append(record)
-            if len(of_episode) > most or len(found) > self.setup.num_episodes:
+            if len(of_episode) > most or len(by_episode) > self.setup.num_episodes:
                 self.findings.add(path.name, f"{record.episode_id} has more records than an episode can have")
                 break
-        return found
+        return by_episode
 
     def _episode(
         self, cell: Cell, spec: EpisodeSpec, episode: Episode, states: KnownStates
     ) -> Sequence[StepView] | None:
-        """Audit one episode; what an actor saw at each step, where its actions replay."""
+        """Audit one episode. Return the view at each step; None where its actions do not replay."""
         condition, method, point = cell
         extra = {} if point == MAIN else {OPERATING_POINT: point}
         filed = (episode.condition, episode.method, episode.extra.get(OPERATING_POINT, MAIN))
         name = "/".join(cell[:2]) if point == MAIN else f"{condition}/{method}@{point}"
         if filed != cell:
-            said = "/".join(map(str, filed))
-            self.findings.add("filed elsewhere", f"{name} {episode.episode_id}: says {said}")
+            claimed = "/".join(map(str, filed))
+            self.findings.add("filed elsewhere", f"{name} {episode.episode_id}: says {claimed}")
             return None
-        threshold, acting = self.thresholds.get((method, point)), self.scores.get((method, point), method)
+        threshold, acting = self._placed(method, point)
         played = self.one.check(name, acting, threshold, replace(spec, method=method, extra=extra), episode, states)
         self._count(cell, episode, played)
         return played.views if len(played.views) == len(episode.steps) else None
