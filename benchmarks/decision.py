@@ -67,7 +67,7 @@ for name in asked[0]:
     began = time.process_time()
     asyncio.run(decide(asked[1][name]))
     figures[name] = {"gate": 1e6 * (time.process_time() - began) / len(asked[1][name])}
-print(json.dumps(figures))
+print(json.dumps(figures), flush=True)
 """
 
 
@@ -242,7 +242,9 @@ def measure(folder: Path, router: Path) -> dict[str, dict[str, float]]:
 def side(command: Sequence[str], checkout: Path) -> dict[str, dict[str, float]]:
     """What a side's process prints last."""
     environment = {**os.environ, "PYTHONPATH": str(checkout.resolve()), "PYTHONHASHSEED": "0"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    if not done.stdout:  # an abort at the end, after the figures, loses nothing
+        raise SystemExit(f"{command[0]} of {checkout} printed no figures (exit code {done.returncode}): {done.stderr}")
     figures: dict[str, dict[str, float]] = json.loads(done.stdout.splitlines()[-1])
     return figures
 
