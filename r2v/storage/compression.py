@@ -12,8 +12,10 @@ streams, in bounded memory: a packed file may come from a stranger.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
@@ -111,15 +113,27 @@ def line_at(path: Path, place: int) -> bytes:
             file.seek(place)
             return file.readline()
         start, inner = place >> _INNER_BITS, place % (1 << _INNER_BITS)
-        try:
-            for found, line in _placed(path, _unpacked(path, file, start)):
-                if found == place:
-                    return line
-                if found > place:
+        stat = os.fstat(file.fileno())
+        lines, problem = _frame(path, start, (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns))
+        if place not in lines:
+            raise ValueError(problem or f"{path}: no line begins at byte {inner} of the frame at {start}")
+        return lines[place]
+
+
+@lru_cache(maxsize=4)
+def _frame(path: Path, start: int, version: tuple[int, ...]) -> tuple[dict[int, bytes], str]:
+    """The lines that begin in a frame by their places, up to what is damaged, and what that is. Plays are read in about
+    the order of their lines, so the newest frames are kept; `version` of the file tells them from those of another."""
+    lines: dict[int, bytes] = {}
+    try:
+        with path.open("rb") as file:
+            for place, line in _placed(path, _unpacked(path, file, start)):
+                if place >> _INNER_BITS != start:
                     break
-        except InputError as error:
-            raise ValueError(str(error)) from None
-        raise ValueError(f"{path}: no line begins at byte {inner} of the frame at {start}")
+                lines[place] = line
+    except InputError as error:
+        return lines, str(error)
+    return lines, ""
 
 
 def _placed(path: Path, texts: Iterator[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:

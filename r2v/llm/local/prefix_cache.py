@@ -48,7 +48,7 @@ class PrefixCache:
         self.max_bytes = _usual_bytes(self._device) if max_bytes is None else max_bytes
         self._blocks: OrderedDict[tuple[int, ...], Tensor] = OrderedDict()
         self._shapes: list[tuple[int, int, int]] = []
-        """Per state of a token: heads or a convolution's channels, numbers of each, and the convolution's kernel or 0."""
+        """Per state of a token: heads (channels of a convolution), numbers of each, kernel of a convolution or 0."""
 
     @staticmethod
     def serve(model: Any) -> bool:
