@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -154,9 +155,11 @@ def _add_gc(commands: argparse._SubParsersAction[Parser]) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     from r2v.pipeline.inputs import place_of, places_of
+    from r2v.pipeline.local_run import local_runs
     from r2v.pipeline.report import report_of
     from r2v.pipeline.run import run_here
     from r2v.report.console import closing_lines
+    from r2v.slurm.views.local import cost_lines
 
     config = load_config(arguments)
     if arguments.dry_run:
@@ -170,6 +173,9 @@ def _run(arguments: argparse.Namespace) -> int:
             len(done),
             sum(one.cpu_seconds for one in done),
         )
+        for own in (run for run in local_runs(Path()) if run.pid == os.getpid()):
+            for line in cost_lines(own):
+                logger.info("%s", line)
     results = place_of(config, "evaluate")
     ended = [one.job for one in done]
     if not any(job(name).shown for name in ended):
