@@ -309,10 +309,10 @@ def members(key: str, values: Iterable[str], allowed: Collection[str]) -> None:
             raise UsageError(f"{key}: got {value}, allowed: {', '.join(allowed)}{remedy}")
 
 
-def shown(value: Any) -> str:
-    """A value as an error line shows it: printable, on one line, and cut where it is long."""
-    text = printable(str(value)).replace("\n", "\\n").replace("\t", "\\t")
-    return (f"{text[:_SHOWN]}..." if len(text) > _SHOWN else text) or "nothing"
+def shown(value: Any, most: int = _SHOWN) -> str:
+    """A value as an error line shows it: printable, on one line, and cut after so many characters."""
+    text = printable(str(value)[: 2 * most]).replace("\n", "\\n").replace("\t", "\\t")
+    return (f"{text[:most]}..." if len(text) > most else text) or "nothing"
 
 
 def _check(key: str, hint: Any, value: Any) -> None:

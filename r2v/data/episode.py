@@ -113,8 +113,9 @@ class Proposal:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One observation and the action taken on it. `reward` is what that action returned; `said` is the action as its
-    model gave it, where that is more than text; `reply_id` is the provider's name of the reply."""
+    """One observation and the action taken on it. `reward` is what that action returned; `tokens` are those billed for
+    the step, of every model that was asked (None: recorded before they were kept); `said` is the action as its model
+    gave it, where that is more than text; `reply_id` is the provider's name of the reply."""
 
     step_idx: int
     observation: Observation
@@ -127,6 +128,7 @@ class Step:
     perturbation_seed: int | None = None
     decision: Decision | None = None
     proposal: Proposal | None = None
+    tokens: Tokens | None = None
     said: Message | None = None
     reply_id: str | None = None
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 EVALUATE_STAGE = "r2v.stages.evaluate:STAGE"
 """The stage's name in an artifact."""
-EVALUATE_VERSION = 10
+EVALUATE_VERSION = 11
 """Raised whenever an evaluation of the same settings and inputs would come out otherwise."""
 
 

@@ -16,11 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from r2v.config import Config, identity, load_recorded
-from r2v.errors import InputError, R2VError
+from r2v.constraints import shown
+from r2v.errors import InputError
 from r2v.evaluation.audit.check_inputs import read_attempt
-from r2v.evaluation.audit.check_setup import config_problems
-from r2v.evaluation.audit.findings import Findings, shown
-from r2v.evaluation.audit.folder import check_files, plain_files, read_json
+from r2v.evaluation.audit.check_setup import blamed, config_problems
+from r2v.evaluation.audit.findings import Findings
+from r2v.evaluation.audit.folder import check_files, read_json, require_small_files
 from r2v.evaluation.audit.rebuild_tables import differing
 from r2v.evaluation.audit.verify import Verified, verify_results
 from r2v.evaluation.settings import EvaluateSettings
@@ -82,7 +83,7 @@ def verify_ablations(folder: Path, *, trust: bool = False, whole: bool = False) 
     """Audit a study; `trust` and `whole` as for `verify_results`. Raises InputError in one line."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # unknown fields are a finding here, not a warning
-        there, findings = plain_files(folder), Findings()
+        there, findings = require_small_files(folder), Findings()
         changes: dict[str, RowSides] = read_json(folder / CHANGES, dict[str, RowSides])
         places = sorted({place for change in changes.values() for place in change.evaluations})
         if odd := [place for place in places if not _PLACE.fullmatch(place)]:
@@ -108,16 +109,12 @@ def verify_ablations(folder: Path, *, trust: bool = False, whole: bool = False) 
 def _settings(folder: Path, places: list[str]) -> AblationsSettings:
     """The settings in config.yaml of a study that was played in the world of evaluations which were audited."""
     path = folder / CONFIGURATION
-    try:
+    with blamed(path):
         config = load_recorded(path)
         worlds = [identity(load_recorded(folder / place / CONFIGURATION).env) for place in places]
         if identity(config.env) not in worlds:  # before a world is made by options of whatever size
             raise InputError("env: no evaluation of the folder was played there")
         return AblationsSettings.of(config)
-    except R2VError as error:
-        raise InputError(f"{path}: {shown(error)}") from None
-    except Exception as error:  # the libraries that read YAML raise what they like for what is none
-        raise InputError(f"{path}: not a configuration ({type(error).__name__}: {shown(error)})") from None
 
 
 def _planned(cfg: AblationsSettings, changes: Mapping[str, RowSides]) -> dict[str, RowSides]:

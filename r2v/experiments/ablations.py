@@ -256,4 +256,4 @@ def _measured(folder: Path) -> Measured:
     return measure(stored_episodes(folder, setup), setup)
 
 
-STAGE = Stage(version=4, settings=AblationsSettings, run=run, chains=chains_of, play=play)
+STAGE = Stage(version=5, settings=AblationsSettings, run=run, chains=chains_of, play=play)

@@ -21,8 +21,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from r2v.constraints import shown as in_one_line
 from r2v.errors import InputError, R2VError
-from r2v.evaluation.audit.findings import shown as in_one_line
 from r2v.evaluation.tables.summary import ABLATIONS_FILE, llm_summary, results_page
 from r2v.plotting import save, svg_text
 from r2v.report.figures import PAGE as FOR_PAGE

@@ -22,7 +22,7 @@ from typing import Any
 from r2v.data.schema import from_dict
 from r2v.errors import InputError, R2VError
 from r2v.evaluation.acting.acceptance import Verdict
-from r2v.evaluation.audit.folder import plain_files
+from r2v.evaluation.audit.folder import require_small_files
 from r2v.evaluation.setup import SETUP, Setup, read_setup
 from r2v.evaluation.tables.build import STRUCTURED, require_results
 from r2v.evaluation.tables.summary import ABLATIONS_FILE
@@ -77,7 +77,7 @@ def read_sources(results: Path, ablations: Path | None = None, verified: Mapping
     """Everything that is there to show. verified: of each folder that was audited, the hash and the date. Raises
     InputError where `results` is no finished results folder, or where `ablations` is named and is none."""
     require_results(results)
-    plain_files(results)
+    require_small_files(results)
     manager = ResultsManager(results / STRUCTURED)
     names = [name for name in manager.files if name.endswith(".csv")]
     tables = {name: csv_rows(manager.read(name)) for name in names}
@@ -88,7 +88,7 @@ def read_sources(results: Path, ablations: Path | None = None, verified: Mapping
     beside = ablations or ablations_beside(results)
     try:
         of_ablations = ResultsManager(beside / STRUCTURED)
-        plain_files(beside)
+        require_small_files(beside)
         tables[ABLATIONS_FILE] = csv_rows(of_ablations.read(ABLATIONS_FILE))
         sha256[f"ablations: {STRUCTURED}/{ABLATIONS_FILE}"] = of_ablations.files[ABLATIONS_FILE]
         shown.append(beside)

@@ -176,14 +176,21 @@ class _OwnRules:
 def _priced_endpoint(
     asked: TeacherConfig, cost: CostConfig, waves: Waves, purse: Purse, name: str, keys: EndpointKeys
 ) -> PricedModel:
-    """A provider's model as one of the pair; its calls last as long as `cost.llm` models them."""
     tempered = _Tempered(waves.model(provider_remote(asked, purse, keys=keys)), asked.temperature)
+    return priced_endpoint(tempered, asked, cost, name, keys)
+
+
+def priced_endpoint(
+    model: ChatModel, asked: TeacherConfig, cost: CostConfig, name: str, keys: EndpointKeys
+) -> PricedModel:
+    """A provider's `model` as one of the pair, with its prompt cache and fitted into its context; its calls last as
+    long as `cost.llm` models them. Raises UsageError where its price is not known."""
     rate = teacher_rate(asked, keys=keys)
     cache = PromptCache.of(rate.input, cost, rate.cached, rate.write_5m)
     context = asked.context or rate.context
     if context is None:
-        return PricedModel(tempered, cost.llm_price, name, asked.max_tokens, cache)
-    whole = FittedModel(tempered, context, asked.model_name)
+        return PricedModel(model, cost.llm_price, name, asked.max_tokens, cache)
+    whole = FittedModel(model, context, asked.model_name)
     return PricedModel(whole, cost.llm_price, name, asked.max_tokens, cache, partial(fitted, context=context))
 
 

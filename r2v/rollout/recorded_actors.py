@@ -5,8 +5,8 @@
 
 Whether the LLM is asked, what is measured for that, and the tokens and seconds of the step so come from the code that
 played it (`r2v.rollout.actors`, `r2v.rollout.gates`), never from a second one. The bundled models' tokenizers are at
-hand, and so is a benchmark's own expert, which is a program: their tokens are counted anew. Of the tokens that nothing
-here can count the bill holds none; `open_tokens` names them.
+hand, and so is a benchmark's own expert, which is a program: their tokens are counted anew. Those that nothing here can
+count are the recorded step's.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ from typing import Any, TypeVar
 
 from r2v.config import CostConfig, InferenceConfig, PolicyConfig, TeacherConfig
 from r2v.config.methods import ORACLE, ROUTERS, STRONG
-from r2v.data.episode import ActionSource, Decision, Proposal, Step
+from r2v.data.episode import ActionSource, Decision, Proposal, Step, Tokens
 from r2v.envs.base import Benchmark, Demonstrated
 from r2v.llm.providers.bodies import CONTINUES
+from r2v.llm.providers.prices import Rate
+from r2v.llm.providers.teacher import POLICY_KEYS, TEACHER_KEYS, EndpointKeys, teacher_rate
 from r2v.llm.scripted import ScriptedBackend
-from r2v.llm.types import Reply, Request, Sample, ScoreReply, ScoreRequest, Usage
+from r2v.llm.types import ChatModel, Reply, Request, Sample, ScoreReply, ScoreRequest, Usage
 from r2v.policy.prompt_encoder import Encoder
 from r2v.rollout.actors import (
     SMALL_MODEL,
@@ -35,10 +37,11 @@ from r2v.rollout.actors import (
 )
 from r2v.rollout.bill import PromptCache
 from r2v.rollout.gates import FeatureExtractor, ScoreGate
-from r2v.rollout.model_factory import teacher_name, told_tools
+from r2v.rollout.model_factory import priced_endpoint, teacher_name, told_tools
 from r2v.router.baselines import DRAWN, instruments, score_function
 from r2v.router.escalation import needs_score
 from r2v.storage.weights import BUNDLED
+from r2v.wire.exchange import TokenCounts
 
 SLM: ActionSource = "slm"
 LLM: ActionSource = "llm_fallback"
@@ -77,14 +80,40 @@ class _ExpertModel:
 
 @dataclass(frozen=True)
 class _RecordedVerifier:
-    """A verifier that repeats recorded scores. Without a tokenizer it has read nothing."""
+    """A verifier that repeats recorded scores. Without a tokenizer its first call has read `uncounted`, the tokens of
+    all its calls at the step, and the others nothing."""
 
     encode: Encoder | None
+    uncounted: list[int]
     scores: dict[str, float] = field(default_factory=dict)
 
     async def __call__(self, request: ScoreRequest) -> ScoreReply:
-        read = [] if self.encode is None else [*self.encode(request.messages), *self.encode.action_ids(request.action)]
-        return ScoreReply(score=self.scores.get(request.action, 0.0), tokens_in=len(read))
+        if self.encode is None:
+            read = self.uncounted.pop() if self.uncounted else 0
+        else:
+            read = len(self.encode(request.messages)) + len(self.encode.action_ids(request.action))
+        return ScoreReply(score=self.scores.get(request.action, 0.0), tokens_in=read)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Side:
+    """One model of the pair over recorded replies: its price, prompt cache and context."""
+
+    priced: PricedModel
+    rate: Rate | None = None
+    """Of a provider's model."""
+
+    def replying(self, samples: tuple[Sample, ...], tokens_in: int, tokens_out: int) -> PricedModel:
+        """The model with one recorded reply. Raises NoRecord for a negative count."""
+        if min(tokens_in, tokens_out) < 0:
+            raise NoRecord(f"{tokens_in} tokens of a prompt and {tokens_out} of a reply are recorded")
+        if self.rate is None:
+            usd = (tokens_in * self.priced.price.input + tokens_out * self.priced.price.output) / 1e6
+        else:  # each further sample is a request of its own
+            usd = self.rate.listed(TokenCounts(fresh=tokens_in, output=tokens_out))
+            usd += (len(samples) - 1) * self.rate.listed(TokenCounts(fresh=tokens_in))
+        usage = Usage(tokens_in=tokens_in, tokens_out=tokens_out, cost_usd=usd)
+        return replace(self.priced, model=_RecordedModel(Reply(samples=samples, usage=usage, model="")))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +124,8 @@ class RecordedActors:
     teacher: TeacherConfig
     inference: InferenceConfig
     cost: CostConfig
+    slm: _Side
+    llm: _Side
     features: Sequence[str]
     """Feature groups of the trained routers."""
     encode: Encoder | None
@@ -113,8 +144,16 @@ class RecordedActors:
         cost: CostConfig,
         features: Sequence[str],
     ) -> RecordedActors:
-        """The instruments for these settings; nothing that a folder names is loaded."""
-        expert, encode = None, None
+        """The instruments for these settings; nothing that a folder names is loaded. Raises UsageError where the price
+        of a provider's model is not known here."""
+        expert, encode, unasked = None, None, _RecordedModel(Reply(samples=(), usage=Usage(), model=""))
+        slm = _Side(priced=PricedModel(unasked, cost.slm_price, SMALL_MODEL, inference.max_new_tokens))
+        cache = PromptCache.of(cost.llm.input, cost)
+        llm = _Side(priced=PricedModel(unasked, cost.llm_price, "llm", teacher.max_tokens, cache))
+        if policy.is_api:
+            slm = _of_endpoint(unasked, policy.as_endpoint(teacher), cost, SMALL_MODEL, POLICY_KEYS)
+        if teacher.provider != "scripted":
+            llm = _of_endpoint(unasked, teacher, cost, "llm", TEACHER_KEYS)
         if teacher.provider == "scripted" and isinstance(benchmark, Demonstrated):
             name = teacher_name(teacher, benchmark)
             expert = ScriptedBackend(benchmark.expert, name=name, price=cost.llm_price)
@@ -129,6 +168,8 @@ class RecordedActors:
             teacher=teacher,
             inference=inference,
             cost=cost,
+            slm=slm,
+            llm=llm,
             features=features,
             encode=encode,
             expert=expert,
@@ -139,7 +180,7 @@ class RecordedActors:
         and score. Raises NoRecord."""
         if self._continues(step):
             return Act(text=step.action.raw_text, source=step.action_source, decision=step.decision, said=step.said)
-        slm, llm = GreedyActor(self._small(view, step), SLM), GreedyActor(self._large(step, method), LLM)
+        slm, llm = GreedyActor(self._small(view, step), SLM), GreedyActor(self._large(step), LLM)
         if method in ROUTERS:
             if threshold is None:
                 raise NoRecord(f"calibration.json has no threshold of {method}")
@@ -155,31 +196,11 @@ class RecordedActors:
         """What the LLM says at a step; None where it is not at hand."""
         if self.expert is None:
             return None
-        return _finished(PricedModel(_ExpertModel(self.expert), *self._of_llm).ask(view))
+        return _finished(replace(self.llm.priced, model=_ExpertModel(self.expert)).ask(view))
 
     def asked(self, view: StepView, recorded: Step) -> Act:
-        """Return the LLM's act at a step; where it is not at hand, the recorded one, whose tokens nobody counts."""
-        return _finished(GreedyActor(self._large(recorded, STRONG), LLM).act(view))
-
-    def open_tokens(self, method: str, sources: Sequence[str]) -> set[str]:
-        """The fields of `Tokens` of which nothing here can count every token, in an episode of a method whose steps
-        have these sources."""
-        asked = instruments(method, self.features) if method in ROUTERS else None
-        uncounted = set()
-        if asked is not None and asked.samples:
-            uncounted |= {"slm_in", "slm_out", "verifier_in"}
-        if self.encode is None:
-            uncounted |= {"verifier_in"}
-        if self.policy.is_api:
-            uncounted |= {"slm_cached", "slm_written"}
-        if self.expert is None and LLM in sources:
-            uncounted |= {"llm_in", "llm_out", "llm_cached", "llm_written"}
-        return uncounted
-
-    @property
-    def _of_llm(self) -> tuple[Any, ...]:
-        cost, teacher = self.cost, self.teacher
-        return cost.llm_price, "llm", teacher.max_tokens, PromptCache.of(cost.llm.input, cost)
+        """Return the LLM's act at a step; where it is not at hand, the recorded one."""
+        return _finished(GreedyActor(self._large(recorded), LLM).act(view))
 
     def _continues(self, step: Step) -> bool:
         """True if the step executes a later call of the reply of the step before."""
@@ -191,24 +212,19 @@ class RecordedActors:
         """The small policy, which repeats its recorded reply; its prompt is counted anew where that can be."""
         said, own = step.proposal or Proposal(text=step.action.raw_text), step.action_source == SLM
         one = Sample(text=said.text, message=step.said if own else None, reply_id=step.reply_id if own else None)
-        tokens_in = said.tokens_in if self.encode is None else len(self.encode(view.messages))
-        usage = Usage(tokens_in=tokens_in, tokens_out=said.tokens_out)
-        return self._priced_small(Reply(samples=samples or (one,), usage=usage, model=""))
+        return self.slm.replying(samples or (one,), self._prompt(view, said.tokens_in), said.tokens_out)
 
-    def _priced_small(self, recorded: Reply) -> PricedModel:
-        cost = self.cost
-        price = cost.llm_price if self.policy.is_api else cost.slm_price
-        return PricedModel(_RecordedModel(recorded), price, SMALL_MODEL, self.inference.max_new_tokens)
+    def _prompt(self, view: StepView, recorded: int) -> int:
+        """The tokens of the small policy's prompt, where they cannot be counted as recorded."""
+        return recorded if self.encode is None else len(self.encode(view.messages))
 
-    def _large(self, step: Step, method: str) -> PricedModel:
-        """The LLM: the benchmark's expert, else the recorded action with no tokens."""
+    def _large(self, step: Step) -> PricedModel:
+        """The LLM: the benchmark's expert, else the recorded action with the recorded tokens."""
         if self.expert is not None:
-            return PricedModel(_ExpertModel(self.expert), *self._of_llm)
+            return replace(self.llm.priced, model=_ExpertModel(self.expert))
         sample = Sample(text=step.action.raw_text, message=step.said, reply_id=step.reply_id)
-        kept = step.proposal if method == ORACLE else None  # the record of an oracle's step repeats the LLM's usage
-        usage = Usage() if kept is None else Usage(tokens_in=kept.tokens_in, tokens_out=kept.tokens_out)
-        price, name, most, _ = self._of_llm
-        return PricedModel(_RecordedModel(Reply(samples=(sample,), usage=usage, model="")), price, name, most)
+        tokens = step.tokens or Tokens()
+        return self.llm.replying((sample,), tokens.llm_in, tokens.llm_out)
 
     def _routed(
         self, slm: GreedyActor, llm: GreedyActor, view: StepView, method: str, step: Step, threshold: float
@@ -221,13 +237,15 @@ class RecordedActors:
             raise NoRecord(f"p_escalate {given} is no score")
         score = score_function(method, {}) if method in DRAWN else lambda *known: given or 0.0
         asked = instruments(method, features)
-        prompt = 0 if self.encode is None else len(self.encode(view.messages))
-        unkept = Reply(samples=(Sample(text=""),), usage=Usage(tokens_in=prompt), model="")
+        drawn = inference.num_candidates if asked.samples else 0
+        tokens, said = step.tokens or Tokens(), step.proposal or Proposal(text="")
+        unkept = (Sample(text=""),) * drawn
+        spent = (tokens.slm_in - said.tokens_in, tokens.slm_out - said.tokens_out) if drawn else (0, 0)
         extractor = FeatureExtractor(
             inference,
-            verifier=PricedVerifier(_RecordedVerifier(self.encode), self.cost.slm_price),
-            slm=self._priced_small(unkept),
-            num_samples=inference.num_candidates if asked.samples else 0,
+            verifier=self._verifier(step, encode=None if drawn else self.encode),
+            slm=self.slm.replying(unkept, self._prompt(view, spent[0]), spent[1]),
+            num_samples=drawn,
         )
         return Routed(slm.model, llm.model, ScoreGate(score, extractor, asked), threshold, inference.max_llm_calls)
 
@@ -245,8 +263,18 @@ class RecordedActors:
                 raise NoRecord(f"candidate log-probability {one.logprob} is not in [{_LOWEST:g}, 0]")
             scores[one.text] = one.score
         samples = tuple(Sample(text=one.text, logprobs=(one.logprob or 0.0,)) for one in candidates)
-        verifier = PricedVerifier(_RecordedVerifier(self.encode, scores), self.cost.slm_price)
+        verifier = self._verifier(step, self.encode, scores)
         return BestOfK(self._small(view, step, samples), verifier, inference, inference.num_candidates)
+
+    def _verifier(self, step: Step, encode: Encoder | None, scores: dict[str, float] | None = None) -> PricedVerifier:
+        """The verifier, whose tokens without a tokenizer, or for samples that are stored nowhere, are as recorded."""
+        if (read := (step.tokens or Tokens()).verifier_in) < 0:
+            raise NoRecord(f"a verifier that read {read} tokens is recorded")
+        return PricedVerifier(_RecordedVerifier(encode, [read], scores or {}), self.cost.slm_price)
+
+
+def _of_endpoint(unasked: ChatModel, asked: TeacherConfig, cost: CostConfig, name: str, keys: EndpointKeys) -> _Side:
+    return _Side(priced=priced_endpoint(unasked, asked, cost, name, keys), rate=teacher_rate(asked, keys=keys))
 
 
 def _finished(play: Coroutine[Any, Any, T]) -> T:

@@ -3,7 +3,7 @@
     replay_episode(world, spec, episode).problems       # nothing, where the record is what was played
 
 Whatever the world decides is compared leaf by leaf: success, termination, rewards, observations, perturbations, safety
-labels, a claimed fault, goal, split and seeds. So is every decision of an actor that is given; its bill is not.
+labels, a claimed fault, goal, split and seeds. So are the decisions and the bill of an actor that is given.
 """
 
 from __future__ import annotations
@@ -16,11 +16,14 @@ from r2v.data.episode import MODEL_FAILURES, Episode, Step, Tokens, to_dict
 from r2v.envs.base import Unjudged
 from r2v.llm.types import Reply, Sample, Usage
 from r2v.rollout.actors import Act, StepView
+from r2v.rollout.bill import StepBill
 from r2v.rollout.recorded_actors import NoRecord
 from r2v.rollout.session import EpisodeSpec, RolloutWorld, Session
 
-_NOT_THE_WORLDS = ("tokens", "total_cost", "cached_cost", "sim_time_seconds", "wall_time_seconds")
+_BILL = ("tokens", "total_cost", "cached_cost", "sim_time_seconds")
 _SHOWN = 60
+_ROUNDED_USD = 2e-10
+"""Two sums of the same tokens' costs differ by less: a verifier's reading of several actions is kept as one count."""
 FAULT, UNANSWERED = "claimed fault", "claimed refusal"
 NO_ANSWER = tuple(kind for kind in MODEL_FAILURES if kind != "unparsed")
 
@@ -31,10 +34,6 @@ class Replay:
 
     views: tuple[StepView, ...]
     """What an actor saw before each action."""
-    tokens: Tokens
-    """Tokens that the actor's acts are billed for."""
-    seconds: float
-    """Simulated seconds of the world and of those acts."""
     problems: tuple[tuple[str, str], ...]
     """(kind, what differs)."""
     fault_given: bool
@@ -42,7 +41,7 @@ class Replay:
 
 
 def recorded_act(view: StepView, step: Step) -> Act:
-    """The recorded act of a step, without a bill."""
+    """The recorded act of a step, billed its tokens alone."""
     proposal = None
     if step.proposal is not None:
         usage = Usage(tokens_in=step.proposal.tokens_in, tokens_out=step.proposal.tokens_out)
@@ -50,6 +49,7 @@ def recorded_act(view: StepView, step: Step) -> Act:
     return Act(
         text=step.action.raw_text,
         source=step.action_source,
+        bill=StepBill(tokens=step.tokens or Tokens()),
         decision=step.decision,
         proposal=proposal,
         said=step.said,
@@ -84,11 +84,12 @@ def replay_episode(
         return _unplayed("replay", f"{type(error).__name__}: {error}")
     finally:
         session.close()
-    return _outcome(session, views, [*chosen, *_differences(session, kept(session.episode()), episode)])
+    differences = _differences(session, kept(session.episode()), episode, billed=actor is not recorded_act)
+    return _outcome(session, views, [*chosen, *differences])
 
 
 def _unplayed(kind: str, text: str) -> Replay:
-    return Replay(views=(), tokens=Tokens(), seconds=0.0, problems=((kind, text),), fault_given=False)
+    return Replay(views=(), problems=((kind, text),), fault_given=False)
 
 
 def _chosen(actor: Callable[[StepView, Step], Act], view: StepView, step: Step, problems: list[tuple[str, str]]) -> Act:
@@ -109,17 +110,11 @@ def _chosen(actor: Callable[[StepView, Step], Act], view: StepView, step: Step, 
 
 
 def _outcome(session: Session, views: list[StepView], problems: list[tuple[str, str]]) -> Replay:
-    executed = session.episode()
-    return Replay(
-        views=tuple(views),
-        tokens=executed.tokens,
-        seconds=executed.sim_time_seconds,
-        problems=tuple(problems),
-        fault_given=session.infos[-1].env_fault is not None,
-    )
+    given = session.infos[-1].env_fault is not None
+    return Replay(views=tuple(views), problems=tuple(problems), fault_given=given)
 
 
-def _differences(session: Session, executed: Episode, episode: Episode) -> Iterator[tuple[str, str]]:
+def _differences(session: Session, executed: Episode, episode: Episode, *, billed: bool) -> Iterator[tuple[str, str]]:
     if episode.env_fault is not None and executed.env_fault is None:
         yield FAULT, f"says {episode.env_fault!r}, and the world gives none"
     if episode.outcome in NO_ANSWER and session.termination is None:
@@ -130,8 +125,12 @@ def _differences(session: Session, executed: Episode, episode: Episode) -> Itera
         words = [str(value).lower() for value in (episode.success, executed.success)]
         yield "success", f"recorded success={words[0]}, executed success={words[1]}"
     recorded, played = to_dict(episode), to_dict(executed)
-    for name in _NOT_THE_WORLDS:
-        recorded.pop(name), played.pop(name)
+    for name in () if billed else _BILL:
+        played[name] = recorded[name]
+    for name in ("total_cost", "cached_cost"):
+        if isinstance(said := recorded[name], float) and abs(said - played[name]) < _ROUNDED_USD:
+            played[name] = said
+    played["wall_time_seconds"] = recorded["wall_time_seconds"]
     if episode.wall_time_seconds is not None:
         yield "wall_time_seconds", "is not recorded in an evaluation"
     skipped = {"success", "env_fault", "outcome_reason"} | (
@@ -140,7 +139,8 @@ def _differences(session: Session, executed: Episode, episode: Episode) -> Itera
     for path, ours, theirs in _unequal(recorded, played, ""):
         name, *below = (part.partition("[")[0] for part in path.split(".")[1:])
         if name not in skipped:
-            kind = below[0] if below and name == "steps" else path.rsplit(".", 1)[1].partition("[")[0]
+            leaf = path.rsplit(".", 1)[1].partition("[")[0]
+            kind = below[0] if below and name == "steps" else name if name in _BILL else leaf
             yield kind, f"{path[1:]} is {_short(ours)}, executed {_short(theirs)}"
 
 

@@ -297,6 +297,7 @@ class Session:
             perturbation_seed=self.spec.perturbation_seed,
             decision=act.decision,
             proposal=_proposal(act),
+            tokens=act.bill.tokens,
             said=act.said,
             reply_id=act.reply_id,
         )

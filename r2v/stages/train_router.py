@@ -139,4 +139,4 @@ def _place(cfg: RouterSettings, work: Work, folder: Path) -> PlacedRouter:
     )
 
 
-STAGE = Stage(version=5, settings=RouterSettings, run=run, play=play)
+STAGE = Stage(version=6, settings=RouterSettings, run=run, play=play)

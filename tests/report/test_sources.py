@@ -103,4 +103,4 @@ def test_only_plain_files_are_opened(
     else:
         (results / "setup.json").symlink_to("/dev/zero")
     assert main(["report", str(results)]) == 3
-    assert "setup.json is a link, a pipe or a device" in capsys.readouterr().err
+    assert "setup.json is damaged: it is a link, a pipe or a device" in capsys.readouterr().err

@@ -17,6 +17,7 @@ from r2v.rollout.actors import StepView
 from r2v.rollout.recorded_actors import NoRecord, RecordedActors
 from r2v.rollout.session import episode_specs
 from r2v.storage.weights import BUNDLED
+from r2v.wire.exchange import TokenCounts
 from r2v.wire.message import Message
 
 HOSTILE = (
@@ -148,10 +149,24 @@ def test_a_step_without_what_its_method_acts_by_is_named(
         actors().act(first_view(), method, step(decision), threshold)
 
 
-def test_tokens_that_nothing_here_can_count_are_named() -> None:
-    assert actors().open_tokens("slm_only", ["slm"]) == set()
-    assert actors("router.features=[uncertainty,samples]").open_tokens("r2v", ["slm"]) >= {"slm_out", "verifier_in"}
+def test_tokens_that_nothing_here_can_count_are_those_of_the_step() -> None:
+    view = first_view()
+    sampled = replace(step(Decision(p_escalate=0.25, threshold=0.5)), tokens=Tokens(slm_in=9, slm_out=7, verifier_in=5))
+    drawing = actors("router.features=[uncertainty,samples,verifier]")
+    assert drawing.encode is not None
+    prompt, bill = len(drawing.encode(view.messages)), drawing.act(view, "r2v", sampled, 0.5).bill
+    assert bill.tokens == Tokens(slm_in=2 * prompt, slm_out=7, verifier_in=5), "a prompt for the reply, one for samples"
     asked = actors("teacher.provider=openai", "teacher.model_name=gpt-6-luna")
-    assert asked.open_tokens("llm_only", ["llm_fallback"]) == {"llm_in", "llm_out", "llm_cached", "llm_written"}
-    assert asked.open_tokens("slm_only", ["slm"]) == set()
-    assert "verifier_in" in replace(actors(), encode=None).open_tokens("verifier_router", ["slm"])
+    said = replace(step(source="llm_fallback"), tokens=Tokens(llm_in=300_000, llm_out=10))
+    act, rate = asked.act(view, "llm_only", said, None), asked.llm.rate
+    assert rate is not None and rate.surcharge_above == 272_000 and act.bill.tokens.llm_in == 300_000
+    assert act.bill.cost == rate.listed(TokenCounts(fresh=300_000, output=10)) > 300_000 * rate.input / 1e6
+    unknown = replace(actors(), encode=None).act(view, "verifier_router", sampled, 0.5).bill.tokens
+    assert (unknown.slm_in, unknown.verifier_in) == (1, 5)
+
+
+@pytest.mark.parametrize("tokens", [Tokens(slm_in=-9), Tokens(slm_out=-1), Tokens(verifier_in=-1)])
+def test_a_negative_count_is_named(tokens: Tokens) -> None:
+    made = replace(step(Decision(p_escalate=0.25, threshold=0.5)), tokens=tokens)
+    with pytest.raises(NoRecord, match="recorded"):
+        replace(actors("router.features=[samples,verifier]"), encode=None).act(first_view(), "r2v", made, 0.5)

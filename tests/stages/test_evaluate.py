@@ -84,7 +84,7 @@ def test_refused_questions_are_counted_and_the_folder_verifies(
     assert (rows["llm_only"]["n_refused"], rows["slm_base"]["n_refused"]) == ("2", "0")
     assert float(rows["llm_only"]["success_rate"]) <= 0.5 and rows["llm_only"]["n_tasks"] == "4"
     verified = verify_results(made.folder)
-    assert verified.num_faults == 0 and verified.num_episodes == 8
+    assert not any(counts.faults for counts in verified.counts.values()) and verified.num_episodes == 8
 
 
 def test_where_every_question_is_refused_the_stage_ends_with_exit_code_5(

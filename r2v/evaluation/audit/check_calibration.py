@@ -7,7 +7,7 @@ replayed in the world like every other episode.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -94,8 +94,7 @@ class CalibrationAudit:
 
     def _read(self, folder: Path, methods: Sequence[str], specs: Sequence[EpisodeSpec], salt: str) -> RecordedPlays:
         found: dict[tuple[str, float], list[CalibrationPlay]] = {}
-        for method in methods:
-            path = plays_path(folder, method)
+        for path, method in ((plays_path(folder, method), method) for method in methods):
             if path.exists():
                 self._file(path, method, specs, salt, found)
         return RecordedPlays(folder=folder, found=found)
@@ -138,18 +137,3 @@ class CalibrationAudit:
         for (played, tau), some in found.items():
             if played == method and len(some) != len(specs):
                 self.findings.add(name, f"{len(some)} episodes at threshold {tau}, {len(specs)} are played")
-
-
-def thresholds_of(records: Mapping[str, CalibrationRecord]) -> dict[tuple[str, str], float]:
-    """(method, operating point) -> threshold."""
-    return {_place(name): record.tau for name, record in records.items()}
-
-
-def scores_of(records: Mapping[str, CalibrationRecord]) -> dict[tuple[str, str], str]:
-    """(method, operating point) -> the method whose score decides."""
-    return {_place(name): record.score or _place(name)[0] for name, record in records.items()}
-
-
-def _place(name: str) -> tuple[str, str]:
-    method, _, point = name.partition("@")
-    return method, point

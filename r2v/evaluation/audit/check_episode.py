@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from r2v.config.methods import ROUTERS
 from r2v.data.episode import Episode, Step
-from r2v.evaluation.audit.check_bills import Bills
 from r2v.evaluation.audit.findings import Findings
+from r2v.evaluation.audit.unproved import OTHER_POLICIES
 from r2v.rollout.actors import Act, StepView
 from r2v.rollout.recorded_actors import BEST_OF_K, LLM, SLM, RecordedActors
 from r2v.rollout.replay import FAULT, UNANSWERED, Replay, replay_episode
@@ -16,8 +16,6 @@ from r2v.rollout.session import EpisodeSpec, RolloutWorld
 
 Prefix = tuple[str, ...]
 """The actions before a step: with task, seed and condition they are the state."""
-_OTHER_POLICIES = ("slm_bc_only", "slm_base", BEST_OF_K)
-"""Methods whose small policy is another one, or does not act greedily."""
 
 
 @dataclass
@@ -39,7 +37,7 @@ class KnownStates:
             own = text if step.action_source == SLM else None
             if step.proposal is not None and episode.method in ROUTERS:
                 own = step.proposal.text
-            if own is not None and episode.method not in _OTHER_POLICIES:
+            if own is not None and episode.method not in (*OTHER_POLICIES, BEST_OF_K):
                 shown, whose = self.actions.setdefault(prefix, (own, episode.method))
                 if shown != own:
                     yield (
@@ -59,11 +57,10 @@ class KnownStates:
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeAudit:
-    """The audit of one episode: replayed, billed, and held to what others say of the same states."""
+    """The audit of one episode: replayed with its bill, and held to what others say of the same states."""
 
     world: RolloutWorld
     actors: RecordedActors
-    bills: Bills
     findings: Findings
 
     def check(
@@ -90,9 +87,6 @@ class EpisodeAudit:
             if not ((kind == FAULT and self.may_fail) or (kind == UNANSWERED and self.may_be_refused)):
                 self._add(kind, name, episode, text)
         if len(played.views) == len(episode.steps):
-            uncounted = self.actors.open_tokens(method, [step.action_source for step in episode.steps])
-            for kind, text in self.bills.problems(episode, played.tokens, played.seconds, uncounted):
-                self._add(kind, name, episode, text)
             for kind, text in states.contradictions(episode, method):
                 self._contradicted(kind, name, episode, text)
         return played

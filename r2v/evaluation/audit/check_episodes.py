@@ -20,7 +20,7 @@ from r2v.evaluation.audit.check_episode import EpisodeAudit, KnownStates
 from r2v.evaluation.audit.findings import Findings
 from r2v.evaluation.audit.folder import records_of
 from r2v.evaluation.settings import EvaluateSettings
-from r2v.evaluation.setup import GAINS, MAIN, OPERATING_POINT, Setup, branches_file, episodes_path
+from r2v.evaluation.setup import GAINS, MAIN, OPERATING_POINT, CalibrationRecord, Setup, branches_file, episodes_path
 from r2v.progress import Progress
 from r2v.rollout.actors import StepView
 from r2v.rollout.replay import Replay
@@ -58,22 +58,17 @@ class EpisodesAudit:
     specs: Mapping[str, Sequence[EpisodeSpec]]
     """By condition."""
     one: EpisodeAudit
-    thresholds: Mapping[tuple[str, str], float]
-    """By (method, operating point)."""
-    scores: Mapping[tuple[str, str], str]
+    calibration: Mapping[str, CalibrationRecord]
+    """By "method@operating point"."""
     findings: Findings
     counts: dict[Cell, CellCounts] = field(default_factory=dict)
 
-    @property
-    def num_episodes(self) -> int:
-        """Episodes that were audited."""
-        return sum(counts.episodes for counts in self.counts.values())
-
-    def run(self) -> None:
-        """Audit every condition."""
+    def run(self) -> dict[Cell, CellCounts]:
+        """Audit every condition. Return the counts of every cell."""
         with Progress("replay", self.setup.num_episodes) as bar:
             for condition in self.setup.conditions:
                 self._condition(condition, self.specs[condition], bar)
+        return self.counts
 
     def _condition(self, condition: str, specs: Sequence[EpisodeSpec], bar: Progress) -> None:
         cells = [cell for cell in self.setup.cells() if cell[0] == condition]
@@ -125,23 +120,27 @@ class EpisodesAudit:
     def _misplaced(self, cell: Cell, expected: str, episode: Episode | None) -> None:
         name = "/".join(cell)
         got = "the file ends" if episode is None else f"{episode.episode_id} stands there"
-        self.findings.add(
-            "episodes", f"{name}: {expected} belongs here, {got}; an evaluation plays every task and seed"
-        )
+        text = f"{name}: {expected} belongs here, {got}; an evaluation plays every task and seed"
+        self.findings.add("episodes", text)
 
     def _episodes(self, cell: Cell) -> Iterator[Episode]:
         path = episodes_path(self.results, *cell)
         return records_of(path, parse_episode, self.findings)
 
+    def _placed(self, method: str, point: str) -> tuple[float | None, str]:
+        """The threshold of a method at an operating point, None where it has none, and the method of its score."""
+        record = self.calibration.get(f"{method}@{point}")
+        return (None, method) if record is None else (record.tau, record.score or method)
+
     def _branched(self, condition: str) -> tuple[BranchesAudit, BranchesAudit]:
         """The audits of the branches of gains and of the oracle's."""
-        settings, placed = self.settings, self.thresholds.get((OURS, MAIN))
+        settings, (placed, score) = self.settings, self._placed(OURS, MAIN)
         along = settings.gains_along(placed)
         gains = BranchesAudit(
             one=self.one,
             name=f"{condition}/{GAINS}",
             method=along,
-            score=self.scores.get((OURS, MAIN), OURS) if along == OURS else along,
+            score=score if along == OURS else along,
             threshold=placed if along == OURS else None,
             number=settings.gains_round if along == OURS else 0,
         )
@@ -205,7 +204,7 @@ class EpisodesAudit:
             said = "/".join(map(str, filed))
             self.findings.add("filed elsewhere", f"{name} {episode.episode_id}: says {said}")
             return None
-        threshold, acting = self.thresholds.get((method, point)), self.scores.get((method, point), method)
+        threshold, acting = self._placed(method, point)
         played = self.one.check(name, acting, threshold, replace(spec, method=method, extra=extra), episode, states)
         self._count(cell, episode, played)
         return played.views if len(played.views) == len(episode.steps) else None

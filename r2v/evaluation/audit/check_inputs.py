@@ -1,22 +1,23 @@
-"""Inputs of an evaluation, as attempt.meta.json describes them: models and data that are not in the folder.
+"""artifact.json and attempt.meta.json of an evaluation, held to its configuration, its episodes and each other.
 
-Which there are, what made each and where it lay follows from the stages. Nothing is computed from the figures in their
-summaries.
+Which inputs there are, what made each and where it lay follows from the stages. Nothing is computed from the figures in
+their summaries.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from r2v.data.schema import SchemaError, from_dict
 from r2v.errors import InputError
 from r2v.evaluation.audit.findings import Findings
-from r2v.evaluation.audit.folder import read_json
-from r2v.evaluation.settings import EvaluateSettings
-from r2v.storage.artifact import ATTEMPT
-from r2v.storage.artifact_manifest import wrong_hashes
+from r2v.evaluation.audit.folder import EvaluationSummary, read_json
+from r2v.evaluation.settings import EVALUATE_STAGE, EVALUATE_VERSION, EvaluateSettings
+from r2v.storage.artifact import ATTEMPT, fingerprint
+from r2v.storage.artifact_manifest import ARTIFACT_MANIFEST, read_artifact_manifest, wrong_hashes
 from r2v.storage.integrity import Artifact
 from r2v.storage.model_identity import base_sha256
 from r2v.storage.weights import BUNDLED
@@ -68,46 +69,70 @@ def read_attempt(results: Path, findings: Findings) -> AttemptRecord:
     return attempt
 
 
-def check_bases(attempt: AttemptRecord, settings: EvaluateSettings, findings: Findings) -> None:
-    """Hold the hash of a bundled base to the one that this R2V brings; that of another is the folder's word."""
-    name = settings.policy.model_name
-    if odd := sorted(attempt.bases.keys() ^ ({"base"} if settings.reads_base else set())):
-        missing = odd[0] not in attempt.bases
-        findings.add(ATTEMPT, f"bases.{odd[0]} is {'missing' if missing else 'none of these methods'}")
-    if wrong := wrong_hashes(attempt.bases, "bases"):
-        findings.add(ATTEMPT, wrong)
-    recorded = attempt.bases.get("base")
-    if name in BUNDLED and recorded is not None and recorded != (here := base_sha256(name)):
-        findings.add(ATTEMPT, f"bases.base is {recorded[:12]}, the bundled model {name} is {here[:12]}")
-
-
-def input_artifacts(
-    results: Path, attempt: AttemptRecord, settings: EvaluateSettings, findings: Findings
-) -> dict[str, Artifact]:
-    """The inputs as attempt.meta.json lists them."""
-    if attempt.job != "evaluate":
-        findings.add(ATTEMPT, f"job is {attempt.job}, of an evaluation it is evaluate")
-    expected = set(INPUTS if settings.evaluation.of_trained else ())
-    if not settings.router.reads_cases:
-        expected.discard("case_support")
-    if settings.policy.is_api:
-        expected -= {"bc", "preference", "verifier"}
-    for name in sorted(expected ^ attempt.inputs.keys()):
-        findings.add(ATTEMPT, f"inputs.{name} is {'missing' if name in expected else 'none of these methods'}")
-    for name, one in attempt.inputs.items():
-        findings.extend(ATTEMPT, (f"inputs.{name}: {problem}" for problem in _problems(name, one)))
-    return {
-        name: Artifact(
-            stage=one.stage, fingerprint=one.fingerprint, folder=results, files=one.files, summary=one.summary
-        )
-        for name, one in attempt.inputs.items()
+def check_artifact(
+    results: Path,
+    asked: EvaluateSettings,
+    attempt: AttemptRecord,
+    summary: Mapping[str, object],
+    findings: Findings,
+) -> None:
+    """Hold artifact.json and attempt.meta.json to the settings as they were `asked`, to each other, and the summary to
+    these values."""
+    try:
+        manifest = read_artifact_manifest(results)
+        from_dict(EvaluationSummary, manifest.summary)
+    except (InputError, SchemaError) as error:
+        findings.add(ARTIFACT_MANIFEST, str(error))
+        return
+    for name, value in summary.items():
+        if (recorded := manifest.summary.get(name, 0)) != value:
+            findings.add(ARTIFACT_MANIFEST, f"{name} is {recorded}, by its episodes {value}")
+    findings.extend(ATTEMPT, _problems(attempt, asked))
+    inputs = {
+        name: Artifact(stage=record.stage, fingerprint=record.fingerprint, folder=results, files=record.files)
+        for name, record in attempt.inputs.items()
     }
+    for name in sorted(inputs.keys() | manifest.inputs.keys()):
+        if name not in inputs or inputs[name].data_sha256 != manifest.inputs.get(name):
+            findings.add("inputs", f"{name}: attempt.meta.json and artifact.json differ")
+    findings.extend("fingerprint", fingerprint_problems(manifest.fingerprint, asked, attempt.bases, inputs))
 
 
-def _problems(name: str, one: InputRecord) -> Iterator[str]:
-    if one.stage != INPUTS.get(name, one.stage):
-        yield f"stage is {one.stage}, it is made by {INPUTS[name]}"
-    if one.folder.rpartition("/")[2] != f"{name}-{one.fingerprint}":
-        yield f"folder {one.folder} is not that of fingerprint {one.fingerprint}"
-    if wrong := wrong_hashes(one.files, "files"):
+def fingerprint_problems(
+    recorded: str, settings: EvaluateSettings, bases: Mapping[str, str], inputs: Mapping[str, Artifact]
+) -> Iterator[str]:
+    """Yield why a fingerprint is not the one of these settings, base models and inputs."""
+    sections = {item.name: getattr(settings, item.name) for item in fields(settings)} | dict(bases)
+    versions = range(EVALUATE_VERSION + 1)
+    *earlier, implied = (fingerprint(EVALUATE_STAGE, version, sections, inputs) for version in versions)
+    if recorded in earlier:
+        remedy = f"this R2V has version {EVALUATE_VERSION}: evaluate again, or audit it with the R2V that made it"
+        yield f"made by version {earlier.index(recorded)} of evaluate, {remedy}"
+    elif recorded != implied:
+        yield f"artifact.json says {recorded}, its configuration and inputs make {implied}"
+
+
+def _problems(attempt: AttemptRecord, settings: EvaluateSettings) -> Iterator[str]:
+    """Yield what attempt.meta.json says otherwise than the settings. Of the base model only the hash of one that this
+    R2V brings is known here."""
+    if attempt.job != "evaluate":
+        yield f"job is {attempt.job}, of an evaluation it is evaluate"
+    bases, name = attempt.bases, settings.policy.model_name
+    for odd in sorted(bases.keys() ^ ({"base"} if settings.reads_base else set())):
+        yield f"bases.{odd} is {'none of these methods' if odd in bases else 'missing'}"
+    if wrong := wrong_hashes(bases, "bases"):
         yield wrong
+    if name in BUNDLED and "base" in bases and bases["base"] != (here := base_sha256(name)):
+        yield f"bases.base is {bases['base'][:12]}, the bundled model {name} is {here[:12]}"
+    expected = set(INPUTS if settings.evaluation.of_trained else ())
+    expected -= {"bc", "preference", "verifier"} if settings.policy.is_api else set()
+    expected -= set() if settings.router.reads_cases else {"case_support"}
+    for odd in sorted(expected ^ attempt.inputs.keys()):
+        yield f"inputs.{odd} is {'missing' if odd in expected else 'none of these methods'}"
+    for job, record in attempt.inputs.items():
+        if record.stage != INPUTS.get(job, record.stage):
+            yield f"inputs.{job}: stage is {record.stage}, it is made by {INPUTS[job]}"
+        if record.folder.rpartition("/")[2] != f"{job}-{record.fingerprint}":
+            yield f"inputs.{job}: folder {record.folder} is not that of fingerprint {record.fingerprint}"
+        if wrong := wrong_hashes(record.files, "files"):
+            yield f"inputs.{job}: {wrong}"

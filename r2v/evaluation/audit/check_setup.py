@@ -8,9 +8,9 @@ benchmark by dotted path is somebody's code.
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -18,17 +18,16 @@ from typing import Any
 from r2v.config import EnvConfig, PerturbationsConfig, load_recorded, to_yaml
 from r2v.config.evaluation import IMPUTED
 from r2v.config.yaml_text import plain, read
-from r2v.envs.base import BENCHMARKS, Benchmark, Judged, load_benchmark
+from r2v.constraints import shown
+from r2v.envs.base import BENCHMARKS, Benchmark, load_benchmark
 from r2v.errors import InputError, R2VError
-from r2v.evaluation.audit.findings import Findings, shown
-from r2v.evaluation.settings import EVALUATE_STAGE, EVALUATE_VERSION, EvaluateSettings, never_branched
+from r2v.evaluation.audit.findings import Findings
+from r2v.evaluation.settings import EvaluateSettings, never_branched
 from r2v.evaluation.setup import SETUP, Setup
 from r2v.rollout.session import EpisodeSpec, RolloutWorld
 from r2v.router.thresholds import ScoreChoice
 from r2v.serve.bundle.domain import benchmark_domain
-from r2v.storage.artifact import fingerprint
-from r2v.storage.artifact_manifest import ArtifactManifest
-from r2v.storage.integrity import CONFIGURATION, Artifact
+from r2v.storage.integrity import CONFIGURATION
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _LARGEST_OPTION = 100_000
@@ -37,21 +36,26 @@ _LONGEST_OPTION = 1000
 """Characters of an option that is text: names of tasks."""
 _LARGEST_TABLE = 1 << 27
 """Most resamples x tasks: a figure of more takes seconds, and there are hundreds."""
-_REMEDY = "evaluate again, or audit it with the R2V that made it"
 _MOST_EPISODES = 10_000_000
 """Of an evaluation: a plan takes 80 bytes for each before the first is read."""
 _LARGEST_SUMMARY = 4 << 20
 
 
+@contextmanager
+def blamed(name: str | Path) -> Iterator[None]:
+    """Raise every error of the block as an InputError about this file of a stranger's."""
+    try:
+        yield
+    except R2VError as error:
+        raise InputError(f"{name}: {shown(error)}") from None
+    except Exception as error:  # libraries and benchmarks raise what they like for values that nobody would type
+        raise InputError(f"{name}: not usable ({type(error).__name__}: {shown(error)})") from None
+
+
 def settings_of(results: Path) -> EvaluateSettings:
     """The settings in config.yaml beside the results. Raises InputError where that is missing or is none."""
-    path = results / CONFIGURATION
-    try:
-        return EvaluateSettings.of(load_recorded(path))
-    except R2VError as error:
-        raise InputError(f"{path}: {shown(error)}") from None
-    except Exception as error:  # the libraries that read YAML raise what they like for what is none
-        raise InputError(f"{path}: not a configuration ({type(error).__name__}: {shown(error)})") from None
+    with blamed(results / CONFIGURATION):
+        return EvaluateSettings.of(load_recorded(results / CONFIGURATION))
 
 
 def config_problems(path: Path) -> Iterator[str]:
@@ -81,9 +85,11 @@ def _leaves(value: Any, stem: str) -> Iterator[tuple[str, Any]]:
 def world_of(settings: EvaluateSettings, *, trust: bool = False) -> RolloutWorld:
     """The world that an evaluation was played in. Raises InputError where it is not one of R2V's own and is not
     trusted, or cannot be made."""
+    env, perturbations = settings.env, settings.perturbations
     if not trust:
-        _require_own(settings.env, settings.perturbations)
-    return RolloutWorld(_made(settings.env), settings.perturbations, settings.inference)
+        _require_own(env, perturbations)
+    with blamed(f"{CONFIGURATION}: env"):
+        return RolloutWorld(load_benchmark(env.benchmark, env.options), perturbations, settings.inference)
 
 
 def _require_own(env: EnvConfig, perturbations: PerturbationsConfig) -> None:
@@ -95,38 +101,10 @@ def _require_own(env: EnvConfig, perturbations: PerturbationsConfig) -> None:
             f"({', '.join(BENCHMARKS)}); read that code first, then add --trust, and it is imported"
         )
     for key, value in env.options.items():
-        small = (
-            isinstance(value, str)
-            and len(value) < _LONGEST_OPTION
-            or isinstance(value, (int, float))
-            and _in_range(value)
-        )
+        text, number = isinstance(value, str), isinstance(value, (int, float))  # true is a number, NaN in no range
+        small = (text and len(value) < _LONGEST_OPTION) or (number and 0 <= value <= _LARGEST_OPTION)
         if not small and value is not None:
             raise InputError(f"config.yaml: env.options.{shown(key)}: must be text or in [0, {_LARGEST_OPTION}]")
-
-
-def _in_range(value: float) -> bool:
-    return math.isfinite(value) and 0 <= value <= _LARGEST_OPTION
-
-
-def judge_of(benchmark: Benchmark) -> str | None:
-    """Who decided on outcomes beside the world, None where nobody did; from here on nobody is asked. Raises InputError
-    where the tasks cannot be listed."""
-    if not isinstance(benchmark, Judged):
-        return None
-    try:
-        return benchmark.judge_by_record()
-    except R2VError as error:
-        raise InputError(f"config.yaml: {error}") from None
-
-
-def _made(env: EnvConfig) -> Benchmark:
-    try:
-        return load_benchmark(env.benchmark, env.options)
-    except R2VError as error:
-        raise InputError(f"config.yaml: {error}") from None
-    except Exception as error:  # options of a stranger may be anything, and so may what a benchmark says of them
-        raise InputError(f"config.yaml: env.options: {type(error).__name__}: {shown(error)}") from None
 
 
 def planned_specs(settings: EvaluateSettings, benchmark: Benchmark) -> dict[str, list[EpisodeSpec]]:
@@ -136,15 +114,10 @@ def planned_specs(settings: EvaluateSettings, benchmark: Benchmark) -> dict[str,
     planned = len(settings.evaluation.seeds) * num_tasks * len(settings.evaluation.played)
     if planned * (1 + len(settings.points)) > _MOST_EPISODES:
         raise InputError(f"config.yaml: plans {planned} episodes and more, allowed: up to {_MOST_EPISODES}")
-    if settings.evaluation.bootstrap * num_tasks > _LARGEST_TABLE:
-        allowed = _LARGEST_TABLE // num_tasks
-        raise InputError(
-            f"config.yaml: evaluation.bootstrap is {settings.evaluation.bootstrap}, allowed: up to {allowed}"
-        )
-    try:
+    if (drawn := settings.evaluation.bootstrap) * num_tasks > _LARGEST_TABLE:
+        raise InputError(f"config.yaml: evaluation.bootstrap is {drawn}, allowed: up to {_LARGEST_TABLE // num_tasks}")
+    with blamed(CONFIGURATION):
         return {name: settings.specs(benchmark, name) for name in settings.selections}
-    except R2VError as error:
-        raise InputError(f"config.yaml: {error}") from None
 
 
 def check_setup(
@@ -179,34 +152,6 @@ def check_setup(
     if stored.git_commit is not None and not _COMMIT.fullmatch(stored.git_commit):
         findings.add(f"{SETUP} git_commit", f"{stored.git_commit} is no commit")
     return expected
-
-
-def check_fingerprint(
-    manifest: ArtifactManifest,
-    inputs: Mapping[str, Artifact],
-    bases: Mapping[str, str],
-    settings: EvaluateSettings,
-    findings: Findings,
-) -> None:
-    """Hold the fingerprint and the hashes of the inputs to the configuration and to what the attempt lists."""
-    for name in sorted(inputs.keys() | manifest.inputs.keys()):
-        if name not in inputs or inputs[name].data_sha256 != manifest.inputs.get(name):
-            findings.add("inputs", f"{name}: attempt.meta.json and artifact.json differ")
-    sections = {item.name: getattr(settings, item.name) for item in fields(settings)} | dict(bases)
-    earlier = {fingerprint(EVALUATE_STAGE, version, sections, inputs): version for version in range(EVALUATE_VERSION)}
-    implied = fingerprint(EVALUATE_STAGE, EVALUATE_VERSION, sections, inputs)
-    if manifest.fingerprint in earlier:
-        findings.add(
-            "fingerprint",
-            f"made by version {earlier[manifest.fingerprint]} of evaluate, this R2V has version {EVALUATE_VERSION}: "
-            + _REMEDY,
-        )
-    elif manifest.fingerprint == implied:
-        return
-    else:
-        findings.add(
-            "fingerprint", f"artifact.json says {manifest.fingerprint}, its configuration and inputs make {implied}"
-        )
 
 
 def require_executed(folder: Path) -> None:

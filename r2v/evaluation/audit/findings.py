@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from r2v.constraints import shown
+
 _LONGEST = 240
 """Characters of an example: enough to find it, whatever a file says."""
 
@@ -24,7 +26,7 @@ class Findings:
     def add(self, kind: str, text: str) -> None:
         """One more of this kind; the first is the one that is shown."""
         self.counts[kind] = self.counts.get(kind, 0) + 1
-        self.examples.setdefault(kind, shown(text))
+        self.examples.setdefault(kind, shown(text, _LONGEST))
 
     def extend(self, kind: str, texts: Iterable[str]) -> None:
         """Several of one kind."""
@@ -41,9 +43,3 @@ class Findings:
             for kind, count in self.counts.items()
         )
         return f"{total} finding{'s' if total > 1 else ''}: {'; '.join(kinds)}"
-
-
-def shown(text: object) -> str:
-    """A text of unknown origin as one short line without control characters."""
-    line = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in str(text)[: 4 * _LONGEST])
-    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 3]}..."

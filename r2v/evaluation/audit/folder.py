@@ -1,15 +1,12 @@
 """The files of a results folder, held to their manifest: which there are, which there should be, and their hashes.
 
-Nothing is opened by a name that a file gives. The folder is walked without following links, what is not a plain file
-is named, and a line or a file larger than any that R2V writes is not read.
+Nothing is opened by a name that a file gives, and a file larger than any that R2V writes is not read.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
-import stat
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count
@@ -19,13 +16,14 @@ from typing import Any, TypeVar
 from r2v.config.engines import EngineRecord
 from r2v.data.schema import from_dict, parse_json
 from r2v.errors import InputError, R2VError
-from r2v.evaluation.audit.findings import Findings, shown
+from r2v.evaluation.audit.findings import Findings
 from r2v.evaluation.settings import EVALUATE_STAGE
 from r2v.storage.artifact import ATTEMPT
 from r2v.storage.artifact_manifest import ARTIFACT_MANIFEST, read_artifact_manifest
 from r2v.storage.compression import LINES, lines_of
 from r2v.storage.files import content_sha256
 from r2v.storage.integrity import CONFIGURATION
+from r2v.storage.untrusted import plain_files
 
 T = TypeVar("T")
 
@@ -33,19 +31,12 @@ LARGEST_JSON = 32 << 20
 """Bytes of the largest file that is read whole: setup.json holds two numbers for each scored step."""
 LARGEST_LINES = 4 << 30
 """Bytes of the largest file of lines."""
-LARGEST_LINE = 16 << 20
-"""Bytes of the longest line: an episode of a few hundred pages."""
-_MOST_FILES = 100_000
 PROVIDER_FILES = re.compile(
     r"\.provider(-[0-9a-f]{8})?/(\w+/)?(journal\.jsonl(\.witness)?|progress\.json|inputs/([\w.-]+\.jsonl)?)"
 )
 """Files of what a provider was asked and paid, which R2V keeps in an attempt's folder whatever becomes of it."""
 BESIDE = (ARTIFACT_MANIFEST, ATTEMPT, CONFIGURATION)
 """Files that describe the others and are not content themselves."""
-
-
-Fewer = dict[str, dict[str, int]]
-"""Key -> how many tasks were asked for, and how many there were to play."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,54 +46,25 @@ class EvaluationSummary:
     n_episodes: int
     thresholds: dict[str, float]
     n_env_faults: int = 0
-    fewer_than_asked: Fewer | None = None
+    fewer_than_asked: dict[str, dict[str, int]] | None = None
+    """Key -> how many tasks were asked for, and how many there were to play."""
     engine: EngineRecord | None = None
 
 
-def plain_files(results: Path) -> set[str]:
-    """Every file below the folder, and every empty folder, with a slash behind its name. Raises InputError for anything
-    in it that is no plain file, and for what is larger than R2V writes; nothing is opened before."""
-    found: dict[str, int] = {}
-    for path, entry in _walk(results):
-        if stat.S_ISREG(entry.st_mode):
-            found[path] = entry.st_size
-        elif stat.S_ISDIR(entry.st_mode):
-            if not any(os.scandir(results / path)):
-                found[f"{path}/"] = 0
-        else:
-            raise InputError(f"{results}: {shown(path)} is a link, a pipe or a device; R2V puts none among results")
-        if len(found) > _MOST_FILES:
-            raise InputError(f"{results}: holds more than {_MOST_FILES} files; an evaluation has a few hundred")
-    for path, size in found.items():
-        if size > (most := LARGEST_LINES if path.endswith(LINES) else LARGEST_JSON):
-            raise InputError(f"{results / path}: {size} bytes; R2V writes no such file above {most}")
-        if path.endswith(".jsonl") and size > LARGEST_LINE:
-            _require_short_lines(results / path)
-    return set(found)
+def require_small_files(results: Path) -> set[str]:
+    """The names of `plain_files`. Raises InputError as that does, and for a file larger than R2V writes among results;
+    nothing is opened before."""
+    sizes = plain_files(results)
+    for name, size in sizes.items():
+        if size > (most := LARGEST_LINES if name.endswith(LINES) else LARGEST_JSON):
+            raise InputError(f"{results / name}: {size} bytes; R2V writes no such file above {most}")
+    return set(sizes)
 
 
-def _walk(folder: Path, stem: str = "") -> Iterator[tuple[str, os.stat_result]]:
-    with os.scandir(folder) as entries:
-        listed = sorted(entries, key=lambda entry: entry.name)
-    for entry in listed:
-        found = entry.stat(follow_symlinks=False)
-        yield stem + entry.name, found
-        if stat.S_ISDIR(found.st_mode):
-            yield from _walk(folder / entry.name, f"{stem}{entry.name}/")
-
-
-def _require_short_lines(path: Path) -> None:
-    with path.open("rb") as file:
-        while line := file.readline(LARGEST_LINE + 1):
-            if len(line) > LARGEST_LINE:
-                raise InputError(f"{path}: holds a line of more than {LARGEST_LINE} bytes; R2V writes none")
-
-
-def read_json(path: Path, cls: type[Any] | None = None) -> Any:
-    """The JSON of a small file, as a `cls` where one is given. Raises InputError in one line for anything else."""
+def read_json(path: Path, cls: type[Any]) -> Any:
+    """The JSON of a small file as a `cls`. Raises InputError in one line for anything else."""
     try:
-        value = parse_json(path.read_bytes())
-        return value if cls is None else from_dict(cls, value)
+        return from_dict(cls, parse_json(path.read_bytes()))
     except FileNotFoundError:
         raise InputError(f"{path}: missing; it is written by r2v evaluate") from None
     except (OSError, ValueError) as error:
@@ -135,15 +97,11 @@ def _check_manifest(results: Path, hashes: Mapping[str, str], stage: str, findin
         return
     if manifest.stage != stage:
         findings.add(ARTIFACT_MANIFEST, f"stage is {manifest.stage}, of such a folder it is {stage}")
-    for name, recorded in manifest.files.items():
-        if name not in hashes:
-            findings.add("missing file", f"{name}, which {ARTIFACT_MANIFEST} lists")
-        elif hashes[name] != recorded:
-            findings.add("altered file", f"{name} is {hashes[name][:16]}, {ARTIFACT_MANIFEST} says {recorded[:16]}")
-    if content_sha256(results / CONFIGURATION) != manifest.config_sha256:
-        findings.add("altered file", f"config.yaml is not the one of {ARTIFACT_MANIFEST}")
-    for name in sorted(hashes.keys() - manifest.files.keys()):
-        findings.add("stray file", f"{name} is not listed in {ARTIFACT_MANIFEST}")
+    recorded = {**manifest.files, CONFIGURATION: manifest.config_sha256}
+    there = {**hashes, CONFIGURATION: content_sha256(results / CONFIGURATION)}
+    for name in sorted(there.keys() | recorded.keys()):
+        if (own := there.get(name, "missing")) != (said := recorded.get(name, "not listed")):
+            findings.add("altered file", f"{name} is {own[:16]}, by {ARTIFACT_MANIFEST} {said[:16]}")
 
 
 def records_of(path: Path, parse: Callable[[str], T], findings: Findings) -> Iterator[T]:

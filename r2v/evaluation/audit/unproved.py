@@ -6,17 +6,17 @@ is "<kind of file>: <path>", where `*` is one step of the path and `**` all belo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from r2v.evaluation.audit.check_bills import Bills
+from r2v.constraints import shown
 from r2v.evaluation.audit.check_inputs import INPUTS
-from r2v.evaluation.audit.findings import shown
 from r2v.evaluation.settings import EvaluateSettings
 from r2v.rollout.recorded_actors import RecordedActors
 
 _PLAYED = ("episodes", "plays", "branches")
-_OTHER_POLICIES = ("slm_bc_only", "slm_base")
+OTHER_POLICIES = ("slm_bc_only", "slm_base")
+"""Methods whose small policy is another one."""
 _TRAINING_KEYS = (
     *("seed", "prefix", "run.**", "data.num_episodes", "data.seeds.**", "data.runs.**", "training.**", "perturb.**"),
     *("verifier.**", "candidates.**", "preference.**", "ablations.**", "hierarchical.**"),
@@ -30,7 +30,7 @@ class Unproved:
     what: str
     leaves: tuple[str, ...] = ()
     why: str
-    applies: Callable[[EvaluateSettings, RecordedActors, Bills], bool] = lambda settings, actors, bills: True
+    applies: Callable[[EvaluateSettings, RecordedActors], bool] = lambda settings, actors: True
 
 
 UNPROVED = (
@@ -45,9 +45,8 @@ UNPROVED = (
     ),
     Unproved(
         what="the small policy's tokens",
-        leaves=tuple(f"{kind}: tokens.slm_out" for kind in _PLAYED),
-        why="a reply may hold special tokens, which no text shows; the sum is held to the steps' counts, but further "
-        "samples are stored nowhere, and the tokens of a policy that R2V does not bring are its own count",
+        why="a reply may hold special tokens, which no text shows, further samples are stored nowhere, and the tokens "
+        "of a policy that R2V does not bring are its own count; bills are made of the steps' counts",
     ),
     Unproved(
         what="scores of trained routers",
@@ -58,14 +57,14 @@ UNPROVED = (
         ),
         why="models gave them; a score is held to its decision and to every other episode that meets its state. A "
         "coin's score is its draw",
-        applies=lambda settings, actors, bills: bool(settings.routed),
+        applies=lambda settings, actors: bool(settings.routed),
     ),
     Unproved(
         what="features of states",
         leaves=("gains: features.**", "states: features", "states: features.*"),
         why="entropies, the verifier's scores, samples and case support are a model's word, and only models read the "
         "counts of texts beside them; scores in setup.json that are made of one are held to it",
-        applies=lambda settings, actors, bills: bool(settings.routed),
+        applies=lambda settings, actors: bool(settings.routed),
     ),
     Unproved(
         what="what made the models",
@@ -79,26 +78,19 @@ UNPROVED = (
         "no table is computed from them",
     ),
     Unproved(
-        what=f"whose replies {' and '.join(_OTHER_POLICIES)} hold",
+        what=f"whose replies {' and '.join(OTHER_POLICIES)} hold",
         why="each is a policy of its own, which no other method's episodes show in the same state",
-        applies=lambda settings, actors, bills: bool({*_OTHER_POLICIES} & {*settings.evaluation.played}),
+        applies=lambda settings, actors: bool({*OTHER_POLICIES} & {*settings.evaluation.played}),
     ),
     Unproved(
         what="the LLM's replies and tokens",
         why="a provider's model wrote and counted them; they cost its list price",
-        applies=lambda settings, actors, bills: actors.expert is None and settings.evaluation.asks_teacher,
+        applies=lambda settings, actors: actors.expert is None and settings.evaluation.asks_teacher,
     ),
     Unproved(
         what="the journal of a provider (.provider/)",
         why="no table is computed from what a provider was asked and paid; take it out of what you hand on",
-        applies=lambda settings, actors, bills: asks_provider(settings),
-    ),
-    Unproved(
-        what="the LLM's bills",
-        why="nobody here knows the price of its model",
-        applies=lambda settings, actors, bills: (
-            actors.expert is None and settings.evaluation.asks_teacher and bills.large.usd is None
-        ),
+        applies=lambda settings, actors: asks_provider(settings),
     ),
 )
 
@@ -108,17 +100,10 @@ def asks_provider(settings: EvaluateSettings) -> bool:
     return settings.teacher.provider != "scripted" or settings.policy.is_api or bool(settings.env.options.get("judge"))
 
 
-def unproved_of(settings: EvaluateSettings, actors: RecordedActors, bills: Bills) -> dict[str, str]:
+def unproved_of(settings: EvaluateSettings, actors: RecordedActors) -> dict[str, str]:
     """The entries that apply to an evaluation: what, and why."""
-    found = {one.what: one.why for one in UNPROVED if one.applies(settings, actors, bills)}
+    found = {one.what: one.why for one in UNPROVED if one.applies(settings, actors)}
     if settings.policy.is_api:
         name = shown(settings.policy.model_name)
         found[UNPROVED[0].what] = f"{name} was asked through an API, which wrote and counted them"
     return found
-
-
-def table() -> Iterator[str]:
-    """The lines of the table in docs/trust.md."""
-    yield from ("| what | leaves | why it cannot be proved |", "|---|---|---|")
-    for one in UNPROVED:
-        yield f"| {one.what} | {', '.join(f'`{leaf}`' for leaf in one.leaves) or 'all of such a model'} | {one.why} |"

@@ -11,38 +11,33 @@ What cannot be proved is listed in `r2v.evaluation.audit.unproved`; docs/trust.m
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from r2v.config.methods import ORACLE
-from r2v.data.schema import SchemaError, from_dict
-from r2v.envs.base import Benchmark
+from r2v.envs.base import Benchmark, Judged
 from r2v.errors import InputError
-from r2v.evaluation.audit.check_bills import Bills
-from r2v.evaluation.audit.check_calibration import SHARE, CalibrationAudit, calibration_files, scores_of, thresholds_of
+from r2v.evaluation.audit.check_calibration import SHARE, CalibrationAudit, calibration_files
 from r2v.evaluation.audit.check_episode import EpisodeAudit
 from r2v.evaluation.audit.check_episodes import Cell, CellCounts, EpisodesAudit
-from r2v.evaluation.audit.check_inputs import AttemptRecord, check_bases, input_artifacts, read_attempt
+from r2v.evaluation.audit.check_inputs import check_artifact, read_attempt
 from r2v.evaluation.audit.check_setup import (
-    check_fingerprint,
+    blamed,
     check_setup,
     config_problems,
-    judge_of,
     planned_specs,
     require_executed,
     settings_of,
     world_of,
 )
 from r2v.evaluation.audit.findings import Findings
-from r2v.evaluation.audit.folder import PROVIDER_FILES, EvaluationSummary, check_files, plain_files
+from r2v.evaluation.audit.folder import PROVIDER_FILES, check_files, require_small_files
 from r2v.evaluation.audit.rebuild_tables import check_tables
 from r2v.evaluation.audit.unproved import asks_provider, unproved_of
 from r2v.evaluation.settings import EvaluateSettings
 from r2v.evaluation.setup import (
     GAINS,
     SETUP,
-    CalibrationRecord,
     Setup,
     branches_file,
     choices_of,
@@ -52,7 +47,6 @@ from r2v.evaluation.setup import (
 from r2v.evaluation.tables.build import STRUCTURED, require_results
 from r2v.rollout.recorded_actors import RecordedActors
 from r2v.router.thresholds import ScoreChoice
-from r2v.storage.artifact_manifest import ARTIFACT_MANIFEST, read_artifact_manifest
 from r2v.storage.integrity import CONFIGURATION, Artifact, content_files
 
 
@@ -74,16 +68,11 @@ class Verified:
     """One hash over all content of the folder, for a paper to quote: SHA-256 of the sorted names and content hashes."""
     unproven: dict[str, str]
 
-    @property
-    def num_faults(self) -> int:
-        """Episodes that a fault of the world ended: recorded as not measured."""
-        return sum(counts.faults for counts in self.counts.values())
-
     def __str__(self) -> str:
         lines = [
             f"{self.num_episodes} episodes replayed with the recorded results; all {self.num_tables} files of "
             "structured_results are identical",
-            *self._calibration(),
+            *([self._calibration()] if self.num_plays else []),
             *(f"at {point} {choice.text()}" for point, choice in self.choices.items()),
             *(_fault_line(cell, counts) for cell, counts in self.counts.items() if counts.faults),
             f"content {self.content_sha256}",
@@ -91,13 +80,10 @@ class Verified:
         ]
         return "\n".join(lines)
 
-    def _calibration(self) -> Iterator[str]:
-        if self.num_plays:
-            rest = "" if self.num_replayed == self.num_plays else ", a keyed share (--all replays all)"
-            yield (
-                f"thresholds derived again from {self.num_plays} calibration episodes, {self.num_replayed} of them "
-                f"replayed{rest}"
-            )
+    def _calibration(self) -> str:
+        rest = "" if self.num_replayed == self.num_plays else ", a keyed share (--all replays all)"
+        plays = f"{self.num_plays} calibration episodes, {self.num_replayed} of them replayed"
+        return f"thresholds derived again from {plays}{rest}"
 
 
 def _fault_line(cell: Cell, counts: CellCounts) -> str:
@@ -122,46 +108,50 @@ def verify_results(results: Path, *, trust: bool = False, whole: bool = False) -
 def _verified(results: Path, trust: bool, whole: bool) -> Verified:
     require_executed(results)
     require_results(results)
-    there = plain_files(results)
+    there = require_small_files(results)
     asked, stored = settings_of(results), read_setup(results)
     findings = Findings()
     attempt = read_attempt(results, findings)
     settings = asked.without_verifier if attempt.left_out_verifier else asked
     world = world_of(settings, trust=trust)
-    if (judge := judge_of(world.benchmark)) is not None:
-        findings.unproven["answers that a model judged"] = (
-            f"{judge} is not asked again; its replies are those of this project's journals"
-        )
+    with blamed(CONFIGURATION):  # from here on no judge is asked
+        judge = world.benchmark.judge_by_record() if isinstance(world.benchmark, Judged) else None
+    if judge is not None:
+        why = f"{judge} is not asked again; its replies are those of this project's journals"
+        findings.unproven["answers that a model judged"] = why
     findings.extend(CONFIGURATION, config_problems(results / CONFIGURATION))
     if settings.router.imputed:
         findings.add(CONFIGURATION, "router.label is imputed: of such a router nothing is executed or evaluated")
     specs = planned_specs(settings, world.benchmark)
     content = content_files(results)
     digest = Artifact(stage="", fingerprint="", folder=results, files=content).data_sha256
-    bills = Bills.of(settings)
     actors = actors_of(settings, world.benchmark)
-    one = EpisodeAudit(world=world, actors=actors, bills=bills, findings=findings)
+    one = EpisodeAudit(world=world, actors=actors, findings=findings)
     placed = CalibrationAudit(results, settings, one, findings, 1.0 if whole else SHARE)
     calibration = placed.run(digest)
     setup = check_setup(stored, settings, world.benchmark, specs, choices_of(calibration), findings)
     check_files(results, there, _expected_files(setup, settings, results, there), content, findings)
-    audit = EpisodesAudit(
-        results, settings, setup, specs, one, thresholds_of(calibration), scores_of(calibration), findings
-    )
-    audit.run()
-    _check_artifact(results, asked, attempt, calibration, audit, findings)
+    audit = EpisodesAudit(results, settings, setup, specs, one, calibration, findings)
+    counts = audit.run()
+    num_episodes = sum(cell.episodes for cell in counts.values())
+    summary = {
+        "n_episodes": num_episodes,
+        "n_env_faults": sum(cell.faults for cell in counts.values()),
+        "thresholds": {name: record.tau for name, record in calibration.items()},
+    }
+    check_artifact(results, asked, attempt, summary, findings)
     num_tables = check_tables(results, setup, findings)
     if findings:
         raise InputError(f"{results}: {findings}")
     return Verified(
-        num_episodes=audit.num_episodes,
+        num_episodes=num_episodes,
         num_plays=placed.num_plays,
         num_replayed=placed.num_replayed,
-        counts=audit.counts,
+        counts=counts,
         num_tables=num_tables,
         choices=setup.choices,
         content_sha256=digest,
-        unproven=unproved_of(settings, actors, bills) | findings.unproven,
+        unproven=unproved_of(settings, actors) | findings.unproven,
     )
 
 
@@ -191,32 +181,3 @@ def _expected_files(setup: Setup, settings: EvaluateSettings, results: Path, the
         *(name for name in there if name.startswith(f"{STRUCTURED}/")),
         *(name for name in there if asks_provider(settings) and PROVIDER_FILES.fullmatch(name)),
     }
-
-
-def _check_artifact(
-    results: Path,
-    settings: EvaluateSettings,
-    attempt: AttemptRecord,
-    calibration: dict[str, CalibrationRecord],
-    audit: EpisodesAudit,
-    findings: Findings,
-) -> None:
-    """What artifact.json says beside the hashes of the files."""
-    try:
-        manifest = read_artifact_manifest(results)
-        summary = from_dict(EvaluationSummary, manifest.summary)
-    except (InputError, SchemaError) as error:
-        findings.add(ARTIFACT_MANIFEST, str(error))
-        return
-    if summary.thresholds != {name: record.tau for name, record in calibration.items()}:
-        findings.add(ARTIFACT_MANIFEST, "its thresholds are not those of calibration.json")
-    faults = sum(counts.faults for counts in audit.counts.values())
-    for name, said, counted in (
-        ("n_episodes", summary.n_episodes, audit.num_episodes),
-        ("n_env_faults", summary.n_env_faults, faults),
-    ):
-        if said != counted:
-            findings.add(ARTIFACT_MANIFEST, f"{name} is {said}, there are {counted}")
-    inputs = input_artifacts(results, attempt, settings, findings)
-    check_bases(attempt, settings, findings)
-    check_fingerprint(manifest, inputs, attempt.bases, settings, findings)

@@ -33,6 +33,7 @@ from r2v.errors import InputError
 from r2v.storage.artifact_manifest import Damaged, wrong_hashes
 from r2v.storage.files import write_json
 from r2v.storage.integrity import hashed, read_hashed, verify_file
+from r2v.storage.untrusted import plain_files
 
 BUNDLE_MANIFEST = "bundle.json"
 BUNDLE_FORMAT = 1
@@ -119,7 +120,7 @@ def read_bundle(folder: Path) -> Bundle:
     """The bundle in a folder. Raises InputError where there is none, Damaged for a file that is not what was written,
     one that is missing, and one that nobody wrote there."""
     manifest = _manifest(folder)
-    names = _names(folder)
+    names = {name for name in plain_files(folder) if not name.endswith("/")}
     for name, recorded in manifest.files.items():
         verify_file(folder / name, recorded, BUNDLE_MANIFEST)
     if stray := sorted(names - manifest.files.keys() - {BUNDLE_MANIFEST}):
@@ -144,15 +145,3 @@ def _manifest(folder: Path) -> BundleManifest:
         return from_dict(BundleManifest, record)
     except ValueError as error:
         raise Damaged(path, f"it is no manifest of a bundle ({error})") from None
-
-
-def _names(folder: Path) -> set[str]:
-    """Every file below the folder. Raises Damaged for what is neither a plain file nor a folder."""
-    names = set()
-    for path in sorted(folder.rglob("*")):
-        mode = path.lstat().st_mode
-        if stat.S_ISREG(mode):
-            names.add(path.relative_to(folder).as_posix())
-        elif not stat.S_ISDIR(mode):
-            raise Damaged(path, "it is a link, a pipe or a device; a bundle has none")
-    return names
