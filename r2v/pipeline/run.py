@@ -11,13 +11,12 @@ kept in the artifact's summary, so that nobody takes a table over 200 tasks for 
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from operator import attrgetter
@@ -33,6 +32,7 @@ from r2v.envs.base import Equipped, load_benchmark, more_tasks
 from r2v.errors import EmptyResult, EnvironmentFault, FileSystemFault, InputError, UsageError, failure_of
 from r2v.llm.providers.spending.payer import paying
 from r2v.log import logger
+from r2v.memory.release import release_free_memory
 from r2v.pipeline.graph import place_in_chain, selection, untrained_line
 from r2v.pipeline.inputs import (
     bases_of,
@@ -205,7 +205,8 @@ def run_job(
             work.summary.update({"fewer_than_asked": fewer} if fewer else {})
             work.summary.update(_engine_of(sections))
             log_end(work.summary)
-        _return_memory()
+        gc.collect()
+        release_free_memory()
         if not (resumes or work.found_played or row.remakes):
             wall, used = time.monotonic() - began, cpu_seconds() - cpu
             record(root, _duration(row, key, wall, used, publish))
@@ -232,13 +233,6 @@ def _run_steadily(run: Callable[[], None]) -> None:
         logger.warning("  %s; going on from what is written, once", error)
     time.sleep(_STALE_SECONDS)
     run()
-
-
-def _return_memory() -> None:
-    """Give the system back what a stage has freed. glibc, which alone has `malloc_trim`, keeps it for later."""
-    gc.collect()
-    with suppress(AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 @contextmanager

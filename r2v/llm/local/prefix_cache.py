@@ -27,12 +27,15 @@ from torch.nn.functional import pad
 from transformers.cache_utils import DynamicCache, DynamicLayer, LinearAttentionLayer
 
 from r2v.llm.local.kv_caches import ROOM, GrowingKVCache
+from r2v.memory.release import release_free_memory
 from r2v.memory.sizes import prefix_states
 
 BLOCK = 16
 """Tokens a block."""
 _BYTES = 1 << 28
 """Of states in the host's memory: a large model's token takes 100 KB, the bundled student's 1 KB."""
+_RELEASED = 1 << 26
+"""Bytes of states that are evicted before the holes that they leave in the heap are released."""
 _AT_ONCE = 1 << 26
 """Bytes of states that `remember` puts together at a time, so that a GPU needs no second cache for it."""
 
@@ -47,6 +50,8 @@ class PrefixCache:
         self.config, self._device = model.config, model.device
         self.max_bytes = _usual_bytes(self._device) if max_bytes is None else max_bytes
         self._blocks: OrderedDict[tuple[int, ...], Tensor] = OrderedDict()
+        self._evicted = 0
+        """Bytes, since memory was last released."""
         self._shapes: list[tuple[int, int, int]] = []
         """Per state of a token: heads (channels of a convolution), numbers of each, kernel of a convolution or 0."""
 
@@ -121,6 +126,9 @@ class PrefixCache:
             some = torch.cat([state[start : start + rows].flatten(2) for state in states], dim=-1)
             for prompt, row in zip(prompts[start : start + rows], some, strict=True):
                 self._keep(prompt, row)
+        if self._evicted > _RELEASED and self._device.type == "cpu":
+            release_free_memory()
+            self._evicted = 0
 
     def _keep(self, prompt: tuple[int, ...], states: Tensor) -> None:
         """states: (width, F), of the prompt's last tokens. The first of its blocks will be the last to go."""
@@ -129,7 +137,7 @@ class PrefixCache:
             if prompt[:end] not in self._blocks:
                 self._blocks[prompt[:end]] = states[end - BLOCK - start : end - start].clone()
         while self.size > self.max_bytes:
-            self._blocks.popitem(last=False)
+            self._evicted += self._blocks.popitem(last=False)[1].nbytes
 
     @property
     def size(self) -> int:
