@@ -120,7 +120,8 @@ class PrefixCache:
                 inputs, kernel = layer.conv_states[0], layer.conv_kernel_size[0]
                 states.append(inputs[:, None, :, -width:].transpose(1, 3).transpose(2, 3))
                 self._shapes.append((inputs.shape[1], 1, kernel))
-                layer.conv_states[0], layer.record_past = _newest(inputs, kernel), False
+                newest = pad(inputs, (kernel, 0))[..., -kernel:].contiguous()  # zeros before the first
+                layer.conv_states[0], layer.record_past = newest, False
         rows = max(1, _AT_ONCE // (width * self._width * states[0].element_size()))
         for start in range(0, len(prompts), rows):
             some = torch.cat([state[start : start + rows].flatten(2) for state in states], dim=-1)
@@ -155,8 +156,3 @@ def _usual_bytes(device: torch.device) -> int:
     if device.type != "cuda":
         return _BYTES
     return int(prefix_states(torch.cuda.get_device_properties(device).total_memory))
-
-
-def _newest(inputs: Tensor, kernel: int) -> Tensor:
-    """(B, H, T) -> (B, H, kernel): the last of them, zeros before the first."""
-    return pad(inputs, (kernel, 0))[..., -kernel:].contiguous()
