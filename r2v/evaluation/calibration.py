@@ -2,8 +2,8 @@
 
     records = calibrate(settings, plays, router)        # "<method>@<point>" -> CalibrationRecord
 
-What is played depends on what was played before: a search asks for a threshold, looks at what was realised and asks for
-the next. `plays` answers it, by playing (`r2v.evaluation.acting.calibration`) or from the records of a results folder
+Each play depends on those before it: a search asks for a threshold, reads the realised figures and asks for the next.
+`plays` answers it, by playing (`r2v.evaluation.acting.calibration`) or from the records of a results folder
 (`RecordedPlays`), so that a stage and the audit of its results come to the same figures by the same functions.
 
 A folder of plays holds `<method>.jsonl.zst`: episodes whose observations are hashes, by task and seed, then by
@@ -49,7 +49,7 @@ PLAYS = "calibration"
 """Folder of the plays; those of the router stage lie in `calibration/router`."""
 ROUTER = "router"
 ROUTER_STATES = "states.json"
-"""Beside the router stage's plays: what its search began with."""
+"""File beside the router stage's plays: the states and scores that its search began with."""
 THRESHOLD = "threshold"
 """Key of `Episode.extra`."""
 
@@ -98,20 +98,20 @@ class RecordedPlays:
     @classmethod
     def read(cls, folder: Path, methods: Iterable[str]) -> RecordedPlays:
         """Read the files of these methods that are there. Raises InputError for a malformed line."""
-        found: dict[tuple[str, float], list[CalibrationPlay]] = {}
+        plays: dict[tuple[str, float], list[CalibrationPlay]] = {}
         for method in methods:
             path = plays_path(folder, method)
             for episode in TrajectoryStore(path).iter_episodes() if path.exists() else ():
-                found.setdefault((method, threshold_of(episode)), []).append(CalibrationPlay.of(episode))
-        return cls(folder=folder, found=found)
+                plays.setdefault((method, threshold_of(episode)), []).append(CalibrationPlay.of(episode))
+        return cls(folder=folder, found=plays)
 
-    def __call__(self, asked: Sequence[tuple[str, float]]) -> list[list[CalibrationPlay]]:
+    def __call__(self, requests: Sequence[tuple[str, float]]) -> list[list[CalibrationPlay]]:
         """Raises InputError for a threshold that was not recorded."""
-        self.asked.update(asked)
-        if lacking := [one for one in asked if one not in self.found]:
+        self.asked.update(requests)
+        if lacking := [request for request in requests if request not in self.found]:
             method, tau = lacking[0]
             raise InputError(f"{self.folder}: holds no episodes of {method} at threshold {tau}, which the search plays")
-        return [self.found[one] for one in asked]
+        return [self.found[request] for request in requests]
 
 
 def plays_path(folder: Path, method: str) -> Path:
@@ -133,7 +133,7 @@ def successes(plays: Iterable[CalibrationPlay]) -> dict[str, float]:
     for play in plays:
         if play.env_fault is None:
             solved.setdefault(play.task_id, []).append(play.success)
-    return {task: fmean(one) for task, one in solved.items()}
+    return {task: fmean(shares) for task, shares in solved.items()}
 
 
 def operating_point_of(plays: Iterable[CalibrationPlay]) -> OperatingPoint:
@@ -156,8 +156,8 @@ def played_at(plays: Plays, method: str, tau: float) -> OperatingPoint:
 def place_thresholds(
     plays: Plays, targets: Mapping[Point, float], most: int = MOST_PLAYED, by: Spending = "llm_call_rate"
 ) -> dict[Point, Choice]:
-    """The threshold that realises each target, all of them searched for at once: a round plays what all of them ask
-    for, and those of a method learn from one another's plays. Each search plays at most `most`."""
+    """The threshold that realises each target, all of them searched for at once: a round plays the requests of all
+    searches, and those of a method share their plays. Each search plays at most `most`."""
     methods = list(dict.fromkeys(method for method, _ in targets))
     unrouted = dict(zip(methods, plays([(method, SCORE_ONLY) for method in methods]), strict=True))
     scores = {method: [score for play in some for score in play.scores] for method, some in unrouted.items()}
@@ -165,7 +165,7 @@ def place_thresholds(
     searches = {
         point: RateSearch(scores[point[0]], target, by=by, alone=alone[point[0]]) for point, target in targets.items()
     }
-    return search_together(searches, lambda asked: [operating_point_of(some) for some in plays(asked)], most)
+    return search_together(searches, lambda requests: [operating_point_of(some) for some in plays(requests)], most)
 
 
 def choose_scores(plays: Plays, own: Mapping[str, PlacedScore], alternatives: Sequence[str]) -> dict[str, ScoreChoice]:
@@ -179,7 +179,7 @@ def choose_scores(plays: Plays, own: Mapping[str, PlacedScore], alternatives: Se
         return {}
     targets = {(name, point): placed.outcome.cost for point, placed in own.items() for name in alternatives}
     choices = place_thresholds(plays, targets, by="cost")
-    found = {}
+    choice_by_point = {}
     for point, placed in own.items():
         compared = {}
         for name in alternatives:
@@ -192,9 +192,9 @@ def choose_scores(plays: Plays, own: Mapping[str, PlacedScore], alternatives: Se
                 difference=round(difference, 6),
                 standard_error=round(error, 6),
             )
-        found[point] = ScoreChoice.of(placed, compared, num_tasks)
-        logger.info("  r2v at %s: %s", point, found[point].text())
-    return found
+        choice_by_point[point] = ScoreChoice.of(placed, compared, num_tasks)
+        logger.info("  r2v at %s: %s", point, choice_by_point[point].text())
+    return choice_by_point
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,26 +259,28 @@ def calibrate(
 ) -> dict[str, CalibrationRecord]:
     """The record of every routed method at every operating point, by "<method>@<point>". The main point comes with the
     router, of whose stage `routers` are the plays. A budget fixes r2v's share of LLM steps under its own score;
-    calibration may then let another score act. Every other method is placed where it costs what r2v costs there, in USD
-    as billed (by shares of LLM steps where r2v does not play)."""
+    calibration may then let another score act. Every other method is placed at r2v's cost there, in USD as billed
+    (at its share of LLM steps where r2v does not play)."""
     budgets, point = settings.evaluation.operating_points, place_router(settings.router, routers, states)
     own = _own_points(settings, plays, point, states.features) if OURS in settings.routed else {}
     by: Spending = "cost" if own else "llm_call_rate"
-    wanted = {MAIN: point.acting.outcome.llm_call_rate, **budgets}
-    wanted = {name: own[name].cost if own else rate for name, rate in wanted.items()}
-    targets = {(method, name): value for method in settings.routed if method != OURS for name, value in wanted.items()}
+    target_by_point = {MAIN: point.acting.outcome.llm_call_rate, **budgets}
+    target_by_point = {name: own[name].cost if own else rate for name, rate in target_by_point.items()}
+    targets = {
+        (method, name): value for method in settings.routed if method != OURS for name, value in target_by_point.items()
+    }
     choices = place_thresholds(plays, targets, by=by)
-    found: dict[str, CalibrationRecord] = {}
+    records: dict[str, CalibrationRecord] = {}
     for method in settings.routed:
-        for name in wanted:
+        for name in target_by_point:
             if method == OURS:
-                found[f"{method}@{name}"] = own[name]
+                records[f"{method}@{name}"] = own[name]
             else:
                 placed = choices[method, name]
-                found[f"{method}@{name}"] = CalibrationRecord(
-                    tau=placed.tau, target=wanted[name], by=by, **asdict(placed.outcome)
+                records[f"{method}@{name}"] = CalibrationRecord(
+                    tau=placed.tau, target=target_by_point[name], by=by, **asdict(placed.outcome)
                 )
-    return found
+    return records
 
 
 def _own_points(

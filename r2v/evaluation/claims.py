@@ -7,9 +7,9 @@ in the rows that the ids name. Caveats are made the same way and say where the f
 
     headline(bundle)    # ["noisy: r2v solves .77 of the tasks for .29 of the LLM's bill, ...", ...]
 
-For the first line, every condition is put to `HEADLINES` in their order, and the first that applies is said: a small
-policy that solves nothing, a router that one could do without, else the result. A further case is one more function in
-its place.
+For the first line, every condition is put to `HEADLINES` in their order, and the first that applies is used: a small
+policy that solves nothing, a router that adds nothing, else the result. A further case is one more function in its
+position.
 """
 
 from __future__ import annotations
@@ -107,11 +107,11 @@ def caveats(
     limits: Mapping[str, int] | None = None,
     num_never_branched: int = 0,
 ) -> list[dict[str, Any]]:
-    """Where these figures are weak, each with the rows that show it. `scores`: what the routers gave held-out steps;
-    `limits`: the setup's; `num_never_branched`: its tasks that change a world which others share."""
+    """Caveats of these figures, each with the rows that show it. `scores`: of the routers on held-out steps; `limits`:
+    the setup's; `num_never_branched`: tasks that change a world which others share."""
     limited = _limited(main, limits or {}, num_never_branched)
-    found = dict([*_weaknesses(main, comparisons), *_untrained(main, scores), *limited])
-    return [{"text": text, "evidence_ids": ids} for text, ids in found.items() if ids]
+    weaknesses = dict([*_weaknesses(main, comparisons), *_untrained(main, scores), *limited])
+    return [{"text": text, "evidence_ids": ids} for text, ids in weaknesses.items() if ids]
 
 
 def _weaknesses(main: list[TableRow], comparisons: list[TableRow]) -> Iterator[tuple[str, list[str]]]:
@@ -168,7 +168,7 @@ def _weaknesses(main: list[TableRow], comparisons: list[TableRow]) -> Iterator[t
 
 
 def _untrained(main: list[TableRow], scores: Iterable[RouterScores]) -> Iterator[tuple[str, list[str]]]:
-    """What training came to nothing, as the results show it."""
+    """Yield a caveat for each training without effect on the results."""
     by_id = {row["id"]: row for row in main}
     yield (
         "the trained router gives every step the same score, as it does where its labels held one class",
@@ -190,7 +190,7 @@ def _untrained(main: list[TableRow], scores: Iterable[RouterScores]) -> Iterator
 def _limited(
     main: list[TableRow], limits: Mapping[str, int], num_never_branched: int
 ) -> Iterator[tuple[str, list[str]]]:
-    """What rests on fewer tasks than the table."""
+    """Yield a caveat for each figure that rests on fewer tasks than the table."""
     figures: dict[str, tuple[str, Callable[[TableRow], bool]]] = {
         FRONTIER: ("APGR and CPT rest", lambda row: row["apgr"] is not None),
         GAINS: ("ECE, Brier score and AUROC rest", _judged),
@@ -214,11 +214,11 @@ def _judged(row: TableRow) -> bool:
 
 def _apart(main: list[TableRow]) -> list[str]:
     """Rows of routers that cost more or less than r2v, whose cost their thresholds were placed for."""
-    known = [row for row in main if row["method"] in ROUTERS and row["cost_fraction"] is not None]
-    ours = {row["condition"]: row for row in known if row["method"] == OURS}
+    placed = [row for row in main if row["method"] in ROUTERS and row["cost_fraction"] is not None]
+    ours = {row["condition"]: row for row in placed if row["method"] == OURS}
     return [
         row["id"]
-        for row in known
+        for row in placed
         if row["condition"] in ours
         and abs(row["cost_fraction"] - ours[row["condition"]]["cost_fraction"]) > COST_TOLERANCE
     ]

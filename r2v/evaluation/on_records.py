@@ -1,11 +1,11 @@
-"""On records: what routing would have cost on recorded steps, and where the small model would have acted otherwise.
+"""Routing on recorded steps: its cost, and the steps at which the small model would have acted otherwise.
 
     routed = routed_steps(rows, score, budget=0.2, placed=placed)
     found = OnRecords.of(routed, budget=0.2)
     found.verdict()                  # "on your sessions: -41 % dollars [31, 50]; ..."
 
 Nothing is executed. A session in which each step that the small model keeps is the LLM's own would have gone as it was
-recorded; of any other nothing is known, so the share of these bounds what success can lose. Thresholds for one half of
+recorded; of any other nothing is known, so the share of these bounds the loss of success. Thresholds for one half of
 the tasks are placed on the other half, so that no task is counted at a threshold that it has placed itself.
 """
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from r2v.router.labels import FeatureRow
 
 BUDGETS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75)
-"""Shares of LLM steps at which thresholds are placed beside the configured one."""
+"""Shares of LLM steps at which thresholds are placed in addition to the configured one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,26 +92,26 @@ class OnRecords:
     @classmethod
     def of(cls, steps: Sequence[RoutedStep], budget: float) -> OnRecords:
         """Return the figures of these steps, at least one."""
-        kept = [step for step in steps if step.kept]
+        kept_steps = [step for step in steps if step.kept]
         llm = sum(step.usd_llm for step in steps)
         routed = _sums(steps, lambda step: step.usd_small + (0.0 if step.kept else step.usd_llm))
         saved = 1 - bootstrap_draws(routed, _sums(steps, lambda step: step.usd_llm))
         agreed, num_kept = _sums(steps, lambda step: step.kept and step.agrees), _sums(steps, lambda step: step.kept)
         agreement = bootstrap_draws(agreed, num_kept)
         chance = bootstrap_draws(_sums(steps, lambda step: step.agrees), _sums(steps, lambda step: True))
-        known = sum(step.usd_llm - step.usd_small for step in steps if step.agrees)
-        changed = {step.session for step in kept if not step.agrees}
+        known_usd = sum(step.usd_llm - step.usd_small for step in steps if step.agrees)
+        changed = {step.session for step in kept_steps if not step.agrees}
         sessions = {step.session for step in steps}
         return cls(
             budget=budget,
             steps=len(steps),
             sessions=len(sessions),
             tasks=len({step.task_id for step in steps}),
-            llm_call_rate=1 - len(kept) / len(steps),
+            llm_call_rate=1 - len(kept_steps) / len(steps),
             saved=1 - float(routed.sum()) / llm if llm else None,
             saved_interval=percentile_interval(saved) if llm else None,
-            most_saved=max(0.0, known) / llm if llm else None,
-            agreement=sum(step.agrees for step in kept) / len(kept) if kept else None,
+            most_saved=max(0.0, known_usd) / llm if llm else None,
+            agreement=sum(step.agrees for step in kept_steps) / len(kept_steps) if kept_steps else None,
             agreement_interval=percentile_interval(agreement),
             by_chance=sum(step.agrees for step in steps) / len(steps),
             lead_interval=percentile_interval(agreement - chance),
@@ -133,11 +133,11 @@ class OnRecords:
                 f"LLM's ({n})"
             )
         if not self.gains:
-            kept = "none" if self.agreement is None else f"{self.agreement:.0%}"
+            agreement = "none" if self.agreement is None else f"{self.agreement:.0%}"
             cost = "" if self.saved is None else f"dollars {-self.saved:+.0%}{_shown(self.saved_interval, -1)}; "
             return (
-                f"no router is shown to gain here: {cost}at the steps that it keeps the models act alike in {kept}, at "
-                f"steps kept by chance in {self.by_chance:.0%} ({n})"
+                f"no router is shown to gain here: {cost}at the steps that it keeps the models act alike in {agreement}"
+                f", at steps kept by chance in {self.by_chance:.0%} ({n})"
             )
         saved = (
             f"{self.llm_call_rate - 1:.0%} LLM steps (the records tell no dollars)"
@@ -164,13 +164,13 @@ class OnRecords:
         )
 
 
-def verdict_of(found: Sequence[OnRecords], budget: float) -> str:
+def verdict_of(routed: Sequence[OnRecords], budget: float) -> str:
     """Return the verdict at a budget; where nothing is shown to be gained at it, also that of the first other budget
     at which something is."""
-    own = next((one for one in found if one.budget == budget), None)
+    own = next((figures for figures in routed if figures.budget == budget), None)
     if own is None:
         return "one recorded task cannot tell: record more"
-    other = None if own.gains else next((one for one in found if one.gains), None)
+    other = None if own.gains else next((figures for figures in routed if figures.gains), None)
     return own.verdict() if other is None else f"{own.verdict()}; at router.budget={other.budget:g}: {other.verdict()}"
 
 

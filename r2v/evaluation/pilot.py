@@ -1,4 +1,4 @@
-"""Pilot figures: whether routing between two models can pay, from tasks that each of them has played alone.
+"""Pilot figures: bounds of routing between two models, from tasks that each of them has played alone.
 
     figures = PilotFigures.of(small, large, by_step)       # plays by task, and those of the oracle that looks ahead
     print(figures.verdict().text)
@@ -22,7 +22,7 @@ Advice = Literal["route", "small", "large", "unclear"]
 
 @dataclass(frozen=True, kw_only=True)
 class Play:
-    """One task played once: whether it was solved, and USD as billed."""
+    """One task played once: solved or not, and USD as billed."""
 
     solved: bool
     usd: float
@@ -111,13 +111,13 @@ class PilotFigures:
     def best(self) -> WayOfPlaying:
         """The better of the bounds: more success, then fewer dollars."""
         bounds = [self.by_task] + ([self.by_step] if self.by_step is not None else [])
-        return max(bounds, key=lambda one: (one.success, -one.usd))
+        return max(bounds, key=lambda bound: (bound.success, -bound.usd))
 
     def detectable(self, num_tasks: int) -> float | None:
         """The least difference in success that so many tasks show with 80 % power, if they vary as these do; None
         where no task differs."""
-        found = self.difference.detectable
-        return None if found is None else found * math.sqrt(self.num_tasks / num_tasks)
+        detectable = self.difference.detectable
+        return None if detectable is None else detectable * math.sqrt(self.num_tasks / num_tasks)
 
     def verdict(self) -> PilotVerdict:
         """The recommendation."""
@@ -157,5 +157,5 @@ class PilotFigures:
 
 
 _LEAST_SAVED = 0.1
-"""Share of the large model's dollars below which nobody would keep a router for it."""
+"""Share of the large model's dollars below which savings do not justify a router."""
 _SHOWN = 0.05

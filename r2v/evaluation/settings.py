@@ -1,4 +1,4 @@
-"""Evaluation settings: the parts of a configuration that an evaluation depends on, and what is recorded of them.
+"""Evaluation settings: the parts of a configuration that an evaluation depends on, and their record.
 
 The stage plays by them; the audit of a results folder makes them again from config.yaml and holds the folder to them.
 """
@@ -29,7 +29,7 @@ EVALUATE_VERSION = 11
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateSettings:
-    """What an evaluation depends on."""
+    """The settings that an evaluation depends on."""
 
     env: c.EnvConfig
     teacher: c.TeacherConfig
@@ -56,7 +56,7 @@ class EvaluateSettings:
 
     @property
     def asks_teacher(self) -> bool:
-        """Whether it can't do without the teacher."""
+        """True if a method needs the teacher."""
         return self.evaluation.asks_teacher
 
     @property
@@ -92,13 +92,13 @@ class EvaluateSettings:
 
     @property
     def scored(self) -> bool:
-        """Whether gains are executed, for the routers' scores to be held to."""
+        """True if gains are executed, by which the routers' scores are judged."""
         return bool(self.routed) and self.evaluation.gains_tasks != 0
 
     def gains_along(self, threshold: float | None) -> str:
-        """Whose episodes gains are executed along, and who plays on after each step: r2v where its router learnt such
-        gains, by rounds, and is asked at `threshold`, that of its main operating point (None: it has none); else
-        slm_only."""
+        """The method along whose episodes gains are executed, and which plays on after each step: r2v where its router
+        learnt such gains, by rounds, and is asked at `threshold`, that of its main operating point (None: it has none);
+        else slm_only."""
         learnt = OURS in self.routed and self.router.routed_rounds > 0
         return OURS if learnt and threshold is not None and needs_score(threshold) else WEAK
 
@@ -154,7 +154,7 @@ class EvaluateSettings:
         )
 
     def recorded(self) -> dict[str, Any]:
-        """What setup.json repeats of the settings, by field of `r2v.evaluation.setup.Setup`."""
+        """The fields of `r2v.evaluation.setup.Setup` that repeat settings."""
         routed, points = self.routed, self.points
         return {
             "benchmark": self.env.benchmark,
@@ -179,5 +179,5 @@ def never_branched(benchmark: Benchmark, specs: Mapping[str, Sequence[EpisodeSpe
     """The evaluation tasks, of any condition, that change a world which others share."""
     from r2v.rollout.fork import changes_shared_world
 
-    tasks = {spec.task.task_id: spec.task for these in specs.values() for spec in these}
+    tasks = {spec.task.task_id: spec.task for planned in specs.values() for spec in planned}
     return [name for name, task in tasks.items() if changes_shared_world(benchmark, task)]

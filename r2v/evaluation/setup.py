@@ -1,4 +1,4 @@
-"""The evaluation setup: what was to be measured, stored beside the episodes so that both together give every table.
+"""The evaluation setup: the planned measurements, stored with the episodes, so that both together give every table.
 
 `results/<b>_<c>/setup.json`, `results/<b>_<c>/episodes/<condition>/<method>.jsonl.zst`, and for frontier points
 `episodes/<condition>/frontier/<method>@<point>.jsonl.zst`; a plain `.jsonl` in place of either is read as well. The
@@ -28,7 +28,7 @@ SETUP = "setup.json"
 OPERATING_POINT = "operating_point"
 """Key of `Episode.extra` naming a frontier point, e.g. "b0.10"; absent in the main table."""
 FRONTIER, GAINS = "frontier", "gains"
-"""Keys of `Setup.limits` beside a method's name."""
+"""Keys of `Setup.limits` that are no method's name."""
 BRANCHED = (ORACLE, GAINS)
 """Cells whose episodes are branched."""
 MAIN = "main"
@@ -38,7 +38,7 @@ MAIN = "main"
 @dataclass(frozen=True, kw_only=True)
 class RouterScores:
     """A router's scores `p` of held-out steps and whether one LLM step gained at each, `y` in [0, 1], as executed along
-    episodes of r2v or of slm_only, who played on (`EvaluateSettings.gains_along`)."""
+    episodes of r2v or of slm_only, which played on (`EvaluateSettings.gains_along`)."""
 
     method: str
     condition: str
@@ -65,7 +65,7 @@ class RouterScores:
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationRecord:
-    """One threshold and what was realised with it on calibration tasks."""
+    """One threshold and the figures realised with it on calibration tasks."""
 
     tau: float
     target: float
@@ -73,7 +73,7 @@ class CalibrationRecord:
     success: float
     cost: float
     by: Spending = "llm_call_rate"
-    """What the target is of: the share of LLM steps, or USD as billed per episode."""
+    """The unit of the target: the share of LLM steps, or USD as billed per episode."""
     choice: ScoreChoice | None = None
     """Of r2v, where a score was chosen; the target is then of its own score."""
 
@@ -117,11 +117,11 @@ class Setup:
     cvar_alpha: float = 0.2
     router_scores: tuple[RouterScores, ...] = ()
     choices: dict[str, ScoreChoice] = field(default_factory=dict)
-    """By operating point, the score that r2v acts by and what it was chosen by; none where nothing was chosen."""
+    """Operating point -> the score that r2v acts by, with the figures of its choice; empty where none was chosen."""
     world: dict[str, Any] = field(default_factory=dict)
     """Sections env, perturbations and inference, from which a replay makes the world again."""
     domain: Domain | None = None
-    """Tools and marks of the benchmark, for whoever serves the pair; None in results of an earlier R2V."""
+    """Tools and marks of the benchmark, for serving the pair; None in results of an earlier R2V."""
     models: dict[str, str] = field(default_factory=dict)
     prices: dict[str, Any] = field(default_factory=dict)
     config_sha256: str = ""
@@ -157,7 +157,7 @@ class Setup:
 
 
 def write_setup(results: Path, setup: Setup) -> Path:
-    """Store the setup beside the episodes."""
+    """Store the setup in the results folder."""
     write_json(results / SETUP, to_plain(setup))
     return results / SETUP
 
@@ -205,7 +205,7 @@ def branches_file(condition: str, name: str) -> str:
 
 
 def episodes_path(results: Path, condition: str, method: str, point: str = MAIN) -> Path:
-    """Where these episodes lie, packed or plain, or will."""
+    """The path of these episodes, packed or plain, existing or planned."""
     packed = results / episodes_file(condition, method, point)
     plain = packed.with_suffix("")
     return plain if plain.exists() and not packed.exists() else packed
@@ -218,12 +218,12 @@ def planned_files(results: Path, setup: Setup) -> Iterator[tuple[Path, str, str,
 
 
 def stored_episodes(results: Path, setup: Setup) -> Iterator[Episode]:
-    """Every episode of an evaluation. Raises InputError for a missing file, a bad line, or an episode that
-    says it is another method's, condition's or point's than its file."""
+    """Every episode of an evaluation. Raises InputError for a missing file, a bad line, or an episode whose
+    method, condition or point is not its file's."""
     for path, *cell in planned_files(results, setup):
         for episode in TrajectoryStore(path).iter_episodes():
             recorded = [episode.condition, episode.method, episode.extra.get(OPERATING_POINT, MAIN)]
             if recorded != cell:
-                said, filed = "/".join(map(str, recorded)), "/".join(cell)
-                raise InputError(f"{path}: episode {episode.episode_id} says {said}, its file says {filed}")
+                claimed, filed = "/".join(map(str, recorded)), "/".join(cell)
+                raise InputError(f"{path}: episode {episode.episode_id} says {claimed}, its file says {filed}")
             yield episode

@@ -151,12 +151,12 @@ class PricedVerifier:
 
     async def scores(self, view: StepView, actions: Sequence[str]) -> tuple[dict[str, float], StepBill]:
         """The score of each distinct action in the state of the view, and the bill of all of them."""
-        asked = {
+        replies = {
             text: await self.scorer(ScoreRequest(messages=view.messages, action=text))
             for text in dict.fromkeys(actions)
         }
-        read = sum(reply.tokens_in for reply in asked.values())
-        return {text: reply.score for text, reply in asked.items()}, read_by_verifier(read, self.price)
+        read = sum(reply.tokens_in for reply in replies.values())
+        return {text: reply.score for text, reply in replies.items()}, read_by_verifier(read, self.price)
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,8 @@ class GreedyActor:
             said=first,
             reply_id=sample.reply_id,
             rest=tuple(
-                Act(text=text, source=self.source, said=said) for text, said in zip(sample.more, others, strict=True)
+                Act(text=text, source=self.source, said=message)
+                for text, message in zip(sample.more, others, strict=True)
             ),
         )
 
@@ -188,8 +189,8 @@ def _calls_apart(message: Message | None, more: int) -> tuple[Message | None, ..
     if message is None or len(message.calls) != 1 + more:
         return (message,) + (None,) * more
     first, *later = message.calls
-    kept = tuple(part for part in message.parts if not isinstance(part, ToolCall) or part is first)
-    return replace(message, content=kept), *(
+    parts = tuple(part for part in message.parts if not isinstance(part, ToolCall) or part is first)
+    return replace(message, content=parts), *(
         Message(role="assistant", content=(call,), extra={CONTINUES: True}) for call in later
     )
 
@@ -251,8 +252,8 @@ class Routed:
         if not needs_score(self.threshold):  # threshold 1: never the LLM
             return self._keep(act, None, "router")
         assert act.proposal is not None
-        found, read = await self.gate(view, act.proposal)
-        score, act = recorded_score(found), replace(act, bill=act.bill + read)
+        probability, read = await self.gate(view, act.proposal)
+        score, act = recorded_score(probability), replace(act, bill=act.bill + read)
         if not escalates(score, self.threshold):
             return self._keep(act, score, "router")
         if view.llm_calls >= self.max_llm_calls:

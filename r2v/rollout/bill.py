@@ -79,8 +79,8 @@ class PromptCache:
         seconds ago."""
         if tokens_in < self.min_tokens or self.read >= 1:
             return 0, 0
-        found = int(tokens_in * shared)
-        cached = found if found >= self.min_tokens and idle <= self.lifetime else 0
+        shared_tokens = int(tokens_in * shared)
+        cached = shared_tokens if shared_tokens >= self.min_tokens and idle <= self.lifetime else 0
         return cached, tokens_in - cached
 
     def saved(self, cached: int, written: int) -> float:

@@ -87,25 +87,25 @@ async def play_oracle(
     small policy would fail from here and an LLM step now saves it. What is tried is not billed; what is played
     is. An upper mark for routers, and not a bound: it looks one escalation ahead. The branches, as they are kept, are
     added to `tried`: that of the small policy's action, then, where that fails, that of the LLM's."""
-    session, kept = world.start(spec), [] if tried is None else tried
+    session, branches = world.start(spec), [] if tried is None else tried
 
     async def ends(point: Fork, act: Act, step: int) -> Episode:
         branch = await play_counterfactual(point, act, slm, waves)
-        kept.append(branch_record(branch, step))
+        branches.append(branch_record(branch, step))
         return branch
 
-    async def asks(own: Act, asked: Act, step: int) -> bool:
-        if own.text == asked.text:
+    async def asks(own: Act, llm_act: Act, step: int) -> bool:
+        if own.text == llm_act.text:
             return False
         point = await waves.world(fork, session)
-        return failed(await ends(point, own, step)) and saves(await ends(point, asked, step))
+        return failed(await ends(point, own, step)) and saves(await ends(point, llm_act, step))
 
     async with session.live(waves):
         while session.termination is None:
             view = session.view()
             own = await slm.act(view)
-            asked = replace(await llm.act(view), source="llm_fallback", decision=Decision(escalated=True))
-            await waves.world(session.apply, asked if await asks(own, asked, view.step) else own)
+            llm_act = replace(await llm.act(view), source="llm_fallback", decision=Decision(escalated=True))
+            await waves.world(session.apply, llm_act if await asks(own, llm_act, view.step) else own)
     return session.episode()
 
 

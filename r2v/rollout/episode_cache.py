@@ -126,12 +126,12 @@ class EpisodeCache:
     def read(self, key: str, kinds: Sequence[type] | None) -> list[Any] | None:
         """Return the records of a play as dataclasses of these kinds, or as [kind, fields] where that is None; None
         where nobody has played it. A damaged play is forgotten, logged once for each file, and counts as not played."""
-        place = self._known().get(key)
-        if place is None:
+        play = self._known().get(key)
+        if play is None:
             return None
-        source = place.path if isinstance(place, _CachedPlay) else place.folder
+        source = play.path if isinstance(play, _CachedPlay) else play.folder
         try:
-            raw = _raw(place, key)
+            raw = _raw(play, key)
             return raw if kinds is None else records_of(raw, kinds)
         except FileNotFoundError:
             logger.debug("  %s: published meanwhile, or its artifact is gone", source)
@@ -210,19 +210,19 @@ class EpisodeCache:
     def _scan(self, path: Path, *, shared: bool) -> None:
         """Read the whole lines of a file of plays from where the last scan ended. shared: leave out faults."""
         assert self._places is not None
-        damaged, place = 0, self._read_to.get(path, 0)
+        damaged, offset_read = 0, self._read_to.get(path, 0)
         try:
-            for offset, line in lines_from(path, place):
+            for offset, line in lines_from(path, offset_read):
                 if not line.endswith(b"\n"):
                     break  # torn, or another process is about to end it
-                place = offset + len(line)
+                offset_read = offset + len(line)
                 header = header_of(line)
                 damaged += header is None and bool(line.strip())
                 if header is not None and not (shared and header.fault):
                     self._places.setdefault(header.key, _CachedPlay(path, offset))
         except OSError as error:
             self._warn(path, f"it cannot be read: {error}")
-        self._read_to[path] = place
+        self._read_to[path] = offset_read
         if damaged:
             logger.warning("  %s: %d lines are damaged; their plays are played again", path, damaged)
 
@@ -272,14 +272,14 @@ def forget_finished(root: Path, name: str) -> None:
             logger.warning("  %s; it is set aside as %s", error, set_aside(folder).name)
 
 
-def _raw(place: _CachedPlay | _StoredPlay, key: str) -> list[list[Any]]:
+def _raw(play: _CachedPlay | _StoredPlay, key: str) -> list[list[Any]]:
     """Return the records of a play as [kind, fields]. Raises OSError, and ValueError where a line is damaged."""
-    if isinstance(place, _StoredPlay):
+    if isinstance(play, _StoredPlay):
         return [
-            [kind, json.loads(_stored_line(place.folder / file, offset, content))]
-            for kind, file, offset, content in place.lines
+            [kind, json.loads(_stored_line(play.folder / file, offset, content))]
+            for kind, file, offset, content in play.lines
         ]
-    line = line_at(place.path, place.offset)
+    line = line_at(play.path, play.offset)
     header = header_of(line)
     if header is None or header.key != key:
         raise ValueError("it is not what was written")
@@ -367,13 +367,13 @@ class PlayFile:
         with writing(self.path):
             if self._file is None:
                 self._file = self._opened()
-            place = self._file.tell()
+            start = self._file.tell()
             if self._file.write(line) < len(line):  # how a disk says that it became full meanwhile
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             if time.monotonic() - self._synced > _SYNC_SECONDS:
                 os.fsync(self._file.fileno())
                 self._synced = time.monotonic()
-        return place, place + len(line)
+        return start, start + len(line)
 
     def close(self) -> None:
         """Sync and close the file. Raises EnvironmentFault where the disk refuses."""
@@ -446,22 +446,22 @@ def _kept(paths: Iterable[Path], places: _Places, published: dict[str, RecordLin
             if header is None or header.fault or header.key in done:
                 continue
             done.add(header.key)
-            if found := _found(raw_records(line), places):
-                published[header.key] = found
+            if records := _found(raw_records(line), places):
+                published[header.key] = records
             elif header.key not in published:
                 yield line.decode().rstrip("\n")
 
 
 def _found(records: list[list[Any]], places: _Places) -> RecordLines | None:
     """Return the lines of a play's records; None where a record is in no file, or there is no record."""
-    found = []
+    matching = []
     for kind, fields in records:
         text = json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
         content = line_hash(text.encode())
         if content not in places:
             return None
-        found.append([kind, *places[content], content])
-    return found or None
+        matching.append([kind, *places[content], content])
+    return matching or None
 
 
 def _holds(lines: RecordLines, places: _Places) -> bool:

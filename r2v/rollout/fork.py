@@ -35,18 +35,18 @@ def changes_shared_world(benchmark: Benchmark, task: Task) -> bool:
 def branchable(benchmark: Benchmark, specs: Sequence[EpisodeSpec], what: str) -> list[EpisodeSpec]:
     """The episodes that may be branched; how many `what` leaves out is said. Raises EmptyResult where it leaves out
     all."""
-    kept = [spec for spec in specs if not changes_shared_world(benchmark, spec.task)]
-    if specs and not kept:
+    branched = [spec for spec in specs if not changes_shared_world(benchmark, spec.task)]
+    if specs and not branched:
         raise EmptyResult(
             f"{what}: all {len(specs)} episodes change a world that others share, and those are never branched; choose "
             "more tasks, or ones that only read"
         )
-    if len(kept) < len(specs):
+    if len(branched) < len(specs):
         logger.info(
             "  %s: %d of %d episodes change a world that others share: never branched, left out",
-            *(what, len(specs) - len(kept), len(specs)),
+            *(what, len(specs) - len(branched), len(specs)),
         )
-    return kept
+    return branched
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -50,10 +50,10 @@ class FeatureExtractor:
         """The features that these instruments give, and their bill."""
         drawn = view.key("samples") if self.num_samples and asked.samples else ()
         key = digest_of(view.messages, view.llm_calls, view.llm_steps[-1:], drawn, asked.verifier, asked.previous)
-        found: MeasuredStep | None = self.remembered.get(key)
-        if found is None:
-            found = self.remembered[key] = await self._measure(view, proposal, asked)
-        return found
+        measured: MeasuredStep | None = self.remembered.get(key)
+        if measured is None:
+            measured = self.remembered[key] = await self._measure(view, proposal, asked)
+        return measured
 
     async def _measure(self, view: StepView, proposal: Reply, asked: Instruments) -> MeasuredStep:
         samples: tuple[Sample, ...] = ()
@@ -116,5 +116,5 @@ class ScoreGate:
     asked: Instruments = ALL
 
     async def __call__(self, view: StepView, proposal: Reply) -> tuple[float, StepBill]:
-        found = await self.extractor.measure(view, proposal, self.asked)
-        return self.score(found.features, view.seed, view.task_id, view.step), found.bill
+        measured = await self.extractor.measure(view, proposal, self.asked)
+        return self.score(measured.features, view.seed, view.task_id, view.step), measured.bill

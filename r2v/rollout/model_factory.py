@@ -150,8 +150,8 @@ def priced_api_policy(
 ) -> PricedModel:
     """The small model behind an API, asked as requests to the teacher are sent; paid and refused as of
     `priced_teacher`."""
-    asked = policy.as_endpoint(teacher)
-    return _priced_endpoint(asked, cost, waves, replace(purse or _UNNAMED, name="small"), SMALL_MODEL, POLICY_KEYS)
+    endpoint = policy.as_endpoint(teacher)
+    return _priced_endpoint(endpoint, cost, waves, replace(purse or _UNNAMED, name="small"), SMALL_MODEL, POLICY_KEYS)
 
 
 def priced_native_policy(
@@ -174,24 +174,24 @@ class _OwnRules:
 
 
 def _priced_endpoint(
-    asked: TeacherConfig, cost: CostConfig, waves: Waves, purse: Purse, name: str, keys: EndpointKeys
+    endpoint: TeacherConfig, cost: CostConfig, waves: Waves, purse: Purse, name: str, keys: EndpointKeys
 ) -> PricedModel:
-    tempered = _Tempered(waves.model(provider_remote(asked, purse, keys=keys)), asked.temperature)
-    return priced_endpoint(tempered, asked, cost, name, keys)
+    tempered = _Tempered(waves.model(provider_remote(endpoint, purse, keys=keys)), endpoint.temperature)
+    return priced_endpoint(tempered, endpoint, cost, name, keys)
 
 
 def priced_endpoint(
-    model: ChatModel, asked: TeacherConfig, cost: CostConfig, name: str, keys: EndpointKeys
+    model: ChatModel, endpoint: TeacherConfig, cost: CostConfig, name: str, keys: EndpointKeys
 ) -> PricedModel:
     """A provider's `model` as one of the pair, with its prompt cache and fitted into its context; its calls last as
     long as `cost.llm` models them. Raises UsageError where its price is not known."""
-    rate = teacher_rate(asked, keys=keys)
+    rate = teacher_rate(endpoint, keys=keys)
     cache = PromptCache.of(rate.input, cost, rate.cached, rate.write_5m)
-    context = asked.context or rate.context
+    context = endpoint.context or rate.context
     if context is None:
-        return PricedModel(model, cost.llm_price, name, asked.max_tokens, cache)
-    whole = FittedModel(model, context, asked.model_name)
-    return PricedModel(whole, cost.llm_price, name, asked.max_tokens, cache, partial(fitted, context=context))
+        return PricedModel(model, cost.llm_price, name, endpoint.max_tokens, cache)
+    whole = FittedModel(model, context, endpoint.model_name)
+    return PricedModel(whole, cost.llm_price, name, endpoint.max_tokens, cache, partial(fitted, context=context))
 
 
 @dataclass(frozen=True)
@@ -375,8 +375,8 @@ def fitted(request: Request, context: int) -> Request:
     to the provider to answer, and so is another agent's conversation."""
     if request.own_rules:
         return request
-    told = system_prompt((), request.tools)
-    limit = context - request.max_tokens - len(told.encode()) // BYTES - _AROUND
+    rules = system_prompt((), request.tools)
+    limit = context - request.max_tokens - len(rules.encode()) // BYTES - _AROUND
     elision = HalfElision(request.messages, estimated)
     if elision.fits(limit):
         return request

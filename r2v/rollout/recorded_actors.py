@@ -210,9 +210,9 @@ class RecordedActors:
 
     def _small(self, view: StepView, step: Step, samples: tuple[Sample, ...] = ()) -> PricedModel:
         """The small policy, which repeats its recorded reply; its prompt is counted anew where that can be."""
-        said, own = step.proposal or Proposal(text=step.action.raw_text), step.action_source == SLM
-        one = Sample(text=said.text, message=step.said if own else None, reply_id=step.reply_id if own else None)
-        return self.slm.replying(samples or (one,), self._prompt(view, said.tokens_in), said.tokens_out)
+        proposal, own = step.proposal or Proposal(text=step.action.raw_text), step.action_source == SLM
+        sample = Sample(text=proposal.text, message=step.said if own else None, reply_id=step.reply_id if own else None)
+        return self.slm.replying(samples or (sample,), self._prompt(view, proposal.tokens_in), proposal.tokens_out)
 
     def _prompt(self, view: StepView, recorded: int) -> int:
         """The tokens of the small policy's prompt, where they cannot be counted as recorded."""
@@ -235,34 +235,34 @@ class RecordedActors:
         given = None if step.decision is None else step.decision.p_escalate
         if needs_score(threshold) and not (given is not None and 0 <= given <= 1):
             raise NoRecord(f"p_escalate {given} is no score")
-        score = score_function(method, {}) if method in DRAWN else lambda *known: given or 0.0
-        asked = instruments(method, features)
-        drawn = inference.num_candidates if asked.samples else 0
-        tokens, said = step.tokens or Tokens(), step.proposal or Proposal(text="")
+        score = score_function(method, {}) if method in DRAWN else lambda *state: given or 0.0
+        needed = instruments(method, features)
+        drawn = inference.num_candidates if needed.samples else 0
+        tokens, proposal = step.tokens or Tokens(), step.proposal or Proposal(text="")
         unkept = (Sample(text=""),) * drawn
-        spent = (tokens.slm_in - said.tokens_in, tokens.slm_out - said.tokens_out) if drawn else (0, 0)
+        spent = (tokens.slm_in - proposal.tokens_in, tokens.slm_out - proposal.tokens_out) if drawn else (0, 0)
         extractor = FeatureExtractor(
             inference,
             verifier=self._verifier(step, encode=None if drawn else self.encode),
             slm=self.slm.replying(unkept, self._prompt(view, spent[0]), spent[1]),
             num_samples=drawn,
         )
-        return Routed(slm.model, llm.model, ScoreGate(score, extractor, asked), threshold, inference.max_llm_calls)
+        return Routed(slm.model, llm.model, ScoreGate(score, extractor, needed), threshold, inference.max_llm_calls)
 
     def _best_of_k(self, view: StepView, step: Step) -> BestOfK:
         """Best of the recorded candidates by their recorded scores."""
-        inference, made = self.inference, step.decision
-        candidates = () if made is None else made.candidates
+        inference, decision = self.inference, step.decision
+        candidates = () if decision is None else decision.candidates
         if len(candidates) != inference.num_candidates:
             raise NoRecord(f"{len(candidates)} candidates are recorded, {inference.num_candidates} are drawn")
         scores: dict[str, float] = {}
-        for one in candidates:
-            if one.score is None or not 0 <= one.score <= 1:
-                raise NoRecord(f"candidate score {one.score} is not in [0, 1]")
-            if one.logprob is None or not _LOWEST <= one.logprob <= 0:
-                raise NoRecord(f"candidate log-probability {one.logprob} is not in [{_LOWEST:g}, 0]")
-            scores[one.text] = one.score
-        samples = tuple(Sample(text=one.text, logprobs=(one.logprob or 0.0,)) for one in candidates)
+        for candidate in candidates:
+            if candidate.score is None or not 0 <= candidate.score <= 1:
+                raise NoRecord(f"candidate score {candidate.score} is not in [0, 1]")
+            if candidate.logprob is None or not _LOWEST <= candidate.logprob <= 0:
+                raise NoRecord(f"candidate log-probability {candidate.logprob} is not in [{_LOWEST:g}, 0]")
+            scores[candidate.text] = candidate.score
+        samples = tuple(Sample(text=candidate.text, logprobs=(candidate.logprob or 0.0,)) for candidate in candidates)
         verifier = self._verifier(step, self.encode, scores)
         return BestOfK(self._small(view, step, samples), verifier, inference, inference.num_candidates)
 
@@ -273,8 +273,8 @@ class RecordedActors:
         return PricedVerifier(_RecordedVerifier(encode, [read], scores or {}), self.cost.slm_price)
 
 
-def _of_endpoint(unasked: ChatModel, asked: TeacherConfig, cost: CostConfig, name: str, keys: EndpointKeys) -> _Side:
-    return _Side(priced=priced_endpoint(unasked, asked, cost, name, keys), rate=teacher_rate(asked, keys=keys))
+def _of_endpoint(unasked: ChatModel, endpoint: TeacherConfig, cost: CostConfig, name: str, keys: EndpointKeys) -> _Side:
+    return _Side(priced=priced_endpoint(unasked, endpoint, cost, name, keys), rate=teacher_rate(endpoint, keys=keys))
 
 
 def _finished(play: Coroutine[Any, Any, T]) -> T:

@@ -128,8 +128,8 @@ def _differences(session: Session, executed: Episode, episode: Episode, *, bille
     for name in () if billed else _BILL:
         played[name] = recorded[name]
     for name in ("total_cost", "cached_cost"):
-        if isinstance(said := recorded[name], float) and abs(said - played[name]) < _ROUNDED_USD:
-            played[name] = said
+        if isinstance(recorded_usd := recorded[name], float) and abs(recorded_usd - played[name]) < _ROUNDED_USD:
+            played[name] = recorded_usd
     played["wall_time_seconds"] = recorded["wall_time_seconds"]
     if episode.wall_time_seconds is not None:
         yield "wall_time_seconds", "is not recorded in an evaluation"

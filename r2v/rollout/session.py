@@ -213,8 +213,8 @@ class Session:
     def _messages(self, actions: tuple[str, ...]) -> tuple[Message, ...]:
         """The conversation; a turn of a model that calls tools natively is as it gave it."""
         plain = build_messages(self.goal, self.observations, actions)
-        said = iter(self.acts)
-        return tuple((next(said).said or message) if message.role == "assistant" else message for message in plain)
+        acts = iter(self.acts)
+        return tuple((next(acts).said or message) if message.role == "assistant" else message for message in plain)
 
     @property
     def identity(self) -> str:

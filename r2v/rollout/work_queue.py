@@ -114,15 +114,15 @@ def measured(cell: Cell, player: BlockPlayer, faults: list[str] | None = None) -
     """Play a cell, and yield the records of each play that no fault ended, of the world or a refused question. The
     others' reasons are added to `faults`, and logged in one line. Raises as `BlockPlayer.play` does."""
     player.play([cell], cell.what)
-    found: list[str] = []
+    cells: list[str] = []
     for records in player.records(cell):
         if (fault := fault_of(records)) is None:
             yield records
         else:
-            found.append(fault)
-    tell_faults(cell.what, found, len(cell.specs))
+            cells.append(fault)
+    tell_faults(cell.what, cells, len(cell.specs))
     if faults is not None:
-        faults += found
+        faults += cells
 
 
 def tell_faults(what: str, faults: Sequence[str], count: int) -> None:
@@ -413,21 +413,21 @@ class BlockPlayer:
         worker holds less than its share, and are played cell by cell like one: as many different histories side by
         side as there are."""
         least = self._waves.width if self._waves.is_patient else 1
-        most, known, rest = float(least), self.cache.count(), list(reversed(blocks))
+        most, num_cached, rest = float(least), self.cache.count(), list(reversed(blocks))
         while rest:
             while held.plays >= most:
                 yield partial(held.wait, self._waves)
-            taken: list[tuple[Block, Plays]] = []
-            while rest and held.plays < most and len(taken) < _MOST_TAKEN:
+            leased: list[tuple[Block, Plays]] = []
+            while rest and held.plays < most and len(leased) < _MOST_TAKEN:
                 block = rest.pop()
                 missing = self._take(block, held)
                 if missing is None:
                     of_others.append(block)
                 elif missing:
-                    taken.append((block, missing))
-                    most = max(least, min(_MOST_IN_HAND * self._waves.width, share(self.cache.count() - known)))
+                    leased.append((block, missing))
+                    most = max(least, min(_MOST_IN_HAND * self._waves.width, share(self.cache.count() - num_cached)))
                 self._bar.advance(0, blocks_left=len(of_others) + len(rest))
-            for block, key, (cell, spec) in _cell_by_cell(taken):
+            for block, key, (cell, spec) in _cell_by_cell(leased):
                 yield partial(play_and_keep, key, cell, spec, partial(self._keep, held, block))
 
     def _take(self, block: Block, held: HeldBlocks) -> Plays | None:

@@ -1,1 +1,1 @@
-"""Playing of an evaluation: the methods, their thresholds, and whether a policy is accepted and ready."""
+"""Acting in an evaluation: methods, thresholds, and the acceptance and readiness of a policy."""

@@ -3,8 +3,8 @@
     verdict = compare_policies(settings, work, cloned=..., trained=..., limit=None, rule="interval")
     verdict.accepted
 
-Both play the same tasks with the same keyed luck. What no executed success speaks for is thrown away by the caller: a
-loss that fell is no reason to act with a policy.
+Both play the same tasks with the same keyed luck. The caller discards a policy that no executed success supports: a
+lower loss is no reason to act with it.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from r2v.rollout.session import episode_specs
 from r2v.storage.artifact import Work
 
 Rule = Literal["interval", "higher"]
-"""What has to be above zero: the interval of the difference, or the difference alone."""
+"""The figure that must be above zero: the interval of the difference, or the difference alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """Success of both policies over tasks, their paired difference with its 95 % interval, and what follows."""
+    """Success of both policies over tasks, their paired difference with its 95 % interval, and the decision."""
 
     accepted: bool
     rule: Rule
@@ -60,16 +60,16 @@ def verdict_of(cloned: dict[str, float], trained: dict[str, float], rule: Rule) 
     """Of each task's mean success under both; tasks that the world's faults left to one of them are not counted."""
     tasks = sorted(cloned.keys() & trained.keys())
     before, after = np.array([cloned[task] for task in tasks]), np.array([trained[task] for task in tasks])
-    found = paired_difference(after, before)
-    decisive = found.interval[0] if rule == "interval" else found.difference
+    difference = paired_difference(after, before)
+    decisive = difference.interval[0] if rule == "interval" else difference.difference
     return Verdict(
         accepted=decisive > 0,
         rule=rule,
         cloned=float(before.mean()),
         trained=float(after.mean()),
-        difference=found.difference,
-        interval=found.interval,
-        detectable=found.detectable,
+        difference=difference.difference,
+        interval=difference.interval,
+        detectable=difference.detectable,
         n_tasks=len(tasks),
     )
 
@@ -89,5 +89,5 @@ def compare_policies(
 
 def _rounded(value: Any) -> Any:
     if isinstance(value, list):
-        return [_rounded(one) for one in value]
+        return [_rounded(item) for item in value]
     return round(value, 6) if isinstance(value, float) else value

@@ -1,5 +1,5 @@
-"""Acting settings: what an episode of a small policy depends on. A stage's settings import it on login nodes,
-so it imports nothing heavy."""
+"""Acting settings: the parts of a configuration that an episode of a small policy depends on. A stage's settings import
+it on login nodes, so it imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from r2v import config as c
 
 @dataclass(frozen=True, kw_only=True)
 class ActingSettings:
-    """What an episode of a small policy depends on, and which are played."""
+    """The settings that an episode of a small policy depends on, and the episodes that are played."""
 
     env: c.EnvConfig
     teacher: c.TeacherConfig

@@ -2,7 +2,7 @@
 
 plays = ExecutedPlays(runner, specs)
 found = place_thresholds(plays, {("entropy_router", "b0.10"): 0.1, ...})
-plays.write(folder)                     # what `r2v.evaluation.calibration.RecordedPlays` reads again
+plays.write(folder)                     # read again by `r2v.evaluation.calibration.RecordedPlays`
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ class ExecutedPlays:
     """By (method, threshold), of all that was asked for."""
     found: dict[tuple[str, float], list[CalibrationPlay]] = field(default_factory=dict)
 
-    def __call__(self, asked: Sequence[tuple[str, float]]) -> list[list[CalibrationPlay]]:
-        """Play what is not yet in the episode cache, and read it."""
-        new = {one: self._cell(*one) for one in asked if one not in self.found}
+    def __call__(self, requests: Sequence[tuple[str, float]]) -> list[list[CalibrationPlay]]:
+        """Play the episodes that are not yet in the episode cache, and read all of them."""
+        new = {request: self._cell(*request) for request in requests if request not in self.found}
         if new:
             self.runner.player.play(list(new.values()), "calibration")
-        for one, cell in new.items():
-            self.found[one] = [CalibrationPlay.of(episode) for (episode,) in self.runner.player.records(cell)]
+        for request, cell in new.items():
+            self.found[request] = [CalibrationPlay.of(episode) for (episode,) in self.runner.player.records(cell)]
         self.cells |= new
-        return [self.found[one] for one in asked]
+        return [self.found[request] for request in requests]
 
     def write(self, folder: Path) -> None:
         """Write the episodes of each method into a file, by task and seed, then by threshold."""
@@ -58,7 +58,7 @@ class ExecutedPlays:
 
 
 def played_cell(runner: MethodRunner, method: str, specs: Sequence[EpisodeSpec]) -> Cell:
-    """A method without a threshold on calibration tasks, of whose plays only what is counted is kept."""
+    """A method without a threshold on calibration tasks, whose plays are reduced to the counted figures."""
     cell = runner.cell(method, specs)
 
     async def play(spec: EpisodeSpec) -> list[CalibrationPlay]:

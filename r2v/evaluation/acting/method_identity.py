@@ -1,11 +1,10 @@
-"""Method identity: what determines an episode beside its spec, as the plain values that its key is made of.
+"""Method identity: the plain values that determine an episode together with its spec, and key it in the cache.
 
     identity = MethodIdentity.of(cfg, benchmark, policy=policy, verifier=verifier, router=router)
     identity.method("r2v", 0.4)         # world, small policy, LLM, verifier, router, threshold
 
-Models are named by the content of their files, so an episode is found again by whoever plays the same models, and by
-nobody who plays others. A method's identity holds what it asks and nothing more: another router leaves slm_only's
-episodes as they are.
+Models are named by the content of their files, so an episode is reused exactly where the same models play. A method's
+identity holds only the models that it asks: another router leaves slm_only's episodes as they are.
 """
 
 from __future__ import annotations
@@ -72,25 +71,25 @@ class MethodIdentity:
 
     def method(self, name: str, tau: float | None = None, score: str | None = None) -> dict[str, Any]:
         """Of a method's episodes; routed ones at threshold `tau`, by the score of the method `score`."""
-        asked: dict[str, Any] = {"play": "episode", "world": self.world, "method": name}
+        identity: dict[str, Any] = {"play": "episode", "world": self.world, "method": name}
         if name != STRONG:
-            asked["slm"] = self.policies.get(name, self.policies[""])
+            identity["slm"] = self.policies.get(name, self.policies[""])
         if METHODS[name].asks_llm:
-            asked["llm"] = self.llm
+            identity["llm"] = self.llm
         if name in ROUTERS:
-            asked |= {"tau": tau, "features": self.features, "verifier": self.verifier}
-            asked["router"] = self.routers.get(score or name)
+            identity |= {"tau": tau, "features": self.features, "verifier": self.verifier}
+            identity["router"] = self.routers.get(score or name)
             if score not in (None, name):
-                asked["score"] = score
+                identity["score"] = score
         elif name == "best_of_k":
-            asked["verifier"] = self.verifier
-        return asked
+            identity["verifier"] = self.verifier
+        return identity
 
     def rollouts(self, **further: Any) -> dict[str, Any]:
-        """Of roll-outs of the small policy that the LLM or a verifier is asked about; `further` names what else
-        decides them."""
-        asked = {"world": self.world, "slm": self.policies[""], "llm": self.llm}
-        return {**asked, "features": self.features, "verifier": self.verifier, **further}
+        """The identity of roll-outs of the small policy about which the LLM or a verifier is asked; `further` names the
+        other values that decide them."""
+        identity = {"world": self.world, "slm": self.policies[""], "llm": self.llm}
+        return {**identity, "features": self.features, "verifier": self.verifier, **further}
 
 
 def world_identity(cfg: Any, benchmark: Benchmark) -> list[Any]:
@@ -113,7 +112,7 @@ def _weights_of(policy: PolicyConfig, weights: Path | None) -> Any:
 
 
 def content_of(path: Path | None) -> str | None:
-    """A hash that stands for a folder's or a file's content; None for no file."""
+    """A hash of the content of a folder or a file; None for no file."""
     if path is None:
         return None
     return json_sha256(content_files(path)) if path.is_dir() else content_sha256(path)

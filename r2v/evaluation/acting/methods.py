@@ -73,7 +73,7 @@ class MethodRunner:
 
     waves: Waves
     player: BlockPlayer
-    """Plays what the project's episode cache does not have yet."""
+    """Plays the episodes that the project's cache lacks."""
     identity: MethodIdentity
     world: RolloutWorld
     slm: GreedyActor
@@ -99,15 +99,15 @@ class MethodRunner:
         variants: dict[str, Path | None] | None = None,
         num_samples: int = 0,
     ) -> MethodRunner:
-        """Load what is given: exported policies, a verifier, a folder of routers. What is played and paid is kept as
-        the attempt's whose `work` it is."""
+        """Load the given models: exported policies, a verifier, a folder of routers. Plays and payments belong to the
+        attempt of `work`."""
         sections: Sections = cfg
         configured = cfg.router.model if hasattr(cfg, "router") else None
         cases = work.inputs["case_support"].folder if "case_support" in work.inputs else None
         benchmark = load_benchmark(sections.env.benchmark, sections.env.options)
         policy_config, teacher = sections.policy, sections.teacher
-        asked = policy_config.as_endpoint(teacher) if policy_config.is_api else teacher
-        waves = engine(sections.rollout, benchmark, asked)
+        endpoint = policy_config.as_endpoint(teacher) if policy_config.is_api else teacher
+        waves = engine(sections.rollout, benchmark, endpoint)
         purse, tools = Purse.of(work), told_tools(sections.policy, benchmark)
 
         def greedy(weights: Path | None) -> GreedyActor:
@@ -179,7 +179,7 @@ class MethodRunner:
         )
 
     def feature_rollout(self) -> FeatureRollout:
-        """Roll-outs of the small policy, with what an LLM step would have gained."""
+        """Roll-outs of the small policy, with the executed gain of an LLM step at each state."""
         return FeatureRollout(world=self.world, slm=self.slm, llm=self.llm, extractor=self.extractor, waves=self.waves)
 
     def feature_cell(
@@ -208,8 +208,8 @@ class MethodRunner:
         if method in ROUTERS:
             if tau is None:
                 raise UsageError(f"{method} needs a threshold")
-            asked = instruments(method, self.features)
-            gate = ScoreGate(score_function(method, self.routers), self.extractor, asked)
+            needed = instruments(method, self.features)
+            gate = ScoreGate(score_function(method, self.routers), self.extractor, needed)
             return Routed(self.slm.model, self.llm.model, gate, tau, self.inference.max_llm_calls)
         if method in self.variants:
             return self.variants[method]
@@ -248,7 +248,7 @@ class MethodRunner:
 
 
 def _routers(folder: Path, configured: str | None) -> dict[str, RouterModel]:
-    """The trained routers by method. Raises InputError for imputed ones, whose labels nobody executed."""
+    """The trained routers by method. Raises InputError for imputed ones, whose labels were never executed."""
     if load(folder / f"{OURS}.json", configured).label == IMPUTED:
         raise InputError(
             f"{folder}: an imputed router, of whose labels nothing was executed: no evaluation plays it; train one on "
@@ -271,7 +271,8 @@ ACTORS: dict[str, Callable[[MethodRunner], Actor]] = {
     "llm_only": lambda runner: runner.llm,
     "best_of_k": _best_of_k,
 }
-"""How a method that is neither routed, nor an oracle, nor another policy (`MethodRunner.variants`) becomes an actor."""
+"""Method -> maker of its actor, for methods that are neither routed nor an oracle nor another policy
+(`MethodRunner.variants`)."""
 
 TRAINED_ROUTERS = tuple(method.name for method in METHODS.values() if method.trained_router)
 """Methods whose score is a model that the router stage fits and stores as <name>.json."""

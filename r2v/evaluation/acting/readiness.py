@@ -4,7 +4,7 @@
     if found.hopeless:
         print(found)       # the small policy solved 0 of 20 calibration tasks: ...
 
-It plays twenty calibration tasks, where playing them is quick, and looks at how it repeats what it was trained on.
+It plays twenty calibration tasks, where playing them is quick, and reads how well the policy repeats its training data.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Readiness:
 
     @property
     def hopeless(self) -> bool:
-        """True if it solved no calibration task and has not learnt what it was shown either."""
+        """True if it solved no calibration task and does not repeat its training data either."""
         return self.played > 0 and self.solved == 0 and self.cause is not None
 
     def summary(self) -> dict[str, Any]:
@@ -86,11 +86,11 @@ class Readiness:
 
 
 def readiness_of(cfg: ActingSettings, work: Work, report: Mapping[str, Any]) -> Readiness:
-    """Measure the cloned policy that a training has left in the attempt's folder. report: what the training says of
-    itself (bc_report.json). Where worlds cannot be copied or are slow, or the benchmark is not on this machine, nothing
+    """Measure the cloned policy that a training has left in the attempt's folder. report: the training's figures
+    (bc_report.json). Where worlds cannot be copied or are slow, or the benchmark is not on this machine, nothing
     is played."""
     match, losses = report["train_match"], [entry["loss"] for entry in report["losses"]]
-    known = Readiness(
+    trained = Readiness(
         parsed=match["parsed"],
         exact=match["exact"],
         loss=losses[-1],
@@ -99,14 +99,14 @@ def readiness_of(cfg: ActingSettings, work: Work, report: Mapping[str, Any]) -> 
     try:
         able = load_benchmark(cfg.env.benchmark, cfg.env.options).capabilities
         if not able.snapshot or able.waits or able.needs_network:
-            return known
-        return _played(cfg, work, work.folder / "final", known)
+            return trained
+        return _played(cfg, work, work.folder / "final", trained)
     except (UsageError, InputError, EmptyResult) as error:  # no benchmark here, or no task: nothing to play
         logger.info("  bc: the cloned policy was not played: %s", error)
-        return known
+        return trained
 
 
-def _played(cfg: ActingSettings, work: Work, policy: Path, known: Readiness) -> Readiness:
+def _played(cfg: ActingSettings, work: Work, policy: Path, trained: Readiness) -> Readiness:
     from r2v.config.methods import CLONE, WEAK
     from r2v.evaluation.acting.calibration import played_cell
     from r2v.evaluation.acting.methods import MethodRunner
@@ -120,4 +120,4 @@ def _played(cfg: ActingSettings, work: Work, policy: Path, known: Readiness) -> 
     cell = replace(cell, identity={**cell.identity, "play": "readiness"})
     runner.player.play([cell], "readiness")
     solved = successes(play for (play,) in runner.player.records(cell))
-    return replace(known, played=len(solved), solved=sum(share > 0 for share in solved.values()))
+    return replace(trained, played=len(solved), solved=sum(share > 0 for share in solved.values()))

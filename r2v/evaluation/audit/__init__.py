@@ -1,1 +1,1 @@
-"""The audit of a results folder: replay every episode, rebuild every table, believe nothing it says of itself."""
+"""The audit of a results folder: replay every episode, rebuild every table, believe none of its figures."""

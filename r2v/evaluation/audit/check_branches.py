@@ -1,4 +1,4 @@
-"""Branches: what the oracle tried and what gains were executed by, replayed, and what follows from them derived again.
+"""Branches: the continuations of the oracle and of gains, replayed, and the rows and decisions derived from them again.
 
 A file of branches holds, for each episode, the episode itself with hashed observations, then its branches in the order
 of their steps. A branch leaves its episode at one step with the other model's action. Rows of gains and the oracle's
@@ -24,7 +24,7 @@ from r2v.router.baselines import score_function
 from r2v.router.labels import FeatureRow, disagrees
 
 Played = tuple[Episode, Sequence[StepView]]
-"""An episode that replays, and what was seen before each of its actions."""
+"""An episode that replays, and the view before each of its actions."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class BranchesAudit:
     def problems(
         self, spec: EpisodeSpec, played: Played, group: Sequence[Episode], states: KnownStates
     ) -> Iterator[str]:
-        """Replay the branches of one episode; yield what is wrong with their places."""
+        """Replay the branches of one episode; yield the problems of their places."""
         if not group:
             return
         episode, _ = played
@@ -90,18 +90,18 @@ class BranchesAudit:
         tried = _by_step(group[1:])
         for view, step in zip(views, episode.steps, strict=True):
             branches, where = tried.get(view.step, []), f"{episode.episode_id} step {view.step}"
-            asked = self.one.actors.expert_reply(view)
+            llm_reply = self.one.actors.expert_reply(view)
             if not branches:
-                if step.action_source == LLM or (asked is not None and asked.text != step.action.raw_text):
+                if step.action_source == LLM or (llm_reply is not None and llm_reply.text != step.action.raw_text):
                     yield f"{where}: the two models act otherwise, and no branch was tried"
                 continue
             own, *rest = branches
             texts = [branch.steps[view.step].action.raw_text for branch in branches if len(branch.steps) > view.step]
             if len(texts) != len(branches) or len(rest) != failed(own) or len(set(texts)) != len(texts):
                 yield f"{where}: {len(branches)} branches were tried, which is not what the first came to"
-            elif asked is not None and rest and texts[1] != asked.text:
+            elif llm_reply is not None and rest and texts[1] != llm_reply.text:
                 yield f"{where}: the second branch does not begin with the LLM's action"
-            elif asked is not None and texts[0] == asked.text:
+            elif llm_reply is not None and texts[0] == llm_reply.text:
                 yield f"{where}: both models act alike, and a branch was tried"
             elif (step.action_source == LLM) != (asks := failed(own) and saves(rest[0])):
                 yield f"{where}: {'the small policy' if asks else 'the LLM'} acts, which its branches do not tell"
@@ -111,16 +111,16 @@ class BranchesAudit:
     def rows(
         self, spec: EpisodeSpec, played: Played, group: Sequence[Episode], recorded: Sequence[FeatureRow]
     ) -> Iterator[str]:
-        """Yield what is wrong with the rows of one episode. Features are a model's word, and so are the action and the
-        bill of an LLM that is not at hand, where it acts like the small policy."""
+        """Yield the problems of the rows of one episode. Features rest on a model's word; so do the action and the bill
+        of an LLM that is not at hand, where it acts like the small policy."""
         episode, views = played
         branches = {step: some[0] for step, some in _by_step(group[1:]).items()}
-        known = {row.step_idx: row for row in recorded}
+        by_step = {row.step_idx: row for row in recorded}
         derived = dict[int, FeatureRow]()
         for view in views if episode.env_fault is None else ():
             if self.method == OURS and view.llm_calls >= self.one.actors.inference.max_llm_calls:
                 continue
-            row, branch = known.get(view.step), branches.pop(view.step, None)
+            row, branch = by_step.get(view.step), branches.pop(view.step, None)
             where, step = f"{episode.episode_id} step {view.step}", episode.steps[view.step]
             try:
                 act = self._act(view, step)
@@ -131,18 +131,18 @@ class BranchesAudit:
                 by_llm = branch.steps[view.step]
             elif act.source == SLM and row is not None and row.llm_action is not None:
                 by_llm = replace(step, action=replace(step.action, raw_text=row.llm_action), said=None)
-            asked = self.one.actors.asked(view, by_llm)
+            llm_act = self.one.actors.asked(view, by_llm)
             proposal = act.text if act.proposal is None else act.proposal.text
-            if disagrees(proposal, asked.text, view.tools) != (branch is not None):
+            if disagrees(proposal, llm_act.text, view.tools) != (branch is not None):
                 same = "alike, and a" if branch else "otherwise, and no"
                 yield f"{where}: the two models act {same} branch was played"
             elif branch is None or branch.env_fault is None:
-                made = gain_row(
+                derived_row = gain_row(
                     spec,
                     episode,
                     view,
                     act,
-                    asked,
+                    llm_act,
                     branch,
                     features={} if row is None else row.features,
                     number=self.number,
@@ -150,26 +150,26 @@ class BranchesAudit:
                 )
                 if row is not None and branch is None and self.one.actors.expert is None:
                     other = "cost_llm" if act.source == SLM else "cost_slm"
-                    made = replace(made, **{other: getattr(row, other)})
-                derived[view.step] = made
+                    derived_row = replace(derived_row, **{other: getattr(row, other)})
+                derived[view.step] = derived_row
         for at in branches:
             yield f"{episode.episode_id}: a branch at step {at} belongs to no step that is branched"
-        if derived.keys() != known.keys() or len(known) != len(recorded):
+        if derived.keys() != by_step.keys() or len(by_step) != len(recorded):
             yield f"{episode.episode_id}: {len(recorded)} rows, {len(derived)} follow from its steps and branches"
-        for at in derived.keys() & known.keys():
-            for field, said in vars(known[at]).items():
+        for at in derived.keys() & by_step.keys():
+            for field, recorded_value in vars(by_step[at]).items():
                 made_of = getattr(derived[at], field)
-                if said != made_of or type(said) is not type(made_of):
-                    yield f"{known[at].state_id}: {field} is {said}, by its episodes {made_of}"
+                if recorded_value != made_of or type(recorded_value) is not type(made_of):
+                    yield f"{by_step[at].state_id}: {field} is {recorded_value}, by its episodes {made_of}"
 
 
 def _by_step(branches: Sequence[Episode]) -> dict[int, list[Episode]]:
-    found: dict[int, list[Episode]] = {}
+    by_step: dict[int, list[Episode]] = {}
     for branch in branches:
         at = branch.extra.get(BRANCHED_AT)
         if isinstance(at, int):
-            found.setdefault(at, []).append(branch)
-    return found
+            by_step.setdefault(at, []).append(branch)
+    return by_step
 
 
 def score_problems(
@@ -179,7 +179,7 @@ def score_problems(
     seeds: Mapping[str, int],
     recorded: Mapping[str, RouterScores],
 ) -> Iterator[str]:
-    """Yield what in setup.json's scores of a condition is not what its rows say; a trained router's are a model's."""
+    """Yield how setup.json's scores of a condition differ from its rows; those of a trained router are a model's."""
     for method in routed:
         scores = recorded.get(method)
         if scores is None or len(scores.p) != len(rows):
@@ -194,5 +194,5 @@ def score_problems(
             yield f"{method} on {condition}: {error}"
             continue
         derived = RouterScores.of(method, condition, rows, p)
-        if derived != scores or not all(0 <= one <= 1 for one in scores.p):
+        if derived != scores or not all(0 <= value <= 1 for value in scores.p):
             yield f"{method} on {condition}: p or y is not what the executed rows give"

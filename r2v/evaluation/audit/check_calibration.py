@@ -1,7 +1,7 @@
 """Thresholds and choices of a score, derived again from the recorded plays of calibration tasks.
 
-All plays are read, and the product's own search (`r2v.evaluation.calibration`) runs over them: what it asks for must be
-there, nothing else may be, and calibration.json must hold what it finds, byte for byte. A keyed share of the plays is
+All plays are read, and the product's own search (`r2v.evaluation.calibration`) runs over them: exactly the plays that
+it asks for must be there, and calibration.json must hold its results byte for byte. A keyed share of the plays is
 replayed in the world like every other episode.
 """
 
@@ -93,11 +93,11 @@ class CalibrationAudit:
         return records
 
     def _read(self, folder: Path, methods: Sequence[str], specs: Sequence[EpisodeSpec], salt: str) -> RecordedPlays:
-        found: dict[tuple[str, float], list[CalibrationPlay]] = {}
+        plays: dict[tuple[str, float], list[CalibrationPlay]] = {}
         for path, method in ((plays_path(folder, method), method) for method in methods):
             if path.exists():
-                self._file(path, method, specs, salt, found)
-        return RecordedPlays(folder=folder, found=found)
+                self._file(path, method, specs, salt, plays)
+        return RecordedPlays(folder=folder, found=plays)
 
     def _file(
         self,
@@ -105,7 +105,7 @@ class CalibrationAudit:
         method: str,
         specs: Sequence[EpisodeSpec],
         salt: str,
-        found: dict[tuple[str, float], list[CalibrationPlay]],
+        plays: dict[tuple[str, float], list[CalibrationPlay]],
     ) -> None:
         """Read one file of plays: every task and seed in its order, each under the same thresholds."""
         name = path.relative_to(self.results).as_posix()
@@ -128,12 +128,12 @@ class CalibrationAudit:
             if position >= len(specs) or episode.episode_id != session.identity or episode.method != method:
                 self.findings.add(name, f"{episode.episode_id} at threshold {tau} stands where it does not belong")
                 return
-            found.setdefault((method, tau), []).append(CalibrationPlay.of(episode))
+            plays.setdefault((method, tau), []).append(CalibrationPlay.of(episode))
             self.num_plays += 1
             if self.share >= 1 or uniform(salt, name, episode.episode_id, str(tau)) < self.share:
                 self.num_replayed += 1
                 label = f"{name} at {tau}"
                 self.audit.check(label, method, tau, session.spec, episode, states, kept=with_hashed_observations)
-        for (played, tau), some in found.items():
+        for (played, tau), some in plays.items():
             if played == method and len(some) != len(specs):
                 self.findings.add(name, f"{len(some)} episodes at threshold {tau}, {len(specs)} are played")

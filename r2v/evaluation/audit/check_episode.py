@@ -1,4 +1,4 @@
-"""The audit of one episode: replayed, billed, and held to what other episodes say of the same states."""
+"""The audit of one episode: replayed with its bill, and held to other episodes in the same states."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class KnownStates:
     """A score, by the method that it belongs to, state and LLM calls so far."""
 
     def contradictions(self, episode: Episode, score: str) -> Iterator[tuple[str, str]]:
-        """(kind, text) for each step that says otherwise than an episode before, of which the method `score`'s score
-        decided; then this one is remembered too."""
+        """Yield (kind, text) for each step that contradicts an earlier episode of the same state, where the score of
+        the method `score` decided; then remember this episode too."""
         prefix: Prefix = ()
         calls = 0
         for step in episode.steps:
-            text, made = step.action.raw_text, step.decision
+            text, decision = step.action.raw_text, step.decision
             own = text if step.action_source == SLM else None
             if step.proposal is not None and episode.method in ROUTERS:
                 own = step.proposal.text
@@ -44,20 +44,18 @@ class KnownStates:
                         "small policy's action",
                         f"step {step.step_idx} of {episode.method}: it acts otherwise in the same state of {whose}",
                     )
-            if episode.method in ROUTERS and made is not None and made.p_escalate is not None:
+            if episode.method in ROUTERS and decision is not None and decision.p_escalate is not None:
                 key = (score, prefix, calls)
-                if self.scores.setdefault(key, made.p_escalate) != made.p_escalate:
-                    yield (
-                        "router score",
-                        f"step {step.step_idx}: p_escalate is {made.p_escalate}, in the same state {self.scores[key]}",
-                    )
+                if self.scores.setdefault(key, decision.p_escalate) != decision.p_escalate:
+                    other = f"in the same state {self.scores[key]}"
+                    yield "router score", f"step {step.step_idx}: p_escalate is {decision.p_escalate}, {other}"
             calls += step.action_source == LLM
             prefix = (*prefix, text)
 
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeAudit:
-    """The audit of one episode: replayed with its bill, and held to what others say of the same states."""
+    """The audit of one episode: replayed with its bill, and held to others in the same states."""
 
     world: RolloutWorld
     actors: RecordedActors
@@ -74,8 +72,8 @@ class EpisodeAudit:
         kept: Callable[[Episode], Episode] = lambda episode: episode,
         actor: Callable[[StepView, Step], Act] | None = None,
     ) -> Replay:
-        """Audit an episode that is filed as `name`, of which the method's score decided at this threshold; an `actor`
-        says otherwise who acts."""
+        """Audit an episode that is filed as `name`, in which the method's score decided at this threshold. `actor`
+        replaces the method's own actor."""
 
         def by_method(view: StepView, step: Step) -> Act:
             return self.actors.act(view, method, step, threshold)
@@ -103,7 +101,8 @@ class EpisodeAudit:
         return self.actors.teacher.provider != "scripted"
 
     def _contradicted(self, kind: str, name: str, episode: Episode, text: str) -> None:
-        """Replies are promised to repeat to the byte for the bundled models; elsewhere a difference is only told."""
+        """A finding for the bundled models, which repeat their replies to the byte; elsewhere only an unproved
+        value."""
         if self.actors.encode is not None:
             self._add(kind, name, episode, text)
         else:

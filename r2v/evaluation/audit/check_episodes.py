@@ -155,7 +155,7 @@ class EpisodesAudit:
         played: Played | None,
         states: KnownStates,
     ) -> None:
-        if group and played is None and gains.method not in self.setup.methods:  # its episodes stand here alone
+        if group and played is None and gains.method not in self.setup.methods:  # its episodes are kept here alone
             extra = {ROUND: gains.number}
             own = replace(spec, method=gains.method, extra=extra)
             views = self.one.check(
@@ -183,26 +183,26 @@ class EpisodesAudit:
     def _by_episode(self, path: Path, parse: Callable[[str], Kept]) -> dict[str, list[Kept]]:
         """The records of a file by the id of their episode, as many as its steps can have, two branches each."""
         most = 1 + 2 * self.settings.inference.max_steps
-        found: dict[str, list[Kept]] = {}
+        by_episode: dict[str, list[Kept]] = {}
         for record in records_of(path, parse, self.findings) if path.exists() else ():
-            of_episode = found.setdefault(record.episode_id, [])
+            of_episode = by_episode.setdefault(record.episode_id, [])
             of_episode.append(record)
-            if len(of_episode) > most or len(found) > self.setup.num_episodes:
+            if len(of_episode) > most or len(by_episode) > self.setup.num_episodes:
                 self.findings.add(path.name, f"{record.episode_id} has more records than an episode can have")
                 break
-        return found
+        return by_episode
 
     def _episode(
         self, cell: Cell, spec: EpisodeSpec, episode: Episode, states: KnownStates
     ) -> Sequence[StepView] | None:
-        """Audit one episode; what an actor saw at each step, where its actions replay."""
+        """Audit one episode. Return the view at each step; None where its actions do not replay."""
         condition, method, point = cell
         extra = {} if point == MAIN else {OPERATING_POINT: point}
         filed = (episode.condition, episode.method, episode.extra.get(OPERATING_POINT, MAIN))
         name = "/".join(cell[:2]) if point == MAIN else f"{condition}/{method}@{point}"
         if filed != cell:
-            said = "/".join(map(str, filed))
-            self.findings.add("filed elsewhere", f"{name} {episode.episode_id}: says {said}")
+            claimed = "/".join(map(str, filed))
+            self.findings.add("filed elsewhere", f"{name} {episode.episode_id}: says {claimed}")
             return None
         threshold, acting = self._placed(method, point)
         played = self.one.check(name, acting, threshold, replace(spec, method=method, extra=extra), episode, states)

@@ -1,7 +1,7 @@
 """artifact.json and attempt.meta.json of an evaluation, held to its configuration, its episodes and each other.
 
-Which inputs there are, what made each and where it lay follows from the stages. Nothing is computed from the figures in
-their summaries.
+The inputs, the stage that made each and its folder follow from the table of stages. Nothing is computed from the
+figures in their summaries.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ INPUTS = {
     "router_features": "r2v.stages.generate_router_features:STAGE",
     "case_support": "r2v.stages.fit_case_support:STAGE",
 }
-"""What an evaluation of trained models reads: job -> the stage that made it."""
+"""Inputs of an evaluation of trained models: job -> the stage that made it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +71,7 @@ def read_attempt(results: Path, findings: Findings) -> AttemptRecord:
 
 def check_artifact(
     results: Path,
-    asked: EvaluateSettings,
+    settings: EvaluateSettings,
     attempt: AttemptRecord,
     summary: Mapping[str, object],
     findings: Findings,
@@ -87,7 +87,7 @@ def check_artifact(
     for name, value in summary.items():
         if (recorded := manifest.summary.get(name, 0)) != value:
             findings.add(ARTIFACT_MANIFEST, f"{name} is {recorded}, by its episodes {value}")
-    findings.extend(ATTEMPT, _problems(attempt, asked))
+    findings.extend(ATTEMPT, _problems(attempt, settings))
     inputs = {
         name: Artifact(stage=record.stage, fingerprint=record.fingerprint, folder=results, files=record.files)
         for name, record in attempt.inputs.items()
@@ -95,7 +95,7 @@ def check_artifact(
     for name in sorted(inputs.keys() | manifest.inputs.keys()):
         if name not in inputs or inputs[name].data_sha256 != manifest.inputs.get(name):
             findings.add("inputs", f"{name}: attempt.meta.json and artifact.json differ")
-    findings.extend("fingerprint", fingerprint_problems(manifest.fingerprint, asked, attempt.bases, inputs))
+    findings.extend("fingerprint", fingerprint_problems(manifest.fingerprint, settings, attempt.bases, inputs))
 
 
 def fingerprint_problems(
@@ -113,8 +113,8 @@ def fingerprint_problems(
 
 
 def _problems(attempt: AttemptRecord, settings: EvaluateSettings) -> Iterator[str]:
-    """Yield what attempt.meta.json says otherwise than the settings. Of the base model only the hash of one that this
-    R2V brings is known here."""
+    """Yield how attempt.meta.json differs from the settings. Of base models only the hashes of bundled ones are known
+    here."""
     if attempt.job != "evaluate":
         yield f"job is {attempt.job}, of an evaluation it is evaluate"
     bases, name = attempt.bases, settings.policy.model_name

@@ -1,8 +1,8 @@
-"""The configuration of a results folder, what the code here makes of it, and setup.json held to that.
+"""The configuration of a results folder, the settings and the world made of it here, and setup.json held to them.
 
 Everything is made of config.yaml: the settings, the world that the episodes were played in, their plan, and the setup
 that R2V would have written. The world is of R2V's own benchmarks only, unless the reader trusts the folder, for a
-benchmark by dotted path is somebody's code.
+benchmark by dotted path is other people's code.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from r2v.storage.integrity import CONFIGURATION
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _LARGEST_OPTION = 100_000
-"""A bundled benchmark makes its tasks in memory: nobody evaluates on more."""
+"""Tasks or the like: a bundled benchmark makes them in memory, and no evaluation needs more."""
 _LONGEST_OPTION = 1000
 """Characters of an option that is text: names of tasks."""
 _LARGEST_TABLE = 1 << 27
@@ -48,12 +48,12 @@ def blamed(name: str | Path) -> Iterator[None]:
         yield
     except R2VError as error:
         raise InputError(f"{name}: {shown(error)}") from None
-    except Exception as error:  # libraries and benchmarks raise what they like for values that nobody would type
+    except Exception as error:  # libraries and benchmarks raise anything for values that a user would never type
         raise InputError(f"{name}: not usable ({type(error).__name__}: {shown(error)})") from None
 
 
 def settings_of(results: Path) -> EvaluateSettings:
-    """The settings in config.yaml beside the results. Raises InputError where that is missing or is none."""
+    """The settings in config.yaml beside the results. Raises InputError where it is missing or not usable."""
     with blamed(results / CONFIGURATION):
         return EvaluateSettings.of(load_recorded(results / CONFIGURATION))
 
@@ -61,8 +61,8 @@ def settings_of(results: Path) -> EvaluateSettings:
 def config_problems(path: Path) -> Iterator[str]:
     """Yield the values that R2V would have written otherwise, of a config.yaml that `settings_of` has read.
 
-    A reader of configurations is lenient where a person types: "yes" is true, "3" is a number. What R2V writes beside
-    an artifact is resolved, so there each value stands as it is. A key that is left out has its default.
+    A reader of configurations is lenient where a person types: "yes" is true, "3" is a number. The configuration beside
+    an artifact is resolved, so its values have their types. A key that is left out has its default.
     """
     texts = path.read_text(), to_yaml(load_recorded(path))
     given, written = (dict(_leaves(plain(read(text, path).value), "")) for text in texts)
@@ -138,7 +138,7 @@ def check_setup(
     expected = Setup(
         **settings.recorded(),
         benchmark_version=benchmark.version,
-        tasks={name: list(dict.fromkeys(spec.task.task_id for spec in these)) for name, these in specs.items()},
+        tasks={name: list(dict.fromkeys(spec.task.task_id for spec in planned)) for name, planned in specs.items()},
         never_branched=never_branched(benchmark, specs),
         router_scores=stored.router_scores,
         choices=choices,
@@ -162,10 +162,10 @@ def require_executed(folder: Path) -> None:
         try:
             path = folder / name
             readable = path.is_file() and path.stat().st_size <= _LARGEST_SUMMARY
-            told = json.loads(path.read_text())[field] if readable else None
+            value = json.loads(path.read_text())[field] if readable else None
         except (OSError, ValueError, LookupError, TypeError, RecursionError):
             continue
-        if told == IMPUTED or (isinstance(told, dict) and told.get("labels") == IMPUTED):
+        if value == IMPUTED or (isinstance(value, dict) and value.get("labels") == IMPUTED):
             raise InputError(
                 f"{folder}: its labels are imputed, and no episode was played: there is nothing to replay. It can tell "
                 "where the policy acts otherwise than its teacher was recorded to; it cannot tell whether the policy "

@@ -1,4 +1,4 @@
-"""Findings: what an audit found wrong, by kind, and what it could not prove.
+"""Findings of an audit, by kind, and the values that it could not prove.
 
 A folder may hold a lie in each of a million episodes, so a kind keeps its count and its first example, and the whole
 is one line.
@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from r2v.constraints import shown
 
 _LONGEST = 240
-"""Characters of an example: enough to find it, whatever a file says."""
+"""Characters of an example: enough to find it in its file."""
 
 
 @dataclass
 class Findings:
-    """What does not hold. `unproven` says what rests on the folder's own word, each with its reason."""
+    """Problems by kind. `unproven`: the values that rest on the folder's word alone, each with its reason."""
 
     counts: dict[str, int] = field(default_factory=dict)
     examples: dict[str, str] = field(default_factory=dict)

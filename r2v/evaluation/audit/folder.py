@@ -34,14 +34,14 @@ LARGEST_LINES = 4 << 30
 PROVIDER_FILES = re.compile(
     r"\.provider(-[0-9a-f]{8})?/(\w+/)?(journal\.jsonl(\.witness)?|progress\.json|inputs/([\w.-]+\.jsonl)?)"
 )
-"""Files of what a provider was asked and paid, which R2V keeps in an attempt's folder whatever becomes of it."""
+"""Journals of paid requests, which R2V keeps in the folder of every attempt, finished or not."""
 BESIDE = (ARTIFACT_MANIFEST, ATTEMPT, CONFIGURATION)
 """Files that describe the others and are not content themselves."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationSummary:
-    """What an evaluation says of itself in artifact.json."""
+    """The summary of an evaluation in artifact.json."""
 
     n_episodes: int
     thresholds: dict[str, float]
@@ -79,7 +79,7 @@ def check_files(
     findings: Findings,
     stage: str = EVALUATE_STAGE,
 ) -> None:
-    """Hold the folder to artifact.json and to what the setup implies, both directions; `content`: the hashes of its
+    """Hold the folder to artifact.json and to the `expected` files, in both directions; `content`: the hashes of its
     content files; `stage`: the one that made it."""
     findings.extend("missing file", sorted((expected | set(BESIDE)) - there))
     findings.extend(
@@ -100,14 +100,14 @@ def _check_manifest(results: Path, hashes: Mapping[str, str], stage: str, findin
     recorded = {**manifest.files, CONFIGURATION: manifest.config_sha256}
     there = {**hashes, CONFIGURATION: content_sha256(results / CONFIGURATION)}
     for name in sorted(there.keys() | recorded.keys()):
-        if (own := there.get(name, "missing")) != (said := recorded.get(name, "not listed")):
-            findings.add("altered file", f"{name} is {own[:16]}, by {ARTIFACT_MANIFEST} {said[:16]}")
+        if (own := there.get(name, "missing")) != (listed := recorded.get(name, "not listed")):
+            findings.add("altered file", f"{name} is {own[:16]}, by {ARTIFACT_MANIFEST} {listed[:16]}")
 
 
 def records_of(path: Path, parse: Callable[[str], T], findings: Findings) -> Iterator[T]:
-    """The records of a file of JSON lines, packed or not, up to the first line that is none, which is a finding, as a
-    missing file is. So is a line that R2V would have written otherwise: one that says something twice, or in another
-    spelling, could mean one thing to one reader and another to the next."""
+    """Yield the records of a file of JSON lines, packed or not, up to the first malformed line. That line is a finding,
+    and so are a missing file and a line that R2V would have written otherwise: a key that occurs twice, or another
+    spelling of a value, could mean one thing to one reader and another to the next."""
     name = "/".join(path.parts[-3:])
     lines = lines_of(path)
     for number in count(1):

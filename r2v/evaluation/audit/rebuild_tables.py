@@ -18,7 +18,7 @@ def check_tables(results: Path, setup: Setup, findings: Findings) -> int:
     """Hold the stored tables to those that the episodes give under a setup. Return the number of files."""
     try:
         texts = rebuild(results, setup)
-    except Exception as error:  # a stranger's values may break any function; their own findings stand beside this one
+    except Exception as error:  # a stranger's values may break any function; each also has a finding of its own
         findings.add("tables", f"cannot be built: {error}")
         return 0
     findings.extend("tables", (f"{name} is not what the episodes give" for name in differing(results, texts)))

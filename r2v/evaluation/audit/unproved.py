@@ -1,4 +1,4 @@
-"""Unproved values: what in a results folder rests on the word of whoever made it, each with its reason.
+"""Unproved values of a results folder, which rest on its maker's word alone, each with its reason.
 
 The one list: `verify-results` prints the entries that apply to a folder, and docs/trust.md has the same table. A leaf
 is "<kind of file>: <path>", where `*` is one step of the path and `**` all below it.
@@ -101,9 +101,9 @@ def asks_provider(settings: EvaluateSettings) -> bool:
 
 
 def unproved_of(settings: EvaluateSettings, actors: RecordedActors) -> dict[str, str]:
-    """The entries that apply to an evaluation: what, and why."""
-    found = {one.what: one.why for one in UNPROVED if one.applies(settings, actors)}
+    """The entries that apply to an evaluation: value -> reason."""
+    reasons = {entry.what: entry.why for entry in UNPROVED if entry.applies(settings, actors)}
     if settings.policy.is_api:
         name = shown(settings.policy.model_name)
-        found[UNPROVED[0].what] = f"{name} was asked through an API, which wrote and counted them"
-    return found
+        reasons[UNPROVED[0].what] = f"{name} was asked through an API, which wrote and counted them"
+    return reasons

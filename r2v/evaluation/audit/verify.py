@@ -5,7 +5,7 @@ benchmark); every JSON is read by a strict schema, every file is held to artifac
 
     print(verify_results(Path("results/mrp")))      # InputError names each kind of lie with its first example
 
-What cannot be proved is listed in `r2v.evaluation.audit.unproved`; docs/trust.md has the same table.
+Values that cannot be proved are listed in `r2v.evaluation.audit.unproved`; docs/trust.md has the same table.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from r2v.storage.integrity import CONFIGURATION, Artifact, content_files
 
 @dataclass(frozen=True, kw_only=True)
 class Verified:
-    """What was checked and found the same."""
+    """The result of an audit without findings."""
 
     num_episodes: int
     num_plays: int
@@ -87,7 +87,7 @@ class Verified:
 
 
 def _fault_line(cell: Cell, counts: CellCounts) -> str:
-    """What faults do to a success rate: left out as the tables do, and counted as failures."""
+    """Success rates of a cell with faults: without them, as in the tables, and with them as failures."""
     measured = counts.episodes - counts.faults
     rate = f"{counts.successes / measured:.3f}" if measured else "none"
     return (
@@ -109,10 +109,10 @@ def _verified(results: Path, trust: bool, whole: bool) -> Verified:
     require_executed(results)
     require_results(results)
     there = require_small_files(results)
-    asked, stored = settings_of(results), read_setup(results)
+    configured, stored = settings_of(results), read_setup(results)
     findings = Findings()
     attempt = read_attempt(results, findings)
-    settings = asked.without_verifier if attempt.left_out_verifier else asked
+    settings = configured.without_verifier if attempt.left_out_verifier else configured
     world = world_of(settings, trust=trust)
     with blamed(CONFIGURATION):  # from here on no judge is asked
         judge = world.benchmark.judge_by_record() if isinstance(world.benchmark, Judged) else None
@@ -126,12 +126,12 @@ def _verified(results: Path, trust: bool, whole: bool) -> Verified:
     content = content_files(results)
     digest = Artifact(stage="", fingerprint="", folder=results, files=content).data_sha256
     actors = actors_of(settings, world.benchmark)
-    one = EpisodeAudit(world=world, actors=actors, findings=findings)
-    placed = CalibrationAudit(results, settings, one, findings, 1.0 if whole else SHARE)
+    episode_audit = EpisodeAudit(world=world, actors=actors, findings=findings)
+    placed = CalibrationAudit(results, settings, episode_audit, findings, 1.0 if whole else SHARE)
     calibration = placed.run(digest)
     setup = check_setup(stored, settings, world.benchmark, specs, choices_of(calibration), findings)
     check_files(results, there, _expected_files(setup, settings, results, there), content, findings)
-    audit = EpisodesAudit(results, settings, setup, specs, one, calibration, findings)
+    audit = EpisodesAudit(results, settings, setup, specs, episode_audit, calibration, findings)
     counts = audit.run()
     num_episodes = sum(cell.episodes for cell in counts.values())
     summary = {
@@ -139,7 +139,7 @@ def _verified(results: Path, trust: bool, whole: bool) -> Verified:
         "n_env_faults": sum(cell.faults for cell in counts.values()),
         "thresholds": {name: record.tau for name, record in calibration.items()},
     }
-    check_artifact(results, asked, attempt, summary, findings)
+    check_artifact(results, configured, attempt, summary, findings)
     num_tables = check_tables(results, setup, findings)
     if findings:
         raise InputError(f"{results}: {findings}")
@@ -156,7 +156,7 @@ def _verified(results: Path, trust: bool, whole: bool) -> Verified:
 
 
 def actors_of(settings: EvaluateSettings, benchmark: Benchmark) -> RecordedActors:
-    """The actors of an evaluation over what its episodes record."""
+    """The actors of an evaluation over the replies and scores that its episodes record."""
     return RecordedActors.of(
         benchmark,
         policy=settings.policy,

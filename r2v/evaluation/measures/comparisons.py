@@ -1,11 +1,11 @@
 """Comparisons: R2V against every other method, on the same tasks, by three metrics with a family of tests each.
 
-success_rate: success at each method's main point, whatever it cost; tested against methods that are no routers.
+success_rate: success at each method's main point, at any cost; tested against methods that are no routers.
 success_at_cost: success at r2v's main point, and of a router for the same dollars (`frontier.success_at_cost`).
 apgr: the area under the frontier, over all costs.
 
 A family is the methods of `FAMILY` that its metric is a test for, times the conditions; Holm's correction runs over
-each. Every other comparison is printed beside them with `family` false, no corrected p and so no claim of significance.
+each. Every other comparison is printed too, with `family` false, no corrected p and so no claim of significance.
 Success at the main points is tested by sign flips of whole tasks; the others, which are no means over tasks, by paired
 bootstrap.
 """
@@ -34,7 +34,7 @@ from r2v.evaluation.setup import MAIN
 
 AT_COST = "success_at_cost"
 METRICS = ("success_rate", AT_COST, "apgr")
-"""What methods are compared by, each with its own family of tests."""
+"""Metrics of comparisons, each with its own family of tests."""
 SIGNIFICANT = 0.05
 """Level of a test, after correction."""
 
@@ -74,8 +74,8 @@ def paired_success(measured: Measured, condition: str, a: str, b: str) -> tuple[
     if not both.any():
         return None
     setup = measured.setup
-    found = paired_difference(of_a[both], of_b[both], setup.level, setup.resamples)
-    return found, float(of_a[both].mean()), float(of_b[both].mean())
+    difference = paired_difference(of_a[both], of_b[both], setup.level, setup.resamples)
+    return difference, float(of_a[both].mean()), float(of_b[both].mean())
 
 
 def _row(measured: Measured, condition: str, other: str, metric: str) -> TableRow:
@@ -99,9 +99,9 @@ def _row(measured: Measured, condition: str, other: str, metric: str) -> TableRo
 
 
 def _success(measured: Measured, condition: str, other: str) -> TableRow | None:
-    if (found := paired_success(measured, condition, OURS, other)) is None:
+    if (paired := paired_success(measured, condition, OURS, other)) is None:
         return None
-    difference, value_a, value_b = found
+    difference, value_a, value_b = paired
     return {
         **_row(measured, condition, other, "success_rate"),
         "value_a": value_a,
@@ -171,6 +171,6 @@ def leaders(measured: Measured, condition: str) -> set[str]:
         return set()
     best = max(means, key=lambda method: means[method])
     rivals = [method for method in means if method != best]
-    found = [paired_success(measured, condition, best, rival) for rival in rivals]
-    corrected = holm([1.0 if pair is None else pair[0].p_value for pair in found])
+    differences = [paired_success(measured, condition, best, rival) for rival in rivals]
+    corrected = holm([1.0 if pair is None else pair[0].p_value for pair in differences])
     return {best, *(rival for rival, p in zip(rivals, corrected, strict=True) if p > SIGNIFICANT)}

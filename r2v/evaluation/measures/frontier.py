@@ -1,7 +1,7 @@
 """The cost-success frontier: how much of the gap between small model and LLM a router recovers at which cost.
 
-x = (C - C_slm) / (C_llm - C_slm), the realised cost fraction; C is what would be billed: candidates, samples and
-verifier priced in, and the prompt cache of the LLM's endpoint.
+x = (C - C_slm) / (C_llm - C_slm), the realised cost fraction; C is USD as billed: candidates, samples and verifier
+priced in, and the prompt cache of the LLM's endpoint.
 y = PGR = (r - r_slm) / (r_llm - r_slm). A method's curve joins its operating points to (0, 0) and (1, 1);
 APGR is the area under it, CPT(t) the least x at which it reaches t. A random router is usually below .5 on
 multi-step tasks, so compare with its own curve, not with the diagonal. APGR and CPT are
@@ -147,7 +147,7 @@ def between_ends(measured: Measured, condition: str, method: str) -> End:
 
 def success_at_cost(measured: Measured, condition: str, method: str, other: str) -> End | None:
     """Success of a method at its main point, and of another for the same dollars as billed, (draws,) each, estimate
-    first. The other's is read off the line between its two points beside that cost, the ends among them: a coin per
+    first. The other's is interpolated between its two points next to that cost, the ends among them: a coin per
     episode between the two plays that line, so it is the success of a policy, and at most a little below that of a
     threshold in between. None without both ends."""
     if not measured.has(condition, WEAK, STRONG, method, other):

@@ -1,8 +1,8 @@
 """Metrics of one grid: means, rates, tails and the quality of a router's scores.
 
 Every figure with an interval is a ratio of two sums over tasks (`RATIOS`), so that one bootstrap over tasks
-serves a success rate, a cost and LLM calls per step alike. What each one
-means stands in `r2v.evaluation.tables.columns.GLOSSARY`.
+serves a success rate, a cost and LLM calls per step alike. `r2v.evaluation.tables.columns.GLOSSARY`
+defines each one.
 """
 
 from __future__ import annotations
@@ -120,8 +120,8 @@ def seed_means(grid: Grid) -> FloatArray:
 
 
 def tail_figures(grid: Grid, cvar_alpha: float) -> dict[str, float | None]:
-    """What the mean hides: the worst seed, CVaR over seeds of failure, the worst tenth of tasks (a fraction
-    of a task counts as such), latency percentiles over episodes."""
+    """Tail figures, which a mean hides: the worst seed, CVaR over seeds of failure, the worst tenth of tasks (a
+    fraction of a task counts as such), latency percentiles over episodes."""
     names = ("worst_seed_sr", "cvar_failure", "bottom_10_sr", "p50_latency", "p95_latency")
     if np.isnan(grid["success"]).all():
         return dict.fromkeys(names)
@@ -163,9 +163,9 @@ def robustness_gap(measured: Measured, condition: str, method: str) -> Figure:
 
 
 def router_figures(setup: Setup, condition: str, method: str) -> dict[str, float | None]:
-    """AUROC of the router's scores for executed gains. ECE and Brier score, beside a
-    constant base rate's, are r2v's alone: no other score is a probability of a gain, and of an entropy, a coin or a
-    disagreement they would measure the scale."""
+    """AUROC of the router's scores for executed gains. ECE and the Brier score, with that of a constant base rate, are
+    r2v's alone: no other score is a probability of a gain, and of an entropy, a coin or a disagreement they would
+    measure the scale."""
     figures: dict[str, float | None] = dict.fromkeys(("ece", "brier", "router_auroc", "brier_base_rate"))
     for scores in setup.router_scores:
         if (scores.method, scores.condition) == (method, condition):

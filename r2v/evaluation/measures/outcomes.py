@@ -3,8 +3,8 @@
 An episode becomes an `Outcome`, a handful of counts read off its steps; outcomes become a `Grid` of tasks x
 seeds for each (condition, method, operating point). A cell that was never played, or was played twice, is an
 error. Where the world failed (`env_fault`) the cell is NaN: counted and reported apart, in no mean. A model that
-refuses or says nothing has failed: its cell is 0. Success is what the environment said, nothing else: an escalation
-never enters it.
+refuses or does not answer has failed: its cell is 0. Success is the environment's verdict alone: an escalation never
+enters it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from r2v.evaluation.setup import MAIN, OPERATING_POINT, Setup
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """One executed episode, reduced to what the tables count."""
+    """One executed episode, reduced to the counts of the tables."""
 
     method: str
     condition: str
@@ -80,7 +80,7 @@ class Outcome:
 
 
 def is_llm_step(step: Step) -> bool:
-    """Whether the LLM chose this action: the recorded decision, or the source where nothing was decided."""
+    """True if the LLM chose this action: by the recorded decision, or by the source where there was no decision."""
     if step.decision is not None:
         return step.decision.escalated
     return step.action_source in ("llm_fallback", "teacher")
@@ -152,8 +152,8 @@ _COUNTED: dict[str, Callable[[Outcome], float]] = {
 
 @dataclass(kw_only=True)
 class _Draft:
-    """A grid that is being filled: a number for each count of each episode, and no episode. `name` says whose they are
-    in errors."""
+    """A grid that is being filled: a number for each count of each episode, and no episode. `name` identifies it in
+    errors."""
 
     name: str
     rows: Mapping[str, int]
@@ -212,7 +212,7 @@ class Measured:
     grids: dict[tuple[str, str, str], Grid]
 
     def has(self, condition: str, *methods: str) -> bool:
-        """Whether all these methods are in the main table of the condition."""
+        """True if all these methods are in the main table of the condition."""
         return all((condition, method, MAIN) in self.grids for method in methods)
 
 

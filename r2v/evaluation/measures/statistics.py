@@ -28,9 +28,9 @@ Interval = tuple[float, float]
 
 BOOTSTRAP_RESAMPLES = 10_000
 _BLOCK = 1 << 17
-"""Random numbers that are in memory at once, at most: what is drawn grows with samples times tasks."""
+"""Random numbers that are in memory at once, at most: their count grows with samples times tasks."""
 _KEPT = 64 << 20
-"""Bytes of tables of resamples that are kept for the next figure; what does not fit is drawn anew for each."""
+"""Bytes of tables of resamples that are kept for the next figure; larger tables are drawn anew for each."""
 EXACT_UP_TO = 20
 """Sign-flip tests enumerate all sign vectors up to this many tasks that differ."""
 
@@ -51,10 +51,10 @@ _tables: dict[tuple[int, int, str], NDArray[np.uint8]] = {}
 
 
 def resample_counts(num_tasks: int, resamples: int = BOOTSTRAP_RESAMPLES, key: str = "bootstrap") -> NDArray[np.uint8]:
-    """How often each task is drawn in each bootstrap sample: (resamples, num_tasks). A byte holds it: with up to 255
-    tasks whatever is drawn, with more but for chances below 1e-500."""
-    if (asked := (num_tasks, resamples, key)) in _tables:
-        return _tables[asked]
+    """Counts of each task in each bootstrap sample, uint8, (resamples, num_tasks). A byte holds a count: always with up
+    to 255 tasks, and with more but for chances below 1e-500."""
+    if (table_key := (num_tasks, resamples, key)) in _tables:
+        return _tables[table_key]
     while _tables and sum(table.nbytes for table in _tables.values()) + num_tasks * resamples > _KEPT:
         del _tables[next(iter(_tables))]
     counts = np.empty((resamples, num_tasks), np.uint8)
@@ -62,7 +62,7 @@ def resample_counts(num_tasks: int, resamples: int = BOOTSTRAP_RESAMPLES, key: s
         counts[rows] = block
     counts.flags.writeable = False
     if counts.nbytes <= _KEPT:
-        _tables[asked] = counts
+        _tables[table_key] = counts
     return counts
 
 

@@ -25,9 +25,9 @@ MANY_FAULTS = 0.05
 """Share of episodes that were not measured above which a row is flagged."""
 
 
-def _spread(found: Mapping[str, Figure]) -> TableRow:
+def _spread(figures: Mapping[str, Figure]) -> TableRow:
     row: TableRow = {}
-    for name, figure in found.items():
+    for name, figure in figures.items():
         row[name] = figure.value
         row[f"{name}_ci"] = None if figure.interval is None else list(figure.interval)
         row[f"{name}_ci_method"] = figure.method

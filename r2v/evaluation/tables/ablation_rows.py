@@ -27,7 +27,7 @@ def ablation_rows(
     """One row per (ablation, condition, base, ablated, retrained jobs); p-values are Holm-adjusted over all rows.
     Raises InputError where the two were not played on the same tasks and seeds, EmptyResult where no task could be
     measured."""
-    rows = [_row(*one) for one in played]
+    rows = [_row(*sides) for sides in played]
     for row, p_holm in zip(rows, holm([row["p_value"] for row in rows]), strict=True):
         row["p_holm"] = p_holm
     return rows
@@ -72,17 +72,17 @@ def _row(
 def _apgr(ablation: Ablation, condition: str, base: Measured, ablated: Measured) -> dict[str, Any]:
     """APGR of both sides and of their difference, by paired bootstrap over tasks; None where a side plays no frontier,
     or its LLM gains nothing."""
-    found: dict[str, Any] = dict.fromkeys(("base_apgr", "ablated_apgr", "apgr_delta", "apgr_delta_ci"))
+    figures: dict[str, Any] = dict.fromkeys(("base_apgr", "ablated_apgr", "apgr_delta", "apgr_delta_ci"))
     curves = (curve_of(base, condition, ablation.base_method), curve_of(ablated, condition, ablation.ablated_method))
     if None in curves:
-        return found
+        return figures
     of_base, of_ablated = (curve.apgr() for curve in curves if curve is not None)
     for name, draws in {"base_apgr": of_base, "ablated_apgr": of_ablated, "apgr_delta": of_ablated - of_base}.items():
-        found[name] = None if np.isnan(draws[0]) else float(draws[0])
-    if found["apgr_delta"] is not None:
+        figures[name] = None if np.isnan(draws[0]) else float(draws[0])
+    if figures["apgr_delta"] is not None:
         interval = percentile_interval((of_ablated - of_base)[1:], base.setup.level)
-        found["apgr_delta_ci"] = None if interval is None else list(interval)
-    return found
+        figures["apgr_delta_ci"] = None if interval is None else list(interval)
+    return figures
 
 
 def _paired(name: str, base: Grid, ablated: Grid) -> tuple[Grid, Grid]:
@@ -102,14 +102,14 @@ def _paired(name: str, base: Grid, ablated: Grid) -> tuple[Grid, Grid]:
 
 def earnings(rows: Sequence[dict[str, Any]], parts: Mapping[str, tuple[str, int]]) -> list[dict[str, Any]]:
     """A row for each learned part (part -> ablation, +1 where that adds the part and -1 where it takes it away) whose
-    ablation is among the rows: what the part gains in executed success. It earns its place where the 95 % interval of
-    that gain lies above 0; else the row says no, which on few tasks is no proof that it gains nothing."""
+    ablation is among the rows: the gain of the part in executed success. The part is worth keeping where the 95 %
+    interval of that gain lies above 0; else the row holds no, which on few tasks is no proof of no gain."""
     by_name = {row["name"]: row for row in rows}
-    found = []
+    rows_of_parts = []
     for part, (name, sign) in parts.items():
         if (row := by_name.get(name)) is not None:
             gain, interval = sign * row["delta"], sorted(sign * end for end in row["delta_ci"])
-            found.append(
+            rows_of_parts.append(
                 {
                     "part": part,
                     "earns_its_place": "yes" if interval[0] > 0 else "no",
@@ -120,7 +120,7 @@ def earnings(rows: Sequence[dict[str, Any]], parts: Mapping[str, tuple[str, int]
                     "n_tasks": row["n_tasks"],
                 }
             )
-    return found
+    return rows_of_parts
 
 
 def ablation_texts(rows: Sequence[dict[str, Any]], earned: Sequence[dict[str, Any]] = ()) -> dict[str, str]:

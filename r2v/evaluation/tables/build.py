@@ -33,7 +33,7 @@ from r2v.evaluation.tables.files import BUNDLE_SCHEMA, render, round_figures, wr
 STRUCTURED = "structured_results"
 
 _COMMANDS = ("r2v run --config <this folder>/config.yaml", "r2v verify-results <this folder>")
-"""What makes these results again, and what replays them."""
+"""Commands that make these results again and that replay them."""
 
 
 def require_results(folder: Path) -> None:
@@ -54,7 +54,7 @@ def require_results(folder: Path) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Tables:
-    """Every row of every table, numbers already settled to what is printed."""
+    """Every row of every table, numbers already rounded as printed."""
 
     setup: Setup
     main_table: list[TableRow]
@@ -126,7 +126,7 @@ def build_tables(episodes: Iterable[Episode], setup: Setup) -> Tables:
 
 
 def write_results_folder(results: Path) -> Tables:
-    """Build and write `results/structured_results/` from the episodes and the setup beside it."""
+    """Build and write `results/structured_results/` from the episodes and the setup."""
     setup = read_setup(results)
     tables = build_tables(stored_episodes(results, setup), setup)
     write_results(results / STRUCTURED, render(tables.bundle()))

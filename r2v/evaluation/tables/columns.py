@@ -203,4 +203,4 @@ GLOSSARY = {
     "cpt_50": "least cost fraction that recovers half of the gap",
     "cpt_80": "least cost fraction that recovers four fifths of the gap",
 }
-"""Every figure of the main table and what it means."""
+"""Figure of the main table -> definition."""

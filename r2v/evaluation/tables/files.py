@@ -3,7 +3,7 @@
 `eval_bundle.json` holds every figure of an evaluation; each other file is rendered from it and can be made again at
 any time with the same bytes. Numbers are settled once, to six significant digits, when they enter the bundle.
 `manifest.json`, written last, lists the files and their hashes. The LaTeX table needs booktabs alone; its
-numbers have a fixed number of decimals and stand to the right, so their points align; a rate without a single failure
+numbers have a fixed number of decimals and are right-aligned, so their points align; a rate without a single failure
 (or success) is printed as the bound that its interval allows, never as 100 or 0 per cent.
 """
 

@@ -1,11 +1,11 @@
-"""Summary: all results on one page, for a model that writes a paper and for the one who checks it.
+"""Summary: all results on one page, for a model that writes a paper and for its reviewer.
 
     llm_summary(bundle)                   # llm_summary.json of structured_results/
     llm_summary(bundle, ablations)        # the report's: the same with the ablations, which are a stage of their own
 
 It holds every row that a results section needs in at most `SUMMARY_BYTES`: each table once as columns and rows, numbers
-to four significant digits, each claim with the interval that it rests on. `results.md` says the same as a page. Where
-everything is too much, whole tables are left out, the least wanted first, and named with the CSV file that has them.
+to four significant digits, each claim with the interval that it rests on. `results.md` has the same content as a page.
+Above the limit whole tables are left out, the least important first, and named with the CSV file that has them.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def llm_summary(
     missing: Sequence[str] = (WITHOUT_ABLATIONS,),
     audit: str | None = None,
 ) -> str:
-    """The text of llm_summary.json. missing: what is not there at all. audit: "verified: ..." or "not verified: ...",
-    of a report; None in the results folder itself."""
+    """The text of llm_summary.json. missing: names of absent sources. audit: "verified: ..." or "not verified: ...", of
+    a report; None in the results folder itself."""
     whole: dict[str, Any] = {
         **({} if audit is None else {"audit": audit}),
         "setup": bundle["setup"],
@@ -100,7 +100,7 @@ def results_page(
         *(["## Score that r2v acts by", _markdown(_table(bundle["choices"], _CHOICES))] if "choices" in bundle else []),
         "## Caveats",
         "\n".join(
-            [*(f"- {caveat['text']}" for caveat in bundle["caveats"]), *(f"- not here: {one}" for one in missing)]
+            [*(f"- {caveat['text']}" for caveat in bundle["caveats"]), *(f"- not here: {source}" for source in missing)]
         ),
     ]
     return "\n\n".join(blocks) + "\n"
@@ -124,9 +124,9 @@ def _compact(value: Any) -> str:
 
 def _table(rows: Iterable[RenderedRow], columns: Sequence[str]) -> dict[str, Any]:
     """The columns that some row has a value for, and the rows; those of a CSV file do as well."""
-    found = list(rows)
-    there = [name for name in columns if any(row.get(name) not in (None, "") for row in found)]
-    return {"columns": there, "rows": [_settled(row.get(name) for name in there) for row in found]}
+    shown_rows = list(rows)
+    there = [name for name in columns if any(row.get(name) not in (None, "") for row in shown_rows)]
+    return {"columns": there, "rows": [_settled(row.get(name) for name in there) for row in shown_rows]}
 
 
 def _settled(cells: Iterable[Any]) -> list[Any]:
@@ -154,11 +154,13 @@ def _claims(bundle: Mapping[str, Any]) -> Iterable[list[Any]]:
     compared = {row["id"]: row for row in bundle["comparisons"]}
     scored = {f"{row['id']}/brier": row for row in bundle["main_table"] if row.get("brier") is not None}
     for claim in bundle["claims"]:
-        rests: Mapping[str, Any] = next((compared[one] for one in claim["evidence_ids"] if one in compared), {})
+        rests: Mapping[str, Any] = next(
+            (compared[evidence_id] for evidence_id in claim["evidence_ids"] if evidence_id in compared), {}
+        )
         *figures, p = (rests.get(name) for name in _CLAIMED[2:])
-        for one in claim["evidence_ids"]:
-            if one in scored:
-                figures[0] = scored[one]["brier_base_rate"] - scored[one]["brier"]
+        for evidence_id in claim["evidence_ids"]:
+            if evidence_id in scored:
+                figures[0] = scored[evidence_id]["brier_base_rate"] - scored[evidence_id]["brier"]
         yield [
             claim_text(claim),
             claim["verdict"],

@@ -86,8 +86,8 @@ class CandidateRollout:
         values = await self._values(played, step, list(texts.values()))
         measured: dict[str, dict[str, Any]] = {}
         for (form, text), worth in zip(texts.items(), values, strict=True):
-            asked = ScoreRequest(messages=view.messages, action=text)
-            judged = await self.scorers[self.folds(view.task_id)](asked) if self.scorers else None
+            request = ScoreRequest(messages=view.messages, action=text)
+            judged = await self.scorers[self.folds(view.task_id)](request) if self.scorers else None
             measured[form] = {
                 "canonical": form,
                 "score": None if judged is None else judged.score,

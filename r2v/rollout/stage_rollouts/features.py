@@ -78,11 +78,11 @@ class FeatureRollout:
         episode = replace(played.episode, extra={**played.episode.extra, ROUND: self.number})
         if episode.env_fault is not None:
             return [episode]
-        found = [(step, *await self._row(spec, episode, step)) for step in played.snapshots if self._may_ask(step)]
-        rows = [row for _, row, _ in found if row is not None]
+        measured = [(step, *await self._row(spec, episode, step)) for step in played.snapshots if self._may_ask(step)]
+        rows = [row for _, row, _ in measured if row is not None]
         if not self.keep_branches:
             return [episode, *rows]
-        branches = [branch_record(branch, step.view.step) for step, _, branch in found if branch is not None]
+        branches = [branch_record(branch, step.view.step) for step, _, branch in measured if branch is not None]
         return [episode, *rows, *branches]
 
     def _may_ask(self, step: StepSnapshot) -> bool:
@@ -95,11 +95,11 @@ class FeatureRollout:
         """The row of a step, None where the world broke in its branch, and the branch, None of actions that are
         alike."""
         assert step.act.proposal is not None
-        asked = await self.llm.act(step.view)
-        is_asked = step.act.source == asked.source
-        other = other_act(step.act, asked, self.slm.source)
+        llm_act = await self.llm.act(step.view)
+        is_asked = step.act.source == llm_act.source
+        other = other_act(step.act, llm_act, self.slm.source)
         branch = None
-        if disagrees(step.act.proposal.text, asked.text, step.view.tools):
+        if disagrees(step.act.proposal.text, llm_act.text, step.view.tools):
             branch = await play_counterfactual(step.before, other, self._actor, self.waves)
             if branch.env_fault is not None:
                 return None, branch
@@ -108,13 +108,13 @@ class FeatureRollout:
             episode,
             step.view,
             step.act,
-            asked,
+            llm_act,
             branch,
             features=await self.extractor.features(step.view, step.act.proposal),
             number=self.number,
             threshold=self.threshold,
         )
-        return replace(row, spent=_spent(step, other, branch, 0.0 if is_asked else asked.bill.cached_cost)), branch
+        return replace(row, spent=_spent(step, other, branch, 0.0 if is_asked else llm_act.bill.cached_cost)), branch
 
 
 def other_act(act: Act, asked: Act, small: ActionSource) -> Act:

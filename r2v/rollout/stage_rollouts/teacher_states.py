@@ -118,7 +118,7 @@ def agreement_cell(
             step_idx=view.step,
             actor="teacher",
             features=await extractor.features(view, act.proposal),
-            disagrees=differs_from_record("\n".join(one.text for one in (act, *act.rest)), recorded, tools),
+            disagrees=differs_from_record("\n".join(part.text for part in (act, *act.rest)), recorded, tools),
             slm_episode_success=None,
             condition=episode.condition,
             perturbation_seed=episode.perturbation_seed,
@@ -144,6 +144,6 @@ def agreement_cell(
 
 def usd_of_step(episode: Episode, step: int) -> float:
     """Return what the log says that a step cost in USD; where it tells the whole alone, an equal share of that."""
-    told = episode.extra.get(IMPORTED, {}).get("usd") or ()
-    known = told[step] if step < len(told) else None
-    return episode.total_cost / len(episode.steps) if known is None else float(known)
+    usd_by_step = episode.extra.get(IMPORTED, {}).get("usd") or ()
+    usd = usd_by_step[step] if step < len(usd_by_step) else None
+    return episode.total_cost / len(episode.steps) if usd is None else float(usd)
