@@ -76,7 +76,7 @@ def stacked(tensors: Sequence[Tensor], width: int, room: int) -> Tensor:
     """(B_i, H, T_i, D) -> (sum B_i, H, width + room, D), zeros on the left."""
     rows, (_, heads, _, size) = sum(map(len, tensors)), tensors[0].shape
     whole = tensors[0].new_empty(rows, heads, width + room, size)
-    for part, states in zip(whole.split([len(states) for states in tensors]), tensors, strict=True):
+    for part, states in zip(torch.split(whole, list(map(len, tensors))), tensors, strict=True):
         blank = width - states.shape[2]
         part[:, :, :blank] = 0
         part[:, :, blank:width] = states

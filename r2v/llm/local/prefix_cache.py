@@ -92,7 +92,7 @@ class PrefixCache:
             filled.append(some.new_empty(len(rows), heads, kernel or past + width + ROOM, numbers))
         for row, (blocks, keep) in enumerate(zip(rows, kept, strict=True)):
             known = torch.cat(list(blocks))[:keep] if keep else some[:0]
-            parts = known.split([heads * numbers for heads, numbers, _ in self._shapes], dim=-1)
+            parts = torch.split(known, [heads * numbers for heads, numbers, _ in self._shapes], dim=-1)
             for states, part, (heads, _, kernel) in zip(filled, parts, self._shapes, strict=True):
                 end = kernel or past
                 begin = max(0, end - keep)
