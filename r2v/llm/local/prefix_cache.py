@@ -93,11 +93,11 @@ class PrefixCache:
         for row, (blocks, keep) in enumerate(zip(rows, kept, strict=True)):
             known = torch.cat(list(blocks))[:keep] if keep else some[:0]
             parts = torch.split(known, [heads * numbers for heads, numbers, _ in self._shapes], dim=-1)
-            for states, part, (heads, _, kernel) in zip(filled, parts, self._shapes, strict=True):
+            for states, part, (heads, numbers, kernel) in zip(filled, parts, self._shapes, strict=True):
                 end = kernel or past
                 begin = max(0, end - keep)
                 states[row, :, :begin] = 0
-                states[row, :, begin:end] = part[keep - end + begin :].unflatten(-1, (heads, -1)).transpose(0, 1)
+                states[row, :, begin:end] = part[keep - end + begin :].reshape(-1, heads, numbers).transpose(0, 1)
         ready = iter(filled)
         for i, layer in enumerate(cache.layers):
             if isinstance(layer, DynamicLayer):
