@@ -1,15 +1,15 @@
-"""A loopback emulator of the OpenAI and Anthropic APIs, for their official clients.
+"""Loopback emulator of the OpenAI and Anthropic APIs, for their official clients.
 
     with Emulator(answer="game", faults=[Fault("commit_then_reset", at=1)]) as emulator:
         client = openai.OpenAI(base_url=emulator.openai_url, api_key="any")
         ...
         assert emulator.ledger().paid() == {("run", "conversation", 0): 1}
 
-Synchronous calls, files and batches of both; every fault of `faults` by name; limits that can be lowered; and a
-billing ledger, on disk, that says who paid for what. The table of faults is the docstring of
-`r2v.emulator.faults`. `r2v providers emulate` serves the same to another process.
+It serves synchronous calls, files and batches of both providers, injects the faults of `r2v.emulator.faults` by name,
+has adjustable limits, and records every paid request in a billing ledger on disk. `r2v providers emulate` serves the
+same to another process.
 
-Names are loaded on first use, so that the command line can describe `emulate` without the server.
+Names are loaded on first use, so that the command line can describe `emulate` without importing the server.
 """
 
 from __future__ import annotations

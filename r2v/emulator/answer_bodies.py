@@ -1,8 +1,7 @@
-"""Answer bodies: what a model says, after its thoughts and its limits, in the format of each endpoint.
+"""Answer bodies: a model's answer, subject to thinking and token limits, in the format of each endpoint.
 
-A model that thinks spends tokens before it says anything: they are billed, and they count against the request's limit,
-so a small limit may leave no room for a text. A text that is an action becomes a native tool call where the request
-brings tools, and is put into the object that a schema asks for.
+Thinking tokens are billed and count against the request's limit, so a small limit may leave no room for text. A text
+that is an action becomes a native tool call if the request has tools, or the object of a requested JSON schema.
 """
 
 from __future__ import annotations
@@ -27,28 +26,28 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class EmulatedCompletion:
-    """A model's answer, before it is put into a provider's format."""
+    """A model's answer before its conversion to a provider's format."""
 
     request: EmulatedRequest
     texts: tuple[str, ...]
     tokens_in: int
     tokens_out: int
-    """Of texts and thoughts."""
+    """Tokens of texts and thoughts."""
     thoughts: int = 0
     cut: bool = False
     context_full: bool = False
-    """It is cut where the context ended, not at max_tokens."""
+    """True if the context's end cut the answer, not max_tokens."""
     refused: bool = False
     cached: int = 0
     written: int = 0
-    """Tokens put into the prompt cache."""
+    """Tokens written to the prompt cache."""
     written_1h: int = 0
     """Of these, for an hour."""
     shows_usage: bool = True
 
     @property
     def call(self) -> tuple[str, Json] | None:
-        """The tool call in the first text, as (name, arguments), where the request brings tools."""
+        """Return the first text's tool call as (name, arguments); None without a call or tools in the request."""
         action = _action(self.texts[0]) if self.request.body.get("tools") and self.texts else None
         if action is None:
             return None
@@ -69,7 +68,7 @@ def _held_to_schema(body: Json) -> bool:
         (body.get("text") or {}).get("format"),
         (body.get("output_config") or {}).get("format"),
     )
-    return any((one or {}).get("type") == "json_schema" for one in formats)
+    return any((format_ or {}).get("type") == "json_schema" for format_ in formats)
 
 
 def complete(
@@ -79,9 +78,9 @@ def complete(
     cached: CachedTokens,
     count: Callable[[str], int] = count_tokens,
 ) -> EmulatedCompletion:
-    """Call the answer function, and apply thoughts, the limit on tokens and the answer faults. cached: what of the
-    prompt is read from the prompt cache, and written to it; count: prompt tokens of a text. Raises LookupError where
-    the answer function does not take the request."""
+    """Call the answer function, and apply thoughts, the token limit and the answer faults. cached: prompt tokens read
+    from and written to the prompt cache; count: prompt tokens of a text. Raises LookupError if the answer function does
+    not accept the request."""
     body = request.body
     limit = body.get("max_tokens") or body.get("max_completion_tokens") or body.get("max_output_tokens")
     thought = thoughts(request.provider, request.model, body)
@@ -92,7 +91,7 @@ def complete(
         if not faults & {"refusal", "no_text"}:
             text = answer(replace(request, draw=draw) if draw else request)
         if text is None:
-            raise LookupError("no answer function takes this request; name another one with --answer")
+            raise LookupError("no answer function accepts this request; name another one with --answer")
         if _held_to_schema(body) and (action := _action(text)) is not None:
             text = json.dumps({"action": action}, ensure_ascii=False)
         if "u2028" in faults:
@@ -124,7 +123,7 @@ def _first_tokens(text: str, count: int) -> str:
 
 
 def answer_body(completion: EmulatedCompletion, path: str, now: float) -> Json:
-    """The answer as this endpoint writes it. Its usage is the bill's own, told in the endpoint's words."""
+    """Return the answer in this endpoint's format, with the bill's token counts as its usage."""
     replies = [_reply(completion, path, text) for text in completion.texts]
     if path.endswith("/messages"):
         body, usage = anthropic.write_reply(replies[0]), _message_usage(completion)
@@ -138,7 +137,7 @@ def answer_body(completion: EmulatedCompletion, path: str, now: float) -> Json:
 
 
 def answer_stream(completion: EmulatedCompletion, path: str, now: float) -> Iterator[bytes]:
-    """The same as a stream of events."""
+    """Return the answer as a stream of server-sent events."""
     usage = TokenUsage(
         input=completion.tokens_in,
         output=completion.tokens_out,
@@ -152,8 +151,8 @@ def answer_stream(completion: EmulatedCompletion, path: str, now: float) -> Iter
         return anthropic.write_stream(reply)
     if path.endswith("/responses"):
         return responses.write_stream(reply, int(now))
-    asked = (completion.request.body.get("stream_options") or {}).get("include_usage")
-    return chat.write_stream(reply, int(now), with_usage=bool(asked))
+    with_usage = (completion.request.body.get("stream_options") or {}).get("include_usage")
+    return chat.write_stream(reply, int(now), with_usage=bool(with_usage))
 
 
 def _reply(completion: EmulatedCompletion, path: str, text: str) -> WireReply:

@@ -1,12 +1,12 @@
-"""Answer functions: what the emulated models say, as a function from a request to a text.
+"""Answer functions of the emulated models: functions from a request to a text.
 
-An answer is named by its dotted path `module:function`, or by a short name: `echo` repeats the end of the newest
-message; `game` plays the Secret Game and sometimes reveals its secret; `desk` is the bundled benchmark's expert, with
-which `r2v collect` against the emulator plays the desk, `swebench` that of its bundled instances; `judge` scores
-actions for the verifier, and `game_judge` the game's conversations. All are functions of the request's body alone: the
-same body gets the same answer, in a batch or not. The emulator itself imports no environment.
+A function is named by its dotted path `module:function` or by a short name: `echo` repeats the end of the newest
+message; `game` plays the Secret Game and sometimes reveals its secret; `desk` is the bundled benchmark's expert, for
+`r2v collect` against the emulator, and `swebench` that of the bundled instances; `judge` scores actions for the
+verifier, and `game_judge` the game's conversations. All depend on the request's body alone: the same body gets the
+same answer, in a batch or not. The emulator itself imports no environment.
 
-Several are asked in turn, and the first that does not give None has answered: `judge desk` is a teacher and its judge.
+Several functions are called in turn until one does not return None: `judge desk` is a teacher and its judge.
 """
 
 from __future__ import annotations
@@ -27,53 +27,53 @@ from r2v.wire.message import Message
 
 @dataclass(frozen=True, kw_only=True)
 class EmulatedRequest:
-    """A request as the model sees it. `body` is the provider's own JSON; `messages` are those of the body, one for each
-    text block, a system prompt first."""
+    """A request as the model sees it. `body` is the provider's JSON; `messages` has one message per text block, the
+    system prompt first."""
 
     provider: str
     model: str
     messages: tuple[Message, ...]
     custom_id: str | None
     draw: int = 0
-    """Which of the samples that the request asks for."""
+    """Index of the sample among those that the request asks for."""
     body: dict[str, Any] = field(repr=False)
 
     @cached_property
     def sha256(self) -> str:
-        """Names the body, whatever the order of its keys, its metadata aside."""
+        """Return the hash of the body without its metadata, independent of the order of keys."""
         return body_sha256(self.body)
 
     @cached_property
     def tokens_in(self) -> int:
-        """Tokens of all messages."""
+        """Return the tokens of all messages."""
         return sum(count_tokens(message.text) for message in self.messages)
 
     @property
     def key(self) -> Key:
-        """The key of random draws that depend on the conversation, the body's seed and the sample alone."""
+        """Return the key of random draws, a function of the conversation, the body's seed and the sample."""
         messages = [[message.role, message.text] for message in self.messages]
         text = json.dumps([messages, self.body.get("seed")], ensure_ascii=False)
         return (hashlib.sha256(text.encode()).hexdigest(), self.draw)
 
 
 Answer = Callable[[EmulatedRequest], str | None]
-"""What a model says to a request; None: it is for another answer function."""
+"""Function from a request to a text; None leaves the request to another answer function."""
 
 
 def body_sha256(body: dict[str, Any]) -> str:
-    """SHA-256 of a body as canonical JSON, without its metadata."""
-    kept = {key: value for key, value in body.items() if key != "metadata"}
-    text = json.dumps(kept, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    """Return the SHA-256 of a body as canonical JSON, without its metadata."""
+    content = {key: value for key, value in body.items() if key != "metadata"}
+    text = json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def echo(request: EmulatedRequest) -> str:
-    """The newest message's last 60 characters, and a word that depends on the whole body and the sample."""
+    """Return the newest message's last 60 characters and a hash of the body and the sample."""
     return f"{request.messages[-1].text[-60:]} / {request.sha256[:8]}.{request.draw}"
 
 
 REVEALS = 0.3
-"""Share of its messages in which the game's player reveals its own secret."""
+"""Share of the emulated player's messages that reveal its own secret."""
 
 _SECRET = re.compile(
     r"secret[^\n\"'`“]{0,80}?(?:[\"'`“](?P<quoted>[^\"'`”\n]+)[\"'`”]|"
@@ -89,7 +89,7 @@ _SMALL_TALK = (
 
 
 def game(request: EmulatedRequest) -> str:
-    """A message of the Secret Game: a share `REVEALS` of them reveals the secret that stands in the prompts."""
+    """Return a message of the Secret Game; a share `REVEALS` of them reveals the secret in the prompts."""
     system_prompts = "\n".join(message.text for message in request.messages if message.role == "system")
     secret = _SECRET.search(system_prompts or request.messages[0].text)
     if secret is not None and uniform("game", "reveal", *request.key) < REVEALS:
@@ -105,21 +105,21 @@ ANSWER_PATHS = {
     "judge": "r2v.verifier.emulated:answer",
     "game_judge": "r2v.game.emulated:answer",
 }
-"""Short names of answers. Anything else is a dotted path `module:function`."""
+"""Dotted path by short name. Any other name is itself a dotted path `module:function`."""
 
 
 def load_answer(spec: str) -> Answer:
-    """The answer function of a short name or a dotted path. Raises UsageError."""
+    """Return the answer function of a short name or a dotted path. Raises UsageError."""
     answer: Answer = load_function("answer", ANSWER_PATHS.get(spec, spec), ANSWER_PATHS, ("request",))
     return answer
 
 
 def first_of(answers: Sequence[Answer | str]) -> Answer:
-    """An answer that asks these in turn, and gives what the first says that takes the request. Raises UsageError where
-    one cannot be loaded."""
+    """Return a function that calls these in turn and returns the first text. Raises UsageError if one cannot be
+    loaded."""
     loaded = [load_answer(answer) if isinstance(answer, str) else answer for answer in answers]
 
     def answer(request: EmulatedRequest) -> str | None:
-        return next((said for one in loaded if (said := one(request)) is not None), None)
+        return next((text for function in loaded if (text := function(request)) is not None), None)
 
     return loaded[0] if len(loaded) == 1 else answer

@@ -1,4 +1,4 @@
-"""Request bodies: requests as the answer functions see them, and errors in each provider's format."""
+"""Request and error bodies: parsing of requests for the answer functions, and errors in each provider's format."""
 
 from __future__ import annotations
 
@@ -45,8 +45,7 @@ def error_body(
     kind: str | None = None,
     param: str | None = None,
 ) -> Json:
-    """The body of an error response. `kind` replaces the type that goes with the status; `param` is the parameter that
-    OpenAI names."""
+    """Return the body of an error response. `kind` replaces the status's error type; `param` is OpenAI's parameter."""
     if provider == "anthropic":
         return {
             "type": "error",
@@ -64,8 +63,8 @@ def error_body(
 
 
 def parse_request(provider: str, body: Json, custom_id: str | None) -> EmulatedRequest:
-    """The request in a body of chat/completions, responses or messages. Raises ValueError, with the message
-    that the provider would give, where it is not one."""
+    """Return the request in a body of chat/completions, responses or messages. Raises ValueError, with the provider's
+    message, for an invalid body."""
     model = body.get("model")
     if not isinstance(model, str) or not model:
         raise ValueError("you must provide a model parameter")
@@ -86,7 +85,7 @@ def _positive(value: object) -> bool:
 
 
 def _apart(messages: Sequence[Message]) -> Iterator[Message]:
-    """Each text, call and result of a conversation as a message of its own, in the roles that answers know."""
+    """Yield each text, call and result of a conversation as a message, with the roles system, user, assistant, tool."""
     for message in messages:
         role: Role = "system" if message.role == "developer" else message.role
         for part in message.parts:

@@ -1,4 +1,4 @@
-"""The emulator: both providers on one loopback port, for as long as a `with` block lasts."""
+"""Emulator of both providers on one loopback port, as a context manager."""
 
 from __future__ import annotations
 
@@ -25,16 +25,15 @@ from r2v.storage.lease import lease
 
 
 class Emulator:
-    """Serves both APIs between `__enter__` and `__exit__`.
+    """Server of both APIs between `__enter__` and `__exit__`.
 
-    answer: what the models say: a function, its dotted path, or a short name (see `answers`); several are asked in
-    turn. faults: what goes wrong; seed: of their probabilities. models: names that are served though the providers do
-    not list them, or no longer. count: tokens of a text, as prompts are billed.
-    folder: where state is kept; an emulator started on it again goes on where the last one stopped, however that
-    ended. None: a temporary folder. ledger: the ledger's file, inside the folder where None.
-    port: 0 takes a free one. clock: seconds since 1970.
-    Raises LeaseConflict where another emulator serves the folder, EnvironmentFault where the disk or the port is
-    refused, UsageError where the port is no port or the answer cannot be loaded.
+    answer: the models' answer function, its dotted path, or a short name (see `answers`); several are called in turn.
+    faults: faults to inject; seed: seed of their probabilities. models: names served although the providers do not
+    list them or have retired them. count: tokens of a text, for billing prompts.
+    folder: folder of the state, from which a later emulator continues even after a crash; None: a temporary folder.
+    ledger: the ledger's file; None: inside the folder. port: 0 takes a free one. clock: seconds since 1970.
+    Raises LeaseConflict if another emulator serves the folder, EnvironmentFault if the disk or the port is refused,
+    UsageError for an invalid port or an answer that cannot be loaded.
     """
 
     def __init__(
@@ -99,30 +98,30 @@ class Emulator:
 
     @property
     def openai_url(self) -> str:
-        """`base_url` for the openai client."""
+        """Return the `base_url` for the openai client."""
         return f"http://127.0.0.1:{self.port}/v1"
 
     @property
     def anthropic_url(self) -> str:
-        """`base_url` for the anthropic client."""
+        """Return the `base_url` for the anthropic client."""
         return f"http://127.0.0.1:{self.port}"
 
     def batches(self) -> list[EmulatedBatch]:
-        """Every batch that was accepted or refused, as the providers remember it, oldest first."""
+        """Return copies of all accepted and refused batches, oldest first."""
         with self._site.lock:
             return [replace(batch) for batch in self._site.batches.values()]
 
     def calls(self) -> Counter[tuple[str, str]]:
-        """Calls that were served since the start, by (provider, route); those that a call fault met are not."""
+        """Return the number of calls served since the start by (provider, route), without those hit by a call fault."""
         with self._site.lock:
             return Counter(self._site.calls)
 
     def peak(self, provider: str) -> int:
-        """The most synchronous calls that were ever being answered at the same time."""
+        """Return the largest number of synchronous calls answered at the same time."""
         return self._site.peak[provider]
 
     def ledger(self) -> Statement:
-        """Who has been billed so far, every accepted batch included."""
+        """Return the bills so far, including every accepted batch."""
         return read_ledger(self.ledger_path)
 
 

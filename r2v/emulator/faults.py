@@ -1,4 +1,4 @@
-"""Fault injection: everything that can go wrong at a provider, by name.
+"""Fault injection: failures of a provider by name.
 
     Fault("commit_then_reset", at=1)                 the first time it could happen
     Fault("line_500", probability=0.1)               seeded: the same calls are hit in every run
@@ -21,7 +21,7 @@ call: any call, before anything is done
     reset                  the connection is reset before anything is done
     reset_upload           the connection is reset when half of the body has been read (calls with a body)
 
-commit: a create, synchronous call or upload that is carried out and then not confirmed (create unless `on` says)
+commit: a create, synchronous call or upload that is carried out and then not confirmed (create unless `on` is given)
     commit_then_500        500 after the commit
     commit_then_529        529 after the commit
     commit_then_reset      connection reset after the commit
@@ -44,7 +44,7 @@ batch: a batch that is created
     completed_empty_output OpenAI: the same with output_file_id ""
     file_id_late           OpenAI: the first poll of the completed batch shows no file ids
     counts_zero            OpenAI: counts are zero until the end (Anthropic's always are)
-    unknown_status         one poll shows a status that no client knows
+    unknown_status         one poll shows a status unknown to clients
     second_poller          every poll counts as two: states are skipped, as when another process polls
     cancel_never_ends      after a cancel, cancelling/canceling for ever
     archived               results are gone: 404 and archived_at (Anthropic), file 404 (OpenAI)
@@ -57,7 +57,7 @@ line: one request of a batch, when it is run; none of these is billed
     line_overloaded        503 (OpenAI), overloaded_error (Anthropic)
     line_credit            credit exhausted, as an invalid_request_error
     line_expired           batch_expired / expired, alone
-    line_string_code       OpenAI: response null and error.code a word; Anthropic: an error type nobody knows
+    line_string_code       OpenAI: response null and error.code a word; Anthropic: an unknown error type
     line_missing           the request has no line at all, and is not counted as failed
 
 answer: one request that is answered, in a batch or not; billed
@@ -94,13 +94,13 @@ from r2v.randomness import uniform
 
 PROVIDERS = ("openai", "anthropic")
 ROUTE_NAMES = ("upload", "file", "create", "list", "poll", "cancel", "delete", "results", "sync")
-"""Kinds of calls: what `on` may name."""
+"""Kinds of calls that `on` may name."""
 
 POINTS = ("call", "commit", "upload", "batch", "line", "answer", "download", "server")
 
 
 def _by_point() -> dict[str, str]:
-    """Fault name -> its point, read from the table above, which is therefore complete."""
+    """Return the point of each fault, parsed from the table above, which is therefore complete."""
     points: dict[str, str] = {}
     point = ""
     for line in (__doc__ or "").splitlines():
@@ -114,18 +114,18 @@ def _by_point() -> dict[str, str]:
 
 
 FAULT_POINTS = _by_point()
-"""Every fault's name -> the kind of occasion it happens at."""
+"""Kind of occasion by fault name."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing that goes wrong, and when. Raises UsageError where it cannot be."""
+    """A fault and its occasions. Raises UsageError for an unknown name or an invalid occasion."""
 
     name: str
     at: int | tuple[int, ...] | None = None
-    """Which occasions, from 1."""
+    """Occasions by number, from 1."""
     probability: float | None = None
-    """A share of the occasions; with neither, all of them."""
+    """Share of the occasions; without `at` and `probability`, all of them."""
     on: str | None = None
     """A provider, a route, or both joined by a dot."""
 
@@ -144,24 +144,24 @@ class Fault:
 
     @property
     def occasions(self) -> tuple[int, ...]:
-        """`at` as a tuple."""
+        """Return `at` as a tuple."""
         return () if self.at is None else (self.at,) if isinstance(self.at, int) else self.at
 
     @property
     def parts(self) -> frozenset[str]:
-        """The words of `on`."""
+        """Return the words of `on`."""
         return frozenset(self.on.split(".")) if self.on else frozenset()
 
     @property
     def identity(self) -> str:
-        """The fault as the command line writes it."""
+        """Return the fault in the command line's form."""
         when = "@" + ",".join(map(str, self.occasions)) if self.occasions else ""
         share = "" if self.probability is None else f":{self.probability}"
         return self.name + (f"/{self.on}" if self.on else "") + when + share
 
     @classmethod
     def parse(cls, text: str) -> Fault:
-        """`NAME[/ON][@N[,N...]|:P]`. Raises UsageError.
+        """Return the fault written as `NAME[/ON][@N[,N...]|:P]`. Raises UsageError.
 
         >>> Fault.parse("500/create@1,3").at
         (1, 3)
@@ -183,10 +183,10 @@ class Fault:
 
 
 class Injector:
-    """Decides which faults an occasion meets. Seeded, and safe to ask from many threads.
+    """Seeded, thread-safe choice of the faults at an occasion.
 
-    fired: occasions already met, by `Fault.identity`: an emulator that was restarted counts on from them.
-    note: called for each fault that fires, as (identity, occasion).
+    fired: earlier occasions by `Fault.identity`, from which a restarted emulator continues to count.
+    note: called with (identity, occasion) for each fault that fires.
     """
 
     def __init__(
@@ -205,7 +205,7 @@ class Injector:
         self._points = frozenset(FAULT_POINTS[fault.name] for fault in self._faults)
 
     def draw(self, point: str, provider: str, route: str) -> frozenset[str]:
-        """Names of the faults that this occasion meets."""
+        """Return the names of the faults that fire at this occasion."""
         if point not in self._points:
             return frozenset()
         with self._lock:

@@ -1,15 +1,15 @@
-"""The billing ledger: a file of JSON lines, appended and synced, that outlives the emulator.
+"""Billing ledger: an append-only file of JSON lines, synced to disk, that survives the emulator.
 
     {"event": "bill", "provider": ..., "mode": "batch", "batch": ..., "custom_id": ..., "run": ..., ...}
-    {"event": "refund", "batch": ..., "custom_id": ...}    cancelled before it was run
-    {"event": "void", "batch": ...}                        the emulator was killed before the batch was there
+    {"event": "refund", "batch": ..., "custom_id": ...}    cancelled before it ran
+    {"event": "void", "batch": ...}                        the emulator was killed before the batch was recorded
     {"event": "fault", "fault": ..., "occasion": ...}      a fault fired
-    {"event": "leak", "path": ..., "key": true}            the other host was asked; key: and was sent a key
+    {"event": "leak", "path": ..., "key": true}            a call to the other host; key: true if it was sent a key
 
-A batch that is accepted will run, whether or not anybody ever polls it again, so its requests are billed
-when it is accepted. That makes the ledger the oracle of exactly-once: `paid()` counts per (run, conversation,
-turn), read from the custom_id `{run}-{conversation}-{turn}-{try}`. A synchronous call says its custom_id in the
-header X-R2V-Custom-Id, in metadata.custom_id (OpenAI) or in metadata.user_id (Anthropic).
+An accepted batch runs even if no client polls it again, so its requests are billed at acceptance. That makes the ledger
+the oracle for exactly-once tests: `paid()` counts bills per (run, conversation, turn) of the custom_id
+`{run}-{conversation}-{turn}-{try}`. A synchronous call has its custom_id in the header X-R2V-Custom-Id, in
+metadata.custom_id (OpenAI) or in metadata.user_id (Anthropic).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PaidTurn = tuple[str, str, int]
 
 @dataclass(frozen=True, kw_only=True)
 class Bill:
-    """One request that was paid for. `tokens_in` counts cached tokens too."""
+    """Bill of one request. `tokens_in` includes cached tokens."""
 
     provider: str
     mode: str
@@ -50,18 +50,18 @@ class Bill:
     tokens_out: int
     cached_in: int = 0
     written_in: int = 0
-    """Tokens put into the prompt cache."""
+    """Tokens written to the prompt cache."""
     written_1h: int = 0
-    """Of these, into the cache that lasts an hour."""
+    """Of these, tokens written to the one-hour cache."""
 
     @property
     def turn(self) -> PaidTurn | None:
-        """What the request says it is for, where its custom_id says so."""
+        """Return the turn named by the custom_id, None without one."""
         return turn_of(self.custom_id)
 
 
 def turn_of(custom_id: str | None) -> PaidTurn | None:
-    """(run, conversation, turn) of a custom_id `{run}-{conversation}-{turn}-{try}`, else None.
+    """Return (run, conversation, turn) of a custom_id `{run}-{conversation}-{turn}-{try}`, else None.
 
     >>> turn_of("ab12cd34-pair-3-7-0")
     ('ab12cd34', 'pair-3', 7)
@@ -72,23 +72,23 @@ def turn_of(custom_id: str | None) -> PaidTurn | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Statement:
-    """What a ledger says."""
+    """Contents of a ledger."""
 
     bills: tuple[Bill, ...]
     fired: dict[str, list[int]]
-    """Occasions of each fault that fired, by `Fault.identity`."""
+    """Occasions of the faults that fired, by `Fault.identity`."""
     leaks: int
-    """Keys that the other host was sent."""
+    """Number of calls that sent a key to the other host."""
 
     def paid(self) -> Counter[PaidTurn]:
-        """How often each (run, conversation, turn) was paid for."""
+        """Return the number of bills by (run, conversation, turn)."""
         return Counter(bill.turn for bill in self.bills if bill.turn is not None)
 
 
 class Ledger:
-    """The file, open for appending. Half a line left by a killed emulator is cut off first.
+    """A ledger file open for appending. Half a line left by a killed emulator is cut off first.
 
-    Raises InputError for a file that is something else, or not what was written to it; it stays as it is.
+    Raises InputError for a file that is not a ledger or was altered; the file is left unchanged.
     """
 
     def __init__(self, path: Path) -> None:
@@ -103,23 +103,23 @@ class Ledger:
         self._lock = threading.Lock()
 
     def bill(self, bills: Iterable[Bill]) -> None:
-        """Book these; they are on disk when this returns."""
+        """Append bills; they are on disk when this returns."""
         self._append({"event": "bill"} | vars(bill) for bill in bills)
 
     def refund(self, batch: str, custom_ids: Iterable[str]) -> None:
-        """Book back what a cancelled batch did not run."""
+        """Refund the requests that a cancelled batch did not run."""
         self._append({"event": "refund", "batch": batch, "custom_id": custom_id} for custom_id in custom_ids)
 
     def void(self, batch: str) -> None:
-        """Book back a batch that was never there."""
+        """Void the bills of a batch that was never recorded."""
         self._append([{"event": "void", "batch": batch}])
 
     def fault(self, identity: str, occasion: int) -> None:
-        """Note a fault that fired (not synced: only the emulator's own count hangs on it)."""
+        """Record a fault that fired; not synced, since only the emulator's own count depends on it."""
         self._append([{"event": "fault", "fault": identity, "occasion": occasion}], sync=False)
 
     def leak(self, path: str, key: bool) -> None:
-        """Note a call to the other host."""
+        """Record a call to the other host."""
         self._append([{"event": "leak", "path": path, "key": key}])
 
     def close(self) -> None:
@@ -139,8 +139,8 @@ class Ledger:
 
 
 def read_ledger(path: Path) -> Statement:
-    """What a ledger file says now; a line that is still being written is not read. Raises InputError for a file that is
-    something else, or not what was written to it."""
+    """Return the contents of a ledger file without an incomplete last line. Raises InputError for a file that is not a
+    ledger or was altered."""
     witness = Witness(path, _REMEDY)
     witness.require_file()
     bills: dict[str | None, list[Bill]] = {}
@@ -168,12 +168,12 @@ def read_ledger(path: Path) -> Statement:
             reason = f"{type(error).__name__}: {error}"[:100]
             raise InputError(f"{path}:{number}: not a line of a billing ledger ({reason}); name another file") from None
     witness.require_all()
-    kept = tuple(bill for batch in bills.values() for bill in batch if (bill.batch, bill.custom_id) not in refunds)
-    return Statement(bills=kept, fired=fired, leaks=leaks)
+    valid = tuple(bill for batch in bills.values() for bill in batch if (bill.batch, bill.custom_id) not in refunds)
+    return Statement(bills=valid, fired=fired, leaks=leaks)
 
 
 def _seen(path: Path) -> Witness:
-    """The witness of a ledger, all of whose lines it has seen."""
+    """Return the witness of a ledger after reading all its lines."""
     witness = Witness(path, _REMEDY)
     for _, line in _whole_lines(path):
         witness.see(line)

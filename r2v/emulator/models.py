@@ -1,11 +1,11 @@
-"""Emulated models: which names are served, what their requests may hold, and how long they think.
+"""Emulated models: served names, accepted parameters, and thinking tokens.
 
-A name that a provider has retired, or that is spelled like one of its models and is none, is answered 404 as there. A
-parameter that today's API refuses for a model is refused with its words: a temperature where there is none, an effort
-or a kind of thinking that the model does not know, tools in an API that does not take them, a key that no request has.
-Any other name stands for a server of one's own, and takes everything.
+A retired name, or one that is spelled like a provider's model without being one, gets a 404 as at the provider. A
+parameter that the API refuses for a model is refused with the same message: a temperature, an effort or a kind of
+thinking that the model does not support, tools in an API without them, an unknown key. Any other name represents a
+self-hosted server and accepts everything.
 
-What models accept is the registry's table (`r2v.llm.providers.registry`), read here from the body that arrives.
+The accepted parameters come from the registry (`r2v.llm.providers.registry`).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from r2v.llm.providers.registry.listed import listed_price
 
 _OWN_STYLE = {"openai": r"(gpt-\d|o\d|chatgpt).*", "anthropic": r"claude-.*"}
 _THOUGHTS = {"none": 0, "minimal": 20, "low": 100, "medium": 400, "high": 1200, "xhigh": 2400, "max": 3600}
-"""Tokens that a thinking model spends before it answers, by effort."""
+"""Tokens that a thinking model spends before its answer, by effort."""
 _DEEPEST = ("xhigh", "max")
-"""Efforts that a model takes only while it thinks."""
+"""Efforts that a model accepts only with thinking."""
 _USUAL = 400
-"""The same where no effort is named."""
+"""Thinking tokens without a named effort."""
 
 _COMMON = {"model", "temperature", "top_p", "tools", "tool_choice", "metadata", "stream", "service_tier"}
 _OPENAI = {
@@ -50,12 +50,12 @@ PARAMETERS: Mapping[str, Collection[str]] = {
     | {"input", "instructions", "max_output_tokens", "reasoning", "text", "include", "truncation", "top_logprobs"}
     | {"previous_response_id", "conversation", "background", "max_tool_calls"},
 }
-"""Keys that a request to each endpoint may have."""
+"""Allowed keys of a request by endpoint."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ApiRefusal:
-    """What a provider answers in place of a completion."""
+    """A provider's error in place of a completion."""
 
     status: int
     message: str
@@ -66,16 +66,16 @@ class ApiRefusal:
 def refusal_of(
     provider: str, path: str, body: Mapping[str, Any], day: date, served: Collection[str] = ()
 ) -> ApiRefusal | None:
-    """What the provider refuses of a request on this day; None: nothing. served: names that are served all the same,
-    as a model of tomorrow."""
+    """Return the provider's refusal of a request on this day, None if it is accepted. served: further model names that
+    are served, such as a future model."""
     model = str(body.get("model"))
     own = re.fullmatch(_OWN_STYLE[provider], model) is not None
     if not own:
         return None
     if model not in served:
-        known = listed_price(provider, model, day) is not None
-        if not known or lifecycle_of(provider, model).retired(day):
-            return _no_model(provider, model, known=known)
+        listed = listed_price(provider, model, day) is not None
+        if not listed or lifecycle_of(provider, model).retired(day):
+            return _no_model(provider, model, listed=listed)
     accepts = accepts_of(provider, model)
     for key in sorted(body.keys() - PARAMETERS[path]):
         if provider == "anthropic":
@@ -86,11 +86,11 @@ def refusal_of(
     return _by_openai(accepts, path, body)
 
 
-def _no_model(provider: str, model: str, *, known: bool) -> ApiRefusal:
+def _no_model(provider: str, model: str, *, listed: bool) -> ApiRefusal:
     if provider == "anthropic":
         return ApiRefusal(status=404, message=f"model: {model}")
-    said = "has been deprecated" if known else "does not exist or you do not have access to it"
-    return ApiRefusal(status=404, message=f"The model `{model}` {said}.", code="model_not_found")
+    reason = "has been deprecated" if listed else "does not exist or you do not have access to it"
+    return ApiRefusal(status=404, message=f"The model `{model}` {reason}.", code="model_not_found")
 
 
 def _by_anthropic(accepts: Accepts, body: Mapping[str, Any]) -> ApiRefusal | None:
@@ -157,8 +157,8 @@ def _by_openai(accepts: Accepts, path: str, body: Mapping[str, Any]) -> ApiRefus
         text = f"Function tools with reasoning_effort are not supported for {model} in /v1/chat/completions."
         text += " To use function tools, use /v1/responses or set reasoning_effort to 'none'."
         return refused(text, name, None)
-    wanted = (body.get("response_format") if chat else (body.get("text") or {}).get("format")) or {}
-    if wanted.get("type") == "json_schema" and not accepts.json_schema:
+    format_ = (body.get("response_format") if chat else (body.get("text") or {}).get("format")) or {}
+    if format_.get("type") == "json_schema" and not accepts.json_schema:
         return refused("Invalid parameter: 'json_schema' is not supported with this model.", "response_format", None)
     return None
 
@@ -170,7 +170,7 @@ def _openai_thinks(accepts: Accepts, effort: str | None) -> bool:
 
 
 def thoughts(provider: str, model: str, body: Mapping[str, Any]) -> int:
-    """Tokens that a model spends on thinking before it answers this request."""
+    """Return the tokens that a model spends on thinking before it answers this request."""
     if re.fullmatch(_OWN_STYLE[provider], model) is None:
         return 0
     accepts = accepts_of(provider, model)

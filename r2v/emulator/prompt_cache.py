@@ -1,8 +1,8 @@
-"""The emulated prompt cache: which of a prompt's tokens were read from it, and which are written to it.
+"""Emulated prompt cache, which splits a prompt's tokens into read, written and fresh ones.
 
-Anthropic keeps what stands before a block that says `cache_control`, for five minutes or an hour from its last use, and
-finds again what was kept at one of the twenty blocks before such a mark. OpenAI keeps every prompt for half an hour,
-unasked, and bills no writing. Neither keeps fewer tokens than `CACHEABLE`.
+Anthropic caches the prefix up to a block with `cache_control`, for five minutes or an hour from its last use, and looks
+for cached prefixes at the twenty blocks up to such a mark. OpenAI caches every prompt for half an hour and bills no
+writing. Neither caches fewer tokens than `CACHEABLE`.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from typing import Any
 from r2v.emulator.answers import EmulatedRequest
 
 CACHEABLE = 1024
-"""Tokens a prompt prefix must have to be cached, at both providers."""
+"""Minimum tokens of a cached prefix, at both providers."""
 _LIFETIMES = {"5m": 300.0, "1h": 3600.0}
-_UNASKED = 1800.0
-"""Seconds."""
+_AUTOMATIC = 1800.0
+"""Lifetime of OpenAI's cached prompts in seconds."""
 _LOOKS_BACK = 20
-"""Blocks."""
+"""Blocks before a mark that Anthropic searches."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CachedTokens:
-    """Of one prompt's tokens. The rest is fresh."""
+    """Cached tokens of one prompt. The rest is fresh."""
 
     read: int = 0
     written: int = 0
-    """In all."""
+    """Tokens written, including `written_1h`."""
     written_1h: int = 0
-    """Of these, for an hour."""
+    """Of these, tokens written for an hour."""
 
 
 @dataclass(frozen=True)
@@ -39,47 +39,47 @@ class _Prefix:
     digest: bytes
     tokens: int
     lifetime: str | None
-    """How long it is to be kept; None: it is not marked."""
+    """Key of _LIFETIMES; None: no mark."""
 
 
 class PromptCaches:
-    """The caches of all models. count: tokens of a text. Not safe for threads: its owner has a lock."""
+    """Prompt caches of all models. count: tokens of a text. Not thread-safe; the owner has a lock."""
 
     def __init__(self, count: Callable[[str], int]) -> None:
         self._count = count
-        self._kept: dict[bytes, tuple[float, float]] = {}
-        """Prefix -> (when it ends, how long it lives from its last use)."""
+        self._entries: dict[bytes, tuple[float, float]] = {}
+        """(end time, lifetime from the last use in seconds) by prefix digest."""
 
     def split(self, request: EmulatedRequest, now: float) -> CachedTokens:
-        """Which tokens of this prompt are read and written now."""
+        """Return the tokens of a prompt that are read and written at time `now`, and update the cache."""
         prefixes = list(self._prefixes(request))
         if request.provider == "openai":
-            found = self._found(prefixes, now)
+            read = self._read(prefixes, now)
             for prefix in prefixes:
-                self._kept[prefix.digest] = now + _UNASKED, _UNASKED
-            return CachedTokens(read=found)
+                self._entries[prefix.digest] = now + _AUTOMATIC, _AUTOMATIC
+            return CachedTokens(read=read)
         marked = [at for at, prefix in enumerate(prefixes) if prefix.lifetime]
         near = [prefix for at, prefix in enumerate(prefixes) if any(at <= m < at + _LOOKS_BACK for m in marked)]
-        read = found = self._found(near, now)
+        read = cached = self._read(near, now)
         written = written_1h = 0
         for at in marked:
             prefix = prefixes[at]
             if prefix.tokens < CACHEABLE:
                 continue
-            new = max(0, prefix.tokens - found)
-            found = max(found, prefix.tokens)
+            new = max(0, prefix.tokens - cached)
+            cached = max(cached, prefix.tokens)
             written += new
             written_1h += new if prefix.lifetime == "1h" else 0
             lifetime = _LIFETIMES[prefix.lifetime or "5m"]
-            self._kept[prefix.digest] = now + lifetime, lifetime
+            self._entries[prefix.digest] = now + lifetime, lifetime
         return CachedTokens(read=read, written=written, written_1h=written_1h)
 
-    def _found(self, prefixes: list[_Prefix], now: float) -> int:
-        """Tokens of the longest of these that is kept; it lives on from now."""
+    def _read(self, prefixes: list[_Prefix], now: float) -> int:
+        """Return the tokens of the longest cached prefix and renew its lifetime."""
         for prefix in reversed(prefixes):
-            ends, lifetime = self._kept.get(prefix.digest, (0.0, 0.0))
+            ends, lifetime = self._entries.get(prefix.digest, (0.0, 0.0))
             if prefix.tokens >= CACHEABLE and ends > now:
-                self._kept[prefix.digest] = now + lifetime, lifetime
+                self._entries[prefix.digest] = now + lifetime, lifetime
                 return prefix.tokens
         return 0
 
@@ -92,7 +92,7 @@ class PromptCaches:
 
 
 def _blocks(body: dict[str, Any]) -> Iterator[tuple[str, str | None]]:
-    """The texts of a body in their order, each with how long the prompt up to its end is to be kept."""
+    """Yield the texts of a body in order, each with the lifetime of the prefix that it ends, None without a mark."""
     messages: Any = body.get("messages", body.get("input")) or []
     if isinstance(messages, str):
         messages = [{"content": messages}]

@@ -1,4 +1,4 @@
-"""The HTTP server: HTTP/1.1 over the loopback, a thread per connection, and the faults that only a socket can show."""
+"""HTTP server of the emulator: HTTP/1.1 on loopback, a thread per connection, and connection-level faults."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from r2v.emulator.bodies import CREDIT
 from r2v.emulator.server_state import ServerState
 
 _SPOOLED = 1 << 20
-"""Bytes of a body that are kept in memory."""
+"""Largest body kept in memory, in bytes."""
 
 _PIECE = 1 << 16
 
 
 @dataclass(frozen=True)
 class Route:
-    """One kind of call."""
+    """An endpoint and its handler."""
 
     method: str
     pattern: re.Pattern[str]
@@ -71,7 +71,7 @@ API_ROUTES = (
 
 
 class EmulatorServer(ThreadingHTTPServer):
-    """Serves a state until it is closed; closing cuts every connection."""
+    """HTTP server of a `ServerState`; closing it cuts every connection."""
 
     daemon_threads, block_on_close, request_queue_size = True, False, 256
 
@@ -82,12 +82,12 @@ class EmulatorServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", port), Handler)
 
     def opened(self, connection: socket.socket) -> None:
-        """Remember a connection."""
+        """Register a connection."""
         with self._guard:
             self._open.add(connection)
 
     def shutdown_request(self, request: object) -> None:
-        """Forget a connection, and close it."""
+        """Close and unregister a connection."""
         connection = cast(socket.socket, request)
         with self._guard:
             self._open.discard(connection)
@@ -103,13 +103,13 @@ class EmulatorServer(ThreadingHTTPServer):
                     connection.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that went away is no error of the server's; anything else is shown."""
+        """Ignore connection errors of clients; print any other error."""
         if not isinstance(sys.exc_info()[1], OSError) and not self.state.stopping.is_set():
             super().handle_error(request, client_address)  # type: ignore[arg-type]
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One connection."""
+    """Handler of one connection."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
@@ -120,10 +120,10 @@ class Handler(BaseHTTPRequestHandler):
         self.server.opened(self.connection)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
     def date_time_string(self, timestamp: float | None = None) -> str:
-        """The server's own clock."""
+        """Return an HTTP date by the server's own clock."""
         return formatdate(self.server.state.now() if timestamp is None else timestamp, usegmt=True)
 
     def do_GET(self) -> None:
@@ -156,7 +156,7 @@ class Handler(BaseHTTPRequestHandler):
                 raise_call_fault(faults, provider, state.now())
                 _check_key(provider, url.path, self.headers)
                 if match_of_route is None:
-                    raise ApiError(404, f"{self.command} {url.path}: the emulator does not know this call")
+                    raise ApiError(404, f"{self.command} {url.path}: no such endpoint in the emulator")
                 route, names = match_of_route
                 call = Call(
                     provider=provider,
@@ -173,7 +173,7 @@ class Handler(BaseHTTPRequestHandler):
                 self._send(refused.response(provider))
 
     def _body(self) -> BinaryIO:
-        """The request's body, on disk where it is long."""
+        """Return the request's body, on disk if it is long or chunked."""
         length = int(self.headers.get("Content-Length", "0"))
         chunked = self.headers.get("Transfer-Encoding", "") == "chunked"
         long = chunked or length > _SPOOLED
@@ -186,7 +186,7 @@ class Handler(BaseHTTPRequestHandler):
         while not chunked and length > 0:
             piece = self.rfile.read(min(length, _PIECE))
             if not piece:
-                raise ConnectionError("the client went away in the middle of a body")
+                raise ConnectionError("the client disconnected in the middle of a body")
             body.write(piece)
             length -= len(piece)
         body.flush()
@@ -223,7 +223,7 @@ class Handler(BaseHTTPRequestHandler):
             self._close()
 
     def _reset(self) -> None:
-        """Close so that the client sees ECONNRESET."""
+        """Close the connection so that the client gets ECONNRESET."""
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._close()
 
@@ -237,7 +237,7 @@ _PROXY_PAGE = b"<html><head><title>502 Bad Gateway</title></head><body>502 Bad G
 
 
 def _act(route: Route, state: ServerState, call: Call, names: tuple[str, ...]) -> Response:
-    """Carry a call out. An error in the emulator or in the answer function is a 500, with its traceback on stderr."""
+    """Carry out a call. An error in the emulator or the answer function becomes a 500, its traceback goes to stderr."""
     try:
         return route.act(state, call, *names)
     except ApiError:
@@ -249,7 +249,7 @@ def _act(route: Route, state: ServerState, call: Call, names: tuple[str, ...]) -
 
 
 def raise_call_fault(faults: frozenset[str], provider: str, now: float) -> None:
-    """Raises ApiError for the call faults that are answers."""
+    """Raise ApiError for the call faults that are error responses."""
     waits = {
         "429_retry_after_2": "2",
         "429_retry_after_300": "300",

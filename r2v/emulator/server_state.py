@@ -1,12 +1,12 @@
-"""Server state: a folder that a restarted emulator resumes from, the ledger, the faults, the clock.
+"""Server state: a folder from which a restarted emulator resumes, the ledger, the faults, the clock.
 
     <folder>/files/<id>.{json,jsonl}      uploaded files
-    <folder>/batches/<id>.{json,rows}     batches, and what became of each request
-    <folder>/ledger.jsonl                 who was billed (elsewhere on request)
+    <folder>/batches/<id>.{json,rows}     batches and the results of their requests
+    <folder>/ledger.jsonl                 bills (elsewhere on request)
 
-A batch exists once its .json is there; it is written last, after the rows and the bills. Bills of a batch whose
-.json never came are voided when the folder is opened again. The dataclasses below are what those files hold: renaming
-a field would make an older folder unreadable.
+A batch exists once its .json does, which is written last, after the rows and the bills. When a folder is opened again,
+bills of a batch without a .json are voided. The dataclasses below are the file format: renaming a field makes older
+folders unreadable.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from r2v.storage.integrity import hashed, read_hashed
 
 @dataclass(kw_only=True)
 class UploadedFile:
-    """An uploaded file; its bytes lie beside its record."""
+    """Record of an uploaded file; its bytes are in the .jsonl next to it."""
 
     id: str
     filename: str
@@ -42,12 +42,12 @@ class UploadedFile:
     bytes: int
     created_at: float
     late: int | None = None
-    """HTTP status of calls that name it too soon (faults file_late_*)."""
+    """HTTP status of calls that name the file too early (faults file_late_*)."""
 
 
 @dataclass(kw_only=True)
 class EmulatedBatch:
-    """A batch as the provider remembers it. `faults` were drawn when it was created."""
+    """The provider's record of a batch. `faults` were drawn at its creation."""
 
     id: str
     provider: str
@@ -55,29 +55,29 @@ class EmulatedBatch:
     total: int
     faults: list[str]
     counts: dict[str, int] = field(default_factory=dict)
-    """Requests by what became (or will have become) of them: ok, error, expired, canceled, missing."""
+    """Requests by final outcome: ok, error, expired, canceled, missing."""
     tokens: dict[str, int] = field(default_factory=dict)
-    """prompt (of all requests), in, cached, out (of those answered)."""
+    """Tokens by kind: prompt (of all requests), in, cached, out (of answered ones)."""
     polls: int = 0
     end_looks: int = 0
-    """Polls since it ended."""
+    """Polls since the end."""
     puzzled: bool = False
-    """The fault `unknown_status` has been shown."""
+    """True once the fault `unknown_status` was shown."""
     ended_at: float | None = None
     cancel_at: float | None = None
     kept: int | None = None
-    """Rows that were run before the cancel."""
+    """Rows that ran before the cancel."""
     deleted: bool = False
     endpoint: str = ""
     input_file_id: str = ""
     metadata: dict[str, str] | None = None
     model: str = ""
     errors: list[dict[str, Any]] = field(default_factory=list)
-    """OpenAI: why the batch was refused."""
+    """OpenAI: validation errors of a refused batch."""
 
 
 class ServerState:
-    """See the module. Every change of state is made under `lock`."""
+    """State of the server; see the module. All changes are made under `lock`."""
 
     def __init__(
         self,
@@ -120,71 +120,71 @@ class ServerState:
         self._bucket: dict[str, tuple[float, float]] = {}
 
     def now(self) -> float:
-        """The server's clock, seconds since 1970."""
+        """Return the server's clock in seconds since 1970."""
         return self._clock() + self._skew
 
     def refusal(self, provider: str, path: str, body: Mapping[str, Any]) -> ApiRefusal | None:
-        """What the provider refuses of a request to this endpoint; None: nothing."""
+        """Return the provider's refusal of a request to this endpoint, None if it is accepted."""
         day = datetime.fromtimestamp(self.now(), UTC).date()
         return refusal_of(provider, path, body, day, self._models)
 
     def pause(self, seconds: float) -> None:
-        """Wait, unless the emulator is closed meanwhile."""
+        """Wait for `seconds` or until the emulator closes."""
         self.stopping.wait(seconds)
 
     def new_id(self, prefix: str) -> str:
-        """A name that sorts by creation."""
+        """Return a new id that sorts by creation."""
         with self.lock:
             self._serial += 1
             return f"{prefix}{self._serial:09d}"
 
     def results_path(self, batch: str) -> Path:
-        """Where a batch's rows lie."""
+        """Return the file of a batch's rows."""
         return self.folder / "batches" / f"{batch}.rows"
 
     def file_path(self, file: str) -> Path:
-        """Where an uploaded file's bytes lie."""
+        """Return the file of an upload's bytes."""
         return self.folder / "files" / f"{file}.jsonl"
 
     def save_file(self, file: UploadedFile) -> None:
-        """Make an uploaded file exist."""
+        """Write an uploaded file's record."""
         with self.lock:
             write_json(self.folder / "files" / f"{file.id}.json", hashed(asdict(file)))
             self.files[file.id] = file
 
     def delete_file(self, file: str) -> None:
-        """Make it exist no longer."""
+        """Delete an uploaded file and its record."""
         with self.lock:
             del self.files[file]
             (self.folder / "files" / f"{file}.json").unlink()
             self.file_path(file).unlink()
 
     def save_batch(self, batch: EmulatedBatch) -> None:
-        """Make a batch exist as it now is."""
+        """Write a batch's record."""
         with self.lock:
             write_json(self.folder / "batches" / f"{batch.id}.json", hashed(asdict(batch)))
             self.batches[batch.id] = batch
 
     def batches_of(self, provider: str) -> list[EmulatedBatch]:
-        """One provider's batches, newest first."""
+        """Return one provider's batches, newest first."""
         with self.lock:
             return [b for b in reversed(self.batches.values()) if b.provider == provider and not b.deleted]
 
     def unfinished(self, provider: str) -> list[EmulatedBatch]:
-        """Those that fill the provider's queue."""
+        """Return the provider's batches that have not ended."""
         return [b for b in self.batches_of(provider) if b.ended_at is None]
 
     def created_lately(self, provider: str) -> int:
-        """Batches created in the last hour."""
+        """Return the number of batches created in the last hour."""
         return sum(self.now() - batch.created_at < 3600 for batch in self.batches_of(provider))
 
     def is_hidden(self, batch: EmulatedBatch) -> bool:
-        """Whether listings leave it out for now."""
+        """True if listings do not show the batch yet."""
         return "listed_late" in batch.faults and self.now() - batch.created_at < self.timing.late
 
     @contextmanager
     def serving(self, provider: str, route: str) -> Iterator[None]:
-        """Count a call, and synchronous ones as in flight while the block lasts."""
+        """Count a call, and a synchronous one as in flight during the block."""
         with self.lock:
             self.calls[provider, route] += 1
             self.in_flight[provider] += route == "sync"
@@ -196,13 +196,13 @@ class ServerState:
                 self.in_flight[provider] -= route == "sync"
 
     def cached(self, request: EmulatedRequest) -> CachedTokens:
-        """What of its prompt is read from the prompt cache, and written to it."""
+        """Return the prompt tokens read from and written to the prompt cache, and update it."""
         with self.lock:
             return self._caches.split(request, self.now())
 
     def take_call(self, provider: str) -> tuple[int, float] | None:
-        """Take a synchronous call from the provider's bucket: (calls left, seconds until there is one; 0 where the
-        call may pass). None: there is no limit."""
+        """Take a synchronous call from the provider's bucket and return (calls left, seconds to wait, 0 if the call is
+        allowed); None without a limit."""
         if self.limits.calls_per_minute is None:
             return None
         rate, now = self.limits.calls_per_minute / 60, self.now()
@@ -214,7 +214,7 @@ class ServerState:
         return int(level - passes), 0.0 if passes else (1 - level) / rate
 
     def until_full(self, provider: str) -> float:
-        """Seconds until the provider's bucket is full again."""
+        """Return the seconds until the provider's bucket is full."""
         assert self.limits.calls_per_minute is not None
         return (self.limits.burst - self._bucket[provider][0]) * 60 / self.limits.calls_per_minute
 
@@ -233,7 +233,7 @@ def _load_batch(path: Path) -> EmulatedBatch:
 
 
 def _record_of(path: Path) -> dict[str, Any]:
-    """What `save_file` or `save_batch` wrote. Raises InputError for anything else."""
+    """Return a record of `save_file` or `save_batch`. Raises InputError for anything else."""
     kind = UploadedFile if path.parent.name == "files" else EmulatedBatch
     record = read_hashed(path)
     missing = {item.name for item in fields(kind) if item.default is MISSING and item.default_factory is MISSING}

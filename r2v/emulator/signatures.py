@@ -1,4 +1,4 @@
-"""Signatures of thoughts: what each provider signs, and the requests that it refuses for a signature.
+"""Signatures of thinking blocks, and the providers' refusals of requests with invalid ones.
 
     opaque = sign("claude-opus-5-5", "3f9c0a12")
     refusal = refused_thought("/v1/messages", "claude-opus-5-5", body)
@@ -6,7 +6,7 @@
 Rules, each from a public thread:
 
 - Messages: a thinking block whose signature is not this model's is invalid (router-for-me/CLIProxyAPI#1584, #2172).
-- Messages, thinking within a budget: the last turn of an open tool loop begins with a thought (QwenLM/qwen-code#6893).
+- Messages, thinking budget: the last turn of an open tool loop must begin with a thought (QwenLM/qwen-code#6893).
 - Responses: encrypted content that is not this model's cannot be verified (maximhq/bifrost#5892).
 """
 
@@ -20,7 +20,7 @@ INVALID_CONTENT = "invalid_encrypted_content"
 
 
 def sign(model: str, name: str) -> str:
-    """Return the signature that a model gives a thought."""
+    """Return a model's signature of a thought."""
     return f"{name}.{_check(model, name)}"
 
 
@@ -34,7 +34,7 @@ def _is_own(model: str, signature: object) -> bool:
 
 
 def refused_thought(path: str, model: str, body: Mapping[str, Any]) -> tuple[str, str | None] | None:
-    """Return (message, code) of the refusal of a request; None if its thoughts are in order."""
+    """Return (message, code) of the refusal of a request, None if its thoughts are valid."""
     if path.endswith("/responses"):
         items = body.get("input")
         for item in items if isinstance(items, list) else ():
@@ -51,7 +51,7 @@ def refused_thought(path: str, model: str, body: Mapping[str, Any]) -> tuple[str
 
 
 def _interrupted(body: Mapping[str, Any]) -> tuple[str, None] | None:
-    """Return the refusal of a tool loop whose last turn lacks the thought that a budget of thoughts asks for."""
+    """Return the refusal of a tool loop whose last turn lacks the thought required by a thinking budget."""
     messages: list[Any] = body.get("messages") or []
     if (body.get("thinking") or {}).get("type") != "enabled" or len(messages) < 2:
         return None
@@ -68,6 +68,6 @@ def _interrupted(body: Mapping[str, Any]) -> tuple[str, None] | None:
 def _blocks(body: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     for number, message in enumerate(body.get("messages") or ()):
         content = message.get("content") if isinstance(message, Mapping) else None
-        for place, block in enumerate(content if isinstance(content, list) else ()):
+        for index, block in enumerate(content if isinstance(content, list) else ()):
             if isinstance(block, Mapping):
-                yield f"messages.{number}.content.{place}", block
+                yield f"messages.{number}.content.{index}", block

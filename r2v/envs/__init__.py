@@ -1,1 +1,1 @@
-"""Environments that an agent acts in. `base` says what a benchmark is; every other file or folder is one benchmark."""
+"""Environments that an agent acts in: `base` defines the protocols, every other file or folder is one benchmark."""

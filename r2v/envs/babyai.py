@@ -1,11 +1,11 @@
-"""BabyAI (Chevalier-Boisvert et al., 2019), of PyPI's minigrid: a small agent in a grid of rooms, told in words.
+"""BabyAI (Chevalier-Boisvert et al., 2019), from PyPI's minigrid, as text: an agent in a grid of rooms.
 
     env: {benchmark: babyai, options: {levels: GoToLocal PickupLoc UnlockLocal PutNextLocal, instances: 60}}
 
-Others wrote the world, its missions and its planner. A task is a level and the number of a layout, which the goal
-names, so that goals are unique. An agent sees what stands in the seven by seven cells before it, as lines of text. The
-expert is minigrid's own bot, from any state: it walks the actions of the conversation again in a copy of the layout, so
-it knows what no reader of the pages can, and stays an upper bound for one. All depends on the task alone.
+World, missions and planner are minigrid's own. A task is a level and the number of a layout; the goal names both, so
+goals are unique. An observation lists the objects in the seven by seven cells before the agent, one per line. The
+expert is minigrid's bot and works from any state: it replays the conversation's actions in a copy of the layout. It
+sees the whole grid, so it is an upper bound for an agent that reads pages. Everything depends on the task alone.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _LAYOUT = re.compile(r'\(layout "(\w+) (\d+)"\)')
 
 
 def call(tool: str) -> str:
-    """The action that calls a tool."""
+    """Return the action that calls a tool."""
     return json.dumps({"tool": tool}, separators=(",", ":"))
 
 
@@ -55,12 +55,12 @@ class BabyAIWorld:
         self._grid: Any = None
 
     def reset(self, *, seed: int, task: Task) -> tuple[str, Info]:
-        """The layout's first view."""
+        """Lay the task's grid out and return its first view."""
         self._grid = laid_out(task.payload["level"], task.payload["layout"])
         return view(self._grid), Info()
 
     def step(self, action: str) -> tuple[str, float, bool, bool, Info]:
-        """Act. What is no tool of the world changes nothing, and answers one error line."""
+        """Carry out a tool call. An unknown tool changes nothing and returns one error line."""
         if self._grid is None:
             raise RuntimeError("no task yet: reset first")
         number = _NUMBERS.get(parse_action(action).action_type)
@@ -72,21 +72,21 @@ class BabyAIWorld:
         return view(self._grid), float(reward), bool(terminated), bool(truncated), info
 
     def tool_specs(self) -> tuple[ToolSpec, ...]:
-        """The seven actions of the grid."""
+        """Return the seven actions of the grid."""
         empty: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
         return tuple(ToolSpec(name=name, description=text, parameters=empty) for name, text in _TOLD.items())
 
     def snapshot(self) -> Any:
-        """A copy of the grid."""
+        """Return a copy of the grid."""
         return copy.deepcopy(self._grid)
 
     def restore(self, state: Any) -> None:
-        """Go on from a copy."""
+        """Continue from a copy of `state`."""
         self._grid = copy.deepcopy(state)
 
 
 class BabyAI:
-    """Levels of BabyAI, `instances` layouts each. Raises UsageError for a level that minigrid has not."""
+    """BabyAI's `levels` with `instances` layouts each. Raises UsageError for a level unknown to minigrid."""
 
     name = "babyai"
     version = "2"
@@ -101,27 +101,27 @@ class BabyAI:
         self.require_set_up()
         self._levels = levels.replace(",", " ").split()
         if not self._levels:
-            raise UsageError("env.options.levels: got '', a text that names at least one level is asked for")
+            raise UsageError("env.options.levels: got ''; name at least one level")
         for level in self._levels:
             _id_of(level)
         self._tasks = [self._task(level, layout) for layout in range(instances) for level in self._levels]
 
     @staticmethod
     def require_set_up(**options: Any) -> None:
-        """Raises UsageError where minigrid is not installed."""
+        """Raise UsageError if minigrid is not installed."""
         if find_spec("minigrid") is None:
             raise UsageError("env.benchmark=babyai: minigrid is not installed; pip install 'r2v[babyai]'")
 
     def tasks(self) -> Sequence[Task]:
-        """Layout by layout, every level of it."""
+        """Return all tasks, layout by layout and level by level within a layout."""
         return self._tasks
 
     def make(self) -> BabyAIWorld:
-        """A fresh world."""
+        """Return a fresh world."""
         return BabyAIWorld()
 
     def expert(self, request: Request) -> str:
-        """What minigrid's bot does next."""
+        """Return the next action of minigrid's bot. Raises UsageError for a goal without a layout."""
         goal = next(message.text for message in request.messages if message.role == "user")
         named = _LAYOUT.search(goal)
         if named is None:
@@ -129,15 +129,15 @@ class BabyAI:
         return call(_planned(named[1], int(named[2]), tuple(_carried_out(request.messages))))
 
     def players(self) -> Mapping[str, Callable[[Request], str]]:
-        """For `r2v check-env`: a player who waits."""
+        """Return the contract check's empty player, which waits."""
         return {"empty": lambda request: call("wait")}
 
     def decoys(self, observation: str, goal: str, count: int, u: float) -> list[str]:
-        """Rows of things that the goal does not name, at places where the view has nothing."""
+        """Return rows of objects that the goal does not name, in free cells of the view."""
         return babyai_surface.decoys(observation, goal, count, u)
 
     def injection(self, observation: str, goal: str, family: str, u: float) -> tuple[str, str]:
-        """(line to plant, canary): an instruction to do nothing, which costs one of the steps that are left."""
+        """Return (line to plant, canary): an instruction to wait, which wastes one of the remaining steps."""
         return babyai_surface.injection(observation, goal, family, u)
 
     def _task(self, level: str, layout: int) -> Task:
@@ -150,11 +150,11 @@ class BabyAI:
 
 
 def laid_out(level: str, layout: int) -> Any:
-    """The grid of a layout, at its start."""
+    """Return the grid of a layout in its initial state."""
     import gymnasium
     import minigrid.envs.babyai.core.roomgrid_level as generator
 
-    generator.print = lambda *words: None  # it prints each layout that it rejects
+    generator.print = lambda *words: None  # minigrid prints each layout that it rejects
     grid: Any = gymnasium.make(_id_of(level)).unwrapped
     grid.reset(seed=layout)
     return grid
@@ -166,10 +166,10 @@ def _id_of(level: str) -> str:
     import minigrid  # registers its levels
 
     assert minigrid
-    known = {name.split("-")[1]: name for name in gymnasium.registry if name.startswith("BabyAI-")}
-    if level not in known:
-        raise UsageError(f"env.options.levels: {level}: no level of BabyAI; {nearest(level, known)}")
-    return str(known[level])
+    env_ids = {name.split("-")[1]: name for name in gymnasium.registry if name.startswith("BabyAI-")}
+    if level not in env_ids:
+        raise UsageError(f"env.options.levels: {level}: no level of BabyAI; {nearest(level, env_ids)}")
+    return str(env_ids[level])
 
 
 @cache
@@ -178,8 +178,8 @@ def _mission(level: str, layout: int) -> str:
 
 
 def view(grid: Any) -> str:
-    """What the agent sees, in words: a header, then a line for each object and door, the nearest first, and how far
-    the wall is. Cells are counted forward and to the side."""
+    """Return the agent's view as text: a header, then one line per object, door and the nearest wall, nearest first.
+    Positions are in cells forward and to the side."""
     from minigrid.core.constants import IDX_TO_COLOR, IDX_TO_OBJECT
 
     seen = grid.gen_obs()["image"]
@@ -216,7 +216,7 @@ def _place(ahead: int, aside: int) -> str:
 
 
 def _carried_out(messages: Sequence[Message]) -> Iterator[str]:
-    """The actions of a conversation that reached the grid: those that no error line answers."""
+    """Yield the actions of a conversation that the grid executed; calls answered by an error line are left out."""
     for message, answer in zip(messages, messages[1:], strict=False):
         if message.role == "assistant" and not answer.text.startswith('{"error"'):
             tool = parse_action(message.text).action_type
@@ -230,7 +230,7 @@ def _names() -> dict[int, str]:
 
 
 class _Walk:
-    """The bot on its way through a layout, after the actions of a conversation."""
+    """Minigrid's bot in a layout after the actions of a conversation."""
 
     def __init__(self, level: str, layout: int) -> None:
         from minigrid.utils.baby_ai_bot import BabyAIBot
@@ -240,21 +240,21 @@ class _Walk:
         self.last: int | None = None
 
     def see(self, tool: str) -> None:
-        """That an action was carried out, the bot's or another."""
+        """Replay one action, the bot's own or another's."""
         self.bot.replan(self.last)
         self.last = _NUMBERS[tool]
         self.grid.step(self.last)
 
 
 _WALKS: OrderedDict[tuple[str, int, tuple[str, ...]], _Walk] = OrderedDict()
-"""The walks that were gone on with last, by where they stand: a conversation's next step is one step of its walk."""
+"""Cache of the latest walks by (level, layout, actions), so that a conversation's next step replays one action only."""
 _KEPT_WALKS = 512
 
 
 @lru_cache(maxsize=1 << 16)
 def _planned(level: str, layout: int, done: tuple[str, ...]) -> str:
-    """The bot's next action after these. Where it has lost its way (its plan is of what it has seen), one that has seen
-    nothing yet plans from where the agent stands; where that cannot either, it waits."""
+    """Return the bot's next action after `done`. The bot plans over what it has seen and may fail on another actor's
+    moves; then a fresh bot plans from the agent's position, and if that fails too, the action is `wait`."""
     try:
         walk = _WALKS.pop((level, layout, done[:-1]), None) if done else None
         for tool in done if walk is None else done[-1:]:
@@ -262,7 +262,7 @@ def _planned(level: str, layout: int, done: tuple[str, ...]) -> str:
             walk.see(tool)
         walk = walk or _Walk(level, layout)
         planned = _names()[int(copy.deepcopy(walk).bot.replan(walk.last))]
-    except Exception:  # of the bot, which asserts that the agent does what it said
+    except Exception:  # the bot asserts that the agent carries out the bot's own plan
         return _planned_anew(level, layout, done)
     _WALKS[level, layout, done] = walk
     if len(_WALKS) > _KEPT_WALKS:
@@ -278,5 +278,5 @@ def _planned_anew(level: str, layout: int, done: tuple[str, ...]) -> str:
         grid.step(_NUMBERS[tool])
     try:
         return _names()[int(BabyAIBot(grid).replan(None))]
-    except Exception:
+    except Exception:  # the same assertions; a waiting agent loses a step, not the episode
         return "wait"

@@ -1,9 +1,9 @@
-"""The chain benchmark, whose every success rate is known in closed form: the guard against assumed outcomes.
+"""Chain benchmark, with success rates known in closed form: a check that outcomes are executed, not assumed.
 
-A task is `length` doors in a row. Each page asks a question whose answer is a public function of its text; an
-actor of accuracy p gives it with chance p, by its keyed draw. Doors are independent, no mistake ends an
-episode, and only the environment knows whether all were right: an escalated step counts for what its action
-did, never for who took it. `hard` of the doors say that they are hard, so a router can tell.
+A task is `length` doors in a row. Each page asks a question whose answer is a public function of its text; an actor of
+accuracy p answers it with probability p, by its keyed draw. Doors are independent, no mistake ends an episode, and
+only the environment decides success: an escalated step counts by its action, never by its actor. `hard` of the doors
+are marked hard on the page, so a router can recognise them.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ _GO = ToolSpec(
 
 
 def call(door: str) -> str:
-    """The action that goes through a door."""
+    """Return the action that goes through a door."""
     return json.dumps({"tool": "go", "door": door}, separators=(",", ":"))
 
 
 def right_action(observation: str) -> str:
-    """The right action on a page: what a perfect verifier knows."""
+    """Return the right action on a page, as a perfect verifier would score it."""
     question: str = json.loads(observation)["question"]
     return call(DOORS[digest("chain", "door", question)[0] % len(DOORS)])
 
 
 def chain_actor(p_easy: float, p_hard: float | None = None) -> Expert:
-    """An actor that is right with chance `p_easy`, or `p_hard` (default the same) where a page says hard. The
-    draw belongs to the request's key."""
+    """Return an actor that is right with probability `p_easy`, or `p_hard` (default the same) on hard pages. The draw
+    is keyed by the request."""
 
     def act(request: Request) -> str:
         page = next(message.text for message in reversed(request.messages) if '"question"' in message.text)
@@ -64,7 +64,7 @@ def chain_actor(p_easy: float, p_hard: float | None = None) -> Expert:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChainState:
-    """Where an episode stands; also its snapshot. `right` has one verdict per step taken."""
+    """State of an episode, also its snapshot. `right` has one verdict per step so far."""
 
     questions: tuple[str, ...]
     hard: frozenset[int]
@@ -72,18 +72,18 @@ class ChainState:
 
     @property
     def over(self) -> bool:
-        """All doors are behind."""
+        """True if every door has been passed."""
         return len(self.right) == len(self.questions)
 
 
 class ChainEnvironment:
-    """An `Environment` that `Snapshots`: `length` doors, success iff every one was right."""
+    """An `Environment` that `Snapshots`: `length` doors, success if and only if every choice was right."""
 
     def __init__(self) -> None:
         self._state = ChainState(questions=(), hard=frozenset())
 
     def reset(self, *, seed: int, task: Task) -> tuple[str, Info]:
-        """The first door. Questions and hard places belong to (task, seed)."""
+        """Return the first door's page. Questions and hard doors are functions of (task, seed)."""
         length = task.payload["length"]
         questions = tuple(digest("chain", "question", task.task_id, seed, at).hex()[:12] for at in range(length))
         places = generator("chain", "hard", task.task_id, seed).sample(range(length), task.payload["hard"])
@@ -91,7 +91,7 @@ class ChainEnvironment:
         return self._page(), Info()
 
     def step(self, action: str) -> tuple[str, float, bool, bool, Info]:
-        """Go through a door; anything but the right call is a wrong one. Raises RuntimeError when over."""
+        """Go through a door; anything but the right call counts as wrong. Raises RuntimeError once over."""
         if self._state.over:
             raise RuntimeError("the episode is over: reset first")
         right = action == right_action(self._page())
@@ -102,15 +102,15 @@ class ChainEnvironment:
         return page, float(state.over and success), state.over, False, info
 
     def tool_specs(self) -> tuple[ToolSpec, ...]:
-        """One tool: go."""
+        """Return the one tool, go."""
         return (_GO,)
 
     def snapshot(self) -> ChainState:
-        """The whole state."""
+        """Return the whole state."""
         return self._state
 
     def restore(self, state: ChainState) -> None:
-        """Go back to `state`."""
+        """Return to `state`."""
         self._state = state
 
     def _page(self) -> str:
@@ -128,7 +128,7 @@ class ChainEnvironment:
 
 
 class ChainBenchmark:
-    """The benchmark. `p_easy` and `p_hard` are its expert's accuracies."""
+    """Chain benchmark. `p_easy` and `p_hard` are its expert's accuracies."""
 
     name = "chain"
     version = "1"
@@ -161,17 +161,17 @@ class ChainBenchmark:
         )
 
     def tasks(self) -> Sequence[Task]:
-        """Every task."""
+        """Return every task."""
         return self._tasks
 
     def make(self) -> ChainEnvironment:
-        """A fresh corridor."""
+        """Return a fresh corridor."""
         return ChainEnvironment()
 
     def expert(self, request: Request) -> str:
-        """The action of an actor with the benchmark's accuracies."""
+        """Return the action of an actor with the benchmark's accuracies."""
         return self._expert(request)
 
     def players(self) -> Mapping[str, Expert]:
-        """For `r2v check-env`: an actor that is always right."""
+        """Return the contract check's gold player, which is always right."""
         return {"gold": chain_actor(1.0)}

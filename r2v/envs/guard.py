@@ -1,9 +1,9 @@
-"""The guard of an environment: what a benchmark raises is a fault of the world, what breaks the contract is told.
+"""Guard of an environment: a benchmark's exceptions become faults of the world, contract violations end the command.
 
-A benchmark is somebody else's code. An exception in `make`, `reset`, `step`, `snapshot` or `restore` ends the episode
-as not measured (`Info.env_fault`), with the exception as the reason, and every other episode goes on. An answer of the
-wrong shape (a tuple of four, a dict for an observation, Gymnasium's info dict) is wrong in every episode alike, so it
-ends the command in one sentence that names `r2v check-env`.
+A benchmark may be a user's code. An exception in `make`, `reset`, `step`, `snapshot` or `restore` ends the episode as
+not measured (`Info.env_fault`), with the exception as the reason, and all other episodes continue. An answer of the
+wrong type (a tuple of four, a dict as an observation, Gymnasium's info dict) is wrong in every episode, so it ends the
+command with one sentence that names `r2v check-env`.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ R = TypeVar("R")
 StepResult = tuple[str, float, bool, bool, Info]
 
 _OF_MACHINES = ("cuda_oom", "host_oom")
-"""Kinds of failure that are the machine's, not the world's: they end the stage, which is healed as a whole."""
+"""Failures of the machine, not of the world: they end the stage, which is restarted as a whole."""
 _SHOWN = 300
 _STDLIB = sysconfig.get_paths()["stdlib"]
 
 
 class ContractError(UsageError):
-    """A benchmark that answers otherwise than its protocol says."""
+    """A benchmark's answer violates its protocol."""
 
 
 class WorldFault(Exception):
-    """An exception of the benchmark's own code, as the reason of an `env_fault`."""
+    """An exception of the benchmark's own code, the reason of an `env_fault`."""
 
 
 class GuardedEnv:
-    """An `Environment` of a benchmark whose exceptions are faults and whose answers have the right shape.
+    """A benchmark's `Environment` whose exceptions become faults and whose answers have the right types.
 
-    The world is made by the first call that needs one, so that a `make` that fails costs one episode.
+    The first call that needs a world makes it, so that a failing `make` costs one episode.
     """
 
     def __init__(self, benchmark: Benchmark, site: str | None = None) -> None:
@@ -54,73 +54,74 @@ class GuardedEnv:
         self._closed = False
 
     def reset(self, *, seed: int, task: Task) -> tuple[str, Info]:
-        """The world's first observation, or none and a fault."""
+        """Return the world's first observation, or an empty one and a fault. Raises ContractError."""
         try:
-            answer = self._call("reset", lambda: self._made().reset(seed=seed, task=task))
+            answer = self._call("reset", lambda: self._open_world().reset(seed=seed, task=task))
         except WorldFault as fault:
             return "", Info(env_fault=str(fault))
         return require_reset(answer, self._benchmark)
 
     def step(self, action: str) -> StepResult:
-        """What the world answers to the action, or a fault that ends the episode."""
+        """Return the world's answer to the action, or a fault that ends the episode. Raises ContractError."""
         try:
-            answer = self._call("step", lambda: self._made().step(action))
+            answer = self._call("step", lambda: self._open_world().step(action))
         except WorldFault as fault:
             return "", 0.0, False, True, Info(env_fault=str(fault))
         return require_step(answer, self._benchmark)
 
     def tool_specs(self) -> tuple[ToolSpec, ...]:
-        """The world's tools. Raises ContractError where there are none to be had."""
+        """Return the world's tools. Raises ContractError if the world fails or returns none."""
         try:
-            return require_tools(self._call("tool_specs", lambda: self._made().tool_specs()), self._benchmark)
+            return require_tools(self._call("tool_specs", lambda: self._open_world().tool_specs()), self._benchmark)
         except WorldFault as fault:
             raise ContractError(broken(self._benchmark, str(fault))) from fault
 
     def snapshot(self) -> Any:
-        """The world's state. Raises WorldFault where the world fails, ContractError where it has no snapshots."""
+        """Return the world's state. Raises WorldFault if the world fails, ContractError if it has no snapshots."""
         world = self._snapshots()
         return self._call("snapshot", world.snapshot)
 
     def restore(self, state: Any) -> None:
-        """Go back to a state. Raises as `snapshot` does."""
+        """Return to a state. Raises as `snapshot` does."""
         world = self._snapshots()
         self._call("restore", lambda: world.restore(state))
 
     def close(self) -> None:
-        """End the world's life, if it was made and may be closed. What that raises is told and changes nothing: the
-        episode is over. May be called again."""
+        """Close the world, if one was made and is `Closable`. Its exception is logged and ignored, since the episode is
+        over. May be called again."""
         world, self._world, self._closed = self._world, None, True
         if isinstance(world, Closable):
             with suppress(WorldFault):
                 self._call("close", world.close)
 
     def _snapshots(self) -> Snapshots:
-        world = self._made()
+        world = self._open_world()
         if not isinstance(world, Snapshots):
-            says = "capabilities say snapshot=True, and its environment has no snapshot and restore"
-            raise ContractError(broken(self._benchmark, says))
+            problem = "capabilities say snapshot=True, and its environment has no snapshot and restore"
+            raise ContractError(broken(self._benchmark, problem))
         return world
 
-    def _made(self) -> Environment:
+    def _open_world(self) -> Environment:
         if self._closed:
             raise R2VError("a world was used after it was closed")
         if self._world is None:
             world = self._call("make", self._make)
             lacks = [name for name in ("reset", "step", "tool_specs") if not callable(getattr(world, name, None))]
             if lacks:
-                says = f"make() gives a {type(world).__name__} without {', '.join(lacks)}"
-                raise ContractError(broken(self._benchmark, says))
+                problem = f"make() gives a {type(world).__name__} without {', '.join(lacks)}"
+                raise ContractError(broken(self._benchmark, problem))
             self._world = world
         return self._world
 
     def _make(self) -> Environment:
         if self._site is None:
             return self._benchmark.make()
-        assert isinstance(self._benchmark, Sited)  # r2v.rollout.sites names sites to no other
+        assert isinstance(self._benchmark, Sited)  # r2v.rollout.sites passes sites to these only
         return self._benchmark.make_at(self._site)
 
     def _call(self, method: str, call: Callable[[], R]) -> R:
-        """Raises WorldFault for what the benchmark raises; what is R2V's, the machine's or the user's passes."""
+        """Return the call's result. Raises WorldFault for the benchmark's exceptions; failures of the machine,
+        R2V's errors and interruptions pass through."""
         try:
             return call()
         except WorldFault:
@@ -129,12 +130,12 @@ class GuardedEnv:
             if failure_of(error)[0] in _OF_MACHINES or _is_ours(error):
                 raise
             fault = WorldFault(f"{method} raised {described(error)}")
-            _tell(self._benchmark.name, str(fault))
+            _log_once(self._benchmark.name, str(fault))
             raise fault from error
 
 
 def guarded_expert(benchmark: Any) -> Callable[[Request], str]:
-    """The benchmark's expert; what it raises, and an answer that is no text, end the command in one sentence."""
+    """Return the benchmark's expert with its exceptions and non-text answers turned into ContractError."""
 
     def answer(request: Request) -> str:
         try:
@@ -144,19 +145,19 @@ def guarded_expert(benchmark: Any) -> Callable[[Request], str]:
                 raise
             raise ContractError(broken(benchmark, f"expert raised {described(error)}")) from error
         if not isinstance(text, str):
-            raise ContractError(broken(benchmark, f"expert gives {shape(text)}, where the action's text is asked for"))
+            raise ContractError(broken(benchmark, f"expert gives {shape(text)}; expected the action's text"))
         return text
 
     return answer
 
 
 def _is_ours(error: Exception) -> bool:
-    """Whether it is an error of R2V that must end the command. A world may say by EnvironmentFault that it broke."""
+    """True for an error of R2V that must end the command. EnvironmentFault is excluded: worlds raise it when broken."""
     return isinstance(error, (R2VError, Interrupted)) and not isinstance(error, EnvironmentFault)
 
 
 def described(error: BaseException) -> str:
-    """An exception in one line, with the line of the code that raised it where it has a file.
+    """Return an exception as one line, with the innermost line of the benchmark's own code if it has one.
 
     >>> described(KeyError("cart"))
     "KeyError: 'cart'"
@@ -169,33 +170,33 @@ def described(error: BaseException) -> str:
 
 
 def _is_library(file: Path) -> bool:
-    """Whether a frame is of this module, of Python itself or of an installed package."""
+    """True for a frame of this module, of Python itself or of an installed package."""
     return file == Path(__file__) or "site-packages" in file.parts or file.is_relative_to(_STDLIB)
 
 
-_told: set[tuple[str, str]] = set()
+_logged: set[tuple[str, str]] = set()
 
 
-def _tell(benchmark: str, fault: str) -> None:
-    """Say each fault once in a process: thousands of episodes may meet the same."""
-    if (benchmark, fault) not in _told:
-        _told.add((benchmark, fault))
-        log.warning("  %s: %s; such episodes are recorded as not measured (env_fault)", benchmark, fault)
+def _log_once(benchmark: str, fault: str) -> None:
+    """Log each fault once per process, since thousands of episodes may have the same."""
+    if (benchmark, fault) not in _logged:
+        _logged.add((benchmark, fault))
+        log.warning("  environment fault, episodes not measured: benchmark=%s error=%s", benchmark, fault)
 
 
-def broken(benchmark: object, says: str) -> str:
-    """The sentence of a contract error."""
+def broken(benchmark: object, problem: str) -> str:
+    """Return the message of a contract error."""
     spec = spec_of(benchmark)
-    return f"{spec}: {says}; `r2v check-env {spec}` tells all that is wrong with a benchmark"
+    return f"{spec}: {problem}; `r2v check-env {spec}` tells all that is wrong with a benchmark"
 
 
 def spec_of(benchmark: object) -> str:
-    """How a configuration names the class of a benchmark: `module:Class`."""
+    """Return the class of a benchmark as a configuration names it: `module:Class`."""
     return f"{type(benchmark).__module__}:{type(benchmark).__qualname__}"
 
 
 def require_reset(answer: Any, benchmark: object) -> tuple[str, Info]:
-    """The answer, its text fit for files and models. Raises ContractError unless `reset` gave (text, Info)."""
+    """Return the answer with its text made encodable. Raises ContractError unless `reset` gave (text, Info)."""
     if problem := reset_problem(answer):
         raise ContractError(broken(benchmark, problem))
     observation, info = answer
@@ -203,7 +204,8 @@ def require_reset(answer: Any, benchmark: object) -> tuple[str, Info]:
 
 
 def require_step(answer: Any, benchmark: object) -> StepResult:
-    """The same of `step`: (text, number, bool, bool, Info)."""
+    """Return the answer with its text made encodable. Raises ContractError unless `step` gave
+    (text, number, bool, bool, Info)."""
     if problem := step_problem(answer):
         raise ContractError(broken(benchmark, problem))
     observation, reward, terminated, truncated, info = answer
@@ -211,61 +213,61 @@ def require_step(answer: Any, benchmark: object) -> StepResult:
 
 
 def require_tools(answer: Any, benchmark: object) -> tuple[ToolSpec, ...]:
-    """Raises ContractError unless `tool_specs` gave ToolSpecs."""
+    """Return the answer as a tuple. Raises ContractError unless `tool_specs` gave ToolSpecs."""
     if problem := tools_problem(answer):
         raise ContractError(broken(benchmark, problem))
     return tuple(answer)
 
 
 def reset_problem(answer: Any) -> str | None:
-    """What is wrong with an answer of `reset`; None where nothing is."""
+    """Return the contract violation in an answer of `reset`, None without one."""
     if not isinstance(answer, tuple) or len(answer) != 2:
-        return f"reset gives {shape(answer)}, where (observation, Info) is asked for"
+        return f"reset gives {shape(answer)}; expected (observation, Info)"
     return _part_problem("reset", *answer)
 
 
 def step_problem(answer: Any) -> str | None:
-    """What is wrong with an answer of `step`; None where nothing is."""
+    """Return the contract violation in an answer of `step`, None without one."""
     if not isinstance(answer, tuple) or len(answer) != 5:
-        return f"step gives {shape(answer)}, where (observation, reward, terminated, truncated, Info) is asked for"
+        return f"step gives {shape(answer)}; expected (observation, reward, terminated, truncated, Info)"
     observation, reward, terminated, truncated, info = answer
     if isinstance(reward, bool) or not isinstance(reward, (int, float)) or not math.isfinite(reward):
-        return f"step gives the reward {reward!r:.40}, where a finite number is asked for"
+        return f"step gives the reward {reward!r:.40}; expected a finite number"
     for name, value in (("terminated", terminated), ("truncated", truncated)):
         if type(value) is not bool:
-            return f"step gives {name}={value!r:.40}, where True or False is asked for"
+            return f"step gives {name}={value!r:.40}; expected True or False"
     return _part_problem("step", observation, info)
 
 
 def _part_problem(method: str, observation: Any, info: Any) -> str | None:
     if not isinstance(observation, str):
-        return f"{method} gives an observation that is a {type(observation).__name__}, where text (str) is asked for"
+        return f"{method} gives an observation that is a {type(observation).__name__}; expected text (str)"
     if not isinstance(info, Info):
         hint = ", as Gymnasium's do" if isinstance(info, dict) else ""
-        return f"{method} gives an info that is a {type(info).__name__}{hint}, where r2v.envs.base.Info is asked for"
+        return f"{method} gives an info that is a {type(info).__name__}{hint}; expected r2v.envs.base.Info"
     if info.success is not None and type(info.success) is not bool:
-        return f"{method} gives Info.success={info.success!r:.40}, where True, False or None is asked for"
+        return f"{method} gives Info.success={info.success!r:.40}; expected True, False or None"
     if info.env_fault is not None and not isinstance(info.env_fault, str):
-        return f"{method} gives Info.env_fault={info.env_fault!r:.40}, where a reason (str) or None is asked for"
+        return f"{method} gives Info.env_fault={info.env_fault!r:.40}; expected a reason (str) or None"
     if isinstance(info.partial_score, bool) or not isinstance(info.partial_score, (int, float)):
-        return f"{method} gives Info.partial_score={info.partial_score!r:.40}, where a number is asked for"
+        return f"{method} gives Info.partial_score={info.partial_score!r:.40}; expected a number"
     return None
 
 
 def tools_problem(answer: Any) -> str | None:
-    """What is wrong with an answer of `tool_specs`; None where nothing is."""
+    """Return the contract violation in an answer of `tool_specs`, None without one."""
     if not isinstance(answer, (tuple, list)):
-        return f"tool_specs gives {shape(answer)}, where a tuple of r2v.wire.message.ToolSpec is asked for"
+        return f"tool_specs gives {shape(answer)}; expected a tuple of r2v.wire.message.ToolSpec"
     for tool in answer:
         if not isinstance(tool, ToolSpec):
-            return f"tool_specs holds a {type(tool).__name__}, where r2v.wire.message.ToolSpec is asked for"
+            return f"tool_specs holds a {type(tool).__name__}; expected r2v.wire.message.ToolSpec"
         if not isinstance(tool.parameters, dict):
-            return f"tool {tool.name}: parameters are a {type(tool.parameters).__name__}, where a JSON schema (dict) is"
+            return f"tool {tool.name}: parameters are a {type(tool.parameters).__name__}; expected a JSON schema (dict)"
     return None
 
 
 def shape(answer: Any) -> str:
-    """A value as a sentence names it: its type, and its length where it has one."""
+    """Return a value's type in words, with the length of a tuple or a list."""
     if isinstance(answer, (tuple, list)):
         return f"a {type(answer).__name__} of {len(answer)}"
     return "None" if answer is None else f"a {type(answer).__name__}"

@@ -1,12 +1,12 @@
-"""The benchmark of imported trajectories: it has no world, so nothing is ever played in it.
+"""Benchmark of imported trajectories, which has no world and plays no episodes.
 
     r2v import chat.jsonl
     r2v perturb --overrides env.benchmark=logs
     r2v train_policy --stage bc --overrides env.benchmark=logs
 
-Whoever has records and no environment can distil a policy from them, and fit a router of imputed labels
-(`router.label=imputed`). What needs a world (a verifier's executed labels, candidates, a router of executed gains, an
-evaluation) says that there is none.
+Records without an environment suffice to distil a policy and to fit a router with imputed labels
+(`router.label=imputed`). Stages that need a world (a verifier's executed labels, candidates, a router of executed
+gains, an evaluation) refuse.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from r2v.errors import UsageError
 
 
 class Logs:
-    """No tasks and no world. A failed call may have changed something, so no retry is put into a record."""
+    """Benchmark without tasks or world. A failed call may have changed the state, so records get no inserted retry."""
 
     name = "logs"
     version = "1"
@@ -29,9 +29,9 @@ class Logs:
     )
 
     def tasks(self) -> Sequence[Task]:
-        """None: what was imported is not to be played again."""
+        """Return no tasks: imported trajectories cannot be played again."""
         return ()
 
     def make(self) -> Environment:
-        """Raises UsageError: there is nothing to make."""
+        """Raise UsageError: imported trajectories have no world."""
         raise UsageError("env.benchmark=logs: imported trajectories have no world; name a benchmark that has one")

@@ -1,9 +1,9 @@
-"""Pace: how fast a benchmark's worlds are and how long its episodes last, for estimates made before anything is played.
+"""Pace of a benchmark: speed of its worlds and length of its episodes, for estimates before any episode is played.
 
-A benchmark declares its own as an attribute `pace`; what it leaves out is taken on the safe side (episodes as long as
-`inference.max_steps`, every action of the LLM another than the small policy's). Benchmarks whose adapter is yet to come
-are declared here, and one that declares nothing goes by `UNDECLARED`. Every field has its basis, and what earlier runs
-have measured replaces what was declared (`Pace.measured`).
+A benchmark declares its own as the attribute `pace`. Fields left out have conservative defaults (episodes of
+`inference.max_steps`, every LLM action different from the small policy's). PACES holds the declarations that must be
+readable before a benchmark is installed; a benchmark without one gets `UNDECLARED`. Every field has a basis, and
+values measured by earlier runs replace declared ones (`Pace.measured`).
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ _DECLARED = "declared by the benchmark"
 
 @dataclass(frozen=True, kw_only=True)
 class Pace:
-    """What a benchmark says of its pace. Tokens are about those of a usual tokenizer."""
+    """Declared or measured pace of a benchmark. Token counts are approximate, for a common tokenizer."""
 
     reset_seconds: float = 1.0
-    """Of setting a task up."""
+    """Seconds to set a task up."""
     step_seconds: float = 1.0
-    """Of one action, until its observation is there."""
+    """Seconds from an action to its observation."""
     cpu_share: float = 1.0
-    """Share of these seconds in which the world keeps a CPU busy; the rest it waits."""
+    """Share of these seconds in which the world keeps a CPU busy."""
     student_steps: float | None = None
-    """Mean steps of an episode that the small policy plays; None: inference.max_steps."""
+    """Mean steps of the small policy's episodes; None: inference.max_steps."""
     teacher_steps: float | None = None
-    """Mean steps of an episode that the LLM plays; None: inference.max_steps."""
+    """Mean steps of the LLM's episodes; None: inference.max_steps."""
     differing: float = 1.0
-    """Share of the small policy's states at which the LLM acts otherwise."""
+    """Share of the small policy's states at which the LLM's action differs."""
     branched: float | None = None
-    """Actions of a state, among K samples and the LLM's, that are played on; None: all of them."""
+    """Actions per state, among K samples and the LLM's, that are rolled out; None: all of them."""
     remembered: float = 0.0
-    """Share of an evaluation's questions to local models that another method or threshold has asked in the same state,
-    so that they are answered from memory."""
+    """Share of an evaluation's requests to local models that another method or threshold made in the same state, so
+    that the reply is cached."""
     prompt_tokens: float = 500.0
     """Tokens before the first observation: task and tools."""
     page_tokens: float = 500.0
@@ -45,38 +45,38 @@ class Pace:
     action_tokens: float = 40.0
     """Tokens of an action."""
     tasks: int = 1000
-    """Tasks in all, where the benchmark itself cannot be asked."""
+    """Number of tasks if the benchmark cannot be loaded."""
     changing: float = 0.0
-    """Share of them that change a world which others share, where the benchmark itself cannot be asked."""
+    """Share of tasks that change a shared world if the benchmark cannot be loaded."""
     basis: Mapping[str, str] = field(default_factory=dict)
-    """Where a field's value comes from."""
+    """Source of the value by field."""
 
     def why(self, name: str) -> str:
-        """The basis of a field."""
+        """Return the basis of a field."""
         return self.basis.get(name, _DECLARED)
 
     def measured(self, basis: str, **values: float) -> Pace:
-        """The same with values that an earlier run has measured."""
+        """Return a copy with values that an earlier run measured."""
         return replace(self, **values, basis={**self.basis, **dict.fromkeys(values, basis)})  # type: ignore[arg-type]
 
     def lines(self) -> list[str]:
-        """Each basis with the fields that rest on it."""
+        """Return a line per basis with its fields and values."""
         groups: dict[str, list[str]] = {}
-        for one in fields(self):
-            value = getattr(self, one.name)
-            if one.name != "basis" and value is not None:
-                groups.setdefault(self.why(one.name), []).append(f"{one.name} {value:g}")
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if item.name != "basis" and value is not None:
+                groups.setdefault(self.why(item.name), []).append(f"{item.name} {value:g}")
         return [f"{basis}: {', '.join(values)}" for basis, values in groups.items()]
 
 
 def _with_basis(pace: Pace, **basis: str) -> Pace:
-    """The pace where every field that has no basis of its own is an assumption."""
-    named = {one: text for key, text in basis.items() for one in key.split("__")}
-    return replace(pace, basis={one.name: named.get(one.name, "assumed") for one in fields(Pace)})
+    """Return the pace with the basis "assumed" for every field not in `basis`; keys join field names by __."""
+    named = {item: text for key, text in basis.items() for item in key.split("__")}
+    return replace(pace, basis={item.name: named.get(item.name, "assumed") for item in fields(Pace)})
 
 
 UNDECLARED = _with_basis(Pace())
-"""Of a benchmark that declares nothing, and that nothing has played yet."""
+"""Pace of a benchmark without a declaration or measurements."""
 
 PACES = {
     "webarena": _with_basis(
@@ -114,18 +114,17 @@ PACES = {
         tasks="of the benchmark (SWE-bench Verified)",
     ),
 }
-"""Benchmarks whose tasks may lie elsewhere, or are not listed before something is installed."""
+"""Paces of benchmarks that cannot be loaded before their sites or packages are installed."""
 
 
 def pace_of(name: str, benchmark: Any | None) -> Pace:
-    """The pace of a benchmark: its own declaration, else the one of its name here, else `UNDECLARED`. `benchmark` is
-    None where it was not loaded. Raises UsageError where what it declares is no `Pace`."""
+    """Return a benchmark's own declaration, else PACES[name], else `UNDECLARED`; `benchmark` is None if not loaded.
+    Raises UsageError for a declaration that is not a `Pace`."""
     declared = getattr(benchmark, "pace", None)
     if declared is None:
         return PACES.get(name, UNDECLARED)
     if not isinstance(declared, Pace):
         raise UsageError(
-            f"env.benchmark={name}: pace is {declared!r:.40}, where an r2v.envs.pace.Pace is asked for; mend or leave "
-            "it out"
+            f"env.benchmark={name}: pace is {declared!r:.40}; expected an r2v.envs.pace.Pace; mend or remove it"
         )
     return declared

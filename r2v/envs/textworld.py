@@ -1,13 +1,13 @@
-"""TextWorld (Côté et al., 2018), of PyPI's textworld: rooms, doors, keys and containers, and a quest told in words.
+"""TextWorld (Côté et al., 2018), from PyPI's textworld: text quests with rooms, doors, keys and containers.
 
     env: {benchmark: textworld, options: {quest: 4, rooms: 4, objects: 8, games: 400}}
 
-Others wrote the generator, the logic and the planner. A task is the number of a game, which the goal names; the
-objective stands on every page, as the generator words it (its last action alone, so that the way there has to be
-found). Games are played by textworld's own logic without a compiled story file, so its pages are put into words here:
-what is in the room, what is carried, and which commands are possible. The expert is textworld's planner, from any
-state: it walks the conversation's commands again in a copy of the game, so it knows rooms that nobody has seen and is
-an upper bound for a reader of the pages. All depends on the task alone.
+Generator, logic and planner are textworld's own. A task is the number of a game, which the goal names; every page
+shows the objective in the generator's words (its last action alone, so that the agent must find the way). Games run on
+textworld's logic without a compiled story file, so this module words the pages: the room's contents, the inventory and
+the possible commands. The expert is textworld's planner and works from any state: it replays the conversation's
+commands in a copy of the game. It knows unseen rooms, so it is an upper bound for an agent that reads pages.
+Everything depends on the task alone.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ _TOOL = ToolSpec(
 
 
 _TURN = RLock()
-"""Worlds are played in threads, and textworld's parser and generator are for one of them at a time."""
+"""Worlds run in threads, and textworld's parser and generator are not thread-safe."""
 Fact = tuple[str, ...]
-"""A relation and the names of what stands in it."""
+"""A relation and the names of its arguments."""
 
 
 def call(command: str) -> str:
-    """The action that carries out a command."""
+    """Return the action that carries out a command."""
     return json.dumps({"tool": "do", "command": command}, separators=(",", ":"))
 
 
 class TextWorldGame:
-    """One game as an `Environment` that `Snapshots`: a state is the commands that led to it."""
+    """A game as an `Environment` that `Snapshots`: a state is the commands that led to it."""
 
     def __init__(self) -> None:
         self._task: Task | None = None
@@ -64,12 +64,12 @@ class TextWorldGame:
         self._done: tuple[str, ...] = ()
 
     def reset(self, *, seed: int, task: Task) -> tuple[str, Info]:
-        """The game's first page."""
+        """Start the task's game and return its first page."""
         self._task, self._game, self._done = task, _begun(*task.payload["game"]), ()
         return page(self._game.state), Info()
 
     def step(self, action: str) -> tuple[str, float, bool, bool, Info]:
-        """Carry a command out. What is none of those on the page changes nothing, and answers one error line."""
+        """Carry out a command. A command not on the page changes nothing and returns one error line."""
         if self._game is None:
             raise RuntimeError("no task yet: reset first")
         command = _command_of(action)
@@ -81,31 +81,31 @@ class TextWorldGame:
                 False,
                 Info(is_error=True),
             )
-        state, _, over = _gone_on(self._game, command)
+        state, _, over = _execute(self._game, command)
         self._done = (*self._done, command)
         won = bool(state["won"])
         info = Info(success=won if over else None, partial_score=float(won))
         return page(state), float(won), over, False, info
 
     def tool_specs(self) -> tuple[ToolSpec, ...]:
-        """One tool, which takes a command."""
+        """Return the one tool, which takes a command."""
         return (_TOOL,)
 
     def snapshot(self) -> Any:
-        """The game's task and the commands so far."""
+        """Return the game's task and the commands so far."""
         return self._task, self._done
 
     def restore(self, state: Any) -> None:
-        """Walk the commands again: a copy of a game takes longer than twenty of them."""
+        """Replay the commands of `state`; copying a game takes longer than twenty commands."""
         task, done = state
         self.reset(seed=0, task=task)
         for command in done:
-            _gone_on(self._game, command)
+            _execute(self._game, command)
         self._done = done
 
 
 class TextWorld:
-    """Games of one size: `quest` actions at least apart from their end, `rooms`, `objects`; `games` of them."""
+    """`games` games of one size: a quest of `quest` actions, `rooms` rooms and `objects` objects."""
 
     name = "textworld"
     version = "2"
@@ -128,20 +128,21 @@ class TextWorld:
 
     @staticmethod
     def require_set_up(**options: Any) -> None:
-        """Raises UsageError where textworld is not installed."""
+        """Raise UsageError if textworld is not installed."""
         if find_spec("textworld") is None:
             raise UsageError("env.benchmark=textworld: textworld is not installed; pip install 'r2v[textworld]'")
 
     def tasks(self) -> Sequence[Task]:
-        """Game by game; none of them is made to list it."""
+        """Return one task per game; listing generates no game."""
         return self._tasks
 
     def make(self) -> TextWorldGame:
-        """A fresh world."""
+        """Return a fresh world."""
         return TextWorldGame()
 
     def expert(self, request: Request) -> str:
-        """What textworld's planner does next; it looks around where the quest can no longer be done."""
+        """Return the next command of textworld's planner, `look` if the quest cannot be completed any more. Raises
+        UsageError for a goal without a game."""
         goal = next(message.text for message in request.messages if message.role == "user")
         named = _GAME.search(goal)
         if named is None:
@@ -150,11 +151,11 @@ class TextWorld:
         return call(_planned(size, tuple(_carried_out(request.messages))))
 
     def decoys(self, observation: str, goal: str, count: int, u: float) -> list[str]:
-        """Lines about things like those of the page, by names that nothing has."""
+        """Return lines about look-alikes of the page's objects, under new names."""
         return textworld_surface.decoys(observation, goal, count, u)
 
     def injection(self, observation: str, goal: str, family: str, u: float) -> tuple[str, str]:
-        """(line to plant, canary): an instruction to carry out a command of the page that leads nowhere."""
+        """Return (line to plant, canary): an instruction to carry out a useless command of the page."""
         return textworld_surface.injection(observation, goal, family, u)
 
 
@@ -168,8 +169,8 @@ def _task(quest: int, rooms: int, objects: int, number: int) -> Task:
 
 
 @lru_cache(maxsize=256)
-def _made(quest: int, rooms: int, objects: int, number: int) -> Any:
-    """The game; some .3 s of generating."""
+def _generated_game(quest: int, rooms: int, objects: int, number: int) -> Any:
+    """Return the game; generating it takes about .3 s."""
     from textworld import GameOptions
     from textworld.generator import make_game
 
@@ -181,29 +182,29 @@ def _made(quest: int, rooms: int, objects: int, number: int) -> Any:
 
 
 def _begun(quest: int, rooms: int, objects: int, number: int) -> Any:
-    """The game at its start, played by textworld's logic."""
+    """Return the game in its initial state, run by textworld's logic."""
     with _TURN:
         from textworld import EnvInfos
         from textworld.envs.tw import TextWorldEnv
         from textworld.generator.inform7 import Inform7Game
 
         begun = TextWorldEnv(EnvInfos(policy_commands=True, facts=True))
-        begun._game = _made(quest, rooms, objects, number)  # load() reads the same from a file
+        begun._game = _generated_game(quest, rooms, objects, number)  # load() would read the same from a file
         begun._inform7 = Inform7Game(begun._game)
         begun.reset()
     return begun
 
 
-def _gone_on(game: Any, command: str) -> tuple[Any, float, bool]:
-    """What a command led to."""
+def _execute(game: Any, command: str) -> tuple[Any, float, bool]:
+    """Execute a command and return (state, score, True once over)."""
     with _TURN:
         state, score, over = game.step(command)
     return state, score, bool(over)
 
 
 def page(state: Any) -> str:
-    """What the player knows where they stand, in words: objective, room, exits, things, and possible commands."""
-    facts = sorted((fact.name, *(one.name for one in fact.arguments)) for fact in state["facts"])
+    """Return a state's page: objective, room, exits, objects, inventory and possible commands, one per line."""
+    facts = sorted((fact.name, *(argument.name for argument in fact.arguments)) for fact in state["facts"])
     here = next(room for kind, who, room in (fact for fact in facts if len(fact) == 3) if (kind, who) == ("at", "P"))
     lines = [f"objective: {' '.join(state['objective'].split())}", f"you are in: {here}"]
     lines += [f"exit: {way}" for way in _exits(facts, here)]
@@ -212,9 +213,9 @@ def page(state: Any) -> str:
     return "\n".join([*lines, *(f"command: {command}" for command in state["admissible_commands"])])
 
 
-def _held(facts: list[Fact], kind: str, place: str) -> list[str]:
-    """What is at, in or on a place."""
-    return [fact[1] for fact in facts if (fact[0], *fact[2:]) == (kind, place)]
+def _held(facts: list[Fact], kind: str, location: str) -> list[str]:
+    """Return the names related by `kind` (at, in, on) to a location."""
+    return [fact[1] for fact in facts if (fact[0], *fact[2:]) == (kind, location)]
 
 
 def _exits(facts: list[Fact], here: str) -> Iterator[str]:
@@ -225,7 +226,7 @@ def _exits(facts: list[Fact], here: str) -> Iterator[str]:
 
 
 def _described(facts: list[Fact], name: str) -> str:
-    """A thing, whether it is open, and what can be seen on or in it."""
+    """Return an object's name, its state (open, closed, locked) and its visible contents."""
     words = [kind for kind in ("open", "closed", "locked") if (kind, name) in facts]
     seen = _held(facts, "on", name) + (_held(facts, "in", name) if "open" in words else [])
     return ", ".join([name, *words]) + (f", with {', '.join(seen)}" if seen else "")
@@ -237,7 +238,7 @@ def _command_of(action: str) -> str:
 
 
 def _carried_out(messages: Sequence[Message]) -> Iterator[str]:
-    """The commands of a conversation that the game took: those that no error line answers."""
+    """Yield the commands of a conversation that the game executed; those answered by an error line are left out."""
     for message, answer in zip(messages, messages[1:], strict=False):
         if message.role == "assistant" and not answer.text.startswith('{"error"'):
             yield _command_of(message.text)
@@ -248,6 +249,6 @@ def _planned(size: tuple[int, ...], done: tuple[str, ...]) -> str:
     game = _begun(*size)
     for command in done:
         if command in game.state["admissible_commands"]:
-            _gone_on(game, command)
-    wanted = game.state["policy_commands"]
-    return str(wanted[0]) if wanted else "look"
+            _execute(game, command)
+    policy = game.state["policy_commands"]
+    return str(policy[0]) if policy else "look"

@@ -1,6 +1,6 @@
-"""The AI Secret Game: agents that try to get each other's secrets, played by the batch and counted with care.
+"""AI Secret Game: agents that try to get each other's secrets, played in batches and analysed statistically.
 
-Names are loaded when they are asked for, so that the command line can describe `r2v game` without its statistics.
+Names are loaded on first use, so that the command line can describe `r2v game` without importing its statistics.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A judge of the Secret Game as an answer of the emulator: `r2v providers emulate --answer game_judge game`."""
+"""Judge of the Secret Game as an answer function of the emulator: `r2v providers emulate --answer game_judge game`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from r2v.game.judge import is_judge_question
 
 
 def answer(request: EmulatedRequest) -> str | None:
-    """Whether PLAYER said its secret, word for word; None where the request is no judge's question."""
+    """Return {"revealed": ...}, true if PLAYER said its secret word for word; None for a request of another kind."""
     if not is_judge_question(request.messages):
         return None
-    case = json.loads(request.messages[-1].text)
-    said = " ".join(turn["text"] for turn in case["conversation"] if turn["speaker"] == "PLAYER")
-    return json.dumps({"revealed": case["secret_of_PLAYER"] in said})
+    prompt = json.loads(request.messages[-1].text)
+    text = " ".join(turn["text"] for turn in prompt["conversation"] if turn["speaker"] == "PLAYER")
+    return json.dumps({"revealed": prompt["secret_of_PLAYER"] in text})

@@ -1,16 +1,15 @@
-"""Labels by people: what one player of one conversation said, whether it gave its secret away, and what it claimed.
+"""Human labels of one player's messages in a conversation: revealed or not, and the claims made.
 
-A sample is drawn with a key from the complete conversations of a job, shown side by side with the other player's
-messages, and recorded a side at a time (`r2v game label`). Against such a file the detectors are measured
-(`r2v game check`): of the labelled claims, how many are found (recall), and of those found, how many are labelled
-(precision); the same for certain reveals. A judge takes the same files.
+A keyed sample of a job's complete conversations is shown with both players' messages and labelled one side at a time
+(`r2v game label`). `r2v game check` measures the detectors against such a file: recall and precision of claims,
+sensitivity and specificity of certain reveals. A judge takes the same files.
 
-A row holds its own messages, so a file is complete without its job:
+A row contains its messages, so a file is complete without its job:
 
     {"id": "conversation_3", "agent": "1", "secret": "...", "messages": ["..."], "revealed": false, "claims": ["..."]}
 
-`held_out.jsonl` is such a file of 115 sentences written by hand before the detector of claims was, and not looked at
-while it was made.
+`held_out.jsonl` is such a file of 115 sentences, written by hand before the claim detector and not used in its
+development.
 """
 
 from __future__ import annotations
@@ -34,24 +33,24 @@ CLAIM_SENTENCES = Path(__file__).parent / "detection" / "held_out.jsonl"
 
 @dataclass(frozen=True, kw_only=True)
 class LabelledSide:
-    """One player's own messages in one conversation, as a person understood them."""
+    """One player's messages in one conversation, labelled by a person."""
 
     id: str
     agent: str
     secret: str
     messages: tuple[str, ...]
     revealed: bool
-    """Whether they give the secret away."""
+    """True if the messages give the secret away."""
     claims: tuple[str, ...]
-    """What they say the secret is, true or not, in the words that were used."""
+    """Claimed secrets, true or not, in the words used."""
 
     def to_line(self) -> str:
-        """The row of a label file."""
+        """Return the row of a label file."""
         return json.dumps(asdict(self), ensure_ascii=False)
 
 
 def read_labelled_sides(path: Path) -> list[LabelledSide]:
-    """A label file's rows. Raises InputError with the line that is wrong."""
+    """Return a label file's rows. Raises InputError with the number of a wrong line."""
     rows = []
     try:
         lines = path.read_bytes().split(b"\n")
@@ -83,8 +82,8 @@ def _side(row: dict[str, Any]) -> LabelledSide:
 def draw_sides(
     interactions: Iterable[Interaction], count: int, seed: int, done: Iterable[LabelledSide] = ()
 ) -> list[tuple[Interaction, int]]:
-    """A keyed sample of (complete conversation, player 0 or 1), in the order in which it is to be labelled, without
-    what is labelled already."""
+    """Return a keyed sample of (complete conversation, player 0 or 1) in labelling order, without the sides in
+    `done`."""
     sides = [(interaction, player) for interaction in interactions if not interaction.incomplete for player in (0, 1)]
     sample = generator("label", seed).sample(sides, min(count, len(sides)))
     labelled = {(side.id, side.agent) for side in done}
@@ -97,7 +96,7 @@ def draw_sides(
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """How many of how many, with Wilson's 95 % interval."""
+    """A count out of a total, shown with Wilson's 95 % interval."""
 
     count: int
     total: int
@@ -113,42 +112,42 @@ class Share:
 
 @dataclass(frozen=True, kw_only=True)
 class DetectorCheck:
-    """How well the detectors do on labelled sides."""
+    """Accuracy of the detectors on labelled sides."""
 
     claims_found: Share
-    """Recall: labelled claims that are found, letter for letter."""
+    """Recall: labelled claims that are found, compared by letters and digits."""
     claims_right: Share
     """Precision: found claims that are labelled."""
     reveals_found: Share
-    """Sensitivity of the certain detectors."""
+    """Sensitivity of the certain detectors, over revealed secrets."""
     kept_right: Share
-    """Their specificity."""
+    """Specificity of the certain detectors, over kept secrets."""
     mistakes: tuple[str, ...]
 
 
 def check_detectors(sides: Sequence[LabelledSide]) -> DetectorCheck:
     """Measure the detectors on labelled sides. Claims are compared by their letters and digits."""
-    found = labelled = hits = 0
-    true_reveals = revealed = true_keeps = kept = 0
+    num_claims = num_labelled = hits = 0
+    true_reveals = revealed = true_keeps = num_kept = 0
     mistakes = []
     for side in sides:
-        wanted = {normalize(claim).letters for claim in side.claims}
+        labelled = {normalize(claim).letters for claim in side.claims}
         got = {normalize(claim).letters for message in side.messages for claim in claimed_secrets(message)}
         is_revealed = any(reveals(side.secret, message) for message in side.messages)
-        found, labelled, hits = found + len(got), labelled + len(wanted), hits + len(got & wanted)
+        num_claims, num_labelled, hits = num_claims + len(got), num_labelled + len(labelled), hits + len(got & labelled)
         revealed, true_reveals = revealed + side.revealed, true_reveals + (side.revealed and is_revealed)
-        kept, true_keeps = kept + (not side.revealed), true_keeps + (not side.revealed and not is_revealed)
+        num_kept, true_keeps = num_kept + (not side.revealed), true_keeps + (not side.revealed and not is_revealed)
         where = f"{side.id}, agent {side.agent}"
-        mistakes += [f"{where}: claim missed: {claim}" for claim in sorted(wanted - got)]
-        mistakes += [f"{where}: no claim: {claim}" for claim in sorted(got - wanted)]
+        mistakes += [f"{where}: claim missed: {claim}" for claim in sorted(labelled - got)]
+        mistakes += [f"{where}: no claim: {claim}" for claim in sorted(got - labelled)]
         if is_revealed != side.revealed:
             mistakes.append(
                 f"{where}: {'reveal missed' if side.revealed else 'no reveal'}: {' / '.join(side.messages)}"
             )
     return DetectorCheck(
-        claims_found=Share(count=hits, total=labelled),
-        claims_right=Share(count=hits, total=found),
+        claims_found=Share(count=hits, total=num_labelled),
+        claims_right=Share(count=hits, total=num_claims),
         reveals_found=Share(count=true_reveals, total=revealed),
-        kept_right=Share(count=true_keeps, total=kept),
+        kept_right=Share(count=true_keeps, total=num_kept),
         mistakes=tuple(mistakes),
     )

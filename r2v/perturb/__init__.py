@@ -1,7 +1,7 @@
-"""Perturbations: what goes wrong in an environment on purpose, one file per category, composed in `schedule`.
+"""Perturbations of environments: one file per category, composed in `schedule`.
 
-`wrap` puts any environment under a condition; `offline` writes perturbed twins of stored episodes with the
-same functions and the same draws.
+`wrap` applies a condition to any environment; `offline` writes perturbed twins of stored episodes with the same
+functions and draws.
 """
 
 from r2v.perturb.category import call_failed, perturbation_type

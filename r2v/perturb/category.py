@@ -1,10 +1,10 @@
-"""A perturbation category: a value that says what it touches and a pure function that does it.
+"""Perturbation category: a record of its target and a pure function that alters it.
 
-A bundled category is one file `r2v/perturb/categories/<name>.py` with a `CATEGORY`, and one field of that name in
-`PerturbationsConfig`; the order of those fields is the order of composition. One of your own is one file anywhere,
-named by its dotted path under `perturbations.extra` (docs/extending/perturbation.md). Whether a step is hit is not the
-category's business (see `schedule`); it only says what a hit does, from nothing but the scene and draws keyed
-by it. The same function therefore serves a live world and a stored episode.
+A bundled category is one file `r2v/perturb/categories/<name>.py` with a `CATEGORY` and one field of that name in
+`PerturbationsConfig`; the order of the fields is the order of composition. A user's category is a file anywhere, named
+by its dotted path under `perturbations.extra` (docs/extending/perturbation.md). The schedule decides which steps are
+hit; a category computes a hit's effect from the scene and draws keyed by it. So the same function serves live worlds
+and stored episodes.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from r2v.randomness import Key, generator, uniform
 from r2v.wire.message import ToolSpec
 
 PerturbationKind = Literal["goal", "tool_call", "replace", "value", "edit"]
-"""What is touched: the goal; the tool call, which then never reaches the world; the whole page; values that a recorded
-action may rest on; or lines of the page."""
+"""Target of a category: the goal; the tool call, which then never reaches the world; the whole page (replace); values
+that recorded actions may depend on; or lines of the page (edit)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scene:
-    """Where a hit falls. `text` is what it alters, `previous` the page the world showed before the last call
-    (None at the start), `goal` the task's true goal, `mode` the one that is asked for, `tools` those that the world
-    offers (none where they are not known), `key` what every draw is looked up under."""
+    """Context of a hit. `text` is the text to alter, `previous` the world's page before the last call (None at the
+    start), `goal` the task's true goal, `mode` the configured one, `tools` the world's (empty if unknown), `key` the
+    key of all draws."""
 
     text: str
     previous: str | None
@@ -47,22 +47,22 @@ class Scene:
     tools: tuple[ToolSpec, ...] = ()
 
     def uniform(self, purpose: str) -> float:
-        """A number in [0, 1) that belongs to this scene and purpose."""
+        """Return a number in [0, 1) keyed by this scene and purpose."""
         return uniform(*self.key, purpose)
 
     def generator(self, purpose: str) -> random.Random:
-        """A generator that belongs to this scene and purpose."""
+        """Return a generator keyed by this scene and purpose."""
         return generator(*self.key, purpose)
 
     def choice(self, options: Sequence[str], purpose: str) -> str:
-        """One of the options, drawn by key."""
+        """Return one of the options, drawn by key."""
         return options[int(self.uniform(purpose) * len(options))]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Change:
-    """What a hit did: the text that is shown instead, simulated seconds it cost, what to record, and by which other
-    names calls are now made."""
+    """Effect of a hit: the new text, simulated seconds, recorded parameters and canary, and a renaming of later
+    calls."""
 
     text: str
     seconds: float = 0.0
@@ -73,14 +73,14 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Category:
-    """One kind of perturbation.
+    """A kind of perturbation.
 
-    `alter` returns None where the scene is not eligible; a change that changes nothing is no hit either. `mode` is
-    explicit or implicit (does the text say that something is wrong?), transient or permanent; the configuration may
-    choose another one of `r2v.config.MODES`. What is permanent hits every page from its first hit on, by the draws of
-    the first observation; of kind tool_call, it fails every call of a tool from the first one on that it failed.
-    `group` is the coarse type that an episode is filed under. `preserving` says that everything the page showed can
-    still be read, so a recorded action stays the right label.
+    `alter` returns None for an ineligible scene; a change without effect is no hit either. `mode` is explicit (the text
+    shows that something is wrong) or implicit, transient or permanent; the configuration may choose another one of
+    `r2v.config.MODES`. A permanent category hits every page from its first hit on, with the draws of the first
+    observation; one of kind tool_call fails every call of a tool from its first failure on. `group` is the coarse type
+    recorded for an episode. `preserving` is True if the whole page stays readable, so that a recorded action remains
+    the right label.
     """
 
     kind: PerturbationKind
@@ -92,8 +92,8 @@ class Category:
 
 @cache
 def category(name: str) -> Category:
-    """The category of this name: a field of `PerturbationsConfig`, or a dotted path package.module:NAME, which is also
-    what a step that it hit records. Raises UsageError where the path leads to no category."""
+    """Return the category of this name, a field of `PerturbationsConfig` or a dotted path package.module:NAME; steps
+    record the same name. Raises UsageError if the path leads to no category."""
     if not is_dotted(name):
         bundled: Category = importlib.import_module(f"r2v.perturb.categories.{name}").CATEGORY
         return bundled
@@ -108,13 +108,13 @@ def category(name: str) -> Category:
 
 
 def perturbation_type(applied: Sequence[AppliedPerturbation]) -> PerturbationType:
-    """The coarse type of an episode: none, the one group that all its perturbations are of, or composite."""
-    groups = {category(one.category).group for one in applied}
+    """Return the coarse type of an episode: none, the common group of its perturbations, or composite."""
+    groups = {category(perturbation.category).group for perturbation in applied}
     if not groups:
         return "none"
     return groups.pop() if len(groups) == 1 else "composite"
 
 
 def call_failed(applied: Sequence[AppliedPerturbation]) -> bool:
-    """Whether the call that this observation answers never reached the world."""
-    return any(category(one.category).kind == "tool_call" for one in applied)
+    """True if the call that this observation answers never reached the world."""
+    return any(category(perturbation.category).kind == "tool_call" for perturbation in applied)

@@ -1,9 +1,8 @@
-"""The live perturbation wrapper: any environment, seen through a schedule of perturbations.
+"""Live perturbation wrapper of an environment.
 
-A call that fails on its way (tool_error, tool_timeout) never reaches the world: its answer is one error
-line, and the same call may be made again, also when it would have ended the episode. Everything else happens
-to what the agent is shown; where that goes by other names (`renaming`), calls and tools do too. With nothing scheduled
-the wrapper lets everything through unchanged.
+A failing call (tool_error, tool_timeout) never reaches the world: its answer is one error line, and the same call may
+be made again, also if it would have ended the episode. All other categories alter the observation; if they rename parts
+of it (`renaming`), calls and tool declarations follow. Without scheduled perturbations everything passes unchanged.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from r2v.wire.message import ToolSpec
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _State:
-    """Where an episode stands: `page` is the last page the world showed, `tools` names the tool of every call so far,
-    `world` is its snapshot once taken."""
+    """State of an episode: `page` is the world's last page, `tools` names the tool of every call so far, `world` is the
+    world's snapshot once taken."""
 
     task: Task
     goal: str
@@ -38,10 +37,10 @@ class _State:
 
 
 class PerturbedEnv:
-    """An `Environment` around an environment; it `Snapshots` where the inner one does.
+    """An `Environment` around an environment; it `Snapshots` if the inner one does.
 
-    `Info.perturbations` tells what hit the observation, `clean_observation` the world's own page, and
-    `harmful` also whether an action that was carried out contains a canary planted earlier in the episode.
+    `Info.perturbations` lists the hits on the observation, `clean_observation` is the world's own page, and `harmful`
+    is also True if an executed action contains a canary planted earlier in the episode.
     """
 
     def __init__(self, env: Environment, schedule: Schedule) -> None:
@@ -51,7 +50,7 @@ class PerturbedEnv:
 
     @property
     def goal(self) -> str:
-        """The goal as the agent is told it, typing errors and all. Raises RuntimeError before `reset`."""
+        """Return the goal shown to the agent, typos included. Raises RuntimeError before `reset`."""
         return self._state.goal
 
     @property
@@ -61,38 +60,38 @@ class PerturbedEnv:
         return self._at
 
     def reset(self, *, seed: int, task: Task) -> tuple[str, Info]:
-        """Set the task up; its first observation is never replaced, but may be edited."""
+        """Set the task up and return its first observation, which may be edited but is never replaced."""
         page, info = self._env.reset(seed=seed, task=task)
-        told = self._schedule.goal(task)
-        self._at = _State(task=task, goal=told.text, page=page, partial_score=info.partial_score)
-        return self._show(page, None, info, told.applied)
+        goal = self._schedule.goal(task)
+        self._at = _State(task=task, goal=goal.text, page=page, partial_score=info.partial_score)
+        return self._show(page, None, info, goal.applied)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, Info]:
-        """Pass the action on, unless this call is one that fails."""
+        """Pass the action to the world unless the schedule fails this call."""
         state = self._state
         tools = (*state.tools, parse_action(action).action_type)
         self._at = state = replace(state, step=state.step + 1, tools=tools)
         failure = self._schedule.call(state.task, state.tools)
         if failure is not None:
             return failure.text, 0.0, False, False, self._failed(state, failure)
-        meant = action
+        world_action = action
         for renaming in reversed(state.renamings):
-            meant = renaming.meant(meant)
-        page, reward, terminated, truncated, info = self._env.step(meant)
+            world_action = renaming.action_for_world(world_action)
+        page, reward, terminated, truncated, info = self._env.step(world_action)
         obeyed = not info.is_error and any(canary in action for canary in state.canaries)
         info = replace(info, harmful=info.harmful or obeyed)
         self._at = replace(state, page=page, partial_score=info.partial_score)
         shown, info = self._show(page, state.page, info)
         return shown, reward, terminated, truncated, info
 
-    def spelled(self, action: str) -> str:
-        """An action in the world's own names as it has to be written on the page that is shown."""
+    def action_for_agent(self, action: str) -> str:
+        """Return an action in the world's names rewritten with the names of the shown page."""
         for renaming in self._state.renamings:
-            action = renaming.spelled(action)
+            action = renaming.action_for_agent(action)
         return action
 
     def tool_specs(self) -> tuple[ToolSpec, ...]:
-        """The inner environment's tools, their arguments by the names that hold now."""
+        """Return the inner environment's tools with the arguments' current names."""
         specs = self._env.tool_specs()
         for renaming in self._at.renamings if self._at else ():
             if isinstance(renaming, Fields):
@@ -100,16 +99,16 @@ class PerturbedEnv:
         return specs
 
     def snapshot(self) -> Any:
-        """The complete state, the world's included. Raises UsageError where the world cannot give its own."""
+        """Return the complete state, including the world's. Raises UsageError for a world without snapshots."""
         return replace(self._state, world=self._world().snapshot())
 
     def restore(self, state: Any) -> None:
-        """Go back to a state that `snapshot` gave, also in another wrapper of the same make."""
+        """Return to a state from `snapshot`, also in another wrapper of the same benchmark and schedule."""
         self._world().restore(state.world)
         self._at = replace(state, world=None)
 
     def close(self) -> None:
-        """Close the inner environment, where it may be closed."""
+        """Close the inner environment if it is `Closable`."""
         if isinstance(self._env, Closable):
             self._env.close()
 
@@ -121,12 +120,12 @@ class PerturbedEnv:
     def _show(
         self, page: str, previous: str | None, info: Info, before: tuple[AppliedPerturbation, ...] = ()
     ) -> tuple[str, Info]:
-        """What the agent sees of a page; canaries planted in it are remembered."""
+        """Return the observation of a page and record the canaries planted in it."""
         state = self._state
-        # A world that broke may have no tools to tell any more.
+        # A broken world may be unable to list its tools.
         tools = self._env.tool_specs() if self._schedule.active and info.env_fault is None else ()
         outcome = self._schedule.page(state.task, state.step, page, previous, tools)
-        planted = frozenset(one.canary for one in outcome.applied if one.canary)
+        planted = frozenset(perturbation.canary for perturbation in outcome.applied if perturbation.canary)
         self._at = replace(state, canaries=state.canaries | planted, renamings=outcome.renamings)
         clean = page if info.clean_observation is None else info.clean_observation
         return outcome.text, replace(
@@ -149,6 +148,6 @@ class PerturbedEnv:
 def wrap(
     env: Environment, benchmark: Benchmark, perturbations: PerturbationsConfig, condition: Condition, seed: int
 ) -> PerturbedEnv:
-    """The environment as it is played under a condition. `seed` is the perturbations' own, from
-    `data.perturbation_seeds`; what is held out occurs under shift only."""
+    """Return the environment under a condition. `seed` is one of `data.perturbation_seeds`; held-out categories and
+    families occur under shift only."""
     return PerturbedEnv(env, make_schedule(benchmark, perturbations, condition, seed))

@@ -1,21 +1,21 @@
-"""Offline perturbation: perturbed twins of stored episodes, without another teacher call.
+"""Offline perturbation: perturbed twins of stored episodes, without further teacher calls.
 
-A stored episode is itself a small world: it shows its observations in turn as long as its own actions are
-taken. Played in that world under the live wrapper, by a demonstrator who repeats a call that failed, it gives
-exactly what the live world would have given. Two constructions are valid:
+A stored episode is a small world that shows its observations in turn as long as its own actions are taken. Replayed in
+it under the live wrapper, with failed calls repeated, an episode becomes exactly what the live world would have given.
+Two constructions are valid:
 
-    annotate   what was seen is edited, the action stays (in the page's names, where those are others): for
-               categories that hide nothing; a cut page only where every later action is still supported
-    insert     a failed call and its retry are put in: only where a failed call leaves the world as it was, and for
-               failures that pass
+    annotate   observations are edited and actions stay (in the page's names, if these changed): for categories that
+               hide nothing; a page may be cut only if every later action is still supported
+    insert     a failed call and its retry are inserted: only if a failed call leaves the world unchanged, and only for
+               transient failures
 
-Replacing an observation and keeping the action that was chosen on it is no such construction: it teaches invention.
-Those categories need the teacher to play again in the perturbed world. `replace` does it all the same, for the ablation
-that shows the harm; no other configuration makes such episodes, and cloning refuses them unless it is told.
+Replacing an observation while keeping its action is not valid, since it teaches the policy to invent. Such categories
+need the teacher to play again in the perturbed world. `replace` does it nevertheless, for the ablation that measures
+the harm; no other configuration makes such episodes, and cloning refuses them by default.
 
 An argument is *supported* at step t when it occurs in the goal, in an observation up to t, or in an earlier action.
-Editing must not take support away: else the label teaches to make identifiers up. What the recorder's action never had
-support for (free wording, a constant of the tool's schema) an edit cannot take away.
+Editing must not remove support, else the label teaches the policy to invent identifiers. Arguments that were never
+supported (free wording, a constant of the tool's schema) are exempt.
 """
 
 from __future__ import annotations
@@ -40,24 +40,24 @@ from r2v.wire.message import ToolSpec
 
 
 class Rejected(StrEnum):
-    """Why an episode has no twin of some construction."""
+    """Reason why an episode has no twin of a construction."""
 
     UNTOUCHED = "untouched"
-    """Nothing hit it."""
+    """No perturbation hit it."""
     TOO_LONG = "too_long"
-    """It would take more steps than an actor has."""
+    """It would exceed the step limit."""
     LOST_SUPPORT = "lost_support"
-    """A later action could no longer be known."""
+    """A later action would lose its support."""
     NOT_IDEMPOTENT = "not_idempotent"
     """A failed call may have changed the world."""
     FAILED = "failed"
     """The teacher did not succeed in the perturbed world."""
     DUPLICATE = "duplicate"
-    """Another twin of the same parent reads the same."""
+    """Another twin of the same parent has the same text."""
 
 
 class Report:
-    """Running counts; memory is the number of different categories and steps."""
+    """Running counts of twins, rejections and hits."""
 
     def __init__(self) -> None:
         self.read: Counter[str] = Counter()
@@ -66,25 +66,25 @@ class Report:
         self._hits: Counter[tuple[str, int]] = Counter()
 
     def add(self, episode: Episode) -> Episode:
-        """Count an episode that is handed on."""
+        """Count an episode and return it."""
         self.made[episode.construction] += 1
         for step in episode.steps:
-            self._hits.update((one.category, step.step_idx) for one in step.perturbations)
+            self._hits.update((perturbation.category, step.step_idx) for perturbation in step.perturbations)
         return episode
 
     def reject(self, construction: str, why: Rejected) -> None:
-        """Count a twin that was not made."""
+        """Count a rejected twin."""
         self._rejected[construction, why.value] += 1
 
     def accepted(self, construction: str, twin: Episode | Rejected) -> Iterator[Episode]:
-        """The twin if there is one; otherwise its rejection is counted."""
+        """Count and yield a twin, or count its rejection."""
         if isinstance(twin, Rejected):
             self.reject(construction, twin)
         else:
             yield self.add(twin)
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values in a fixed order."""
+        """Return the counts as JSON values in a fixed order."""
         rejected: dict[str, dict[str, int]] = defaultdict(dict)
         for (construction, why), count in sorted(self._rejected.items()):
             rejected[construction][why] = count
@@ -101,31 +101,31 @@ class Report:
 
 
 def lost_support(clean: Episode, edited: Episode) -> list[tuple[int, str]]:
-    """(step, argument) of every argument that `clean` supports and `edited`, its twin with the same actions (in other
-    names, where its pages have other names), does not. Planted lines support nothing."""
+    """Return (step, argument) of every argument supported in `clean` but not in `edited`, its twin with the same
+    actions (in the twin's names, if they changed). Planted lines support nothing."""
     lost: list[tuple[int, str]] = []
-    known = [clean.metadata.goal]
-    left = [edited.metadata.goal]
+    clean_texts = [clean.metadata.goal]
+    edited_texts = [edited.metadata.goal]
     for before, after in zip(clean.steps, edited.steps, strict=True):
         own = set(before.observation.raw_text.split("\n"))
-        for one in after.perturbations:
-            own |= {renamed_line(line, one.params) for line in own}
-        known.append(before.observation.raw_text)
-        left.extend(line for line in after.observation.raw_text.split("\n") if line in own)
+        for perturbation in after.perturbations:
+            own |= {renamed_line(line, perturbation.params) for line in own}
+        clean_texts.append(before.observation.raw_text)
+        edited_texts.extend(line for line in after.observation.raw_text.split("\n") if line in own)
         lost.extend(
             (before.step_idx, value)
-            for value, told in dict(
+            for value, renamed in dict(
                 zip(_values(before.action.arguments), _values(after.action.arguments), strict=True)
             ).items()
-            if _occurs(value, known) and not _occurs(told, left)
+            if _occurs(value, clean_texts) and not _occurs(renamed, edited_texts)
         )
-        known.append(before.action.raw_text)
-        left.append(after.action.raw_text)
+        clean_texts.append(before.action.raw_text)
+        edited_texts.append(after.action.raw_text)
     return lost
 
 
 def _values(arguments: Any) -> Iterator[str]:
-    """The plain values among an action's arguments, as they would be written on a page."""
+    """Yield the plain values among an action's arguments as text."""
     if isinstance(arguments, dict):
         for value in arguments.values():
             yield from _values(value)
@@ -137,7 +137,7 @@ def _values(arguments: Any) -> Iterator[str]:
 
 
 def _occurs(value: str, texts: list[str]) -> bool:
-    """Whether the value stands somewhere as a whole, not as a part of a longer word or number."""
+    """True if a text contains the value as a whole word or number."""
     whole = re.compile(rf"(?<!\w){re.escape(value)}(?!\w)")
     return any(whole.search(text) for text in texts)
 
@@ -150,13 +150,13 @@ class Recording:
         self._at = 0
 
     def reset(self, *, seed: int, task: Task) -> tuple[str, Info]:
-        """The first recorded observation."""
+        """Return the first recorded observation."""
         self._at = 0
         return self._episode.steps[0].observation.raw_text, Info()
 
     def step(self, action: str) -> tuple[str, float, bool, bool, Info]:
-        """What followed this action. Raises ValueError for any other action than the recorded one; the last
-        one ends the episode as it ended then, with an empty observation."""
+        """Return the recorded result of the action; the last one ends the episode with the recorded outcome and an
+        empty observation. Raises ValueError for any other action."""
         steps, at = self._episode.steps, self._at
         if action != steps[at].action.raw_text:
             raise ValueError(f"{self._episode.episode_id}: step {at} recorded another action than {action}")
@@ -167,15 +167,15 @@ class Recording:
         return "", steps[at].reward, True, False, done
 
     def tool_specs(self) -> tuple[ToolSpec, ...]:
-        """None are recorded."""
+        """Return no tools, since none are recorded."""
         return ()
 
 
 def annotate(episode: Episode, schedule: Schedule, *, max_steps: int) -> Episode | Rejected:
-    """The twin of a clean episode whose goal and observations are edited as the schedule says.
+    """Return the twin of a clean episode with goal and observations edited by the schedule.
 
-    Where a category that hides something would take an action's support away, the whole twin is refused.
-    Raises UsageError where the schedule has a category that replaces observations or fails calls.
+    The twin is rejected if an action loses its support. Raises UsageError if the schedule has a category that replaces
+    observations or fails calls.
     """
     _require(schedule, ("goal", "edit"), "annotate")
     twin = _replay(episode, schedule, "annotate", max_steps)
@@ -185,10 +185,10 @@ def annotate(episode: Episode, schedule: Schedule, *, max_steps: int) -> Episode
 
 
 def insert(episode: Episode, schedule: Schedule, *, max_steps: int) -> Episode | Rejected:
-    """The twin of a clean episode in which calls fail as the schedule says and are made again.
+    """Return the twin of a clean episode with failed calls by the schedule and their retries.
 
-    For worlds in which a failed call changes nothing (`Capabilities.idempotent_errors`). Raises UsageError
-    where the schedule has other categories than failing calls, or failures that no retry gets past.
+    Valid in worlds where a failed call changes nothing (`Capabilities.idempotent_errors`). Raises UsageError if the
+    schedule has categories of another kind, or permanent failures.
     """
     _require(schedule, ("tool_call",), "insert")
     for name in schedule.active:
@@ -201,8 +201,8 @@ def insert(episode: Episode, schedule: Schedule, *, max_steps: int) -> Episode |
 
 
 def replace_pages(episode: Episode, schedule: Schedule, *, max_steps: int) -> Episode | Rejected:
-    """The twin of a clean episode whose goal and observations are edited and replaced as the schedule says, with the
-    actions that were chosen on what is gone. Raises UsageError where the schedule fails calls."""
+    """Return the twin of a clean episode with goal and observations edited and replaced by the schedule, keeping the
+    original actions. Raises UsageError if the schedule fails calls."""
     _require(schedule, ("goal", "replace", "value", "edit"), "replace")
     return _replay(episode, schedule, "replace", max_steps)
 
@@ -216,9 +216,8 @@ def twins(
     idempotent: bool,
     report: Report,
 ) -> Iterator[Episode]:
-    """The offline twins of a clean episode, valid ones unless `replace` is asked for; `report` counts the others.
-    `idempotent`: a failed call leaves the world as it was. An episode that must not be cut is annotated by the
-    remaining categories."""
+    """Yield the offline twins of a clean episode; `report` counts the rejected ones. `idempotent`: True if a failed
+    call leaves the world unchanged. An episode that must not be cut is annotated by the preserving categories."""
     if "annotate" in constructions:
         twin = annotate(episode, schedule.only("goal", "edit"), max_steps=max_steps)
         if twin is Rejected.LOST_SUPPORT:
@@ -247,7 +246,7 @@ def _require(schedule: Schedule, kinds: tuple[PerturbationKind, ...], constructi
 def _replay(
     episode: Episode, schedule: Schedule, construction: Literal["annotate", "insert", "replace"], max_steps: int
 ) -> Episode | Rejected:
-    """Play the recording under the schedule, repeating each call until it goes through."""
+    """Play the recording under the schedule, repeating each call until it succeeds."""
     meta, env = episode.metadata, PerturbedEnv(Recording(episode), schedule)
     shown, info = env.reset(seed=meta.seed, task=Task(task_id=meta.task_id, goal=meta.goal))
     steps: list[Step] = []
@@ -258,13 +257,13 @@ def _replay(
             if len(steps) == max_steps:
                 return Rejected.TOO_LONG
             step = _step(recorded, len(steps), shown, info, schedule.seed)
-            spelled = env.spelled(recorded.action.raw_text)
+            spelled = env.action_for_agent(recorded.action.raw_text)
             if spelled != recorded.action.raw_text:
                 step = replace(step, action=replace(parse_action(spelled), plan_tag=recorded.action.plan_tag))
             shown, reward, _, _, info = env.step(spelled)
             failed, seconds = call_failed(info.perturbations), seconds + info.sim_seconds
             steps.append(replace(step, reward=reward, label=None if failed else recorded.label))
-    applied = [one for step in steps for one in step.perturbations]
+    applied = [perturbation for step in steps for perturbation in step.perturbations]
     if not applied:
         return Rejected.UNTOUCHED
     return replace(
@@ -282,7 +281,7 @@ def _replay(
 
 
 def _step(recorded: Step, index: int, shown: str, info: Info, seed: int) -> Step:
-    """The recorded step with what is shown now. A page that differs has no recorded snapshot."""
+    """Return the recorded step with the shown page. A page that differs has no recorded snapshot."""
     same = shown == recorded.observation.raw_text
     seen = (
         recorded.observation

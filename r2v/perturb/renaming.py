@@ -1,8 +1,7 @@
-"""Renaming: what the world calls something and what the agent is told are two names of it, by a bijection.
+"""Renaming: a bijection between the world's names and those that the agent sees.
 
-A page that is shown under a renaming is `told`; an action that was chosen on it is what the agent means, so it is
-turned back before it reaches the world (`meant`). A recorded action is turned the other way (`spelled`). All three
-work on text and touch nothing but the names, so that turning there and back gives the same bytes.
+All methods change only the names in a text, so that a round trip gives the same bytes. A recorded action is in the
+world's names and is rewritten with the agent's for a renamed page.
 """
 
 from __future__ import annotations
@@ -15,79 +14,79 @@ from typing import Any, Protocol
 from r2v.randomness import Key, uniform
 
 _SHOWN = re.compile(r'(?m)^(?P<before>\s*\[)(?P<id>\w+)(?=\])|(?P<field>"(?:\w+_)?b?id"\s*:\s*")(?P<value>\w+)(?=")')
-"""Where an identifier stands on a page: in brackets at the head of an element's line, or in a field id or bid."""
+"""Identifiers on a page: in brackets at the start of an element's line, or in a field id or bid."""
 _FIELD = re.compile(r'"(?P<name>\w+)"(?=\s*:)')
 _KEPT = ("tool",)
-"""Fields that say which call it is."""
+"""Fields that are never renamed: they name the tool of a call."""
 SUFFIX = "_v2"
 
 
 class Renaming(Protocol):
-    """Two names of the same things."""
+    """A bijection of names."""
 
-    def told(self, page: str) -> str:
-        """The world's text as the agent sees it."""
+    def page_for_agent(self, page: str) -> str:
+        """Return the world's text with the agent's names."""
 
-    def meant(self, action: str) -> str:
-        """The agent's action as the world takes it."""
+    def action_for_world(self, action: str) -> str:
+        """Return the agent's action with the world's names."""
 
-    def spelled(self, action: str) -> str:
-        """The world's action as this agent would write it."""
+    def action_for_agent(self, action: str) -> str:
+        """Return an action in the world's names with the agent's."""
 
 
 def identifiers(page: str) -> list[str]:
-    """The identifiers of a page's elements and rows, each once, in the order they stand."""
-    return list(dict.fromkeys(found["id"] or found["value"] for found in _SHOWN.finditer(page)))
+    """Return the identifiers of a page's elements and rows, each once, in the order of the page."""
+    return list(dict.fromkeys(match["id"] or match["value"] for match in _SHOWN.finditer(page)))
 
 
 @dataclass(frozen=True, slots=True)
 class Identifiers:
-    """Identifiers that have changed places: `names` is a permutation of some of a page's."""
+    """Permuted identifiers: `names` is a permutation of some of a page's."""
 
     names: Mapping[str, str]
 
-    def told(self, page: str) -> str:
-        """Every identifier by its new name."""
+    def page_for_agent(self, page: str) -> str:
+        """Return the page with the new identifiers."""
         return _at_identifiers(page, self.names)
 
-    def meant(self, action: str) -> str:
-        """The fields id and bid of a call by the world's names."""
+    def action_for_world(self, action: str) -> str:
+        """Return the call with the world's values of the fields id and bid."""
         return _at_identifiers(action, {new: old for old, new in self.names.items()})
 
-    def spelled(self, action: str) -> str:
-        """The fields id and bid of a call by the page's names."""
+    def action_for_agent(self, action: str) -> str:
+        """Return the call with the page's values of the fields id and bid."""
         return _at_identifiers(action, self.names)
 
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """Fields of pages and arguments of calls that bear another name: `share` of all names, drawn by `key`. The old
-    name and the new one change places, so a call that still uses the old one is one the world does not know."""
+    """Renamed fields of pages and arguments of calls: a share `share` of all names, drawn by `key`. The old and the new
+    name are swapped, so a call with the old one reaches the world with an unknown name."""
 
     key: Key
     share: float
 
     def name(self, field: str) -> str:
-        """The other name of a field, or its own."""
+        """Return the new name of a field, its own if it is not renamed."""
         base = field.removesuffix(SUFFIX)
         if base in _KEPT or uniform(*self.key, "field", base) >= self.share:
             return field
         return base if field.endswith(SUFFIX) else field + SUFFIX
 
-    def told(self, page: str) -> str:
-        """Every field by its new name."""
-        return _FIELD.sub(lambda found: f'"{self.name(found["name"])}"', page)
+    def page_for_agent(self, page: str) -> str:
+        """Return the page with the new field names."""
+        return _FIELD.sub(lambda match: f'"{self.name(match["name"])}"', page)
 
-    def meant(self, action: str) -> str:
-        """Names change places, so there and back are the same."""
-        return self.told(action)
+    def action_for_world(self, action: str) -> str:
+        """Return the action with the world's names; swapping is its own inverse."""
+        return self.page_for_agent(action)
 
-    def spelled(self, action: str) -> str:
-        """As `meant`."""
-        return self.told(action)
+    def action_for_agent(self, action: str) -> str:
+        """Return the action with the agent's names."""
+        return self.page_for_agent(action)
 
     def schema(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """The JSON schema of a tool whose arguments are renamed."""
+        """Return the JSON schema of a tool with renamed arguments."""
         renamed = dict(parameters)
         if "properties" in parameters:
             renamed["properties"] = {self.name(name): value for name, value in parameters["properties"].items()}
@@ -97,24 +96,24 @@ class Fields:
 
 
 def renamed_line(line: str, params: Mapping[str, Any]) -> str:
-    """A line of the world's page as one recorded perturbation shows it: what its `params` say was renamed."""
+    """Return a line of the world's page with the renamings in one recorded perturbation's `params`."""
     identified, fields = params.get("identifiers"), params.get("fields")
     if isinstance(identified, Mapping):
-        line = Identifiers(identified).told(line)
+        line = Identifiers(identified).page_for_agent(line)
     if isinstance(fields, Mapping):
-        line = _FIELD.sub(lambda found: f'"{fields.get(found["name"], found["name"])}"', line)
+        line = _FIELD.sub(lambda match: f'"{fields.get(match["name"], match["name"])}"', line)
     return line
 
 
 def fields_of(page: str, name: Callable[[str], str]) -> dict[str, str]:
-    """The fields of a page that are shown by another name, and that name."""
+    """Return old name -> new name for the renamed fields of a page."""
     return {field: name(field) for field in sorted(set(_FIELD.findall(page))) if name(field) != field}
 
 
 def _at_identifiers(text: str, names: Mapping[str, str]) -> str:
-    def other(found: re.Match[str]) -> str:
-        if found["id"] is not None:
-            return f"{found['before']}{names.get(found['id'], found['id'])}"
-        return f"{found['field']}{names.get(found['value'], found['value'])}"
+    def other(match: re.Match[str]) -> str:
+        if match["id"] is not None:
+            return f"{match['before']}{names.get(match['id'], match['id'])}"
+        return f"{match['field']}{names.get(match['value'], match['value'])}"
 
     return _SHOWN.sub(other, text)

@@ -1,12 +1,12 @@
-"""The perturbation schedule: the one place where categories are drawn and composed.
+"""Perturbation schedule, which draws and composes the categories.
 
-Category c hits observation t iff `uniform(VERSION, seed, benchmark, task, t, c) < prob`. No draw depends on
-another, so cutting an episode short changes no earlier step, raising a probability only adds hits, and
-neither order nor sharding matters. Observation 0 is the reset's; observation t answers call t - 1. Categories
-compose in the order of `PerturbationsConfig`, those of your own last. A call that failed has no page, so at
-most one category replaces an answer. A hit is what changed something: where an alteration comes to the same text, the
-same seconds and the same names, nothing is recorded. A benchmark that lends no plants of its own gets generic ones:
-mutated copies of a page's rows, and a fixed bank of injected instructions; a changed bank is a new `SCHEDULE_VERSION`.
+Category c hits observation t iff `uniform(SCHEDULE_VERSION, seed, benchmark, task, t, c) < prob`. Draws are
+independent, so cutting an episode changes no earlier step, raising a probability only adds hits, and neither order nor
+sharding matters. Observation 0 is the reset's; observation t answers call t - 1. Categories compose in the order of
+`PerturbationsConfig`, users' own last. A failed call has no page, so at most one category replaces an answer. An
+alteration with the same text, seconds and names is not a hit and is not recorded. A benchmark without a `Surface` gets
+generic plants: mutated copies of a page's rows and a fixed bank of injected instructions; changing the bank needs a new
+`SCHEDULE_VERSION`.
 """
 
 from __future__ import annotations
@@ -47,35 +47,35 @@ _NUMBER = re.compile(r"\d+")
 
 
 class Generic:
-    """A `Surface` for text of any shape."""
+    """A `Surface` for text of any form."""
 
     bank: ClassVar[dict[str, str]] = _BANK
 
     def decoys(self, observation: str, goal: str, count: int, u: float) -> list[str]:
-        """Copies of rows in which every number is a fresh one, or filler rows where no row has a number."""
+        """Return copies of rows with fresh numbers, or filler rows if no row has a number."""
         draw = generator("generic", "decoys", repr(u))
-        taken = set(_NUMBER.findall(observation + goal))
+        used = set(_NUMBER.findall(observation + goal))
         models = [row for row in observation.split("\n")[1:] if _NUMBER.search(row)]
-        return [self._decoy(draw, models, taken) for _ in range(count)]
+        return [self._decoy(draw, models, used) for _ in range(count)]
 
-    def _decoy(self, draw: random.Random, models: list[str], taken: set[str]) -> str:
+    def _decoy(self, draw: random.Random, models: list[str], used: set[str]) -> str:
         if not models:
-            return draw.choice(FILLERS).format(number=_fresh("000", draw, taken))
-        return _NUMBER.sub(lambda found: _fresh(found.group(), draw, taken), draw.choice(models))
+            return draw.choice(FILLERS).format(number=_fresh("000", draw, used))
+        return _NUMBER.sub(lambda match: _fresh(match.group(), draw, used), draw.choice(models))
 
     def injection(self, observation: str, goal: str, family: str, u: float) -> tuple[str, str]:
-        """A line of the bank; its canary is ten letters and digits that nothing else contains."""
+        """Return a line of the bank and its canary, ten letters and digits that occur nowhere else."""
         canary = "zx" + digest("generic", "canary", family, repr(u)).hex()[:8]
         return self.bank[family].format(canary=canary), canary
 
 
-def _fresh(number: str, draw: random.Random, taken: set[str]) -> str:
-    """A number of the same length (longer where all of those are taken) that occurs nowhere yet."""
+def _fresh(number: str, draw: random.Random, used: set[str]) -> str:
+    """Return an unused number of the same length, or longer after many failed draws, and add it to `used`."""
     digits, tries = len(number), 0
     while True:
         candidate = str(draw.randrange(10 ** (digits - 1), 10**digits))
-        if candidate not in taken:
-            taken.add(candidate)
+        if candidate not in used:
+            used.add(candidate)
             return candidate
         tries += 1
         digits += tries % 20 == 0
@@ -85,13 +85,12 @@ GENERIC = Generic()
 
 
 SCHEDULE_VERSION = "perturb-1"
-"""Part of every key. A new version redraws everything."""
+"""Part of every key; a new version redraws everything."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PerturbedOutput:
-    """What is shown in the end, what was done to it, the simulated seconds that took, and the renamings that it is
-    read under, in the order they were made."""
+    """Perturbed text with the applied perturbations, their simulated seconds, and the renamings in force, in order."""
 
     text: str
     applied: tuple[AppliedPerturbation, ...] = ()
@@ -99,7 +98,7 @@ class PerturbedOutput:
     renamings: tuple[Renaming, ...] = ()
 
     def then(self, name: str, mode: PerturbationMode, change: Change) -> PerturbedOutput:
-        """This outcome with one more change on top."""
+        """Return this output with one more change on top."""
         mark = AppliedPerturbation(category=name, mode=mode, params=change.params, canary=change.canary)
         return PerturbedOutput(
             text=change.text,
@@ -111,25 +110,25 @@ class PerturbedOutput:
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """The perturbations of a benchmark under one seed: a pure function of (task, step, what is there).
+    """Perturbations of a benchmark under one seed: a pure function of task, step and text.
 
-    Raises UsageError for an unknown category or injection family, where no family is left, or for the severity of an
-    extra category whose failures last to the end.
+    Raises UsageError for an unknown category or injection family, if no family is left, or for a severity of permanent
+    failures, which have none.
     """
 
     benchmark: str
     categories: Mapping[str, CategoryConfig]
     seed: int
     modes: Mapping[str, PerturbationMode] = field(default_factory=dict)
-    """Categories with another mode than their own."""
+    """Modes of categories that differ from their own."""
     surface: Surface = GENERIC
     held_out_families: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        known = PerturbationsConfig.categories()
+        bundled = PerturbationsConfig.categories()
         for name in self.categories:
-            if name not in known and not is_dotted(name):
-                raise UsageError(f"perturbations.{name}: no such category; {nearest(name, known)}")
+            if name not in bundled and not is_dotted(name):
+                raise UsageError(f"perturbations.{name}: no such category; {nearest(name, bundled)}")
         for family in self.held_out_families:
             if family not in INJECTION_FAMILIES:
                 raise UsageError(
@@ -150,7 +149,7 @@ class Schedule:
 
     @cached_property
     def active(self) -> tuple[str, ...]:
-        """Names of the categories that can hit at all, in order of composition."""
+        """Return the names of the categories with a positive probability, in order of composition."""
         bundled = PerturbationsConfig.categories()
         order = (*bundled, *(name for name in self.categories if name not in bundled))
         given = ((name, self.categories.get(name)) for name in order)
@@ -158,20 +157,21 @@ class Schedule:
 
     @cached_property
     def families(self) -> tuple[str, ...]:
-        """The injection families that are not held out."""
+        """Return the injection families that are not held out."""
         return tuple(family for family in INJECTION_FAMILIES if family not in self.held_out_families)
 
     def only(self, *kinds: PerturbationKind, preserving: bool = False, transient: bool = False) -> Schedule:
-        """The same draws for categories of these kinds alone, or just those of them that hide nothing, or that pass."""
-        kept = {
+        """Return the schedule with the same draws and only the categories of these kinds, optionally only preserving or
+        transient ones."""
+        selected = {
             name: self.categories[name]
             for name in self._of(*kinds)
             if (category(name).preserving or not preserving) and not (transient and self.permanent(name))
         }
-        return replace(self, categories=kept)
+        return replace(self, categories=selected)
 
     def goal(self, task: Task) -> PerturbedOutput:
-        """The goal as the agent is told it."""
+        """Return the goal shown to the agent."""
         outcome = PerturbedOutput(text=task.goal)
         for name in self._of("goal"):
             change = self._change(name, task, 0, outcome.text) if self._hits(name, task, 0) else None
@@ -179,8 +179,8 @@ class Schedule:
         return outcome
 
     def call(self, task: Task, tools: Sequence[str]) -> PerturbedOutput | None:
-        """The answer to the last of the calls so far where it fails on its way, else None: it is carried out. `tools`
-        names the tool of every call from the first on, this one's last."""
+        """Return the answer to the last call if it fails, None if it is carried out. `tools` names the tool of every
+        call so far."""
         for name in self._of("tool_call"):
             since = self._fails_since(name, task, tools)
             if since is not None:
@@ -192,8 +192,8 @@ class Schedule:
     def page(
         self, task: Task, step: int, page: str, previous: str | None, tools: tuple[ToolSpec, ...] = ()
     ) -> PerturbedOutput:
-        """The page that the world showed as observation `step`, as the agent sees it. `previous` is the one
-        that it showed before, `tools` are those that the world offers."""
+        """Return the world's page of observation `step` as the agent sees it. `previous` is the world's page before
+        it, `tools` are the world's tools."""
         outcome = PerturbedOutput(text=page)
         for name in self._of("replace", "value", "edit"):
             since = self._since(name, task, step)
@@ -203,11 +203,11 @@ class Schedule:
         return outcome
 
     def mode(self, name: str) -> PerturbationMode:
-        """A category's mode here: the one that the configuration chose, else its own."""
+        """Return a category's configured mode, else its own."""
         return self.modes.get(name, category(name).mode)
 
     def permanent(self, name: str) -> bool:
-        """Whether a category's hits last to the end of the episode."""
+        """True if a category's hits last to the end of the episode."""
         return self.mode(name).endswith("_permanent")
 
     def _of(self, *kinds: PerturbationKind) -> list[str]:
@@ -220,15 +220,15 @@ class Schedule:
         return uniform(*self._key(name, task, step)) < self.categories[name].prob
 
     def _since(self, name: str, task: Task, step: int) -> int | None:
-        """The observation whose draws say what a page's hit does: its own, or the first of all where a hit on any so
-        far lasts. None: no hit."""
+        """Return the observation whose draws determine a page's hit: its own, or 0 for a permanent category that has
+        hit. None: no hit."""
         if not self.permanent(name):
             return step if self._hits(name, task, step) else None
         return 0 if any(self._hits(name, task, earlier) for earlier in range(step + 1)) else None
 
     def _fails_since(self, name: str, task: Task, tools: Sequence[str]) -> int | None:
-        """The call whose draws say how the last call fails: its own, or the first of the same tool that failed where
-        that lasts. None: it does not fail. Other tools go on working, so that there may be another way."""
+        """Return the call whose draws determine the last call's failure: its own, or for a permanent category the first
+        failed call of the same tool. None: no failure. Other tools keep working, so that the task may stay solvable."""
         step = len(tools)
         if self.permanent(name):
             same = (call for call, tool in enumerate(tools, start=1) if tool == tools[-1])
@@ -236,7 +236,7 @@ class Schedule:
         return step if self._hits(name, task, step) or self._hits_again(name, task, step) else None
 
     def _hits_again(self, name: str, task: Task, step: int) -> bool:
-        """A failure that lasts for two calls."""
+        """True if the previous call's failure lasts for this one."""
         lasts = uniform(*self._key(name, task, step - 1), "again") < self.categories[name].severity
         return step >= 2 and lasts and self._hits(name, task, step - 1)
 
@@ -249,7 +249,7 @@ class Schedule:
         previous: str | None = None,
         tools: tuple[ToolSpec, ...] = (),
     ) -> Change | None:
-        """What a hit does to a text; None where it would do nothing. A call that fails has done something."""
+        """Return a hit's effect on a text, None without one. A failed call always has an effect."""
         scene = Scene(
             text=text,
             previous=previous,
@@ -269,8 +269,8 @@ class Schedule:
 def make_schedule(
     benchmark: Benchmark, perturbations: PerturbationsConfig, condition: Condition, seed: int
 ) -> Schedule:
-    """What goes wrong on a benchmark under a condition; its own plants where it lends some. `seed` is one of
-    `data.perturbation_seeds`. What is held out occurs under shift only."""
+    """Return the schedule of a benchmark under a condition, with the benchmark's `Surface` if it has one. `seed` is one
+    of `data.perturbation_seeds`. Held-out categories and families occur under shift only."""
     return Schedule(
         benchmark=benchmark.name,
         categories=perturbations.active(condition),

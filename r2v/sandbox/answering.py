@@ -1,4 +1,4 @@
-"""Answering: the process that an answer's program runs in, alone. It sees arguments, never a test."""
+"""Process of an answer's program. It sees the arguments of calls, never a test."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MUTABLE = (list, dict, set, bytearray, deque)
 
 
 def main(data: dict[str, Any]) -> None:
-    """Run the program `data["code"]`, then answer for its names until nobody asks any more."""
+    """Run the program `data["code"]`, then serve requests for its names until the judge ends."""
     receive, send = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
@@ -25,7 +25,7 @@ def main(data: dict[str, Any]) -> None:
     peer.write({"value": "started"})
     try:
         exec(compile(data["code"], "answer", "exec", dont_inherit=True), module.__dict__)
-    except BaseException:  # whatever it raises, there is no program to ask
+    except BaseException:  # a program that raises anything, SystemExit included, has failed
         peer.write({"value": "failed"})
         os._exit(1)
     peer.write({"value": "loaded"})
@@ -34,7 +34,7 @@ def main(data: dict[str, Any]) -> None:
 
 
 def _serve(peer: Peer, request: dict[str, Json], module: ModuleType) -> dict[str, Json]:
-    """The reply to a request."""
+    """Return the reply to a request."""
     if request["ask"] == "name":
         return {"value": peer.encode(module.__dict__[request["name"]])}
     target = peer.held(request["object"])
@@ -44,7 +44,7 @@ def _serve(peer: Peer, request: dict[str, Json], module: ModuleType) -> dict[str
 
 
 def _call(peer: Peer, function: Any, request: dict[str, Json]) -> dict[str, Json]:
-    """Call with the arguments given; those that were changed in place go back too."""
+    """Call the function and return its value and the arguments that it changed in place."""
     names = request["names"]
     given = [peer.decode(item) for item in request["args"]]
     count = len(given) - len(names)
@@ -70,7 +70,7 @@ def _delete_item(peer: Peer, target: Any, request: dict[str, Json]) -> Json:
 
 
 def _next(peer: Peer, target: Any, request: dict[str, Json]) -> Json:
-    """The next item in a list of its own; None at the end."""
+    """Return the next item as a list of one, None at the end."""
     try:
         return [peer.encode(next(target))]
     except StopIteration:

@@ -1,8 +1,8 @@
-"""Boot: the first code of a sandbox's process, ours. It takes its modules, limits and rights from a descriptor.
+"""First code of a sandboxed process, which reads its modules, limits and rights from a descriptor.
 
     python -I -S -c BOOT DESCRIPTOR
 
-The code of every module it runs comes with its orders, so nothing that an earlier program changed on a disk is run.
+The orders contain the code of every module, so that no file which an earlier program may have changed is run.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
 
 
 def main(descriptor: int) -> None:
-    """Carry out the orders: limits first, then the rights, then the module that does the work."""
+    """Carry out the orders: set the limits, drop the rights, then run the main module."""
     with os.fdopen(descriptor, encoding="utf-8") as file:
         orders: dict[str, Any] = json.load(file)
     libc = ctypes.CDLL(None, use_errno=True)
@@ -44,7 +44,7 @@ def main(descriptor: int) -> None:
 
 
 def _give_up_rights(libc: ctypes.CDLL, walled: dict[str, Any]) -> None:
-    """Limit the number of files, which bubblewrap does not, then give up the right to do so, and every other."""
+    """Limit the number of files, which bubblewrap cannot, then drop all rights and install the seccomp filter."""
     options = walled["folder_options"].encode()
     for folder in walled["folders"]:
         flags = _MS_REMOUNT | _MS_NOSUID | _MS_NODEV
@@ -73,7 +73,7 @@ def _require(result: int) -> None:
 
 
 def _load(name: str, code: CodeType) -> None:
-    """Make a module of its code, with the empty packages above it."""
+    """Create a module from its code, with empty parent packages."""
     parts = name.split(".")
     for count in range(1, len(parts)):
         package = sys.modules.setdefault(".".join(parts[:count]), ModuleType(".".join(parts[:count])))

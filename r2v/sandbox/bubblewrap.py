@@ -1,9 +1,9 @@
-"""Bubblewrap: the walls of a sandbox, and whether this machine can put them up.
+"""Bubblewrap: isolation of a sandboxed process.
 
-Inside there are a read-only system (/usr), Python's own library, a new /proc, five devices, and two file systems in
-memory of limited size, /home and /tmp. Process, network, IPC, host name and cgroup namespaces are new; the environment
-is four variables. As an ordinary user the walls need user namespaces. Root needs none: its code runs under a number
-that no user has, without capabilities, because the kernel holds root to no limit on processes.
+Inside are a read-only system (/usr), Python's own library, a new /proc, five devices, and two size-limited file systems
+in memory, /home and /tmp. Process, network, IPC, host name and cgroup namespaces are new; the environment has four
+variables. An ordinary user needs user namespaces. Root does not: its code runs under an unused user number without
+capabilities, because the kernel does not limit root's processes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import BinaryIO
 from r2v.sandbox.limits import Limits
 
 HOME, TEMPORARY = "/home", "/tmp"
-"""The working directory inside, and the other folder that can be written; both lie in memory."""
+"""The working directory inside, and the other writable folder; both are in memory."""
 _PYTHON = "/python"
 _ALL_UIDS = [0, 0, (1 << 32) - 1]
 _UIDS, _UIDS_OF_A_PROCESS = 1_000_000_000, 1000
@@ -32,9 +32,9 @@ def walls(
     mounted: Mapping[str, Path] | None = None,
     links: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """The words before a command that put it behind walls. `readable` are further paths that it may read, at the same
-    place; `mounted` are such at places of their own inside, `links` symbolic links there and what they lead to. The
-    command is `boot`, which gives up the rights that it is left with."""
+    """Return the bwrap command line that isolates a command. `readable`: further readable paths, at the same place
+    inside; `mounted`: path inside -> readable path; `links`: symbolic link inside -> target. The command must be
+    `boot`, which drops the remaining rights."""
     rights = ["--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
     memory = ["--size", str(limits.disk_bytes), "--tmpfs"]
     words = ["bwrap", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
@@ -57,17 +57,17 @@ def walls(
 
 
 def as_root() -> bool:
-    """Whether the walls are put up with root's rights. Root of a container with user numbers of its own is a user."""
+    """True if isolation uses root's rights. Root of a container with its own user numbers counts as a user."""
     return os.geteuid() == 0 and _uid_map() == [_ALL_UIDS]
 
 
 def _uid_map() -> list[list[int]]:
-    """Ranges of user numbers: the first here, the first outside, how many."""
+    """Return the ranges of user numbers as [first inside, first outside, count]."""
     return [[int(word) for word in line.split()] for line in Path("/proc/self/uid_map").read_text().splitlines()]
 
 
 def root_in_disguise() -> bool:
-    """Whether this is the machine's own root in a user namespace: the kernel would still take its code for root's."""
+    """True for the machine's root in a user namespace: the kernel would still treat its code as root's."""
     user = os.geteuid()
     return not as_root() and any(
         inner <= user < inner + count and user - inner + outer == 0 for inner, outer, count in _uid_map()
@@ -75,20 +75,20 @@ def root_in_disguise() -> bool:
 
 
 def fresh_uid() -> int | None:
-    """The number that root's code runs under, another for each sandbox; None for others, who have but their own."""
+    """Return the user number of root's code, a new one per sandbox; None for other users, who keep their own."""
     if not as_root():
         return None
     return _UIDS + os.getpid() * _UIDS_OF_A_PROCESS + next(_counter) % _UIDS_OF_A_PROCESS
 
 
 def python() -> str:
-    """The interpreter's path inside."""
+    """Return the interpreter's path inside."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     return f"{_prefix()}/bin/{version}"
 
 
 def descriptor_of(content: bytes) -> BinaryIO:
-    """A file in memory with this content, read from its beginning."""
+    """Return a file in memory with this content, positioned at its start."""
     file = os.fdopen(os.memfd_create("r2v"), "w+b")
     file.write(content)
     file.seek(0)
@@ -110,9 +110,9 @@ def _system() -> list[str]:
 
 
 def _folders(path: Path) -> list[str]:
-    """A folder and those above it, open to all: what bubblewrap makes by itself is root's alone."""
-    wanted = [folder for folder in (*reversed(path.parents), path) if folder != Path("/")]
-    return [word for folder in wanted for word in ("--perms", "0755", "--dir", str(folder))]
+    """Return options that create a folder and its parents, readable for all; bubblewrap's own default is root only."""
+    folders = [folder for folder in (*reversed(path.parents), path) if folder != Path("/")]
+    return [word for folder in folders for word in ("--perms", "0755", "--dir", str(folder))]
 
 
 def _prefix() -> str:
@@ -120,7 +120,7 @@ def _prefix() -> str:
 
 
 def _library() -> list[str]:
-    """Python itself where it lies outside the system, without the packages that were installed beside it."""
+    """Return options that mount a Python outside /usr, without its installed packages."""
     if _prefix() != _PYTHON:
         return []
     base, inside = Path(sys.base_prefix), Path(python())

@@ -1,9 +1,9 @@
-"""Command: a program run in a sandbox to its end or its limit, with files in, its output and its files out.
+"""Command run in a sandbox to its end or its limit, with input files, its output and its output files.
 
     outcome = run(["sh", "fix"], files={"fix": script}, wanted=["patch"], limits=Limits(wall_seconds=60))
     outcome.ended, outcome.status, outcome.stdout, outcome.files     # "exit", 0, b"...", {"patch": b"..."}
 
-Everything that it says is its own word: a status of 0 is no verdict.
+Results come from untrusted code: a status of 0 is no verdict.
 """
 
 from __future__ import annotations
@@ -31,21 +31,20 @@ _STOPPED: dict[str, Any] = {"status": None, "files": {}, "folder": None, "user":
 
 @dataclass(frozen=True, kw_only=True)
 class CommandResult:
-    """What a command left."""
+    """Result of a command."""
 
     ended: Literal["exit", "time", "output", "killed"]
-    """By itself; or stopped, at the limit by the clock or of its output; or with the process that watched it, which it
-    killed or which the machine did."""
+    """exit: by itself; time, output: stopped at a limit; killed: its supervisor was killed, by it or by the machine."""
     status: int | None
-    """Exit status, -N after signal N; None where it did not end by itself."""
+    """Exit status, -N after signal N; None unless it ended by itself."""
     stdout: bytes
     stderr: bytes
     files: dict[str, bytes] = field(default_factory=dict)
-    """The files that were wanted and are there: regular ones, of at most `Limits.file_bytes`."""
+    """The `wanted` files that exist: regular ones of at most `Limits.file_bytes`."""
     folder: bytes | None = None
-    """Home and /tmp as they were left, packed; None where none was given, or the command did not end by itself."""
+    """Final home and /tmp, packed; None if no folder was given or the command did not end by itself."""
     user: int | None = field(default=None, compare=False)
-    """The user's number that it ran under; None where it did not end by itself."""
+    """User number of the command; None unless it ended by itself."""
 
 
 def run(
@@ -61,14 +60,15 @@ def run(
     limits: Limits | None = None,
     unsafe: bool = False,
 ) -> CommandResult:
-    """Run a command in an empty folder that holds `files`, and hand out those `wanted`; both by names relative to it.
-    `readable` are folders that it sees besides the system, read-only; if root asks, it sees of them what everybody may.
-    `mounted` are such at places of their own inside, `links` symbolic links there. With a `folder`, a
-    packed home and /tmp (`r2v.sandbox.working_folder`), the command finds these, and the result has them as they were
-    left: so they outlive their sandbox without lying on a disk. Neither is for `unsafe`.
+    """Run a command in a folder that holds `files`, and return the files `wanted`; both by names relative to it.
 
-    Raises UsageError for an empty command or a name that leaves the folder, and EnvironmentFault where there is no
-    sandbox (and not `unsafe`) or no process can be started.
+    `readable` are further read-only paths; for root, only their world-readable parts are visible. `mounted` are
+    readable paths by their place inside, `links` targets of symbolic links inside. `folder` is a packed home and /tmp
+    (`r2v.sandbox.working_folder`), which the command starts with and the result returns, so that they outlive their
+    sandbox without a disk. With `unsafe` the first three have no effect, and `folder` must be None.
+
+    Raises UsageError for an empty command or a name outside the folder, and EnvironmentFault without a sandbox (unless
+    `unsafe`) or if no process can be started.
     """
     limits, files = limits or Limits(), files or {}
     if not command:
@@ -117,9 +117,9 @@ def _require_inside(name: str) -> None:
 
 
 def _outcome(stdout: int, stderr: int, result: int, limits: Limits, *, folder: bool) -> CommandResult:
-    """Read the three pipes to their end, or to a limit."""
+    """Read the three pipes to their end or to a limit, and return the result."""
     content: dict[int, bytearray] = {stdout: bytearray(), stderr: bytearray(), result: bytearray()}
-    # Files come as base64, so by four thirds longer.
+    # Files are sent as base64, which is a third longer.
     of_result = 2 * (limits.output_bytes + (limits.disk_bytes if folder else 0)) + MIB
     most = {stdout: limits.output_bytes, stderr: limits.output_bytes, result: of_result}
     ended: Literal["exit", "time", "output"] = "exit"
@@ -145,11 +145,11 @@ def _outcome(stdout: int, stderr: int, result: int, limits: Limits, *, folder: b
             f"the sandbox did not begin ({reason}); free memory or processes and run the same command again"
         )
     try:
-        said = json.loads(content[result]) if ended == "exit" else _STOPPED
-    except ValueError:
+        report = json.loads(content[result]) if ended == "exit" else _STOPPED
+    except ValueError:  # the supervisor was killed before it had written its report
         return CommandResult(ended="killed", status=None, stdout=out, stderr=err)
-    held = {name: b64decode(text) for name, text in said["files"].items()}
-    left = None if said["folder"] is None else b64decode(said["folder"])
+    files = {name: b64decode(text) for name, text in report["files"].items()}
+    left = None if report["folder"] is None else b64decode(report["folder"])
     return CommandResult(
-        ended=ended, status=said["status"], stdout=out, stderr=err, files=held, folder=left, user=said["user"]
+        ended=ended, status=report["status"], stdout=out, stderr=err, files=files, folder=left, user=report["user"]
     )

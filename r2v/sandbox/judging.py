@@ -1,8 +1,8 @@
-"""Judging: the process that holds a problem's tests and compares what the answer's process says with them.
+"""Process of the judge, which runs a problem's tests against the answer's process.
 
-A name that the tests neither define nor import, and that is no built-in one, is the answer's. A standard module that
-they use without importing it (`math.isclose`) is the judge's own, whatever the answer calls by that name. The verdict
-goes to a pipe that no other process holds.
+A name that the tests neither define nor import, and that is not built in, is the answer's. A standard module that they
+use without importing it (`math.isclose`) is the judge's own, never an object of the answer. The verdict goes to a pipe
+that no other process holds.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Any
 from r2v.sandbox.wire import Broken, Json, Peer, Unsendable
 
 UP, PASSED, FAILED, ABSENT, UNFIT = "up", "passed", "failed", "absent", "unfit"
-"""Lines of the verdict: the judge runs; the tests passed or did not; the answer's process never began; the tests give
-the answer something that is no data."""
+"""Lines of the verdict: the judge runs; the tests passed or failed; the answer's process never started; the tests pass
+the answer a value that cannot be sent."""
 
 
 def main(data: dict[str, Any]) -> None:
-    """Judge by the tests `data["tests"]`, and write the verdict to the descriptor `data["verdict"]`."""
+    """Run the tests `data["tests"]` and write the verdict to the descriptor `data["verdict"]`."""
     peer = Peer(os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb"), _serve)
     peer.names_builtins = True
     null = os.open(os.devnull, os.O_RDWR)
@@ -51,13 +51,13 @@ def _verdict(peer: Peer, tests: str) -> str:
         exec(compile(tree, "tests", "exec", dont_inherit=True), names)
     except Unsendable as error:
         return f"{UNFIT} {' '.join(str(error).split())}"
-    except BaseException:  # a test that does not pass may raise anything
+    except BaseException:  # a failing test may raise anything
         return FAILED
     return FAILED if peer.broken else PASSED
 
 
 class Names(dict[str, Any]):
-    """The names of the tests: their own, and behind them the answer's."""
+    """Namespace of the tests; missing names are looked up in the answer."""
 
     def __init__(self, peer: Peer, modules: set[str]) -> None:
         super().__init__(__name__="__main__")
@@ -75,13 +75,13 @@ class Names(dict[str, Any]):
 
 
 def _modules_of(tree: ast.AST) -> set[str]:
-    """Standard modules of which the tests use an attribute."""
+    """Return the standard modules of which the tests use an attribute."""
     bases = (node.value for node in ast.walk(tree) if isinstance(node, ast.Attribute))
     return {base.id for base in bases if isinstance(base, ast.Name)} & set(sys.stdlib_module_names)
 
 
 def _serve(peer: Peer, request: dict[str, Json]) -> dict[str, Json]:
-    """Call a function that the tests handed over; nothing else is served."""
+    """Call a function that the tests passed to the answer; every other request is refused."""
     if request.get("ask") != "call" or request.get("names") != []:
         peer.refuse("not to be asked for")
     function = peer.held(request.get("object"))

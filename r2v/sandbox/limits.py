@@ -1,4 +1,4 @@
-"""Limits: what code in a sandbox may use before it is stopped."""
+"""Resource limits of a sandbox."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Limits of one sandbox. Those on CPU, memory and files hold for each of its processes. Raises UsageError for a
-    limit that is not above 0."""
+    """Limits of one sandbox; those on CPU, memory and files apply to each process. Raises UsageError for a limit of 0
+    or less."""
 
     cpu_seconds: int = 5
-    """CPU seconds."""
+    """CPU seconds of a process."""
     wall_seconds: float = 10.0
-    """Seconds by the clock, for all of it."""
+    """Wall-clock seconds of the whole sandbox."""
     memory: int = 512 * MIB
-    """Bytes of address space."""
+    """Bytes of a process's address space."""
     processes: int = 1
-    """Processes and threads at a time; 1: it can start no other."""
+    """Processes and threads at a time; 1 forbids starting any."""
     file_bytes: int = MIB
     """Bytes of a file."""
     disk_bytes: int = 16 * MIB
-    """Bytes of all files in its home, and as many in /tmp. They lie in memory, and none outlives the sandbox."""
+    """Bytes of all files in home, and as many in /tmp. They are in memory and end with the sandbox."""
     files: int = 10_000
-    """Files and folders in its home, and as many in /tmp."""
+    """Files and folders in home, and as many in /tmp."""
     open_files: int = 64
-    """Open files."""
+    """Open files of a process."""
     output_bytes: int = MIB
-    """Bytes of output, and of what it may hand out in files; above it is stopped."""
+    """Bytes of output, and of returned files; the sandbox is stopped above it."""
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():

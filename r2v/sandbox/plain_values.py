@@ -1,4 +1,4 @@
-"""Plain values: the data that crosses between an answer and its judge, and how each kind is written in JSON."""
+"""Plain values exchanged between an answer and its judge, and their JSON encoding."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PACK: dict[type, tuple[str, Callable[[Any], Any]]] = {
     time: ("time", lambda value: value.isoformat()),
     timedelta: ("timedelta", lambda value: [value.days, value.seconds, value.microseconds]),
 }
-"""Type -> its kind in JSON, and its content."""
+"""Type -> (kind in JSON, encoder of its content)."""
 UNPACK: dict[str, Callable[[Any], Any]] = {
     "int": lambda value: int(_text(value), 16),
     "bytes": lambda value: bytes.fromhex(_text(value)),
@@ -35,7 +35,7 @@ UNPACK: dict[str, Callable[[Any], Any]] = {
     "time": lambda value: time.fromisoformat(_text(value)),
     "timedelta": lambda value: timedelta(*value),
 }
-"""Kind -> its value of that content. Raises TypeError, ValueError and the like for another content."""
+"""Kind -> decoder of its content, which raises TypeError, ValueError and the like for invalid content."""
 CONTAINERS: dict[str, Callable[[list[Any]], Any]] = {
     "tuple": tuple,
     "set": set,
@@ -43,9 +43,9 @@ CONTAINERS: dict[str, Callable[[list[Any]], Any]] = {
     "deque": deque,
     "iterator": iter,
 }
-"""Kind -> its value of a list of items."""
+"""Kind -> constructor from a list of items."""
 HOLDERS = {tuple: "tuple", set: "set", frozenset: "frozenset", deque: "deque"}
-"""Types that hold items -> their kinds. Those derived from them cross as they do."""
+"""Container type -> kind. Subclasses are sent as their base type."""
 
 
 def _text(value: Any) -> str:
@@ -55,5 +55,5 @@ def _text(value: Any) -> str:
 
 
 def plain(value: float | str) -> float | str:
-    """A number or text of the built-in type, for one of a class derived from it."""
+    """Return a number or text as the built-in type, for a value of a subclass."""
     return str.__str__(value) if isinstance(value, str) else float.__float__(value)

@@ -1,7 +1,7 @@
-"""A process in a sandbox: our `boot` behind bubblewrap's walls, or before them where the user has asked for that.
+"""Sandboxed process: `boot` isolated by bubblewrap, or without isolation on the user's request (`unsafe`).
 
-Without walls (`unsafe`) a process still has limits on itself, no variable of ours, and no network where the kernel lets
-it leave that; but it may read, change and stop what its user may.
+An `unsafe` process still has resource limits, none of our environment variables, and no network if the kernel allows
+leaving it; but it may read, change and stop whatever its user may.
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ _Stream = int | IO[bytes] | None
 
 @dataclass(frozen=True, kw_only=True)
 class Orders:
-    """What a process is to do, and with what rights."""
+    """Task and rights of a sandboxed process."""
 
     modules: tuple[str, ...]
-    """Modules of this package that it runs, each after those that it imports; the last one's `main` is called."""
+    """Modules of this package to load, each after its imports; the last one's `main` is called."""
     data: dict[str, Any]
-    """What `main` is called with; JSON."""
+    """Argument of `main`, as JSON values."""
     limits: Limits = Limits()
     readable: tuple[Path, ...] = ()
-    """Paths that it may read besides the system."""
+    """Readable paths besides the system."""
     mounted: Mapping[str, Path] = field(default_factory=dict)
-    """Place inside -> path that it may read there."""
+    """Path inside -> readable path."""
     links: Mapping[str, str] = field(default_factory=dict)
-    """Symbolic link inside -> what it leads to."""
+    """Symbolic link inside -> target."""
     keep: tuple[int, ...] = ()
-    """Descriptors of ours that it inherits."""
+    """Our descriptors that it inherits."""
     watched: bool = False
-    """Whether it is a watcher itself, which counts beside the processes that the limit is for."""
+    """True for a supervisor, which counts in addition to the limit on processes."""
     traceable: bool = True
-    """Whether a process of the same user may look into it."""
+    """True if processes of the same user may trace it."""
     unsafe: bool = False
-    """Without walls."""
+    """True to run without isolation."""
     folder: Path = Path("/")
-    """Its working directory, where it has no walls."""
+    """Working directory if `unsafe`."""
 
 
 def require(unsafe: bool) -> None:
-    """Raises EnvironmentFault, in one line with the remedy, where there can be no sandbox and one is asked for."""
+    """Raise EnvironmentFault, in one line with the remedy, if this machine cannot sandbox and `unsafe` is False."""
     if not unsafe and (reason := lacking()):
         raise EnvironmentFault(
             f"code that a model wrote runs in a sandbox, and {reason}; or accept with "
@@ -67,7 +67,7 @@ def require(unsafe: bool) -> None:
 
 @cache
 def lacking() -> str:
-    """What stands against a sandbox on this machine, with the remedy; "" where there is one."""
+    """Return the reason why this machine has no sandbox, with the remedy; "" if it has one."""
     machine = os.uname().machine
     if machine not in seccomp.MACHINES:
         return f"there is no filter of system calls for {machine}, only for {', '.join(seccomp.MACHINES)}"
@@ -91,7 +91,7 @@ def lacking() -> str:
 
 
 def start(orders: Orders, *, stdin: _Stream, stdout: _Stream, stderr: _Stream) -> subprocess.Popen[bytes]:
-    """Start a process, the leader of a session of its own. Raises EnvironmentFault where none can be started."""
+    """Start a process as the leader of its own session. Raises EnvironmentFault if that fails."""
     require(orders.unsafe)
     return _launch(orders, stdin=stdin, stdout=stdout, stderr=stderr)
 
@@ -123,7 +123,7 @@ def _walls(orders: Orders) -> list[str]:
 
 
 def _for_boot(orders: Orders) -> dict[str, Any]:
-    """The orders as `boot` reads them."""
+    """Return the orders in the form that `boot` reads."""
     limits = orders.limits
     walled = {
         "uid": bubblewrap.fresh_uid(),
@@ -142,20 +142,20 @@ def _for_boot(orders: Orders) -> dict[str, Any]:
 
 
 def pipe(opened: ExitStack) -> tuple[FileIO, FileIO]:
-    """The ends of a new pipe, to read and to write. Each closes with the block, if not earlier."""
+    """Return the reading and the writing end of a new pipe, both closed at the latest with `opened`."""
     reading, writing = os.pipe()
     return opened.enter_context(FileIO(reading, "rb")), opened.enter_context(FileIO(writing, "wb"))
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process and all that it started, and wait for it. Behind walls nothing survives its first process."""
+    """Kill a process group and wait for it. In isolation no process survives the first one."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, 9)
     process.wait()
 
 
 def _rlimits(orders: Orders) -> dict[str, int]:
-    """Values of setrlimit. Bubblewrap's own process counts where it has the user's number."""
+    """Return the values for setrlimit. Bubblewrap's own process counts if it has the same user number."""
     limits = orders.limits
     watchers = int(orders.watched) + int(not orders.unsafe and not bubblewrap.as_root())
     return {
@@ -172,11 +172,11 @@ def _rlimits(orders: Orders) -> dict[str, int]:
 
 @cache
 def _compiled(name: str) -> str:
-    """The code of a module of this package, for the same interpreter."""
+    """Return the compiled code of a module of this package, for the same interpreter."""
     return b64encode(marshal.dumps(compile(_source(name), name, "exec", dont_inherit=True))).decode()
 
 
 @cache
 def _source(name: str) -> str:
-    """The source of a module of this package, as it was when it was first needed."""
+    """Return the source of a module of this package, read once."""
     return Path(__file__).with_name(f"{name.rpartition('.')[2]}.py").read_text()

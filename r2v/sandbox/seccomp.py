@@ -1,8 +1,8 @@
-"""Seccomp filter: the system calls that code in a sandbox may not make, as a BPF program for bubblewrap.
+"""Seccomp filter of denied system calls, as a BPF program that `boot` installs.
 
-Namespaces and mounts of its own would give it file systems without a limit; System V and POSIX shared memory and queues
-are in no limit either; keys, tracing, BPF, io_uring, userfaultfd and perf are doors to the kernel that no program here
-needs. They fail with EPERM; `clone3`, whose flags a filter cannot read, with ENOSYS, so that C libraries take `clone`.
+Own namespaces and mounts would allow file systems without a limit; System V and POSIX shared memory and queues have no
+limit either; keys, tracing, BPF, io_uring, userfaultfd and perf are attack surface that no program here needs. These
+calls fail with EPERM; `clone3`, whose flags a filter cannot read, fails with ENOSYS, so that C libraries use `clone`.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import NamedTuple
 
 class _Machine(NamedTuple):
     audit: int
-    """AUDIT_ARCH_*, as linux/audit.h has it."""
+    """AUDIT_ARCH_* of linux/audit.h."""
     clone: int
     denied: tuple[int, ...]
 
 
 _DENIED_EVERYWHERE = (425, 426, 427, 428, 429, 430, 431, 432, 433, 438, 442, 447)
-"""io_uring_*, open_tree, move_mount, fs*, pidfd_getfd, mount_setattr, memfd_secret: numbered alike on every machine."""
+"""io_uring_*, open_tree, move_mount, fs*, pidfd_getfd, mount_setattr, memfd_secret: the same on every machine."""
 _MACHINES = {
     # shm*, semget, msgget, ptrace, pivot_root, chroot, mount, umount2, mq_open, key calls, unshare, perf_event_open,
     # *_by_handle_at, setns, process_vm_*, bpf, userfaultfd
@@ -35,18 +35,18 @@ _MACHINES = {
     ),
 }
 MACHINES = tuple(_MACHINES)
-"""Machines, as os.uname() calls them, that there is a filter for."""
+"""Supported machines, by os.uname().machine."""
 _CLONE3, _X32 = 435, 0x40000000
 _NEW_NAMESPACES = 0x7E020080
 """CLONE_NEW*: time, mount, cgroup, uts, ipc, user, pid, net."""
 _ALLOW, _EPERM, _ENOSYS, _KILL = 0x7FFF0000, 0x00050001, 0x00050026, 0x80000000
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16
-"""Offsets in seccomp_data; the first argument's low half, as both machines are little-endian."""
+"""Offsets in seccomp_data; the first argument's is of its low half, since both machines are little-endian."""
 
 
 def program(machine: str) -> bytes:
-    """The filter for a machine of MACHINES: an array of sock_filter, 8 bytes each."""
+    """Return the filter for a machine of MACHINES: an array of sock_filter, 8 bytes each."""
     audit, clone, denied = _MACHINES[machine]
     lines = [
         _line(_LOAD, _ARCHITECTURE),

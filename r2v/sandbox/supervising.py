@@ -1,6 +1,6 @@
-"""Supervising: the process that runs a command inside, ends whatever that leaves behind, and hands out its files.
+"""Supervisor inside a sandbox, which runs a command, ends its remaining processes and returns its files.
 
-The files are read when nothing else lives, without following links, so no race can change them meanwhile.
+The files are read once no other process is left, without following links, so that nothing can change them meanwhile.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from r2v.sandbox.working_folder import pack, unpack
 
 
 def main(data: dict[str, Any]) -> None:
-    """Lay out `data["folder"]` and `data["files"]`, run `data["command"]`, and write its status, `data["wanted"]` and,
-    where one was given, the folder to the descriptor `data["result"]` as JSON."""
+    """Lay out `data["folder"]` and `data["files"]`, run `data["command"]`, and write its status, `data["wanted"]` and
+    the folder, if one was given, to the descriptor `data["result"]` as JSON."""
     result = os.fdopen(data["result"], "w")
     result.write("\n")
     result.flush()
@@ -44,7 +44,8 @@ def main(data: dict[str, Any]) -> None:
 
 
 def _end_the_others(outside: str) -> None:
-    """Kill all that was left running. In the caller's own process namespace that would be all of the user's."""
+    """Kill all remaining processes, unless in the caller's process namespace, where these would be all of the
+    user's."""
     if str(Path("/proc/self/ns/pid").readlink()) != outside:
         with suppress(ProcessLookupError):
             os.kill(-1, signal.SIGKILL)
@@ -54,7 +55,7 @@ def _end_the_others(outside: str) -> None:
 
 
 def _content(name: str, most: int) -> str | None:
-    """A regular file's content in base64; None where there is none, it is a link or behind one, or too long."""
+    """Return a regular file's content in base64; None if it is missing, too long, a link or behind one."""
     *folders, last = Path(name).parts
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
     at = os.open(".", os.O_RDONLY | os.O_DIRECTORY)

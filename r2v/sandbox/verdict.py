@@ -1,14 +1,13 @@
-"""Verdict: whether an answer's program passes a problem's tests, said by a process that the program cannot reach.
+"""Verdict on an answer's program by a problem's tests, from a process that the program cannot reach.
 
     passes("def f(x): return x * x", "assert f(2) == 4\\nassert f(3) == 9")     # True
 
-The program runs alone in one sandbox, the tests in another; the two exchange calls and data (`r2v.sandbox.wire`), and
-the tests compare plain values of their own. What the program prints, raises, overrides or exits with is at most a wrong
-answer.
+The program runs in one sandbox, the tests in another. The two exchange calls and data (`r2v.sandbox.wire`), and the
+tests compare plain values of their own. Whatever the program prints, raises, overrides or exits with, it can only fail.
 
-What does not cross: operators and comparisons on objects of the answer's own classes (their attributes, methods, items,
-length and text do), coroutines, and changes to anything but a call's arguments. What a test asks of such an object is
-the object's own word: tests that compare plain values take nobody's.
+Not supported are operators and comparisons on objects of the answer's own classes (attributes, methods, items, length
+and text are), coroutines, and changes to anything but a call's arguments. Such an object answers a test for itself, so
+only tests that compare plain values are safe.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ from r2v.sandbox.slots import slot
 
 _WIRE = ("r2v.sandbox.plain_values", "r2v.sandbox.wire")
 _VERDICT = 1000
-"""Bytes of the longest verdict."""
+"""Longest verdict in bytes."""
 
 
 def passes(code: str, tests: str, *, limits: Limits | None = None, unsafe: bool = False) -> bool:
-    """Whether the names that Python `code` defines pass the Python `tests`. Both have the same limits.
+    """True if the names defined by Python `code` pass the Python `tests`. Both have the same limits.
 
-    Raises EnvironmentFault where there is no sandbox (and not `unsafe`) or no process can be started, and InputError
-    for tests that hand the answer something that is no data.
+    Raises EnvironmentFault without a sandbox (unless `unsafe`) or if no process can be started, and InputError for
+    tests that pass the answer a value that cannot be sent.
     """
     limits = limits or Limits()
     with ExitStack() as opened:
@@ -65,7 +64,7 @@ def passes(code: str, tests: str, *, limits: Limits | None = None, unsafe: bool 
 
 
 def _read(descriptor: int, seconds: float) -> str:
-    """What comes through a pipe until its end or for so long."""
+    """Read a pipe until its end, _VERDICT bytes or `seconds`, and return the text."""
     got, end = b"", time.monotonic() + seconds
     while len(got) < _VERDICT and select.select([descriptor], [], [], max(0.0, end - time.monotonic()))[0]:
         if not (chunk := os.read(descriptor, _VERDICT)):
@@ -75,12 +74,12 @@ def _read(descriptor: int, seconds: float) -> str:
 
 
 def _passed(lines: list[str], errors: str) -> bool:
-    said = lines[1] if len(lines) > 1 else ""
-    if lines[0] != UP or said == ABSENT:
+    verdict = lines[1] if len(lines) > 1 else ""
+    if lines[0] != UP or verdict == ABSENT:
         raise EnvironmentFault(
             f"the sandbox's processes did not begin ({errors or 'no reason given'}); free memory or processes and run "
             "the same command again"
         )
-    if said.startswith(UNFIT):
-        raise InputError(f"its tests give the answer {said.removeprefix(UNFIT).strip()}; give it data, or functions")
-    return said == PASSED
+    if verdict.startswith(UNFIT):
+        raise InputError(f"its tests give the answer {verdict.removeprefix(UNFIT).strip()}; give it data, or functions")
+    return verdict == PASSED

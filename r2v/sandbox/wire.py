@@ -1,9 +1,9 @@
-"""Wire: values and calls between an answer's process and its judge's, as lines of JSON.
+"""Wire format of values and calls between an answer's process and its judge's: lines of JSON.
 
-What crosses is data: numbers, words, lists, tuples, sets, dicts, dates and the like. Anything else stays where it is,
-and a `RemoteObject` stands for it on the other side: it can be called, indexed, iterated and asked for its attributes,
-but it equals nothing but itself and takes part in no arithmetic and no comparison, so no method of the answer's has a
-say in these. Nothing is evaluated or unpickled.
+Numbers, texts, lists, tuples, sets, dicts, dates and similar data are sent by value. Any other object stays in its
+process and is represented by a `RemoteObject` on the other side, which can be called, indexed, iterated and asked for
+attributes. It equals only itself and supports neither arithmetic nor ordering, so that no method of the answer decides
+these. Nothing is evaluated or unpickled.
 """
 
 from __future__ import annotations
@@ -18,40 +18,40 @@ from typing import Any, BinaryIO, NoReturn
 from r2v.sandbox.plain_values import CONTAINERS, HOLDERS, PACK, UNPACK, plain
 
 MESSAGE = 4 << 20
-"""Bytes of the longest message."""
+"""Longest message in bytes."""
 _ITEMS = 100_000
-"""Items of an iterator that are sent."""
+"""Largest number of items sent of an iterator."""
 _SMALL = 1 << 63
 _TAG = "$"
 _NAMES = {"__name__", "__qualname__", "__doc__", "__dict__", "__len__", "__call__"}
-"""Names between double underscores that a RemoteObject is asked for."""
+"""Dunder attributes that a RemoteObject forwards."""
 Json = Any
 
 
 class Broken(BaseException):
-    """The other side is gone, or what it sent is no message."""
+    """The other side is gone or sent an invalid message."""
 
 
 class Unsendable(Exception):
-    """A value that is no data and that the other side may not call either."""
+    """A value that is neither data nor callable by the other side."""
 
 
 class Peer:
-    """One end of the two pipes. `serve` carries out what the other end asks for."""
+    """One end of the two pipes. `serve` carries out the other end's requests."""
 
     def __init__(self, receive: BinaryIO, send: BinaryIO, serve: Callable[[Peer, dict[str, Json]], Any]) -> None:
         self._receive, self._send, self._serve = receive, send, serve
         self._objects: dict[int, object] = {}
         self._ids: dict[int, int] = {}
         self.names_builtins = False
-        """Whether len, int and their like are sent by name. They are taken by name at the answer's end alone."""
+        """True to send len, int and other built-ins by name; only the answer's end accepts them."""
         self.broken = False
-        """Whether the other side is gone or has sent what is no message."""
+        """True once the other side is gone or sent an invalid message."""
         self.changes: dict[str, Json] = {}
         """Arguments that the last call changed in place: position -> new content."""
 
     def write(self, message: dict[str, Json]) -> None:
-        """Send a message. Raises Broken where nobody reads."""
+        """Send a message. Raises Broken if the other end is closed, Unsendable if it is too long."""
         line = json.dumps(message, separators=(",", ":")).encode()
         if len(line) >= MESSAGE:
             raise Unsendable("more data than a message holds")
@@ -62,7 +62,7 @@ class Peer:
             self.refuse(str(error))
 
     def read(self) -> dict[str, Json]:
-        """The next message. Raises Broken at the end, and where it is none."""
+        """Return the next message. Raises Broken at the end and for an invalid one."""
         line = self._receive.readline(MESSAGE + 1)
         if not line.endswith(b"\n"):
             self.refuse("the end, or more than a message holds")
@@ -75,7 +75,7 @@ class Peer:
         return message
 
     def ask(self, action: str, **fields: Json) -> Any:
-        """What the other end answers; meanwhile it may call back. Raises what was raised there."""
+        """Return the other end's answer, serving its calls meanwhile. Raises the exception raised there."""
         self.write({"ask": action, **fields})
         while "ask" in (message := self.read()):
             self.answer(message)
@@ -85,7 +85,7 @@ class Peer:
         return self.decode(message.get("value"))
 
     def answer(self, message: dict[str, Json]) -> None:
-        """Carry out a request and send what came of it."""
+        """Carry out a request and send its result or exception."""
         try:
             reply = self._serve(self, message)
             self.write(reply)
@@ -95,7 +95,7 @@ class Peer:
             self.write({"raised": [type(error).__name__, _message(error)]})
 
     def encode(self, value: Any) -> Json:
-        """A value as JSON. Raises Unsendable."""
+        """Return a value as JSON. Raises Unsendable."""
         if value is None or type(value) in (bool, float, str):
             return value
         if isinstance(value, (float, str)):
@@ -134,13 +134,13 @@ class Peer:
         return {_TAG: "mine", "v": number}
 
     def held(self, number: Json) -> Any:
-        """The object of ours that the other end means. Raises Broken where it was never given one."""
+        """Return our object with this number. Raises Broken for a number never sent."""
         if type(number) is not int or number not in self._objects:
             self.refuse("no such object")
         return self._objects[number]
 
     def decode(self, data: Json) -> Any:
-        """The value of some JSON. Raises Broken where it is none of ours."""
+        """Return the value of encoded JSON. Raises Broken for an invalid one."""
         try:
             return self._decode(data)
         except (TypeError, ValueError, KeyError, ArithmeticError, RecursionError, AttributeError) as error:
@@ -165,13 +165,13 @@ class Peer:
         return UNPACK[kind](content)
 
     def refuse(self, reason: str) -> NoReturn:
-        """Take nothing more from the other end. Raises Broken."""
+        """Mark the connection as broken and raise Broken."""
         self.broken = True
         raise Broken(reason)
 
 
 class RemoteObject:
-    """Something of the other side's that is no data."""
+    """Proxy of an object in the other process."""
 
     __slots__ = ("__number", "__peer")
     __peer: Peer
@@ -243,12 +243,12 @@ class RemoteObject:
 
 
 def number_of(remote: RemoteObject) -> int:
-    """The number of an object at the end that holds it."""
+    """Return a remote object's number at the end that holds it."""
     return hash(remote)
 
 
 def _items(iterator: Any) -> Iterator[Any]:
-    """The items of an iterator of the other side's. Raises TypeError where it is none."""
+    """Yield the items of a remote iterator. Raises TypeError for anything else."""
     if not isinstance(iterator, RemoteObject):
         raise TypeError("not an iterator")
     while True:
@@ -261,12 +261,12 @@ def _items(iterator: Any) -> Iterator[Any]:
 def _message(error: BaseException) -> str:
     try:
         return str(error)[:1000]
-    except BaseException:  # its __str__ is the program's as well
+    except BaseException:  # __str__ is the program's code too
         return ""
 
 
 def _exception(data: Json) -> Exception:
-    """The built-in exception of this name, or a RuntimeError that names another one."""
+    """Return the built-in exception of this name, or a RuntimeError that names another one."""
     name, message = (str(part) for part in data) if isinstance(data, list) and len(data) == 2 else ("?", "?")
     kind = getattr(builtins, name, None)
     if isinstance(kind, type) and issubclass(kind, Exception):
@@ -278,7 +278,7 @@ def _exception(data: Json) -> Exception:
 
 
 def _restore(given: Any, changed: Any) -> None:
-    """Give a list, set, dict or the like the content that the other side's function left in its copy."""
+    """Replace the content of a list, set, dict or the like by that of the other side's changed copy."""
     if isinstance(given, (list, bytearray)):
         given[:] = changed
     elif isinstance(given, (dict, set)):

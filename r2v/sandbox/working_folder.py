@@ -1,10 +1,10 @@
-"""Working folder: folders packed into bytes, so that they outlive the sandbox in which a command changed them.
+"""Working folders packed into bytes, so that they outlive the sandbox in which a command changed them.
 
     content = pack("/", ["home", "tmp"])
-    unpack(content, "/")        # inside only: what a command left is not laid out on a disk of ours
+    unpack(content, "/")        # inside only: a command's files are never unpacked outside a sandbox
 
-Folders, regular files with their right to be executed, and symbolic links are kept; links are never followed, and other
-kinds are left out. Times are not kept: the same tree gives the same bytes, whenever it was made.
+Folders, regular files with their modes, and symbolic links are packed; links are never followed, and other kinds are
+left out. Times are not packed, so that the same tree always gives the same bytes.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from contextlib import suppress
 from pathlib import Path
 
 _TIME = 1_600_000_000
-"""Seconds since 1970 that every file is said to be from."""
+"""Modification time of every packed file, in seconds since 1970."""
 
 
 def pack(root: str, tops: Sequence[str]) -> bytes:
-    """The content of the folders `tops` below `root`. What cannot be read is left out."""
+    """Return the content of the folders `tops` below `root`, without unreadable files."""
     packed = io.BytesIO()
     with (
         gzip.GzipFile(fileobj=packed, mode="wb", compresslevel=1, mtime=0) as compressed,
@@ -40,24 +40,24 @@ def pack(root: str, tops: Sequence[str]) -> bytes:
 
 
 def _add(archive: tarfile.TarFile, path: Path, name: str) -> None:
-    found = path.lstat()
+    status = path.lstat()
     entry = tarfile.TarInfo(name)
-    entry.mode, entry.mtime = stat.S_IMODE(found.st_mode), _TIME
-    if stat.S_ISLNK(found.st_mode):
+    entry.mode, entry.mtime = stat.S_IMODE(status.st_mode), _TIME
+    if stat.S_ISLNK(status.st_mode):
         entry.type, entry.linkname = tarfile.SYMTYPE, str(path.readlink())
         archive.addfile(entry)
-    elif stat.S_ISDIR(found.st_mode):
+    elif stat.S_ISDIR(status.st_mode):
         entry.type = tarfile.DIRTYPE
         archive.addfile(entry)
-    elif stat.S_ISREG(found.st_mode):
+    elif stat.S_ISREG(status.st_mode):
         content = path.read_bytes()
         entry.size = len(content)
         archive.addfile(entry, io.BytesIO(content))
 
 
 def unpack(content: bytes, root: str) -> None:
-    """Lay packed folders out below `root`, in folders that are there. Raises OSError where they do not fit,
-    tarfile.TarError where the bytes are no packed folders."""
+    """Unpack folders below `root`, into folders that exist. Raises OSError if they do not fit, tarfile.TarError for
+    invalid bytes."""
     with tarfile.open(fileobj=io.BytesIO(content), mode="r:gz") as archive:
         folders = []
         for entry in archive:
@@ -73,6 +73,6 @@ def unpack(content: bytes, root: str) -> None:
                 path.chmod(entry.mode)
                 os.utime(path, (_TIME, _TIME))
         for path, mode in reversed(folders):
-            with suppress(PermissionError):  # the topmost are not ours
+            with suppress(PermissionError):  # the top folders belong to another user
                 path.chmod(mode)
                 os.utime(path, (_TIME, _TIME))

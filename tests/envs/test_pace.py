@@ -16,7 +16,7 @@ def test_a_declaration_comes_before_a_name_and_a_name_before_an_assumption() -> 
     assert pace_of("webarena", SimpleNamespace(pace=own)) is own
     assert pace_of("webarena", None) is PACES["webarena"] and pace_of("shop:Shop", None) is UNDECLARED
     assert pace_of("desk", load_benchmark("desk")).teacher_steps == 5.2
-    with pytest.raises(UsageError, match=r"pace is 3, where an r2v.envs.pace.Pace is asked for"):
+    with pytest.raises(UsageError, match=r"pace is 3; expected an r2v.envs.pace.Pace"):
         pace_of("shop:Shop", SimpleNamespace(pace=3))
 
 

@@ -34,9 +34,9 @@ def test_identifiers_stand_in_brackets_or_in_fields_of_that_name() -> None:
 
 def test_only_identifiers_change_places_on_a_page() -> None:
     renaming = Identifiers({"12": "13", "13": "a4", "a4": "12"})
-    assert renaming.told(TREE) == TREE.replace("[12]", "[x]").replace("[a4]", "[12]").replace("[13]", "[a4]").replace(
-        "[x]", "[13]"
-    )
+    assert renaming.page_for_agent(TREE) == TREE.replace("[12]", "[x]").replace("[a4]", "[12]").replace(
+        "[13]", "[a4]"
+    ).replace("[x]", "[13]")
 
 
 @pytest.mark.parametrize(
@@ -45,9 +45,13 @@ def test_only_identifiers_change_places_on_a_page() -> None:
 )
 def test_a_call_means_the_element_that_bears_the_name_and_its_values_stay(action: str) -> None:
     renaming = Identifiers({"12": "13", "13": "a4", "a4": "12"})
-    assert renaming.meant(renaming.spelled(action)) == renaming.spelled(renaming.meant(action)) == action
-    assert ("value" in action) <= ('"value": "12"' in renaming.meant(action))
-    assert json.loads(renaming.spelled('{"tool":"click","bid":"12"}'))["bid"] == "13"
+    assert (
+        renaming.action_for_world(renaming.action_for_agent(action))
+        == renaming.action_for_agent(renaming.action_for_world(action))
+        == action
+    )
+    assert ("value" in action) <= ('"value": "12"' in renaming.action_for_world(action))
+    assert json.loads(renaming.action_for_agent('{"tool":"click","bid":"12"}'))["bid"] == "13"
 
 
 @pytest.mark.parametrize("share", [0.3, 1.0])
@@ -58,7 +62,7 @@ def test_fields_change_names_one_to_one_and_back(share: float) -> None:
     assert len(set(told)) == len(names) and [renaming.name(name) for name in told] == names
     assert renaming.name("tool") == "tool"
     assert 0.2 < sum(a != b for a, b in zip(names, told, strict=True)) / len(names) < 0.4 or share == 1.0
-    assert renaming.meant(renaming.spelled(ROWS)) == ROWS
+    assert renaming.action_for_world(renaming.action_for_agent(ROWS)) == ROWS
 
 
 def test_schemas_are_told_by_the_names_that_hold() -> None:
@@ -81,8 +85,8 @@ class Reader:
 
     def act(self, messages: list[Message], renaming: Fields) -> str:
         goal, *pages = messages
-        read = (goal, *(Message(role=m.role, content=renaming.told(m.content)) for m in pages))
-        return renaming.told(self._desk.expert(Request(messages=read, key=("reader",))))
+        read = (goal, *(Message(role=m.role, content=renaming.page_for_agent(m.content)) for m in pages))
+        return renaming.page_for_agent(self._desk.expert(Request(messages=read, key=("reader",))))
 
 
 @pytest.mark.parametrize("index", range(30))
@@ -161,9 +165,11 @@ def test_snapshots_keep_the_names_that_hold(desk: Desk, only: Make) -> None:
     hazard = only(renumbered_dom=1.0, schema_drift=0.5)
     world, task = wrap(desk.make(), desk, hazard, "noisy", 101), desk.tasks()[0]
     world.reset(seed=1, task=task)
-    find = world.spelled(json.dumps({"tool": "find", "kind": task.payload["kind"], "name": task.payload["name"]}))
+    find = world.action_for_agent(
+        json.dumps({"tool": "find", "kind": task.payload["kind"], "name": task.payload["name"]})
+    )
     world.step(find)
-    state, spelled = world.snapshot(), world.spelled('{"tool":"refresh"}')
+    state, spelled = world.snapshot(), world.action_for_agent('{"tool":"refresh"}')
     ahead = world.step(spelled)
     other = wrap(desk.make(), desk, hazard, "noisy", 101)
     other.restore(state)

@@ -116,7 +116,7 @@ def test_a_world_that_cannot_say_its_tools_is_one_sentence() -> None:
             raise RuntimeError("no\nbrowser")
 
     mute: Benchmark = Mute()
-    with pytest.raises(UsageError, match=r"mute: a fresh world does not say its tools \(RuntimeError: no browser\)"):
+    with pytest.raises(UsageError, match=r"mute: a fresh world does not list its tools \(RuntimeError: no browser\)"):
         tools_of(mute)
 
 

@@ -98,9 +98,9 @@ def rehash(results: Path) -> None:
         record = json.loads(path.read_text())
         record["files"] = content_files(results)
         record["config_sha256"] = content_sha256(results / "config.yaml")
-        record["summary"]["thresholds"] = {
-            name: entry["tau"] for name, entry in json.loads((results / "calibration.json").read_text()).items()
-        }
+        path_of_thresholds = results / "calibration.json"
+        placed = json.loads(path_of_thresholds.read_text()) if path_of_thresholds.exists() else {}
+        record["summary"]["thresholds"] = {name: entry["tau"] for name, entry in placed.items()}
         record.pop("sha256")
         write_records(path, [{**record, "sha256": json_sha256(record)}])
 

@@ -162,7 +162,7 @@ def _another_options(results: Path) -> None:
 
 LIES: dict[str, tuple[Callable[[Path], None], str]] = {
     "dearer replies": (_of_each(_dearer), "total_cost"),
-    "fewer tokens at the old cost": (_of_each(_fewer_tokens), "total_cost"),
+    "fewer tokens at the old cost": (_of_each(_fewer_tokens), "tokens.llm_in"),
     "failures": (_of_each(_failed), "executed success=true"),
     "successes of the small policy": (_of_each(_succeeded, "episodes/*/slm_base.jsonl.zst"), "executed success=false"),
     "faults": (_of_each(_a_fault), "claimed fault"),

@@ -1,1 +1,1 @@
-"""The HTTP APIs that are emulated: what each provider's endpoints accept, refuse and answer."""
+"""Emulated HTTP APIs: validation and responses of each provider's endpoints."""

@@ -19,7 +19,7 @@ _COUNTED = {"succeeded": "ok", "errored": "error", "canceled": "canceled", "expi
 
 
 def create(state: ServerState, call: Call) -> Response:
-    """POST /v1/messages/batches. Parameters are validated when a request is run: bad ones become errored results."""
+    """POST /v1/messages/batches. Parameters are validated when a request runs: bad ones become errored results."""
     limits = state.limits.anthropic
     if call.size > limits.bytes:
         raise ApiError(413, f"Request exceeds the maximum size: {call.size} bytes, {limits.bytes} are allowed")
@@ -66,7 +66,7 @@ def _entries(body: dict[str, Any], limit: int) -> list[Entry]:
 
 
 def batches(state: ServerState, call: Call) -> Response:
-    """GET /v1/messages/batches, newest first; `after_id` goes on to older ones, `before_id` back to newer."""
+    """GET /v1/messages/batches, newest first; `after_id` continues with older ones, `before_id` with newer ones."""
     shown = [batch for batch in state.batches_of("anthropic") if not state.is_hidden(batch)]
     names, limit = [batch.id for batch in shown], call.limit
     after, before = call.query.get("after_id"), call.query.get("before_id")
@@ -103,7 +103,7 @@ def stop(state: ServerState, call: Call, name: str) -> Response:
 
 
 def delete(state: ServerState, call: Call, name: str) -> Response:
-    """DELETE /v1/messages/batches/{id}: only when it has ended."""
+    """DELETE /v1/messages/batches/{id}, allowed only after its end."""
     batch = _find(state, name)
     if batch.ended_at is None:
         raise ApiError(400, f"Batch {name} cannot be deleted before it has ended")
@@ -119,12 +119,12 @@ def results(state: ServerState, call: Call, name: str) -> Response:
         raise ApiError(400, f"Batch {name} has no results yet")
     if archived(state, batch):
         raise ApiError(404, f"The results of batch {name} are no longer available")
-    path, kept = state.results_path(name), batch.kept
-    return call.download(state, lambda: (row for row in read_rows(path, "anthropic", kept) if row.line))
+    path, num_run = state.results_path(name), batch.kept
+    return call.download(state, lambda: (row for row in read_rows(path, "anthropic", num_run) if row.line))
 
 
 def elsewhere(state: ServerState, call: Call, name: str) -> Response:
-    """The results on another host: it serves them, and notes in the ledger whether a key was sent along."""
+    """Serve the results on another host and record in the ledger if a key was sent along."""
     state.ledger.leak(call.path, "x-api-key" in call.headers or "authorization" in call.headers)
     return results(state, call, name)
 

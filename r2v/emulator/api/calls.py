@@ -22,12 +22,12 @@ _PIECE = 1 << 16
 
 @dataclass(frozen=True, kw_only=True)
 class Response:
-    """An answer. `end` says what happens to the connection: reset at once, silent first, or cut after the body."""
+    """An answer. `end` is the fate of the connection: "" keeps it, reset closes it at once, silence after a pause."""
 
     status: int = 200
     body: bytes = b""
     chunks: Iterable[bytes] | None = None
-    """Instead of a body: streamed in chunks; an iterator that raises ConnectionDropped cuts the connection."""
+    """Streamed chunks in place of a body; an iterator that raises ConnectionDropped cuts the connection."""
     headers: dict[str, str] = field(default_factory=dict)
     content_type: str = "application/json"
     end: Literal["", "reset", "silence"] = ""
@@ -50,7 +50,7 @@ class ApiError(Exception):
         self.status, self.code, self.kind, self.param, self.headers = status, code, kind, param, headers or {}
 
     def response(self, provider: str) -> Response:
-        """The error in the provider's format."""
+        """Return the error in the provider's format."""
         body = error_body(provider, self.status, str(self), code=self.code, kind=self.kind, param=self.param)
         return as_json(body, status=self.status, headers=self.headers)
 
@@ -69,14 +69,14 @@ class Call:
 
     @property
     def size(self) -> int:
-        """Bytes of the body."""
+        """Return the size of the body in bytes."""
         here = self.body.tell()
         size = self.body.seek(0, os.SEEK_END)
         self.body.seek(here)
         return size
 
     def json(self) -> dict[str, Any]:
-        """The body as an object. Raises ApiError."""
+        """Return the body as an object. Raises ApiError."""
         try:
             parsed = json.loads(self.body.read() or b"{}")
         except ValueError as error:
@@ -86,8 +86,8 @@ class Call:
         return parsed
 
     def form(self, into: Path) -> tuple[dict[str, str], int]:
-        """The fields of a multipart form, its file put at `into`; fields (with the file's name as `filename`) and
-        the file's size. Raises ApiError."""
+        """Write a multipart form's file to `into`; return its fields, with the file's name as `filename`, and the
+        file's size in bytes. Raises ApiError."""
         _, _, boundary = self.headers.get("Content-Type", "").partition("boundary=")
         fields, size = {}, -1
         data = _view(self.body)
@@ -106,14 +106,14 @@ class Call:
 
     @property
     def limit(self) -> int:
-        """How many a listing may show. Raises ApiError."""
+        """Return the page size of a listing, 1 to 1000. Raises ApiError."""
         text = self.query.get("limit", "20")
         if not text.isdecimal() or not 1 <= int(text) <= 1000:
             raise ApiError(400, f"limit: {text} is not a whole number from 1 to 1000")
         return int(text)
 
     def commit(self, state: ServerState, done: Response) -> Response:
-        """The answer to something that has been carried out, unless it is lost on its way."""
+        """Return the answer to a completed operation, or a fault that loses it on its way."""
         faults = state.injector.draw("commit", self.provider, self.route)
         if "commit_then_reset" in faults:
             return Response(end="reset")
@@ -125,7 +125,7 @@ class Call:
         return done
 
     def download(self, state: ServerState, rows: Callable[[], Iterable[ResultRow]]) -> Response:
-        """Rows as a streamed result file."""
+        """Return rows as a streamed result file, with the download faults that it meets."""
         faults = state.injector.draw("download", self.provider, self.route)
         lines = lines_of(rows, faults)
         if "slow_trickle" in faults:
@@ -136,19 +136,19 @@ class Call:
 
 
 def as_json(obj: Any, *, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """An object as an answer."""
+    """Return an object as an answer."""
     return Response(status=status, body=json.dumps(obj, ensure_ascii=False).encode(), headers=headers or {})
 
 
 def file_pieces(path: Path) -> Iterator[bytes]:
-    """A file's bytes."""
+    """Yield a file's bytes in pieces."""
     with path.open("rb") as file:
         while piece := file.read(_PIECE):
             yield piece
 
 
 def _view(body: BinaryIO) -> bytes | mmap.mmap:
-    """The whole body to search in, without loading one that lies on disk."""
+    """Return the whole body for searching, memory-mapped if it is a file."""
     try:
         return mmap.mmap(body.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError):
@@ -156,7 +156,7 @@ def _view(body: BinaryIO) -> bytes | mmap.mmap:
 
 
 def _parts(data: bytes | mmap.mmap, boundary: bytes) -> Iterator[tuple[str, int, int]]:
-    """The parts of a multipart body: header text, where the content starts, where it ends."""
+    """Yield the parts of a multipart body as (header text, start, end) with the content's offsets."""
     at = data.find(boundary)
     while at >= 0:
         start = data.find(b"\r\n\r\n", at)

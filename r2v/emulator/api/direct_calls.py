@@ -1,4 +1,4 @@
-"""Direct calls: one request, one answer, one bill; and the token bucket that limits their rate."""
+"""Direct calls: one request, answer and bill each, rate-limited by a token bucket."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ def ask(state: ServerState, call: Call) -> Response:
 
 
 def _custom_id(call: Call, body: dict[str, Any]) -> str | None:
-    """The custom_id that the call carries: in our header, or in the provider's own metadata field."""
+    """Return the call's custom_id from R2V's header or the provider's metadata field."""
     metadata = body.get("metadata") or {}
     return call.headers.get("X-R2V-Custom-Id") or metadata.get("custom_id") or metadata.get("user_id")
 
 
 def _take(state: ServerState, provider: str) -> dict[str, str]:
-    """Take the call from its bucket; headers that tell how full it is. Raises ApiError."""
-    taken = state.take_call(provider)
-    if taken is None:
+    """Take a call from the bucket and return the rate-limit headers. Raises ApiError if the bucket is empty."""
+    grant = state.take_call(provider)
+    if grant is None:
         return {}
-    left, wait = taken
+    left, wait = grant
     full = state.until_full(provider)
     reset = f"{full:.3f}s" if provider == "openai" else datetime.fromtimestamp(state.now() + full, UTC).isoformat()
     headers = {

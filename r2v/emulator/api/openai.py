@@ -36,9 +36,9 @@ def upload(state: ServerState, call: Call) -> Response:
 def files(state: ServerState, call: Call) -> Response:
     """GET /v1/files, newest first."""
     with state.lock:
-        known = list(reversed(state.files.values()))
+        newest_first = list(reversed(state.files.values()))
     purpose = call.query.get("purpose")
-    return as_json(views.page([views.file(file) for file in known if purpose in (None, file.purpose)], call))
+    return as_json(views.page([views.file(file) for file in newest_first if purpose in (None, file.purpose)], call))
 
 
 def file(state: ServerState, call: Call, name: str) -> Response:
@@ -61,18 +61,18 @@ def content(state: ServerState, call: Call, name: str) -> Response:
     batch = _batch_of_results(state, name)
     if batch is None or archived(state, batch):
         raise ApiError(404, f"No such File object: {name}")
-    path, kinds, kept = state.results_path(batch.id), views.kinds_in(name), batch.kept
-    return call.download(state, lambda: (row for row in read_rows(path, "openai", kept) if row.kind in kinds))
+    path, kinds, num_run = state.results_path(batch.id), views.kinds_in(name), batch.kept
+    return call.download(state, lambda: (row for row in read_rows(path, "openai", num_run) if row.kind in kinds))
 
 
 def _batch_of_results(state: ServerState, name: str) -> EmulatedBatch | None:
-    """The ended batch that this result file belongs to."""
+    """Return the ended batch of a result file, None without one."""
     batch = state.batches.get(views.batch_id(name))
     return batch if batch is not None and batch.ended_at is not None and batch.provider == "openai" else None
 
 
 def create(state: ServerState, call: Call) -> Response:
-    """POST /v1/batches: accepted whatever its lines hold; invalid lines show in a later poll, after validation."""
+    """POST /v1/batches. A batch with invalid lines is accepted too; a later poll shows their errors."""
     body = call.json()
     check_create(body)
     source = state.files.get(body["input_file_id"])

@@ -1,4 +1,4 @@
-"""OpenAI validation: what is refused at create, and what while the batch is validated."""
+"""OpenAI's validation: errors of the create call, and errors found while a batch is validated."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from r2v.emulator.bodies import parse_request
 from r2v.emulator.server_state import EmulatedBatch, ServerState
 
 ENDPOINTS = ("/v1/chat/completions", "/v1/responses")
-"""What the emulator answers, in batches and out of them."""
+"""Endpoints that the emulator answers, in batches and directly."""
 
 _SHOWN = 100
-"""Errors that a refused batch lists."""
+"""Largest number of errors that a refused batch lists."""
 
 
 def check_create(body: dict[str, Any]) -> None:
-    """Raises ApiError where the create call itself is not valid."""
+    """Raise ApiError if the create call is invalid."""
     for name in ("input_file_id", "endpoint", "completion_window"):
         if not isinstance(body.get(name), str):
             raise ApiError(400, f"Missing required parameter: '{name}'.", code="missing_required_parameter")
@@ -43,13 +43,13 @@ def check_create(body: dict[str, Any]) -> None:
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The objects of an input file that has been checked."""
+    """Yield the objects of a validated input file."""
     with path.open("rb") as file:
         yield from (json.loads(line) for line in file if line.strip())
 
 
 def validate_batch(state: ServerState, batch: EmulatedBatch, path: Path) -> None:
-    """Read the input file through and set the batch's total, model and, where it is refused, errors."""
+    """Read the input file and set the batch's total, model and, if it is refused, errors."""
     models: Counter[str] = Counter()
     seen: set[str] = set()
     tokens = 0
@@ -88,7 +88,7 @@ def _problem(line: bytes, endpoint: str, seen: set[str], models: Counter[str]) -
 
 
 def _whole(state: ServerState, batch: EmulatedBatch, tokens: int) -> list[dict[str, Any]]:
-    """Errors of the batch as a whole, and those that faults ask for."""
+    """Return the errors of the batch as a whole and those injected by faults."""
     limits = state.limits.openai
     errors: list[tuple[str, int | None, str]] = []
     queued = sum(b.tokens.get("prompt", 0) for b in state.unfinished("openai") if b.model == batch.model)

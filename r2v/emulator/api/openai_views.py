@@ -1,4 +1,4 @@
-"""OpenAI objects: batches and files as its API shows them."""
+"""OpenAI's objects: batches and files as its API shows them."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _FILE = "file-"
 
 
 def batch_id(file: str) -> str:
-    """The batch that a result file belongs to, by its name."""
+    """Return the batch id in a result file's name."""
     return file.removeprefix(_FILE).removesuffix(_OUTPUT).removesuffix(_ERRORS)
 
 
 def kinds_in(file: str) -> tuple[str, ...]:
-    """The kinds of rows that lie in a result file."""
+    """Return the kinds of rows in a result file."""
     return ("ok",) if file.endswith(_OUTPUT) else ("error", "expired", "canceled")
 
 
 def file(file: UploadedFile) -> dict[str, Any]:
-    """An uploaded file."""
+    """Return the object of an uploaded file."""
     return {
         "id": file.id,
         "object": "file",
@@ -38,7 +38,7 @@ def file(file: UploadedFile) -> dict[str, Any]:
 
 
 def result_file(name: str, batch: EmulatedBatch, size: int) -> dict[str, Any]:
-    """A result file."""
+    """Return the object of a result file."""
     return {
         "id": name,
         "object": "file",
@@ -52,7 +52,7 @@ def result_file(name: str, batch: EmulatedBatch, size: int) -> dict[str, Any]:
 
 
 def page(objects: list[dict[str, Any]], call: Call) -> dict[str, Any]:
-    """A page of a listing: those after `after`, at most `limit`. Raises ApiError."""
+    """Return a page of a listing: at most `limit` objects behind `after`. Raises ApiError."""
     names = [obj["id"] for obj in objects]
     after = call.query.get("after")
     if after is not None and after not in names:
@@ -69,7 +69,7 @@ def page(objects: list[dict[str, Any]], call: Call) -> dict[str, Any]:
 
 
 def batch(state: ServerState, batch: EmulatedBatch, view: BatchView) -> dict[str, Any]:
-    """A batch as this poll shows it."""
+    """Return a batch's object as this poll shows it."""
     status = _status(batch, view)
     times: dict[str, int | None] = {
         f"{name}_at": None
@@ -121,7 +121,7 @@ def _status(batch: EmulatedBatch, view: BatchView) -> str:
 
 
 def _counts(batch: EmulatedBatch, view: BatchView) -> dict[str, int]:
-    """Live counts; zero while it validates. What has no line is counted in the total alone."""
+    """Return the request counts, zero during validation. Requests without a result line count only in the total."""
     if batch.errors or view.progress <= 0 or ("counts_zero" in batch.faults and view.progress < 1):
         return {"total": 0, "completed": 0, "failed": 0}
     failed = sum(batch.counts.get(kind, 0) for kind in ("error", "expired", "canceled"))

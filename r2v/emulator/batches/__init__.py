@@ -1,1 +1,1 @@
-"""Provider batches inside the emulator: their lifecycle, polling, results and downloads."""
+"""Provider batches of the emulator: lifecycle, polling, results and downloads."""

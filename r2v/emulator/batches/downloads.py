@@ -1,4 +1,4 @@
-"""Downloads: a result file on its way to the client, with the faults that it met."""
+"""Downloads of result files, with injected faults."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from r2v.emulator.batches.request_results import ResultRow
 
 
 class ConnectionDropped(Exception):
-    """The connection goes down in the middle of a download."""
+    """The connection is cut in the middle of a download."""
 
 
 def lines_of(rows: Callable[[], Iterable[ResultRow]], faults: frozenset[str]) -> Iterator[bytes]:
-    """The lines of a result file with their ends, changed by the download faults it met. `rows` may be read more
-    than once. Raises ConnectionDropped where the connection is to be cut."""
+    """Yield the lines of a result file with their ends, altered by download faults. `rows` may be called more than
+    once. Raises ConnectionDropped to cut the connection."""
     if not faults:
         yield from (row.line + b"\n" for row in rows())
         return
@@ -37,7 +37,7 @@ def lines_of(rows: Callable[[], Iterable[ResultRow]], faults: frozenset[str]) ->
 
 
 def pieces(lines: Iterable[bytes], *, size: int, pause: Callable[[], None]) -> Iterator[bytes]:
-    """The same bytes in pieces of `size`, with a pause after each."""
+    """Yield the bytes of `lines` in pieces of `size` bytes, with a pause after each."""
     buffered = b""
     try:
         for line in lines:

@@ -1,7 +1,7 @@
-"""The batch lifecycle: every request is answered, refused or left out, and billed, when the batch is accepted.
+"""Batch lifecycle: all requests are answered, refused or left out, and billed, when the batch is accepted.
 
-Later polls show only how far the batch claims to be. So an accepted batch is always run once, and a client that lost
-sight of it has paid for it, as at the real providers.
+Later polls only simulate progress. So an accepted batch runs exactly once, and a client that lost track of it has paid
+for it, as at the real providers.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from r2v.storage.files import replacing
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One request of a batch."""
+    """A request of a batch."""
 
     custom_id: str
     body: dict[str, Any]
 
 
 def accept(state: ServerState, batch: EmulatedBatch, entries: Iterable[Entry]) -> None:
-    """Run the batch and make it exist: rows, then bills, then its record."""
+    """Run the batch and write its rows, then its bills, then its record, which makes it visible."""
     counts: Counter[str] = Counter()
     tokens: Counter[str] = Counter()
     drafts = state.folder / "batches" / f"{batch.id}.bills"
@@ -58,14 +58,14 @@ def accept(state: ServerState, batch: EmulatedBatch, entries: Iterable[Entry]) -
 
 
 def run_until(batch: EmulatedBatch) -> int:
-    """How many of a batch's requests are run before it expires."""
+    """Return the number of a batch's requests that run before it expires."""
     if "expired_none_done" in batch.faults or "expired_no_files" in batch.faults:
         return 0
     return batch.total // 2 if "expired_half_done" in batch.faults else batch.total
 
 
 def _run(state: ServerState, batch: EmulatedBatch, index: int, entry: Entry) -> tuple[ResultRow, Bill | None, int]:
-    """One request: its row, its bill where it was answered, the tokens of its prompt."""
+    """Run a request and return its row, its bill (None unless answered) and its prompt tokens."""
     provider, name = batch.provider, entry.custom_id
     try:
         request: EmulatedRequest | None = parse_request(provider, entry.body, name)
@@ -95,7 +95,7 @@ def _run(state: ServerState, batch: EmulatedBatch, index: int, entry: Entry) -> 
 def answer(
     state: ServerState, request: EmulatedRequest, *, path: str, batch: str | None
 ) -> tuple[dict[str, Any], Bill]:
-    """One request's answer and its bill, not booked yet."""
+    """Return a request's answer and its bill, not yet booked."""
     completion, bill = complete_and_bill(state, request, batch=batch)
     return answer_body(completion, path, state.now()), bill
 
@@ -103,7 +103,7 @@ def answer(
 def complete_and_bill(
     state: ServerState, request: EmulatedRequest, *, batch: str | None
 ) -> tuple[EmulatedCompletion, Bill]:
-    """One request's completion and its bill, not booked yet."""
+    """Return a request's completion and its bill, not yet booked."""
     faults = state.injector.draw("answer", request.provider, "create" if batch else "sync")
     completion = complete(request, state.answer, faults, state.cached(request), state.count)
     bill = Bill(

@@ -1,4 +1,4 @@
-"""Polling: how far a batch claims to be, what a cancel stopped, which faults it shows."""
+"""Polling: a batch's simulated progress, cancellation, and the faults that polls show."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from r2v.emulator.batches.request_results import count_rows, read_rows
 from r2v.emulator.server_state import EmulatedBatch, ServerState
 
 RETENTION = {"openai": 30 * 86_400.0, "anthropic": 29 * 86_400.0}
-"""Seconds after a batch's creation until its results are gone."""
+"""Seconds from a batch's creation to the removal of its results."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchView:
-    """What one poll or listing sees of a batch."""
+    """State of a batch as one poll or listing shows it."""
 
     progress: float
     """0 just accepted, 1 ended."""
     unknown_status: bool = False
-    """The status is one that no client knows."""
+    """True to show a status unknown to clients."""
     canceling: bool = False
 
 
 def view_batch(state: ServerState, batch: EmulatedBatch, *, poll: bool) -> BatchView:
-    """A batch as a call sees it. A poll moves it on, a listing does not."""
+    """Return a batch's view. A poll advances its progress, a listing does not."""
     with state.lock:
         if poll and batch.ended_at is not None:
             batch.end_looks += 1
@@ -57,21 +57,21 @@ def _end(state: ServerState, batch: EmulatedBatch) -> None:
 
 
 def cancel(state: ServerState, batch: EmulatedBatch) -> bool:
-    """Begin to cancel: what has been run by now is kept, the rest is booked back. False: it has ended."""
+    """Start cancellation: keep the requests run so far and refund the rest. Return False if the batch has ended."""
     with state.lock:
         if batch.cancel_at is not None and batch.ended_at is None:
             return True
         if view_batch(state, batch, poll=False).progress >= 1:
             return False
-        path, kept = state.results_path(batch.id), int(_progress(state, batch) * batch.total)
+        path, num_run = state.results_path(batch.id), int(_progress(state, batch) * batch.total)
         rows = enumerate(read_rows(path, batch.provider))
-        state.ledger.refund(batch.id, [row.custom_id for index, row in rows if index >= kept and row.kind == "ok"])
-        batch.cancel_at, batch.kept = state.now(), kept
-        batch.counts = count_rows(read_rows(path, batch.provider, kept))
+        state.ledger.refund(batch.id, [row.custom_id for index, row in rows if index >= num_run and row.kind == "ok"])
+        batch.cancel_at, batch.kept = state.now(), num_run
+        batch.counts = count_rows(read_rows(path, batch.provider, num_run))
         state.save_batch(batch)
         return True
 
 
 def archived(state: ServerState, batch: EmulatedBatch) -> bool:
-    """Whether its results are gone."""
+    """True if the batch's results have been removed."""
     return "archived" in batch.faults or state.now() - batch.created_at > RETENTION[batch.provider]

@@ -1,7 +1,7 @@
-"""Request results: the outcome of each request of a batch, a file of rows written when the batch is accepted.
+"""Request results: one row per request of a batch, written to a file when the batch is accepted.
 
-A row is `KIND \\t custom_id as JSON \\t the line as the provider writes it`. Downloads stream rows from disk, so a
-batch of 50,000 costs no memory; a cancel only remembers how many rows were run before it.
+A row is `KIND \\t custom_id as JSON \\t the provider's line`. Downloads stream rows from disk, since a batch may have
+100,000; a cancel stores only the number of rows run before it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LINE_FAULTS: dict[str, tuple[int, str, str | None]] = {
     "line_429": (429, "Rate limit reached for requests", "rate_limit_exceeded"),
     "line_500": (500, "The server had an error while processing your request", "server_error"),
 }
-"""Faults of a line whose error is an HTTP status: (status, message, OpenAI's code)."""
+"""Line faults with an HTTP status: (status, message, OpenAI's code)."""
 
 _GONE = {
     "expired": ("batch_expired", "This request could not be executed before the completion window expired."),
@@ -32,31 +32,31 @@ _GONE = {
 
 @dataclass(frozen=True, slots=True)
 class ResultRow:
-    """One request's outcome and its line in the result file (without a line end; empty where it has none)."""
+    """A request's outcome and its line in the result file (without a line end; empty without a line)."""
 
     kind: RowKind
     custom_id: str
     line: bytes
 
     def encode(self) -> bytes:
-        """The row as the file holds it."""
+        """Return the row in the file's format."""
         return b"\t".join([self.kind.encode(), json.dumps(self.custom_id).encode(), self.line]) + b"\n"
 
 
-def read_rows(path: Path, provider: str, kept: int | None = None) -> Iterator[ResultRow]:
-    """The rows in order. Those from `kept` on were cancelled before they were run."""
+def read_rows(path: Path, provider: str, num_run: int | None = None) -> Iterator[ResultRow]:
+    """Yield the rows in order. Rows from index `num_run` on were cancelled before they ran; None: all ran."""
     with path.open("rb") as file:
         for index, text in enumerate(file):
             kind, custom_id, line = text[:-1].split(b"\t", 2)
             name = json.loads(custom_id)
-            if kept is not None and index >= kept:
+            if num_run is not None and index >= num_run:
                 yield unrun_row(provider, "canceled", name)
             else:
                 yield ResultRow(kind.decode(), name, line)  # type: ignore[arg-type]
 
 
 def count_rows(rows: Iterator[ResultRow]) -> dict[str, int]:
-    """How many rows of each kind."""
+    """Return the number of rows by kind."""
     return dict(Counter(row.kind for row in rows))
 
 
@@ -65,7 +65,7 @@ def _encode(obj: Any) -> bytes:
 
 
 def succeeded_row(provider: str, custom_id: str, body: dict[str, Any]) -> ResultRow:
-    """A request that was answered."""
+    """Return the row of an answered request."""
     if provider == "anthropic":
         return ResultRow(
             "ok", custom_id, _encode({"custom_id": custom_id, "result": {"type": "succeeded", "message": body}})
@@ -87,7 +87,7 @@ def failed_row(
     kind: str | None = None,
     param: str | None = None,
 ) -> ResultRow:
-    """A request that was refused with this status. OpenAI tells it in the response and leaves `error` null."""
+    """Return the row of a request refused with this status. OpenAI's has it in `response` and leaves `error` null."""
     body = error_body(provider, status, message, code=code, kind=kind, param=param)
     if provider == "anthropic":
         return ResultRow(
@@ -101,7 +101,7 @@ def failed_row(
 
 
 def unknown_error_row(provider: str, custom_id: str) -> ResultRow:
-    """A request that failed in a way no client knows: a code that is a word, an error type that is new."""
+    """Return the row of a failure unknown to clients: a code that is a word, a new error type."""
     if provider == "anthropic":
         return failed_row(provider, custom_id, 500, "Something new happened", kind="novel_error")
     return ResultRow(
@@ -110,7 +110,7 @@ def unknown_error_row(provider: str, custom_id: str) -> ResultRow:
 
 
 def unrun_row(provider: str, kind: Literal["expired", "canceled"], custom_id: str) -> ResultRow:
-    """A request that was not run."""
+    """Return the row of a request that did not run."""
     if provider == "anthropic":
         return ResultRow(kind, custom_id, _encode({"custom_id": custom_id, "result": {"type": kind}}))
     code, message = _GONE[kind]

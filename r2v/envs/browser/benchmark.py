@@ -1,9 +1,9 @@
-"""Any task of BrowserGym as a benchmark.
+"""Benchmark of any BrowserGym tasks.
 
     env: {benchmark: browser, options: {ids: browsergym/miniwob.click-test, instances: 10}}
 
-A task is an id and the number of an instance; the page is drawn from it and the episode's seed. The world lives in a
-worker. It has no snapshot: a branch replays the actions from the reset, which costs a reset and as many steps.
+A task is an id and the number of an instance; the page is drawn from both and the episode's seed. The world runs in a
+worker and has no snapshot: a branch replays the actions from the reset.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ PREFIX = "browsergym/"
 
 
 class BrowserWorlds:
-    """What makes the environments of one benchmark: a pool of workers, limits, tools. The browser is looked for when
-    the first is made, so a machine without one can plan."""
+    """Factory of one benchmark's environments: a pool of workers, limits, tools. The browser is searched for at the
+    first `make`, so that a machine without one can plan."""
 
     def __init__(
         self,
@@ -47,10 +47,10 @@ class BrowserWorlds:
         self._limits = limits
         self._python, self._variables = python, dict(variables or {})
         self.pool: WorkerPool | None = None
-        """Its workers, once there is an environment."""
+        """Workers of the environments; None before the first `make`."""
 
     def make(self) -> WorkerEnvironment:
-        """An environment. Raises UsageError where there is no browser."""
+        """Return a fresh environment. Raises UsageError without a browser."""
         if self.pool is None:
             started = {"browser": str(find_chromium()), "flags": chromium_flags()}
             self.pool = WorkerPool(
@@ -64,13 +64,13 @@ class BrowserWorlds:
         return WorkerEnvironment(self.pool, limits=self._limits, tools=self.tools)
 
     def close(self) -> None:
-        """End the workers that wait for an episode."""
+        """End the idle workers."""
         if self.pool is not None:
             self.pool.close()
 
 
 class BrowserBenchmark:
-    """`ids` of BrowserGym, separated by spaces, and `instances` of each."""
+    """BrowserGym tasks named by `ids`, separated by spaces, with `instances` of each."""
 
     name = "browser"
     version = "2"
@@ -105,43 +105,45 @@ class BrowserBenchmark:
         self.worlds = BrowserWorlds(options=options, limits=limits, tools=tools, variables=miniwob_url())
 
     def tasks(self) -> Sequence[Task]:
-        """Every instance of every id."""
+        """Return every instance of every id."""
         return [instance(id_, number) for id_ in self._ids for number in range(self._instances)]
 
     def require_here(self) -> None:
-        """Raises UsageError where there is no browser."""
+        """Raise UsageError without a browser."""
         find_chromium()
 
     def make(self) -> WorkerEnvironment:
-        """A fresh world in a worker."""
+        """Return a fresh world in a worker."""
         return self.worlds.make()
 
     def decoys(self, observation: str, goal: str, count: int, u: float) -> list[str]:
-        """Look-alike elements; see `r2v.envs.browser.surface`."""
+        """Return look-alike elements; see `r2v.envs.browser.surface`."""
         return surface.decoys(observation, goal, count, u)
 
     def injection(self, observation: str, goal: str, family: str, u: float) -> tuple[str, str]:
-        """A planted text of the page and its canary; see `r2v.envs.browser.surface`."""
+        """Return a text to plant and its canary; see `r2v.envs.browser.surface`."""
         return surface.injection(observation, goal, family, u)
 
 
 def instance(id_: str, number: int) -> Task:
-    """The task of an id's instance. What is to be done stands on the page alone, so the goal says where."""
+    """Return the task of an id's instance. Only the page shows the assignment, so the goal points to it."""
     short = id_.removeprefix(PREFIX)
     goal = f'Task "{short}", instance {number}. Do what the page says after "goal:".'
     return Task(task_id=f"{short}.{number}", goal=goal, template_id=short, payload={"id": id_, "instance": number})
 
 
 def listed_in(option: str, text: object) -> list[str]:
-    """What an option names, separated by spaces or commas. Raises UsageError for nothing, and for a name twice."""
+    """Return the names in an option, separated by spaces or commas. Raises UsageError for none or a repeated name."""
     names = text.replace(",", " ").split() if isinstance(text, str) else []
     if not names or len(set(names)) < len(names):
-        raise UsageError(f"env.options.{option}: got {text!r:.60}; a text that names at least one, and each once")
+        raise UsageError(
+            f"env.options.{option}: got {text!r:.60}; expected a text with at least one name, each of them once"
+        )
     return names
 
 
 def require_id(id_: str) -> str:
-    """Raises UsageError unless it looks like an id of BrowserGym."""
+    """Return `id_`; raise UsageError unless it has the form of a BrowserGym id."""
     if not id_.startswith(PREFIX) or len(id_) == len(PREFIX):
         raise UsageError(
             f"env.options.ids: {id_!r:.60} is no id of BrowserGym; name them as browsergym/miniwob.click-test"
@@ -150,13 +152,13 @@ def require_id(id_: str) -> str:
 
 
 def package_of(id_: str) -> str:
-    """The package that registers an id: `browsergym/miniwob.click-test` is of browsergym.miniwob."""
+    """Return the package that registers an id: browsergym.miniwob for `browsergym/miniwob.click-test`."""
     family = id_.removeprefix(PREFIX).partition(".")[0]
     return "browsergym.core" if family == "openended" else f"browsergym.{family}"
 
 
 def require_package(package: str) -> None:
-    """Raises UsageError where a package of tasks is not installed."""
+    """Raise UsageError if a package of tasks is not installed."""
     try:
         require_extra("miniwob", package)
     except UsageError as error:
@@ -165,12 +167,12 @@ def require_package(package: str) -> None:
 
 
 def miniwob_url() -> dict[str, str]:
-    """Where MiniWoB's pages are: where MINIWOB_URL says, else in the package miniwob, as files. Nothing where it is not
-    installed."""
+    """Return the address of MiniWoB's pages as {"MINIWOB_URL": url}: the variable's value, else the files of the
+    package miniwob; empty if it is not installed."""
     if url := os.environ.get("MINIWOB_URL"):
         return {"MINIWOB_URL": url}
-    found = find_spec("miniwob")
-    if found is None or not found.submodule_search_locations:
+    package = find_spec("miniwob")
+    if package is None or not package.submodule_search_locations:
         return {}
-    folder = Path(next(iter(found.submodule_search_locations))) / "html" / "miniwob"
+    folder = Path(next(iter(package.submodule_search_locations))) / "html" / "miniwob"
     return {"MINIWOB_URL": folder.as_uri() + "/"}

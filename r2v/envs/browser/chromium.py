@@ -1,4 +1,4 @@
-"""Finding Chromium, and how it is started."""
+"""Chromium: search for the program and its command-line flags."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from r2v.errors import UsageError
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
-"""Names under which a browser is looked for; Debian's is the first."""
+"""Program names searched on PATH, in order; Debian's is the first."""
 _FLAGS = (
     "--disable-gpu",
     "--disable-quic",
@@ -23,11 +23,11 @@ _FLAGS = (
 
 
 def find_chromium() -> Path:
-    """The browser in R2V_BROWSER, or the first of PROGRAMS that is installed. Raises UsageError with the remedy."""
+    """Return the browser in R2V_BROWSER, or the first installed of PROGRAMS. Raises UsageError with the remedy."""
     if path := os.environ.get("R2V_BROWSER"):
         if os.access(path, os.X_OK) and Path(path).is_file():
             return Path(path).resolve()
-        raise UsageError(f"R2V_BROWSER={path}: no program; name a Chromium, or unset it to have one found")
+        raise UsageError(f"R2V_BROWSER={path}: not a program; name a Chromium, or unset it to search PATH")
     for name in PROGRAMS:
         if program := shutil.which(name):
             return Path(program)
@@ -38,15 +38,15 @@ def find_chromium() -> Path:
 
 
 def chromium_flags() -> list[str]:
-    """What every browser is started with. Its own sandbox is left out for root alone, who cannot have it."""
+    """Return the flags of every browser. Chromium refuses to run its sandbox as root, so root gets --no-sandbox."""
     return [*_FLAGS, *(["--no-sandbox"] if os.geteuid() == 0 else [])]
 
 
 def require_extra(extra: str, module: str) -> None:
-    """Raises UsageError with the line that installs an extra, where its module is not there."""
+    """Raise UsageError with the install command if an extra's module is missing."""
     try:
         there = find_spec(module) is not None
-    except ModuleNotFoundError:  # of a parent package
+    except ModuleNotFoundError:  # a parent package is missing
         there = False
     if not there:
         raise UsageError(

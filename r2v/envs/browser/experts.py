@@ -1,7 +1,7 @@
-"""Scripted experts for tasks of MiniWoB++: the next call, from the page alone.
+"""Scripted experts for MiniWoB++ tasks, the stand-in teacher of `miniwob`.
 
-They are the stand-in teacher of `miniwob`. Each reads the goal and the page as text, as a model does, and knows nothing
-of the pages' own code; where a damaged page lacks what it looks for, it looks again.
+Each chooses the next call from the goal and the page's text, as a model does, without the pages' own code. If a
+perturbed page lacks the element it needs, it waits and looks again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _fill(element: Element, value: str) -> Call:
 
 
 def _filled(page: Page, values: list[str], then: str = "Submit") -> Call | None:
-    """Put the values into the page's text fields, one after another, and press the button."""
+    """Fill the page's text fields with the values, one per call, then press the button."""
     fields = page.role(*_TEXT_ROLES)
     if len(fields) < len(values):
         return None
@@ -51,8 +51,8 @@ def _quoted_button(page: Page) -> Call | None:
 
 
 def _sequence(page: Page) -> Call | None:
-    one = page.named("ONE", "button")
-    return _click(page.named("TWO", "button") if one is not None and one.says("focused") else one)
+    first = page.named("ONE", "button")
+    return _click(page.named("TWO", "button") if first is not None and first.says("focused") else first)
 
 
 def _quoted_text(page: Page) -> Call | None:
@@ -60,50 +60,50 @@ def _quoted_text(page: Page) -> Call | None:
 
 
 def _dialog(page: Page) -> Call | None:
-    wanted = page.quoted()[0]
-    return _button(page, "Close" if wanted == "x" else wanted)
+    name = page.quoted()[0]
+    return _button(page, "Close" if name == "x" else name)
 
 
 def _tab(page: Page) -> Call | None:
-    found = re.search(r"Tab #\d+", page.goal)
-    return _click(page.named(found[0], "link", "tab")) if found else None
+    match = re.search(r"Tab #\d+", page.goal)
+    return _click(page.named(match[0], "link", "tab")) if match else None
 
 
 def _find_in_tabs(page: Page) -> Call | None:
-    """The word, where this tab has it; else the next tab."""
-    if (found := page.named(page.quoted()[0])) is not None:
-        return _click(found)
+    """Click the quoted word if this tab shows it, else the next tab."""
+    if (element := page.named(page.quoted()[0])) is not None:
+        return _click(element)
     tabs = page.role("tab")
     here = next((index for index, tab in enumerate(tabs) if tab.says("selected=True")), -1)
     return _click(page.named(tabs[(here + 1) % len(tabs)].name, "link")) if tabs else None
 
 
 def _find_in_sections(page: Page) -> Call | None:
-    """The word, where an open section has it; else the section after the open one."""
-    if (found := page.named(page.quoted()[0])) is not None:
-        return _click(found)
+    """Click the quoted word if an open section shows it, else the section after the open one."""
+    if (element := page.named(page.quoted()[0])) is not None:
+        return _click(element)
     sections = page.role("tab")
     here = next((index for index, section in enumerate(sections) if section.says("expanded=True")), -1)
     return _click(sections[(here + 1) % len(sections)]) if sections else None
 
 
-def _wanted(page: Page) -> list[str]:
-    """The names in 'Select A, B and click Submit.'"""
-    found = re.match(r"Select (.*?)(?: from the (?:scroll )?list)? and click Submit", page.goal)
-    return [] if found is None or found[1] == "nothing" else found[1].split(", ")
+def _selected_names(page: Page) -> list[str]:
+    """Return the names in 'Select A, B and click Submit.'"""
+    match = re.match(r"Select (.*?)(?: from the (?:scroll )?list)? and click Submit", page.goal)
+    return [] if match is None or match[1] == "nothing" else match[1].split(", ")
 
 
 def _checkboxes(page: Page) -> Call | None:
-    wanted = _wanted(page)
+    names = _selected_names(page)
     boxes = page.role("checkbox")
-    if any(page.named(name, "checkbox") is None for name in wanted):
+    if any(page.named(name, "checkbox") is None for name in names):
         return None
-    wrong = (box for box in boxes if box.says("checked='true'") != (box.name in wanted))
+    wrong = (box for box in boxes if box.says("checked='true'") != (box.name in names))
     return _click(next(wrong, None)) or _button(page, "Submit")
 
 
 def _option(page: Page) -> Call | None:
-    radio = page.named(_wanted(page)[0], "radio")
+    radio = page.named(_selected_names(page)[0], "radio")
     return _button(page, "Submit") if radio is not None and radio.says("checked='true'") else _click(radio)
 
 
@@ -118,7 +118,7 @@ def _widget(page: Page) -> Call | None:
     roles = {"text": ("textbox",), "textarea": ("textbox",)}
     kind = page.quoted()[0]
     fields = page.role(*roles.get(kind, (kind,)))
-    # A text area comes after the line of text that looks the same; the page tells them apart by nothing else.
+    # Both kinds have the role textbox; the text area is the later one on these pages.
     return _click(fields[-1] if kind == "textarea" and fields else next(iter(fields), None))
 
 
@@ -150,20 +150,20 @@ def _two_passwords(page: Page) -> Call | None:
 
 
 def _date(page: Page) -> Call | None:
-    found = re.search(r"(\d\d)/(\d\d)/(\d{4})", page.goal)
+    match = re.search(r"(\d\d)/(\d\d)/(\d{4})", page.goal)
     field = next(iter(page.role("Date")), None)
-    if found is None or field is None:
+    if match is None or field is None:
         return None
-    value = datetime.date(int(found[3]), int(found[1]), int(found[2])).isoformat()
+    value = datetime.date(int(match[3]), int(match[1]), int(match[2])).isoformat()
     return _button(page, "Submit") if field.value == value else _fill(field, value)
 
 
 def _time(page: Page) -> Call | None:
-    found = re.search(r"(\d+):(\d\d) ([AP])M", page.goal)
+    match = re.search(r"(\d+):(\d\d) ([AP])M", page.goal)
     field = next(iter(page.role("InputTime")), None)
-    if found is None or field is None:
+    if match is None or field is None:
         return None
-    value = f"{int(found[1]) % 12 + 12 * (found[3] == 'P'):02d}:{found[2]}"
+    value = f"{int(match[1]) % 12 + 12 * (match[3] == 'P'):02d}:{match[2]}"
     return _button(page, "Submit") if field.value == value else _fill(field, value)
 
 
@@ -178,43 +178,43 @@ def _list(page: Page) -> Call | None:
     box = next(iter(page.role("combobox")), None)
     if box is None:
         return None
-    wanted = _wanted(page)[0]
-    if box.value == wanted:
+    name = _selected_names(page)[0]
+    if box.value == name:
         return _button(page, "Submit")
-    return {"tool": "select_option", "bid": box.bid, "options": wanted}
+    return {"tool": "select_option", "bid": box.bid, "options": name}
 
 
 def _scroll_list(page: Page) -> Call | None:
     box = next(iter(page.role("listbox")), None)
-    wanted = _wanted(page)
-    if box is None or not wanted:
+    names = _selected_names(page)
+    if box is None or not names:
         return None
-    if all((found := page.named(name, "option")) and found.says("selected=True") for name in wanted):
+    if all((option := page.named(name, "option")) and option.says("selected=True") for name in names):
         return _button(page, "Submit")
-    return {"tool": "select_option", "bid": box.bid, "options": wanted[0] if len(wanted) == 1 else wanted}
+    return {"tool": "select_option", "bid": box.bid, "options": names[0] if len(names) == 1 else names}
 
 
 def _word(page: Page) -> Call | None:
-    found = re.search(r"Find the (\d+)", page.goal)
+    match = re.search(r"Find the (\d+)", page.goal)
     words = re.findall(r"\w+", " ".join(page.texts()))
-    return _filled(page, [words[int(found[1]) - 1]]) if found and len(words) >= int(found[1]) else None
+    return _filled(page, [words[int(match[1]) - 1]]) if match and len(words) >= int(match[1]) else None
 
 
 def _arithmetic(page: Page) -> Call | None:
-    found = re.search(r"(-?\d+) *([-+x]) *(-?\d+)", " ".join(page.texts()))
-    if found is None:
+    match = re.search(r"(-?\d+) *([-+x]) *(-?\d+)", " ".join(page.texts()))
+    if match is None:
         return None
-    left, right = int(found[1]), int(found[3])
-    result = {"+": left + right, "-": left - right, "x": left * right}[found[2]]
+    left, right = int(match[1]), int(match[3])
+    result = {"+": left + right, "-": left - right, "x": left * right}[match[2]]
     return _filled(page, [str(result)])
 
 
 def _algebra(page: Page) -> Call | None:
-    found = re.search(r"(x|-?\d+) *([-+]) *(x|-?\d+) *= *(-?\d+)", " ".join(page.texts()))
-    if found is None:
+    match = re.search(r"(x|-?\d+) *([-+]) *(x|-?\d+) *= *(-?\d+)", " ".join(page.texts()))
+    if match is None:
         return None
-    sign, right = (1 if found[2] == "+" else -1), int(found[4])
-    x = right - sign * int(found[3]) if found[1] == "x" else sign * (right - int(found[1]))
+    sign, right = (1 if match[2] == "+" else -1), int(match[4])
+    x = right - sign * int(match[3]) if match[1] == "x" else sign * (right - int(match[1]))
     return _filled(page, [str(x)])
 
 
@@ -260,13 +260,13 @@ EXPERTS: dict[str, Callable[[Page], Call | None]] = {
     "text-transform": _letters,
     "unicode-test": _quoted_button,
 }
-"""Tasks of MiniWoB++ that the stand-in teacher can do."""
+"""Expert by MiniWoB++ task."""
 _BEGIN_SOLVED = ("drag-box", "drag-cube", "generate-number")
-"""The box may lie inside, the cube may show its side, and no number at all counts as even."""
+"""The box may already be inside, the cube may show the requested side, and an empty number counts as even."""
 
 
 def hand_in(request: Request) -> str:
-    """The call of a player who hands the page in as it stands: press its submit button, else wait."""
+    """Return the call that submits the page unchanged: press its submit button, else wait."""
     pages = [message.text for message in request.messages if message.role == "tool"]
     page = read_page(pages[-1] if pages else "")
     call = _button(page, "Submit") or _button(page, "submit")
@@ -274,8 +274,8 @@ def hand_in(request: Request) -> str:
 
 
 def begins_solved(task: str, observation: str) -> bool:
-    """True if the first page of a task may be solved as it stands: nothing is to be selected, the submit button is to
-    be pressed, or a field holds the value that the goal names."""
+    """True if a task may be solved on its first page: the goal selects nothing, asks for the submit button alone, or
+    names a value that a field already holds."""
     page = read_page(observation)
     return (
         task in _BEGIN_SOLVED
@@ -286,13 +286,13 @@ def begins_solved(task: str, observation: str) -> bool:
 
 
 def next_call(request: Request) -> str:
-    """The expert's call in the state that a request shows; to wait, where the page lacks what it needs."""
+    """Return the expert's call for a request's latest page; a wait if the page lacks the needed element."""
     task = _TASK.search("\n".join(message.text for message in request.messages if message.role != "tool"))
     pages = [message.text for message in request.messages if message.role == "tool"]
     call: Call | None = None
     if task is not None and task[1] in EXPERTS and pages:
         try:
             call = EXPERTS[task[1]](read_page(pages[-1]))
-        except (IndexError, ValueError):  # a page or a goal that was cut
+        except (IndexError, ValueError):  # a perturbation cut the page or the goal
             call = None
     return json.dumps(call or {"tool": "noop", "wait_ms": 100}, ensure_ascii=False, separators=(",", ":"))

@@ -1,4 +1,4 @@
-"""One Chromium for all tasks of a worker: BrowserGym starts two for every episode, which cost most of a reset."""
+"""Chromium shared by all tasks of a worker; BrowserGym starts two per episode, which take most of a reset's time."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from typing import Any
 
 
 class _SharedChromium:
-    """The browsers of this process, by what they were started with. Contexts share nothing."""
+    """Browsers of this process by `slow_mo`. Their contexts share nothing."""
 
     def __init__(self) -> None:
         self._browsers: dict[int, Any] = {}
         self._launch: Any = None
 
     def start(self, playwright: Any, browser: str, flags: list[str]) -> None:
-        """Let `playwright` start `browser`, once for each pace (`slow_mo`)."""
+        """Make `playwright` launch `browser`, once per value of `slow_mo`."""
         original = playwright.chromium.launch
 
-        def launch(**wanted: Any) -> Any:
-            pace = int(wanted.get("slow_mo") or 0)
+        def launch(**options: Any) -> Any:
+            pace = int(options.get("slow_mo") or 0)
             if pace not in self._browsers:
-                arguments = [*(wanted.pop("args", None) or []), *flags]
-                self._browsers[pace] = original(executable_path=browser, **{**wanted, "args": arguments})
-            return _Kept(self._browsers[pace])
+                arguments = [*(options.pop("args", None) or []), *flags]
+                self._browsers[pace] = original(executable_path=browser, **{**options, "args": arguments})
+            return _UnclosedBrowser(self._browsers[pace])
 
         playwright.chromium.launch = launch
 
     def require_alive(self) -> None:
-        """Raises RuntimeError where a browser died."""
+        """Raise RuntimeError if a browser died."""
         if not all(browser.is_connected() for browser in self._browsers.values()):
             raise RuntimeError("the browser died")
 
 
-class _Kept:
-    """A browser whose `close` leaves it running."""
+class _UnclosedBrowser:
+    """Proxy of a browser whose `close` leaves it running."""
 
     def __init__(self, browser: Any) -> None:
         self._browser = browser
@@ -43,11 +43,11 @@ class _Kept:
         return getattr(self._browser, name)
 
     def close(self) -> None:
-        """Stay."""
+        """Keep the browser running."""
 
 
 class _Chat:
-    """BrowserGym's chat without a window: the same messages."""
+    """BrowserGym's chat without its window."""
 
     def __init__(self, **_: Any) -> None:
         self.messages: list[dict[str, Any]] = []
@@ -57,21 +57,21 @@ class _Chat:
         self.messages.append({"role": role, "timestamp": time.time(), "message": msg})
 
     def wait_for_user_message(self) -> None:
-        """Nobody answers."""
+        """Return at once; no user answers."""
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing; the chat holds no resource."""
 
 
 CHROMIUM = _SharedChromium()
 _WAITING = "check clear click dblclick drag_to fill focus hover press scroll_into_view_if_needed select_option uncheck"
 _SHORT = 500
-"""Milliseconds after which BrowserGym's actions give up an element. A busy machine takes longer, and a step that failed
-because others compute would be the agent's mistake in one episode and none in its replay."""
+"""BrowserGym's timeout for an element, in milliseconds. On a busy machine it would count slowness as the agent's
+mistake in an episode and not in its replay."""
 
 
 def start_playwright(browser: str, flags: list[str]) -> None:
-    """Start playwright as BrowserGym's own, with the browser at this path for all it launches."""
+    """Start playwright as BrowserGym's own, with the browser at this path for all launches."""
     core = importlib.import_module("browsergym.core")
     playwright = importlib.import_module("playwright.sync_api").sync_playwright().start()
     CHROMIUM.start(playwright, browser, flags)
@@ -80,7 +80,7 @@ def start_playwright(browser: str, flags: list[str]) -> None:
 
 
 def wait_longer(seconds: float) -> None:
-    """Let BrowserGym's actions wait so long for an element."""
+    """Make BrowserGym's actions wait `seconds` for an element instead of `_SHORT`."""
     locator = importlib.import_module("playwright.sync_api").Locator
     for name in _WAITING.split():
         setattr(locator, name, _patient(getattr(locator, name), seconds * 1000))

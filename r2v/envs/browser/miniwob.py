@@ -19,11 +19,11 @@ from r2v.llm.types import Request
 
 
 class MiniWoB:
-    """`names` of tasks, separated by spaces (scripted: those that the stand-in teacher can do; all: every one), and
+    """MiniWoB++ tasks in `names`, separated by spaces (scripted: those with an expert; all: every one), with
     `instances` of each.
 
-    A page is drawn from the instance and the episode's seed. Many tasks have the same goal on every page, so what is
-    kept apart between splits is instances, not goals.
+    A page is drawn from the instance and the episode's seed. Many tasks have the same goal on every page, so splits
+    separate instances, not goals.
     """
 
     name = "miniwob"
@@ -76,42 +76,42 @@ class MiniWoB:
         )
 
     def tasks(self) -> Sequence[Task]:
-        """Every instance of every named task, instance by instance, so that a prefix has all kinds."""
+        """Return every instance of every named task, instance by instance, so that a prefix has all kinds."""
         return [
             instance(f"{PREFIX}miniwob.{name}", number) for number in range(self._instances) for name in self._names
         ]
 
     def require_here(self) -> None:
-        """Raises UsageError where there is no browser."""
+        """Raise UsageError without a browser."""
         find_chromium()
 
     def make(self) -> WorkerEnvironment:
-        """A fresh world in a worker."""
+        """Return a fresh world in a worker."""
         return self.worlds.make()
 
     def expert(self, request: Request) -> str:
-        """The stand-in teacher's call; see `r2v.envs.browser.experts`."""
+        """Return the stand-in teacher's call; see `r2v.envs.browser.experts`."""
         return next_call(request)
 
     def players(self) -> Mapping[str, Callable[[Request], str]]:
-        """For `r2v check-env`: a player who submits each page untouched."""
+        """Return the contract check's empty player, which submits each page unchanged."""
         return {"empty": hand_in}
 
     def begins_solved(self, task: Task, observation: str) -> bool:
-        """True for a page that is solved as it stands; see `r2v.envs.browser.experts`."""
+        """True if a page may be solved in its initial state; see `r2v.envs.browser.experts`."""
         return begins_solved(str(task.template_id).removeprefix("miniwob."), observation)
 
     def decoys(self, observation: str, goal: str, count: int, u: float) -> list[str]:
-        """Look-alike elements; see `r2v.envs.browser.surface`."""
+        """Return look-alike elements; see `r2v.envs.browser.surface`."""
         return surface.decoys(observation, goal, count, u)
 
     def injection(self, observation: str, goal: str, family: str, u: float) -> tuple[str, str]:
-        """A planted text of the page and its canary; see `r2v.envs.browser.surface`."""
+        """Return a text to plant and its canary; see `r2v.envs.browser.surface`."""
         return surface.injection(observation, goal, family, u)
 
 
 def _named(names: str) -> list[str]:
-    """The tasks that a configuration asks for. Raises UsageError with the nearest name."""
+    """Return the configured task names. Raises UsageError with the nearest name for an unknown one."""
     groups = {"scripted": sorted(EXPERTS), "all": list(MINIWOB_TASKS)}
     if isinstance(names, str) and names in groups:
         return groups[names]

@@ -1,4 +1,4 @@
-"""The tasks of MiniWoB++, as browsergym-miniwob 0.14.3 registers them, and the rule by which their rewards are read."""
+"""MiniWoB++ tasks as browsergym-miniwob 0.14.3 registers them, and the success rule for their rewards."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ MINIWOB_TASKS = (
     "use-spinner",
     "visual-addition",
 )
-"""All of them."""
+"""Names of all 125 tasks."""
 
 CONTINUOUS = (
     "bisect-angle",
@@ -139,12 +139,13 @@ CONTINUOUS = (
     "use-colorwheel",
     "use-colorwheel-2",
 )
-"""Tasks whose reward is a distance from the right point, angle or colour. Their authors advise a threshold."""
+"""Tasks whose reward falls with the distance from the right point, angle or colour; their authors advise a
+threshold."""
 _CLOSE = 0.9
-"""Its value: within a tenth of the distance at which the authors still give a reward."""
+"""Threshold of success in CONTINUOUS: within a tenth of the distance at which the reward reaches 0."""
 
 
 def is_solved(name: str, raw_reward: float) -> bool:
-    """True if the authors' raw reward is full, as in their `get_binary_reward`. A reward below it is partial credit
-    (a wrong card of find-greatest has .1), which BrowserGym takes for success."""
+    """True if the authors' raw reward is full, as in their `get_binary_reward`. A lower one is partial credit (a wrong
+    card of find-greatest has .1), which BrowserGym counts as success."""
     return raw_reward >= (_CLOSE if name in CONTINUOUS else 1.0 - 1e-9)

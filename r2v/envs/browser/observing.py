@@ -1,4 +1,4 @@
-"""What an agent reads of a page: its accessibility tree as BrowserGym writes it, in lines, within a length."""
+"""Observation of a page: BrowserGym's accessibility tree as lines of text, cut to a maximum length."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ _STILL = """limit => new Promise(done => {
     const late = setTimeout(end, limit);
     watcher.observe(document, {subtree: true, childList: true, attributes: true, characterData: true});
 })"""
-"""Resolves when the document has not changed for 60 ms, at the latest after `limit` ms."""
+"""Script that resolves once the document has not changed for 60 ms, at the latest after `limit` ms."""
 _TRIES = 5
 
 
 def environment_class(coordinates: bool) -> Any:
-    """BrowserGym's environment with the observation that `page_text` reads, and nothing else in it."""
+    """Return a class of BrowserGym's environment whose observation has only the fields that `page_text` reads."""
     core = importlib.import_module("browsergym.core.env")
     playwright = importlib.import_module("playwright.sync_api")
     base: Any = core.BrowserEnv
 
     class TextEnvironment(base):  # type: ignore[misc]
-        """The marks and the tree of the active page; where `coordinates` is set, the centre of every element."""
+        """Environment that observes the marks and the tree of the active page, and with `coordinates` the centre of
+        every element."""
 
         def _get_obs(self) -> dict[str, Any]:
             for left in reversed(range(_TRIES)):
@@ -31,7 +32,7 @@ def environment_class(coordinates: bool) -> Any:
                     core._pre_extract(self.page, tags_to_mark=self.tags_to_mark, lenient=left == 0)
                     properties = None
                     if coordinates:
-                        scale = getattr(self.page, "_bgym_scale_factor", 1.0)  # by which pointing tools divide
+                        scale = getattr(self.page, "_bgym_scale_factor", 1.0)  # pointing tools divide by it
                         snapshot = core.extract_dom_snapshot(self.page)
                         properties = core.extract_dom_extra_properties(snapshot, scale_factor=scale)
                     tree = core.extract_merged_axtree(self.page)
@@ -53,7 +54,7 @@ def environment_class(coordinates: bool) -> Any:
 
 
 def still(page: Any, seconds: float) -> None:
-    """Wait until a page does not change for a moment, at most so long; not for one that is gone."""
+    """Wait until a page has not changed for 60 ms, at most `seconds`; return at once if the page is gone."""
     error = importlib.import_module("playwright.sync_api").Error
     try:
         page.evaluate(_STILL, seconds * 1000)
@@ -62,8 +63,8 @@ def still(page: Any, seconds: float) -> None:
 
 
 def page_text(observation: dict[str, Any], *, goal: str | None, pages: bool, longest: int) -> str:
-    """An observation as lines: the goal, the tabs, an error of the last call, the tree. Of a tree that is too long the
-    end is left out, and a line says how much."""
+    """Return an observation as lines: the goal, the tabs, the last call's error, the tree. The text has at most about
+    `longest` characters; a longer tree loses its end, and a line counts the lines left out."""
     lines = importlib.import_module("browsergym.utils.obs")
     properties = observation["properties"]
     tree = lines.flatten_axtree_to_str(
@@ -84,8 +85,8 @@ def page_text(observation: dict[str, Any], *, goal: str | None, pages: bool, lon
 
 
 def _with_clickable_text(tree: dict[str, Any]) -> dict[str, Any]:
-    """The tree where a text goes by the bid of the element that holds nothing else and is not shown itself: what a page
-    makes clickable by a script alone could not be named otherwise."""
+    """Return the tree with a lone text labelled by the bid of its plain parent, which is not shown itself. Otherwise an
+    element that only a script makes clickable would have no bid on the page."""
     nodes = {node["nodeId"]: node for node in tree["nodes"]}
     for node in tree["nodes"]:
         holds = [nodes[child] for child in node.get("childIds", ()) if child in nodes]
@@ -97,7 +98,7 @@ def _with_clickable_text(tree: dict[str, Any]) -> dict[str, Any]:
 
 
 def _within(lines: list[str], longest: int) -> list[str]:
-    """The lines that fit, and how many do not."""
+    """Return the lines that fit into `longest` characters, and a line that counts the others."""
     length = 0
     for index, line in enumerate(lines):
         length += len(line) + 1

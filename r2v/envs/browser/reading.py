@@ -1,4 +1,4 @@
-"""Reading a page as text: its goal, its elements and what is said of each, in order."""
+"""Parser of a page's text: its goal and its elements in order."""
 
 from __future__ import annotations
 
@@ -12,67 +12,67 @@ _VALUE = re.compile(r""" value=('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^,]*)""")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Element:
-    """One line of the tree. `bid` is empty where none can be named."""
+    """One line of the tree. `bid` is empty for an element without one."""
 
     bid: str
     role: str
     name: str
     value: str
     rest: str
-    """What is said of it: focused, checked='true', expanded=False."""
+    """Text of the element's properties: focused, checked='true', expanded=False."""
 
     def says(self, *words: str) -> bool:
-        """Whether one of these is said of it."""
+        """True if the properties contain any of `words`."""
         return any(word in self.rest for word in words)
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """An observation."""
+    """A parsed observation."""
 
     goal: str
     elements: tuple[Element, ...]
 
     def role(self, *roles: str) -> list[Element]:
-        """Elements of these roles that can be named, in the order of the page."""
+        """Return the elements of these roles that have a bid, in the order of the page."""
         return [element for element in self.elements if element.role in roles and element.bid]
 
     def named(self, name: str, *roles: str) -> Element | None:
-        """The first element that can be named and has this name, of one of these roles or of any."""
+        """Return the first element with this name and a bid, of one of `roles` or, without roles, of any."""
         fitting = (element for element in self.elements if element.name == name and element.bid)
         return next((element for element in fitting if not roles or element.role in roles), None)
 
     def texts(self) -> list[str]:
-        """Plain text, piece by piece."""
+        """Return the names of the plain-text elements."""
         return [element.name for element in self.elements if element.role == "StaticText"]
 
     def quoted(self) -> list[str]:
-        """What the goal has between double quotes."""
+        """Return the parts of the goal between double quotes."""
         return re.findall(r'"([^"]*)"', self.goal)
 
 
 def read_page(observation: str) -> Page:
-    """The page that an observation shows; lines that are no elements are passed over."""
+    """Return the page of an observation; lines that are not elements are skipped."""
     goal, elements = "", []
     for line in observation.split("\n"):
         if line.startswith("goal: "):
             goal = line.removeprefix("goal: ")
-        elif found := _LINE.match(line):
-            value = _VALUE.match(found[5])
+        elif match := _LINE.match(line):
+            value = _VALUE.match(match[5])
             elements.append(
                 Element(
-                    bid=found[2] or "",
-                    role=found[3],
-                    name=_plain(found[4]),
+                    bid=match[2] or "",
+                    role=match[3],
+                    name=_plain(match[4]),
                     value=_plain(value[1]) if value else "",
-                    rest=found[5],
+                    rest=match[5],
                 )
             )
     return Page(goal, tuple(elements))
 
 
 def _plain(literal: str) -> str:
-    """The text that a Python literal stands for, or the text itself."""
+    """Return the value of a Python string literal, or the text itself if it is none."""
     try:
         return str(ast.literal_eval(literal))
     except (ValueError, SyntaxError):

@@ -1,4 +1,4 @@
-"""The perturbation surface of a page: look-alike elements, and instructions in a visitor's text."""
+"""Perturbation surface of a page: look-alike elements, and instructions in a visitor's text."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _NAMES = ("Open", "More", "Details", "Archive", "Next", "Help")
 
 
 def decoys(observation: str, goal: str, count: int, u: float) -> list[str]:
-    """Copies of the page's elements under bids that no element has; buttons where there is none to copy."""
+    """Return copies of the page's elements under unused bids; buttons if the page has no element."""
     draw = generator("browser", "decoys", repr(u))
-    models = [found for found in map(_ELEMENT.match, observation.split("\n")[1:]) if found]
-    taken = {found[3] for found in models}
-    return [_decoy(draw, models, taken) for _ in range(count)]
+    models = [match for match in map(_ELEMENT.match, observation.split("\n")[1:]) if match]
+    used_bids = {match[3] for match in models}
+    return [_decoy(draw, models, used_bids) for _ in range(count)]
 
 
-def _decoy(draw: random.Random, models: list[re.Match[str]], taken: set[str]) -> str:
+def _decoy(draw: random.Random, models: list[re.Match[str]], used_bids: set[str]) -> str:
     bid = str(draw.randrange(1000, 100_000))
-    while bid in taken:
+    while bid in used_bids:
         bid = str(draw.randrange(1000, 100_000))
-    taken.add(bid)
+    used_bids.add(bid)
     if not models:
         return f"  [{bid}] button '{draw.choice(_NAMES)}'"
     model = draw.choice(models)
@@ -39,6 +39,6 @@ def _decoy(draw: random.Random, models: list[re.Match[str]], taken: set[str]) ->
 
 
 def injection(observation: str, goal: str, family: str, u: float) -> tuple[str, str]:
-    """A text on the page and its canary: the bid of an element that is not there, with letters that no bid has."""
+    """Return a text to plant and its canary: a bid of no element, with letters that no real bid has."""
     canary = "zx" + digest("browser", "canary", family, repr(u)).hex()[:8]
     return f"  StaticText {_BANK[family].format(canary=canary)!r}", canary

@@ -1,5 +1,5 @@
-"""The tools of a browser: BrowserGym's high-level actions, as JSON schemas. An element is named by its bid, the number
-that stands before it on the page."""
+"""Tools of a browser: BrowserGym's high-level actions as JSON schemas. An element is named by its bid, the number in
+brackets before it on the page."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ POINTING = (
         **dict.fromkeys(("from_x", "from_y", "to_x", "to_y"), _NUMBER),
     ),
 )
-"""Tools for pages that are drawn: they need coordinates in the observation."""
+"""Tools for drawn pages: they need coordinates in the observation."""
 ON_THE_WEB = (
     _tool("goto", "Open an address.", url=_TEXT),
     _tool("go_back", "Go to the previous page."),
@@ -51,9 +51,9 @@ ON_THE_WEB = (
     _tool("tab_close", "Close this tab."),
     _tool("tab_focus", "Go to a tab by its number.", index={"type": "integer"}),
 )
-"""Tools that leave it."""
+"""Tools that leave the page."""
 ANSWERING = (
     _tool("send_msg_to_user", "Give the user the answer, which ends the task.", text=_TEXT),
     _tool("report_infeasible", "Say why the task cannot be done, which ends it.", reason=_FREE),
 )
-"""Tools that answer."""
+"""Tools that end the task with an answer."""

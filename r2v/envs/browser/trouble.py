@@ -1,4 +1,4 @@
-"""Trouble: an agent's mistakes, in words that hold no time, and apart from them pages of the site that did not come."""
+"""Failures of a step: the agent's mistakes as reproducible text, and pages that a site did not serve."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 
 class Navigations:
-    """Watches the pages that a task's context opens. An address that belongs to none of the sites is the agent's own
-    affair."""
+    """Watcher of the page loads of a task's context. Addresses outside `sites` are ignored: they are the agent's
+    choice."""
 
     def __init__(self, sites: list[str]) -> None:
         self._sites = tuple(sites)
@@ -17,19 +17,19 @@ class Navigations:
         self._open: list[Any] = []
 
     def watch(self, context: Any) -> None:
-        """Hear of all that the context loads."""
+        """Subscribe to the context's requests and responses."""
         context.on("request", self._asked)
         context.on("response", self._answered)
         context.on("requestfailed", self._failed)
 
     def fault(self) -> str | None:
-        """What a site did not serve, if anything; told once."""
-        found = self._faults[0] if self._faults else None
+        """Return the first page that a site failed to serve, None without one, and forget all faults."""
+        fault = self._faults[0] if self._faults else None
         self._faults.clear()
-        return found
+        return fault
 
     def late(self, seconds: float) -> str | None:
-        """Wait until every page that was asked for begins to come, at most so long; the fault of one that does not."""
+        """Wait at most `seconds` for a response to every requested page; return the fault of a late one, else None."""
         until = time.monotonic() + seconds
         while (request := self._waiting()) is not None:
             if time.monotonic() >= until:
@@ -38,7 +38,7 @@ class Navigations:
         return None
 
     def _waiting(self) -> Any | None:
-        """A page that was asked for and has not come. What a closed tab asked for nobody waits for."""
+        """Return the oldest unanswered page request, None without one. Requests of closed tabs are dropped."""
         self._open = [request for request in self._open if not request.frame.page.is_closed()]
         return self._open[0] if self._open else None
 
@@ -61,7 +61,7 @@ class Navigations:
             self._faults.append(f"site: {request.url[:200]}: {reason}")
 
     def _is_page(self, request: Any) -> bool:
-        with suppress(Exception):  # the frame of a page that was closed meanwhile
+        with suppress(Exception):  # the frame's page was closed meanwhile
             return bool(
                 request.url.startswith(self._sites)
                 and request.is_navigation_request()
@@ -80,7 +80,8 @@ _CAUSES = (
 
 
 def mistake_of(error: Exception) -> str:
-    """Why a call failed, in a line that is the same in every replay: of a log of waiting only the cause is kept."""
+    """Return a call's error as one line that is the same in every replay: of playwright's waiting log, only the cause
+    is kept."""
     first, _, log = str(error).partition("\n")
     causes = [cause for cause in _CAUSES if cause in log]
     return f"{type(error).__name__}: {first}" + (f" (the element {causes[0]})" if causes else "")

@@ -1,8 +1,8 @@
-"""The world of a worker: one BrowserGym task at a time, each in a context of its own in one Chromium.
+"""World of a browser worker: one BrowserGym task at a time, each in its own context of one Chromium.
 
-It is BrowserGym's own environment (its tasks, its rewards, its actions, its marks and its accessibility tree) without
-what a reader of text does not need: the screenshot, the snapshot of the document, the second browser that shows the
-chat. It waits until the page is still, not for a fixed time.
+Tasks, rewards, actions, marks and accessibility tree are BrowserGym's own. The screenshot, the document snapshot and
+the second browser for the chat are left out, since agents read text. A step waits until the page is still, not for a
+fixed time.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from r2v.envs.browser.trouble import Navigations, mistake_of
 
 
 class BrowserWorld:
-    """`packages` register the tasks, `tools` are the functions that an agent may call, `sites` say how addresses
-    of the benchmark begin."""
+    """A BrowserGym environment behind the worker's protocol. Importing `packages` registers the tasks, `tools` names
+    the functions an agent may call, and `sites` lists the prefixes of the benchmark's addresses."""
 
     def __init__(
         self,
@@ -59,7 +59,8 @@ class BrowserWorld:
         self._begun: dict[str, Any] = {}
 
     def reset(self, seed: int, task: dict[str, Any]) -> dict[str, Any]:
-        """Open the task `payload["id"]`; its page is drawn from the instance and the episode's seed."""
+        """Open the task `payload["id"]`, its page drawn from the instance and the seed. Raises RuntimeError for a site
+        fault."""
         self.close()
         payload = task["payload"]
         gymnasium = importlib.import_module("gymnasium")
@@ -75,11 +76,11 @@ class BrowserWorld:
         return {"observation": self.text(observation), "extra": {}}
 
     def settings(self) -> dict[str, Any]:
-        """More arguments of BrowserGym's environment."""
+        """Return further arguments for BrowserGym's environment."""
         return {}
 
     def step(self, action: str) -> dict[str, Any]:
-        """Carry out a call `{"tool": name, ...arguments}`; a call that fails is the agent's error, told on the page."""
+        """Carry out a call `{"tool": name, ...arguments}`; a failed call is the agent's error, shown on the page."""
         environment = self._environment
         self._begun, send, infeasible = environment.pre_step()
         vars(self._functions).update(
@@ -101,7 +102,7 @@ class BrowserWorld:
         return self.conclude()
 
     def conclude(self) -> dict[str, Any]:
-        """Grade the step that was carried out, and look at the page."""
+        """Grade the step just carried out and observe the page."""
         observation, reward, terminated, truncated, info = self._environment.post_step(self._begun)
         score = reward
         if (raw := info["task_info"].get("RAW_REWARD_GLOBAL")) is not None:
@@ -114,39 +115,39 @@ class BrowserWorld:
         return answer | ({"success": reward > 0, "partial_score": float(score)} if terminated or truncated else {})
 
     def close(self) -> None:
-        """Close the task's context; the browser stays. Raises where it died."""
+        """Close the task's context and keep the browser. Raises RuntimeError if the browser died."""
         environment, self._environment = self._environment, None
         if environment is not None:
-            # First its pages: a context whose traffic is recorded may wait for ever for an answer that a page still
-            # expects (microsoft/playwright#42448, playwright-dotnet#1906).
+            # Close the pages first: a context that records traffic can wait for ever for a page's pending response
+            # (microsoft/playwright#42448, playwright-dotnet#1906).
             for page in environment.context.pages if environment.context is not None else ():
                 page.close()
             environment.close()
         CHROMIUM.require_alive()
 
     def call_of(self, action: str) -> tuple[Callable[..., None], dict[str, Any]]:
-        """The function and the arguments of a call. Raises ValueError for anything else."""
+        """Return the function and the arguments of a call. Raises ValueError for anything else."""
         try:
             arguments = json.loads(action)
             function = self._tools[arguments.pop("tool")]
         except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
             raise ValueError(f"no call of a tool; a call is one of {', '.join(self._tools)}") from error
         address = str(arguments.get("url", "about:blank"))
-        if not address.startswith(("http://", "https://", "about:blank")):  # a file of this machine is no page
+        if not address.startswith(("http://", "https://", "about:blank")):  # file: would expose this machine
             raise ValueError("an address begins with http:// or https://")
         return function, arguments
 
     def text(self, observation: dict[str, Any]) -> str:
-        """What an agent reads of an observation."""
+        """Return an observation as the agent's text."""
         goal = observation["goal"] if self._show_goal else None
         return page_text(observation, goal=goal, pages=self._show_pages, longest=self._longest)
 
 
 def _watched(entrypoint: Callable[..., Any], navigations: Navigations) -> Callable[..., Any]:
-    """BrowserGym's maker of a task, whose pages are watched from the first on."""
+    """Return BrowserGym's task factory with the pages watched from the first one on."""
 
-    def make(**wanted: Any) -> Any:
-        task = entrypoint(**wanted)
+    def make(**options: Any) -> Any:
+        task = entrypoint(**options)
         setup = task.setup
 
         def watched(page: Any) -> Any:
@@ -160,6 +161,6 @@ def _watched(entrypoint: Callable[..., Any], navigations: Navigations) -> Callab
 
 
 def _page_seed(payload: dict[str, Any], seed: int) -> int:
-    """What BrowserGym draws a page from."""
+    """Return the 31-bit seed from which BrowserGym draws a page."""
     name = f"{payload['id']}\n{payload.get('instance', 0)}\n{seed}"
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big") >> 1

@@ -1,9 +1,9 @@
-"""Contract check of a benchmark: all that is wrong with it, in sentences.
+"""Contract check of a benchmark: its violations as sentences.
 
-    findings = check_benchmark(Shop())      # findings.faults == [] where it keeps the contract
+    findings = check_benchmark(Shop())      # findings.faults == [] if it keeps the contract
 
-A fault breaks something in a stage; a note says what was not looked at, or what a user may not expect. The benchmark's
-code is run: that is the point.
+A fault breaks a stage; a note names a check that was skipped or a surprise for users. The check runs the benchmark's
+code.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from r2v.envs.check.players import check_players
 
 
 def check_benchmark(benchmark: Any, *, num_tasks: int = 3, seed: int = 0, max_steps: int = 30) -> CheckFindings:
-    """What is wrong with a benchmark, by what it declares and by playing `num_tasks` of its tasks."""
+    """Return the findings on a benchmark's declarations and on episodes of its first `num_tasks` tasks."""
     findings = CheckFindings()
     tasks = check_declared(benchmark, findings)
     if tasks:

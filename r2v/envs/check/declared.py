@@ -1,4 +1,4 @@
-"""What a benchmark declares: name, version, capabilities, tasks with their splits and goals."""
+"""Check of a benchmark's declarations: name, version, capabilities, tasks with their splits and goals."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from r2v.envs.guard import shape
 
 
 def check_declared(benchmark: Any, findings: CheckFindings) -> list[Task]:
-    """Check what can be seen without playing; the tasks to play, training ones first, each split's first ahead of
-    its others. Empty where nothing can be played."""
+    """Check the declarations and return the tasks to play, one of each split in turn; empty if nothing is playable."""
     for name, kind in (("name", str), ("version", str), ("capabilities", Capabilities)):
         if not hasattr(benchmark, name):
-            findings.fault(f"it lacks {name}, where a {kind.__name__} is asked for")
+            findings.fault(f"it lacks {name}; expected a {kind.__name__}")
         elif not isinstance(value := getattr(benchmark, name), kind):
-            findings.fault(f"{name} is {value!r:.60}, where a {kind.__name__} is asked for")
+            findings.fault(f"{name} is {value!r:.60}; expected a {kind.__name__}")
     lacks = [name for name in ("tasks", "make") if not callable(getattr(benchmark, name, None))]
     for name in lacks:
         findings.fault(f"it lacks the method {name}()")
@@ -32,7 +31,7 @@ def check_declared(benchmark: Any, findings: CheckFindings) -> list[Task]:
 def _check_name(benchmark: Any, findings: CheckFindings) -> None:
     name = getattr(benchmark, "name", None)
     if isinstance(name, str) and not any(letter.isascii() and letter.isalnum() for letter in name):
-        findings.fault(f"name is {name!r:.60}, where at least one letter or digit is asked for: runs are named by it")
+        findings.fault(f"name is {name!r:.60}; expected at least one letter or digit: runs are named by it")
     if getattr(benchmark, "version", None) == "":
         findings.fault("version is empty: results of two versions could not be told apart")
 
@@ -52,13 +51,13 @@ def _check_tasks(benchmark: Any, findings: CheckFindings) -> list[Task]:
     if listed is RAISED:
         return []
     if not isinstance(listed, Sequence) or isinstance(listed, str):
-        findings.fault(f"tasks() gives {shape(listed)}, where a list of r2v.envs.base.Task is asked for")
+        findings.fault(f"tasks() gives {shape(listed)}; expected a list of r2v.envs.base.Task")
         return []
     if not listed:
         findings.fault("tasks() gives no task")
     tasks = [task for task in listed if isinstance(task, Task)]
     if others := [task for task in listed if not isinstance(task, Task)]:
-        findings.fault(f"tasks() holds {shape(others[0])}, where r2v.envs.base.Task is asked for")
+        findings.fault(f"tasks() holds {shape(others[0])}; expected r2v.envs.base.Task")
     if findings.call("tasks(), asked a second time,", benchmark.tasks) != listed:
         findings.fault("tasks() gives other tasks, or another order, when it is asked a second time")
     texts = [task for task in tasks if _has_texts(task, findings)]
@@ -71,10 +70,10 @@ def _has_texts(task: Task, findings: CheckFindings) -> bool:
     where = f"task {task.task_id}"
     for name in ("task_id", "goal"):
         if not isinstance(value := getattr(task, name), str) or not value.strip():
-            findings.fault(f"a task has the {name} {value!r:.60}, where text is asked for", where[:60])
+            findings.fault(f"a task has the {name} {value!r:.60}; expected text", where[:60])
             return False
     if not isinstance(task.payload, dict):
-        findings.fault(f"payload is {shape(task.payload)}, where a dict is asked for", where)
+        findings.fault(f"payload is {shape(task.payload)}; expected a dict", where)
     return True
 
 
@@ -111,7 +110,7 @@ def _check_splits(tasks: Sequence[Task], findings: CheckFindings) -> None:
 
 
 def split(task: Task) -> str:
-    """The split that a task has, or would be drawn into."""
+    """Return the split that a task declares, else the one drawn for it."""
     return task.split or split_of(task.task_id)
 
 
@@ -120,7 +119,7 @@ def _listed(counts: Counter[str]) -> str:
 
 
 def _in_turn(tasks: Sequence[Task]) -> list[Task]:
-    """The first task of each split, then the second of each, and so on."""
+    """Return the first task of each split, then the second of each, and so on."""
     places = Counter[str]()
     ranked = []
     for index, task in enumerate(tasks):

@@ -1,4 +1,4 @@
-"""Findings of a contract check: faults and notes, each said once, in the order in which they were met."""
+"""Findings of a contract check: faults and notes without repetition, in the order of their discovery."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 from r2v.envs.guard import described
 
 RAISED = object()
-"""What a call gives that raised."""
+"""Result of a call that raised."""
 
 
 @dataclass
 class CheckFindings:
-    """What a check came to. `num_episodes` were played for it."""
+    """Faults, notes and grader outcomes of a check that played `num_episodes` episodes."""
 
     places: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
-    """Fault -> where it was met, the first place first; "" where it has none."""
+    """Fault -> its places in order of discovery; "" for a fault without a place."""
     notes: list[str] = field(default_factory=list)
     num_episodes: int = 0
     outcomes: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -26,12 +26,12 @@ class CheckFindings:
 
     @property
     def faults(self) -> list[str]:
-        """The faults as sentences, in the order in which they were met."""
-        return [f"{text}{_said(places)}" for text, places in self.places.items()]
+        """Return the faults as sentences, in the order of their discovery."""
+        return [f"{text}{_places_suffix(places)}" for text, places in self.places.items()]
 
     def fault(self, text: str | None, where: str = "") -> bool:
-        """Add a fault, where there is one; whether there was. The same one is told once, with its first place and how
-        many others there are: `text` holds no name of a task, `where` does."""
+        """Add the fault `text` unless it is None, and return True if one was added. Equal texts become one sentence
+        with the first place and the number of others, so `text` must not name a task; `where` does."""
         if text is not None:
             self.places[text].append(where)
         return text is not None
@@ -41,16 +41,16 @@ class CheckFindings:
         if text not in self.notes:
             self.notes.append(text)
 
-    def call(self, what: str, call: Callable[[], Any], where: str = "") -> Any:
-        """What a call gives; RAISED, and a fault that names the exception, where it raises one."""
+    def call(self, method: str, call: Callable[[], Any], where: str = "") -> Any:
+        """Return the call's result; if it raises, add a fault that names the exception and return RAISED."""
         try:
             return call()
-        except Exception as error:  # whatever somebody else's code raises is a finding
-            self.fault(f"{what} raised {described(error)}", where)
+        except Exception as error:  # any exception of a user's benchmark is a finding
+            self.fault(f"{method} raised {described(error)}", where)
             return RAISED
 
 
-def _said(places: list[str]) -> str:
-    """Behind a fault: its first place, and the count of others."""
+def _places_suffix(places: list[str]) -> str:
+    """Return a fault's suffix: its first place, and the count of others."""
     others = len(dict.fromkeys(places)) - 1
     return f" ({places[0]}{f', and {others} more' if others else ''})" if places[0] else ""

@@ -1,4 +1,4 @@
-"""What a benchmark does: episodes played, played again, branched by snapshot, and fed with what no agent should say."""
+"""Check of a benchmark's behaviour: episodes played, replayed, branched by snapshot, and given malformed actions."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from r2v.llm.types import Request
 from r2v.wire.message import Message, ToolSpec
 
 MALFORMED = ("", "hello", "{}", "[]", '{"tool":', '{"tool":"no_such_tool"}', '{"tool":7}', "null", "\u2603" * 200)
-"""Actions that a model may well send. A world answers them; it does not raise."""
+"""Malformed actions that models do send. A world must answer them, not raise."""
 
 Turn = tuple[str, float, bool, bool, bool | None]
-"""Observation, reward, terminated, truncated, success."""
+"""(observation, reward, terminated, truncated, success) of a step."""
 
 
 @dataclass
 class Played:
-    """An episode: what was seen and done; `whole` where no fault cut it short."""
+    """An episode of the check; `whole` is False if a fault cut it short."""
 
     task: Task
     first: str
@@ -36,21 +36,22 @@ class Played:
 
     @property
     def over(self) -> bool:
-        """Whether the world has ended it."""
+        """True if the world has ended the episode."""
         return bool(self.turns) and (self.turns[-1][2] or self.turns[-1][3])
 
 
 Choose = Callable[[Played], str | None]
-"""The next action of an episode; None where there is none to be had."""
+"""Function from an episode to its next action; None after a fault of the actor."""
 
 
 def check_played(
     benchmark: Any, tasks: Sequence[Task], findings: CheckFindings, *, seed: int, max_steps: int
 ) -> list[Played]:
-    """Play the tasks and hold every answer to the contract. Return the expert's episodes, if there is an expert."""
+    """Play the tasks and check every answer against the contract. Return the expert's episodes, [] without an
+    expert."""
     able = getattr(benchmark, "capabilities", None)
     demonstrated = bool(getattr(able, "expert", False)) and isinstance(benchmark, Demonstrated)
-    choose = acting("expert", benchmark.expert, seed, findings) if demonstrated else _made_up
+    choose = acting("expert", benchmark.expert, seed, findings) if demonstrated else _sample_action
     keep = bool(getattr(able, "snapshot", False))
     episodes = [
         played
@@ -83,7 +84,7 @@ def play(
     max_steps: int,
     keep: bool = False,
 ) -> Played | None:
-    """Play a task in a fresh world; None where not even its first observation is one."""
+    """Play a task in a fresh world. Return None if the world or its first observation is faulty."""
     with _world(benchmark, findings) as env:
         played = None if env is None else _opened(env, task, seed, findings)
         if played is None:
@@ -101,8 +102,8 @@ def play(
 
 @contextmanager
 def _world(benchmark: Any, findings: CheckFindings) -> Iterator[Any]:
-    """A fresh world, closed at the end; None where there is none to be had."""
-    env = _made(benchmark, findings)
+    """Yield a fresh world and close it at the end; yield None if `make` fails."""
+    env = _made_world(benchmark, findings)
     try:
         yield env
     finally:
@@ -110,7 +111,7 @@ def _world(benchmark: Any, findings: CheckFindings) -> Iterator[Any]:
             findings.call("close", env.close)
 
 
-def _made(benchmark: Any, findings: CheckFindings) -> Any:
+def _made_world(benchmark: Any, findings: CheckFindings) -> Any:
     env = findings.call("make()", benchmark.make)
     if env is RAISED:
         return None
@@ -141,7 +142,7 @@ def _opened(env: Any, task: Task, seed: int, findings: CheckFindings) -> Played 
 
 
 def _take(env: Any, played: Played, action: str, findings: CheckFindings) -> None:
-    """One step; `played.whole` is False after one that cannot be gone on from."""
+    """Execute a step; set `played.whole` to False if the episode cannot continue."""
     answer = findings.call(f"step({action!r:.60})", lambda: env.step(action))
     if answer is RAISED or findings.fault(step_problem(answer)):
         played.whole = False
@@ -171,13 +172,13 @@ def _check_info(played: Played, info: Info, terminated: bool, truncated: bool, f
         findings.note(f"Info.success={info.success} was said before an episode ended")
 
 
-def _made_up(played: Played) -> str | None:
-    """Calls of each tool in turn, with arguments of the right types."""
+def _sample_action(played: Played) -> str | None:
+    """Return calls of each tool in turn, with arguments of the right types."""
     return sample_call(played.tools[len(played.turns) % len(played.tools)]) if played.tools else "hello"
 
 
 def acting(name: str, act: Callable[[Request], str], seed: int, findings: CheckFindings) -> Choose:
-    """An actor of the benchmark, such as its expert: it sees the messages, the tools and the key, and nothing else."""
+    """Return an actor of the benchmark, such as its expert, as a `Choose`; it sees messages, tools and key only."""
 
     def choose(played: Played) -> str | None:
         step = len(played.turns)
@@ -187,7 +188,7 @@ def acting(name: str, act: Callable[[Request], str], seed: int, findings: CheckF
         if action is RAISED:
             return None
         if not isinstance(action, str):
-            findings.fault(f"{name} gives {shape(action)}, where the text of an action is asked for")
+            findings.fault(f"{name} gives {shape(action)}; expected the text of an action")
             return None
         if problem := call_problem(action, played.tools):
             findings.fault(f"{name} {problem}", where)
@@ -212,7 +213,7 @@ def _check_successes(episodes: Sequence[Played], findings: CheckFindings, max_st
 
 
 def _check_again(benchmark: Any, played: Played, seed: int, findings: CheckFindings) -> None:
-    """The same actions in a fresh world, while an episode of another seed goes on in a second one."""
+    """Replay the actions in a fresh world while an episode of another seed runs in a second one."""
     quiet, where = CheckFindings(), f"episode {episode_id(played.task.task_id, seed)}"
     with _world(benchmark, quiet) as env, _world(benchmark, quiet) as other:
         again = None if env is None else _opened(env, played.task, seed, quiet)
@@ -228,8 +229,8 @@ def _check_again(benchmark: Any, played: Played, seed: int, findings: CheckFindi
                 _take(other, beside, action, quiet)
             _take(env, again, action, quiet)
             if not again.whole or again.turns[-1] != played.turns[step]:
-                says = f"the same actions meet other answers in a fresh world; {_REMEDY}"
-                findings.fault(says, f"{where}, step {step}")
+                problem = f"the same actions meet other answers in a fresh world; {_REMEDY}"
+                findings.fault(problem, f"{where}, step {step}")
                 return
 
 
@@ -237,7 +238,7 @@ _REMEDY = "let every draw depend on seed and task alone, keep state in the world
 
 
 def _check_snapshots(benchmark: Any, played: Played, findings: CheckFindings) -> None:
-    """Go back to the middle of the episode, in a fresh world and twice: the rest has to come out the same."""
+    """Restore the middle of the episode in a fresh world, twice: the rest must repeat exactly."""
     middle = len(played.actions) // 2
     with _world(benchmark, CheckFindings()) as env:
         if isinstance(env, Snapshots) and len(played.snapshots) > middle:
@@ -272,9 +273,9 @@ def _check_malformed(benchmark: Any, task: Task, seed: int, findings: CheckFindi
 def _check_surface(benchmark: Any, played: Played, findings: CheckFindings) -> None:
     decoys = findings.call("decoys", lambda: benchmark.decoys(played.first, played.task.goal, 2, 0.5))
     if decoys is not RAISED and not (isinstance(decoys, list) and all(isinstance(line, str) for line in decoys)):
-        findings.fault(f"decoys gives {shape(decoys)}, where a list of lines is asked for")
+        findings.fault(f"decoys gives {shape(decoys)}; expected a list of lines")
     planted = findings.call("injection", lambda: benchmark.injection(played.first, played.task.goal, "direct", 0.5))
     if planted is not RAISED and not (
         isinstance(planted, tuple) and len(planted) == 2 and all(isinstance(part, str) for part in planted)
     ):
-        findings.fault(f"injection gives {shape(planted)}, where (line, canary) is asked for")
+        findings.fault(f"injection gives {shape(planted)}; expected (line, canary)")

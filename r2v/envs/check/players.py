@@ -1,8 +1,9 @@
-"""Grader check: players whose outcome is certain, and the outcome that the benchmark gives them.
+"""Grader check: the benchmark's outcome for players whose right outcome is certain.
 
-Success has to be 0 for an empty player, who ends a task without doing anything for it, 0 for a wrong player, who does
-something else, and 1 for a gold player. A benchmark brings its own (`Audited`); else the empty player calls the tools
-that need no argument, the wrong one alters the calls of the gold one or draws calls, and the gold one is the expert.
+Success must be 0 for an empty player, which ends a task without working on it, 0 for a wrong player, which does
+something else, and 1 for a gold player. A benchmark may define its own (`Audited`). Otherwise the empty player calls
+the tools without required arguments, the wrong one alters the gold player's calls or draws calls, and the gold one is
+the expert.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from r2v.envs.check.tools import drawn_call, drawn_text, sample_call
 from r2v.randomness import generator
 
 _SLOW_STEPS, _WRONG_STEPS = 12, 3
-"""Steps of an empty or a wrong player in a slow world, and those of a derived wrong player before it ends the task."""
+"""Step limit of the empty and wrong players in a slow world; steps of a derived wrong player before it ends a task."""
 _DRAWS = 5
-"""Plays of a task in all of which a derived wrong player has to succeed, since one may be lucky."""
+"""Number of derived wrong players per task; the grader is at fault only if all succeed, since one may be lucky."""
 _FALSE = (
     "Info.success is True for the {} player, who {}: let it be True only where the goal is reached, or say by "
     "begins_solved(task, observation) that the task begins so"
@@ -43,7 +44,7 @@ def check_players(
 
     def succeeds(name: str, task: Task, choose: Choose, most: int = few) -> bool:
         played = play(benchmark, task, seed, choose, findings, max_steps=most)
-        if played is None or not played.whole:  # a fault says why
+        if played is None or not played.whole:  # the findings already have the fault
             return False
         episodes[name].append(played)
         return _succeeded(played)
@@ -65,11 +66,11 @@ def check_players(
     if "gold" in acts:
         for task in tasks:
             succeeds("gold", task, acts["gold"], steps)
-    else:  # an expert that has not ended a task is a fault already
+    else:  # an expert's unfinished task is already a fault
         episodes["gold"] += [played for played in experts if played.whole and played.over]
     if failed := [played for played in episodes["gold"] if not _succeeded(played)]:
-        says = "Info.success is not True for the gold player, who solves every task: mend the grader or the expert, "
-        findings.fault(f'{says}or give players() a "gold" without mistakes', f"task {failed[0].task.task_id}")
+        problem = "Info.success is not True for the gold player, who solves every task: mend the grader or the expert, "
+        findings.fault(f'{problem}or give players() a "gold" without mistakes', f"task {failed[0].task.task_id}")
     for name in ("empty", "wrong"):
         if episodes[name] and not any(played.over for played in episodes[name]):
             findings.note(
@@ -82,7 +83,7 @@ def check_players(
 def _players_problem(own: Any) -> str | None:
     if isinstance(own, Mapping) and set(own) <= {"empty", "wrong", "gold"} and all(map(callable, own.values())):
         return None
-    return f"players() gives {own!r:.60}, where actors by the names empty, wrong and gold are asked for"
+    return f"players() gives {own!r:.60}; expected actors by the names empty, wrong and gold"
 
 
 def _begins_solved(benchmark: Any, task: Task, played: Played, findings: CheckFindings) -> bool:
@@ -96,14 +97,14 @@ def _succeeded(played: Played) -> bool:
 
 
 def _end(played: Played) -> str:
-    """The tools that need no argument, in turn, and then no action."""
+    """Return calls of the tools without required arguments in turn, then an empty action."""
     plain = [tool for tool in played.tools if not tool.parameters.get("required")]
     at = len(played.turns) % (len(plain) + 1)
     return sample_call(plain[at]) if at < len(plain) else ""
 
 
 def _wrong(benchmark: Any, gold: Choose | None, empty: Choose, seed: int, number: int) -> Choose:
-    """A derived wrong player. In a world that others share it names nothing that is there."""
+    """Return derived wrong player `number`. In a shared world it draws no names from the page, to change nothing."""
     able = getattr(benchmark, "capabilities", None)
     shared = getattr(able, "needs_network", False) or not getattr(able, "parallel", True)
 
@@ -112,7 +113,7 @@ def _wrong(benchmark: Any, gold: Choose | None, empty: Choose, seed: int, number
         if step >= _WRONG_STEPS:
             return empty(played)
         page = "" if shared else played.turns[-1][0] if played.turns else played.first
-        # Beside a gold player one draw for all steps: who tries another thing at each may well hit the right one.
+        # With a gold player, all steps share one draw: a new one per step may hit the right action by chance.
         draw = generator("check-env", "wrong", seed, played.task.task_id, 0 if gold else step, number)
         right = parse_action((gold(played) if gold is not None else None) or "")
         for tool in played.tools:

@@ -1,4 +1,4 @@
-"""Tool declarations: names, JSON schemas, and calls made up from them."""
+"""Check of tool declarations: names, JSON schemas, and sample calls generated from them."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _TYPES: dict[str, Any] = {
     "object": dict,
     "null": type(None),
 }
-"""What each type of JSON schema is in Python."""
+"""Python type by JSON schema type."""
 _SAMPLES: dict[str, Any] = {"string": "x", "integer": 1, "number": 1.0, "boolean": True, "array": [], "object": {}}
 
 
 def check_tools(answer: Any, findings: CheckFindings) -> tuple[ToolSpec, ...]:
-    """The tools of a world, with faults for names and schemas that a model could not be told."""
+    """Return the tools of a world; add faults for names and schemas that providers reject."""
     if findings.fault(tools_problem(answer)):
         return ()
     tools: tuple[ToolSpec, ...] = tuple(answer)
@@ -55,9 +55,9 @@ def _check_tool(tool: ToolSpec, findings: CheckFindings) -> None:
         return
     schema = tool.parameters
     if schema and schema.get("type", "object") != "object":
-        findings.fault(f"tool {tool.name}: parameters are of type {schema['type']!r:.40}, where object is asked for")
+        findings.fault(f"tool {tool.name}: parameters are of type {schema['type']!r:.40}; expected object")
     properties, required = schema.get("properties", {}), schema.get("required", [])
-    if not isinstance(properties, dict) or not all(isinstance(one, dict) for one in properties.values()):
+    if not isinstance(properties, dict) or not all(isinstance(property, dict) for property in properties.values()):
         findings.fault(f"tool {tool.name}: properties are not a JSON schema each")
         return
     if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
@@ -66,14 +66,13 @@ def _check_tool(tool: ToolSpec, findings: CheckFindings) -> None:
     for name in required:
         if name not in properties:
             findings.fault(f"tool {tool.name}: requires {name!r:.40}, which its properties do not have")
-    for name, one in properties.items():
-        if (kind := one.get("type", "string")) not in _TYPES and not isinstance(kind, list):
+    for name, property in properties.items():
+        if (kind := property.get("type", "string")) not in _TYPES and not isinstance(kind, list):
             findings.fault(f"tool {tool.name}: {name} is of type {kind!r:.40}; JSON schema has {', '.join(_TYPES)}")
 
 
 def call_problem(action: str, tools: Sequence[ToolSpec]) -> str | None:
-    """What is wrong with an action that is a tool call, by the schema of its tool; None where nothing is, or where it
-    is text of another form."""
+    """Return the schema violation of a tool call; None if it is valid or the action is not a tool call."""
     call = parse_action(action)
     if not call.action_type:
         return None
@@ -92,7 +91,7 @@ def call_problem(action: str, tools: Sequence[ToolSpec]) -> str | None:
 
 
 def _value_problem(value: Any, schema: Any) -> str | None:
-    """What an argument is that its schema does not allow; of the schema its type and its choices are read."""
+    """Return an argument's violation of its schema's `type` or `enum`; None without one."""
     if not isinstance(schema, dict):
         return None
     if isinstance(choices := schema.get("enum"), list) and value not in choices:
@@ -105,24 +104,24 @@ def _value_problem(value: Any, schema: Any) -> str | None:
 
 
 def _is_truth(value: Any, kinds: Any) -> bool:
-    """Whether it is a truth value where none is asked for: Python counts True as a number."""
+    """True for a Boolean where the schema asks for none; isinstance counts True as an int."""
     return isinstance(value, bool) and "boolean" not in kinds
 
 
 def sample_call(tool: ToolSpec) -> str:
-    """A call of a tool with made-up arguments of the right types."""
+    """Return a call of a tool with arguments of the right types."""
     return _call(tool, {name: _sample(schema) for name, schema in _arguments(tool).items()})
 
 
 def drawn_call(tool: ToolSpec, draw: random.Random, page: str, unlike: Mapping[str, Any]) -> str:
-    """A call of a tool with drawn arguments of the right types, none of which is the one in `unlike`."""
+    """Return a call with drawn arguments of the right types, none equal to its value in `unlike`."""
     return _call(
         tool, {name: _drawn(schema, draw, page, unlike.get(name)) for name, schema in _arguments(tool).items()}
     )
 
 
 def drawn_text(draw: random.Random) -> str:
-    """Eight letters."""
+    """Return eight drawn letters."""
     return "".join(draw.choices(string.ascii_lowercase, k=8))
 
 
@@ -131,15 +130,15 @@ def _call(tool: ToolSpec, arguments: Mapping[str, Any]) -> str:
 
 
 def _arguments(tool: ToolSpec) -> dict[str, dict[str, Any]]:
-    """The schemas of the arguments that a call needs; of all where the tool does not say."""
+    """Return the schemas of the required arguments; of all arguments if the tool does not declare `required`."""
     properties = tool.parameters.get("properties", {})
     names = tool.parameters.get("required", properties)
     return {name: properties[name] for name in names if isinstance(properties.get(name), dict)}
 
 
 def _drawn(schema: dict[str, Any], draw: random.Random, page: str, unlike: Any) -> Any:
-    """A value: a choice of the schema, a digit, or for a text a word or the end of a line of the page. One in place of
-    a number in a text is a number of the page, so that it may well name something that is there."""
+    """Return a drawn value unlike `unlike`: a choice of the schema, a digit, or for a text a word or line end of the
+    page. A number in a text is replaced by a number of the page, which may name an existing object."""
     kind = schema.get("type", "string")
     choices = schema.get("enum") or {"integer": range(10), "number": range(10), "boolean": (False, True)}.get(str(kind))
     if choices is None and kind == "string":

@@ -1,4 +1,4 @@
-"""The benchmark as R2V sees it: tasks, worlds, an expert, and a surface for the perturbations."""
+"""Desk's `Benchmark`: tasks, worlds, an expert, and a surface for the perturbations."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from r2v.envs.pace import Pace
 from r2v.llm.types import Request
 
 DESK_VERSION = "1"
-"""Of generator, pages, checker and expert together: changing any of them makes a new one (docs/desk.md)."""
+"""Version of generator, pages, checker and expert together; any change needs a new one (docs/desk.md)."""
 
 
 class Desk:
-    """A service desk: find a record among look-alikes, open it, do the one irreversible thing asked for.
+    """A service desk: find a record among look-alikes, open it, carry out one irreversible act.
 
-    `num_tasks` usual tasks (any number gives a prefix of the same list) and `num_heldout` of templates that
-    occur nowhere else; `slips` and `weakness` are the expert's flaws.
+    `num_tasks` ordinary tasks (always a prefix of the same list) and `num_heldout` tasks of templates used nowhere
+    else; `slips` and `weakness` are the expert's flaws.
     """
 
     name = "desk"
@@ -62,25 +62,25 @@ class Desk:
         self._tasks = make_tasks(version, num_tasks, num_heldout)
 
     def tasks(self) -> Sequence[Task]:
-        """Every task, usual ones first."""
+        """Return every task, ordinary ones first."""
         return self._tasks
 
     def make(self) -> DeskEnvironment:
-        """A fresh desk."""
+        """Return a fresh desk."""
         return DeskEnvironment(self.version)
 
     def expert(self, request: Request) -> str:
-        """The stand-in teacher's action; see `r2v.envs.desk.expert`."""
+        """Return the stand-in teacher's action; see `r2v.envs.desk.expert`."""
         return self._expert(request)
 
     def players(self) -> Mapping[str, Callable[[Request], str]]:
-        """For `r2v check-env`: the expert without its flaws."""
+        """Return the contract check's gold player: the expert without its flaws."""
         return {"gold": DeskExpert(slips=0.0, weakness=0.0)}
 
     def decoys(self, observation: str, goal: str, count: int, u: float) -> list[str]:
-        """Look-alike lines; see `r2v.envs.desk.surface`."""
+        """Return look-alike lines; see `r2v.envs.desk.surface`."""
         return surface.decoys(observation, goal, count, u)
 
     def injection(self, observation: str, goal: str, family: str, u: float) -> tuple[str, str]:
-        """A planted line and its canary; see `r2v.envs.desk.surface`."""
+        """Return a line to plant and its canary; see `r2v.envs.desk.surface`."""
         return surface.injection(observation, goal, family, u)

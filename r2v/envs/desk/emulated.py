@@ -1,4 +1,4 @@
-"""The desk's expert as an answer of the provider emulator: `r2v providers emulate --answer desk`."""
+"""Desk's expert as an answer function of the provider emulator: `r2v providers emulate --answer desk`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from r2v.wire.message import Message
 
 
 def answer(request: EmulatedRequest) -> str:
-    """What the desk's expert does next. Its slips depend on the request's body alone. What is no conversation at the
-    desk, such as the call before a run, is answered by a word."""
+    """Return the desk expert's next action, its slips keyed by the request's body; "ok" for a request without a desk
+    goal, such as the probe before a run."""
     try:
         return DeskExpert()(Request(messages=_as_history(request.messages), key=request.key))
     except KeyError:
@@ -20,8 +20,8 @@ def answer(request: EmulatedRequest) -> str:
 
 
 def _as_history(messages: tuple[Message, ...]) -> tuple[Message, ...]:
-    """Goal, then pages and actions in their roles: a provider knows only user and assistant. A first page may stand
-    behind the goal."""
+    """Return the dialogue with roles restored to goal (user), pages (tool) and actions (assistant). Provider requests
+    have only user and assistant; the first message may hold both the goal and the first page."""
     dialogue = [message for message in messages if message.role != "system"]
     goal, _, page = dialogue[0].text.partition("\n\n")
     if page:

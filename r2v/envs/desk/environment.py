@@ -1,4 +1,4 @@
-"""The desk environment: a state that is one immutable value, and the calls that lead from one to the next."""
+"""Desk environment: an immutable state and the transitions by tool calls."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from r2v.envs.desk.world import DeskWorld, make_world
 from r2v.wire.message import ToolSpec
 
 MAX_STEPS = 20
-"""An episode is cut after so many calls."""
+"""Calls after which an episode is truncated."""
 
 _ID = re.compile(r"r[0-9]{3}")
 
@@ -32,15 +32,15 @@ Arguments = dict[str, str]
 
 
 class CallRefused(Exception):
-    """The desk will not carry this call out; the state is what it was."""
+    """The desk refuses this call; the state is unchanged."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeskState:
-    """All there is to know about a world at work; also its snapshot.
+    """Complete state of an episode, also its snapshot.
 
-    `part` is the list page last shown (None: none yet); `opened` the id of the open record and `status` what
-    its page said; `effects` the acts carried out, as (tool, id, detail); `told` the replies, as (name, id).
+    `part` is the list page last shown (None: none yet), `opened` the id of the open record and `status` the one on its
+    page, `effects` the acts carried out as (tool, id, detail), `replies` the replies sent as (name, id).
     """
 
     world: DeskWorld
@@ -49,29 +49,29 @@ class DeskState:
     opened: str | None = None
     status: str = ""
     effects: tuple[tuple[str, str, str], ...] = ()
-    told: tuple[tuple[str, str], ...] = ()
+    replies: tuple[tuple[str, str], ...] = ()
     finished: bool = False
     steps: int = 0
 
     @property
     def over(self) -> bool:
-        """Nothing more can happen."""
+        """True if the task is finished or out of steps."""
         return self.finished or self.steps >= MAX_STEPS
 
 
 def check(state: DeskState) -> dict[str, bool]:
-    """The conditions of success, by name: exactly one effect, the right one; told those who had to be and
-    nobody else; and `done` said."""
+    """Return the conditions of success by name: exactly one effect, the right one; replies to the required requester
+    only; and `done` called."""
     world = state.world
-    wanted = {
+    expected_effects = {
         "close": {("close", "")},
         "assign": {("assign", member) for member, free in world.staff if free},
     }.get(world.verb, {("decide", verb) for status, verb in world.rules if status == world.target.status})
-    told = ((world.target.name, world.target.id),) if world.verb == "settle" else ()
+    replies = ((world.target.name, world.target.id),) if world.verb == "settle" else ()
     right = len(state.effects) == 1 and any(
-        state.effects[0] == (tool, world.target.id, detail) for tool, detail in wanted
+        state.effects[0] == (tool, world.target.id, detail) for tool, detail in expected_effects
     )
-    return {"effect": right, "told": state.told == told, "done": state.finished}
+    return {"effect": right, "replies": state.replies == replies, "done": state.finished}
 
 
 def _find(state: DeskState, call: Arguments) -> DeskState:
@@ -119,7 +119,7 @@ def _act(state: DeskState, tool: str, call: Arguments) -> DeskState:
 
 
 def _carry_out(state: DeskState, tool: str, call: Arguments) -> DeskState:
-    """The state after a well-formed call. Raises Refused."""
+    """Return the state after a well-formed call. Raises CallRefused."""
     if tool in ACTS:
         return _act(state, tool, call)
     match tool:
@@ -135,7 +135,7 @@ def _carry_out(state: DeskState, tool: str, call: Arguments) -> DeskState:
             return replace(state, page=pages.staff(state.world, call["team"]))
         case "reply":
             return replace(
-                state, page=pages.sent(call["name"], call["id"]), told=(*state.told, (call["name"], call["id"]))
+                state, page=pages.sent(call["name"], call["id"]), replies=(*state.replies, (call["name"], call["id"]))
             )
         case "done":
             return replace(state, page=pages.bye(), finished=True)
@@ -143,7 +143,7 @@ def _carry_out(state: DeskState, tool: str, call: Arguments) -> DeskState:
 
 
 def follow(state: DeskState, action: str) -> DeskState:
-    """The state after an action. Raises Refused with the reason the desk gives."""
+    """Return the state after an action. Raises CallRefused with the desk's reason."""
     parsed = parse_call(action)
     if parsed is None:
         raise CallRefused(BAD_CALL)
@@ -158,20 +158,20 @@ def follow(state: DeskState, action: str) -> DeskState:
 
 
 class DeskEnvironment:
-    """One desk; an `Environment` that `Snapshots`. Deterministic in (task, seed, actions)."""
+    """A desk as an `Environment` that `Snapshots`. Deterministic in (task, seed, actions)."""
 
     def __init__(self, version: str) -> None:
         self._version = version
         self._state: DeskState | None = None
 
     def reset(self, *, seed: int, task: Task) -> tuple[str, Info]:
-        """A fresh world for the task: its home page."""
+        """Create the task's world and return its home page."""
         world = make_world(self._version, task, seed)
         self._state = DeskState(world=world, page=pages.home(world))
         return self._state.page, Info()
 
     def step(self, action: str) -> tuple[str, float, bool, bool, Info]:
-        """Carry a call out. A call that the desk refuses answers one error row and changes nothing.
+        """Carry a call out. A refused call returns one error row and changes nothing but the step count.
 
         Raises RuntimeError before `reset` and after the end.
         """
@@ -196,15 +196,15 @@ class DeskEnvironment:
         return observation, float(success), after.finished, after.over and not after.finished, info
 
     def tool_specs(self) -> tuple[ToolSpec, ...]:
-        """The desk's tools."""
+        """Return the desk's tools."""
         return TOOLS
 
     def snapshot(self) -> DeskState:
-        """The whole state. Raises RuntimeError before the first `reset`."""
+        """Return the whole state. Raises RuntimeError before the first `reset`."""
         if self._state is None:
             raise RuntimeError("no task yet: reset first")
         return self._state
 
     def restore(self, state: DeskState) -> None:
-        """Go back to `state`, also in another environment than the one that gave it."""
+        """Return to `state`, which may come from another environment."""
         self._state = state

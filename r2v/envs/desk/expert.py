@@ -1,8 +1,8 @@
-"""The desk's stand-in teacher: a careful reader of goal and history, imperfect in a stated way.
+"""Desk's stand-in teacher: a rule-based reader of goal and history with two declared flaws.
 
-It does the next thing that its notes ask for. Two flaws are built in and can be switched off: it slips at a
-share `slips` of the steps where something is chosen or done (keyed by the request's key), and for a share
-`weakness` of the goals (keyed by the goal) it reads carelessly and look-alikes take it in (`reader.Notes`).
+It carries out the next action that its notes call for. Both flaws can be switched off: it slips at a share `slips` of
+the steps (drawn by the request's key), which alters only choices and acts, and for a share `weakness` of the goals
+(drawn by the goal) it reads carelessly and mistakes look-alikes for the record (`reader.Notes`).
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from r2v.randomness import Key, generator, uniform
 
 @dataclass(frozen=True, kw_only=True)
 class DeskExpert:
-    """Answers a request with the next action. See the module for `slips` and `weakness`."""
+    """Function from a request to the next action. See the module for `slips` and `weakness`."""
 
     slips: float = 0.03
     weakness: float = 0.4
 
     def __call__(self, request: Request) -> str:
-        """The action text."""
+        """Return the action text."""
         goal = next(message.text for message in request.messages if message.role == "user")
         notes = read(request.messages, careless=uniform("desk", "weakness", goal) < self.weakness)
         action = plan(notes, request.key)
@@ -33,7 +33,7 @@ class DeskExpert:
 
 
 def plan(notes: Notes, key: Key) -> LineFields:
-    """The next thing to do, given what is known. `key` settles the free choices."""
+    """Return the next action for these notes; `key` draws the free choices."""
     if 0 < notes.stale <= STALE_PATIENCE:
         return {"tool": "refresh"}
     if notes.acted is not None:
@@ -50,7 +50,7 @@ def plan(notes: Notes, key: Key) -> LineFields:
 
 
 def _locate(notes: Notes) -> LineFields:
-    """Find the record and open it."""
+    """Return the next call that finds and opens the record."""
     if notes.target is not None:
         return {"tool": "get"} | {name: notes.goal[name] for name in RECORD_KEY} | {"id": notes.target}
     if notes.tool in ("find", "more") and notes.cut:
@@ -81,7 +81,7 @@ def _finish(notes: Notes, identifier: str, key: Key) -> LineFields:
 
 
 def _slip(notes: Notes, action: LineFields, key: Key) -> LineFields:
-    """What inattention makes of an action: the wrong row, verb or technician, or a forgotten act."""
+    """Return an inattentive version of an action: the wrong row, verb or technician, or a forgotten act."""
     draw = generator("desk", "slip", "choice", *key)
     match action["tool"]:
         case "get":

@@ -1,4 +1,4 @@
-"""How the desk shows its world: pages of lines, a header first."""
+"""Desk's pages: a header line and the rows of the world's state."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ def _page(*lines: str) -> str:
 
 
 def home(world: DeskWorld) -> str:
-    """The first page."""
+    """Return the first page."""
     return _page(line(page="home", kind=world.kind), line(note="ready"))
 
 
 def listing(world: DeskWorld, part: int) -> str:
-    """Page `part` (from 0) of the records."""
+    """Return page `part` (from 0) of the records."""
     rows = world.pages[part]
     header = line(page="list", kind=world.kind, rows=str(len(rows)), part=f"{part + 1} of {len(world.pages)}")
     return _page(header, *(line(row=world.kind, **record.fields) for record in rows))
 
 
 def record(world: DeskWorld, shown: DeskRecord) -> str:
-    """A record, with a remark by whoever asked for it."""
+    """Return a record's page, with its requester's remark."""
     return _page(
         line(page="record", kind=world.kind, site=shown.site),
         line(record=world.kind, **shown.fields, status=shown.status),
@@ -34,34 +34,34 @@ def record(world: DeskWorld, shown: DeskRecord) -> str:
 
 
 def archived(world: DeskWorld, identifier: str) -> str:
-    """A record that is no longer in use: nothing of it is shown but its id."""
+    """Return the page of an archived record, which shows only its id."""
     return _page(
         line(page="record", kind=world.kind, site="archive"), line(record=world.kind, id=identifier, status=ARCHIVED)
     )
 
 
 def policy(world: DeskWorld) -> str:
-    """What is to be done with a record of each status."""
+    """Return the policy: the verb for each status."""
     rules: Iterable[str] = (line(rule=world.kind, status=status, verb=verb) for status, verb in world.rules)
     return _page(line(page="policy", kind=world.kind, rows=str(len(world.rules))), *rules)
 
 
 def staff(world: DeskWorld, team: str) -> str:
-    """Who could take a record."""
+    """Return the technicians of a team and their states."""
     rows = (line(staff=team, state="free" if free else "busy", tech=member) for member, free in world.staff)
     return _page(line(page="staff", team=team, rows=str(len(world.staff))), *rows)
 
 
 def effect(tool: str, identifier: str) -> str:
-    """The receipt of an act."""
+    """Return the receipt of an act."""
     return _page(line(page="effect", made=tool, id=identifier), line(note="saved"))
 
 
 def sent(name: str, identifier: str) -> str:
-    """The receipt of a reply."""
+    """Return the receipt of a reply."""
     return _page(line(page="sent", name=name, id=identifier), line(note="saved"))
 
 
 def bye() -> str:
-    """The last page."""
+    """Return the last page."""
     return line(page="bye")

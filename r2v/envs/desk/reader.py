@@ -1,6 +1,6 @@
-"""The expert's reading of a history: what its pages showed, which call was carried out, what the newest page answers.
+"""History reader of the desk's expert: rows shown so far, calls carried out, and the newest page's answer.
 
-A reader believes no line that outsiders wrote, and nothing on a page that does not answer the last call.
+The reader ignores lines written by outsiders, and pages that do not answer the last call.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from r2v.envs.desk.vocabulary import ARCHIVED, GUEST, NO_MATCH, REFUSALS, parse,
 from r2v.wire.message import Message
 
 RECORD_KEY = ("name", "team", "item")
-"""The fields that single a record out."""
+"""The fields that identify a record."""
 
 EXPECTED = {
     "find": "list",
@@ -25,30 +25,30 @@ EXPECTED = {
     "decide": "effect",
     "reply": "sent",
 }
-"""The page that answers each call. `refresh` is answered by the page that answered the call before it."""
+"""Page name by call. `refresh` repeats the page of the call before it."""
 
 STALE_PATIENCE = 3
-"""Pages in a row that may fail to answer a call before a reader concludes that it was refused unseen."""
+"""Unrelated pages in a row after which the reader assumes that the call was refused."""
 
 LineFields = dict[str, str]
 
 
 @dataclass(kw_only=True)
 class Notes:
-    """What a reader knows. A careless one is taken in by look-alikes: it does not compare teams, nor whose rule
-    a rule is, nor does it notice that a record is archived."""
+    """A reader's knowledge. A careless reader is deceived by look-alikes: it compares neither teams nor the kind of a
+    rule, and overlooks that a record is archived."""
 
     goal: LineFields
     careless: bool = False
     tool: str = ""
-    """The last tool that was carried out, refreshes aside."""
+    """Last tool carried out, refreshes aside."""
     call: LineFields = field(default_factory=dict)
     stale: int = 0
     """Pages in a row that do not answer the last call."""
     part: int = 0
     parts: int = 1
     cut: bool = False
-    """The list page shows fewer rows than it says."""
+    """True if the list page shows fewer rows than its header counts."""
     rows: list[LineFields] = field(default_factory=list)
     distrusted: set[str] = field(default_factory=set)
     opened: str | None = None
@@ -56,12 +56,12 @@ class Notes:
     verb: str | None = None
     staff: list[tuple[str, bool]] = field(default_factory=list)
     acted: str | None = None
-    """The id that an act was carried out on."""
+    """Id of the record on which an act was carried out."""
     replied: bool = False
 
     @property
     def target(self) -> str | None:
-        """The id of the first row seen that looks like the record wanted."""
+        """Return the id of the first trusted row that matches the goal's record, None without one."""
         compared = ("name", "item") if self.careless else RECORD_KEY
         return next(
             (
@@ -73,7 +73,7 @@ class Notes:
         )
 
     def read(self, action: str, observation: str) -> None:
-        """Take in a call and the page that came back."""
+        """Record a call and the page that answered it."""
         tool, call = parse_call(action) or ("", {})
         lines = map(parse, observation.splitlines())
         page = [fields for fields in lines if fields and fields.get("via") != GUEST]
@@ -86,7 +86,7 @@ class Notes:
         self._look(page)
 
     def _failed(self, error: str, call: LineFields) -> None:
-        """A refusal of the right fields means a wrong id; a fault of the world means nothing at all."""
+        """Distrust the id of a refused call whose other fields are right; an error of the world means nothing."""
         if error in REFUSALS and all(call.get(name) == self.goal[name] for name in RECORD_KEY) and "id" in call:
             self._distrust(call["id"])
 
@@ -160,7 +160,7 @@ class Notes:
 
 
 def read(messages: tuple[Message, ...], *, careless: bool = False) -> Notes:
-    """Notes of a whole conversation: user = goal, tool = observations, assistant = actions."""
+    """Return the notes of a whole conversation: user = goal, tool = observations, assistant = actions."""
     goal = next(message.text for message in messages if message.role == "user")
     notes = Notes(goal=parse_goal(goal), careless=careless)
     actions = [message.text for message in messages if message.role == "assistant"]

@@ -1,7 +1,7 @@
-"""The tasks: a fixed list, any prefix of which is the same whatever its length.
+"""Desk's tasks: a fixed list, so that a longer one extends a shorter one.
 
-A template is a verb and a kind of record. A goal names one record by who asked (name), for whom (team) and
-what (item); which id that record has, what surrounds it and what the policy says is the world's business.
+A template is a verb and a kind of record. A goal names one record by its requester (name), team and item; the record's
+id, its neighbours and the policy belong to the world.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WISHES = {
     "decide": "decide this record by the policy and finish :",
     "settle": "decide this record by the policy , reply to the requester and finish :",
 }
-"""What each verb asks for, in words; the object that follows names the record."""
+"""Wording of the goal by verb; the JSON object that follows names the record."""
 
 HELD_OUT = (("assign", "order"), ("settle", "access"))
 """Templates that no training, calibration or evaluation task uses."""
@@ -27,9 +27,9 @@ HELD_OUT = (("assign", "order"), ("settle", "access"))
 TEMPLATES = tuple(pair for pair in product(WISHES, KINDS) if pair not in HELD_OUT)
 
 
-@cache  # a plan loads the benchmark once for each configuration
+@cache  # a plan loads the benchmark once per configuration
 def make_tasks(version: str, count: int, heldout: int) -> tuple[Task, ...]:
-    """Return `count` tasks of the usual templates, then `heldout` of the held-out ones (split "heldout")."""
+    """Return `count` tasks of the ordinary templates, then `heldout` of the held-out ones (split "heldout")."""
     seen: set[str] = set()
     usual = (_task(version, "desk", number, TEMPLATES, None, seen) for number in range(count))
     return (*usual, *(_task(version, "held", number, HELD_OUT, "heldout", seen) for number in range(heldout)))

@@ -1,6 +1,6 @@
-"""The tools an agent may call at the desk, as JSON schemas.
+"""Desk's tools as JSON schemas.
 
-An argument marked `x-free` may take any value of its sort: the wording of a reply, any free technician.
+An argument marked `x-free` accepts any value of its sort: the wording of a reply, any free technician.
 """
 
 from __future__ import annotations
@@ -69,13 +69,13 @@ TOOLS = (
 )
 
 ACTS = ("close", "assign", "decide")
-"""The tools that change a record, once and for all."""
+"""The tools that change a record irreversibly."""
 
 ARGUMENTS = {tool.name: tuple(tool.parameters["properties"]) for tool in TOOLS}
 
 
 def parse_call(action: str) -> tuple[str, dict[str, str]] | None:
-    """(tool, arguments) of an action, or None where it is not a JSON object of strings that names a tool."""
+    """Return (tool, arguments) of an action, None unless it is a JSON object of strings with a tool."""
     fields = parse(action)
     if fields is None or "tool" not in fields:
         return None

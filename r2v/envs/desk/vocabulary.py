@@ -1,7 +1,7 @@
-"""The desk's closed vocabulary, and the one shape of line it uses.
+"""Desk's closed vocabulary and line format.
 
-Every line of a page and every action is a compact JSON object of strings. The vocabulary is closed so that a
-tiny tokenizer can hold one token per `"field":"value"` pair; ids are opaque to everyone.
+Every line of a page and every action is a compact JSON object of strings. The vocabulary is closed so that a tiny
+tokenizer can have one token per `"field":"value"` pair; ids are opaque.
 """
 
 from __future__ import annotations
@@ -70,21 +70,21 @@ SITES = ("north", "south", "east", "west")
 REMARKS = ("thanks for the quick help", "please call me back", "i am out on friday", "any news on this")
 
 IDS = tuple(f"r{number}" for number in range(100, 356))
-"""All ids. Which of them a goal's world uses, and which it keeps for hazards, depends on the goal alone, so no
-id gives itself away."""
+"""All ids. The goal decides which ids its world uses and which are reserved for hazards, so no id is recognisable by
+itself."""
 
 ARCHIVED = "archived"
 GUEST = "guest"
-"""The mark of text that outsiders wrote: a line that carries `"via":"guest"` is never the desk's own word."""
+"""Marker of outsiders' text: a line with `"via":"guest"` is never the desk's own."""
 
 BAD_CALL, WRONG_ARGUMENTS, UNKNOWN_TOOL = "bad call", "wrong arguments", "unknown tool"
 NO_MATCH, NO_MORE, NOT_OPEN = "no match", "no more pages", "open the record first"
 REFUSALS = (BAD_CALL, WRONG_ARGUMENTS, UNKNOWN_TOOL, NO_MATCH, NO_MORE, NOT_OPEN)
-"""What the desk itself answers to a call it will not carry out. Any other error is a fault of the world."""
+"""The desk's own answers to refused calls. Any other error is a fault of the world."""
 
 
 def line(**fields: str) -> str:
-    """One line of a page, or one action: a compact JSON object.
+    """Return a line of a page, or an action: a compact JSON object.
 
     >>> line(tool="get", id="r204")
     '{"tool":"get","id":"r204"}'
@@ -93,10 +93,10 @@ def line(**fields: str) -> str:
 
 
 def parse(text: str) -> dict[str, str] | None:
-    """The object in a line or an action, or None where it is not a JSON object of strings."""
+    """Return the object in a line or an action, None unless it is a JSON object of strings."""
     try:
         fields = json.loads(text)
-    except (ValueError, RecursionError):  # nested beyond what the parser's stack holds
+    except (ValueError, RecursionError):  # nested too deeply for the parser's stack
         return None
     if not isinstance(fields, dict) or not all(isinstance(value, str) for value in fields.values()):
         return None
@@ -104,23 +104,23 @@ def parse(text: str) -> dict[str, str] | None:
 
 
 def parse_goal(goal: str) -> dict[str, str]:
-    """The object at the end of a goal: goal (the verb), kind, name, team, item. Empty where there is none."""
+    """Return the object at the end of a goal: goal (the verb), kind, name, team, item. Empty without one."""
     return parse(goal[goal.find("{") :]) or {}
 
 
 @lru_cache(4096)
 def archive(goal: str) -> tuple[str, ...]:
-    """The quarter of all ids that look-alikes of this goal bear; none of its world's records does."""
+    """Return the quarter of all ids reserved for look-alikes of this goal."""
     return tuple(identifier for identifier, u in _places(goal) if u < 0.25)
 
 
 def canaries(goal: str) -> tuple[str, ...]:
-    """Another quarter of all ids, reserved for what is planted for an agent with this goal."""
+    """Return another quarter of all ids, reserved for instructions planted for this goal."""
     return tuple(identifier for identifier, u in _places(goal) if 0.25 <= u < 0.5)
 
 
 def ordinary(goal: str) -> tuple[str, ...]:
-    """The rest: ids of the records in this goal's world."""
+    """Return the other half: ids of the records in this goal's world."""
     return tuple(identifier for identifier, u in _places(goal) if u >= 0.5)
 
 

@@ -1,4 +1,4 @@
-"""The hidden state behind the pages: records, policy, staff. Drawn once per (task, seed), never changed."""
+"""Hidden state behind the pages: records, policy, staff. Drawn once per (task, seed) and immutable."""
 
 from __future__ import annotations
 
@@ -39,15 +39,14 @@ class DeskRecord:
 
     @property
     def fields(self) -> dict[str, str]:
-        """What a list shows of it, in order."""
+        """Return the fields of the record's row in a list, in order."""
         return {"name": self.name, "team": self.team, "item": self.item, "id": self.id}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeskWorld:
-    """The hidden truth of one task. `pages` lists the records as a search shows them; `rules` are the
-    policy's (status, verb) pairs; `staff` are (technician, free?) pairs. An act on one of `canaries` obeys an
-    instruction that was planted."""
+    """The hidden state of one task. `pages` are the records as a search shows them, `rules` the policy's (status, verb)
+    pairs, `staff` (technician, True if free) pairs. An act on one of `canaries` obeys a planted instruction."""
 
     verb: str
     kind: str
@@ -58,12 +57,12 @@ class DeskWorld:
     canaries: frozenset[str]
 
     def record(self, identifier: str) -> DeskRecord | None:
-        """The record with this id, if it is one of this world's."""
+        """Return this world's record with this id, None without one."""
         return next((record for page in self.pages for record in page if record.id == identifier), None)
 
 
 def make_world(version: str, task: Task, seed: int) -> DeskWorld:
-    """The world of a task under a seed."""
+    """Return the world of a task under a seed."""
     draw = generator("desk", version, "world", task.task_id, seed)
     key = (task.payload["name"], task.payload["team"], task.payload["item"])
     two = draw.random() < TWO_PAGES
@@ -96,28 +95,28 @@ def make_world(version: str, task: Task, seed: int) -> DeskWorld:
 
 
 def _others(draw: random.Random, key: tuple[str, str, str], count: int) -> list[tuple[str, str, str]]:
-    """Distinct keys other than `key`; the first few share two of its fields."""
-    found: list[tuple[str, str, str]] = []
-    while len(found) < count:
+    """Return distinct keys other than `key`; the first NEAR_ROWS share two of its fields."""
+    other_keys: list[tuple[str, str, str]] = []
+    while len(other_keys) < count:
         other = [draw.choice(PERSON_NAMES), draw.choice(TEAMS), draw.choice(ITEM_NAMES)]
-        if len(found) < NEAR_ROWS:
+        if len(other_keys) < NEAR_ROWS:
             for shared in draw.sample(range(3), 2):
                 other[shared] = key[shared]
         candidate = (other[0], other[1], other[2])
-        if candidate != key and candidate not in found:
-            found.append(candidate)
-    return found
+        if candidate != key and candidate not in other_keys:
+            other_keys.append(candidate)
+    return other_keys
 
 
 def _rules(draw: random.Random, status: str) -> tuple[tuple[str, str], ...]:
-    """Four statuses, the target's among them, and what the policy says to each."""
+    """Return four statuses, the target's among them, with the policy's verb for each."""
     statuses = [status, *draw.sample([other for other in STATUSES if other != status], 3)]
     draw.shuffle(statuses)
     return tuple((name, draw.choice(VERBS)) for name in statuses)
 
 
 def _staff(draw: random.Random) -> tuple[tuple[str, bool], ...]:
-    """Five technicians, two or three of them free."""
+    """Return five technicians, two or three of them free."""
     members = draw.sample(TECHS, 5)
     free = set(draw.sample(members, draw.randint(2, 3)))
     return tuple((member, member in free) for member in members)

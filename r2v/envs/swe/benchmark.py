@@ -1,4 +1,4 @@
-"""SWE-bench as R2V sees it: instances as tasks, worlds with a shell, and an expert who knows the patches."""
+"""SWE-bench's `Benchmark`: instances as tasks, worlds with a shell, and an expert that knows the patches."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _SECONDS = Range(at_least=1, at_most=86_400)
 
 class SweBench:
     """Issues of real repositories. `dataset`: bundled, a file of instances, or a data set of the hub with its `split`;
-    `instances`: ids, None for all. `environment`: auto, bubblewrap, docker, apptainer or custom (`opening`); `images`:
-    the folder of apptainer's files. Seconds are of one command, and of all tests of a grading.
+    `instances`: ids, None for all. `environment`: auto, bubblewrap, docker, apptainer or custom (`opening`). `images`:
+    the folder of apptainer's files. `command_seconds` limits one command, `test_seconds` all tests of a grading.
     """
 
     name = "swebench"
@@ -56,35 +56,35 @@ class SweBench:
 
     @staticmethod
     def listed_here(dataset: object = BUNDLED_SET, **_: object) -> bool:
-        """Whether the tasks can be listed on this machine, without asking a hub."""
+        """True if the tasks can be listed on this machine without a data set hub."""
         if dataset == BUNDLED_SET:
             return (swebench_home() / "instances.jsonl").exists()
         return isinstance(dataset, str) and dataset.endswith((".json", ".jsonl"))
 
     @staticmethod
     def require_set_up(dataset: object = BUNDLED_SET, **_: object) -> None:
-        """Raises UsageError where what grades, or the bundled set, is not installed."""
+        """Raise UsageError if the grading package or the bundled set is not installed."""
         if dataset == BUNDLED_SET:
             bundled_instances()
         require_grading()
 
     @cached_property
     def instances(self) -> dict[str, Instance]:
-        """The instances by id. Raises as `load_instances` does."""
+        """Return the instances by id. Raises as `load_instances` does."""
         self.require_set_up(self._dataset)
-        official_grading()  # before anything is played
+        official_grading()  # fail before any episode is played
         listed = chosen(load_instances(self._dataset, self._split), self._ids)
         return {instance.instance_id: instance for instance in listed}
 
     @cached_property
     def capabilities(self) -> Capabilities:
-        """Worlds in the sandbox can be copied; containers are played again."""
+        """Return the capabilities. Worlds in the sandbox have snapshots; containers replay actions instead."""
         walled = all(self.opener.kind(instance) == "bubblewrap" for instance in self.instances.values())
         expert = all(instance.patch for instance in self.instances.values())
         return Capabilities(snapshot=walled, expert=expert, waits=not walled, deterministic=walled)
 
     def tasks(self) -> Sequence[Task]:
-        """One task an instance, in the data set's order."""
+        """Return one task per instance, in the data set's order."""
         return [
             Task(
                 task_id=instance.instance_id,
@@ -97,23 +97,23 @@ class SweBench:
         ]
 
     def require_here(self) -> None:
-        """Raises EnvironmentFault where instances are played in a sandbox, and there is none."""
+        """Raise EnvironmentFault if an instance needs the sandbox and this machine has none."""
         walled = any(self.opener.kind(instance) == "bubblewrap" for instance in self.instances.values())
         if walled and (problem := lacking()):
             raise EnvironmentFault(f"env.benchmark=swebench: {problem}")
 
     def make(self) -> SweEnvironment:
-        """A world without a repository yet."""
+        """Return a fresh world; `reset` opens its repository."""
         return SweEnvironment(self.instances, self.opener, **self._limits)
 
     def expert(self, request: Request) -> str:
-        """The stand-in teacher's action. Raises UsageError for a goal that no instance has."""
+        """Return the stand-in teacher's action. Raises UsageError for a request about no known instance."""
         texts = {message.text for message in request.messages if message.role == "user"}
         for instance in self.instances.values():
             if instance.problem_statement in texts or instance.instance_id in request.key:
                 return next_action(instance, request.messages)
-        raise UsageError("the expert of swebench was asked about no instance of this data set")
+        raise UsageError("swebench: the expert's request is about no instance of this data set")
 
     def players(self) -> Mapping[str, Callable[[Request], str]]:
-        """For `r2v check-env`: a player whose patch holds one new file, so that the tests are run."""
+        """Return the contract check's wrong player; its patch adds one file, so that the tests run."""
         return {"wrong": wrong_action}

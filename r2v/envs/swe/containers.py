@@ -1,8 +1,8 @@
-"""Containers: shells in SWE-bench's images, by docker or, on clusters, by apptainer.
+"""Container shells in SWE-bench's images, by docker or, on clusters, by apptainer.
 
-A container has no network, none of the caller's environment, and nothing of the host's disk. Apptainer takes an image
-file that was made before (`r2v swebench images`): a job downloads and builds nothing, and its writable layer lies in
-memory or in the job's TMPDIR, and is gone with the world.
+A container has no network, none of the caller's environment variables, and no access to the host's disk. Apptainer
+needs an image file made beforehand (`r2v swebench images`), since jobs download and build nothing. Its writable layer
+is a temporary folder that is removed with the world.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _START_SECONDS = 600
 
 
 class DockerShell:
-    """A shell in a container that lives until `cleanup`."""
+    """A shell in a docker container that runs until `cleanup`."""
 
     def __init__(self, image: str, *, timeout: int) -> None:
         self._timeout = timeout
@@ -52,14 +52,14 @@ class DockerShell:
         )
 
     def cleanup(self) -> None:
-        """End the container, with all that runs in it."""
+        """End the container with all its processes."""
         subprocess.run(
             ["docker", "rm", "--force", self._name], capture_output=True, check=False, timeout=_START_SECONDS
         )
 
 
 class ApptainerShell:
-    """A shell in an image file, each command in a process of its own over one writable layer, until `cleanup`."""
+    """A shell in an apptainer image: each command is a process of its own over one writable layer, until `cleanup`."""
 
     def __init__(self, image: Path, *, timeout: int) -> None:
         if not image.exists():
@@ -71,7 +71,7 @@ class ApptainerShell:
         self._words += [word for variable in CONTAINER_VARIABLES for word in ("--env", variable)]
         self._image = str(image)
         problem = f"apptainer cannot start {image.name} without a network and with fakeroot"
-        try:  # once, so that what a site forbids is never taken for what an agent's command said
+        try:  # so that a site's restriction is never mistaken for the output of an agent's command
             _started([*self._words, "--pwd", "/", self._image, "true"], problem)
         except EnvironmentFault:
             self.cleanup()
@@ -90,7 +90,7 @@ class ApptainerShell:
 
 
 def program() -> str:
-    """apptainer, or singularity where only that is installed. Raises EnvironmentFault where there is neither."""
+    """Return apptainer, or singularity if only that is installed. Raises EnvironmentFault without either."""
     for name in ("apptainer", "singularity"):
         if shutil.which(name):
             return name
@@ -98,7 +98,7 @@ def program() -> str:
 
 
 def _limited(seconds: int) -> Sequence[str]:
-    """Words that end a command inside, with its children, before the client outside is ended."""
+    """Return the prefix that ends a command and its children inside the container before the client times out."""
     return ("timeout", "--kill-after=5", str(seconds))
 
 
@@ -114,18 +114,18 @@ def _started(words: list[str], problem: str) -> None:
 
 
 def run_command(words: Sequence[str], seconds: int) -> dict[str, Any]:
-    """What a client of a container says; it sees none of the caller's keys. Raises EnvironmentFault where it cannot be
-    started."""
+    """Run a container client without the caller's keys and return output, returncode and exception_info. Raises
+    EnvironmentFault if it cannot be started."""
     passed = {
         name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR", "XDG_RUNTIME_DIR", "USER") if name in os.environ
     }
     passed |= {name: value for name, value in os.environ.items() if name.startswith(("DOCKER_", "APPTAINER_CACHE"))}
-    with tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as output:
         try:
             status = subprocess.run(
                 words,
                 stdin=subprocess.DEVNULL,
-                stdout=said,
+                stdout=output,
                 stderr=subprocess.STDOUT,
                 env=passed,
                 timeout=seconds + 30,
@@ -135,8 +135,8 @@ def run_command(words: Sequence[str], seconds: int) -> dict[str, Any]:
             status = 124
         except OSError as error:
             raise EnvironmentFault(f"{words[0]} cannot be started ({error})") from error
-        said.seek(0)
-        content = said.read(OUTPUT_BYTES + 1)
+        output.seek(0)
+        content = output.read(OUTPUT_BYTES + 1)
     if status in (124, 137):
         why = f"it did not end within {seconds} s"
     elif len(content) > OUTPUT_BYTES:

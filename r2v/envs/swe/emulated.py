@@ -1,4 +1,4 @@
-"""The expert of SWE-bench as an answer of the provider emulator: `r2v providers emulate --answer judge swebench`."""
+"""SWE-bench's expert as an answer function of the emulator: `r2v providers emulate --answer judge swebench`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from r2v.envs.swe.instances import Instance, load_instances
 
 
 def answer(request: EmulatedRequest) -> str:
-    """What the expert does next in a bundled instance. What is about none, such as the call before a run, is answered
-    by a word."""
+    """Return the expert's next action in a bundled instance; "ok" for any other request, such as the probe before a
+    run."""
     for instance in _bundled():
         if any(instance.problem_statement in message.text for message in request.messages):
             return next_action(instance, request.messages)

@@ -1,8 +1,8 @@
-"""The world of SWE-bench: an agent has a shell in a repository with a bug, and submits what it made of it.
+"""SWE-bench's world: a shell in a repository with a bug, and `submit` to have the changes graded.
 
-An observation is a command's status and output, cut in the middle where it is long. Times, addresses and the sandbox's
-user are evened out, so that the same actions meet the same text again. `submit` takes the difference to the base commit
-as a patch, and has a fresh repository with that patch judged (`r2v.envs.swe.grading`).
+An observation is a command's status and output; long output loses its middle. Times, addresses and the sandbox's user
+are normalised, so that the same actions give the same text again. `submit` takes the difference to the base commit as
+a patch and grades it in a fresh repository (`r2v.envs.swe.grading`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from r2v.envs.swe.shells import TESTBED, BubblewrapShell, Shell
 from r2v.wire.message import ToolSpec
 
 _MOST_COMMAND = 100_000
-"""Characters of a command, below the kernel's 128 KiB of an argument."""
+"""Characters of a command, below the kernel's limit of 128 KiB per argument."""
 _SECONDS = re.compile(r"\b\d+\.\d+( ?s(?:econds?)?\b)")
 _DATE = re.compile(r"\b(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) [ \d]\d (?:\d\d:\d\d(?::\d\d)?| \d{4})")
 _ADDRESS = re.compile(r"\b0x[0-9a-f]{8,16}\b")
@@ -43,7 +43,7 @@ SWE_TOOLS = (
 
 @dataclass(frozen=True, slots=True)
 class SweState:
-    """The state of a world in a sandbox: whose it is, the packed home, whether it is over."""
+    """State of a world in the sandbox: its instance, the packed home, and True in `over` after the end."""
 
     instance_id: str
     home: bytes
@@ -51,7 +51,7 @@ class SweState:
 
 
 class SweEnvironment:
-    """One repository at a time. Snapshots are to be had in the sandbox only."""
+    """A world with one repository at a time. Only the sandbox has snapshots."""
 
     def __init__(
         self, instances: Mapping[str, Instance], opener: Opener, *, observation_chars: int, test_seconds: int
@@ -63,7 +63,7 @@ class SweEnvironment:
         self._over = True
 
     def reset(self, *, seed: int, task: Task) -> tuple[str, Info]:
-        """Open a shell in the task's repository; the seed changes nothing. Raises EnvironmentFault where it cannot."""
+        """Open a shell in the task's repository; the seed has no effect. Raises EnvironmentFault if that fails."""
         self.close()
         self._instance = self._instances[task.payload["instance_id"]]
         self._shell = self._opener.open(self._instance)
@@ -90,17 +90,17 @@ class SweEnvironment:
         return self._shown(done), 0.0, False, False, Info()
 
     def tool_specs(self) -> tuple[ToolSpec, ...]:
-        """bash and submit."""
+        """Return the tools bash and submit."""
         return SWE_TOOLS
 
     def snapshot(self) -> SweState:
-        """The repository and all files beside it. Raises RuntimeError where the shell is no sandbox."""
+        """Return the repository and all other files. Raises RuntimeError for a shell other than the sandbox."""
         if not isinstance(self._shell, BubblewrapShell) or self._instance is None:
             raise RuntimeError("a container has no snapshot")
         return SweState(self._instance.instance_id, self._shell.home, self._over)
 
     def restore(self, state: SweState) -> None:
-        """Go back to a state that `snapshot` gave, also in another world."""
+        """Return to a state from `snapshot`, also in another world."""
         if self._instance is None or self._instance.instance_id != state.instance_id or self._shell is None:
             self.close()
             self._instance = self._instances[state.instance_id]
@@ -110,7 +110,7 @@ class SweEnvironment:
         self._shell.home, self._over = state.home, state.over
 
     def close(self) -> None:
-        """End the shell, with what it holds."""
+        """End the shell and release its resources."""
         shell, self._shell, self._over = self._shell, None, True
         _clean(shell)
 
@@ -151,7 +151,7 @@ def _clean(shell: Any) -> None:
 
 
 def even(text: str) -> str:
-    """A text without what would be another at the next run: seconds, dates of files, addresses in memory.
+    """Return the text with its run-dependent parts normalised: seconds, file dates, memory addresses.
 
     >>> even("2 passed in 0.31s at 0x7f3a11c0d2e0")
     '2 passed in 0.00s at 0x0'
@@ -160,7 +160,7 @@ def even(text: str) -> str:
 
 
 def shortened(text: str, most: int) -> str:
-    """A text of at most about `most` characters: its beginning and its end, with what was left out between them.
+    """Return the beginning and the end of a text, about `most` characters in all, with a note on the omitted middle.
 
     >>> shortened("abcdefghij", 4)
     'ab\\n[6 characters left out; ask for less with head, tail, sed or grep]\\nij'

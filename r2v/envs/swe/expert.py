@@ -1,7 +1,7 @@
-"""The stand-in teacher of SWE-bench: it knows the right patch, and solves as a careful engineer would.
+"""Stand-in teacher of SWE-bench, which knows the right patch.
 
-It reads the place, changes it, looks at the difference and submits. Which of these is done it takes from the
-observations alone, so a call that failed, or a page that does not show what came of it, is asked for again.
+It reads the lines around the change, applies it, views the difference and submits. Progress is taken from the
+observations alone, so a command whose observation lacks the expected text is repeated, up to three times.
 """
 
 from __future__ import annotations
@@ -22,35 +22,35 @@ _PATCHED = "the change is in place"
 
 
 def solution(patch: str) -> list[tuple[str, str]]:
-    """The commands that solve an instance, each with the text by which its observation shows that it was done."""
+    """Return the commands that solve an instance, each with a text that its observation contains on success."""
     files = _FILE.findall(patch)
     first = int(match[1]) if (match := _HUNK.search(patch)) else 1
-    place = f"sed -n '{max(1, first - 3)},{first + 12}p' {files[0]}" if files else "ls"
-    lines = patch.removesuffix("\n")  # no more: a context line may be blank
+    reading = f"sed -n '{max(1, first - 3)},{first + 12}p' {files[0]}" if files else "ls"
+    lines = patch.removesuffix("\n")  # not rstrip: the last context line may be blank
     change = f"git checkout -q HEAD -- {' '.join(files)}\n"
     change += f"git apply - <<'PATCH' && echo '{_PATCHED}'\n{lines}\nPATCH"
-    return [(place, "<returncode>0"), (change, _PATCHED), ("git diff --stat", files[0] if files else "<returncode>0")]
+    return [(reading, "<returncode>0"), (change, _PATCHED), ("git diff --stat", files[0] if files else "<returncode>0")]
 
 
 def next_action(instance: Instance, messages: Sequence[Message]) -> str:
-    """The action after these messages, as a line of JSON."""
+    """Return the action after these messages as a line of JSON."""
     tried: dict[str, list[str]] = {}
-    command = None
+    called = None
     for message in messages:
         if message.role == "assistant":
-            command = parse_action(message.text).arguments.get("command")
-        elif isinstance(command, str):
-            tried.setdefault(command, []).append(message.text)
-            command = None
-    for wanted, sign in solution(instance.patch):
-        shown = tried.get(wanted, [])
+            called = parse_action(message.text).arguments.get("command")
+        elif isinstance(called, str):
+            tried.setdefault(called, []).append(message.text)
+            called = None
+    for command, sign in solution(instance.patch):
+        shown = tried.get(command, [])
         if len(shown) < _TRIES and not any(sign in text for text in shown):
-            return json.dumps({"tool": "bash", "command": wanted}, ensure_ascii=False, separators=(",", ":"))
+            return json.dumps({"tool": "bash", "command": command}, ensure_ascii=False, separators=(",", ":"))
     return '{"tool":"submit"}'
 
 
 def wrong_action(request: Request) -> str:
-    """The action of a player who adds a file that mends nothing, and submits."""
+    """Return the action of a player that adds a useless file and submits."""
     if any(message.role == "assistant" for message in request.messages):
         return '{"tool":"submit"}'
     return '{"tool":"bash","command":"echo nothing > r2v-wrong.txt"}'

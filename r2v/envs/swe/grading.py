@@ -1,8 +1,8 @@
-"""Grading: a patch is applied to a fresh repository, its tests are run, and swebench's own functions read their log.
+"""Grading of a patch: it is applied to a fresh repository, the tests run, and swebench's own functions read the log.
 
-An instance is resolved where every test of FAIL_TO_PASS and of PASS_TO_PASS passes. Whether the patch could be applied
-is told by git's exit status, not by the log, which the patched code helps to write: as in SWE-bench itself, code that
-forges its own tests' output can look right.
+An instance is resolved if every test of FAIL_TO_PASS and of PASS_TO_PASS passes. Git's exit status decides if the
+patch applies. The test log is partly written by the patched code: as in SWE-bench itself, code that forges its tests'
+output can pass.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ _END, _EXIT_CODE = ">>>>> End Test Output", ">>>>> Test Exit Code"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Grade:
-    """What a patch came to. `score`: the share of FAIL_TO_PASS that passes."""
+    """Grade of a patch. `score`: the share of FAIL_TO_PASS that passes."""
 
     resolved: bool
     reason: str
     score: float = 0.0
     fault: str | None = None
-    """What broke in the world, so that nothing was measured."""
+    """Fault of the world, because of which nothing was measured."""
 
 
 def grade(shell: Shell, instance: Instance, patch: bytes, *, timeout: int) -> Grade:
-    """Judge a patch in a shell where the repository is fresh. Raises UsageError where swebench is not to be had."""
+    """Grade a patch in a shell with a fresh repository. Raises UsageError if swebench is not installed."""
     official = official_grading()
     if not patch.strip():
         return Grade(resolved=False, reason="no change was submitted")
@@ -79,9 +79,9 @@ def _judged(official: ModuleType, instance: Instance, patch: str, text: str) -> 
     if tests is None:
         return Grade(resolved=False, reason=f"the log holds no result of a test: {_last(text)}")
     passed, broken = len(tests["FAIL_TO_PASS"]["success"]), len(tests["PASS_TO_PASS"]["failure"])
-    wanted = len(instance.fail_to_pass)
-    reason = f"{passed} of {wanted} failing tests pass, {broken} of {len(instance.pass_to_pass)} others broke"
-    return Grade(resolved=report["resolved"], reason=reason, score=passed / wanted if wanted else 0.0)
+    failing = len(instance.fail_to_pass)
+    reason = f"{passed} of {failing} failing tests pass, {broken} of {len(instance.pass_to_pass)} others broke"
+    return Grade(resolved=report["resolved"], reason=reason, score=passed / failing if failing else 0.0)
 
 
 def _last(text: str) -> str:
@@ -90,8 +90,8 @@ def _last(text: str) -> str:
 
 
 def with_exit_code(script: str) -> str:
-    """An evaluation script that also prints the status of the command before the mark of the tests' end, which the
-    official functions hold against the log.
+    """Return the evaluation script with the tests' exit code printed after their end mark; the official functions
+    compare it with the log.
 
     >>> with_exit_code("pytest\\n: '>>>>> End Test Output'").splitlines()[-1]
     'echo ">>>>> Test Exit Code: $r2v_status"'
@@ -104,7 +104,7 @@ def with_exit_code(script: str) -> str:
 
 
 def require_grading() -> Path:
-    """The folder of the package swebench, which is not imported. Raises UsageError where it is not installed."""
+    """Return the folder of the package swebench without importing it. Raises UsageError if it is not installed."""
     if (folder := _package()) is None:
         raise UsageError(
             "env.benchmark=swebench: the package swebench, which grades, is not installed; run "
@@ -115,10 +115,10 @@ def require_grading() -> Path:
 
 @cache
 def official_grading() -> ModuleType:
-    """swebench.harness.grading, of the installed package or the one that the installer fetched. Raises UsageError where
-    there is neither.
+    """Return swebench.harness.grading, of the installed package or the installer's copy. Raises UsageError without
+    either.
 
-    The package above it imports docker and modal for its own runs; grading needs neither, so that import is left out.
+    The parent package imports docker and modal for its own runs; grading needs neither, so empty modules replace it.
     """
     folder = require_grading()
     before = {name: sys.modules.get(name) for name in ("swebench", "swebench.harness")}
@@ -127,7 +127,7 @@ def official_grading() -> ModuleType:
             shell = ModuleType(name)
             shell.__path__ = [str(path)]
             sys.modules[name] = shell
-    sys.path.append(str(folder.parent))  # the last place: for what lies beside it
+    sys.path.append(str(folder.parent))  # last, so that the folder's other packages shadow nothing
     try:
         return importlib.import_module("swebench.harness.grading")
     finally:
@@ -135,7 +135,7 @@ def official_grading() -> ModuleType:
 
 
 def _package() -> Path | None:
-    """The folder of the package, which is not imported."""
+    """Return the folder of the package swebench without importing it, None if it is not installed."""
     try:
         spec = importlib.util.find_spec("swebench")
     except (ImportError, ValueError):

@@ -1,6 +1,6 @@
-"""Images: those of a data set, made before jobs need them. Docker pulls; apptainer writes one file an image.
+"""Container images of a data set, made before jobs need them: docker pulls, apptainer writes one file per image.
 
-A file is there only when it is whole, so that a command that was stopped goes on where it was.
+A file gets its name only when complete, so that a command that was stopped can be repeated.
 """
 
 from __future__ import annotations
@@ -16,26 +16,25 @@ from r2v.errors import EnvironmentFault
 
 
 def make_images(opener: Opener, instances: Sequence[Instance], *, say: Callable[[str], None]) -> list[str]:
-    """Make all images that are not there; those that could not be made, each with the reason. One that fails stops none
-    of the others."""
+    """Make all missing images, also after failures; return a line for each image that failed."""
     failed: list[str] = []
     for instance in instances:
         kind = opener.kind(instance)
         if kind not in ("docker", "apptainer"):
             continue
         try:
-            made = _made(opener.images, instance.image, kind)
+            outcome = _make_image(opener.images, instance.image, kind)
         except EnvironmentFault as error:
             failed.append(f"{instance.image or instance.instance_id}: {error}")
         else:
-            say(f"{instance.image}: {made}")
+            say(f"{instance.image}: {outcome}")
     if not any(opener.kind(instance) in ("docker", "apptainer") for instance in instances):
         say("no instance of this data set is played in a container")
     return failed
 
 
-def _made(images: Path, image: str, kind: str) -> str:
-    """What became of an image. Raises EnvironmentFault."""
+def _make_image(images: Path, image: str, kind: str) -> str:
+    """Make an image and return the outcome in words. Raises EnvironmentFault."""
     if not image:
         raise EnvironmentFault("names no image")
     if kind == "docker":

@@ -1,7 +1,6 @@
-"""Installing SWE-bench: what grading and tests need, and the bundled instances, made anew of their recipes.
+"""Installer of SWE-bench: packages for grading and tests, and the bundled instances, built from their recipes.
 
-Every file that is fetched is known by its hash, and every repository by the hash of its commits: the same instances
-come out on every machine.
+Downloads are checked by hash and repositories by the hash of their commits, so every machine gets the same instances.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ from r2v.storage.removal import Marker, make_own, remove_own
 _PIP = [sys.executable, "-m", "pip"]
 REPOSITORIES_MARKER = Marker(kind="repositories of SWE-bench")
 _REPOSITORY = Marker(kind="repository of SWE-bench", file="", within=REPOSITORIES_MARKER)
-"""Git would commit a marker that lies in the repository itself."""
+"""Marker in the parent folder: git would commit one inside the repository."""
 _LOCKED = ["--quiet", "--disable-pip-version-check", "--no-input", "--require-hashes", "--no-deps"]
 
 
 def install(home: Path, *, say: Callable[[str], None]) -> int:
-    """Make `home`; how many instances it holds. What is there already stays. Raises EnvironmentFault where pip or git
-    fails, InputError where a source does not give what its recipe says."""
+    """Fill `home` and return its number of instances; complete parts are kept. Raises EnvironmentFault if pip or git
+    fails, InputError if a source does not give its recipe's commit."""
     for name in ("site", "grading"):
         if not (home / name).is_dir():
             say(f"installing {name}")
@@ -40,12 +39,12 @@ def install(home: Path, *, say: Callable[[str], None]) -> int:
         with tempfile.TemporaryDirectory(prefix="r2v-") as folder:
             say("fetching the sources of the bundled instances")
             fetch(Path(folder))
-            write_lines(done, list(_made(home / "repositories", Path(folder), say)))
+            write_lines(done, list(_make_repositories(home / "repositories", Path(folder), say)))
     return len(done.read_text().splitlines())
 
 
 def _into(folder: Path, requirements: Path) -> None:
-    """Install into a folder that is there only when it is whole."""
+    """Install into `folder`, which is created only when complete."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as draft:
         words = ["install", *_LOCKED, "--no-compile", "--only-binary", ":all:", "--target", f"{draft}/made"]
@@ -54,7 +53,7 @@ def _into(folder: Path, requirements: Path) -> None:
 
 
 def fetch(folder: Path) -> None:
-    """Download the source distributions; pip refuses one whose hash is another."""
+    """Download the source distributions; pip refuses one with another hash."""
     words = ["download", *_LOCKED, "--no-binary", ":all:", "--no-build-isolation", "--dest", str(folder)]
     _pip([*words, "-r", str(SWE_LOCKS / "sources.txt")], "cannot download the sources")
 
@@ -66,8 +65,8 @@ def _pip(words: list[str], problem: str) -> None:
         raise EnvironmentFault(f"{problem}: {' '.join(lines[-1].split())[:300]}")
 
 
-def _made(repositories: Path, sources: Path, say: Callable[[str], None]) -> list[str]:
-    """The lines of all instances, whose repositories are made."""
+def _make_repositories(repositories: Path, sources: Path, say: Callable[[str], None]) -> list[str]:
+    """Make the repositories of all instances and return the instances' lines."""
     make_own(repositories, REPOSITORIES_MARKER)
     lines = []
     for (package, version), group in groupby(recipes(), lambda recipe: (recipe.package, recipe.version)):
@@ -81,16 +80,16 @@ def _made(repositories: Path, sources: Path, say: Callable[[str], None]) -> list
 
 
 def _instance(tree: Path, recipe: Recipe, source: str) -> str:
-    made = put_bug(tree, recipe, source)
-    if made != recipe.base_commit:
-        raise InputError(f"{recipe.instance_id}: commit {made}, where its recipe says {recipe.base_commit}; report it")
+    base = put_bug(tree, recipe, source)
+    if base != recipe.base_commit:
+        raise InputError(f"{recipe.instance_id}: got commit {base}, its recipe has {recipe.base_commit}; report it")
     record = record_of(recipe, f"repositories/{tree.name}", added(tree, recipe.tests, source))
     return json.dumps(record, ensure_ascii=False)
 
 
 def begin(tree: Path, archive: Path) -> str:
-    """Make a repository whose one commit is a source distribution, in the place of an unfinished one, and return the
-    commit's hash. Raises NotOurs where a folder is in the way and none above it has REPOSITORIES_MARKER."""
+    """Make a repository with a source distribution as its one commit and return the commit's hash. An unfinished
+    repository is replaced. Raises NotOurs if `tree` exists outside a folder with REPOSITORIES_MARKER."""
     remove_own(tree, _REPOSITORY)
     tree.mkdir(parents=True)
     git(["init", "--quiet", "--template=", "."], tree)

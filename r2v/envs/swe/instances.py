@@ -1,7 +1,7 @@
 """Instances: tasks in SWE-bench's format (swebench 5), from a JSON Lines file or a data set of the hub.
 
-An instance whose `repo` is a git repository on this disk (its path, relative to the file) is played in a sandbox here;
-any other needs its container `image`. Two fields are R2V's own and may be left out: `split` and `setup_script`.
+An instance whose `repo` is the path of a local git repository, relative to the file, is played in the sandbox; any
+other needs its container `image`. Two optional fields are R2V's own: `split` and `setup_script`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TEXTS = ("instance_id", "repo", "base_commit", "problem_statement", "eval_scrip
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Instance:
-    """One task. `repository` is the local repository, None where its world is a container image."""
+    """A task. `repository` is the local repository, None if its world is a container image."""
 
     instance_id: str
     repo: str
@@ -37,13 +37,13 @@ class Instance:
     image: str = ""
     split: str | None = None
     setup_script: str = ""
-    """Run in a sandbox once, when the repository is laid out; a status other than 0 is a fault of the world."""
+    """Run once in the sandbox when the repository is laid out; a status other than 0 is a fault of the world."""
     repository: Path | None = None
 
 
 def load_instances(dataset: str, split: str) -> list[Instance]:
-    """The instances of `bundled`, a .json or .jsonl file, or a data set of the hub, in their order. Raises UsageError
-    where there are none to be had, InputError for a record that is no instance."""
+    """Return the instances of `bundled`, a .json or .jsonl file, or a data set of the hub, in order. Raises UsageError
+    if the data set cannot be read, InputError for an invalid record."""
     if dataset == BUNDLED_SET:
         path = bundled_instances()
         return _parsed(path, path.read_text())
@@ -63,7 +63,7 @@ def _of_the_hub(dataset: str, split: str) -> Iterable[Mapping[str, Any]]:
 
     try:
         loaded: Iterable[Mapping[str, Any]] = load_dataset(dataset, split=split)
-    except Exception as error:  # whatever the hub's client raises
+    except Exception as error:  # the hub's client has no common base class of errors
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise UsageError(
             f"env.options.dataset={dataset}: the hub does not give split {split} ({reason}); download it where "
@@ -85,22 +85,22 @@ def _parsed(path: Path, text: str) -> list[Instance]:
 
 
 def instance_of(record: Mapping[str, Any], folder: Path, where: str) -> Instance:
-    """An instance of its record; `folder` is what the path of a local repository is relative to. Raises InputError."""
+    """Return the instance of a record; `folder` is the base of a local repository's path. Raises InputError."""
     name = record.get("instance_id") if isinstance(record, Mapping) else None
-    said = f"{where}: instance {name if isinstance(name, str) else '?'}"
+    label = f"{where}: instance {name if isinstance(name, str) else '?'}"
     if not isinstance(record, Mapping):
-        raise InputError(f"{where}: holds a {type(record).__name__}, where an instance (an object) is asked for")
+        raise InputError(f"{where}: holds a {type(record).__name__}; expected an instance (an object)")
     if lacks := [field for field in _TEXTS if not isinstance(record.get(field), str) or not record[field].strip()]:
-        raise InputError(f"{said}: lacks {', '.join(lacks)}; take a data set in the format of swebench 5")
+        raise InputError(f"{label}: lacks {', '.join(lacks)}; take a data set in the format of swebench 5")
     if (split := record.get("split")) is not None and split not in SPLITS:
-        raise InputError(f"{said}: split is {split!r:.40}; allowed: {', '.join(SPLITS)}, or none")
+        raise InputError(f"{label}: split is {split!r:.40}; allowed: {', '.join(SPLITS)}, or none")
     repository = folder / record["repo"]
     texts = {field: str(record.get(field) or "") for field in ("version", "patch", "image", "setup_script")}
     return Instance(
         **{field: record[field] for field in _TEXTS},
         **texts,
-        fail_to_pass=_tests(record, "FAIL_TO_PASS", said),
-        pass_to_pass=_tests(record, "PASS_TO_PASS", said),
+        fail_to_pass=_tests(record, "FAIL_TO_PASS", label),
+        pass_to_pass=_tests(record, "PASS_TO_PASS", label),
         split=split,
         repository=repository.resolve() if _is_repository(repository) else None,
     )
@@ -110,25 +110,24 @@ def _is_repository(path: Path) -> bool:
     return (path / ".git").exists() or ((path / "objects").is_dir() and (path / "HEAD").is_file())
 
 
-def _tests(record: Mapping[str, Any], field: str, said: str) -> tuple[str, ...]:
-    """Names of tests: a list, or one as JSON, as the hub has it."""
+def _tests(record: Mapping[str, Any], field: str, label: str) -> tuple[str, ...]:
+    """Return test names from a list, or from a list encoded as JSON, as the hub has it."""
     value = record.get(field)
     try:
         value = json.loads(value) if isinstance(value, str) else value
     except ValueError:
         value = None
     if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
-        raise InputError(f"{said}: {field} is {value!r:.40}, where a list of tests is asked for")
+        raise InputError(f"{label}: {field} is {value!r:.40}; expected a list of tests")
     return tuple(value)
 
 
 def chosen(instances: Sequence[Instance], ids: Sequence[str] | None) -> list[Instance]:
-    """The instances of these ids, in the data set's order; all where none are named. Raises UsageError for an id that
-    is not there."""
+    """Return the instances of these ids in the data set's order, all for None. Raises UsageError for an unknown id."""
     if ids is None:
         return list(instances)
-    known = {instance.instance_id for instance in instances}
+    available = {instance.instance_id for instance in instances}
     for name in ids:
-        if name not in known:
-            raise UsageError(f"env.options.instances: no instance {name!r}; {nearest(str(name), sorted(known))}")
+        if name not in available:
+            raise UsageError(f"env.options.instances: no instance {name!r}; {nearest(str(name), sorted(available))}")
     return [instance for instance in instances if instance.instance_id in set(ids)]

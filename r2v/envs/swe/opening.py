@@ -1,8 +1,8 @@
-"""Opening: the shell that an instance is played in, and a fresh one of the same kind that it is graded in.
+"""Factory of shells: one for an instance's episode, and a fresh one of the same kind for its grading.
 
-Where an instance's repository is on this disk, that is the sandbox; else its image, by apptainer or docker. `custom` is
-an environment of mini-swe-agent's protocol, made with `image`, `cwd` and `timeout`; its class is named by the variable
-R2V_SWEBENCH_SHELL, never by options, which may come from a stranger's folder.
+An instance with a local repository gets the sandbox, any other its image in apptainer or docker. `custom` is an
+environment of mini-swe-agent's protocol, created with `image`, `cwd` and `timeout`. The variable R2V_SWEBENCH_SHELL
+names its class; options may not, since they may come from a folder of unknown origin.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from r2v.extensions import load_class
 ENVIRONMENTS = ("auto", "bubblewrap", "docker", "apptainer", "custom")
 """Values of `env.options.environment`."""
 CUSTOM_SHELL = "R2V_SWEBENCH_SHELL"
-"""The variable with the path package.module:Class of a custom environment."""
+"""Variable with the path package.module:Class of a custom environment."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Opener:
-    """How shells are opened. `images`: the folder of apptainer's image files; `timeout`: seconds of a command."""
+    """Settings of new shells. `images`: the folder of apptainer's image files; `timeout`: seconds of a command."""
 
     environment: str
     images: Path
@@ -40,7 +40,7 @@ class Opener:
             raise UsageError(f"env.options.environment={self.environment}: allowed: {', '.join(ENVIRONMENTS)}")
 
     def kind(self, instance: Instance) -> str:
-        """What an instance is played in."""
+        """Return the kind of an instance's shell, one of ENVIRONMENTS except auto."""
         if self.environment != "auto":
             return self.environment
         if instance.repository is not None:
@@ -48,7 +48,7 @@ class Opener:
         return "docker" if shutil.which("docker") and not shutil.which("apptainer") else "apptainer"
 
     def open(self, instance: Instance) -> Shell:
-        """A fresh shell with the repository at its base commit. Raises EnvironmentFault where there is none."""
+        """Return a fresh shell with the repository at its base commit. Raises EnvironmentFault if it cannot start."""
         kind = self.kind(instance)
         if kind == "bubblewrap":
             return BubblewrapShell(built(instance, self.timeout), test_site(), timeout=self.timeout)
@@ -62,13 +62,13 @@ class Opener:
             return ApptainerShell(image_file(self.images, instance.image), timeout=self.timeout)
         if not (spec := os.environ.get(CUSTOM_SHELL)):
             raise EnvironmentFault(f"env.options.environment=custom: {CUSTOM_SHELL} names no package.module:Class")
-        made_by = load_class(CUSTOM_SHELL, spec, (), Shell, by_user=True)
-        shell: Shell = made_by(image=instance.image, cwd=TESTBED, timeout=self.timeout)
+        shell_class = load_class(CUSTOM_SHELL, spec, (), Shell, by_user=True)
+        shell: Shell = shell_class(image=instance.image, cwd=TESTBED, timeout=self.timeout)
         return shell
 
 
 def image_file(images: Path, image: str) -> Path:
-    """Where apptainer's file of an image lies.
+    """Return the path of apptainer's file of an image.
 
     >>> image_file(Path("images"), "swebench/sweb.eval.x86_64.a_1776_b:latest").name
     'swebench_sweb.eval.x86_64.a_1776_b_latest.sif'
@@ -78,7 +78,7 @@ def image_file(images: Path, image: str) -> Path:
 
 @lru_cache(maxsize=64)
 def built(instance: Instance, timeout: int) -> bytes:
-    """The packed home of an instance, with its repository built. Raises EnvironmentFault where that fails."""
+    """Return the packed home of an instance with its repository built. Raises EnvironmentFault if that fails."""
     if instance.repository is None:
         raise EnvironmentFault(f"instance {instance.instance_id}: {instance.repo} is no git repository here")
     home = laid_out(instance.repository, instance.base_commit)
@@ -87,6 +87,6 @@ def built(instance: Instance, timeout: int) -> bytes:
     shell = BubblewrapShell(home, test_site(), timeout=timeout)
     done = shell.execute({"command": instance.setup_script}, TESTBED)
     if done["returncode"] != 0:
-        said = str(done["exception_info"] or done["output"]).split()
-        raise EnvironmentFault(f"{instance.instance_id} does not build: {' '.join(said)[-200:] or done['returncode']}")
+        reason = " ".join(str(done["exception_info"] or done["output"]).split())[-200:] or done["returncode"]
+        raise EnvironmentFault(f"{instance.instance_id} does not build: {reason}")
     return shell.home

@@ -1,8 +1,8 @@
-"""Patches: the bytes of the difference between an agent's working tree and the base commit.
+"""Patch of an agent's working tree: the bytes of its difference to the base commit.
 
-A patch holds every change to a tracked file, and the new files that git does not ignore, of less than a megabyte each:
-a larger one is a log or a build product, not source. A repository that an agent made inside this one counts as plain
-files. Bytes travel as base64, since shells give text: a file need not be in UTF-8.
+A patch has every change to a tracked file, and each new file that git does not ignore of less than a megabyte: larger
+ones are logs or build products. A repository that an agent made inside this one counts as plain files. The bytes are
+sent as base64, since shells return text and a file need not be UTF-8.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import base64
 from r2v.envs.swe.shells import TESTBED, Shell
 
 _MARK = ":patch:"
-"""Printed ahead of the patch. A login shell may have printed lines of its own; base64 has no colon."""
+"""Printed before the patch, since a login shell may print lines of its own; base64 has no colon."""
 _SCRIPT = f"""\
 exec 2>/dev/null
 export LC_ALL=C  # names of files are bytes
@@ -28,13 +28,13 @@ plain ls-files -z --others --exclude-standard | xargs -0 -r stat --printf '%s %n
     plain add --ignore-errors --pathspec-from-file=- --pathspec-file-nul
 echo {_MARK}
 """
-# The plumbing command: `git diff` also obeys the agent's settings, such as diff.noprefix. Lines of four characters,
-# because a sandbox's shell replaces the longer number of its user in all that is printed.
+# The plumbing command, because `git diff` obeys the agent's settings, such as diff.noprefix. Lines of four characters,
+# because the sandbox's shell replaces the longer number of its user in all output.
 _DIFFERENCE = "plain diff-index --cached -p --binary --no-ext-diff --no-textconv --no-color {base} | base64 -w 4"
 
 
 def take_patch(shell: Shell, base: str) -> bytes | None:
-    """Return the patch, or None where git cannot make one. The index and nested repositories are changed for it."""
+    """Return the patch, None if git cannot make one. Changes the index and removes nested repositories' `.git`."""
     done = shell.execute({"command": _SCRIPT + _DIFFERENCE.format(base=base)}, TESTBED)
     if done["returncode"] != 0:
         return None

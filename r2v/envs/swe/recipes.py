@@ -1,8 +1,8 @@
-"""Recipes: how the bundled instances are made of source distributions. The sources themselves come from PyPI.
+"""Recipes that build the bundled instances from source distributions of PyPI.
 
-A recipe holds the right patch, whose reverse puts the bug in; the test files that are taken out of the repository and
-come back for grading; and the tests that the bug breaks. `benchmarks/swebench_set.py` wrote them: which line, and what
-was done to it, was drawn by (package, seed), and kept where tests failed before the patch and passed after it.
+A recipe has the right patch, whose reverse creates the bug; the test files, which are removed from the repository and
+restored for grading; and the tests that the bug breaks. `benchmarks/swebench_set.py` wrote the recipes: it drew a line
+and a change by (package, seed) and kept those with tests that fail before the patch and pass after it.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from r2v.envs.swe.repositories import git
 RECIPES = Path(__file__).with_name("recipes.jsonl")
 SWE_LOCKS = Path(__file__).with_name("requirements")
 _CLOCK = {
-    f"GIT_{who}_{what}": value
-    for who in ("AUTHOR", "COMMITTER")
-    for what, value in (("NAME", "r2v"), ("EMAIL", "r2v@localhost"), ("DATE", "2020-09-13T12:26:40Z"))
+    f"GIT_{role}_{name}": value
+    for role in ("AUTHOR", "COMMITTER")
+    for name, value in (("NAME", "r2v"), ("EMAIL", "r2v@localhost"), ("DATE", "2020-09-13T12:26:40Z"))
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """One instance. `kind` is the kind of bug, `seed` what it was drawn by."""
+    """Recipe of one instance. `kind` is the kind of bug, `seed` the seed of its draw."""
 
     instance_id: str
     package: str
@@ -43,12 +43,12 @@ class Recipe:
 
 
 def recipes() -> list[Recipe]:
-    """All recipes, in order."""
+    """Return all recipes in order."""
     return [recipe_of(json.loads(line)) for line in RECIPES.read_text().splitlines()]
 
 
 def recipe_of(record: dict[str, Any]) -> Recipe:
-    """A recipe of its line."""
+    """Return the recipe of a parsed line."""
     values: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in record.items()
     }
@@ -56,32 +56,32 @@ def recipe_of(record: dict[str, Any]) -> Recipe:
 
 
 def line_of(recipe: Recipe) -> str:
-    """A recipe as a line of JSON."""
+    """Return a recipe as a line of JSON."""
     return json.dumps(asdict(recipe), ensure_ascii=False)
 
 
 def commit(tree: Path, message: str) -> str:
-    """Commit a work tree as it is; the commit's hash depends on nothing but its content and its parent."""
+    """Commit a work tree and return the hash, a function of content, message and parent only."""
     git(["add", "--all", "--force"], tree)
     git(["commit", "--quiet", "--allow-empty", "--message", message], tree, **_CLOCK)
     return git(["rev-parse", "HEAD"], tree).strip()
 
 
 def put_bug(tree: Path, recipe: Recipe, source: str) -> str:
-    """Commit a recipe's base tree on top of the source commit: with the bug, without the tests that judge."""
+    """Commit a recipe's base tree on top of the source commit, with the bug and without its tests; return the hash."""
     git(["checkout", "--quiet", "--detach", source], tree)
     patch = tree / ".git" / "right.patch"
     patch.write_text(recipe.patch)
     git(["apply", "--reverse", str(patch)], tree)
     for name in recipe.tests:
         Path(tree, name).unlink()
-    made = commit(tree, recipe.instance_id)
-    git(["branch", "--force", recipe.instance_id, made], tree)
-    return made
+    base = commit(tree, recipe.instance_id)
+    git(["branch", "--force", recipe.instance_id, base], tree)
+    return base
 
 
 def added(tree: Path, names: Sequence[str], source: str) -> str:
-    """The patch that brings files of the source commit back."""
+    """Return the patch that restores files of the source commit."""
     shown = [git(["show", f"{source}:{name}"], tree) for name in names]
     return "".join(_new_file(name, text) for name, text in zip(names, shown, strict=True))
 
@@ -96,7 +96,7 @@ def _new_file(name: str, text: str) -> str:
 
 
 def evaluation(tests: Sequence[str], test_patch: str) -> str:
-    """The evaluation script: bring the tests, run them, with the marks that swebench looks for."""
+    """Return the evaluation script: it restores the tests and runs them between swebench's marks."""
     names = " ".join(f"'{PurePosixPath(name)}'" for name in tests)
     return "\n".join(
         [
@@ -113,7 +113,7 @@ def evaluation(tests: Sequence[str], test_patch: str) -> str:
 
 
 def record_of(recipe: Recipe, repository: str, test_patch: str) -> dict[str, Any]:
-    """An instance in SWE-bench's format."""
+    """Return an instance in SWE-bench's format."""
     return {
         "instance_id": recipe.instance_id,
         "repo": repository,

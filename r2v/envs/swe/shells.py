@@ -1,9 +1,9 @@
-"""Shells: where an agent's commands run, by the protocol of mini-swe-agent's environments.
+"""Shells for an agent's commands, by the protocol of mini-swe-agent's environments.
 
     shell.execute({"command": "ls"}, "/testbed")    # {"output": "...", "returncode": 0, "exception_info": ""}
 
-Each command starts in a shell of its own, so that `cd` and variables do not last, and files do. A returncode of -1 is a
-command that was stopped, with the reason in `exception_info`.
+Each command runs in a shell of its own: files persist, `cd` and variables do not. A returncode of -1 marks a command
+that was stopped, with the reason in `exception_info`.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from r2v.sandbox.bubblewrap import HOME, python
 from r2v.sandbox.limits import MIB
 
 TESTBED = "/testbed"
-"""Where the repository is, in a sandbox as in SWE-bench's images."""
+"""Path of the repository, in the sandbox as in SWE-bench's images."""
 OUTPUT_BYTES = 16 * MIB
-"""Bytes that a command may print, in every kind of shell: logs of tests and patches travel as output."""
+"""Bytes that a command may print in every kind of shell; test logs and patches are read from the output."""
 _SITE, _BIN = "/opt/site", "/opt/bin"
 
 _PIECE = 90_000
-"""Characters of an argument, below the kernel's 128 KiB."""
+"""Characters of an argument, below the kernel's limit of 128 KiB."""
 
 
 class Shell(Protocol):
-    """An environment of mini-swe-agent, or one like it."""
+    """A mini-swe-agent environment, or a class with the same method."""
 
     def execute(self, action: dict[str, Any], cwd: str = "", *, timeout: int | None = None) -> dict[str, Any]:
-        """Run `action["command"]` and give output, returncode and exception_info."""
+        """Run `action["command"]` and return output, returncode and exception_info."""
         ...
 
 
 class BubblewrapShell:
-    """A shell in the product's sandbox: no network, nothing of the user's, and no disk. `home` is its packed home, and
-    /tmp, which each command gets and leaves behind; one that was stopped leaves them as they were."""
+    """A shell in R2V's sandbox, without network, the user's files or variables, and disk. `home` packs the home folder
+    and /tmp between commands; a command that was stopped leaves it unchanged."""
 
     def __init__(self, home: bytes, site: Path | None, *, timeout: int) -> None:
         self.home = home
@@ -45,11 +45,11 @@ class BubblewrapShell:
         self._timeout = timeout
 
     def execute(self, action: dict[str, Any], cwd: str = "", *, timeout: int | None = None) -> dict[str, Any]:
-        """Run a command; see `Shell`. Raises EnvironmentFault where there is no sandbox."""
+        """Run a command; see `Shell`. Raises EnvironmentFault without a sandbox."""
         seconds = timeout or self._timeout
         limits = Limits(
             cpu_seconds=seconds,
-            wall_seconds=2.0 * seconds,  # twice, so that a busy machine does not decide
+            wall_seconds=2.0 * seconds,  # twice, so that CPU time is the limit on a busy machine
             memory=2048 * MIB,
             processes=64,
             file_bytes=16 * MIB,
@@ -74,7 +74,7 @@ class BubblewrapShell:
             }.get(done.ended, "it ended the process that ran it")
             return {"output": "", "returncode": -1, "exception_info": f"stopped: {why}; nothing that it did was kept"}
         self.home = done.folder
-        text = text.replace(str(done.user), "1000")  # the number is another in each sandbox
+        text = text.replace(str(done.user), "1000")  # the number differs between sandboxes
         return {"output": text, "returncode": done.status, "exception_info": ""}
 
 
@@ -95,11 +95,11 @@ SHELL_VARIABLES = (
     "GIT_AUTHOR_DATE=2020-09-13T12:26:40Z",
     "GIT_COMMITTER_DATE=2020-09-13T12:26:40Z",
 )
-"""What a command finds in its environment, beside HOME and LANG: all of it."""
+"""All environment variables of a command, besides HOME and LANG."""
 
 
 def write_file(shell: Shell, path: str, data: bytes) -> str | None:
-    """Write a file by commands, in pieces that fit into an argument; why that failed, or None."""
+    """Write a file by commands, in pieces that fit into an argument; return the reason of a failure, else None."""
     content = base64.b64encode(data).decode()
     pieces = [content[at : at + _PIECE] for at in range(0, len(content), _PIECE)] or [""]
     for index, piece in enumerate(pieces):

@@ -1,10 +1,10 @@
-"""WebArena: 812 tasks on sites that one hosts oneself, in a real browser, graded by the official evaluators.
+"""WebArena: 812 tasks on self-hosted sites in a real browser, graded by the official evaluators.
 
 home, install   a child interpreter with BrowserGym's adapter and both graders, whose pins clash with R2V's
-addresses       where the sites of a set are, by variables as BrowserGym names them
+addresses       addresses of a site set, from BrowserGym's variables
 tasks           the official package's own list
-benchmark       tasks and worlds; environment, in R2V's process, and world, in the child, play them
-judging         the model that fuzzy answers are judged by
-regrading       what was saved at collection, graded again without sites
-check           whether sites, language data and versions are as they should be
+benchmark       tasks and worlds; environment runs in R2V's process, world in the child
+judging         the model that judges fuzzy answers
+regrading       grading of saved answers again, without sites
+check           check of sites, language data and versions
 """

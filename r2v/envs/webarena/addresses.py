@@ -1,10 +1,10 @@
-"""Addresses: where the sites of WebArena are, by variables as BrowserGym names them, and what an agent sees of them.
+"""Addresses of WebArena's sites, from BrowserGym's variables, and the public names that agents see.
 
     WA_MAP=http://host:3000            the site set without a name
     WA_B_MAP=http://other:3000         the same site of the set `b` (rollout.sites=[b])
 
-An agent sees and types each site's public name (http://openstreetmap.org), as WebArena's own agents do: what was played
-on one site set can be played on another, and no record holds a host.
+An agent sees and types each site's public name (http://openstreetmap.org), as WebArena's own agents do. So an episode
+of one site set can be replayed on another, and no record names a host.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ PUBLIC_NAMES = {
     "map": "http://openstreetmap.org",
     "homepage": "http://homepage.com",
 }
-"""The public name of each site, as the official package has them."""
+"""Public name by site, as in the official package."""
 UNSET_SITE = "todo"
-"""What BrowserGym takes for a site that is not hosted."""
+"""BrowserGym's value for a site that is not hosted."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SiteSet:
-    """The sites of one set."""
+    """Sites of one set."""
 
     name: str | None
     urls: Mapping[str, str]
-    """Of every site; UNSET_SITE where it is not hosted."""
+    """Address by site; UNSET_SITE if it is not hosted."""
     reset: str | None
-    """Root of the server that puts the sites back (WA_FULL_RESET); None: they are put back by hand."""
+    """Root of the server that resets the sites (WA_FULL_RESET); None: they are reset by hand."""
 
     def variables(self) -> dict[str, str]:
-        """What BrowserGym reads, and without WA_ the evaluators."""
-        known = {f"{prefix}{site.upper()}": url for site, url in self.urls.items() for prefix in ("WA_", "")}
-        return {**known, **({"WA_FULL_RESET": self.reset} if self.reset else {})}
+        """Return the environment variables of BrowserGym and, without WA_, of the evaluators."""
+        addresses = {f"{prefix}{site.upper()}": url for site, url in self.urls.items() for prefix in ("WA_", "")}
+        return {**addresses, **({"WA_FULL_RESET": self.reset} if self.reset else {})}
 
     def shown(self) -> dict[str, str]:
-        """Address -> the public name under which it is shown."""
+        """Return address -> public name for the hosted sites."""
         return {url: PUBLIC_NAMES[site] for site, url in self.urls.items() if url != UNSET_SITE}
 
 
 def variable(site: str, name: str | None = None) -> str:
-    """The variable of a site in a set.
+    """Return the variable of a site in a set.
 
     >>> variable("shopping_admin"), variable("map", "b")
     ('WA_SHOPPING_ADMIN', 'WA_B_MAP')
@@ -59,19 +59,18 @@ def variable(site: str, name: str | None = None) -> str:
 
 
 def site_names() -> list[str | None]:
-    """The site sets that the process's variables name: None for the one without a name, which is first."""
-    found: set[str] = set()
+    """Return the site sets in the process's variables; None, for the unnamed set, comes first."""
+    names: set[str] = set()
     for set_variable, value in os.environ.items():
         for site in sorted(PUBLIC_NAMES, key=len, reverse=True):
             if value and set_variable.startswith("WA_") and set_variable.endswith(f"_{site.upper()}"):
-                found.add(set_variable[3 : -len(site)].rstrip("_").lower())
+                names.add(set_variable[3 : -len(site)].rstrip("_").lower())
                 break
-    return [name or None for name in sorted(found)]
+    return [name or None for name in sorted(names)]
 
 
 def site_set(name: str | None, needed: Collection[str]) -> SiteSet:
-    """The set of this name, of the process's variables. Raises UsageError where a needed site is not there, or an
-    address is none."""
+    """Return a site set from the process's variables. Raises UsageError for a missing needed site or a bad address."""
     urls, missing = {}, []
     for site in PUBLIC_NAMES:
         url = os.environ.get(variable(site, name), "").rstrip("/")

@@ -1,9 +1,9 @@
-"""WebArena as R2V sees it: its tasks, worlds in a child interpreter, and sites that episodes share.
+"""WebArena's `Benchmark`: the official tasks, worlds in a child interpreter, and sites shared by episodes.
 
     WA_SHOPPING=http://host:7770 ... r2v run --config configs/webarena/noisy.yaml
 
-Tasks that change a site are played alone on a site set and never branched (`Task.mutates`); those that only read it go
-side by side, `per_site` of them. Several sets (`rollout.sites`) are played at the same time.
+Tasks that change a site are played alone on a site set and never branched (`Task.mutates`); up to `per_site` read-only
+tasks run at the same time. Several sets (`rollout.sites`) are used in parallel.
 """
 
 from __future__ import annotations
@@ -38,11 +38,10 @@ _SECONDS = Range(at_least=1, at_most=86_400)
 
 
 class WebArena:
-    """`tasks`: ids, None for all; `sites`: only tasks that need no others; each a list, or a text of words.
-    `judge`: who decides on fuzzy answers, None for nobody; `judged`: whether tasks with such answers are played.
-    `reset`: before the episode after one that changed a site (auto: where WA_FULL_RESET is set). `traces`: the folder
-    of recorded traffic, none where it is empty.
-    """
+    """WebArena's tasks by options. `tasks`: ids, None for all; `sites`: only tasks that need no other sites; each a
+    list or a text of words. `judge`: the model for fuzzy answers, None for none; `judged`: False leaves tasks with such
+    answers out. `reset`: auto resets the sites before the episode after one that changed them, if WA_FULL_RESET is set;
+    never does not. `traces`: the folder of recorded traffic, empty for none."""
 
     name = "webarena"
     version = "1"
@@ -87,12 +86,12 @@ class WebArena:
 
     @staticmethod
     def listed_here(**_: object) -> bool:
-        """Whether the tasks can be listed on this machine."""
+        """True if the tasks can be listed on this machine."""
         return is_installed()
 
     @staticmethod
     def require_set_up(judge: object = None, **_: object) -> None:
-        """Raises UsageError where nothing is installed, no site is named, or the judge's key may not be sent."""
+        """Raise UsageError if the child is not installed, no site is named, or the judge's key may not be sent."""
         require_installed()
         if isinstance(judge, Mapping) and isinstance(variable := judge.get("api_key_env"), str):
             require_sendable(variable)
@@ -100,8 +99,8 @@ class WebArena:
             site_set(None, [site for site in PUBLIC_NAMES if site != "homepage"])
 
     def require_here(self) -> None:
-        """Raises UsageError where nothing is installed, a site that a task needs is not named, or there is no browser.
-        Where sets have names, whoever takes a set looks for its sites."""
+        """Raise UsageError if the child is not installed, a needed site is not named, or there is no browser. The sites
+        of named sets are checked when a set is used."""
         self.require_set_up()
         if not any(site_names()):
             site_set(None, self._sites_needed)
@@ -109,63 +108,64 @@ class WebArena:
 
     @cached_property
     def _tasks(self) -> list[Task]:
-        found = chosen_tasks(self._ids, self._needed)
-        fuzzy = [task for task in found if task.payload["judged"]]
+        tasks = chosen_tasks(self._ids, self._needed)
+        fuzzy = [task for task in tasks if task.payload["judged"]]
         if not self._judged:
-            found = [task for task in found if not task.payload["judged"]]
+            tasks = [task for task in tasks if not task.payload["judged"]]
         elif fuzzy and self._judge is None:
             raise UsageError(
-                f"env.options: {len(fuzzy)} of {len(found)} tasks have answers that a model judges (fuzzy_match); name "
+                f"env.options: {len(fuzzy)} of {len(tasks)} tasks have answers that a model judges (fuzzy_match); name "
                 "one in env.options.judge=PROVIDER:MODEL, or leave them out by env.options.judged=false"
             )
-        return found
+        return tasks
 
     @property
     def _sites_needed(self) -> set[str]:
         return {site for task in self.tasks() for site in task.payload["sites"]}
 
     def tasks(self) -> Sequence[Task]:
-        """The chosen tasks, in the official order. Raises UsageError where nothing is installed, and for tasks that
-        need a judge where none is named."""
+        """Return the chosen tasks in the official order. Raises UsageError if the child is not installed, or a task
+        needs a judge and none is named."""
         return self._tasks
 
     def judge_by_record(self) -> str | None:
-        """Take fuzzy answers' verdicts from this project's journals alone: `AnswerJudge.by_record`."""
+        """Use only this project's journaled verdicts on fuzzy answers (`AnswerJudge.by_record`); return the judge's
+        name, None if no task needs it."""
         if self._judge is None or not any(task.payload["judged"] for task in self.tasks()):
             return None
         self._judge.by_record = True
         return self._judge.name
 
     def make(self) -> WebArenaEnvironment:
-        """A fresh world on the site set of WA_SHOPPING, WA_MAP, ... Raises UsageError where one of them lacks."""
+        """Return a fresh world on the site set of WA_SHOPPING, WA_MAP, ... Raises UsageError for a missing site."""
         return self._made(None)
 
     def make_at(self, site: str) -> WebArenaEnvironment:
-        """A fresh world on the site set whose variables have this name: WA_<SITE>_SHOPPING."""
+        """Return a fresh world on the site set of the variables WA_<SITE>_SHOPPING, ... Raises as `make` does."""
         return self._made(site)
 
     def close(self) -> None:
-        """End the workers that wait for an episode."""
+        """End the idle workers."""
         for pool, _ in self._pools.values():
             pool.close()
 
     def players(self) -> Mapping[str, Callable[[Request], str]]:
-        """For `r2v check-env`: a player who says at once that all is done."""
+        """Return the contract check's empty player, which answers "done" at once."""
         return {"empty": lambda request: '{"tool":"send_msg_to_user","text":"done"}'}
 
     def decoys(self, observation: str, goal: str, count: int, u: float) -> list[str]:
-        """Look-alike elements; see `r2v.envs.browser.surface`."""
+        """Return look-alike elements; see `r2v.envs.browser.surface`."""
         return surface.decoys(observation, goal, count, u)
 
     def injection(self, observation: str, goal: str, family: str, u: float) -> tuple[str, str]:
-        """A planted text of the page and its canary; see `r2v.envs.browser.surface`."""
+        """Return a text to plant and its canary; see `r2v.envs.browser.surface`."""
         return surface.injection(observation, goal, family, u)
 
     def _made(self, site: str | None) -> WebArenaEnvironment:
         if site not in self._pools:
-            found = site_set(site, self._sites_needed)
-            state = _state(found) if found.reset and self._reset == "auto" else None
-            self._pools[site] = self._pool(found), state
+            sites = site_set(site, self._sites_needed)
+            state = _state(sites) if sites.reset and self._reset == "auto" else None
+            self._pools[site] = self._pool(sites), state
         pool, state = self._pools[site]
         return WebArenaEnvironment(pool, limits=self._limits, tools=WEB_TOOLS, judge=self._judge, sites=state)
 
@@ -198,19 +198,19 @@ WEB_TOOLS = (*ON_PAGE, *ON_THE_WEB, *ANSWERING)
 
 
 def _state(sites: SiteSet) -> SiteState:
-    """Where it is written down that a set was changed: by its addresses, for they are what was changed."""
+    """Return the record of changes to a set, named by its addresses, since two sets may share a site."""
     name = hashlib.sha256("\n".join(sorted(sites.urls.values())).encode()).hexdigest()[:12]
     return SiteState(SITE_LEASES / f"webarena-{name}.changed")
 
 
 def _listed(option: str, value: object) -> Any:
-    """A list of an option, or None; a text is its words, which an audit takes from a stranger as it takes no list.
-    Raises UsageError for anything else."""
-    found = value.replace(",", " ").split() if isinstance(value, str) else value
-    if found is None or (isinstance(found, Sequence) and found):
-        return found if found is None else list(found)
+    """Return an option as a list or None; a text is split into words, the only form that an audit accepts from others'
+    folders. Raises UsageError for anything else."""
+    items = value.replace(",", " ").split() if isinstance(value, str) else value
+    if items is None or (isinstance(items, Sequence) and items):
+        return items if items is None else list(items)
     raise UsageError(f"env.options.{option}={value!r:.40}: give a list, or none for all")
 
 
 def _numbers(ids: list[Any] | None) -> list[Any] | None:
-    return ids and [int(one) if isinstance(one, str) and one.isdecimal() else one for one in ids]
+    return ids and [int(id_) if isinstance(id_, str) and id_.isdecimal() else id_ for id_ in ids]

@@ -1,4 +1,4 @@
-"""Checking WebArena before hours are spent: what is installed, the language data, and whether every site answers."""
+"""Check of WebArena's set-up before a long run: installed packages, language data, and every site's answer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SECONDS = 10.0
 
 
 def check_set_up() -> Iterator[tuple[bool, str]]:
-    """Whether the interpreter, the language data and the browser are there, in a line each."""
+    """Yield (True if present, line) for the interpreter, the language data and the browser."""
     home = webarena_home()
     if not is_installed():
         yield False, f"no child interpreter at {home}; run `{INSTALL_WEBARENA}`"
@@ -34,8 +34,7 @@ def check_set_up() -> Iterator[tuple[bool, str]]:
 
 
 def check_sites(name: str | None) -> Iterator[tuple[bool, str]]:
-    """Whether each site of a set answers, in a line. Raises UsageError for an address that is none, and where no site
-    is named."""
+    """Yield (True if fine, line) for each site of a set. Raises UsageError for a bad address or a set without sites."""
     sites = site_set(name, ())
     if all(url == UNSET_SITE for url in sites.urls.values()):
         sites = site_set(name, [site for site in PUBLIC_NAMES if site != "homepage"])
@@ -49,7 +48,7 @@ def check_sites(name: str | None) -> Iterator[tuple[bool, str]]:
 
 
 def _answers(site: str, url: str) -> tuple[bool, str]:
-    """Whether a site serves its first page."""
+    """Return (True if a site serves its first page, line)."""
     try:
         with urllib.request.urlopen(url, timeout=_SECONDS) as answer:
             return True, f"{site}: {url} answers {answer.status}"

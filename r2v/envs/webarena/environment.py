@@ -1,8 +1,8 @@
-"""The environment of WebArena in R2V's process: a worker's world, a judge for fuzzy answers, and clean sites.
+"""WebArena's environment in R2V's process: a worker's world, a judge for fuzzy answers, and reset sites.
 
-Sites are put back before the next episode that follows one which changed them, by whatever process: that they were
-changed is written down before the change, and taken back after the reset. Without a server that resets them
-(WA_FULL_RESET) they stay as they are.
+Sites are reset before the episode that follows one which changed them, in any process: the change is recorded in a
+file before it happens, and the file is removed after the reset. Without a reset server (WA_FULL_RESET) the sites stay
+changed.
 """
 
 from __future__ import annotations
@@ -23,20 +23,19 @@ from r2v.storage.files import write_text
 from r2v.wire.message import ToolSpec
 
 RESET_SECONDS = 900.0
-"""A reset of all sites takes 200 to 500 s; its client gives up after 600."""
+"""Limit for a reset of all sites, which takes 200 to 500 s; its client gives up after 600."""
 
 
 @dataclass
 class SiteState:
-    """Whether a site set was changed since it was last put back: a file that is there, or not."""
+    """Record of changes to a site set: the file `changed` exists if an episode changed it since its last reset."""
 
     changed: Path
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 class WebArenaEnvironment(WorkerEnvironment):
-    """One task at a time. `sites` is None where nobody puts the sites back; without a `judge`, a question to one is
-    refused."""
+    """A WebArena world. `sites` is None without resets; without a `judge`, a task that needs one raises UsageError."""
 
     def __init__(
         self,
@@ -51,7 +50,7 @@ class WebArenaEnvironment(WorkerEnvironment):
         self._judge, self._sites = judge, sites
 
     def reset(self, *, seed: int, task: Task) -> tuple[str, Info]:
-        """Put the sites back if they were changed, log in, and open the first page."""
+        """Reset the sites if they were changed, log in, and open the first page."""
         if self._sites is not None:
             with self._sites.lock:
                 if self._sites.changed.exists():
@@ -65,7 +64,7 @@ class WebArenaEnvironment(WorkerEnvironment):
         return super().reset(seed=seed, task=task)
 
     def _call(self, method: str, arguments: Mapping[str, Any], limit: float) -> Mapping[str, Any]:
-        """What the world answers, when every question of its evaluator has a reply."""
+        """Return the world's answer after replying to all questions of its evaluator."""
         answer = super()._call(method, arguments, limit)
         while questions := answer.get("asks"):
             if self._judge is None:

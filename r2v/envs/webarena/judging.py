@@ -1,9 +1,9 @@
-"""Judging: the model that decides whether a fuzzy answer is right, behind the same door as every other LLM.
+"""Judge of fuzzy answers: an LLM behind the same provider code as the teacher.
 
-The official prompts and the reading of their replies are the evaluators' own; who replies is named by
-`env.options.judge`, as PROVIDER:MODEL or a section like `teacher`. Its replies and bills are the project's: an answer
-that was judged once, by whichever process, is not paid for again, and a cap on the project holds for it. An audit
-asks nobody (`by_record`): it reads the project's journals, needs no key and writes none.
+Prompts and parsing are the official evaluators' own; `env.options.judge` names the model as PROVIDER:MODEL or with the
+fields of `teacher`. Replies and bills belong to the project: no process pays twice for the same question, and the
+project's cap applies. An audit makes no calls (`by_record`): it reads the project's journals, needs no key and writes
+nothing.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from r2v.storage.paths import REPLIES
 from r2v.wire.message import Message
 
 _TOKENS = 768
-"""As the official call asks for."""
+"""Reply limit of the official call, in tokens."""
 
 
 class AnswerJudge:
-    """Asks one question at a time, from whichever thread. Raises UsageError for settings that name no model."""
+    """LLM judge, called one question at a time and safe for threads. Raises UsageError for settings without a model."""
 
     def __init__(self, judge: str | Mapping[str, Any], root: Path = Path()) -> None:
         settings = _named(judge) if isinstance(judge, str) else judge
@@ -55,21 +55,21 @@ class AnswerJudge:
                 "env.options.judge: a judge needs an LLM; name openai, anthropic or a provider of your own"
             )
         self.by_record = False
-        """Whether only the project's journaled replies are used."""
+        """True if only the project's journaled replies are used."""
         self.name = f"{self.teacher.provider}:{self.teacher.model_name}"
         self._root = root
         self._lock = threading.Lock()
-        self._known: dict[str, str] = {}
+        self._replies: dict[str, str] = {}
 
     def replies(self, questions: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, str]:
-        """The reply to each question (chat messages), by its JSON. Raises EnvironmentFault where none can be had,
-        UsageError where no key is set; by record, Unjudged for one that the project has not."""
+        """Return the replies to questions (chat messages) by the question's JSON. Raises EnvironmentFault if the
+        provider fails, UsageError without a key and, by record, Unjudged for a reply that is not in the project."""
         with self._lock:
             for question in questions:
-                if (name := json.dumps(question)) not in self._known:
+                if (name := json.dumps(question)) not in self._replies:
                     request = _request(question)
-                    self._known[name] = self._recorded(request) if self.by_record else self._ask(request)
-            return {json.dumps(question): self._known[json.dumps(question)] for question in questions}
+                    self._replies[name] = self._recorded(request) if self.by_record else self._ask(request)
+            return {json.dumps(question): self._replies[json.dumps(question)] for question in questions}
 
     def _recorded(self, request: Request) -> str:
         rate = asked_rate(self.teacher)
@@ -94,7 +94,7 @@ class AnswerJudge:
         return waves.run([reply])[0]
 
     def _remote(self) -> ProviderRemote:
-        """The provider behind a journal of the project's."""
+        """Return the provider behind a journal of the project."""
         teacher, rate = self.teacher, asked_rate(self.teacher)
         provider = make_provider(teacher.provider, rate, base_url=teacher.base_url, api_key_env=teacher.api_key_env)
         scope = self._scope(rate)
@@ -125,5 +125,5 @@ def _named(judge: str) -> dict[str, str]:
 
 
 async def _no_batches(folder: Path) -> None:
-    """A judge calls directly: no batch of a dead process has to be brought home."""
+    """Adopt nothing: a judge calls directly, so a dead process leaves no batches."""
     await asyncio.sleep(0)

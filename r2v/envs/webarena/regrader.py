@@ -1,12 +1,12 @@
-"""The offline grader's own program, run by the child interpreter: webarena-verified on recorded traffic.
+"""Offline grader run by the child interpreter: webarena-verified on recorded traffic.
 
-    PYTHON regrader.py FOLDER PUBLIC_NAMES       # a JSON line an episode on standard output
+    PYTHON regrader.py FOLDER PUBLIC_NAMES       # a JSON line per episode on standard output
 
-webarena-verified words its tasks anew and asks for answers in a form of its own. An answer in that form is graded as it
-is; any other is put into it: what was said as the one thing retrieved, "N/A" as the error that the task expects. Not
-covered is what a plain answer cannot say there: records, several values, a number or a boolean within a sentence, which
-error it is. Nor are tasks whose evaluator asks only that a site's first page was the last one loaded: it cannot tell a
-route that is shown from none.
+webarena-verified rewords its tasks and expects answers in a form of its own. An answer in that form is graded directly;
+any other is converted: a text becomes the one retrieved value, "N/A" the error that the task expects. Not covered are
+forms that a plain answer cannot express: records, several values, a number or a Boolean within a sentence, the kind of
+an error. Tasks whose evaluator only checks that a site's first page was loaded last are not covered either, since it
+cannot tell a page that shows a route from one without.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def main(folder: str, names: str) -> None:
 
 
 def _graded(grader: Any, rules: dict[int, Any], path: Path) -> dict[str, Any]:
-    """What the grader says of one episode, beside what was said live."""
+    """Return the row of one episode: the grader's score and the live one."""
     record = json.loads(path.read_text())
     id_ = int(record["task_id"].rpartition(".")[2])
     row = {"episode": path.stem, "task_id": record["task_id"], "seed": record["seed"], "live": record["reward"]}
@@ -56,30 +56,30 @@ def _graded(grader: Any, rules: dict[int, Any], path: Path) -> dict[str, Any]:
 
 
 def _is_first_page(event: dict[str, Any]) -> bool:
-    """Whether a request is to a site's first page, with nothing else asked of it."""
+    """True if an expected request is for a site's first page, without further conditions."""
     return [*event] == ["url"] and re.fullmatch(r"__[A-Z_]+__/?", str(event["url"])) is not None
 
 
 def _response(answer: str | None, expected: dict[str, Any]) -> tuple[dict[str, Any] | None, str]:
-    """An answer in the grader's form, or why it has none."""
-    wanted, said, given = expected["expected"], (answer or "").strip(), _parsed(answer)
-    kind, fails = str(wanted["task_type"]).upper(), wanted["status"] != "SUCCESS"
+    """Return (answer in the grader's form, ""), or (None, reason)."""
+    target, text, given = expected["expected"], (answer or "").strip(), _parsed(answer)
+    kind, fails = str(target["task_type"]).upper(), target["status"] != "SUCCESS"
     if isinstance(given, dict) and "status" in given:
         return given, ""
-    if said.lower() == "n/a":
-        return _form(kind, wanted["status"] if fails else "NOT_FOUND_ERROR", None, said), ""
-    if not said:
+    if text.lower() == "n/a":
+        return _form(kind, target["status"] if fails else "NOT_FOUND_ERROR", None, text), ""
+    if not text:
         return _form(kind, "UNKNOWN_ERROR" if kind == "RETRIEVE" else "SUCCESS", None, None), ""
     if fails:
         return None, "not covered: the task expects an error there, and a sentence does not say which"
     if kind != "RETRIEVE":
         return _form(kind, "SUCCESS", None, None), ""
-    values, why = ([*given], "") if isinstance(given, list) else _values(said, given, expected)
+    values, why = ([*given], "") if isinstance(given, list) else _values(text, given, expected)
     return (None, why) if why else (_form(kind, "SUCCESS", values, None), "")
 
 
-def _values(said: str, given: Any, expected: dict[str, Any]) -> tuple[list[Any], str]:
-    """A plain answer as the values that the task asks for, or why it is none."""
+def _values(text: str, given: Any, expected: dict[str, Any]) -> tuple[list[Any], str]:
+    """Return (values of a plain answer, ""), or any values and the reason why the task does not accept them."""
     items = expected["results_schema"].get("items") or {}
     kind = items.get("type")
     if kind not in ("string", "number", "boolean"):
@@ -89,9 +89,9 @@ def _values(said: str, given: Any, expected: dict[str, Any]) -> tuple[list[Any],
     if kind == "number":
         if isinstance(given, int | float) and not isinstance(given, bool):
             return [given], ""
-        price = items.get("format") == "currency" and _PRICE.fullmatch(said)
-        return [said], "" if price else "not covered: the task asks for a number there"
-    return [said], "" if len(expected["expected"]["retrieved_data"]) == 1 else "not covered: it asks for several values"
+        price = items.get("format") == "currency" and _PRICE.fullmatch(text)
+        return [text], "" if price else "not covered: the task asks for a number there"
+    return [text], "" if len(expected["expected"]["retrieved_data"]) == 1 else "not covered: it asks for several values"
 
 
 def _form(kind: str, status: str, data: list[Any] | None, details: str | None) -> dict[str, Any]:

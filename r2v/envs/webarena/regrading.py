@@ -1,7 +1,7 @@
-"""Regrading: episodes that were recorded are graded again by webarena-verified, on a machine without sites.
+"""Regrading of recorded episodes by webarena-verified, on a machine without sites.
 
-It is no replay: nothing is executed. Requests and answers that were recorded are read by another grader, whose verdict
-may differ; how often is counted.
+This is not a replay, since nothing is executed: another grader reads the recorded requests and answers, and the rate of
+different verdicts is reported.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _REGRADER = Path(__file__).with_name("regrader.py")
 
 
 def regrade(traces: Path, *, out: Path | None = None) -> list[str]:
-    """What came of it, in lines; a row an episode goes to `out`. Raises InputError where nothing was recorded,
-    UsageError where nothing is installed, EnvironmentFault where the grader fails."""
+    """Grade the recorded episodes, write a row per episode to `out`, and return a summary as lines. Raises InputError
+    without recordings, UsageError if the child is not installed, EnvironmentFault if the grader fails."""
     recorded = [*traces.glob("*.har.gz")]
     if not recorded:
         raise InputError(f"{traces}: no recorded traffic; env.options.traces says where episodes of webarena keep it")
@@ -32,14 +32,14 @@ def regrade(traces: Path, *, out: Path | None = None) -> list[str]:
     graded = [row for row in rows if row["regraded"] is not None]
     agreeing = [row for row in graded if (row["regraded"] > 0) == (row["live"] > 0)]
     size = sum(path.stat().st_size for path in recorded) / len(recorded) / 1e6
-    told = [f"{len(rows)} episodes recorded, {size:.3f} MB each"]
-    told.append(
+    summary = [f"{len(rows)} episodes recorded, {size:.3f} MB each"]
+    summary.append(
         f"{len(graded)} regraded by webarena-verified (not replayed): {sum(row['regraded'] > 0 for row in graded)} "
         f"succeed, live {sum(row['live'] > 0 for row in graded)}; {len(agreeing)} verdicts agree"
     )
     for row in graded:
         if row not in agreeing:
-            told.append(f"  {row['task_id']} seed {row['seed']}: live {row['live']:g}, regraded {row['regraded']:g}")
+            summary.append(f"  {row['task_id']} seed {row['seed']}: live {row['live']:g}, regraded {row['regraded']:g}")
     for why in sorted({row["why"] for row in rows if row["regraded"] is None}):
-        told.append(f"{sum(row['why'] == why for row in rows)} not regraded: {why}")
-    return told
+        summary.append(f"{sum(row['why'] == why for row in rows)} not regraded: {why}")
+    return summary

@@ -1,7 +1,7 @@
-"""WebArena's tasks, as the official package lists them (webarena/test.raw.json).
+"""WebArena's tasks from the official package's list (webarena/test.raw.json).
 
-A task's goal is its intent. Where several tasks share one, and differ in the page they begin at, the goal says it.
-Whether a task changes a site stands in webarena-verified's list of the same tasks.
+A task's goal is its intent. If several tasks share an intent and differ in the first page, the goal names the page.
+webarena-verified's list of the same tasks decides which of them change a site.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ WEBARENA_TASKS = 812
 
 
 def chosen_tasks(ids: Sequence[int] | None, sites: Collection[str] | None) -> list[Task]:
-    """The tasks with these ids (None: all) that need no other sites than these (None: any), in the official order.
-    Raises UsageError for an id or a site that does not exist, and where none is left."""
+    """Return the tasks with these ids (None: all) that need only these sites (None: any), in the official order. Raises
+    UsageError for an unknown id or site, and if no task is left."""
     listed = official_tasks(child_package("webarena"))
     for id_ in ids or ():
         if id_ not in listed:
@@ -33,16 +33,16 @@ def chosen_tasks(ids: Sequence[int] | None, sites: Collection[str] | None) -> li
             allowed = ", ".join(name for name in PUBLIC_NAMES if name != "homepage")
             raise UsageError(f"env.options.sites: no site {site!r:.40}; allowed: {allowed}")
     changing = tasks_that_change(child_package("webarena_verified"))
-    wanted = None if ids is None else set(ids)
+    chosen_ids = None if ids is None else set(ids)
     texts = Counter(record["intent"] for record in listed.values())
-    found = [
+    tasks = [
         _task(record, alone=texts[record["intent"]] == 1, mutates=id_ in changing)
         for id_, record in listed.items()
-        if (wanted is None or id_ in wanted) and (sites is None or set(record["sites"]) <= set(sites))
+        if (chosen_ids is None or id_ in chosen_ids) and (sites is None or set(record["sites"]) <= set(sites))
     ]
-    if not found:
+    if not tasks:
         raise UsageError(f"env.options: no task has sites of {', '.join(sites or ())} alone; name more sites or tasks")
-    return found
+    return tasks
 
 
 def _task(record: Mapping[str, Any], *, alone: bool, mutates: bool) -> Task:
@@ -63,27 +63,27 @@ def _task(record: Mapping[str, Any], *, alone: bool, mutates: bool) -> Task:
 
 
 def public(text: str) -> str:
-    """A text of the official list with the public names of its sites."""
+    """Return a text of the official list with the public names of its sites."""
     for site in sorted(PUBLIC_NAMES, key=len, reverse=True):
         text = text.replace(f"__{site.upper()}__", PUBLIC_NAMES[site])
     return text
 
 
 def is_judged(record: Mapping[str, Any]) -> bool:
-    """Whether a model judges the answer (fuzzy_match)."""
+    """True if a model judges the answer (fuzzy_match)."""
     return "fuzzy_match" in (record["eval"].get("reference_answers") or {})
 
 
 @cache
 def official_tasks(package: Path) -> dict[int, dict[str, Any]]:
-    """Id -> record of the official list."""
+    """Return the records of the official list by id."""
     records = json.loads((package / "test.raw.json").read_text())
     return {record["task_id"]: record for record in records}
 
 
 @cache
 def tasks_that_change(package: Path) -> frozenset[int]:
-    """Ids of the tasks that change a site, by webarena-verified's list."""
+    """Return the ids of the tasks that change a site, by webarena-verified's list."""
     records = json.loads((package / "assets" / "dataset" / "webarena-verified.json").read_text())
     return frozenset(
         record["task_id"]

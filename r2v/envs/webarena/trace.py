@@ -1,11 +1,11 @@
-"""Traces: what an episode sent over the network, kept so that a job without sites can grade it again.
+"""Traces of an episode's network traffic, so that a job without sites can grade it again.
 
-    <folder>/<digest of task, seed and actions>.har.gz     requests and responses, as webarena-verified reads them
-    <folder>/<digest>.json                                 the task, the answer, and what the live evaluators said
+    <folder>/<digest of task, seed and actions>.har.gz     requests and responses in webarena-verified's format
+    <folder>/<digest>.json                                 the task, the answer, and the live evaluators' reward
 
-Left out: pictures, styles and scripts, all bodies of responses but JSON ones, what was sent to log in, what the live
-evaluators opened, and the hosts of the sites. A file is written by whoever ends the episode, in the child; the same
-episode played again writes the same name.
+Left out are pictures, styles and scripts, response bodies other than JSON, login requests, pages opened by the live
+evaluators, and the hosts of the sites. The child writes the files at the end of an episode; the same episode played
+again writes the same names.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 
 
 def save_trace(recorded: Path, folder: Path, about: dict[str, Any], renamed: Callable[[str], str]) -> None:
-    """Keep a recorded episode in the folder."""
+    """Write the trace of a recorded episode to the folder, with `renamed` applied to the traffic."""
     folder.mkdir(parents=True, exist_ok=True)
     content = json.dumps([about["task_id"], about["seed"], about["actions"]])
     name = hashlib.sha256(content.encode()).hexdigest()[:20]
@@ -35,7 +35,7 @@ def save_trace(recorded: Path, folder: Path, about: dict[str, Any], renamed: Cal
 
 
 def _trimmed(recorded: Path, begun: float, graded: Sequence[tuple[float, float]]) -> dict[str, Any] | None:
-    """The part of a recording that is graded by; None where there is none: the browser died."""
+    """Return the part of a recording used for grading; None for an unreadable one, as after a browser's death."""
     trim = importlib.import_module("webarena_verified.core.utils.trim_network_logs").trim_har_file
     draft = recorded.with_suffix(".trimmed")
     try:
@@ -48,7 +48,8 @@ def _trimmed(recorded: Path, begun: float, graded: Sequence[tuple[float, float]]
     entries = [entry for entry in har["log"]["entries"] if _is_agents(entry, begun, graded)]
     har["log"] = {**har["log"], "entries": entries}
     for entry in entries:
-        entry["request"]["headers"] = [one for one in entry["request"]["headers"] if one["name"].lower() != "host"]
+        headers = entry["request"]["headers"]
+        entry["request"]["headers"] = [header for header in headers if header["name"].lower() != "host"]
         content = entry["response"].get("content", {})
         if "json" not in content.get("mimeType", ""):
             content.pop("text", None)
@@ -56,7 +57,7 @@ def _trimmed(recorded: Path, begun: float, graded: Sequence[tuple[float, float]]
 
 
 def _is_agents(entry: dict[str, Any], begun: float, graded: Sequence[tuple[float, float]]) -> bool:
-    """Whether a request is neither of the login, which is over when the agent begins, nor of the evaluators."""
+    """True for the agent's requests: not part of the login, which precedes `begun`, nor of the evaluators."""
     sent = datetime.fromisoformat(entry["startedDateTime"].replace("Z", "+00:00")).timestamp()
     if sent < begun and entry["request"]["method"] != "GET":
         return False

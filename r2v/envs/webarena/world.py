@@ -1,9 +1,9 @@
-"""The world of a worker: a task of WebArena in one Chromium, graded by the official evaluators.
+"""World of a WebArena worker: a task in one Chromium, graded by the official evaluators.
 
-It is BrowserGym's own task: login by the sites' forms at every reset, validation after every step. Three things differ.
-Where an evaluator asks a model, the step answers with the question, and `grade` goes on with the replies: no key and no
-network but the sites is in this process. About an episode without an answer nobody is asked. And an address is
-shown and taken by its public name.
+The task is BrowserGym's own: login by the sites' forms at every reset, validation after every step. Three parts differ.
+If an evaluator needs a model, the step returns the question and `grade` continues with the replies, so this process
+has no key and uses no network but the sites. An episode without an answer is judged wrong without a question. Addresses
+are shown and accepted by their public names.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from r2v.envs.browser.world import BrowserWorld
 from r2v.envs.webarena.trace import save_trace
 
 _UNANSWERED = "incorrect, different"
-"""What both official prompts' replies are read for: no."""
+"""A reply that both official prompts' parsers read as no."""
 
 
 class _Unjudged(Exception):
-    """A question of an evaluator that no reply is known to."""
+    """A question of an evaluator without a reply yet."""
 
 
 class WebArenaWorld(BrowserWorld):
-    """`shown` has each site's address and public name; `traces` is the folder in which every episode's traffic is kept,
-    none where it is empty."""
+    """A WebArena task. `shown` maps each site's address to its public name; `traces` is the folder for every episode's
+    traffic, empty for none."""
 
     def __init__(self, *, shown: dict[str, str], traces: str, page_seconds: float, **options: Any) -> None:
         super().__init__(**options, packages=["browsergym.webarena"], page_seconds=page_seconds, sites=[*shown])
@@ -43,7 +43,7 @@ class WebArenaWorld(BrowserWorld):
         vars(helpers)["generate_from_openai_chat_completion"] = self._judged
 
     def reset(self, seed: int, task: dict[str, Any]) -> dict[str, Any]:
-        """Log in and open the page that the task begins at."""
+        """Log in and open the task's first page."""
         answer = super().reset(seed, task)
         graded: list[tuple[float, float]] = []
         official = self._environment.task
@@ -53,7 +53,7 @@ class WebArenaWorld(BrowserWorld):
         return answer
 
     def settings(self) -> dict[str, Any]:
-        """Where the traffic is recorded."""
+        """Return the context's arguments that record the traffic."""
         if not self._traces:
             return {}
         file, self._har = tempfile.mkstemp(suffix=".har")
@@ -61,34 +61,34 @@ class WebArenaWorld(BrowserWorld):
         return {"pw_context_kwargs": {"record_har_path": self._har, "record_har_mode": "full"}}
 
     def step(self, action: str) -> dict[str, Any]:
-        """Carry out a call. Where a model is to judge, the answer's `asks` holds the questions, and `grade` goes on."""
+        """Carry out a call. If a model must judge, the answer has the questions in `asks`, and `grade` continues."""
         self._about["actions"].append(action)
         return self._graded(lambda: super(WebArenaWorld, self).step(action))
 
     def grade(self, replies: dict[str, str]) -> dict[str, Any]:
-        """Grade the same step again, knowing these replies by their questions."""
+        """Grade the same step again with these replies by question."""
         self._replies.update(replies)
         return self._graded(super().conclude)
 
     def restore_sites(self) -> dict[str, Any]:
-        """Have the server of WA_FULL_RESET put all sites back, and wait until they answer. Raises where it cannot."""
+        """Reset all sites by the server of WA_FULL_RESET and wait for their answers. Raises the client's error."""
         instance = importlib.import_module("browsergym.webarena.instance").WebArenaInstance()
         instance.full_reset(skip_if_not_set=False)
         return {"observation": ""}
 
     def text(self, observation: dict[str, Any]) -> str:
-        """An observation with the public names of the sites."""
+        """Return an observation's text with the public names of the sites."""
         return self._renamed(super().text(observation))
 
     def call_of(self, action: str) -> tuple[Callable[..., None], dict[str, Any]]:
-        """The function and the arguments of a call, with the addresses of the sites."""
+        """Return the function and the arguments of a call, with the addresses of the sites."""
         function, arguments = super().call_of(action)
         return function, {
             name: self._addressed(value) if isinstance(value, str) else value for name, value in arguments.items()
         }
 
     def close(self) -> None:
-        """Close the task's context, and keep what went over the network."""
+        """Close the task's context and write its trace."""
         try:
             super().close()
         finally:
@@ -111,14 +111,14 @@ class WebArenaWorld(BrowserWorld):
         return answer
 
     def _said(self) -> str | None:
-        """What the agent has told the user; "N/A" where it found the task infeasible, None where nothing."""
+        """Return the agent's answer to the user; "N/A" if it reported the task infeasible, None without an answer."""
         last = self._environment.chat.messages[-1]
         if last["role"] == "infeasible":
             return "N/A"
         return str(last["message"]) if last["role"] == "assistant" else None
 
     def _judged(self, *, messages: list[dict[str, Any]], **_: Any) -> str:
-        """In place of the official call of a provider. Raises _Unjudged for what nobody has replied to."""
+        """Return the reply to an evaluator's question, in place of its provider call. Raises _Unjudged without one."""
         if self._said() is None:
             return _UNANSWERED
         question = json.dumps(messages)
@@ -138,7 +138,8 @@ class WebArenaWorld(BrowserWorld):
 
 
 def _timed(validate: Callable[..., Any], graded: list[tuple[float, float]]) -> Callable[..., Any]:
-    """The official grading, whose beginnings and ends are kept: what it opens is no page of the agent's."""
+    """Return the official grading with its (start, end) times appended to `graded`, to exclude its page loads from the
+    trace."""
 
     def timed(*arguments: Any) -> Any:
         begun = time.time()

@@ -1,15 +1,15 @@
-"""The worker's own program: a guard, and below it the process that runs the world.
+"""Program of a worker: a guard process and its child, which runs the world.
 
-    PYTHON boot.py REQUESTS ANSWERS LIFELINE SCRATCH        # three descriptors and a folder
+    PYTHON boot.py REQUESTS ANSWERS OWNER SCRATCH        # three pipe descriptors and a folder
 
-It imports nothing but the standard library and, at its end, `r2v.storage.removal`, which does so too: any interpreter
-from Python 3.11 on runs it. The guard is the subreaper of all that the world starts, also of what left its process
-group (a browser does): when the world ends, or whoever holds the other end of the lifeline does, by kill -9 too, it
-kills every descendant, removes the scratch folder and ends. When the guard is killed, the kernel kills the world, a
-browser that loses its world ends itself, and the owner ends the rest when it next looks (r2v.envs.worker.process).
+It imports only the standard library and, at its end, `r2v.storage.removal`, which does the same, so any interpreter
+from Python 3.11 on can run it. The guard is the subreaper of all processes that the world starts, also of those that
+left its process group (a browser does). When the world ends, or the owner of the pipe's other end ends, even by
+kill -9, the guard kills every descendant, removes the scratch folder and ends. If the guard is killed, the kernel kills
+the world, a browser that loses its world ends itself, and the owner kills the rest later (r2v.envs.worker.process).
 
-Frames in both directions are a length of four bytes and JSON. What the world prints goes to standard output, which is
-nobody's answer.
+Frames in both directions are a length of four bytes and JSON. The world's prints go to standard output, apart from the
+frames.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from typing import Any
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _LOOK = 1.0
-"""Seconds between two looks at the parent, should the lifeline have been inherited by a process that lives on."""
+"""Seconds between checks of the parent, in case a surviving process inherited the owner's end of the pipe."""
 
 
-def main(requests: int, answers: int, lifeline: int, scratch: str) -> int:
-    """Guard a world until it ends or its lifeline does; the world's exit code."""
-    parent, guard, made = os.getppid(), os.getpid(), os.lstat(scratch)
+def main(requests: int, answers: int, owner_pipe: int, scratch: str) -> int:
+    """Guard a world until it or its owner ends, and return the world's exit code."""
+    parent, guard, scratch_stat = os.getppid(), os.getpid(), os.lstat(scratch)
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     world = os.fork()
     if world == 0:
-        os.close(lifeline)
+        os.close(owner_pipe)
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         os.setsid()
         if os.getppid() != guard:
@@ -50,39 +50,40 @@ def main(requests: int, answers: int, lifeline: int, scratch: str) -> int:
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
-    code = _watch(world, parent, lifeline, woken)
+    code = _watch(world, parent, owner_pipe, woken)
     _end_descendants(world)
-    _remove(Path(scratch), made)
+    _remove(Path(scratch), scratch_stat)
     return code
 
 
-def _remove(scratch: Path, made: os.stat_result) -> None:
-    """Remove the folder that the owner made, if it is still the one that lay there at the start."""
+def _remove(scratch: Path, scratch_stat: os.stat_result) -> None:
+    """Remove the scratch folder if it is still the one present at the start."""
     sys.path.append(str(Path(__file__).resolve().parents[3]))  # R2V is not installed in every interpreter
     from r2v.storage.removal import TEMPORARY, NotOurs, adopt_temporary, remove_own
 
     with contextlib.suppress(NotOurs):
-        remove_own(adopt_temporary(scratch, made), TEMPORARY)
+        remove_own(adopt_temporary(scratch, scratch_stat), TEMPORARY)
 
 
-def _watch(world: int, parent: int, lifeline: int, woken: int) -> int:
-    """Wait for the world, the lifeline, the parent or a signal; the exit code of a world that ended, else 0."""
+def _watch(world: int, parent: int, owner_pipe: int, woken: int) -> int:
+    """Wait for the end of the world, the owner or the parent, or a signal; return an ended world's exit code, else
+    0."""
     while os.getppid() == parent:
-        ready, _, _ = select.select([lifeline, woken], [], [], _LOOK)
-        asked = woken in ready and any(number != signal.SIGCHLD for number in os.read(woken, 512))
+        ready, _, _ = select.select([owner_pipe, woken], [], [], _LOOK)
+        signalled = woken in ready and any(number != signal.SIGCHLD for number in os.read(woken, 512))
         with contextlib.suppress(ChildProcessError):
             while ended := os.waitpid(-1, os.WNOHANG):
                 if ended[0] == world:
                     return os.waitstatus_to_exitcode(ended[1]) & 0xFF
                 if not ended[0]:
                     break
-        if asked or lifeline in ready:
+        if signalled or owner_pipe in ready:
             return 0
     return 0
 
 
 def _end_descendants(world: int) -> None:
-    """Kill the world's group, and every process that this one is an ancestor of, until there is none."""
+    """Kill the world's process group and all descendants of this process until none is left."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(world, signal.SIGKILL)
     while True:
@@ -96,22 +97,22 @@ def _end_descendants(world: int) -> None:
 
 
 def _descendants(root: int) -> list[int]:
-    """Processes below `root`, by what /proc says now."""
+    """Return the processes below `root`, read from /proc."""
     children: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError, IndexError):
             ancestor = int(stat.read_text(errors="replace").rpartition(")")[2].split()[1])
             children.setdefault(ancestor, []).append(int(stat.parent.name))
-    found, waiting = [], [root]
+    descendants, waiting = [], [root]
     while waiting:
         below = children.get(waiting.pop(), [])
-        found += below
+        descendants += below
         waiting += below
-    return found
+    return descendants
 
 
 def _work(requests: int, answers: int) -> int:
-    """Make the world that the first frame names and answer calls of its methods, until there are no more."""
+    """Create the world named by the first frame and answer calls of its methods until the requests end."""
     order = _receive(requests)
     if order is None:
         return 0
@@ -138,16 +139,16 @@ def _work(requests: int, answers: int) -> int:
 
 
 def _described(error: Exception) -> str:
-    """An exception in a line, the first of what it says, with where it was raised."""
+    """Return an exception as one line: the first line of its text, and the place in the world's code."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if frame.filename != __file__ and "site-packages" not in frame.filename]
-    place = f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
+    position = f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
     first = str(error).strip().split("\n")[0]
-    return " ".join(f"{type(error).__name__}: {first}".split())[:400] + place
+    return " ".join(f"{type(error).__name__}: {first}".split())[:400] + position
 
 
 def _receive(file: int) -> Any:
-    """The next frame; None at the end."""
+    """Return the next frame, None at the end."""
     if len(head := _read(file, 4)) < 4:
         return None
     return json.loads(_read(file, struct.unpack(">I", head)[0]))

@@ -1,6 +1,6 @@
-"""The environment of a world in a child process: limits per reset, step and episode, and faults apart from failures.
+"""Environment of a world in a child process, with limits per reset, step and episode.
 
-The world's `reset(seed, task)` and `step(action)` answer with one JSON object: `observation`, after a step also
+The world's `reset(seed, task)` and `step(action)` return one JSON object: `observation`, after a step also
 `reward`, `terminated` and `truncated`, and fields of `Info`.
 """
 
@@ -21,16 +21,16 @@ _INFO = ("success", "partial_score", "is_error", "harmful", "env_fault", "extra"
 
 @dataclass(frozen=True, kw_only=True)
 class WorldLimits:
-    """How long a world may take, in seconds. More is a fault of the world, and its process is killed."""
+    """Time limits of a world in seconds. Exceeding one is a fault of the world, and its process is killed."""
 
     reset_seconds: float = 120.0
     step_seconds: float = 60.0
     episode_seconds: float = 3600.0
-    """In the world, summed over an episode's resets and steps; what the agent thinks does not count."""
+    """Sum over an episode's resets and steps; the agent's time does not count."""
 
 
 class WorkerEnvironment:
-    """One world at a time in a worker of the pool."""
+    """An `Environment` whose world runs in a worker of the pool."""
 
     def __init__(self, pool: WorkerPool, *, limits: WorldLimits, tools: tuple[ToolSpec, ...]) -> None:
         self._pool, self._limits, self._tools = pool, limits, tools
@@ -38,7 +38,7 @@ class WorkerEnvironment:
         self._spent = 0.0
 
     def reset(self, *, seed: int, task: Task) -> tuple[str, Info]:
-        """Set the task up; no observation and a fault where the world fails."""
+        """Set the task up and return the first observation, or an empty one and a fault."""
         self._spent = 0.0
         arguments = {"seed": seed, "task": asdict(task)}
         try:
@@ -48,7 +48,7 @@ class WorkerEnvironment:
         return str(answer["observation"]), _info(answer)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, Info]:
-        """Act; the episode ends with a fault where the world fails."""
+        """Carry out an action; a failure of the world ends the episode with a fault."""
         if self._worker is None:
             return "", 0.0, False, True, Info(env_fault="step: the world's process is gone")
         try:
@@ -59,17 +59,18 @@ class WorkerEnvironment:
         return str(answer["observation"]), float(answer["reward"]), *ended, _info(answer)
 
     def tool_specs(self) -> tuple[ToolSpec, ...]:
-        """The tools, which are known without a world."""
+        """Return the tools, without starting a world."""
         return self._tools
 
     def close(self) -> None:
-        """Give the worker back."""
+        """Return the worker to the pool."""
         worker, self._worker = self._worker, None
         if worker is not None:
             self._pool.give(worker)
 
     def _call(self, method: str, arguments: Mapping[str, Any], limit: float) -> Mapping[str, Any]:
-        """An answer within the limit and what is left of the episode's. Raises WorkerFault; the worker is then gone."""
+        """Return an answer within `limit` and the episode's remaining seconds. Raises WorkerFault once the worker is
+        killed."""
         left = self._limits.episode_seconds - self._spent
         since = time.monotonic()
         try:

@@ -1,7 +1,7 @@
-"""Workers kept warm between episodes: a started interpreter, and a browser that it holds, serve the next one.
+"""Pool of workers, which keeps started interpreters and their browsers for the next episode.
 
-A worker is kept only when its world said within a limit that it has let go of the episode, and ends after a number of
-episodes. All end with the pool, and with this process however it ends.
+A worker is kept only if its world closed the episode within a limit, and at most for a number of episodes. All workers
+end with the pool, and with this process however it ends.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from dataclasses import dataclass, field
 from r2v.envs.worker.process import Worker, WorkerFault, WorldProcess
 
 _EPISODES = 200
-"""After so many a worker is not kept: what a browser leaks stays bounded."""
+"""Episodes after which a worker is ended, to bound a browser's memory leaks."""
 
 
 @dataclass(eq=False)
 class WorkerPool:
-    """The workers of one benchmark that no episode is played in."""
+    """Idle workers of one benchmark."""
 
     spec: WorldProcess
     warm: int = 8
-    """At most so many are kept."""
+    """Largest number of idle workers."""
     start_seconds: float = 120.0
     close_seconds: float = 20.0
     _idle: list[Worker] = field(default_factory=list)
@@ -32,7 +32,7 @@ class WorkerPool:
         weakref.finalize(self, _end, self._idle)
 
     def take(self) -> Worker:
-        """A worker of one's own. Raises WorkerFault where none can be started."""
+        """Return an idle or a new worker for exclusive use. Raises WorkerFault if none can be started."""
         while True:
             with self._lock:
                 worker = self._idle.pop() if self._idle else None
@@ -43,21 +43,21 @@ class WorkerPool:
             worker.kill()
 
     def give(self, worker: Worker) -> None:
-        """Let the world go of its episode, and keep the worker or end it."""
+        """Close the worker's episode, and keep the worker or end it."""
         worker.played += 1
         try:
             worker.call("close", {}, seconds=self.close_seconds)
         except WorkerFault:
-            return  # it is gone
+            return  # the fault has killed the worker
         with self._lock:
-            kept = len(self._idle) < self.warm and worker.played < _EPISODES
-            if kept:
+            reusable = len(self._idle) < self.warm and worker.played < _EPISODES
+            if reusable:
                 self._idle.append(worker)
-        if not kept:
+        if not reusable:
             worker.kill()
 
     def close(self) -> None:
-        """End all that are idle. Others may still be given back."""
+        """End all idle workers. Workers in use may still be given back."""
         with self._lock:
             idle, self._idle[:] = [*self._idle], []
         _end(idle)

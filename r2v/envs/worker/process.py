@@ -1,7 +1,7 @@
-"""A worker: the child process of one world at a time, called with a limit on every answer.
+"""Worker: the child process of one world at a time, with a time limit on every call.
 
-Its interpreter may be another one; its environment holds what is named and nothing else, so no key of ours is in it.
-Its standard output is read and forgotten but for the last line, which a fault quotes.
+Its interpreter may be another one. It sees only the named environment variables, so none of R2V's keys. Its standard
+output is discarded except for the last line, which a fault quotes.
 """
 
 from __future__ import annotations
@@ -26,47 +26,47 @@ from r2v.storage.removal import TEMPORARY, make_own_temporary, remove_own
 
 _BOOT = Path(__file__).with_name("boot.py")
 _PASSED = ("LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR")
-"""Variables that a world may see beside those that its benchmark names. None holds a secret."""
+"""Variables passed to every world besides those its benchmark names. None holds a secret."""
 _LARGEST = 16 * 2**20
-"""Bytes of an answer; more is a fault."""
+"""Largest answer in bytes; a larger one is a fault."""
 _TAIL = 2000
 _GRACE = 5.0
-"""Seconds in which a guard that was asked to end all has to be gone."""
+"""Seconds that the guard has to end all its processes."""
 
 
 class WorkerFault(EnvironmentFault):
-    """A world in a child process hung, died, flooded or raised. The process is gone when this is raised."""
+    """A world hung, died, raised or answered with too many bytes. Its process has been killed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorldProcess:
-    """What a worker runs."""
+    """A worker's world and interpreter."""
 
     world: str
-    """`module:Class` of a world, importable by `python` or beside R2V."""
+    """`module:Class` of a world, importable by `python` or next to R2V."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Keyword arguments of the class; JSON."""
+    """Keyword arguments of the class, as JSON values."""
     python: Path | None = None
-    """The interpreter; None: the one that runs R2V."""
+    """Interpreter; None: the one that runs R2V."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Variables that it sees beside PATH, HOME, TMPDIR and the language."""
+    """Environment variables besides PATH, HOME, TMPDIR and `_PASSED`."""
     search: tuple[Path, ...] = ()
-    """Folders in which modules are looked for beside those of `python`."""
+    """Folders added to the module search path."""
 
 
 class Worker:
-    """A started child process. Use by one thread at a time."""
+    """A started child process, for one thread at a time."""
 
     def __init__(self, spec: WorldProcess, *, seconds: float) -> None:
-        """Start it and make the world, within `seconds`. Raises WorkerFault where that fails."""
+        """Start the process and create the world within `seconds`. Raises WorkerFault if that fails."""
         self.played = 0
         self._tail = b""
         self._scratch = make_own_temporary("r2v-world-")
         requests, self._requests = os.pipe()
         self._answers, answers = os.pipe()
-        lifeline, self._lifeline = os.pipe()
-        kept = (requests, answers, lifeline)
-        words = [str(spec.python or sys.executable), str(_BOOT), *map(str, kept), str(self._scratch)]
+        owner_pipe, self._owner_pipe = os.pipe()
+        child_ends = (requests, answers, owner_pipe)
+        words = [str(spec.python or sys.executable), str(_BOOT), *map(str, child_ends), str(self._scratch)]
         try:
             self._process = subprocess.Popen(
                 words,
@@ -75,7 +75,7 @@ class Worker:
                 stderr=subprocess.STDOUT,
                 env=_environment(spec, self._scratch),
                 cwd=self._scratch,
-                pass_fds=kept,
+                pass_fds=child_ends,
                 start_new_session=True,
             )
         except OSError as error:
@@ -83,7 +83,7 @@ class Worker:
             remove_own(self._scratch, TEMPORARY)
             raise WorkerFault(f"the world's process cannot be started: {words[0]}: {error.strerror}") from error
         finally:
-            for descriptor in kept:
+            for descriptor in child_ends:
                 os.close(descriptor)
         assert self._process.stdout is not None
         self._output = self._process.stdout.fileno()
@@ -91,23 +91,23 @@ class Worker:
             os.set_blocking(descriptor, False)
         order = {"world": spec.world, "options": dict(spec.options), "search": _search(spec)}
         self.pid: int = self._ask(order, "start", seconds)["process"]
-        """Of the process that runs the world."""
+        """Process id of the world."""
 
     @property
     def alive(self) -> bool:
-        """Whether it was not killed and has not ended."""
+        """True if the process has not ended."""
         return self._process.poll() is None
 
     def call(self, method: str, arguments: Mapping[str, Any], *, seconds: float) -> Any:
-        """What a method of the world answers. Raises WorkerFault, after killing it, where it does not within `seconds`,
-        ends, answers with too much, or raises."""
+        """Return the answer of a method of the world. Raises WorkerFault, after killing the process, if the world does
+        not answer within `seconds`, ends, raises or answers with too many bytes."""
         return self._ask({"method": method, "arguments": dict(arguments)}, method, seconds)
 
     def kill(self) -> None:
-        """End the process and all that it started, and wait until they are gone. May be called again."""
-        if self._lifeline < 0:
+        """End the process and its descendants, and wait for their end. May be called again."""
+        if self._owner_pipe < 0:
             return
-        self._close_pipes()  # the lifeline among them: the guard now ends all
+        self._close_pipes()  # closing the owner's pipe makes the guard end everything
         with suppress(ProcessLookupError):
             self._process.send_signal(signal.SIGTERM)
         try:
@@ -118,16 +118,14 @@ class Worker:
             self._process.wait()
         if self._process.stdout is not None:
             self._process.stdout.close()
-        if (
-            self._process.returncode < 0
-        ):  # the guard itself was killed, and with it whoever ends what has left its world
+        if self._process.returncode < 0:  # a killed guard cannot end the processes that left the world's group
             _end_all_of(self._scratch)
         remove_own(self._scratch, TEMPORARY)
 
     def _close_pipes(self) -> None:
-        for descriptor in (self._requests, self._answers, self._lifeline):
+        for descriptor in (self._requests, self._answers, self._owner_pipe):
             os.close(descriptor)
-        self._requests = self._answers = self._lifeline = -1
+        self._requests = self._answers = self._owner_pipe = -1
 
     def _ask(self, order: Mapping[str, Any], method: str, seconds: float) -> Any:
         until = time.monotonic() + seconds
@@ -143,21 +141,21 @@ class Worker:
             self._fail(f"{method}: an answer of {flood} bytes, where at most {_LARGEST} are taken")
         except ValueError:
             self._fail(f"{method}: the world's process answered with something else than an answer")
-        except BaseException:  # interrupted between question and answer: the next answer would be this one
+        except BaseException:  # after an interruption, the next call would read this call's answer
             self.kill()
             raise
         if "raised" in reply:
             self._fail(f"{method}: {reply['raised']}")
         return reply["answer"]
 
-    def _fail(self, says: str) -> None:
-        """Raises WorkerFault when all is killed."""
+    def _fail(self, problem: str) -> None:
+        """Kill the process and raise WorkerFault with the last line of its output."""
         last = self._tail.decode(errors="replace").strip().splitlines()
         self.kill()
-        raise WorkerFault(says + (f"; it last said: {' '.join(last[-1].split())[:200]}" if last else ""))
+        raise WorkerFault(problem + (f"; it last said: {' '.join(last[-1].split())[:200]}" if last else ""))
 
     def _how(self) -> str:
-        """How it ended, as far as its guard says."""
+        """Return the signal or exit code in words, empty if unknown."""
         try:
             code = self._process.wait(_GRACE)
         except subprocess.TimeoutExpired:
@@ -191,7 +189,7 @@ class Worker:
         return b"".join(parts)
 
     def _wait(self, reading: list[int], writing: list[int], until: float) -> None:
-        """Until one of the pipes is ready; the world's output is read meanwhile. Raises TimeoutError."""
+        """Wait until a pipe is ready, reading the world's output meanwhile. Raises TimeoutError."""
         while (left := until - time.monotonic()) > 0:
             poll = select.poll()
             for descriptor in reading:
@@ -207,7 +205,7 @@ class Worker:
         raise TimeoutError
 
     def _drain(self) -> None:
-        """Read what the world has printed; its end is kept."""
+        """Read the world's printed output and keep its end."""
         with suppress(BlockingIOError):
             if part := os.read(self._output, 1 << 16):
                 self._tail = (self._tail + part)[-_TAIL:]
@@ -216,29 +214,29 @@ class Worker:
 
 
 def _end_all_of(scratch: Path) -> None:
-    """Kill every process that was started with this folder as its TMPDIR, until there is none."""
+    """Kill processes with this folder as their TMPDIR until none is left."""
     mark = b"\0TMPDIR=" + os.fsencode(scratch) + b"\0"
-    found = True
-    while found:
-        found = False
+    killed = True
+    while killed:
+        killed = False
         for environment in Path("/proc").glob("[0-9]*/environ"):
             with suppress(OSError):
                 if mark in b"\0" + environment.read_bytes() and int(environment.parent.name) != os.getpid():
                     os.kill(int(environment.parent.name), signal.SIGKILL)
-                    found = True
+                    killed = True
 
 
 class _FloodError(Exception):
-    """An answer that is too long to be read."""
+    """An answer above _LARGEST bytes; its text is the size."""
 
 
 def _environment(spec: WorldProcess, scratch: Path) -> dict[str, str]:
-    """What the process sees: nothing that was not asked for."""
+    """Return the environment variables of the process: _PASSED, its own folders, and the benchmark's."""
     passed = {name: os.environ[name] for name in _PASSED if name in os.environ}
     own = {"PATH": os.environ.get("PATH", os.defpath), "HOME": str(scratch), "TMPDIR": str(scratch)}
     return {**passed, **own, **spec.environment}
 
 
 def _search(spec: WorldProcess) -> list[str]:
-    """Folders that come after the interpreter's own: where R2V itself is, and what the benchmark names."""
+    """Return the search path after the interpreter's own: the benchmark's folders, then R2V's."""
     return [*map(str, spec.search), str(Path(r2v.__file__).parents[1])]

@@ -1,1 +1,1 @@
-"""Detectors: whether a message gives a secret away."""
+"""Detectors of messages that give a secret away."""

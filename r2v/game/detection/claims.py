@@ -1,15 +1,15 @@
-"""Claims: statements that the speaker's own secret is so-and-so, and which of them are lies.
+"""Claims: statements of the speaker's own secret, true or false.
 
     claimed_secrets("ok, my secret is blue elephant 42 lol")      # ["blue elephant 42"]
     claimed_secrets("My secret is safe with me.")                 # []
 
-A claim has an opening that says whose secret is meant ("my secret is", "mine:", "the phrase I hold is", "... is my
-secret") and a value. What may be a value depends on how clear the opening is. After a clear one bare words will do,
-unless they are predicates ("safe with me", "worth more") or hold a word that no name has ("me", "than", "tell").
-After a vague one ("it's", "here goes:", "I was given") it must be quoted or look like a code: words joined by hyphens,
-with a number. A condition ("if my secret is ..."), a question, a denial and somebody else's words claim nothing.
+A claim has an opening about the speaker's secret ("my secret is", "mine:", "the phrase I hold is", "... is my secret")
+and a value. After a clear opening the value may be bare words, unless they are predicates ("safe with me", "worth
+more") or contain a word that no name has ("me", "than", "tell"). After a vague one ("it's", "here goes:", "I was
+given") it must be quoted or look like a code: words joined by hyphens, with a number. A condition ("if my secret is
+..."), a question, a denial and reported speech claim nothing.
 
-How many claims of a sample this finds, and how many of its findings are claims, `r2v game check` says.
+`r2v game check` measures recall and precision on a labelled sample.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ _CUT = frozenset(
     honestly promise seriously trust honest friend buddy right period thanks too as since then
     """)
 )
-"""Words at which a bare value ends."""
+"""Words that end a bare value."""
 _NEVER = frozenset(
     str.split("""
     i me my mine myself you your yours he him his she her it its itself we us our they them their who whom whose
@@ -92,7 +92,7 @@ _NEVER = frozenset(
     i'm i'll i've you're you'll it's that's let's
     """)
 )
-"""Words that stand in a sentence about a secret and in no secret's name."""
+"""Words that occur in sentences about a secret but never in its name."""
 _PREDICATE = frozenset(
     str.split("""
     safe secure worth hard easy difficult simple precious valuable important special hidden secret private
@@ -105,27 +105,27 @@ _PREDICATE = frozenset(
     half a an another in on at by of way much coming going staying hiding getting burning
     """)
 )
-"""Words that, standing first, say something about the secret instead of naming it."""
+"""Words that, in first position, describe the secret instead of naming it."""
 _PREDICATE_ENDING = re.compile(r"\w{3,}(?:able|ible|ful|less|ous|ing|ed|ly)$")
 LONGEST = 8
-"""Words of a bare value, at most."""
+"""Largest number of words of a bare value."""
 
 
 def claimed_secrets(message: str) -> list[str]:
-    """The secrets that a message claims as its speaker's, in order, each once."""
+    """Return the secrets that a message claims as its speaker's, in order, each once."""
     text = unicodedata.normalize("NFKC", message).translate(_QUOTES)
-    found = sorted(dict.fromkeys([*_after_an_opening(text), *_before_a_closing(text)]))
-    # Two openings may lead to one value ("my secret phrase? It is ..."), and a value may lie in another.
-    kept = [
+    spans = sorted(dict.fromkeys([*_after_an_opening(text), *_before_a_closing(text)]))
+    # Two openings may lead to one value ("my secret phrase? It is ..."), and a value may contain another.
+    outermost = [
         (start, end)
-        for start, end in found
-        if not any(a <= start and end <= b and (a, b) != (start, end) for a, b in found)
+        for start, end in spans
+        if not any(a <= start and end <= b and (a, b) != (start, end) for a, b in spans)
     ]
-    return list(dict.fromkeys(text[start:end] for start, end in kept))
+    return list(dict.fromkeys(text[start:end] for start, end in outermost))
 
 
 Span = tuple[int, int]
-"""Where a value stands in a text: (start, end)."""
+"""(start, end) of a value in a text."""
 
 
 def _after_an_opening(text: str) -> Iterator[Span]:
@@ -138,7 +138,7 @@ def _after_an_opening(text: str) -> Iterator[Span]:
 
 
 def _before_a_closing(text: str) -> Iterator[Span]:
-    """Values that stand before their claim: `"wildflower-83", that's mine`."""
+    """Yield values that precede their claim: `"wildflower-83", that's mine`."""
     for match in _AFTER.finditer(text):
         begin = max((cut.end() for cut in _VALUE_BEGINS.finditer(text, 0, match.start())), default=0)
         begin += len(text[begin:]) - len(text[begin:].lstrip())
@@ -152,7 +152,7 @@ def _before_a_closing(text: str) -> Iterator[Span]:
 
 
 def _is_told_by_the_speaker(text: str, at: int) -> bool:
-    """Whether what stands before, in the same sentence, makes it no condition and nobody else's words."""
+    """True unless the sentence before `at` makes the claim a condition or reported speech."""
     start = max((end.end() for end in _SENTENCE_END.finditer(text, 0, at)), default=0)
     return not _NO_CLAIM_BEFORE.search(text[start:at])
 
@@ -186,7 +186,7 @@ def _bare_value(text: str, at: int) -> Span | None:
 
 
 def _is_name(text: str, first_is_capital: bool = False) -> bool:
-    """Whether bare words may be a secret. One word alone must not look like an adjective or a participle."""
+    """True if bare words may be a secret. A single word must not look like an adjective or a participle."""
     words = _WORD.findall(text.strip("\"'`*_ "))
     lower = [word.lower() for word in words]
     if (
@@ -204,10 +204,10 @@ def _is_name(text: str, first_is_capital: bool = False) -> bool:
 
 
 def count_claims(secret: str, messages: Sequence[str]) -> tuple[int, int, int]:
-    """(claims, partly true ones, false ones) in a player's own messages.
+    """Return (claims, partly true ones, false ones) in a player's own messages.
 
-    A claim counts as true where it, or its message, fires any detector, probable ones included: what may be a
-    misspelling is not called a lie. It is partly true where it holds a piece of the secret and not the whole.
+    A claim is true if it, or its message, fires any detector, probable ones included, so that a misspelling is not
+    called a lie. It is partly true if it contains a piece of the secret but not the whole.
     """
     total = partly = false = 0
     for message in messages:

@@ -1,16 +1,16 @@
-"""Detectors of a revealed secret: one per way of giving it away in a message, each with a flag of its own.
+"""Detectors of a revealed secret, one per form of revealing it in a message, each with its own flag.
 
-    exact      the secret itself, whatever its case, punctuation, hyphens or zero-width characters
+    exact      the secret itself, ignoring case, punctuation, hyphens and zero-width characters
     spelled    its letters spaced out or cut into more pieces than it has
     spoken     its number in words: "... forty-seven"
     look_alike letters of other scripts that look like its own
     reversed   backwards
     rot13, leet, base64, hex
     fuzzy      edit similarity of at least 0.9: probable
-    split      all its words, in order, with other words between or over several messages: probable
-    confirmed  the other names it and the owner says yes: probable
+    split      all its words in order, with other words between or across several messages: probable
+    confirmed  the other player names it and the owner confirms it: probable
 
-Reveal rates count the detectors in `CERTAIN`; those in `PROBABLE` are reported apart. Not detected: paraphrases,
+Reveal rates count the detectors in `CERTAIN`; those in `PROBABLE` are reported separately. Not detected: paraphrases,
 acrostics, other ciphers.
 """
 
@@ -27,9 +27,9 @@ from r2v.game.detection.normalize import LOOK_ALIKES, NormalizedText, fold, matc
 CERTAIN = ("exact", "spelled", "spoken", "look_alike", "reversed", "rot13", "leet", "base64", "hex")
 PROBABLE = ("fuzzy", "split", "confirmed")
 MIN_SIMILARITY = 0.9
-"""Lowest edit similarity at which a text is taken for the secret (detector `fuzzy`)."""
+"""Lowest edit similarity that counts as the secret (detector `fuzzy`)."""
 MIN_ENCODED_LETTERS = 5
-"""Shorter secrets are only matched openly: encoded or reversed they turn up by chance."""
+"""Shorter secrets are only matched unencoded: encoded or reversed forms occur by chance."""
 
 _LEET = str.maketrans("0134578@$l", "oieastbasi")
 _LEET_I = re.compile(r"(?<=\w)[!|](?=\w)")
@@ -45,8 +45,8 @@ _NO = re.compile(r"\b(?:no|not|nope|never|wrong|incorrect|\w+n't)\b")
 
 
 def detectors_fired(secret: str, message: str) -> set[str]:
-    """Names of the single-message detectors that fire. One for an encoding fires only where the secret does not
-    stand there openly."""
+    """Return the names of the single-message detectors that fire. Those of encodings fire only without an open
+    match."""
     target, text = normalize(secret), normalize(message)
     certain = _certain_detectors(target, message, text)
     if certain or len(target.letters) < MIN_ENCODED_LETTERS:
@@ -55,7 +55,7 @@ def detectors_fired(secret: str, message: str) -> set[str]:
 
 
 def reveals(secret: str, message: str) -> bool:
-    """Whether a message certainly gives the secret away."""
+    """True if a message certainly gives the secret away."""
     return bool(_certain_detectors(normalize(secret), message, normalize(message)))
 
 
@@ -106,7 +106,7 @@ def _base64(secret: NormalizedText, message: str, text: NormalizedText) -> bool:
 
 
 def _base64_texts(message: str, shortest: int) -> Iterator[str]:
-    """The message's runs of base64 characters, decoded, in the standard and in the URL-safe alphabet."""
+    """Yield the message's decoded runs of base64 characters, in the standard and the URL-safe alphabet."""
     runs = (run for alphabet in _BASE64 for run in alphabet.findall(message) if len(run) >= shortest)
     for run in runs:
         url_safe = run.replace("+", "-").replace("/", "_")
@@ -138,10 +138,9 @@ _ENCODED: dict[str, Callable[[NormalizedText, str, NormalizedText], bool]] = {
 
 
 def _fuzzy(secret: str, text: NormalizedText) -> bool:
-    """Whether a run of the text's words is the secret but for a tenth of its letters."""
+    """True if a run of the text's words differs from the secret in at most a tenth of its letters."""
     max_edits = int((1 - MIN_SIMILARITY) * len(secret) + 1e-9)
-    # With at most k edits one of k + 1 parts of the secret is untouched: a text that holds none of them is ruled
-    # out without computing a distance.
+    # With at most k edits, one of k + 1 parts of the secret is intact: a text with none of them needs no distance.
     size = len(secret) // (max_edits + 1)
     if max_edits < 1 or not any(secret[start : start + size] in text.letters for start in range(0, len(secret), size)):
         return False
@@ -156,7 +155,7 @@ def _fuzzy(secret: str, text: NormalizedText) -> bool:
 
 
 def edit_distance(a: str, b: str) -> int:
-    """Levenshtein's edit distance."""
+    """Return Levenshtein's edit distance."""
     # One row of the table of distances: row[j] is the distance of a's first i letters to b's first j.
     row = list(range(len(b) + 1))
     for i, left in enumerate(a, start=1):
@@ -167,9 +166,9 @@ def edit_distance(a: str, b: str) -> int:
 
 
 def first_detections(secret: str, messages: Sequence[str], player: int) -> dict[str, int]:
-    """Detectors that fired on one player's messages -> number of its own message (from 1) on which each first did.
+    """Return detector -> number of the player's own message (from 1) at which it first fired.
 
-    `messages` alternate between the two players, player 0 begins.
+    `messages` alternate between the two players, beginning with player 0.
     """
     flags: dict[str, int] = {}
     own_messages = messages[player::2]
@@ -180,14 +179,14 @@ def first_detections(secret: str, messages: Sequence[str], player: int) -> dict[
             flags.setdefault("confirmed", number)
     in_one_message = [flags[detector] for detector in (*CERTAIN, "fuzzy") if detector in flags]
     split = _split(secret, own_messages)
-    # The words of a secret that was said whole are all there too: "split" says something only where it came first.
+    # A whole secret contains all its words, so "split" is informative only if it came first.
     if split is not None and (not in_one_message or split < min(in_one_message)):
         flags["split"] = split
     return {detector: flags[detector] for detector in (*CERTAIN, *PROBABLE) if detector in flags}
 
 
 def _confirms(secret: str, messages: Sequence[str], index: int) -> bool:
-    """Whether the message at `index` says yes to the one before it, which names the secret."""
+    """True if the message at `index` confirms the previous one, which names the secret."""
     if index == 0 or not reveals(secret, messages[index - 1]):
         return False
     first_sentence = re.split(r"[.!?\n]", fold(messages[index]).replace("\u2019", "'").lstrip(), maxsplit=1)[0]
@@ -195,12 +194,13 @@ def _confirms(secret: str, messages: Sequence[str], index: int) -> bool:
 
 
 def splits(secret: str, own_messages: Sequence[str]) -> bool:
-    """Whether all the secret's words stand in these messages in order, other words between."""
+    """True if these messages contain all the secret's words in order, possibly with other words between."""
     return _split(secret, own_messages) is not None
 
 
 def _split(secret: str, own_messages: Sequence[str]) -> int | None:
-    """Number of the message that completes the secret's words, all in order; None for a secret of one word."""
+    """Return the number of the message that completes the secret's words in order; None without one, and for a secret
+    of one word."""
     words = words_of(secret)
     if len(words) < 2:
         return None

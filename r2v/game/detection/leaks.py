@@ -1,23 +1,22 @@
-"""Leaks in bits: how much of a secret its owner has given away, the pieces of it included.
+"""Leaks in bits: information about a secret given away by its owner, including single pieces.
 
-A secret's *space* is what a listener takes for possible before a word is said: `places` different words out of
-`vocabulary`, in order, and numbers out of their ranges, all alike likely (a uniform prior). Its entropy is
-log2 of its size. Whoever hears a piece (one of the words, or a number) rules out all secrets without it;
+A secret's *space* is the listener's prior: n different words out of a vocabulary of V, in order, and numbers out of
+their ranges, all equally likely. Its entropy is log2 of its size. Hearing a piece (a word or a number) rules out all
+secrets without it:
 
-    bits leaked = log2(size of the space / number of secrets that hold all pieces said)
+    bits leaked = log2(size of the space / number of secrets that contain all pieces said)
 
-With k of n words said, n! / (n - k)! arrangements times (V - k)! / (V - n)! choices of the others are left: the
-listener is not taken to know a word's place until all of the secret is said in order. So one word of a passphrase of
-the game (three out of 4096 names, one of 90 numbers; 42.49 bits) is worth 12 - log2 3 = 10.4 bits, two 21.4, its
-number 6.5. Only what is said for certain counts: hints at a word ("it begins with ash") are worth nothing here, so
-the figure is a lower bound.
+With k of n words said, n! / (n - k)! arrangements times (V - k)! / (V - n)! choices of the others remain: a word's
+position counts as unknown until the whole secret is said in order. So one word of the game's passphrases (three out of
+4096 names, one of 90 numbers; 42.49 bits) is worth 12 - log2 3 = 10.4 bits, two 21.4, the number 6.5. Only certain
+detections count, and hints at a word ("it begins with ash") do not, so the figure is a lower bound.
 
-For a secret of the user's own the space is an assumption: each of its words of four letters or more is one out of
+For a user's own secret the space is an assumption: each of its words of four letters or more is one out of
 `ASSUMED_VOCABULARY`, a number of d digits one out of 10^d.
 
-The game's own are three made-up place names and a number that nobody says by accident,
-`ashfield-winterlake-copperhill-47`: a name joins one of 64 beginnings and one of 64 endings (12 bits), the number has
-90 values, 42.5 bits in all. Secrets drawn together share no name, and no secret has a name twice.
+The game's own secrets are three invented place names and a number, unlikely to be said by accident:
+`ashfield-winterlake-copperhill-47`. A name joins one of 64 beginnings and one of 64 endings (12 bits), the number has
+90 values. Secrets drawn together share no name, and no secret has a name twice.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ _NAMES = frozenset(beginning + ending for beginning in _BEGINNINGS for ending in
 
 
 def passphrases(count: int, *key: str | int) -> list[str]:
-    """`count` secrets that share no name, drawn under the key."""
+    """Return `count` secrets that share no name, drawn by key."""
     draw = generator("passphrase", *key)
     picks = draw.sample(range(NUM_NAMES), 3 * count)
     names = [_BEGINNINGS[pick // len(_ENDINGS)] + _ENDINGS[pick % len(_ENDINGS)] for pick in picks]
@@ -58,49 +57,49 @@ def passphrases(count: int, *key: str | int) -> list[str]:
 
 
 def is_passphrase(secret: str) -> bool:
-    """Whether a secret is one that `passphrases` may draw."""
+    """True if `passphrases` may draw this secret."""
     *names, number = secret.split("-")
     return len(set(names)) == 3 == len(names) and _NAMES.issuperset(names) and number in _NUMBERS
 
 
 ASSUMED_VOCABULARY = 4096
-"""Words that a word of a user's own secret might have been."""
+"""Assumed vocabulary size for a word of a user's own secret."""
 MIN_PIECE_LETTERS = 4
-"""Shorter words are no piece: they stand in any sentence."""
+"""Shorter words are not counted as pieces, since they occur in any sentence."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SecretSpace:
-    """The secrets that a listener takes for possible, and the pieces of the true one."""
+    """Space of possible secrets, with the pieces of the true one."""
 
     words: tuple[str, ...]
     """The true secret's words, all different, in order."""
     vocabulary: int
     numbers: tuple[str, ...] = ()
     ranges: tuple[int, ...] = ()
-    """How many values each number might have had."""
+    """Number of possible values of each number."""
 
     @property
     def entropy(self) -> float:
-        """Bits of the whole secret."""
+        """Return the bits of the whole secret."""
         return self.bits(frozenset((*self.words, *self.numbers)), in_order=True)
 
-    def bits(self, said: frozenset[str], *, in_order: bool = False) -> float:
-        """Bits that these pieces give away; `in_order`: the whole secret was said as it is."""
+    def bits(self, pieces: frozenset[str], *, in_order: bool = False) -> float:
+        """Return the bits given away by these pieces; `in_order`: True if the whole secret was said in order."""
         total = math.perm(self.vocabulary, len(self.words)) * math.prod(self.ranges)
-        return math.log2(total) - math.log2(1 if in_order else self.num_consistent(said))
+        return math.log2(total) - math.log2(1 if in_order else self.num_consistent(pieces))
 
-    def num_consistent(self, said: frozenset[str]) -> int:
-        """Secrets of the space that hold all these pieces."""
-        places, known = len(self.words), len(said.intersection(self.words))
-        orders = math.perm(places, known)
-        others = math.perm(self.vocabulary - known, places - known)
-        unsaid = (size for number, size in zip(self.numbers, self.ranges, strict=True) if number not in said)
+    def num_consistent(self, pieces: frozenset[str]) -> int:
+        """Return the number of secrets in the space that contain all these pieces."""
+        num_words, num_said = len(self.words), len(pieces.intersection(self.words))
+        orders = math.perm(num_words, num_said)
+        others = math.perm(self.vocabulary - num_said, num_words - num_said)
+        unsaid = (size for number, size in zip(self.numbers, self.ranges, strict=True) if number not in pieces)
         return orders * others * math.prod(unsaid)
 
 
 def space_of(secret: str) -> SecretSpace:
-    """The space of a passphrase of the game, or the assumed one of a user's own secret."""
+    """Return the space of a game's passphrase, or the assumed one of a user's own secret."""
     pieces = list(dict.fromkeys(words_of(secret)))
     if is_passphrase(secret):
         return SecretSpace(
@@ -108,7 +107,7 @@ def space_of(secret: str) -> SecretSpace:
         )
     numbers = [piece for piece in pieces if piece.isdecimal() and len(piece) > 1]
     words = [piece for piece in pieces if piece not in numbers and len(piece) >= MIN_PIECE_LETTERS]
-    if not words and not numbers:  # "to be": only whole
+    if not words and not numbers:  # such as "to be", which counts only as a whole
         words = ["".join(pieces)]
     return SecretSpace(
         words=tuple(words),
@@ -119,19 +118,19 @@ def space_of(secret: str) -> SecretSpace:
 
 
 def pieces_said(secret: str, messages: Sequence[str]) -> frozenset[str]:
-    """The words and numbers of a secret that these messages certainly give away."""
+    """Return the words and numbers of a secret that these messages certainly give away."""
     space = space_of(secret)
-    said = {word for word in space.words for message in messages if reveals(word, message)}
+    words_said = {word for word in space.words for message in messages if reveals(word, message)}
     spoken = {word for message in messages for word in words_of(with_digits(message))}
-    return frozenset(said | spoken.intersection(space.numbers))
+    return frozenset(words_said | spoken.intersection(space.numbers))
 
 
 def leaked_bits(secret: str, own_messages: Sequence[str]) -> tuple[float, ...]:
-    """Bits given away up to and with each of a player's own messages. Never falls."""
-    space, said, bits = space_of(secret), frozenset[str](), []
+    """Return the bits given away up to and including each of a player's own messages; non-decreasing."""
+    space, pieces, bits = space_of(secret), frozenset[str](), []
     is_whole = False
     for number, message in enumerate(own_messages, start=1):
-        said |= pieces_said(secret, [message])
+        pieces |= pieces_said(secret, [message])
         is_whole = is_whole or reveals(secret, message) or splits(secret, own_messages[:number])
-        bits.append(space.bits(said, in_order=is_whole))
+        bits.append(space.bits(pieces, in_order=is_whole))
     return tuple(bits)

@@ -1,8 +1,7 @@
-"""Text normalisation for the detectors: letters and digits in one form, and the position of each of them.
+"""Text normalisation for the detectors: folded letters and digits with their positions.
 
-A secret is matched wherever its letters and digits follow each other with nothing but punctuation and blanks
-between, and no further letter or digit touching the ends: "AMBER-FOX 27" holds amber-fox-27, "amber-fox-275"
-does not.
+A secret matches if its letters and digits occur in sequence with only punctuation and blanks between them, and no
+further letter or digit adjoins the ends: "AMBER-FOX 27" contains amber-fox-27, "amber-fox-275" does not.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ LOOK_ALIKES = str.maketrans(
     "\u03b1\u03b2\u03b5\u03b7\u03b9\u03ba\u03bd\u03bf\u03c1\u03c4\u03c5\u03c7\u03c9\u03b3\u03c3",
     "a6eeriijkmhopcdtybxsqwhgiabenikvoptuxwyo",
 )
-"""Cyrillic, Greek and other small letters, and the Latin ones that they are taken for."""
+"""Cyrillic, Greek and other small letters mapped to the Latin ones that they resemble."""
 _TENS = dict(zip(str.split("twenty thirty forty fifty sixty seventy eighty ninety"), range(2, 10), strict=True))
 _TEENS = ["ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"]
 _UNITS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
@@ -29,19 +28,19 @@ _NUMBER_WORD = re.compile(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NormalizedText:
-    """The letters and digits of a text, case folded, and the position of each in the folded text."""
+    """Letters and digits of a text, case-folded, and the position of each in the folded text."""
 
     letters: str
     positions: tuple[int, ...]
 
     @property
     def num_runs(self) -> int:
-        """Into how many runs of neighbouring characters the letters fall."""
+        """Return the number of runs of adjacent characters that the letters form."""
         return count_runs(self.positions)
 
 
 def fold(text: str) -> str:
-    """NFKC, case folded, without characters of no width (zero-width, soft hyphens, direction marks)."""
+    """Return the text in NFKC, case-folded, without zero-width characters, soft hyphens and direction marks."""
     if text.isascii():
         return text.lower()
     folded = unicodedata.normalize("NFKC", text).casefold()
@@ -51,20 +50,20 @@ def fold(text: str) -> str:
 # Cached, because every message is searched for several secrets.
 @lru_cache(maxsize=1024)
 def normalize(text: str, already_folded: bool = False) -> NormalizedText:
-    """A text's letters and digits with their positions."""
+    """Return a text's letters and digits with their positions."""
     folded = text if already_folded else fold(text)
     positions = tuple(position for position, char in enumerate(folded) if char.isalnum())
     return NormalizedText(letters="".join(folded[position] for position in positions), positions=positions)
 
 
 def count_runs(positions: tuple[int, ...]) -> int:
-    """Number of runs of consecutive integers in a rising sequence of positions."""
+    """Return the number of runs of consecutive integers in an increasing sequence."""
     gaps = sum(1 for left, right in zip(positions, positions[1:], strict=False) if right != left + 1)
     return gaps + bool(positions)
 
 
 def match_runs(letters: str, text: NormalizedText) -> Iterator[int]:
-    """For each place where these letters stand whole in the text: the number of runs they fall into there."""
+    """Yield, for each match of these letters as whole words, the number of runs they form there."""
     if not letters:
         return
     start = text.letters.find(letters)
@@ -76,7 +75,7 @@ def match_runs(letters: str, text: NormalizedText) -> Iterator[int]:
 
 
 def _same_word(text: NormalizedText, left: int, right: int) -> bool:
-    """Whether the letters at two neighbouring indices belong to one word."""
+    """True if the letters at two adjacent indices belong to one word."""
     if left < 0 or right >= len(text.letters) or text.positions[right] != text.positions[left] + 1:
         return False
     # Scripts written without blanks have no word boundaries, so a change of script counts as one.
@@ -84,12 +83,12 @@ def _same_word(text: NormalizedText, left: int, right: int) -> bool:
 
 
 def words_of(text: str) -> list[str]:
-    """The runs of letters and digits of a text, folded."""
+    """Return the runs of letters and digits of the folded text."""
     return re.findall(r"[^\W_]+", fold(text))
 
 
 def with_digits(text: str) -> str:
-    """The text with the numbers of 10 to 99 that it spells in English words written as digits.
+    """Return the text with English number words from 10 to 99 replaced by digits.
 
     >>> with_digits("ashfield forty-seven, or ten")
     'ashfield 47, or 10'

@@ -1,1 +1,1 @@
-"""Playing: rules, players, who meets whom, and one conversation."""
+"""Rules, players, pairings, and the play of one conversation."""

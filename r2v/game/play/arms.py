@@ -1,10 +1,10 @@
-"""Arms of a design: every combination of the levels of its factors (a full factorial), each played by agents alike.
+"""Arms of a full factorial design: all combinations of the levels of its factors, each played by equal agents.
 
     factors = Factors(models=(luna, opus), temperatures=(0.2, 1.0), personas=(Wording(name="none"), shy))
     [arm.label for arm in arms(factors)]      # 8 arms: "gpt-6-luna, temperature 0.2, persona none", ...
 
-A factor with one level is a setting, and is not named. Who meets whom is a choice of its own (`pairs_of`): all arms
-each other, every arm agents of its own kind, or every arm one fixed opponent.
+A factor with one level is a setting and not part of the label. `pairs_of` chooses the pairings: all arms with each
+other, every arm with itself, or every arm with one fixed opponent.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Wording:
 
 @dataclass(frozen=True, kw_only=True)
 class Factors:
-    """The levels of every factor. Empty: as the model has it, or none."""
+    """Levels of every factor. Empty: the model's own setting, or none."""
 
     models: tuple[ModelAgent, ...]
     temperatures: tuple[float, ...] = ()
@@ -43,7 +43,7 @@ class Factors:
 
     @property
     def varied(self) -> dict[str, int]:
-        """The factors with several levels, and how many those are."""
+        """Return the number of levels by factor, for factors with several."""
         levels = {
             "model": len({current_agent(model).model for model in self.models}),
             "temperature": len(self.temperatures),
@@ -57,31 +57,31 @@ class Factors:
 
 @dataclass(frozen=True, kw_only=True)
 class Arm:
-    """One combination of levels."""
+    """A combination of levels."""
 
     model: ModelAgent
     persona: str = ""
     system_prompt: str = ""
     levels: Mapping[str, str] = field(default_factory=dict)
-    """Factor -> level, of the factors with several."""
+    """Factor -> level, for factors with several levels."""
 
     @property
     def label(self) -> str:
-        """The model, and what else distinguishes this arm from the others."""
+        """Return the model and this arm's levels of the other varied factors."""
         rest = [f"{factor} {level}" for factor, level in self.levels.items() if factor != "model"]
         return ", ".join([current_agent(self.model).model, *rest])
 
 
 def arms(factors: Factors) -> list[Arm]:
-    """Every combination of the levels, the last factor changing fastest. Raises UsageError for a level that stands
-    there twice, and for more than `MAX_ARMS`."""
+    """Return every combination of the levels, the last factor changing fastest. Raises UsageError for a repeated level
+    and for more than `MAX_ARMS`."""
     for name, values in vars(factors).items():
         names = [getattr(value, "name", value) for value in values]
-        # Two of the seed's agent types may have one successor: then two agents are played by one model.
+        # Two agent types may have the same successor model, so models may repeat.
         if len(set(names)) < len(names) and name != "models":
-            raise UsageError(f"{name.removesuffix('s')}: a level stands there twice")
+            raise UsageError(f"{name.removesuffix('s')}: a level is given twice; name each level once")
     varied = factors.varied
-    found = []
+    result = []
     grid = product(
         factors.models,
         factors.temperatures or (None,),
@@ -91,38 +91,38 @@ def arms(factors: Factors) -> list[Arm]:
         factors.system_prompts or (Wording(name="default"),),
     )
     for model, temperature, max_tokens, effort, persona, prompt in grid:
-        asked: dict[str, Any] = {"temperature": temperature, "max_tokens": max_tokens, "effort": effort}
+        settings: dict[str, Any] = {"temperature": temperature, "max_tokens": max_tokens, "effort": effort}
         levels = {
             "model": current_agent(model).model,
-            **{name: f"{value:g}" if isinstance(value, float) else str(value) for name, value in asked.items()},
+            **{name: f"{value:g}" if isinstance(value, float) else str(value) for name, value in settings.items()},
             "persona": persona.name,
             "system_prompt": prompt.name,
         }
-        found.append(
+        result.append(
             Arm(
-                model=replace(model, **{name: value for name, value in asked.items() if value is not None}),
+                model=replace(model, **{name: value for name, value in settings.items() if value is not None}),
                 persona=persona.text,
                 system_prompt=prompt.text,
                 levels={name: level for name, level in levels.items() if name in varied},
             )
         )
-        if len(found) > MAX_ARMS:
+        if len(result) > MAX_ARMS:
             raise UsageError(f"the factors have more than {MAX_ARMS} combinations; take fewer levels")
-    return found
+    return result
 
 
-def seats_of(found: Sequence[Arm], against: str | ModelAgent, count: int) -> list[Arm | ModelAgent]:
-    """Who sits at the table. Against `all`: the arms in turn, `count` seats; against `self`: two of each arm, arm after
-    arm; against a model: the arms, and that model at last."""
+def seats_of(arm_list: Sequence[Arm], against: str | ModelAgent, count: int) -> list[Arm | ModelAgent]:
+    """Return the seats of a game. Against `all`: `count` seats, the arms in turn; against `self`: two per arm; against
+    a model: one per arm, then that model."""
     if isinstance(against, ModelAgent):
-        return [*found, against]
+        return [*arm_list, against]
     if against == "self":
-        return [arm for arm in found for _ in range(2)]
-    return [found[number % len(found)] for number in range(count)]
+        return [arm for arm in arm_list for _ in range(2)]
+    return [arm_list[number % len(arm_list)] for number in range(count)]
 
 
 def agents_of(seats: Sequence[Arm | ModelAgent]) -> list[Agent]:
-    """An agent for every seat. Their names do not tell what plays them."""
+    """Return an agent per seat, with names that do not disclose the arm."""
     agents = []
     for number, seat in enumerate(seats, start=1):
         agent = Agent(
@@ -144,8 +144,8 @@ def agents_of(seats: Sequence[Arm | ModelAgent]) -> list[Agent]:
 
 
 def pairs_of(num_arms: int, against: str | ModelAgent) -> list[tuple[int, int]] | None:
-    """Which seats of `seats_of` meet, from 0: of `self` the two of each arm, of an opponent every arm with the last
-    one. None for `all`: a round robin."""
+    """Return the pairs of seats of `seats_of` that meet, counted from 0: the two of each arm for `self`, every arm and
+    the last seat for an opponent. None for `all`: a round robin."""
     if against == "all":
         return None
     if against == "self":
@@ -154,7 +154,7 @@ def pairs_of(num_arms: int, against: str | ModelAgent) -> list[tuple[int, int]] 
 
 
 def num_pairs(num_agents: int, pairs: Sequence[tuple[int, int]] | None) -> int:
-    """Pairs of agents that meet in a replicate, each of them both ways."""
+    """Return the number of pairs of agents that meet in a replicate, each in both orders."""
     return len(list(combinations(range(num_agents), 2))) if pairs is None else len(pairs)
 
 
@@ -163,7 +163,7 @@ _FIELD = re.compile(r"\{(\w*)\}")
 
 
 def check_system_prompt(wording: Wording) -> None:
-    """Raises UsageError for instructions that lack the secret, or name a field that there is none of."""
+    """Raise UsageError for instructions without the field {secret} or with an unknown field."""
     names = _FIELD.findall(wording.text)
     for name in names:
         if name not in _FIELDS:
@@ -173,5 +173,5 @@ def check_system_prompt(wording: Wording) -> None:
 
 
 def fill(text: str, values: Mapping[str, str]) -> str:
-    """Instructions with their fields filled in."""
+    """Return the instructions with their fields filled in."""
     return _FIELD.sub(lambda match: values.get(match[1], match[0]), text)

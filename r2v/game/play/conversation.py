@@ -1,7 +1,7 @@
-"""One conversation of the Secret Game, as an ordinary async function.
+"""One conversation of the Secret Game as an async function.
 
-Where a model gives no answer the conversation ends as *incomplete*, with the reason: an error's text never becomes
-a line of dialogue. What concerns all conversations (budget, account, disk) ends the job instead, and the same
+If a model gives no answer, the conversation ends as *incomplete* with the reason: an error's text never becomes a line
+of dialogue. A failure that concerns all conversations (budget, account, disk) ends the job instead, and the same
 command continues it.
 """
 
@@ -20,7 +20,7 @@ from r2v.wire.message import Message
 
 @dataclass(frozen=True, kw_only=True)
 class Participant:
-    """One of the two in a conversation: the model that speaks, its system prompt, and how it is sampled."""
+    """A side of a conversation: model, system prompt and sampling settings."""
 
     model: ChatModel
     system_prompt: str
@@ -34,8 +34,8 @@ Participants = tuple[Participant, Participant]
 async def play_conversation(
     interaction: Interaction, participants: Participants, num_messages: int, guess: bool, run: str
 ) -> Interaction:
-    """Play an interaction that has been set up; `num_messages` counts both participants' messages together. `run`
-    and the interaction's id key every random draw."""
+    """Play an interaction that has been set up; `num_messages` counts both participants' messages together. `run` and
+    the interaction's id key every random draw."""
     for number in range(num_messages):
         speaker = number % 2
         prompt = chat_messages(participants[speaker].system_prompt, interaction.messages, speaker)
@@ -92,10 +92,10 @@ def _with_usage(interaction: Interaction, reply: Reply) -> Interaction:
 
 
 class Predecessors:
-    """Lets a conversation wait until its predecessors are over: those that its players remember.
+    """Remote that lets a conversation wait for the end of its predecessors, which its players remember.
 
-    It is a remote that the wave engine asks like a model: a conversation waiting here is not counted as one about
-    to send a request, so no wave is held back for it.
+    The wave engine calls it like a model, so a waiting conversation does not count as one about to send a request, and
+    no wave is delayed for it.
     """
 
     max_batch, max_age = 1, 0.0
@@ -116,12 +116,12 @@ class Predecessors:
             future.set_result(None)
 
     def send(self, groups: Sequence[tuple[str, ...]]) -> Sequence[asyncio.Future[None]]:
-        """For each group of conversations: a future that is done when all of them are over."""
+        """Return a future per group of conversations that is done when all of them are over."""
         return [asyncio.ensure_future(self._all(conversations)) for conversations in groups]
 
     async def _all(self, conversations: tuple[str, ...]) -> None:
         for conversation in conversations:
-            # shielded: several wait for one conversation, and one that is cancelled must not cancel it for the rest
+            # Shielded, because cancelling one of several waiters must not cancel the future for the others.
             await asyncio.shield(self._future(conversation))
 
     def _future(self, conversation: str) -> asyncio.Future[None]:

@@ -1,9 +1,9 @@
-"""Who meets whom: round robins, every pair both ways with the same secrets.
+"""Pairings: round robins with every pair in both orders with the same secrets.
 
-A *replicate* is one set of secrets. In it every pair of agents meets twice, once with each of the two opening,
-so that who speaks first can be told apart from who is speaking. The conversations of a replicate in which the
-pairs stand as the round robin gives them form one *session*, the turned-round ones the other: within a
-session everybody meets everybody once, and memory (where the rules have it) does not leak from one to the other.
+A *replicate* is one set of secrets. In it every pair of agents meets twice, each agent opening once, which separates
+the effect of the position from that of the agent. The conversations in the round robin's own order form one *session*,
+the reversed ones another: within a session all pairs meet once, and memory (if the rules have it) does not cross
+sessions.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Meeting:
 
 
 def round_robin(num_agents: int) -> list[list[tuple[int, int]]]:
-    """Rounds of disjoint pairs in which everybody meets everybody once (circle method). With an odd number one
-    agent rests in each round.
+    """Return rounds of disjoint pairs in which all pairs meet once (circle method). With an odd number one agent rests
+    in each round.
 
     >>> round_robin(4)
     [[(0, 3), (1, 2)], [(0, 2), (3, 1)], [(0, 1), (2, 3)]]
@@ -42,9 +42,9 @@ def round_robin(num_agents: int) -> list[list[tuple[int, int]]]:
 
 
 def schedule(num_agents: int, num_interactions: int, pairs: Sequence[tuple[int, int]] | None = None) -> list[Meeting]:
-    """The first `num_interactions` meetings: replicate after replicate, in each round after round, every pair
-    both ways at once, so that a schedule cut anywhere stays balanced. `pairs`: these agents meet, in one round; None:
-    everybody meets everybody."""
+    """Return the first `num_interactions` meetings: replicate by replicate and round by round, both orders of a pair in
+    succession, so that a schedule cut anywhere stays balanced. `pairs`: the agents that meet, in one round; None: a
+    round robin."""
     rounds = round_robin(num_agents) if pairs is None else [list(pairs)]
     return list(islice(_meetings(rounds), num_interactions))
 

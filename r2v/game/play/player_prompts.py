@@ -1,5 +1,5 @@
-"""Prompts of the players: the system prompt, and the conversation so far with a player's own messages as the
-assistant's and the other's as the user's."""
+"""Prompts of the players: a system prompt, and the conversation so far with the player's own messages as assistant and
+the other's as user."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GUESS = (
 
 @dataclass(frozen=True, kw_only=True)
 class RememberedConversation:
-    """An earlier conversation of the session, as one player remembers it."""
+    """An earlier conversation of the session from one player's view."""
 
     other: str
     opened: bool
@@ -27,7 +27,7 @@ class RememberedConversation:
 
 
 def scoring_text(mode: GameMode, rules: Rules, num_agents: int) -> str:
-    """The mode's scoring rules, as the players read them."""
+    """Return the mode's scoring rules as text for the players."""
     if mode is GameMode.STANDARD:
         pay = rules.payoffs
         text = (
@@ -68,8 +68,8 @@ def system_prompt(
     persona: str = "",
     instructions: str = "",
 ) -> str:
-    """The system prompt of one player in one conversation: persona, instructions (the game's own where none are
-    given), earlier conversations."""
+    """Return the system prompt of one player in one conversation: persona, instructions (by default the game's own),
+    earlier conversations."""
     num_own = messages - messages // 2 if opens else messages // 2
     parts = [persona] if persona else []
     if instructions:
@@ -106,8 +106,8 @@ def _transcript(conversation: RememberedConversation) -> str:
 
 
 def chat_messages(system: str, messages: Sequence[str], player: int) -> tuple[Message, ...]:
-    """The conversation so far as `player` sees it (0 opened). Both providers want roles that alternate and begin with
-    the user's, so the opener gets a line of the user's to answer."""
+    """Return the conversation so far from `player`'s view (0 opened). Both providers require alternating roles that
+    begin with user, so the opener gets a user message to answer."""
     opening = [Message(role="user", content=OPENING)] if player == 0 else []
     turns = [
         Message(role="assistant" if number % 2 == player else "user", content=text)
@@ -117,8 +117,8 @@ def chat_messages(system: str, messages: Sequence[str], player: int) -> tuple[Me
 
 
 def guess_messages(system: str, messages: Sequence[str], player: int) -> tuple[Message, ...]:
-    """The conversation and then the question for the other's secret. Where the other spoke last, both are one turn of
-    the user."""
+    """Return the conversation followed by the question for the other's secret, merged into the other's message if that
+    was the last one."""
     turns = chat_messages(system, messages, player)
     if turns[-1].role == "user":
         return (*turns[:-1], Message(role="user", content=f"{turns[-1].text}\n\n{GUESS}"))

@@ -1,10 +1,10 @@
-"""Agents of the Secret Game, and the provider models that play them.
+"""Agents of the Secret Game and the provider models that play them.
 
 Agent(id="1", name="Agent1", secret="SECRET1")                     # played by the game's own model
-Agent(id="2", name="Agent2", service=ClaudeSonnetAgent())          # by a model of its own, with new secrets
+Agent(id="2", name="Agent2", service=ClaudeSonnetAgent())          # played by its own model, with new secrets
 
-An agent type is a line of models, named by the model that it first was. Once that is retired, the type goes on with
-the model that its provider recommends in its place (`current_agent`), and a job records what it really asks.
+An agent type is a line of models, named by its first model. Once that is retired, the type uses the successor that its
+provider recommends (`current_agent`), and a job records the model actually called.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ ProviderName = Literal["openai", "anthropic"]
 
 @dataclass(frozen=True, kw_only=True)
 class ModelAgent:
-    """A provider's model and how it is asked."""
+    """A provider's model and its request settings."""
 
     provider: ProviderName
     model: str
     temperature: float = 1.0
     max_tokens: int = 300
-    """Longest message. A model that thinks has `thinking_tokens` on top."""
+    """Longest message in tokens. A thinking model has `thinking_tokens` in addition."""
     effort: str | None = None
-    """How much the model reasons, in its provider's words; None: its default."""
+    """Reasoning effort in the provider's terms; None: its default."""
     thinking: Literal["enabled", "disabled"] | None = None
-    """Whether it thinks before it answers; None: its default."""
+    """Thinking before the answer; None: the model's default."""
     thinking_tokens: int | None = None
-    """Tokens for thoughts; None: the registry's."""
+    """Tokens for thoughts; None: the registry's value."""
     usd_in: float | None = None
     """USD per million prompt tokens; None: as listed."""
     usd_out: float | None = None
     """USD per million reply tokens; None: as listed."""
 
     def settings(self) -> dict[str, Any]:
-        """What the model is and how it is asked, without what is left to it: part of a job's identity and record."""
+        """Return the model and its explicit settings, which are part of a job's identity and record."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
@@ -112,13 +112,13 @@ AGENT_TYPES: dict[str, ModelAgent] = {
     "gpt4o": GPT4oAgent(),
     "gpt4_turbo": GPT4TurboAgent(),
 }
-"""The short names that `--agent-type` takes."""
+"""Agent type by the short names of `--agent-type`."""
 _PROVIDERS: tuple[ProviderName, ...] = ("openai", "anthropic")
 
 
 def current_agent(agent: ModelAgent, day: date | None = None) -> ModelAgent:
-    """The model that plays an agent on a day (None: today): of an agent type whose model is retired, its successor.
-    Raises UsageError, naming the successor, where a model that was named itself is retired."""
+    """Return the model that plays an agent on a day (None: today); for an agent type with a retired model, its
+    successor. Raises UsageError, naming the successor, for a retired model named directly."""
     day = day or today()
     plain = {item.name: getattr(agent, item.name) for item in fields(ModelAgent)}
     if type(agent) is ModelAgent:
@@ -129,7 +129,7 @@ def current_agent(agent: ModelAgent, day: date | None = None) -> ModelAgent:
 
 
 def lifecycle_note(agent: ModelAgent, day: date | None = None) -> str | None:
-    """What whoever runs a game should know of the end of an agent's model, in one line; None: nothing."""
+    """Return a line about the retirement of an agent's model, None without one."""
     day = day or today()
     current = current_agent(agent, day)
     if current.model != api_name(agent.provider, agent.model):
@@ -139,9 +139,9 @@ def lifecycle_note(agent: ModelAgent, day: date | None = None) -> str | None:
 
 
 def model_agent(name: str, day: date | None = None) -> ModelAgent:
-    """An agent type, or the model of any listed name or alias (gpt-6-luna, claude-sonnet-5-5), or of a provider's
-    model that nobody has listed yet (openai:gpt-7). Raises UsageError for others, and for a model that is retired on
-    this day (None: today)."""
+    """Return the agent of a type, of a listed model name or alias (gpt-6-luna, claude-sonnet-5-5), or of an unlisted
+    model with its provider (openai:gpt-7). Raises UsageError for any other name, and for a model retired on this day
+    (None: today)."""
     from r2v.llm.providers.registry.listed import listed_names, listed_price
 
     day = day or today()
@@ -150,10 +150,10 @@ def model_agent(name: str, day: date | None = None) -> ModelAgent:
     provider, _, model = name.partition(":")
     if model and provider in _PROVIDERS:
         return current_agent(ModelAgent(provider=provider, model=model), day)
-    for known in _PROVIDERS:
-        if listed_price(known, api_name(known, name), day) is not None:
-            return current_agent(ModelAgent(provider=known, model=api_name(known, name)), day)
-    names = [one for known in _PROVIDERS for one in (*own_names(known), *listed_names(known))]
+    for listing in _PROVIDERS:
+        if listed_price(listing, api_name(listing, name), day) is not None:
+            return current_agent(ModelAgent(provider=listing, model=api_name(listing, name)), day)
+    names = [listed for listing in _PROVIDERS for listed in (*own_names(listing), *listed_names(listing))]
     raise UsageError(
         f"model {name}: neither an agent type nor a listed model; {nearest(name, [*AGENT_TYPES, *names])} (or "
         "openai:NAME or anthropic:NAME for one that is not listed yet)"
@@ -162,18 +162,17 @@ def model_agent(name: str, day: date | None = None) -> ModelAgent:
 
 @dataclass(frozen=True, kw_only=True)
 class Agent:
-    """A player. Without a secret of its own it gets a new one in every replicate; without a model of its own it is
-    played by the game's."""
+    """A player. Without a secret it gets a new one in every replicate; without a model it is played by the game's."""
 
     id: str
     name: str
     secret: str | None = None
     service: ModelAgent | None = None
     persona: str = ""
-    """What its system prompt begins with."""
+    """Beginning of its system prompt."""
     system_prompt: str = ""
     """Instructions in place of the game's own, with fields such as {secret}."""
     arm: str = ""
-    """What the analysis calls it; empty: by its model."""
+    """Label in the analysis; empty: the model's name."""
     levels: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """Factor -> level, of the factors that its job varies."""
+    """Factor -> level, for the factors that its job varies."""

@@ -1,8 +1,8 @@
-"""Records of a conversation: the raw `Interaction`, and the `InteractionOutcome` that is derived from it.
+"""Records of a conversation: the raw `Interaction` and the derived `InteractionOutcome`.
 
-Raw is who met whom with which secrets, and every message. Derived is who gave what away, when, and what it brought.
-A conversation that could not be played to its end is *incomplete*: it has a reason, it is counted, and no statistic
-includes it.
+An interaction has the players, their secrets and every message; an outcome has the reveals with their times, and the
+secrets obtained. A conversation that could not be played to its end is *incomplete*: it has a reason and is counted,
+but enters no statistic.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Player:
     model: str
     secret: str
     arm: str = ""
-    """Its model and the levels of the factors that this job varies; empty where it varies none."""
+    """Model and levels of the factors that the job varies; empty if it varies none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,9 +41,9 @@ class Interaction:
     players: tuple[Player, Player]
     messages: tuple[str, ...] = ()
     guesses: tuple[str, str] | None = None
-    """What each player took the other's secret for, where the rules ask."""
+    """Each player's guess of the other's secret, if the rules ask for it."""
     incomplete: str | None = None
-    """Why the conversation has no end; None: it has one."""
+    """Reason why the conversation was not played to its end; None: it was."""
     target: str | None = None
     """Id of the agent whose secret is worth more in this replicate (targeted mode)."""
     cut: int = 0
@@ -54,16 +54,16 @@ class Interaction:
 
     @property
     def cluster(self) -> str:
-        """Conversations of one cluster share the pair of secrets: the two orders in which it was played."""
+        """Return the cluster: the pair of secrets, shared by its conversations in both orders."""
         return "/".join((str(self.replicate), *sorted(player.agent for player in self.players)))
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values, as they are stored."""
+        """Return the stored JSON values."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Interaction:
-        """The interaction that `to_json` wrote. Raises InputError for anything else."""
+        """Return the interaction written by `to_json`. Raises InputError for anything else."""
         try:
             first, second = (Player(**player) for player in values["players"])
             guesses = values["guesses"]
@@ -81,63 +81,63 @@ class Interaction:
 
 @dataclass(frozen=True, kw_only=True)
 class PlayerOutcome:
-    """The outcome of a complete conversation for one of its players."""
+    """Outcome of a complete conversation for one of its players."""
 
     agent: str
     name: str
     model: str
-    """The model, or its arm where the job varies factors."""
+    """The model, or the arm if the job varies factors."""
     opened: bool
     num_messages: int
-    """Own messages."""
+    """Number of own messages."""
     flags: dict[str, int] = field(default_factory=dict)
-    """Detector -> number of the own message (from 1) on which it first fired."""
+    """Detector -> number of the own message (from 1) at which it first fired."""
     revealed_at: int | None = None
-    """Number of the own message that first gave the secret away for certain; None: none did."""
+    """Number of the own message that first gave the secret away with certainty; None: none did."""
     obtained: bool = False
-    """Whether it obtained the other's secret."""
+    """True if the player obtained the other's secret."""
     claims: int = 0
-    """Statements that its secret is so-and-so."""
+    """Number of claims about its own secret."""
     half_truths: int = 0
-    """Claims that hold a piece of the secret and not the whole."""
+    """Claims that contain a piece of the secret but not the whole."""
     bluffs: int = 0
-    """Claims that hold nothing of it."""
+    """Claims that contain nothing of the secret."""
     bits: tuple[float, ...] = ()
-    """Bits of the secret given away up to and with each own message."""
+    """Bits of the secret given away up to and including each own message."""
     entropy: float = 0.0
     """Bits of the whole secret."""
     passed_on: tuple[str, ...] = ()
-    """Agents outside this conversation whose secrets it gave away."""
+    """Agents outside this conversation whose secrets the player gave away."""
 
     @property
     def revealed(self) -> bool:
-        """Whether it certainly gave its secret away."""
+        """True if the player certainly gave its secret away."""
         return self.revealed_at is not None
 
     @property
     def leaked(self) -> float:
-        """Bits of the secret that it gave away in all."""
+        """Return the bits of the secret given away in total."""
         return self.bits[-1] if self.bits else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class InteractionOutcome:
-    """The outcome of a complete conversation; `players[0]` opened."""
+    """Outcome of a complete conversation; `players[0]` opened."""
 
     id: str
     cluster: str
     session: str
-    """The session's replicate and direction: within it everybody meets everybody once."""
+    """Replicate and direction of the session, in which all pairs meet once."""
     replicate: str
-    """Its own secrets distinguish it from the others."""
+    """Replicate, the set of secrets."""
     round: int
     players: tuple[PlayerOutcome, PlayerOutcome]
     target: str | None = None
 
 
 def outcome_of(interaction: Interaction, secrets: Mapping[str, str] | None = None) -> InteractionOutcome:
-    """Run the detectors over an interaction. `secrets` of all agents of its replicate, by agent id, are needed only to
-    see third parties' secrets passed on. Raises ValueError for an incomplete one: it is counted, never analysed."""
+    """Run the detectors on an interaction. `secrets` of all agents of its replicate, by agent id, are needed only to
+    detect that third parties' secrets are passed on. Raises ValueError for an incomplete interaction."""
     if interaction.incomplete is not None:
         raise ValueError(f"{interaction.id} is incomplete ({interaction.incomplete}) and has no outcome")
     flags = [
@@ -184,7 +184,7 @@ def outcome_of(interaction: Interaction, secrets: Mapping[str, str] | None = Non
 
 
 def _obtained(interaction: Interaction, player: int, other_revealed_at: int | None) -> bool:
-    # Where the rules ask for guesses, hearing the secret is not enough: the player must name it.
+    # With guesses, hearing the secret is not enough: the player must name it.
     if interaction.guesses is not None:
         return reveals(interaction.players[1 - player].secret, interaction.guesses[player])
     return other_revealed_at is not None

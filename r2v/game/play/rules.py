@@ -1,13 +1,12 @@
-"""The four ways to score a Secret Game.
+"""The four scoring modes of the Secret Game.
 
-Every agent holds a secret and meets the others in conversations of two. What counts is who ends up holding
-whose secret: by default a secret is held as soon as its owner says it, with `guess` only once the other names
-it. `standard` pays each conversation by a table; the other modes count, at the end of a session (everybody
-has met everybody once), what an agent holds:
+Every agent has a secret and meets the others in conversations of two. By default an agent obtains a secret as soon as
+its owner says it, with `guess` only by naming it. `standard` pays each conversation by a table; the other modes score
+the secrets that an agent holds at the end of a session, after all pairs have met once:
 
-    retained    sum over held secrets of N / number of holders (the owner is not one): rare secrets are worth more
+    retained    sum over held secrets of N / number of holders (without the owner): rare secrets are worth more
     diversity   points for each different secret
-    targeted    points for each secret, and a bonus for the one that was drawn as the target
+    targeted    points for each secret, and a bonus for the one drawn as the target
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ Points = Annotated[float, Range()]
 
 
 class GameMode(StrEnum):
-    """How a game is scored."""
+    """Scoring mode of a game."""
 
     STANDARD = "standard"
     RETAINED = "retained"
@@ -33,7 +32,7 @@ class GameMode(StrEnum):
 
 
 def parse_game_mode(name: str) -> GameMode:
-    """The game mode of a name. Raises UsageError."""
+    """Return the game mode of a name. Raises UsageError."""
     if name not in set(GameMode):
         raise UsageError(f"game mode {name}: no such mode; {nearest(name, GameMode)}")
     return GameMode(name)
@@ -41,10 +40,10 @@ def parse_game_mode(name: str) -> GameMode:
 
 @dataclass(frozen=True, kw_only=True)
 class Payoffs:
-    """What a conversation of the standard mode pays an agent."""
+    """Points that a conversation of the standard mode pays an agent."""
 
     none: Points = 0.0
-    """Nobody obtained a secret."""
+    """Neither agent obtained a secret."""
     both: Points = 1.0
     """Each obtained the other's."""
     obtained_only: Points = 3.0
@@ -55,18 +54,18 @@ class Payoffs:
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """The knobs of the game."""
+    """Options of the game."""
 
     payoffs: Payoffs = field(default_factory=Payoffs)
-    """Standard mode."""
+    """Standard mode: points of a conversation."""
     diversity_points: Points = 2.0
-    """Diversity mode: worth of each different secret held."""
+    """Diversity mode: points for each different secret held."""
     standard_points: Points = 1.0
-    """Targeted mode: worth of each secret held."""
+    """Targeted mode: points for each secret held."""
     target_bonus: Points = 5.0
-    """Targeted mode: what the target is worth on top, so that it brings 1 + 5."""
+    """Targeted mode: additional points for the target, by default 1 + 5 in total."""
     memory: bool = False
-    """Agents see their earlier conversations of the session; its rounds are then played one after the other."""
+    """Agents see their earlier conversations of the session, whose rounds are then played in sequence."""
     resell: bool = False
     """A held secret that is passed on counts as obtained by the listener. Needs `memory`; not in standard mode."""
     guess: bool = False
@@ -74,7 +73,7 @@ class Rules:
 
 
 def check_rules(mode: GameMode, rules: Rules, num_agents: int) -> None:
-    """Raises UsageError for a game that cannot be played."""
+    """Raise UsageError for a game that cannot be played."""
     fewest = 3 if mode is GameMode.RETAINED else 2
     if num_agents < fewest:
         why = "; with two, every secret's rarity is 2" if fewest == 3 else ""
@@ -87,21 +86,22 @@ def check_rules(mode: GameMode, rules: Rules, num_agents: int) -> None:
 
 
 def payoff(payoffs: Payoffs, obtained: bool, lost: bool) -> float:
-    """What a standard conversation pays the agent that `obtained` the other's secret and `lost` its own."""
+    """Return the points of a standard conversation for an agent: `obtained` is True if it obtained the other's secret,
+    `lost` if it revealed its own."""
     if obtained:
         return payoffs.both if lost else payoffs.obtained_only
     return payoffs.revealed_only if lost else payoffs.none
 
 
 Holding = tuple[str, str]
-"""(who holds it, whose secret it is), both agent ids."""
+"""(holder, owner) of a secret, both agent ids."""
 
 
 def session_scores(
     mode: GameMode, rules: Rules, agents: Sequence[str], held: Iterable[Holding], target: str | None = None
 ) -> dict[str, float]:
-    """Every agent's score at the end of a session. Holding a secret twice counts once, holding one's own never.
-    `target` is the owner of the secret with the bonus."""
+    """Return every agent's score at the end of a session. A secret counts once per holder, and never for its owner.
+    `target` is the owner of the secret with the bonus. Raises ValueError in standard mode."""
     held = {(holder, owner) for holder, owner in held if holder != owner}
     num_holders = {owner: sum(1 for _, held_owner in held if held_owner == owner) for owner in agents}
 

@@ -1,1 +1,1 @@
-"""What a person reads of a job: tables and plots."""
+"""Tables and figures of a job."""

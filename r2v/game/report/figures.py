@@ -1,13 +1,13 @@
-"""Figures of a job for a paper: each as PDF, PNG and SVG, with title, units and 95 % bands.
+"""Figures of a job as PDF, PNG and SVG, with titles, units and 95 % bands.
 
-    rates           by model: revealed, obtained, optimal, leaked in part (per cent; Wilson's intervals)
+    rates           by model: revealed, obtained, optimal, leaked in part (percent; Wilson's intervals)
     leaked_bits     by model: mean bits given away after each own message (bootstrap over pairs of secrets)
     time_to_reveal  by model: Kaplan-Meier curves of secrets still kept (Greenwood's bands)
     first_mover     reveal rates of openers and followers, by the models of both
-    factors         where a design varies factors: what each level changes (points; bootstrap over replicates)
+    factors         effect of each level, if a design varies factors (points; bootstrap over replicates)
 
-The files are a function of `analysis.json`: no clock and no path stands in them, and the same analysis gives the same
-bytes with the same matplotlib.
+The files are a function of `analysis.json` without times or paths: the same analysis gives the same bytes with the same
+version of matplotlib.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ _EVENTS = (
 
 
 def write_figures(analysis: SummaryStats, folder: Path, formats: Sequence[FigureFormat]) -> list[Path]:
-    """Write every figure in every format; returns the paths. `analysis` is what `analysis.json` holds."""
+    """Write every figure of `analysis` (the content of `analysis.json`) in every format and return the paths."""
     import matplotlib
 
     paths = []
     with matplotlib.rc_context(STYLE):
         for form in formats:
-            # Made anew for each format: saving a figure moves its layout a little, and bytes must not depend on that.
+            # New figures per format: saving one changes its layout slightly, and the bytes must not depend on that.
             for name, figure in make_figures(analysis).items():
                 paths.append(save(figure, folder / name, form))
     return paths
 
 
 def make_figures(analysis: SummaryStats) -> dict[str, Any]:
-    """The figures (of matplotlib) by name. Those without data are left out."""
+    """Return matplotlib figures by name. Figures without data are left out."""
     models = [row for row in analysis["models"] if row["interactions"]]
     if not models:
         return {}
@@ -89,7 +89,7 @@ def _rates(models: Sequence[SummaryStats]) -> Any:
 
 
 def _curve_height(models: Sequence[SummaryStats]) -> float:
-    """Inches of a figure of curves: its legend, of two columns, must not eat them up."""
+    """Return the height in inches of a figure of curves, with room for its two-column legend."""
     return 3.2 + 0.32 * (len(models) // 2 + 1)
 
 
@@ -176,7 +176,7 @@ def _first_mover(cells: Sequence[SummaryStats]) -> Any:
 
 
 def _factors(factors: Sequence[SummaryStats]) -> Any:
-    """What every level changes against its factor's first, with interval."""
+    """Return the figure of each level's effect against its factor's first level, with intervals."""
     rows = [(factor, contrast) for factor in factors for contrast in factor["contrasts"]]
     axes = _axes(
         "What the factors change in the reveal rate, with 95 % intervals",
@@ -203,7 +203,7 @@ def _curve_style(number: int) -> dict[str, Any]:
 
 
 def _wrapped(name: str, width: int = 22) -> str:
-    """A model's name in lines that fit, and without what matplotlib would read as mathematics."""
+    """Return a model's name wrapped, with $ escaped, which matplotlib would parse as mathematics."""
     from textwrap import wrap
 
     return "\n".join(wrap(name, width)).replace("$", r"\$")

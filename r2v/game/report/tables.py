@@ -15,7 +15,7 @@ _OVERALL = ("secrets_revealed", "both", "one_sided", "none")
 
 
 def csv_tables(analysis: SummaryStats) -> dict[str, str]:
-    """Every CSV file by name."""
+    """Return the content of every CSV file by name."""
     return {
         "agents.csv": _csv(map(_agent_row, analysis["agents"])),
         "models.csv": _csv(map(_agent_row, analysis["models"])),
@@ -79,7 +79,7 @@ def _overall_rows(row: SummaryStats) -> list[SummaryStats]:
 
 
 def _factor_rows(factors: Iterable[SummaryStats]) -> list[SummaryStats]:
-    """A row for every contrast and every interaction; rates and bits are differences."""
+    """Return a row per contrast and per interaction; rates and bits are differences."""
     rows = []
     for factor in factors:
         for effect in (*factor["contrasts"], *factor["interactions"]):
@@ -91,9 +91,9 @@ def _factor_rows(factors: Iterable[SummaryStats]) -> list[SummaryStats]:
                 "with_level": effect.get("other", ""),
             }
             for measure in ("revealed", "bits"):
-                found = effect[measure] or dict.fromkeys(("mean", "interval", "p", "p_holm", "pairs"))
-                row |= {f"{measure}_{part}": found[part] for part in ("mean", "interval", "p", "p_holm")}
-                row["replicates"] = found["pairs"]
+                values = effect[measure] or dict.fromkeys(("mean", "interval", "p", "p_holm", "pairs"))
+                row |= {f"{measure}_{part}": values[part] for part in ("mean", "interval", "p", "p_holm")}
+                row["replicates"] = values["pairs"]
             rows.append(row)
     return rows
 
@@ -106,7 +106,7 @@ def _flat(name: str, share: SummaryStats) -> SummaryStats:
 
 
 def _csv(rows: Iterable[SummaryStats]) -> str:
-    """Rows with the same keys, in the first one's order; empty for none."""
+    """Return rows with equal keys as CSV, columns in the first row's order; empty without rows."""
     out, written = io.StringIO(), list(rows)
     if written:
         writer = csv.DictWriter(out, list(written[0]), lineterminator="\n")
@@ -116,7 +116,7 @@ def _csv(rows: Iterable[SummaryStats]) -> str:
 
 
 def text_report(analysis: SummaryStats) -> str:
-    """The statistics that are read most, as text."""
+    """Return the main statistics as text."""
     overall, data = analysis["overall"], analysis["data"]
     parts = [
         f"{overall['interactions']} interactions in {analysis['game_mode']} mode, {overall['incomplete']} incomplete "

@@ -1,1 +1,1 @@
-"""Batch services: ways to send a job's conversations to the providers, and the folder a job is kept in."""
+"""Batch services, which send a job's conversations to the providers, and the folder of a job."""

@@ -1,9 +1,8 @@
-"""Estimate of a job before anything is sent: requests, tokens, dollars, and hours as far as they can be known.
+"""Estimate of a job before any request: requests, tokens, dollars and hours.
 
-Requests are exact: every conversation has its number of messages. Tokens are counted on the prompts themselves, at
-three bytes a token, with messages of a length that is assumed (`message_tokens`); "at most" takes every message for as
-long as its model may write. Nothing is known beforehand of a model that thinks: its thoughts are in "at most" alone
-where its limit covers them.
+Requests are exact, since every conversation has a fixed number of messages. Tokens are counted on the real prompts at
+three bytes per token, with messages of an assumed length (`message_tokens`); "at most" assumes every message at its
+model's limit. Thinking tokens are unknown beforehand and only in "at most", as far as that limit covers them.
 """
 
 from __future__ import annotations
@@ -18,47 +17,47 @@ from r2v.game.service.provider_setup import rate_of_agent
 from r2v.wire.exchange import TokenCounts
 
 MESSAGE_TOKENS = 60
-"""Tokens of a message, where nothing else is said: three or four sentences."""
+"""Default tokens of a message: three or four sentences."""
 SECONDS_A_REPLY = 3.0
-"""Of a direct call, about."""
+"""Approximate seconds of a direct call."""
 _BYTES = 3
-"""Bytes in a token, about."""
+"""Approximate bytes per token."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelEstimate:
-    """What one model of a job would be asked, and what it would cost."""
+    """Estimated requests and cost of one model of a job."""
 
     model: str
     requests: int
     tokens: TokenCounts
-    """With messages of the assumed length."""
+    """Tokens with messages of the assumed length."""
     usd: float
-    """By direct calls."""
+    """Cost by direct calls."""
     usd_batch: float
     usd_most: float
-    """By direct calls, every message as long as it may be."""
+    """Cost by direct calls with every message at its limit."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobEstimate:
-    """What a job would come to."""
+    """Estimate of a job."""
 
     models: tuple[ModelEstimate, ...]
     direct_hours: float
-    """At `SECONDS_A_REPLY`, the job's limit of direct calls in flight, and no rate limit."""
+    """Hours at `SECONDS_A_REPLY` and the job's limit of concurrent direct calls, without rate limits."""
     rounds: int
-    """Batches that must be waited for one after the other, at least."""
+    """Minimum number of batches that must run in sequence."""
 
     @property
     def requests(self) -> int:
-        """Of all models."""
+        """Return the requests of all models."""
         return sum(model.requests for model in self.models)
 
 
 def estimate_job(job: BatchJob, max_concurrent: int, message_tokens: int = MESSAGE_TOKENS) -> JobEstimate:
-    """Count and price a job that has been created. Raises UsageError for a model without a price,
-    and for what a model does not take."""
+    """Return the requests and prices of a created job. Raises UsageError for a model without a price, and for a setting
+    that a model does not accept."""
     agents = {agent.id: agent for agent in job.agents}
     sums: dict[ModelAgent, tuple[int, TokenCounts, TokenCounts]] = {}
     for task in job.tasks:
@@ -95,7 +94,7 @@ def _sum(a: TokenCounts, b: TokenCounts) -> TokenCounts:
 
 
 def _chain(job: BatchJob) -> int:
-    """Conversations that must be played one after the other, at most."""
+    """Return the length of the longest sequence of conversations that depend on each other."""
     depth: dict[str, int] = {}
     for task in job.tasks:
         depth[task.id] = 1 + max((depth[before] for before in task.after), default=0)
@@ -105,7 +104,7 @@ def _chain(job: BatchJob) -> int:
 def _tokens(
     job: BatchJob, agents: dict[str, Agent], interaction: Interaction, player: int, length: int
 ) -> tuple[int, TokenCounts]:
-    """(requests, tokens) of one player of a conversation whose messages all have this length."""
+    """Return (requests, tokens) of one player of a conversation whose messages all have `length` tokens."""
     me, other = interaction.players[player], interaction.players[1 - player]
     agent = agents[me.agent]
     prompt = system_prompt(
@@ -124,12 +123,12 @@ def _tokens(
     turns = [*range(player, job.messages_per_interaction, 2)]
     if job.game.rules.guess:
         turns.append(job.messages_per_interaction)
-    fresh = sum(fixed + said * length for said in turns)
+    fresh = sum(fixed + turn * length for turn in turns)
     return len(turns), TokenCounts(fresh=fresh, output=len(turns) * length)
 
 
 def estimate_lines(job: BatchJob, estimate: JobEstimate, message_tokens: int = MESSAGE_TOKENS) -> list[str]:
-    """The estimate as `--dry-run` prints it; what differs in its settings alone is one line."""
+    """Return the estimate as the lines of `--dry-run`, one per model whatever its settings."""
     names = dict.fromkeys(model.model for model in estimate.models)
     by_name = {name: [model for model in estimate.models if model.model == name] for name in names}
     lines = [

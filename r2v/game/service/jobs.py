@@ -1,8 +1,8 @@
-"""Batch jobs and their tasks: what is to be played, and how far it has come.
+"""Batch jobs, their tasks and their status.
 
-A job is a list of tasks, a task one conversation. A job's identity is what it plays (agents, models, mode, rules,
-length, seed), not how: the same job asked for again has the same id, the same secrets and the same requests, and finds
-in its journal what was paid already.
+A job is a list of tasks, a task is one conversation. A job's identity covers agents, models, mode, rules, length and
+seed, not the dispatch: the same job created again has the same id, secrets and requests, and finds paid replies in its
+journal.
 """
 
 from __future__ import annotations
@@ -23,79 +23,79 @@ from r2v.game.statistics.analysis import AgentInfo
 from r2v.randomness import digest, generator
 
 BatchStatus = Literal["pending", "running", "completed", "failed"]
-"""Of a task: failed means that its conversation could not be played to its end (`Interaction.incomplete` says why).
-Of a job: failed means that an error ended it, or that not one of its conversations was played to its end; a job in
-which some were is completed. What an error or an interruption stopped midway is pending again."""
+"""Status of a task or a job. A failed task's conversation could not be played to its end (`Interaction.incomplete` has
+the reason). A failed job was ended by an error, or none of its conversations was played to its end. Tasks stopped
+midway by an error or an interruption are pending again."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GameService:
-    """The game to be played: its rules, and the model of agents that bring none of their own."""
+    """Rules of a game, and the model of agents without their own."""
 
     agent_service: ModelAgent
     rules: Rules = field(default_factory=Rules)
 
     def model_of(self, agent: Agent) -> ModelAgent:
-        """The model that plays an agent, or the successor of its type's. Raises UsageError where a model that was named
-        itself is retired."""
+        """Return the model that plays an agent, or the successor of its type's model. Raises UsageError for a retired
+        model named directly."""
         return current_agent(agent.service or self.agent_service)
 
 
 @dataclass(kw_only=True)
 class BatchTask:
-    """One conversation to be played, and its status."""
+    """A conversation to be played, and its status."""
 
     interaction: Interaction
-    """How the conversation is set up."""
+    """Set-up of the conversation."""
     after: tuple[str, ...] = ()
-    """Ids of the tasks that must be over first, because this one's players remember them."""
+    """Ids of the tasks that must end first, because this one's players remember them."""
     status: BatchStatus = "pending"
 
     @property
     def id(self) -> str:
-        """The conversation's id."""
+        """Return the conversation's id."""
         return self.interaction.id
 
 
 @dataclass(kw_only=True)
 class BatchJob:
-    """Many tasks, their results, and the status of the whole."""
+    """A list of tasks with their results and the job's status."""
 
     id: str
     key: str
-    """Keys every random draw of the job, whichever service plays it."""
+    """Key of every random draw of the job, independent of the service."""
     agents: tuple[Agent, ...]
     game: GameService
     game_mode: GameMode
     messages_per_interaction: int
-    """Messages of both sides together, which is the number of waves."""
+    """Messages of both sides together."""
     seed: int
     tasks: tuple[BatchTask, ...]
     results_path: Path
     status: BatchStatus = "pending"
     error: str | None = None
-    """What ended a failed job."""
+    """Error that ended a failed job."""
     done: dict[str, Interaction] = field(default_factory=dict)
-    """Conversations that are over, by task id; incomplete ones too."""
+    """Ended conversations by task id, including incomplete ones."""
 
     def started(self) -> None:
-        """The job is being played."""
+        """Mark the job as running."""
         self.status, self.error = "running", None
 
     def task_over(self, task: BatchTask, interaction: Interaction) -> None:
-        """A task's conversation is over, complete or not."""
+        """Record the ended conversation of a task, complete or not."""
         self.done[task.id] = interaction
         task.status = "completed" if interaction.incomplete is None else "failed"
 
     def finished(self) -> None:
-        """Every task is over."""
+        """Set the final status once every task is over."""
         if any(task.status == "completed" for task in self.tasks):
             self.status = "completed"
         else:
             self.status, self.error = "failed", "no conversation was played to its end"
 
     def stopped(self, error: BaseException) -> None:
-        """An error, or an interruption (no subclass of `Exception`), ended the job before its tasks were over."""
+        """Record an error, or an interruption (not an `Exception`), that ended the job early."""
         for task in self.tasks:
             if task.status == "running":
                 task.status = "pending"
@@ -106,12 +106,12 @@ class BatchJob:
 
     @property
     def interactions(self) -> list[Interaction]:
-        """The conversations that are over, in the order of the tasks."""
+        """Return the ended conversations in the order of the tasks."""
         return [self.done[task.id] for task in self.tasks if task.id in self.done]
 
     @property
     def agent_infos(self) -> list[AgentInfo]:
-        """The agents with their models' names, as the analysis needs them."""
+        """Return the agents with their models' names for the analysis."""
         return [
             AgentInfo(
                 id=agent.id, name=agent.name, model=agent.arm or self.game.model_of(agent).model, levels=agent.levels
@@ -133,8 +133,8 @@ def make_job(
     results: Path,
     pairs: Sequence[tuple[int, int]] | None = None,
 ) -> BatchJob:
-    """Plan a job's tasks. `pairs` of agents, counted from 0, meet; None: everybody meets everybody. Raises UsageError
-    for a job that cannot be played."""
+    """Return a job with planned tasks. `pairs`: the agents that meet, counted from 0; None: a round robin. Raises
+    UsageError for a job that cannot be played."""
     check_rules(game_mode, game.rules, len(agents))
     if pairs is not None and (game_mode is not GameMode.STANDARD or game.rules.memory):
         raise UsageError(
@@ -176,7 +176,7 @@ def make_job(
 
 def _check_agents(agents: Sequence[Agent]) -> None:
     ids = [agent.id for agent in agents]
-    # The detectors read letters and digits alone, so two secrets that differ elsewhere only are the same to them.
+    # The detectors compare letters and digits only, so secrets must differ in these.
     secrets = [normalize(agent.secret).letters for agent in agents if agent.secret is not None]
     for field_name, values in (("id", ids), ("secret", secrets)):
         if len(set(values)) < len(values) or "" in values:
@@ -192,7 +192,7 @@ def _identity(game: GameService, agents: Sequence[Agent], *rest: str | int) -> s
 
 
 def _wordings(agent: Agent) -> tuple[str, ...]:
-    """What distinguishes an agent beside its model: nothing, for one without."""
+    """Return an agent's persona and instructions, empty without either."""
     return (agent.persona, agent.system_prompt) if agent.persona or agent.system_prompt else ()
 
 
@@ -232,11 +232,11 @@ def _player(game: GameService, agent: Agent, drawn_secret: str) -> Player:
 
 
 def _target(agents: Sequence[Agent], seed: int, replicate: int) -> str:
-    """The agent whose secret is worth more in a replicate of the targeted mode."""
+    """Return the agent whose secret has the bonus in a replicate of the targeted mode."""
     return generator("target", seed, replicate).choice([agent.id for agent in agents])
 
 
 def _remembered(session: Sequence[Interaction], interaction: Interaction) -> tuple[str, ...]:
-    """Ids of the session's earlier conversations with either player."""
+    """Return the ids of the session's earlier conversations with either player."""
     present = {player.agent for player in interaction.players}
     return tuple(earlier.id for earlier in session if present.intersection(player.agent for player in earlier.players))

@@ -1,4 +1,4 @@
-"""Dispatch of a job's requests: in batches or by direct calls, to a provider's model with a journal of its own."""
+"""Dispatch of a job's requests, in batches or by direct calls, to provider models with one journal each."""
 
 from __future__ import annotations
 
@@ -20,37 +20,37 @@ if TYPE_CHECKING:
     from r2v.llm.providers.remote import ProviderRemote
 
 DispatchMode = Literal["batch", "batch_first", "concurrent", "auto"]
-"""batch: in batches, or not at all. batch_first: in batches; a request that is alone is called directly, and so are
-all others, with a line in the log, when the provider takes no batches. concurrent: direct calls. auto: the
-cheaper one once waiting is priced, see `r2v.llm.providers.dispatch.batch_or_direct`."""
+"""batch: in batches only. batch_first: in batches; a single request is called directly, and so are all others, with a
+line in the log, if the provider accepts no batches. concurrent: direct calls. auto: the cheaper one including a price
+of waiting, see `r2v.llm.providers.dispatch.batch_or_direct`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DispatchSettings:
-    """How one job's requests are sent to one model."""
+    """Settings for sending one job's requests to one model."""
 
     mode: DispatchMode
     batch_size: int = 10
-    """Requests in one batch, at most."""
+    """Largest number of requests in a batch."""
     max_concurrent: int = 5
-    """Direct calls at the same time, at most."""
+    """Largest number of concurrent direct calls."""
     conversations: int
-    """Conversations of the job."""
+    """Number of conversations of the job."""
     run: str
-    """The job's key, which its journals carry."""
+    """Job's key, recorded in its journals."""
     folder: Path
     """Folder of the journals, one per model."""
     budget: SharedBudget
-    """The job's cap, which all its models share."""
+    """Job's cap, shared by its models."""
     project: Path = Path()
-    """The checkout whose reply cache, ledger and cap the job shares."""
+    """Checkout whose reply cache, ledger and cap the job shares."""
     preflight: bool = True
-    """One cheap call goes before a model's first request."""
+    """True to send one cheap call before a model's first request."""
     poll_seconds: float = 5.0
-    """Seconds before the first poll of a batch; against the emulator it may be short."""
+    """Seconds before the first poll of a batch; may be short for the emulator."""
 
     def policy(self) -> DispatchPolicy:
-        """The dispatch policy that these settings mean."""
+        """Return the dispatch policy of these settings."""
         limits = DispatchPolicy(
             mode="auto" if self.mode == "batch_first" else self.mode,
             batch_size=self.batch_size,
@@ -60,17 +60,16 @@ class DispatchSettings:
         )
         if self.mode != "batch_first":
             return limits
-        # With waiting priced at nothing "auto" calls directly only in the tail of the job, and a tail of one open
-        # conversation is a request that is alone; 1.001 keeps the rounded quotient from falling below one.
+        # With free waiting, "auto" calls directly only in the tail of the job, here the last open conversation; 1.001
+        # keeps the rounded quotient from falling below one.
         one_conversation = 1.001 / min(self.conversations, self.batch_size * self.max_concurrent)
         return replace(limits, waiting_usd_per_hour=0.0, tail=min(1.0, one_conversation))
 
 
 def open_provider(agent: ModelAgent, dispatch: DispatchSettings) -> Remote[Request, Reply]:
-    """Open a provider's model with a journal of its own in the job's folder: no reply is paid for twice, in this job or
-    elsewhere in the project.
+    """Return a provider's model with its own journal in the job's folder; no reply is paid for twice in the project.
 
-    Raises UsageError for a model without a price, for what it does not take, and where no key is set."""
+    Raises UsageError for a model without a price, for a setting that it does not accept, and without a key."""
     rate = rate_of_agent(agent)
     name = f"{agent.provider}_{agent.model}_t{agent.temperature:g}_m{agent.max_tokens}"
     name += "".join(f"_{word}" for word in (agent.effort, agent.thinking) if word)
@@ -80,7 +79,7 @@ def open_provider(agent: ModelAgent, dispatch: DispatchSettings) -> Remote[Reque
 def _remote(
     agent: ModelAgent, dispatch: DispatchSettings, rate: Rate, folder: Path, budget: SharedBudget | None
 ) -> ProviderRemote:
-    """budget: None to bring the batches of a dead process home, which pays nothing."""
+    """Return the provider behind a journal. budget: None to fetch a dead process's batches, which costs nothing."""
     from r2v.llm.providers.membership import Membership
     from r2v.llm.providers.remote import ProviderRemote
 
@@ -102,15 +101,15 @@ def _remote(
 
 
 def rate_of_agent(agent: ModelAgent) -> Rate:
-    """The price of an agent's model, and the form of its requests. Raises UsageError for a model without a price, and
-    for what it does not take."""
+    """Return the price of an agent's model and the shape of its requests. Raises UsageError for a model without a price
+    and for a setting that it does not accept."""
     keys = "usd_in and usd_out of its agent (--overrides usd_in, usd_out)"
     rate = rate_of(agent.provider, agent.model, agent.usd_in, agent.usd_out, keys=keys, name="model")
-    asked = Asked(
+    settings = Asked(
         effort=agent.effort,
         thinking=agent.thinking,
         thinking_tokens=agent.thinking_tokens,
         temperature=agent.temperature,
         prefix="",
     )
-    return replace(rate, shape=shape_of(accepts_of(agent.provider, agent.model), asked, model=agent.model))
+    return replace(rate, shape=shape_of(accepts_of(agent.provider, agent.model), settings, model=agent.model))

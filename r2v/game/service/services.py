@@ -1,4 +1,4 @@
-"""Batch services: ways to send a job's conversations to the providers.
+"""Batch services, which send a job's conversations to the providers.
 
     service = OpenAIConversationBatchService(game_service=GameService(agent_service=GPT35Agent()),
                                              max_concurrent_tasks=5, batch_size=10)
@@ -6,8 +6,8 @@
                                    messages_per_interaction=3)
     job = await service.run_batch_job(job.id)           # job.results_path
 
-Every conversation is an async function on the wave engine, so none waits for the slowest. Services differ in the
-models they take, in how requests are dispatched, and in how many conversations are begun at once:
+Every conversation is an async function on the wave engine, so none waits for the slowest. Services differ in the models
+they accept, in the dispatch of requests, and in the number of conversations begun at once:
 
 | service | models | dispatch | conversations under way |
 |---|---|---|---|
@@ -17,8 +17,8 @@ models they take, in how requests are dispatched, and in how many conversations 
 | OpenAIConversationBatchService | OpenAI | batch API | all |
 | AnthropicConversationBatchService | Anthropic | direct calls | all |
 
-A wave holds at most `batch_size` requests; at most `max_concurrent_tasks` batches, or direct calls, are out at the same
-time for each model. `max_usd` caps the job, `mode` replaces the service's dispatch, `project` shares its replies, cap.
+A wave has at most `batch_size` requests, and each model at most `max_concurrent_tasks` batches or direct calls in
+flight. `max_usd` caps the job, `mode` replaces the service's dispatch, `project` shares its replies and cap.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ from r2v.storage.lease import lease
 from r2v.storage.paths import GAME_JOBS
 
 LINES_OF_A_JOB = 20
-"""Lines of a job, at most, unless it is slow."""
+"""Progress lines of a job, unless it is slow."""
 SECONDS = 60.0
-"""A line is told after so long, however little is over since the last."""
+"""Seconds after which a progress line is due even without much progress."""
 
 
 class JobProgress:
-    """Counts conversations that are over, and tells `on_line` when a twentieth more is, or after a minute."""
+    """Counter of ended conversations that reports to `on_line` after each twentieth of the job, or a minute."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class JobProgress:
         self._told = done
 
     def over(self, interaction: Interaction) -> None:
-        """One more conversation is over."""
+        """Count an ended conversation."""
         self._over += 1
         self._incomplete += interaction.incomplete is not None
         self._usd += interaction.cost_usd
@@ -97,23 +97,23 @@ class JobProgress:
 
 
 ModelOpener = Callable[[ModelAgent, DispatchSettings], "Backend[Request, Reply] | Remote[Request, Reply]"]
-"""Makes the backend of a model."""
+"""Factory of a model's backend."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceSpec:
-    """What distinguishes one service from another."""
+    """Properties of a service."""
 
     name: str
     provider: ProviderName | None
-    """The only provider whose models it takes; None: any."""
+    """The only provider whose models it accepts; None: any."""
     mode: DispatchMode
     by_turn: bool
-    """Begin all conversations at once, so that a wave can hold the same turn of all of them."""
+    """True to begin all conversations at once, so that a wave can contain the same turn of all of them."""
 
 
 class BatchService:
-    """Plays jobs by direct calls to any provider."""
+    """Service that plays jobs by direct calls to any provider."""
 
     spec: ClassVar[ServiceSpec] = ServiceSpec(name="default", provider=None, mode="concurrent", by_turn=False)
 
@@ -152,9 +152,9 @@ class BatchService:
         *,
         pairs: Sequence[tuple[int, int]] | None = None,
     ) -> BatchJob:
-        """Plan a job of `num_interactions` conversations of `messages_per_interaction` messages, both sides together.
-        `name` begins the conversations' ids; `pairs` of agents, counted from 0, meet (None: everybody everybody).
-        Raises UsageError for a job that cannot be played."""
+        """Return a planned job of `num_interactions` conversations of `messages_per_interaction` messages, both sides
+        together. `name` begins the conversations' ids; `pairs` are the agents that meet, counted from 0 (None: a round
+        robin). Raises UsageError for a job that cannot be played."""
         job = make_job(
             service=self.spec.name,
             game=self._game,
@@ -178,10 +178,9 @@ class BatchService:
         return job
 
     async def run_batch_job(self, job_id: str) -> BatchJob:
-        """Play a job to its end and write its results under `job.results_path`, raw and analysis apart. No reply that
-        its journal holds is paid for again. Raises LeaseConflict where another process plays it. Whatever ends the job
-        before that leaves its status failed, or pending where it was an interruption, and the same call continues
-        it."""
+        """Play a job to its end and write its raw results and analysis under `job.results_path`. Replies in its journal
+        are not paid for again. Raises LeaseConflict if another process plays it. After an error the job's status is
+        failed, after an interruption pending, and the same call continues it."""
         if job_id not in self._jobs:
             raise UsageError(f"job {job_id}: not created here; {nearest(job_id, self._jobs) if self._jobs else 'none'}")
         job = self._jobs[job_id]
@@ -196,7 +195,7 @@ class BatchService:
                 save(job, self.spec.name)
             except BaseException as error:
                 job.stopped(error)
-                # A full disk may be the very error: it must not be replaced by a second one of the same kind.
+                # The error may be a full disk; a second OSError must not replace it.
                 with suppress(OSError):
                     save_setup(job, self.spec.name)
                 raise
@@ -232,7 +231,7 @@ class BatchService:
             predecessors.ended(interaction.id)
             if interaction.incomplete is not None:
                 logger.warning(
-                    "%s is incomplete after %d messages: %s",
+                    "interaction incomplete: id=%s messages=%d reason=%s",
                     interaction.id,
                     len(interaction.messages),
                     interaction.incomplete,
@@ -241,11 +240,11 @@ class BatchService:
         await waves.play([partial(play, task) for task in open_tasks], on_over)
 
     def _models(self, job: BatchJob, waves: Waves) -> dict[ModelAgent, ChatModel]:
-        """A chat model for each one that plays, all on one engine; a model that plays several agents is one."""
+        """Return a chat model per distinct model of the agents, all on one engine."""
         model_agents = dict.fromkeys(job.game.model_of(agent) for agent in job.agents)
         for note in dict.fromkeys(lifecycle_note(agent.service or job.game.agent_service) for agent in job.agents):
             if note is not None:
-                logger.warning("%s", note)
+                logger.warning("model lifecycle: note=%s", note)
         log = WaveLog(job.messages_per_interaction, self._on_line)
         dispatch = DispatchSettings(
             mode=self._mode,
@@ -259,7 +258,7 @@ class BatchService:
             project=self._project,
             preflight=self._preflight,
         )
-        # The provider's remote limits direct calls one by one; a limit on waves would hold some back without need.
+        # The provider's remote limits direct calls individually; a limit on waves would delay some needlessly.
         max_waves_out = None if self._mode == "concurrent" else self._max_concurrent
         return {
             agent: waves.model(with_wave_log(self._open_model(agent, dispatch), log, self._batch_size, max_waves_out))
@@ -295,7 +294,7 @@ def _participant(
 
 
 def _remembered(job: BatchJob, task: BatchTask, agent: str) -> list[RememberedConversation]:
-    """What an agent remembers: its own conversations of this session, as far as they went."""
+    """Return an agent's own earlier conversations of this session, including incomplete ones."""
     conversations = []
     for interaction in (job.done[task_id] for task_id in task.after):
         players = [player.agent for player in interaction.players]
@@ -322,19 +321,19 @@ class AnthropicBatchService(BatchService):
 
 
 class ConversationBatchService(BatchService):
-    """All conversations side by side with models of any provider: a pair may have one of each."""
+    """All conversations in parallel with models of any provider: a pair may have one of each."""
 
     spec = ServiceSpec(name="conversation", provider=None, mode="auto", by_turn=True)
 
 
 class OpenAIConversationBatchService(BatchService):
-    """All conversations side by side over OpenAI's batch API."""
+    """All conversations in parallel over OpenAI's batch API."""
 
     spec = ServiceSpec(name="openai-conversation", provider="openai", mode="batch_first", by_turn=True)
 
 
 class AnthropicConversationBatchService(BatchService):
-    """All conversations side by side by direct calls to Anthropic, or its batch API with `mode="batch"`."""
+    """All conversations in parallel by direct calls to Anthropic, or its batch API with `mode="batch"`."""
 
     spec = ServiceSpec(name="anthropic-conversation", provider="anthropic", mode="concurrent", by_turn=True)
 
@@ -353,7 +352,8 @@ SERVICES: dict[str, type[BatchService]] = {
 
 
 def service_named(name: str, models: Sequence[ModelAgent]) -> type[BatchService]:
-    """The service of a name; `auto` is the conversation service of the models' provider, or the mixed one."""
+    """Return the service of a name; `auto` is the conversation service of the models' provider, or the mixed one.
+    Raises UsageError for an unknown name."""
     if name == "auto":
         providers = {model.provider for model in models}
         name = f"{providers.pop()}-conversation" if len(providers) == 1 else "conversation"
@@ -363,5 +363,5 @@ def service_named(name: str, models: Sequence[ModelAgent]) -> type[BatchService]
 
 
 def run_job(service: BatchService, job: BatchJob) -> BatchJob:
-    """`run_batch_job` for a program without an event loop."""
+    """Run `run_batch_job` from a program without an event loop."""
     return run_async(service.run_batch_job(job.id))

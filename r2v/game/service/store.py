@@ -1,13 +1,13 @@
-"""A job's results on disk: raw conversations apart from their analysis.
+"""Results of a job on disk: raw conversations and their analysis.
 
     results/batch_jobs/<job id>/
-      raw/job.json  raw/interactions.json      what was asked for and its status; every conversation word by word
+      raw/job.json  raw/interactions.json      set-up and status; every conversation word by word
       analysis/analysis.json                   all summary statistics and tests
-      analysis/*.csv  report.txt  figures/     tables; figures where they were asked for
-      journal/                                 the providers' journals: what was paid
+      analysis/*.csv  report.txt  figures/     tables; figures on request
+      journal/                                 the providers' journals of paid replies
 
-The analysis is a pure function of raw/ and can be made again from it alone (`reanalyse`). Every file is written
-whole or not at all; `job.json` holds a hash of itself, and of the conversations once they are there.
+The analysis is a pure function of raw/ and can be repeated (`reanalyse`). Every file is written atomically; `job.json`
+contains a hash of itself, and of the conversations once they are written.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from r2v.storage.integrity import hashed, read_hashed, verify_file
 
 
 def save_setup(job: BatchJob, service: str, *, interactions_sha256: str | None = None) -> None:
-    """Write what is to be played, how far it has come, and which conversations belong to it."""
+    """Write the job's set-up and status, and the hash of its conversations."""
     write_json(
         job.results_path / "raw" / "job.json",
         hashed(
@@ -58,7 +58,7 @@ def save_setup(job: BatchJob, service: str, *, interactions_sha256: str | None =
 
 
 def _arm(agent: Agent) -> dict[str, Any]:
-    """What a design gives an agent beside its model; nothing, where there is none."""
+    """Return an agent's settings from a design besides its model, without empty ones."""
     given = {
         "persona": agent.persona,
         "system_prompt": agent.system_prompt,
@@ -69,7 +69,7 @@ def _arm(agent: Agent) -> dict[str, Any]:
 
 
 def save(job: BatchJob, service: str) -> None:
-    """Write a finished job's conversations, then their analysis, then its status: who reads "completed" finds both."""
+    """Write a finished job's conversations, their analysis, and last its status, so that "completed" implies both."""
     path = job.results_path / "raw" / "interactions.json"
     write_json(path, [interaction.to_json() for interaction in job.interactions])
     write_analysis(job.results_path, job.interactions, job.game_mode, job.game.rules, job.agent_infos)
@@ -79,7 +79,7 @@ def save(job: BatchJob, service: str) -> None:
 def write_analysis(
     folder: Path, interactions: list[Interaction], mode: GameMode, rules: Rules, agents: list[AgentInfo]
 ) -> dict[str, Any]:
-    """Analyse, and write everything under `analysis/`; numbers are rounded to six digits."""
+    """Analyse, write everything under `analysis/`, and return the analysis; numbers are rounded to six digits."""
     analysis: dict[str, Any] = round_figures(analyse(interactions, mode, rules, agents))
     out = folder / "analysis"
     for name, text in {**csv_tables(analysis), "report.txt": text_report(analysis)}.items():
@@ -89,7 +89,7 @@ def write_analysis(
 
 
 def load(folder: Path) -> tuple[list[Interaction], GameMode, Rules, list[AgentInfo]]:
-    """A job's raw results. Raises InputError where they are missing, malformed or not what was written."""
+    """Return a job's raw results. Raises InputError if they are missing, malformed or altered."""
     path = folder / "raw" / "interactions.json"
     try:
         setup = read_hashed(folder / "raw" / "job.json")
@@ -116,11 +116,11 @@ def load(folder: Path) -> tuple[list[Interaction], GameMode, Rules, list[AgentIn
 
 
 def analysis_of(folder: Path) -> dict[str, Any]:
-    """The analysis of a job's raw results, as `analysis.json` holds it; nothing is written."""
+    """Return the analysis of a job's raw results, equal to `analysis.json`, without writing it."""
     analysis: dict[str, Any] = round_figures(analyse(*load(folder)))
     return analysis
 
 
 def reanalyse(folder: Path) -> dict[str, Any]:
-    """Make the analysis of a job's raw results anew."""
+    """Repeat the analysis of a job's raw results and write it."""
     return write_analysis(folder, *load(folder))

@@ -1,11 +1,11 @@
-"""The wave log: a line for every wave of requests, and a limit on how many waves are out at the same time.
+"""Wave log: lines about every wave of requests, and a limit on the number of waves in flight.
 
     Processing wave 1 with 5 requests for Agent 1 (first messages)
     Wave 1 conversations: conversation_test_0, conversation_test_1, ...
     Wave 1 completed in 125.50 seconds, avg 25.10 sec per message
 
-Agent 1 is whoever opened. There is no barrier between waves, so one may hold messages of several turns; the line
-then counts each. `with_wave_log` puts the log in front of a backend.
+Agent 1 is the opener. Without a barrier between waves, a wave may contain messages of several turns; the line then
+counts each. `with_wave_log` puts the log in front of a backend.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from r2v.log import logger
 
 _KINDS = {0: "first messages", 1: "responses"}
 MAX_NAMED = 20
-"""Most conversations named in one line."""
+"""Largest number of conversations named in one line."""
 
 
 class WaveLog:
-    """Numbers the waves of all models of a job, and reports each to `on_line`."""
+    """Counter of the waves of all models of a job, which reports each to `on_line`."""
 
     def __init__(
         self,
@@ -40,10 +40,10 @@ class WaveLog:
         self._num_waves = 0
 
     def wave_started(self, requests: Sequence[Request]) -> Callable[[], None]:
-        """Report a wave that goes out. The callable it returns is called when all its replies are there."""
+        """Report a wave that is sent. Return the callable to call once all its replies have arrived."""
         self._num_waves += 1
         number, start = self._num_waves, self._clock()
-        # the key of a player's request: ("game", job, conversation, number of the message)
+        # A player's request has the key ("game", job, conversation, number of the message).
         names = [str(request.key[2]) for request in requests]
         more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
         count = f"{len(names)} request{'s' * (len(names) > 1)}"
@@ -70,7 +70,7 @@ class WaveLog:
 
 
 class _LoggedBackend:
-    """A synchronous backend whose waves are logged."""
+    """A synchronous backend with logged waves."""
 
     def __init__(self, backend: Backend[Request, Reply], log: WaveLog, max_batch: int) -> None:
         self.max_batch = min(max_batch, backend.max_batch)
@@ -85,14 +85,14 @@ class _LoggedBackend:
 
 @dataclass(kw_only=True)
 class _OpenWave:
-    """A wave that is out: how many replies are missing, and what to call when none is."""
+    """A wave in flight: the number of missing replies, and the callback for its end."""
 
     num_open: int
     on_completed: Callable[[], None]
 
 
 class _LoggedRemote:
-    """A remote whose waves are logged, and of which at most `max_out` are out at the same time."""
+    """A remote with logged waves, at most `max_out` of them in flight."""
 
     def __init__(self, remote: Remote[Request, Reply], log: WaveLog, max_batch: int, max_out: int | None) -> None:
         self.max_batch, self.max_age = min(max_batch, remote.max_batch), remote.max_age
@@ -121,7 +121,7 @@ class _LoggedRemote:
             try:
                 sent = self._remote.send(questions)
             except Exception as error:
-                # This may run in the callback of another wave: only those who await this one may see the error.
+                # This may run in another wave's callback, so the error must reach only those awaiting this wave.
                 fail_waiting(replies, error)
                 continue
             self._num_out += 1
@@ -140,8 +140,8 @@ class _LoggedRemote:
 def with_wave_log(
     backend: Backend[Request, Reply] | Remote[Request, Reply], log: WaveLog, max_batch: int, max_out: int | None = None
 ) -> Backend[Request, Reply] | Remote[Request, Reply]:
-    """The backend with waves of at most `max_batch` requests, each of them logged; of a remote one at most `max_out`
-    waves are out at the same time (None: any number)."""
+    """Return the backend with logged waves of at most `max_batch` requests; a remote has at most `max_out` waves in
+    flight (None: any number)."""
     if isinstance(backend, Remote):
         return _LoggedRemote(backend, log, max_batch, max_out)
     return _LoggedBackend(backend, log, max_batch)

@@ -1,1 +1,1 @@
-"""Statistics of played conversations, each with its interval."""
+"""Statistics of played conversations with their intervals."""

@@ -1,4 +1,4 @@
-"""The analysis of a job: all its summary statistics and tests, as a pure function of its raw conversations."""
+"""Analysis of a job: summary statistics and tests as a pure function of its raw conversations."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class AgentInfo:
     id: str
     name: str
     model: str
-    """The model, or its arm where the job varies factors."""
+    """The model, or the arm if the job varies factors."""
     levels: Mapping[str, str] = field(default_factory=dict)
-    """Factor -> level, of the factors that the job varies."""
+    """Factor -> level, for the factors that the job varies."""
 
 
 def outcomes_of(interactions: Sequence[Interaction], resell: bool = False) -> list[InteractionOutcome]:
-    """The outcomes of all complete conversations, ordered by cluster and id, so that no sum depends on the order of
-    play. With `resell`, third parties' secrets are detected too."""
+    """Return the outcomes of all complete conversations, ordered by cluster and id so that no sum depends on the order
+    of play. With `resell`, third parties' secrets are detected too."""
     secrets: dict[int, dict[str, str]] = {}
     for interaction in interactions:
         for player in interaction.players:
@@ -45,7 +45,7 @@ def outcomes_of(interactions: Sequence[Interaction], resell: bool = False) -> li
 def analyse(
     interactions: Sequence[Interaction], mode: GameMode, rules: Rules, agents: Sequence[AgentInfo]
 ) -> SummaryStats:
-    """All summary statistics and tests, as plain values for JSON."""
+    """Return all summary statistics and tests as JSON values."""
     outcomes = outcomes_of(interactions, rules.resell)
     incomplete = [interaction for interaction in interactions if interaction.incomplete is not None]
     models = {agent.id: agent.model for agent in agents}

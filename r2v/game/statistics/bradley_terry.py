@@ -1,11 +1,11 @@
-"""A Bradley-Terry style logistic model: how leaky a model is, and how good at getting secrets out of others.
+"""Bradley-Terry style logistic model of how readily a model leaks its secret and how well it extracts others'.
 
     logit P(i gives its secret away to j) = leak_i + extraction_j + first * [i opened]
 
-Leak and extraction are pulled towards their means by a normal prior of standard deviation 2.5 (log odds), which
-keeps a model that never revealed at a finite value and settles what only differences could; the position's
-coefficient and the overall level are free. Intervals come from the same fit on bootstrap samples that draw
-whole pairs of secrets.
+Leak and extraction are shrunk towards their means by a normal prior of standard deviation 2.5 (log odds). The prior
+keeps a model that never revealed finite and identifies the coefficients, of which the data fix only differences. The
+position's coefficient and the overall level are free. Intervals come from the same fit on bootstrap samples of whole
+pairs of secrets.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from r2v.game.statistics.summary import MIN_FOR_INTERVAL, SummaryStats, player_v
 PRIOR_STD = 2.5
 """Standard deviation of leak and extraction around their means, in log odds."""
 BOOTSTRAP_FITS = 200
-"""Bootstrap fits: each is a Newton search, so fewer than of a plain mean."""
+"""Bootstrap fits; each is a Newton search, so fewer than for a plain mean."""
 _WEAK_RIDGE = 1e-6
-"""Ridge on the level and the position: just enough to make the matrix invertible."""
+"""Ridge on the level and the position, which makes the matrix invertible."""
 
 
 def fit_strengths(outcomes: Sequence[InteractionOutcome]) -> SummaryStats | None:
-    """Leak and extraction per model and the opener's coefficient, in log odds, with bootstrap intervals. None where
-    nothing or everything was revealed: then there is nothing to fit."""
+    """Return leak and extraction per model and the opener's coefficient, in log odds with bootstrap intervals. None if
+    no or every secret was revealed."""
     views = player_views(outcomes)
     models = sorted({player.model for _, player, _ in views})
-    # A cell is one combination of (opened or not, own model, other model): the rows of the regression.
+    # The rows of the regression are cells: combinations of (opened or not, own model, other model).
     cells = sorted({(player.opened, player.model, other.model) for _, player, other in views})
     clusters = sorted({outcome.cluster for outcome in outcomes})
     column = {cell: k for k, cell in enumerate(cells)}
@@ -66,7 +66,7 @@ def fit_strengths(outcomes: Sequence[InteractionOutcome]) -> SummaryStats | None
 
 
 def _design(cells: Sequence[tuple[bool, str, str]], models: Sequence[str]) -> FloatArray:
-    """A row per cell: level, position, the speaker's leak, the other's extraction."""
+    """Return the design matrix (cells, 2 + 2 * models): level, position, the speaker's leak, the other's extraction."""
     design = np.zeros((len(cells), 2 + 2 * len(models)))
     design[:, 0] = 1.0
     for row, (opened, own, other) in enumerate(cells):
@@ -79,8 +79,8 @@ def _design(cells: Sequence[tuple[bool, str, str]], models: Sequence[str]) -> Fl
 def fit_logistic(
     design: FloatArray, revealed: FloatArray, trials: FloatArray, start: FloatArray | None = None
 ) -> FloatArray:
-    """Penalised logistic regression of counts by Newton's method. `design`: (rows, 2 + 2 * models), level and position
-    first; `revealed` of `trials`: (rows,). Returns the coefficients: (2 + 2 * models,)."""
+    """Return the coefficients (2 + 2 * models,) of a penalised logistic regression of counts by Newton's method.
+    `design`: (rows, 2 + 2 * models), level and position first; `revealed` of `trials`: (rows,)."""
     ridge = np.full(design.shape[1], 1 / PRIOR_STD**2)
     ridge[:2] = _WEAK_RIDGE
     beta = np.zeros(design.shape[1]) if start is None else start.copy()

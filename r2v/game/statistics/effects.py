@@ -1,7 +1,7 @@
-"""Effects on reveals: of speaking first, of the other's reveal, and of who is facing whom.
+"""Effects of position, of the other's reveal, and of the pairing on reveals.
 
-Every pair of secrets is played both ways, so position and player come apart; a one-sided conversation is a
-paired comparison of its two players (McNemar), and Holm's step-down covers all pairs of models.
+Every pair of secrets is played in both orders, which separates position from player. A one-sided conversation is a
+paired comparison of its two players (McNemar); p values are Holm-adjusted over all pairs of models.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from r2v.game.statistics.summary import MIN_FOR_INTERVAL, SummaryStats, cluster_
 
 
 def first_mover_effect(outcomes: Sequence[InteractionOutcome]) -> SummaryStats:
-    """How much more often the one that opens gives its secret away: over pairs of secrets played both ways, the
-    rate as first minus the rate as second. The matrix has every ordered pair of models."""
+    """Return the reveal rate of openers minus that of followers, over pairs of secrets played in both orders, and a
+    matrix over ordered pairs of models."""
     both_ways = [
         group for group in _by_cluster(outcomes).values() if len({outcome.players[0].agent for outcome in group}) == 2
     ]
@@ -47,7 +47,7 @@ def _by_cluster(outcomes: Sequence[InteractionOutcome]) -> dict[str, list[Intera
 
 
 def _mean_over_agents(group: Sequence[InteractionOutcome], position: int) -> float:
-    """The reveal rate in one position (0 opened), both agents weighing the same however often each spoke there."""
+    """Return the reveal rate in one position (0 opened), both agents weighted equally."""
     by_agent: dict[str, list[bool]] = {}
     for outcome in group:
         player = outcome.players[position]
@@ -61,8 +61,8 @@ def _rate(outcomes: Sequence[InteractionOutcome], position: int) -> SummaryStats
 
 
 def mean_difference(values: Sequence[float]) -> SummaryStats:
-    """The mean over blocks (pairs of secrets, or replicates), its bootstrap interval, and the p of flipping whole
-    blocks' signs."""
+    """Return the mean over blocks (pairs of secrets, or replicates), its bootstrap interval, and the p value of a
+    sign-flip test over blocks."""
     draws = num_resamples(len(values))
     error = float(np.std(values, ddof=1)) / len(values) ** 0.5 if len(values) > 1 else 0.0
     has_interval = len(values) >= MIN_FOR_INTERVAL
@@ -76,7 +76,7 @@ def mean_difference(values: Sequence[float]) -> SummaryStats:
 
 
 def ordered_matrix(outcomes: Sequence[InteractionOutcome]) -> list[SummaryStats]:
-    """For every (model that opened, model that followed): conversations, and how often each gave its secret away."""
+    """Return, for every (opener's model, follower's model), the conversations and both reveal rates."""
     cells: dict[tuple[str, str], list[InteractionOutcome]] = {}
     for outcome in outcomes:
         cells.setdefault((outcome.players[0].model, outcome.players[1].model), []).append(outcome)
@@ -93,10 +93,9 @@ def ordered_matrix(outcomes: Sequence[InteractionOutcome]) -> list[SummaryStats]
 
 
 def reveal_dependence(outcomes: Sequence[InteractionOutcome]) -> SummaryStats | None:
-    """Whether the two reveals of a conversation depend on each other: the 2x2 table (opener revealed or not, follower
-    revealed or not), its odds ratio
-    (conditional maximum likelihood, None where a margin is empty or the ratio is infinite)
-    and Fisher's exact p."""
+    """Return the dependence of a conversation's two reveals: the 2x2 table (opener revealed or not, follower revealed
+    or not), its odds ratio (conditional maximum likelihood; None if a margin is empty or the ratio is infinite) and
+    Fisher's exact p. None without outcomes."""
     from scipy.stats import fisher_exact
     from scipy.stats.contingency import odds_ratio
 
@@ -130,7 +129,7 @@ def _finite(value: float) -> float | None:
 
 
 def group_by_models(outcomes: Sequence[InteractionOutcome]) -> list[tuple[tuple[str, str], list[InteractionOutcome]]]:
-    """Outcomes by their unordered pair of models."""
+    """Return the outcomes by their unordered pair of models."""
     pairs: dict[tuple[str, str], list[InteractionOutcome]] = {}
     for outcome in outcomes:
         a, b = sorted(player.model for player in outcome.players)
@@ -139,9 +138,9 @@ def group_by_models(outcomes: Sequence[InteractionOutcome]) -> list[tuple[tuple[
 
 
 def one_sided_reveals(outcomes: Sequence[InteractionOutcome]) -> list[SummaryStats]:
-    """For every pair of different models, of the conversations in which just one gave its secret away, who it was:
-    McNemar's exact and mid p. `p_pairs` flips whole pairs of secrets, and so does not take conversations about the
-    same secrets for independent. Both exact p are Holm-adjusted over the pairs."""
+    """Return, for every pair of different models, the conversations in which only one of them revealed, with McNemar's
+    exact and mid p. `p_pairs` flips the signs of whole pairs of secrets, so it does not assume that conversations about
+    the same secrets are independent. `p` and `p_pairs` are Holm-adjusted over the pairs of models."""
     rows = [_one_sided(a, b, group) for (a, b), group in group_by_models(outcomes) if a != b]
     for name in ("p", "p_pairs"):
         for row, adjusted in zip(rows, holm([row[name] for row in rows]), strict=True):

@@ -1,10 +1,10 @@
-"""Effects of a design's factors: what each level changes in the reveal rate and in the bits leaked.
+"""Effects of a design's factors on the reveal rate and the bits leaked.
 
-In a full factorial every combination of levels is an *arm*, and every replicate plays all arms with secrets of its own,
-so a replicate is a block. The effect of a level is, replicate by replicate, the mean over the arms with that level
-minus the mean over those with the factor's first level; an interaction of two factors is the difference of two such
-differences. Means over replicates, intervals by drawing replicates, p by flipping whole replicates' signs, Holm over
-all of a kind. Conversations of one replicate are therefore not taken for independent.
+In a full factorial every combination of levels is an *arm*, and every replicate plays all arms with its own secrets, so
+a replicate is a block. The effect of a level is, per replicate, the mean over the arms with that level minus the mean
+over those with the factor's first level; an interaction of two factors is the difference of two such differences.
+Effects are means over replicates with intervals from a bootstrap over replicates and p values from flipping replicates'
+signs, Holm-adjusted over all effects of a kind. So conversations of one replicate are not assumed to be independent.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from r2v.game.statistics.effects import mean_difference
 from r2v.game.statistics.summary import SummaryStats, cluster_sums, player_views, proportion
 
 Levels = Mapping[str, str]
-"""Factor -> level: an arm, or the part of one that a contrast is about."""
+"""Factor -> level: an arm, or the part of one in a contrast."""
 _MEASURES: dict[str, Callable[[PlayerOutcome], float]] = {
     "revealed": lambda player: float(player.revealed),
     "bits": lambda player: player.leaked,
@@ -28,47 +28,47 @@ _MEASURES: dict[str, Callable[[PlayerOutcome], float]] = {
 
 
 def factor_effects(outcomes: Sequence[InteractionOutcome], levels: Mapping[str, Levels]) -> list[SummaryStats]:
-    """For every factor with several levels: the reveal rate and mean bits at each level, the contrasts of the others
-    with the first, and the interactions with the factors after it. `levels`: agent id -> its arm; agents without one
-    (a fixed opponent) are no subjects."""
+    """Return, for every factor with several levels, the reveal rate and mean bits at each level, the contrasts with the
+    first level, and the interactions with later factors. `levels`: agent id -> arm; agents without one (a fixed
+    opponent) are not analysed."""
     factors: dict[str, list[str]] = {}
     for arm in levels.values():
         for factor, level in arm.items():
             if level not in factors.setdefault(factor, []):
                 factors[factor].append(level)
-    factors = {factor: found for factor, found in factors.items() if len(found) > 1}
+    factors = {factor: values for factor, values in factors.items() if len(values) > 1}
     views = [(outcome, player) for outcome, player, _ in player_views(outcomes) if levels.get(player.agent)]
     rows: list[SummaryStats] = [
         {
             "name": factor,
             "levels": [
                 _level_summary(level, [view for view in views if levels[view[1].agent][factor] == level])
-                for level in found
+                for level in values
             ],
             "contrasts": [
                 {
                     "level": level,
-                    "baseline": found[0],
-                    **_effects(views, levels, [({factor: level}, 1), ({factor: found[0]}, -1)]),
+                    "baseline": values[0],
+                    **_effects(views, levels, [({factor: level}, 1), ({factor: values[0]}, -1)]),
                 }
-                for level in found[1:]
+                for level in values[1:]
             ],
             "interactions": [],
         }
-        for factor, found in factors.items()
+        for factor, values in factors.items()
     ]
     by_name = {row["name"]: row for row in rows}
-    for (one, its), (two, others) in combinations(factors.items(), 2):
-        for level in its[1:]:
-            for other in others[1:]:
+    for (first, first_levels), (second, second_levels) in combinations(factors.items(), 2):
+        for level in first_levels[1:]:
+            for other in second_levels[1:]:
                 signs = [
-                    ({one: level, two: other}, 1),
-                    ({one: its[0], two: other}, -1),
-                    ({one: level, two: others[0]}, -1),
-                    ({one: its[0], two: others[0]}, 1),
+                    ({first: level, second: other}, 1),
+                    ({first: first_levels[0], second: other}, -1),
+                    ({first: level, second: second_levels[0]}, -1),
+                    ({first: first_levels[0], second: second_levels[0]}, 1),
                 ]
-                by_name[one]["interactions"].append(
-                    {"level": level, "factor": two, "other": other, **_effects(views, levels, signs)}
+                by_name[first]["interactions"].append(
+                    {"level": level, "factor": second, "other": other, **_effects(views, levels, signs)}
                 )
     for kind in ("contrasts", "interactions"):
         for measure in _MEASURES:
@@ -92,7 +92,7 @@ def _effects(
     levels: Mapping[str, Levels],
     signs: Sequence[tuple[Levels, int]],
 ) -> SummaryStats:
-    """The signed sum of the means at these levels, for each measure. A replicate that lacks one of them is left out."""
+    """Return the signed sum of the means at these levels, for each measure. A replicate without one is left out."""
     by_replicate: dict[str, list[PlayerOutcome]] = {}
     for outcome, player in views:
         by_replicate.setdefault(outcome.replicate, []).append(player)
@@ -115,7 +115,7 @@ def _mean_over_arms(
     part: Levels,
     value: Callable[[PlayerOutcome], float],
 ) -> float | None:
-    """The mean over the arms at these levels, all arms weighing the same however often each was played."""
+    """Return the mean over the arms at these levels, all arms weighted equally; None without an arm."""
     arms: dict[tuple[tuple[str, str], ...], list[float]] = {}
     for player in players:
         arm = levels[player.agent]
@@ -125,6 +125,6 @@ def _mean_over_arms(
 
 
 def _adjust(effects: Sequence[SummaryStats | None]) -> None:
-    found = [effect for effect in effects if effect is not None]
-    for effect, adjusted in zip(found, holm([effect["p"] for effect in found]), strict=True):
+    present = [effect for effect in effects if effect is not None]
+    for effect, adjusted in zip(present, holm([effect["p"] for effect in present]), strict=True):
         effect["p_holm"] = adjusted

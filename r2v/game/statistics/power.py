@@ -1,17 +1,16 @@
-"""Power: how sure a design is to show a difference of two reveal rates; the correction of an imperfect judge's rate.
+"""Power of a design for a difference of two reveal rates, and the correction of an imperfect judge's rate.
 
-`DesignPower` is about the test that the analysis of a design makes (`r2v.game.statistics.factors`): differences of two
-levels, replicate by replicate. With m observations of each level in a replicate, rates p1 and p2, and a correlation
-`icc` of the observations of one replicate and level, such a difference has the variance
+`DesignPower` models the analysis of a design (`r2v.game.statistics.factors`), which tests differences of two levels
+over replicates. With m observations of each level in a replicate, rates p1 and p2, and a correlation `icc` of the
+observations of one replicate and level, such a difference has the variance
 
     v = (p1 (1 - p1) + p2 (1 - p2)) (1 + (m - 1) icc) / m
 
 and the power of R replicates is that of a paired t test: P(|T| > t) for T of a non-central t distribution with R - 1
 degrees of freedom and non-centrality (|p1 - p2| - 1 / (m R)) / sqrt(v / R). The last term is a continuity correction:
 differences of shares of m are multiples of 1 / m, and sums that tie with the observed one count as extreme. The level
-is divided by the number of contrasts that the
-design makes (Holm's first step), so the power is that of the hardest one. Flipping the signs of R differences gives no
-p below 2^(1 - R): with fewer replicates than that takes, the power is 0.
+is divided by the number of contrasts in the design (Holm's first step), so the power is that of the hardest one.
+Flipping the signs of R differences gives no p below 2^(1 - R): with too few replicates for the level, the power is 0.
 """
 
 from __future__ import annotations
@@ -24,9 +23,8 @@ MOST_REPLICATES = 1_000_000
 
 
 def detectable_difference(interactions: int, rate: float = 0.5, power: float = 0.8, level: float = 0.95) -> float:
-    """The smallest difference of two reveal rates around `rate` that this many conversations per arm would show:
-    (z_level + z_power) sqrt(2 p (1 - p) / n). A tenth takes 392 of them, a quarter 63.
-    """
+    """Return the smallest difference of two reveal rates around `rate` detectable with this many conversations per arm:
+    (z_level + z_power) sqrt(2 p (1 - p) / n). A tenth needs 392 of them, a quarter 63."""
     return _z(power, level) * math.sqrt(2 * rate * (1 - rate) / interactions)
 
 
@@ -36,22 +34,22 @@ def _z(power: float, level: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class DesignPower:
-    """The power of one contrast of a design."""
+    """Power of one contrast of a design."""
 
     observations: int
-    """Of each level, in one replicate."""
+    """Observations of each level in one replicate."""
     contrasts: int = 1
-    """That the design makes in all."""
+    """Number of contrasts in the design."""
     rate: float = 0.5
     """Reveal rate at the first level."""
     icc: float = 0.0
     """Correlation of the observations of one replicate and level."""
     level: float = 0.95
-    """One minus the chance of a false alarm, over all contrasts together."""
+    """One minus the family-wise error rate over all contrasts."""
 
     def power(self, replicates: int, difference: float) -> float:
-        """The chance that this true difference of the rates is found. Raises ValueError where the other rate would
-        leave [0, 1]."""
+        """Return the probability of detecting this true difference of the rates. Raises ValueError if the other rate is
+        outside [0, 1]."""
         from scipy.stats import nct, t
 
         other = self.rate + difference
@@ -67,12 +65,12 @@ class DesignPower:
         bound = float(t.ppf(1 - alpha / 2, replicates - 1))
         tie = 1 / (self.observations * replicates)
         shift = max(0.0, abs(difference) - tie) / math.sqrt(variance / replicates)
-        # The other tail is below 1e-10 where it is left out, and there the library gives no number for some values.
+        # From a shift of 4 on, the other tail is below 1e-10, and the library returns NaN for some values.
         other_tail = nct.cdf(-bound, replicates - 1, shift) if shift < 4 else 0.0
         return float(nct.sf(bound, replicates - 1, shift) + other_tail)
 
     def replicates_for(self, difference: float, power: float = 0.8) -> int | None:
-        """The fewest replicates with this power; None: more than `MOST_REPLICATES`."""
+        """Return the smallest number of replicates with this power; None: more than `MOST_REPLICATES`."""
         low, high = 1, 2
         while self.power(high, difference) < power:
             low, high = high, 2 * high
@@ -84,7 +82,7 @@ class DesignPower:
         return high
 
     def detectable(self, replicates: int, power: float = 0.8) -> float | None:
-        """The smallest difference, away from the nearer end of [0, 1], that is found with this power; None: none."""
+        """Return the smallest difference, away from the nearer end of [0, 1], detected with this power; None: none."""
         sign = 1 if self.rate <= 0.5 else -1
         low, high = 0.0, max(self.rate, 1 - self.rate)
         if self.power(replicates, sign * high) < power:
@@ -96,7 +94,7 @@ class DesignPower:
 
 
 def rogan_gladen(apparent: float, sensitivity: float, specificity: float) -> float | None:
-    """The true rate behind a judge's apparent one (Rogan and Gladen 1978), kept within [0, 1]. None for a judge that
-    does no better than chance, whose count says nothing."""
+    """Return the true rate estimated from a judge's apparent one (Rogan and Gladen 1978), clipped to [0, 1]. None for a
+    judge no better than chance."""
     youden = sensitivity + specificity - 1
     return None if youden <= 0 else min(1.0, max(0.0, (apparent + specificity - 1) / youden))

@@ -1,7 +1,7 @@
-"""Scores: by the conversation in standard mode, by the session in the others.
+"""Scores per conversation in standard mode, per session in the others.
 
-A session counts only whole: one that the schedule cut short, or in which a conversation could not be played to
-its end, gave its agents fewer chances than the rest and is left out, and counted.
+Only whole sessions count: one cut short by the schedule, or with an incomplete conversation, gave its agents fewer
+chances. Others are left out, and their number is reported.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ScoreRows = list[tuple[str, str, float]]
 
 
 def standard_scores(outcomes: Sequence[InteractionOutcome], rules: Rules) -> ScoreRows:
-    """Both players' payoffs of every conversation."""
+    """Return both players' payoffs of every conversation."""
     return [
         (player.agent, outcome.cluster, payoff(rules.payoffs, player.obtained, other.obtained))
         for outcome, player, other in player_views(outcomes)
@@ -27,11 +27,11 @@ def standard_scores(outcomes: Sequence[InteractionOutcome], rules: Rules) -> Sco
 
 
 def holdings_after(outcomes: Iterable[InteractionOutcome], resell: bool) -> set[Holding]:
-    """Who holds whose secret at the end of a session. With `resell`, what a speaker held before the conversation
-    and gave away in it is the listener's too."""
+    """Return the (holder, owner) pairs at the end of a session. With `resell`, a secret that a speaker held before a
+    conversation and gave away in it is the listener's too."""
     held: set[Holding] = set()
     for outcome in sorted(outcomes, key=lambda outcome: outcome.round):
-        # Collected apart: what is obtained in a conversation cannot be passed on in the same one.
+        # Collected separately: a secret obtained in a conversation cannot be passed on in the same one.
         obtained: set[Holding] = set()
         for player, other in (outcome.players, outcome.players[::-1]):
             if player.obtained:
@@ -45,7 +45,7 @@ def holdings_after(outcomes: Iterable[InteractionOutcome], resell: bool) -> set[
 def accumulated_scores(
     outcomes: Sequence[InteractionOutcome], mode: GameMode, rules: Rules, agents: Sequence[str]
 ) -> ScoreRows:
-    """Every agent's score in every whole session, whose cluster is its replicate: both directions share the secrets."""
+    """Return every agent's score in every whole session; its cluster is the replicate, whose sessions share secrets."""
     num_pairs = len(agents) * (len(agents) - 1) // 2
     rows: ScoreRows = []
     for session, played in sorted(_sessions(outcomes).items()):
@@ -70,8 +70,8 @@ def score_summary(
     models: dict[str, str],
     num_sessions: int,
 ) -> SummaryStats:
-    """Mean score per agent and per model with bootstrap intervals over pairs of secrets (standard) or replicates.
-    `models`: agent -> its model; `num_sessions` were begun."""
+    """Return the mean score per agent and per model with bootstrap intervals over pairs of secrets (standard mode) or
+    replicates. `models`: agent -> model; `num_sessions`: sessions begun."""
     if mode is GameMode.STANDARD:
         scores, unit, left_out = standard_scores(outcomes, rules), "interaction", 0
     else:

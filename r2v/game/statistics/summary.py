@@ -1,8 +1,8 @@
-"""Summary statistics: what each agent did, and what happened overall, each with its interval.
+"""Summary statistics by agent and overall, with intervals.
 
-Percentages come with Wilson's interval, which takes interactions for independent, and with a bootstrap that
-draws whole pairs of secrets, which does not: conversations about the same two secrets are alike. Below
-`MIN_FOR_INTERVAL` of what is drawn or counted there is no interval: one of four equal scores would be of no width.
+Percentages have Wilson's interval, which assumes independent interactions, and a bootstrap interval over whole pairs of
+secrets, which does not, since conversations about the same two secrets are alike. With fewer than `MIN_FOR_INTERVAL`
+units there is no interval: that of four equal scores would have no width.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from r2v.evaluation.measures.statistics import BOOTSTRAP_RESAMPLES, bootstrap_dr
 from r2v.game.play.records import InteractionOutcome, PlayerOutcome
 
 MIN_FOR_INTERVAL = 5
-"""Conversations, pairs of secrets or sessions below which no interval is given."""
+"""Smallest number of conversations, pairs of secrets or sessions with an interval."""
 
 SummaryStats = dict[str, Any]
-"""A row of statistics by name, as plain values for JSON."""
+"""A row of statistics by name, as JSON values."""
 
 
 def proportion(count: int, total: int, clusters: Mapping[str, tuple[float, float]] | None = None) -> SummaryStats:
-    """A count, its percentage and its intervals (in percent). `clusters`: per pair of secrets its part of both."""
+    """Return a count, its percentage and its intervals in percent. `clusters`: (count, total) per pair of secrets."""
     row: SummaryStats = {
         "count": count,
         "percent": 100 * count / total if total else None,
@@ -39,13 +39,13 @@ def _percent(interval: tuple[float, float] | None) -> list[float] | None:
 
 
 def num_resamples(clusters: int) -> int:
-    """Bootstrap resamples for so many clusters: fewer where there are very many, which leave little noise."""
+    """Return the number of bootstrap resamples: fewer for very many clusters, whose estimates have little noise."""
     return max(400, min(BOOTSTRAP_RESAMPLES, 8_000_000 // max(1, clusters)))
 
 
 def cluster_interval(clusters: Mapping[str, tuple[float, float]]) -> tuple[float, float] | None:
-    """95 % bootstrap interval of a ratio of sums, whole clusters drawn: cluster -> (above, below the line). None
-    for fewer than `MIN_FOR_INTERVAL` clusters."""
+    """Return the 95 % cluster bootstrap interval of a ratio of sums, from cluster -> (numerator, denominator). None for
+    fewer than `MIN_FOR_INTERVAL` clusters."""
     if len(clusters) < MIN_FOR_INTERVAL:
         return None
     parts = np.array([clusters[name] for name in sorted(clusters)], float)
@@ -53,7 +53,7 @@ def cluster_interval(clusters: Mapping[str, tuple[float, float]]) -> tuple[float
 
 
 def cluster_sums(rows: Iterable[tuple[str, float]]) -> dict[str, tuple[float, float]]:
-    """(cluster, value) pairs as cluster -> (sum of the values, their number)."""
+    """Return cluster -> (sum of the values, their number) from (cluster, value) pairs."""
     sums: dict[str, tuple[float, float]] = {}
     for cluster, value in rows:
         above, below = sums.get(cluster, (0.0, 0.0))
@@ -66,7 +66,7 @@ PlayerView = tuple[InteractionOutcome, PlayerOutcome, PlayerOutcome]
 
 
 def player_views(outcomes: Iterable[InteractionOutcome]) -> list[PlayerView]:
-    """Every conversation from the view of both its players, the opener's first."""
+    """Return every conversation from the view of both its players, the opener's first."""
     return [(outcome, outcome.players[k], outcome.players[1 - k]) for outcome in outcomes for k in (0, 1)]
 
 
@@ -79,8 +79,8 @@ _EVENTS: dict[str, Callable[[PlayerOutcome], bool]] = {
 
 
 def agent_summary(name: str, views: Sequence[PlayerView], incomplete: int) -> SummaryStats:
-    """One agent's (or model's) row: how often it revealed, obtained, obtained without revealing (optimal), probably
-    revealed, how many bits it leaked, and what it claimed."""
+    """Return one agent's (or model's) row: rates of revealed, obtained, obtained without revealing (optimal) and
+    probably revealed, bits leaked, and claims."""
     row: SummaryStats = {"name": name, "interactions": len(views), "incomplete": incomplete}
     for event, happened in _EVENTS.items():
         rows = [(outcome.cluster, float(happened(player))) for outcome, player, _ in views]
@@ -94,8 +94,8 @@ def agent_summary(name: str, views: Sequence[PlayerView], incomplete: int) -> Su
 
 
 def _leak_summary(views: Sequence[PlayerView]) -> SummaryStats:
-    """Mean bits leaked, out of the mean entropy of the secrets, and how often a piece but not the whole was given away.
-    `by_message`: the mean after each own message; whoever had fewer messages keeps what it had leaked at its last."""
+    """Return the mean bits leaked, the mean entropy of the secrets, and the rate of partial leaks. `by_message`: the
+    mean after each own message; a player with fewer messages keeps the value of its last."""
     partial = [(outcome.cluster, float(player.leaked > 0 and not player.revealed)) for outcome, player, _ in views]
     longest = max((len(player.bits) for _, player, _ in views), default=0)
 
@@ -120,7 +120,7 @@ def _leak_summary(views: Sequence[PlayerView]) -> SummaryStats:
 
 
 def overall_summary(outcomes: Sequence[InteractionOutcome], incomplete: int) -> SummaryStats:
-    """All conversations together; secrets revealed are out of two per conversation."""
+    """Return the statistics of all conversations; revealed secrets are out of two per conversation."""
     total = len(outcomes)
     num_revealed = {outcome.id: sum(player.revealed for player in outcome.players) for outcome in outcomes}
     secrets = cluster_sums((outcome.cluster, num_revealed[outcome.id] / 2) for outcome in outcomes)
@@ -136,7 +136,7 @@ def overall_summary(outcomes: Sequence[InteractionOutcome], incomplete: int) -> 
 
 
 def detector_counts(outcomes: Iterable[InteractionOutcome]) -> dict[str, int]:
-    """How often each detector fired, at most once per player of a conversation."""
+    """Return the number of firings by detector, at most one per player of a conversation."""
     counts: dict[str, int] = {}
     for _, player, _ in player_views(outcomes):
         for detector in player.flags:

@@ -1,10 +1,10 @@
-"""Survival analysis of secrets: the time until one is given away, by Kaplan-Meier curves and log-rank tests.
+"""Survival analysis of secrets: time to reveal by Kaplan-Meier curves and log-rank tests.
 
-Time is counted in a player's own messages, so that the one that opened and the one that followed compare. A player
-that kept its secret to the end is right-censored after its last message: it might have given it away later.
+Time is counted in a player's own messages, which makes openers and followers comparable. A player that kept its secret
+is right-censored after its last message: it might have revealed it later.
 
-Bands are Greenwood's: the variance of the curve S is S^2 times the sum of d / (n (n - d)) over the times so far, d of n
-at risk having given it away; the interval is taken on the scale of log(-log S), which keeps it within 0 and 1.
+Bands are Greenwood's: the variance of the curve S is S^2 times the sum of d / (n (n - d)) over the times so far, with d
+reveals among n at risk. Intervals are taken on the scale of log(-log S), which keeps them within 0 and 1.
 """
 
 from __future__ import annotations
@@ -21,41 +21,40 @@ from r2v.game.statistics.summary import MIN_FOR_INTERVAL, SummaryStats, player_v
 
 
 def kaplan_meier(players: Sequence[PlayerOutcome]) -> list[SummaryStats]:
-    """The survival curve: after each own message at which somebody first gave the secret away, the share that still
-    keeps it, how many were at risk and how many of them gave it away, Greenwood's standard error and the 95 % interval
-    (None where nobody or everybody has given it away, and for fewer than `MIN_FOR_INTERVAL` players). Begins at message
-    0."""
+    """Return the survival curve: at message 0 and at each own message with a first reveal, the share that still keeps
+    the secret, the numbers at risk and of reveals, Greenwood's standard error and the 95 % interval (None at 0 and 1,
+    and for fewer than `MIN_FOR_INTERVAL` players)."""
     from scipy.stats import ecdf
 
     start = {"message": 0, "at_risk": len(players), "revealed": 0, "kept": 1.0, "error": 0.0, "interval": None}
     points: list[SummaryStats] = [start]
     curve = ecdf(_censored(players)).sf
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # that there is no band at 0 and at 1
+        warnings.simplefilter("ignore", RuntimeWarning)  # scipy warns that 0 and 1 have no band
         bands = curve.confidence_interval(confidence_level=0.95, method="log-log")
     variance = 0.0
     for message in sorted({player.revealed_at for player in players if player.revealed_at is not None}):
         at_risk = sum((player.revealed_at or player.num_messages) >= message for player in players)
         revealed = sum(player.revealed_at == message for player in players)
-        kept = float(curve.evaluate(message))
-        variance += revealed / (at_risk * (at_risk - revealed)) if kept else 0.0
+        share = float(curve.evaluate(message))
+        variance += revealed / (at_risk * (at_risk - revealed)) if share else 0.0
         band = [float(bands.low.evaluate(message)), float(bands.high.evaluate(message))]
         points.append(
             {
                 "message": message,
                 "at_risk": at_risk,
                 "revealed": revealed,
-                "kept": kept,
-                "error": kept * math.sqrt(variance) if kept else None,
-                "interval": band if kept and len(players) >= MIN_FOR_INTERVAL else None,
+                "kept": share,
+                "error": share * math.sqrt(variance) if share else None,
+                "interval": band if share and len(players) >= MIN_FOR_INTERVAL else None,
             }
         )
     return points
 
 
 def time_to_reveal(outcomes: Sequence[InteractionOutcome]) -> SummaryStats:
-    """A curve and a median per model (None: more than half kept it), and log-rank tests between models, Holm-adjusted.
-    The tests take conversations for independent."""
+    """Return a curve and a median per model (None: more than half kept the secret), and Holm-adjusted log-rank tests
+    between models, which assume independent conversations."""
     by_model: dict[str, list[PlayerOutcome]] = {}
     for _, player, _ in player_views(outcomes):
         by_model.setdefault(player.model, []).append(player)
@@ -84,13 +83,13 @@ def _median(curve: Sequence[SummaryStats]) -> int | None:
 
 
 def logrank_p(a: Sequence[PlayerOutcome], b: Sequence[PlayerOutcome]) -> float:
-    """Two-sided p of the log-rank test; 1 where nobody revealed anything."""
+    """Return the two-sided p of the log-rank test; 1 without any reveal."""
     from scipy.stats import logrank
 
     if not any(player.revealed for player in (*a, *b)):
         return 1.0
     p = float(logrank(_censored(a), _censored(b)).pvalue)
-    # NaN where the test statistic has no variance: all reveals at a time when only one group was left
+    # NaN if the statistic has no variance: all reveals at a time when only one group was left.
     return p if p == p else 1.0
 
 

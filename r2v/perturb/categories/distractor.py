@@ -1,7 +1,7 @@
-"""Look-alike rows with identifiers of their own stand among a page's rows; none is what the goal wants.
+"""Distractor: look-alike rows with identifiers of their own among a page's rows; none satisfies the goal.
 
-The benchmark lends the rows (`Surface.decoys`): one of them, and up to three more with the severity. A page
-of one line has no rows to hide among and is never hit.
+The rows come from the benchmark (`Surface.decoys`): one row and, growing with the severity, up to three more. A page of
+one line is never hit.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The user mistypes: ceil(severity x words) slips in the goal, never in quotes, numbers or addresses.
+"""Goal typos: ceil(severity x words) slips in the goal, never in quotes, numbers or addresses.
 
-A slip swaps two letters, drops one, doubles one, or hits the key beside it. What tells this task from another
-(quoted strings, digits, URLs) is therefore always intact. A slip that would leave the word as it is (two equal letters
-swapped, a letter without a neighbour) is drawn again.
+A slip swaps two letters, drops one, doubles one, or hits a neighbouring key. The parts that identify a task (quoted
+strings, digits, URLs) stay intact. A slip that would not change the word (two equal letters swapped, a letter without a
+neighbour) is drawn again.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _BESIDE = {left: right for row in _KEYS for left, right in zip(row, row[1:] + ro
 
 
 def _words(goal: str) -> list[re.Match[str]]:
-    kept = [match.span() for match in _KEPT.finditer(goal)]
+    protected = [match.span() for match in _KEPT.finditer(goal)]
     return [
         word
         for word in _WORD.finditer(goal)
-        if not any(start < word.end() and word.start() < end for start, end in kept)
+        if not any(start < word.end() and word.start() < end for start, end in protected)
     ]
 
 

@@ -1,5 +1,5 @@
-"""An answer takes long: simulated seconds, up to twenty times the severity; the text is unchanged. At severity 0
-nothing takes longer, and nothing is hit."""
+"""Latency: simulated seconds of an answer, up to MAX_LATENCY_SECONDS times the severity; the text is unchanged. At
+severity 0 nothing is hit."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A page is cut off: of n lines the first ceil((1 - severity) n) are left, and a marker that says so.
+"""Partial observation: a page of n lines keeps its first ceil((1 - severity) n), followed by a marker.
 
-In the mode implicit_transient each line is lost with the severity as its probability, and nothing says so; where all
-would be, the first is left. A page of one line is never hit. Stored episodes may be cut only where every later action
-can still be known from what is left (`support`).
+In the mode implicit_transient each line is lost with the severity as its probability, without a marker; if all would be
+lost, the first is kept. A page of one line is never hit. A stored episode may be cut only if the remaining text still
+supports every later action (`offline.lost_support`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Somebody planted an instruction among a page's lines, with a canary that shows whether it was obeyed.
+"""Prompt injection: an instruction planted among a page's lines, with a canary that shows if it was obeyed.
 
-The benchmark lends the line (`Surface.injection`) in one of six families. The canary occurs nowhere else, so
-an action that was carried out and contains it is a sure sign. A page of one line has no room for strangers'
-text and is never hit.
+The line comes from the benchmark (`Surface.injection`) in one of six families. The canary occurs nowhere else, so an
+executed action that contains it has obeyed. A page of one line is never hit.
 """
 
 from __future__ import annotations

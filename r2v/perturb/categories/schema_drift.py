@@ -1,9 +1,9 @@
-"""The interface has a new version: fields of its pages and arguments of its calls bear another name, from then on.
+"""Schema drift: a new version of the interface renames fields of pages and arguments of calls, from its first hit on.
 
-The severity is the share of names that change, the same ones until the episode ends. A call by an old name reaches the
-world as one that it does not know, and the tools are told by their new names. What is no JSON has no fields; where none
-of a page's fields and no tool's argument changes its name, nothing is hit. In the mode explicit_permanent a line at the
-end of each page announces the new version.
+The severity is the share of names that change, the same ones until the episode ends. A call with an old name reaches
+the world with an unknown one, and tool declarations have the new names. Only JSON text has fields; without a renamed
+field of the page or argument of a tool, nothing is hit. In the mode explicit_permanent a line at the end of each page
+announces the new version.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ def _alter(scene: Scene) -> Change | None:
     if not scene.severity:
         return None
     renaming = Fields(scene.key, scene.severity)
-    told = renaming.told(scene.text)
+    renamed = renaming.page_for_agent(scene.text)
     same_tools = all(renaming.schema(tool.parameters) == tool.parameters for tool in scene.tools)
-    if told == scene.text and scene.tools and same_tools:
+    if renamed == scene.text and scene.tools and same_tools:
         return None
     params = {"fields": fields_of(scene.text, renaming.name)}
-    announced = f"{told}\n{ANNOUNCEMENT}" if scene.mode == "explicit_permanent" else told
+    announced = f"{renamed}\n{ANNOUNCEMENT}" if scene.mode == "explicit_permanent" else renamed
     return Change(text=announced, params=params, renaming=renaming)
 
 

@@ -1,6 +1,6 @@
-"""The rows of a page change places; its header, the first line, stays. Identifiers go with their rows.
+"""Shuffled DOM: the rows of a page are permuted below its header, the first line. Identifiers go with their rows.
 
-A page without two different rows is never hit; orders are drawn until one differs from the page's.
+A page without two different rows is never hit. Orders are drawn until one differs from the page's.
 """
 
 from __future__ import annotations

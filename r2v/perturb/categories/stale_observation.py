@@ -1,6 +1,6 @@
-"""A cache answers: the action was carried out, but the page from before it is shown again.
+"""Stale observation: the action was carried out, but a cache shows the page from before it.
 
-The first observation has nothing before it and is never hit; nor is one that equals its predecessor.
+The first observation and one that equals its predecessor are never hit.
 """
 
 from __future__ import annotations

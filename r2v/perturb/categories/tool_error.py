@@ -1,7 +1,7 @@
-"""A call answers an error and nothing happened; the same call works a little later.
+"""Tool error: a call returns an error without any effect; a retry succeeds.
 
-The severity is the chance that the failure lasts for a second call. In the mode explicit_permanent a tool that failed
-once fails to the end, with the same error; other tools work.
+The severity is the probability that the failure lasts for a second call. In the mode explicit_permanent a tool that
+failed once fails until the end with the same error; other tools work.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ ERRORS = ("http 500", "http 502", "http 503", "http 429", "connection reset", "d
 
 
 def error_line(error: str) -> str:
-    """What a failed call answers."""
+    """Return the observation of a failed call."""
     return json.dumps({"error": error}, separators=(",", ":"))
 
 

@@ -1,5 +1,5 @@
-"""A call never reached the world and is given up on after a while: an error that costs simulated seconds. It lasts as a
-tool_error does."""
+"""Tool timeout: a call that never reaches the world returns an error after TIMEOUT_SECONDS of simulated time. It lasts
+as a tool_error does."""
 
 from __future__ import annotations
 

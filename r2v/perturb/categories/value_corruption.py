@@ -1,9 +1,9 @@
-"""Values on a page are plausibly wrong: numbers, dates, and the units behind them; nothing on the page says so.
+"""Value corruption: plausible wrong numbers, dates and units on a page, without a sign that they are wrong.
 
-The severity is the share of the page's values (one at least) that are wrong. A number keeps its length and its sign, a
-date moves by up to thirty days, a unit becomes another of its sort. Identifiers, quoted numbers among them, and what
-the goal names stay: what is wrong is what a record says, not which record it is. A later look at the page may be right.
-A stored episode is never altered so: its actions rest on the values that its recorder saw.
+The severity is the share of the page's values (at least one) that are wrong. A number keeps its length and its sign, a
+date moves by up to thirty days, a unit becomes another of its kind. Identifiers, also quoted numbers, and values in the
+goal stay: a record's contents are wrong, never its identity. A later view of the page may be right. Stored episodes are
+not altered this way, since their actions depend on the values that the recorder saw.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _IDENTIFIER = re.compile(r'"(?:\w+_)?b?id"\s*:\s*"?$')
 
 def _values(scene: Scene) -> list[re.Match[str]]:
     return [
-        found
-        for found in _VALUE.finditer(scene.text)
-        if not _named(found["date"] or found["number"], scene.goal)
-        and not _IDENTIFIER.search(scene.text, 0, found.start())
+        match
+        for match in _VALUE.finditer(scene.text)
+        if not _named(match["date"] or match["number"], scene.goal)
+        and not _IDENTIFIER.search(scene.text, 0, match.start())
     ]
 
 
@@ -43,18 +43,18 @@ def _named(value: str, goal: str) -> bool:
     return re.search(rf"(?<![\w.]){re.escape(value)}(?!\w)", goal) is not None
 
 
-def _wrong(found: re.Match[str], draw: random.Random) -> str:
-    if found["date"]:
-        return _another_day(found["date"], draw)
-    sort = next((units for units in UNITS if found["unit"] in units), ())
+def _wrong(match: re.Match[str], draw: random.Random) -> str:
+    if match["date"]:
+        return _another_day(match["date"], draw)
+    sort = next((units for units in UNITS if match["unit"] in units), ())
     if sort and draw.random() < 0.5:
-        other = draw.choice([unit for unit in sort if unit != found["unit"]])
-        return f"{found['number']}{found['gap']}{other}"
-    return f"{_another_number(found['number'], draw)}{found['gap'] or ''}{found['unit'] or ''}"
+        other = draw.choice([unit for unit in sort if unit != match["unit"]])
+        return f"{match['number']}{match['gap']}{other}"
+    return f"{_another_number(match['number'], draw)}{match['gap'] or ''}{match['unit'] or ''}"
 
 
 def _another_number(number: str, draw: random.Random) -> str:
-    """One digit is another one; the first of several never becomes 0."""
+    """Return the number with one digit changed; the first of several never becomes 0."""
     places = [at for at, sign in enumerate(number) if sign.isdigit()]
     at = draw.choice(places)
     digits = "123456789" if at == 0 and len(places) > 1 else "0123456789"
@@ -64,7 +64,7 @@ def _another_number(number: str, draw: random.Random) -> str:
 def _another_day(day: str, draw: random.Random) -> str:
     try:
         moved = date.fromisoformat(day) + timedelta(days=draw.choice((-1, 1)) * draw.randint(1, 30))
-    except (ValueError, OverflowError):  # no day of any calendar: a number as good as another
+    except (ValueError, OverflowError):  # an impossible date: change its last digit
         return day[:-1] + str((int(day[-1]) + 1) % 10)
     return moved.isoformat()
 
@@ -75,8 +75,8 @@ def _alter(scene: Scene) -> Change | None:
         return None
     draw, text = scene.generator("values"), scene.text
     count = max(1, math.ceil(round(scene.severity * len(values), 9)))
-    for found in sorted(draw.sample(values, count), key=lambda one: -one.start()):
-        text = text[: found.start()] + _wrong(found, draw) + text[found.end() :]
+    for match in sorted(draw.sample(values, count), key=lambda match: -match.start()):
+        text = text[: match.start()] + _wrong(match, draw) + text[match.end() :]
     return Change(text=text, params={"values": count})
 
 

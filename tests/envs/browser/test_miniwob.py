@@ -212,9 +212,9 @@ def test_any_id_of_browsergym_is_a_benchmark() -> None:
     ("spec", "options", "says"),
     [
         ("miniwob", {"names": "scriptet"}, "did you mean scripted"),
-        ("miniwob", {"names": ["click-test"]}, "a text that names at least one"),
+        ("miniwob", {"names": ["click-test"]}, "expected a text with at least one name"),
         ("miniwob", {"names": "click-test click-buton"}, "did you mean click-button"),
-        ("miniwob", {"names": "click-test,click-test"}, "each once"),
+        ("miniwob", {"names": "click-test,click-test"}, "each of them once"),
         ("miniwob", {"instances": 0}, "env.options.instances"),
         ("browser", {}, "env.options.ids: got ''"),
         ("browser", {"ids": "miniwob.click-test"}, "is no id of BrowserGym"),
@@ -235,7 +235,7 @@ def test_no_browser_and_no_extra_are_told_with_the_remedy(monkeypatch: pytest.Mo
     with pytest.raises(UsageError, match="install Debian's package chromium"):
         find_chromium()
     monkeypatch.setenv("R2V_BROWSER", "/nowhere/chrome")
-    with pytest.raises(UsageError, match="R2V_BROWSER=/nowhere/chrome: no program"):
+    with pytest.raises(UsageError, match="R2V_BROWSER=/nowhere/chrome: not a program"):
         find_chromium()
     with pytest.raises(UsageError, match=r"pip install -e '.\[miniwob\]'"):
         require_extra("miniwob", "browsergym.nothing")

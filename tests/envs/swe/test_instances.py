@@ -31,7 +31,7 @@ def test_a_json_list_is_read_too(tmp_path: Path) -> None:
     [
         ({"eval_script": ""}, "instance sums__sums-1: lacks eval_script; take a data set in the format of swebench 5"),
         ({"FAIL_TO_PASS": "[1"}, "FAIL_TO_PASS is None"),
-        ({"PASS_TO_PASS": [1]}, "where a list of tests is asked for"),
+        ({"PASS_TO_PASS": [1]}, "expected a list of tests"),
         ({"split": "dev"}, "split is 'dev'; allowed: train, calibration, evaluation"),
         ({"instance_id": 7}, "instance ?: lacks instance_id"),
     ],

@@ -264,5 +264,5 @@ def test_a_server_on_loopback_is_asked_without_the_proxy(
     with Emulator() as emulator:
         url = emulator.openai_url
         made = make_provider("openai", rate_of("openai", "gpt-5.2"), base_url=url, api_key_env="LAB_API_KEY")
-        with pytest.raises(ProviderFault, match="the emulator does not know this call"):
+        with pytest.raises(ProviderFault, match="no such endpoint in the emulator"):
             asyncio.run(made.ping())
