@@ -72,10 +72,10 @@ def _add_import(commands: argparse._SubParsersAction[Parser]) -> None:
 
 
 def _import(arguments: argparse.Namespace) -> int:
-    from r2v.data.interchange.importing import LOGS_BENCHMARK, Wanted, import_trajectories
+    from r2v.data.interchange.importing import LOGS_BENCHMARK, ImportRequest, import_trajectories
     from r2v.data.registry import DataRegistry
 
-    wanted = Wanted(
+    wanted = ImportRequest(
         sources=tuple(arguments.sources),
         format=arguments.format,
         benchmark=arguments.benchmark or LOGS_BENCHMARK,

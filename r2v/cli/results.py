@@ -101,6 +101,7 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
         help="audit the results and their ablations first, as `r2v verify-results` does, and write hash and date into "
         "the page (default: the page says that they are not verified)",
     )
+    add_force(report)
     registry = add_word(commands, "registry", "list the collected runs, or rebuild their index", _registry)
     registry.add_argument(
         "what",
@@ -248,7 +249,12 @@ def _report(arguments: argparse.Namespace) -> int:
         for folder in (arguments.folder, *([beside] if beside.exists() else [])):
             verified[folder] = f"{_audit(folder).content_sha256[:12]}, {date.today()}"
     path = build_report(
-        arguments.folder, arguments.output, arguments.ablations, figures=arguments.figures, verified=verified
+        arguments.folder,
+        arguments.output,
+        arguments.ablations,
+        figures=arguments.figures,
+        verified=verified,
+        force=arguments.force,
     )
     print(f"{path}\nopen it in a browser: file://{path.absolute()}")
     return 0

@@ -221,7 +221,7 @@ def training_job(values: argparse.Namespace, measure: Measure | None = None) -> 
     """The `TrainingJob` of a stage: of the configuration where one is given; without one, hierarchical training with
     adapters and a critic. Raises as `job_of_stage` does."""
     from r2v.memory.configured import job_of_stage
-    from r2v.memory.models import known
+    from r2v.memory.models import known_model
     from r2v.memory.planner.training_job import TrainingJob
 
     code = job(values.stage).memory
@@ -230,8 +230,8 @@ def training_job(values: argparse.Namespace, measure: Measure | None = None) -> 
     return TrainingJob(
         stage=values.stage,
         code=code,
-        model=known(values.model or "tiny", measure),
-        critic=known(_CRITIC, measure),
+        model=known_model(values.model or "tiny", measure),
+        critic=known_model(_CRITIC, measure),
     )
 
 

@@ -105,7 +105,7 @@ def read(folder: Path, identity: Mapping[str, Any]) -> dict[str, Any] | None:
     """The newest whole state, a line naming what was passed over; None where there is none. Raises InputError where it
     is of another configuration, seed or placement, or was not written by a training of ours. All ranks must ask."""
     if distributed.rank() == 0:
-        checkpoint.settle(folder, "hierarchical")
+        checkpoint.newest_whole(folder, "hierarchical")
     distributed.wait_for_all()
     latest = folder / LATEST
     if not latest.exists():

@@ -108,7 +108,7 @@ def test_bad_records_are_told_by_file_and_line_and_nothing_is_imported(capsys: p
     assert main(["import", "chat.jsonl"]) == 3
     err = capsys.readouterr().err.splitlines()
     told = [line for line in err if "bad record" in line]
-    assert [line.split(": ")[1] for line in told] == [f"chat.jsonl:{number}" for number in (3, 4, 5, 6)]
+    assert [line.split(": ")[1] for line in told] == [f"error=chat.jsonl:{number}" for number in (3, 4, 5, 6)]
     assert "4 of 6 records are bad" in err[-1] and "--skip-bad" in err[-1] and not Path("data").exists()
     assert main(["import", "chat.jsonl", "--skip-bad"]) == 0
     assert "4 bad records left out" in capsys.readouterr().err and only_run().n_episodes == 2
