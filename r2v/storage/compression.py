@@ -123,7 +123,7 @@ def line_at(path: Path, offset: int) -> bytes:
 @lru_cache(maxsize=4)
 def _frame(path: Path, start: int, version: tuple[int, ...]) -> tuple[dict[int, bytes], str]:
     """Return the lines that begin in a frame by their offsets, up to any damage, and the damage. Plays are read in
-    about the order of their lines, so recent frames are kept; `version` of the file tells them from those of another."""
+    about the order of their lines, so the last are kept; `version` of the file tells them from those of another."""
     lines: dict[int, bytes] = {}
     try:
         with path.open("rb") as file:
