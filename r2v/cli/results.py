@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -155,9 +157,11 @@ def _add_gc(commands: argparse._SubParsersAction[Parser]) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     from r2v.pipeline.inputs import place_of, places_of
+    from r2v.pipeline.local_run import local_runs
     from r2v.pipeline.report import report_of
     from r2v.pipeline.run import run_here
     from r2v.report.console import closing_lines
+    from r2v.slurm.views.local import cost_lines
 
     config = load_config(arguments)
     if arguments.dry_run:
@@ -167,6 +171,8 @@ def _run(arguments: argparse.Namespace) -> int:
     if any(stage.fresh for stage in done):
         fresh, cpu_seconds = sum(stage.fresh for stage in done), sum(stage.cpu_seconds for stage in done)
         logger.info("pipeline finished: stages_run=%d/%d cpu_s=%.0f", fresh, len(done), cpu_seconds)
+        for own in (run for run in local_runs(Path()) if run.pid == os.getpid()):
+            print(*cost_lines(own), sep="\n", file=sys.stderr)
     results = place_of(config, "evaluate")
     ended = [stage.job for stage in done]
     if not any(job(name).shown for name in ended):

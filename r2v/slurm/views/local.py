@@ -57,18 +57,25 @@ def as_json(root: Path, run: LocalRun) -> dict[str, Any]:
 def cost_lines(run: LocalRun) -> list[str]:
     """Return the lines of `r2v cost` about a run."""
     rows = [
-        (stage.job, duration(stage.seconds), f"{stage.cpu_seconds:,.1f}", f"${stage.usd:,.4f}") for stage in run.stages
+        (stage.job, duration(stage.seconds), f"{stage.cpu_seconds:,.1f}", _peak(stage), f"${stage.usd:,.4f}")
+        for stage in run.stages
     ]
     cpu, usd = sum(stage.cpu_seconds for stage in run.stages), sum(stage.usd for stage in run.stages)
-    total = ("in all", "", f"{cpu:,.1f}", f"${usd:,.4f}")
+    total = ("in all", "", f"{cpu:,.1f}", "", f"${usd:,.4f}")
     head = f"{run.name} (here): {cpu / 3600:.2f} CPU-hours; {paid(usd)}"
-    table = text_table([("stage", "time", "CPU-s", "paid"), *rows, total]).splitlines()
+    table = text_table([("stage", "time", "CPU-s", "peak memory", "paid"), *rows, total]).splitlines()
     return [head, *(f"  {line}" for line in table)]
 
 
 def follow(root: Path, run: LocalRun, job: str) -> Iterator[str]:
     """Return the text of a stage's log as it grows, until the run ends."""
     return growing(log_of(root, run.name, job), lambda: not is_running(root, run))
+
+
+def _peak(stage: LocalStage) -> str:
+    if not stage.peak_mib:
+        return ""
+    return f"{stage.peak_mib:,} MiB" if stage.own_peak else f"{stage.peak_mib:,} MiB (process so far)"
 
 
 def _word(stage: LocalStage, run: str) -> str:
