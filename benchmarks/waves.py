@@ -170,18 +170,18 @@ def told(count: int, size: int | None, draw: int) -> float:
     while waiting or out:
         waiting.sort(key=lambda number: -left[number])
         while waiting:
-            longest = max((left[number] for _, _, crowd in out for number in crowd), default=0)
-            enough = math.ceil((len(waiting) + sum(len(crowd) for _, _, crowd in out)) / most)
+            longest = max((left[number] for _, _, cohort in out for number in cohort), default=0)
+            enough = math.ceil((len(waiting) + sum(len(cohort) for _, _, cohort in out)) / most)
             if left[waiting[0]] < longest and len(out) >= enough:
                 break
-            crowd, waiting = waiting[:most], waiting[most:]
-            turn = min(lengths[number] - left[number] for number in crowd)
-            heapq.heappush(out, (now + waits.next(turn), batches, crowd))
+            cohort, waiting = waiting[:most], waiting[most:]
+            turn = min(lengths[number] - left[number] for number in cohort)
+            heapq.heappush(out, (now + waits.next(turn), batches, cohort))
             batches += 1
-        now, _, crowd = heapq.heappop(out)
-        for number in crowd:
+        now, _, cohort = heapq.heappop(out)
+        for number in cohort:
             left[number] -= 1
-        waiting += [number for number in crowd if left[number]]
+        waiting += [number for number in cohort if left[number]]
     return now
 
 

@@ -59,7 +59,7 @@ class End:
 
 CALLS, BATCHES = "teacher.mode=concurrent", "teacher.mode=batch"
 SOON = "teacher.outage_seconds=0.3"
-NO_CONNECTION = r"no connection to .*; see to the network and to the endpoint's address; .*run the same command again"
+NO_CONNECTION = r"no connection to .*; check the network and the endpoint's address; .*run the same command again"
 ENDS = {
     "a dead address, by calls": End(code=5, line=NO_CONNECTION, address="http://127.0.0.1:{port}", words=(CALLS, SOON)),
     "a dead address, by batches": End(
@@ -71,14 +71,14 @@ ENDS = {
     ),
     "401 in the middle of calls": End(
         code=5,
-        line=r"401: .*see to the account or the key",
+        line=r"401: .*check the account and the key",
         faults=tuple(Fault("401", on=f"{name}.sync", at=tuple(range(5, 99))) for name in MODELS),
         words=(CALLS, "teacher.max_concurrent=1"),
         billed=(4, 4),
     ),
     "401 in the middle of batches": End(
         code=5,
-        line=r"401: .*see to the account or the key",
+        line=r"401: .*check the account and the key",
         faults=tuple(Fault("401", on=f"{name}.create", at=tuple(range(2, 99))) for name in MODELS),
         words=(BATCHES,),
         billed=(4, 4),
@@ -221,6 +221,8 @@ def test_an_outage_in_the_middle_is_ridden_out(provider: str, typed: Typed, monk
         sent_to(emulator, monkeypatch)
         code, said = typed(provider, CALLS, "teacher.max_concurrent=1")
         assert code == 0 and max(emulator.ledger().paid().values()) == 1, said
-    (begun,) = [line for line in said.splitlines() if "nothing is sent until it answers, for 4.0 h at most" in line]
-    ((length, unit),) = re.findall(r"answers again after (\d+) (s|min)", said)
+    (begun,) = [
+        line for line in said.splitlines() if "nothing is sent until it answers" in line and "at_most=4.0 h" in line
+    ]
+    ((length, unit),) = re.findall(r"reachable again: .*after=(\d+) (s|min)", said)
     assert provider in begun and (not trust.whole_suites or (unit == "min" and int(length) >= 8))

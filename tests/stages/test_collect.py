@@ -150,7 +150,7 @@ def test_without_a_network_the_cause_is_said_and_nothing_is_booked(
     with served():
         pass  # its port is free again: nobody listens there
     settings = [f"teacher.mode={mode}", "teacher.max_usd=1", "teacher.outage_seconds=0.2"]
-    with pytest.raises(EnvironmentFault, match="openai: no connection to 127.0.0.1.*; see to the network"):
+    with pytest.raises(EnvironmentFault, match="openai: no connection to 127.0.0.1.*; check the network"):
         collect(tmp_path, "openai", *settings)
     with served() as emulator:
         collect(tmp_path, "openai", *settings)
@@ -161,7 +161,7 @@ def test_without_a_network_the_cause_is_said_and_nothing_is_booked(
 def test_no_credit_midway_keeps_everything_and_goes_on_after(served: Serve, tmp_path: Path) -> None:
     dry = Fault("credit_exhausted", on="sync", at=tuple(range(2, 9)))
     with served(Fault("line_credit", at=tuple(range(7, 60))), dry) as emulator:
-        with pytest.raises(EnvironmentFault, match="see to the account"):
+        with pytest.raises(EnvironmentFault, match="check the account"):
             collect(tmp_path, "openai", "teacher.mode=batch")
         assert newest(tmp_path).status == "failed"
     with served() as emulator:

@@ -254,7 +254,7 @@ def test_a_create_that_nobody_confirmed_is_waited_for_and_left_with_75(served: S
         again = warm.start(root, *words)
         told = again.communicate(timeout=100)[1]
         assert again.returncode == 0, told
-        assert "found as batch_" in told and paid_once(emulator)
+        assert " id=batch_" in told and paid_once(emulator)
 
 
 def test_what_the_judge_does_not_judge_is_left_out_and_counted(served: Serve, base: Path, root: Path) -> None:

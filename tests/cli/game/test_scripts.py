@@ -168,4 +168,4 @@ def test_killed_among_direct_calls_at_most_those_are_repeated_and_told(tmp_path:
     }
     assert len(paid) == 24 and max(paid.values()) <= 2
     assert {turn for turn, times in paid.items() if times > 1} <= lost and len(lost) <= 4
-    assert not lost or "direct calls were in flight when the last process ended" in said
+    assert not lost or "direct calls of the last process have no answer" in said

@@ -218,8 +218,8 @@ def test_a_game_shares_replies_cap_and_the_call_before_it_with_its_project(
         play(tmp_path, ConversationBatchService, GPT, CLAUDE, mode="concurrent", preflight=True)
         bills = emulator.ledger().bills
         assert len(bills) == 18 + 2, "a call before each model's first request"
-        assert "openai gpt-6.1-terra: 9 requests answered" in caplog.text
-        assert "anthropic claude-sonnet-5-5: 9 requests answered" in caplog.text
+        assert "provider=openai model=gpt-6.1-terra answered=9 " in caplog.text
+        assert "provider=anthropic model=claude-sonnet-5-5 answered=9 " in caplog.text
         play(tmp_path, BatchService, GPT, CLAUDE, preflight=True)
         assert len(emulator.ledger().bills) == 20, "the same game by another service asks what was answered"
         ledger = ProjectLedger(tmp_path)

@@ -175,7 +175,7 @@ def test_a_damaged_journal_is_named_and_none_of_its_answers_is_used(
         with caplog.at_level(logging.WARNING):
             play("openai", tmp_path / "b", count=2, turns=1, project=tmp_path)
         assert len(emulator.ledger().bills) == 4
-        assert [m for m in caplog.messages if "a/journal.jsonl is damaged, and none of its answers is used" in m]
+        assert [m for m in caplog.messages if "journal damaged" in m and "a/journal.jsonl" in m]
 
 
 def test_a_request_that_is_given_up_may_be_asked_by_others(serve: Any, tmp_path: Path) -> None:

@@ -189,4 +189,4 @@ def test_prose_and_prompts_that_are_cut_are_told_once(tmp_path: Path, caplog: py
     ask_all(Strict("I would look around."), tmp_path, 24)
     told = [record.getMessage() for record in caplog.records]
     assert sum("replies hold no tool call: provider=" in line for line in told) == 1
-    assert sum("the server may cut them; teacher.context=2048" in line for line in told) == 1
+    assert sum("remedy=shorten them by teacher.context=2048" in line for line in told) == 1

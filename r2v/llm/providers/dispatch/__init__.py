@@ -1,1 +1,1 @@
-"""Dispatch: how requests travel, by provider batches or direct calls, and how each is carried to its end."""
+"""Dispatch of requests by provider batches or direct calls, up to the verdict of each."""

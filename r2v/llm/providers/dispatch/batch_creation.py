@@ -1,7 +1,7 @@
-"""Batch creation: from the journal's intent to a created batch, once.
+"""Batch creation: the steps from a journaled intent to a batch that is created exactly once.
 
-Every step is journaled before it is taken. After an ambiguous failure the next step is not another create call but
-reconciliation (`r2v.llm.providers.dispatch.reconcile`).
+Every step is journaled before it is taken. An ambiguous failure is followed by reconciliation
+(`r2v.llm.providers.dispatch.reconcile`), not by another create call.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from r2v.log import logger
 
 
 class BatchCreation:
-    """Creates the batches of one run. input_path: where the input file of a batch lies."""
+    """Creation of the batches of one run. input_path: path of a batch's input file."""
 
     def __init__(
         self,
@@ -34,11 +34,11 @@ class BatchCreation:
         self._provider, self._tracker, self._policy, self._clock = provider, tracker, policy, clock
         self._input_path = input_path
         self._in_flight: set[asyncio.Task[None]] = set()
-        """Create calls, until their outcome is journaled."""
+        """Create calls whose outcome is not yet journaled."""
 
     async def attempt(self, batch: JournalBatch) -> None:
-        """One walk from intent to created. Raises ProviderFault where the batch was not created, or where that is not
-        known (then `batch.sent_at` is set, and the next attempt looks for it)."""
+        """Take the remaining steps from intent to created. Raise ProviderFault if the batch was not created, or if that
+        is unknown: `batch.sent_at` is then set, and the next attempt looks for the batch."""
         key = {"batch": batch.key}
         if batch.sent_at is not None:
             created = await find_created_batch(self._provider, batch, self._tracker.state, self._policy, self._clock)
@@ -49,8 +49,8 @@ class BatchCreation:
         if self._provider.limits.uploads and batch.file_id is None:
             file_id = await self._provider.upload(self._input_path(batch))
             await self._tracker.write({"row": "file", **key, "id": file_id})
-        # A task of its own behind a shield: when the run is stopped, the dispatcher's tasks are cancelled, but between
-        # `sending` and `created` nothing may be cut short, or the next run would have to look for the batch.
+        # A shielded task of its own: a run that stops cancels the dispatcher's tasks, but a create call cut short
+        # between `sending` and `created` would leave the next run to look for the batch.
         newest = await newest_batch_id(self._provider)
         creating = asyncio.get_running_loop().create_task(self._create(batch, newest))
         self._in_flight.add(creating)
@@ -73,29 +73,29 @@ class BatchCreation:
     def _on_done(self, creating: asyncio.Task[None]) -> None:
         self._in_flight.discard(creating)
         if not creating.cancelled():
-            creating.exception()  # retrieved, so that asyncio does not log it where the one who awaited was cancelled
+            creating.exception()  # retrieve it: asyncio logs unretrieved errors, and the awaiting task may be cancelled
 
     async def tidy(self, batch: JournalBatch) -> None:
-        """Delete the input file of a batch that is applied, here and where it was uploaded."""
+        """Delete the input file of an applied batch, here and at the provider."""
         self._input_path(batch).unlink(missing_ok=True)
         if batch.file_id is None or not isinstance(self._provider, KeepsFiles):
             return
         try:
             await self._provider.delete_file(batch.file_id)
-        except ProviderFault as fault:  # it costs nothing, and the provider deletes it in a month
-            logger.debug("  batch %s: its input file %s was not deleted: %s", batch.key, batch.file_id, fault.reason)
+        except ProviderFault as fault:  # storage is free, and the provider deletes it after a month
+            logger.debug("  input file not deleted: batch=%s file=%s reason=%s", batch.key, batch.file_id, fault.reason)
 
     async def drain(self, grace: float) -> None:
-        """Wait up to `grace` seconds for create calls in flight: a batch whose id is journaled need not be looked for.
-        Those that take longer are cancelled, because the journal is about to be closed."""
+        """Wait up to `grace` seconds for create calls in flight, so that the next run need not look for their batches.
+        Later ones are cancelled, because the journal is about to be closed."""
         if not self._in_flight:
             return
         logger.info(
-            "  %s %s: stopping; waiting up to %.0f s for the ids of %d batches that are being created",
+            "  stopping; waiting for the ids of new batches: provider=%s model=%s batches=%d at_most=%.0fs",
             self._provider.name,
             self._tracker.rate.model,
-            grace,
             len(self._in_flight),
+            grace,
         )
         _, late = await asyncio.wait(self._in_flight, timeout=grace)
         for creating in late:
@@ -104,13 +104,14 @@ class BatchCreation:
 
 
 def input_sha256(path: Path) -> str:
-    """What names the bytes of an input file."""
+    """Return the SHA-256 of an input file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def is_queue_full(fault: ProviderFault) -> bool:
-    """Whether the provider refused a batch because too much of the account's work is queued."""
+    """True if the provider refused a batch because the account's queue is full."""
+    # neither provider has one code for it: OpenAI says token_limit_exceeded or enqueued, Anthropic request_too_large
     message = f"{fault.code} {fault.reason}".lower()
     return fault.status in (400, 413, 429) and any(
         word in message for word in ("token_limit", "enqueued", "queue", "request_too_large")

@@ -1,13 +1,13 @@
-"""The choice between a batch at a discount and direct calls that are answered at once (mode auto).
+"""Choice between batches at a discount and direct calls that are answered at once (mode auto).
 
 A wave goes into a batch unless it is the tail of the run (few conversations are left, and all of them would wait for
-it), or unless batches for all that is open save less than the wait for them costs. Where the budget covers a batch but
-not the calls, it goes into a batch.
+it), or batches for all open requests save less than the wait for them costs. If the budget covers a batch but not the
+calls, the wave goes into a batch.
 
-What a batch saves is counted against what direct calls would really be billed: from its third turn on, a conversation
-whose turns follow within minutes reads what was said before from the provider's cache, which a batch hours later does
-not find (one within the hour may, `r2v.llm.providers.dispatch.batch_caching`). A long conversation may be cheaper by
-direct calls, and then goes that way whatever the wait.
+Savings are relative to the expected bill of direct calls: from its third turn on, a conversation whose turns follow
+within minutes reads earlier turns from the provider's cache, which has expired for a batch hours later (within the hour
+it may hit, `r2v.llm.providers.dispatch.batch_caching`). A long conversation may be cheaper by direct calls, and then is
+called directly whatever the wait.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from r2v.log import logger
 from r2v.wire.exchange import TokenCounts
 
 _USUAL_OUTPUT = 200
-"""Tokens of a completion, about."""
+"""Estimated tokens of a completion."""
 CALL_SECONDS = 5.0
-"""What a direct call takes, about."""
+"""Estimated seconds of a direct call."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +53,11 @@ def collection_plans(
     turns: float,
     width: int,
 ) -> CollectionPlans:
-    """Estimate both ways of asking a teacher `requests` requests of `tokens` together, in so many episodes of `turns`
-    turns, of which `width` wait for batches at the same time."""
+    """Estimate cost and hours of a collection by batches and by direct calls.
+
+    tokens: of all `requests` together. episodes, turns: number of episodes, and turns of each. width: episodes that
+    wait for batches at the same time.
+    """
     batch, direct = (rate.usd(tokens, batch=batch, requests=max(1, round(requests))) for batch in (True, False))
     rounds = math.ceil(episodes / width) * turns
     hours_batch = rounds * USUAL_WAIT / 3600
@@ -92,14 +95,14 @@ class BatchOrDirect:
         self.batches_available = batches
 
     def use_batch(self, requests: Sequence[ProviderRequest], num_open: int, typical_wait: float) -> bool:
-        """Whether these go into a batch. num_open: requests in flight, these included. typical_wait: seconds that a
-        batch takes, about."""
+        """True if requests should go into a batch. num_open: requests in flight, these included. typical_wait: seconds
+        that a batch takes."""
         if self._policy.mode != "auto":
             return self._policy.mode == "batch"
         if not self.batches_available or self._tracker.rate.batch >= 1.0:
             return False
         self._most_open = max(self._most_open, num_open)
-        # all that is open waits together, for one batch after another: an hour is paid for once
+        # all open requests wait at the same time, so an hour of waiting is paid for once
         saved = self.saved_usd(requests, typical_wait) * max(1.0, num_open / len(requests))
         waiting_cost = typical_wait / 3600 * self._policy.waiting_usd_per_hour
         direct_worst_case, batch_worst_case = (
@@ -118,19 +121,21 @@ class BatchOrDirect:
         return self._choose(True, f"batches of all {num_open} open requests save about ${saved:.2f}")
 
     def saved_usd(self, requests: Sequence[ProviderRequest], typical_wait: float) -> float:
-        """USD that a batch of these is likely to save; below 0 where calls with a cache are cheaper."""
+        """Return the expected savings in USD of a batch of requests; negative if calls with a cache are cheaper."""
         rate = self._tracker.rate
         saved = 0.0
         for request in requests:
             prompt, output = likely_prompt_tokens(request), min(_USUAL_OUTPUT, request.max_tokens)
-            kept = kept_tokens(request) if rate.cached < 1.0 else 0
-            direct = TokenCounts(cached=kept, write_5m=prompt - kept, output=output) if kept else None
+            cached = kept_tokens(request) if rate.cached < 1.0 else 0
+            direct = TokenCounts(cached=cached, write_5m=prompt - cached, output=output) if cached else None
             fresh = TokenCounts(fresh=prompt, output=output)
             saved += rate.usd(direct or fresh, batch=False) - self._caching.usd(request, output, typical_wait)
         return saved
 
-    def _choose(self, batch: bool, why: str) -> bool:
+    def _choose(self, batch: bool, reason: str) -> bool:
         if batch != self._last_choice:
-            logger.info("  teacher.mode=auto: %s (%s)", "batches" if batch else "direct calls", why)
+            logger.info(
+                "  dispatch chosen: teacher.mode=auto way=%s reason=%s", "batches" if batch else "direct", reason
+            )
         self._last_choice = batch
         return batch

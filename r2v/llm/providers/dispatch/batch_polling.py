@@ -1,4 +1,4 @@
-"""Batch polling: wait for a provider batch to end, at intervals that follow from how long the last ones took."""
+"""Batch polling: wait for a provider batch to end, at intervals that grow with the time waited."""
 
 from __future__ import annotations
 
@@ -17,40 +17,40 @@ from r2v.log import logger
 from r2v.randomness import uniform
 from r2v.storage.record import wait
 
-_TOLD_FROM, _WINDOW = 60.0, 86_400.0
-"""Seconds after which a wait is recorded, and within which a provider answers a batch where it does not say."""
+_RECORD_FROM, _WINDOW = 60.0, 86_400.0
+"""Seconds after which a wait is recorded, and the window of a batch whose provider states none."""
 _SHARE = 0.005
-"""Polls of a batch are as far apart as this share of the time waited, so that a quarter of a percent of it is lost."""
+"""Interval between polls as a share of the time waited, so that on average a quarter of a percent of it is lost."""
 _POLLED_TOGETHER = 5
-"""So many polls of all batches fall into `poll_seconds`, at most: by default 30 a minute, where Anthropic's lowest tier
-allows 50 requests."""
+"""Most polls of all batches within `poll_seconds`: by default 30 per minute, where Anthropic's lowest tier allows 50
+requests."""
 USUAL_WAIT = 1200.0
-"""Seconds that a batch takes, where none has ended yet."""
+"""Assumed seconds of a batch before one has ended."""
 _LEARNED, _REMEMBERED = 3, 21
-"""Batches that have ended before the shortest of their times is relied on, and those that are remembered."""
+"""Number of ended batches before their shortest time is used, and number of remembered times."""
 _LAGGING_POLLS = 10
-"""Polls of a batch that is done before its missing files count as missing: at OpenAI the file id may follow the status
-by a few seconds."""
+"""Polls of a finished batch before its files count as missing: at OpenAI a file id may follow the status by a few
+seconds."""
 
 
 class BatchWaits:
-    """How long the last batches took, in seconds."""
+    """Times of the last batches in seconds."""
 
     def __init__(self) -> None:
         self._last: deque[float] = deque(maxlen=_REMEMBERED)
 
     def add(self, seconds: float) -> None:
-        """One has ended."""
+        """Add the time of a batch that has ended."""
         self._last.append(seconds)
 
     @property
     def typical(self) -> float:
-        """The median."""
+        """The median time; `USUAL_WAIT` before a batch has ended."""
         return statistics.median(self._last) if self._last else USUAL_WAIT
 
     @property
     def soonest(self) -> float:
-        """Before that, none is done."""
+        """Time before which no batch is expected to end: half the shortest; 0 after few batches."""
         return min(self._last) / 2 if len(self._last) >= _LEARNED else 0.0
 
 
@@ -63,10 +63,10 @@ async def wait_until_done(
     outage: Outage,
     soonest: float = 0.0,
 ) -> BatchState:
-    """Poll, at growing and jittered intervals, until the batch has ended; for the first time `soonest` seconds after it
-    was created. Raises EnvironmentFault where the provider no longer knows it."""
+    """Poll a batch at growing, jittered intervals until it has ended, first `soonest` seconds after its creation. Raise
+    EnvironmentFault if the provider no longer has it, or it runs long past its window."""
     assert batch.id is not None
-    polls, lagging, last_state, began, told = 0, 0, "", clock.now(), False
+    polls, lagging, last_state, began, is_recorded = 0, 0, "", clock.now(), False
     if not batch.ended:
         await clock.sleep(max(0.0, min(soonest, batch.began + soonest - began)))
     while True:
@@ -77,40 +77,41 @@ async def wait_until_done(
             if not state.lagging or lagging > _LAGGING_POLLS:
                 if not batch.ended:
                     await tracker.write({"row": "ended", "batch": batch.key, "state": state.state})
-                if told:
+                if is_recorded:
                     wait(f"batch {batch.id}", None)
                 return state
         elif state is not None:
             if state.state != last_state:
                 last_state = state.state
-                logger.debug("  batch %s: %s", batch.id, last_state)
+                logger.debug("  batch changed: batch=%s state=%s", batch.id, last_state)
             _require_window(state, clock.now(), policy)
-            if not told and clock.now() - began >= _TOLD_FROM:
-                told, ends = True, state.expires or batch.began + _WINDOW
+            if not is_recorded and clock.now() - began >= _RECORD_FROM:
+                is_recorded, ends = True, state.expires or batch.began + _WINDOW
                 wait(f"batch {batch.id}", f"{len(batch.requests)} requests", ends + policy.outage_seconds)
         polls += 1
         tracker.notify()
+        # jitter: batches created together would otherwise be polled together for good
         pause = pause_of(clock.now() - began, len(tracker.state.batches), policy)
         await clock.sleep(pause * (0.8 + 0.4 * uniform("poll", batch.key, polls)))
 
 
 def _require_window(state: BatchState, now: float, policy: DispatchPolicy) -> None:
-    """Raise EnvironmentFault for a batch that goes on long after its window."""
+    """Raise EnvironmentFault for a batch that runs long past its window."""
     late = 0.0 if state.expires is None else now - state.expires
     if late > policy.outage_seconds:
         raise EnvironmentFault(
-            f"batch {state.id}: is {state.state} still, {duration(late)} after its window has ended; run the same "
+            f"batch {state.id}: is still {state.state}, {duration(late)} after its window has ended; run the same "
             f"command later, or give it up alone by `r2v providers forget {state.id}`, which pays for its requests anew"
         )
 
 
 def pause_of(waited: float, in_flight: int, policy: DispatchPolicy) -> float:
-    """Seconds to the next poll of a batch that was waited for `waited` seconds, one of `in_flight` batches."""
+    """Return the seconds to the next poll of one of `in_flight` batches, after `waited` seconds."""
     return max(policy.poll_seconds * max(1.0, in_flight / _POLLED_TOGETHER), _SHARE * waited)
 
 
 async def _poll(provider: BatchProvider, batch_id: str, outage: Outage) -> BatchState | None:
-    """The batch's state; None where the poll failed for a passing reason."""
+    """Return the batch's state; None after a transient failure. Raise EnvironmentFault for a permanent one."""
     try:
         state = await provider.retrieve_batch(batch_id)
         outage.answered()
@@ -119,7 +120,7 @@ async def _poll(provider: BatchProvider, batch_id: str, outage: Outage) -> Batch
         outage.failed(fault)
         if fault.status == 404:
             raise EnvironmentFault(
-                f"batch {batch_id}: the provider does not know it any more: {fault.reason}; its answers can't be had: "
+                f"batch {batch_id}: the provider no longer has it: {fault.reason}; its answers are lost: "
                 f"give it up alone by `r2v providers forget {batch_id}`, then run the same command again"
             ) from None
         if fault.kind == "account":

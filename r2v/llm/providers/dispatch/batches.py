@@ -1,8 +1,8 @@
-"""The batch dispatcher: requests into provider batches, each batch carried from intent to applied.
+"""Batch dispatcher: requests into provider batches, and each batch from intent to applied.
 
-A batch is one task that walks the states of `r2v.llm.providers.spending.journal_state`; a rerun starts the same walk at
-the journal's last row. A batch is cut at the provider's limits, at the limit of queued tokens and at the budget. Many
-batches are in flight at the same time; who waits for whom is `r2v.llm.providers.dispatch.gathering`.
+Each batch has one task that takes it through the states of `r2v.llm.providers.spending.journal_state`; a rerun resumes
+at the journal's last row. A batch is bounded by the provider's limits, the limit of queued tokens and the budget. Many
+batches are in flight at the same time; `r2v.llm.providers.dispatch.coalescing` decides when the next one is sent.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from r2v.errors import InputError
 from r2v.llm.providers.dispatch.batch_caching import BatchCaching
 from r2v.llm.providers.dispatch.batch_creation import BatchCreation, input_sha256, is_queue_full
 from r2v.llm.providers.dispatch.batch_polling import BatchWaits, wait_until_done
+from r2v.llm.providers.dispatch.coalescing import Coalescer, Cohort, cohort_of
 from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
-from r2v.llm.providers.dispatch.gathering import Crowd, Gathering, crowd_of
 from r2v.llm.providers.dispatch.outage import Outage
 from r2v.llm.providers.dispatch.result_handler import ResultHandler, Spawn, WallClock, account_error
 from r2v.llm.providers.dispatch.results import BatchResults
@@ -33,15 +33,15 @@ from r2v.log import logger
 from r2v.storage.files import write_lines
 
 _LINE_OVERHEAD = 256
-"""Bytes that a line of an input file has beside its body, at most."""
+"""Most bytes of an input line in addition to its body."""
 _BYTES_MARGIN = 0.95
 """Share of the provider's byte limit that a batch may fill."""
 _CREATE_ATTEMPTS = 6
-"""Create calls of one batch that are clearly refused before batches count as unavailable."""
+"""Number of clear refusals of one batch after which batches count as unavailable."""
 
 
 class BatchDispatcher:
-    """Provider batches of one run. inputs/ in `folder` holds the input files of those in flight."""
+    """Provider batches of one run. inputs/ in `folder` holds the input files of batches in flight."""
 
     def __init__(
         self,
@@ -60,36 +60,36 @@ class BatchDispatcher:
         self._handler, self._spawn, self._folder = handler, spawn, folder / "inputs"
         self._creation = BatchCreation(provider, tracker, policy, clock, self._input_path)
         self._queue: list[ProviderRequest] = []
-        self._gathering = Gathering()
-        self._crowds: dict[str, Crowd] = {}
-        """By the key of their batch."""
+        self._coalescer = Coalescer()
+        self._cohorts: dict[str, Cohort] = {}
+        """Cohorts in flight by batch key."""
         self._is_filling = False
         self._alarm = float("inf")
         self._max_queued_tokens = policy.queued_tokens
         self.waits = BatchWaits()
 
     async def drain(self, grace: float) -> None:
-        """Wait up to `grace` seconds for the ids of batches that are being created."""
+        """Wait up to `grace` seconds for the ids of batches in creation."""
         await self._creation.drain(grace)
 
     async def cancel(self) -> None:
-        """Ask the provider to stop all batches; what they have answered is kept."""
+        """Cancel all batches at the provider; their answers so far are kept."""
         for batch in list(self._tracker.state.batches.values()):
             if batch.id is None:
                 continue
             try:
                 await self._provider.cancel_batch(batch.id)
             except ProviderFault as fault:  # it may have ended meanwhile: the next poll shows it
-                logger.info("  batch %s: not cancelled: %s", batch.id, fault.reason)
+                logger.info("  batch not cancelled: batch=%s reason=%s", batch.id, fault.reason)
 
     def submit(self, requests: Sequence[ProviderRequest]) -> None:
-        """Send these in batches as soon as the limits allow."""
+        """Queue requests for batches, which are sent as soon as the limits allow."""
         self._queue.extend(requests)
-        self._queue.sort(key=lambda request: request.turn)
+        self._queue.sort(key=lambda request: request.turn)  # conversations furthest behind decide when the run ends
         self._look()
 
     def _look(self) -> None:
-        """Cut batches, if that is not being done."""
+        """Start to fill batches, unless a task already does."""
         if self._queue and not self._is_filling:
             self._is_filling = True
             self._spawn(self._fill_batches())
@@ -108,27 +108,27 @@ class BatchDispatcher:
 
     @property
     def queued(self) -> int:
-        """Requests that are in no batch yet."""
+        """Number of requests in no batch yet."""
         return len(self._queue)
 
     def resume(self) -> Iterator[ProviderRequest]:
-        """Resume the journal's batches; their requests that are in flight. Raises InputError where the input file of a
-        batch is gone or changed: without it, results could not be matched to requests."""
+        """Resume the journal's batches and yield their requests in flight. Raise InputError if the input file of a
+        batch is gone or changed: without it, results cannot be matched to requests."""
         for batch in self._tracker.state.batches.values():
             path = self._input_path(batch)
             if not path.is_file():
                 raise InputError(
-                    f"{path}: the input of a batch that the journal holds is gone; restore it from a "
-                    "backup, or start a new run (which pays anew)"
+                    f"{path}: the input of a batch in the journal is gone; restore it from a backup, or start a new "
+                    "run (which pays anew)"
                 )
             if input_sha256(path) != batch.sha256:
-                raise InputError(f"{path}: is not the file that the journal names; restore it from a backup")
+                raise InputError(f"{path}: differs from the file that the journal records; restore it from a backup")
             for request in read_requests(path):
                 self._tracker.state.register(request.custom_id, request.sha256)
                 if request.custom_id not in batch.accounted:
                     batch.requests[request.custom_id] = request
             if batch.requests:
-                self._crowds[batch.key] = crowd_of(list(batch.requests.values()))
+                self._cohorts[batch.key] = cohort_of(list(batch.requests.values()))
             yield from batch.requests.values()
             self._spawn(self._carry(batch))
 
@@ -136,15 +136,15 @@ class BatchDispatcher:
         return self._folder / f"{batch.key}.jsonl"
 
     async def _fill_batches(self) -> None:
-        """Cut batches from the queue until it is empty; one task at a time does this."""
+        """Fill batches from the queue until it is empty; one task at a time runs this."""
         try:
             while self._queue:
-                if held := self._hold():
-                    self._look_later(held)
+                if seconds := self._hold():
+                    self._look_later(seconds)
                     return
                 budget, next_usd = self._tracker.budget, self._tracker.worst_case(self._queue[0], batch=True)
                 if budget.remaining < next_usd * len(self._queue):
-                    wish = sum(self._tracker.worst_case(one, batch=True) for one in self._queue)
+                    wish = sum(self._tracker.worst_case(request, batch=True) for request in self._queue)
                     await budget.extend(next_usd, wish)
                 requests, usd = self._cut_batch()
                 if requests:
@@ -159,9 +159,9 @@ class BatchDispatcher:
             self._is_filling = False
 
     def _hold(self) -> float:
-        """Seconds for which the next batch may be held back."""
-        out = [self._crowds[key] for key in self._tracker.state.batches if key in self._crowds]
-        return self._gathering.hold(self._queue, out, self._max_requests, self.waits.typical, self._clock.now())
+        """Return the seconds for which the next batch is held back."""
+        out = [self._cohorts[key] for key in self._tracker.state.batches if key in self._cohorts]
+        return self._coalescer.hold(self._queue, out, self._max_requests, self.waits.typical, self._clock.now())
 
     @property
     def _max_requests(self) -> int:
@@ -169,7 +169,8 @@ class BatchDispatcher:
         return min(limit, self._policy.batch_size or limit)
 
     def _cut_batch(self) -> tuple[list[ProviderRequest], float]:
-        """The requests of the next batch and the USD that were set aside for them; none where they must wait."""
+        """Take the requests of the next batch from the queue, and return them with the USD set aside for them; none if
+        they must wait."""
         limits, tracker = self._provider.limits, self._tracker
         queued = sum(batch.tokens for batch in tracker.state.batches.values())
         requests = list[ProviderRequest]()
@@ -179,7 +180,7 @@ class BatchDispatcher:
             if requests and size + line_size > _BYTES_MARGIN * limits.bytes:
                 break
             over_queue = self._max_queued_tokens is not None and queued + tokens + line_tokens > self._max_queued_tokens
-            # a request that is alone is sent even over the limit: it could never go otherwise
+            # a single request is sent even above the limit, because no later batch could be smaller
             if over_queue and (requests or queued):
                 break
             worst_case = tracker.worst_case(request, batch=True)
@@ -191,11 +192,12 @@ class BatchDispatcher:
         return requests, usd
 
     async def _begin(self, requests: list[ProviderRequest], usd: float) -> None:
-        """Put the input file and then the intent on disk; from there on the batch carries itself."""
+        """Write the input file, then the intent, and start the batch's task."""
         state = self._tracker.state
         key = f"{state.run}-b{state.num_batches}"
         path = self._folder / f"{key}.jsonl"
         wait = self.waits.typical
+        # the file comes first: an intent without its input could never be matched to results
         write_lines(path, (canonical_json(self._caching.line(request, wait)) for request in requests))
         await self._tracker.write_reservation(
             {
@@ -211,11 +213,11 @@ class BatchDispatcher:
         )
         batch = state.batches[key]
         batch.requests = {request.custom_id: request for request in requests}
-        self._crowds[key] = crowd_of(requests)
+        self._cohorts[key] = cohort_of(requests)
         self._spawn(self._carry(batch))
 
     async def _carry(self, batch: JournalBatch) -> None:
-        """From wherever it stands to applied."""
+        """Take a batch from its present step to applied."""
         began = self._clock.now()
         if batch.id is None and not await self._create(batch):
             return
@@ -234,20 +236,20 @@ class BatchDispatcher:
             pause=self._policy.poll_seconds,
             outage=self._outage,
         )
-        self._gathering.reading += 1
+        self._coalescer.reading += 1
         try:
             await results.collect(state)
             await self._tracker.write({"row": "applied", "batch": batch.key, **results.counts})
         finally:
-            self._gathering.reading -= 1
-            self._crowds.pop(batch.key, None)
+            self._coalescer.reading -= 1
+            self._cohorts.pop(batch.key, None)
         self._handler.requeue(results.retry, "")
-        # who was answered asks again within that time, and takes along what is held
+        # conversations with an answer send their next request within that time; held requests then join them
         self._look_later(self._policy.flush_seconds)
         await self._creation.tidy(batch)
 
     async def _create(self, batch: JournalBatch) -> bool:
-        """Create it at the provider, once. False: it was refused, and its requests went elsewhere."""
+        """Create a batch at the provider exactly once; return False if it was refused and its requests were dropped."""
         refusals = 0
         while batch.id is None:
             try:
@@ -260,9 +262,9 @@ class BatchDispatcher:
                     await self._drop(batch, fault.reason, shrink=True)
                     return False
                 is_outage = self._outage.failed(fault)
-                refusals += fault.status != 429 and not is_outage
+                refusals += fault.status != 429 and not is_outage  # a rate limit or outage says nothing of batches
                 if batch.sent_at is not None:
-                    continue  # whether it was created is not known: the next attempt looks for it at once
+                    continue  # it may have been created: the next attempt looks for it at once
                 if is_outage:
                     await self._outage.over()
                     continue
@@ -274,7 +276,7 @@ class BatchDispatcher:
         return True
 
     async def _handle_refused(self, batch: JournalBatch, state: BatchState) -> None:
-        """A batch that failed as a whole after its creation: nothing was run, and nothing is billed."""
+        """Handle a batch that failed as a whole after its creation: no request was run or billed."""
         reason = "; ".join(f"{code}: {message}" for code, _, message in state.errors[:3]) or state.state
         if any("token_limit" in code for code, _, _ in state.errors):
             await self._drop(batch, reason, shrink=True)
@@ -289,13 +291,13 @@ class BatchDispatcher:
         invalid_ids = {request.custom_id for request, _ in invalid}
         dropped = await self._drop(batch, reason)
         rest = [request for request in dropped if request.custom_id not in invalid_ids]
-        if invalid:
+        if invalid:  # the others were refused for these lines alone
             self.submit(rest)
         else:
             self._handler.requeue(rest, reason)
 
     async def _drop(self, batch: JournalBatch, reason: str, *, shrink: bool = False) -> list[ProviderRequest]:
-        """Give up a batch that was never run; its requests. With `shrink` they are sent again in smaller batches."""
+        """Drop a batch that was never run and return its requests. shrink: send them again in smaller batches."""
         requests = list(batch.requests.values())
         in_flight = self._tracker.state.batches
         queued = sum(other.tokens for other in in_flight.values())
@@ -305,13 +307,13 @@ class BatchDispatcher:
         if shrink:
             self._max_queued_tokens = max(1, min(queued, self._max_queued_tokens or queued) // 2)
             logger.info(
-                "  %s: its queue is full (%s); from here on at most %d prompt tokens are queued",
+                "  provider's queue is full; queueing less: provider=%s max_queued_tokens=%d reason=%s",
                 self._provider.name,
-                reason,
                 self._max_queued_tokens,
+                reason,
             )
             if is_alone:
-                # nothing of ours fills the queue: only time helps
+                # other users of the account fill the queue
                 await self._clock.sleep(self._policy.poll_seconds)
             self.submit(requests)
         return requests

@@ -1,10 +1,10 @@
-"""The call dispatcher: direct calls, as many in flight as the provider bears.
+"""Call dispatcher: direct calls, with as many in flight as the provider accepts.
 
-Their number is found by additive increase and multiplicative decrease (AIMD): it grows by one for every window of
-answers and is halved when the provider says slow down (429, 503, 529), which also stops all calls until Retry-After has
-passed. A call whose connection broke may have been answered and billed: it is booked as lost at its worst case and sent
-again; one that got no connection was never sent, and costs nothing. A run that stops waits for the calls in flight,
-because their answers are paid.
+Their number follows additive increase and multiplicative decrease (AIMD): it grows by one per window of answers, and is
+halved when the provider asks to slow down (429, 503, 529), which also pauses all calls until Retry-After has passed. A
+call whose connection broke may have been answered and billed: it is booked as lost at its worst case and sent again. A
+call without a connection was never sent, and costs nothing. A run that stops waits for the calls in flight, because
+their answers are paid for.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from r2v.llm.providers.spending.budget import SpendTracker
 from r2v.log import logger
 from r2v.storage.record import wait
 
-_FIRST_WINDOW = 8
+_FIRST_WINDOW = 8  # calls: a wrong guess costs one refusal, or a few rounds of growth
 _BACKOFF, _LONGEST_BACKOFF = 0.5, 60.0
-"""Seconds."""
-_TOLD_FROM, _TOLD_EVERY = 60.0, 600.0
-"""Seconds without an answer from which a wait is told, and between two lines."""
+"""Seconds of the first and of the longest backoff."""
+_WARN_FROM, _WARN_EVERY = 60.0, 600.0
+"""Seconds without an answer from which a wait is logged, and between two log lines."""
 GRACE = 20.0
-"""Seconds that a run which stops waits for direct calls: less than a cluster waits between SIGTERM and SIGKILL."""
+"""Seconds that a stopping run waits for direct calls: less than a cluster waits between SIGTERM and SIGKILL."""
 
 
 class AIMDLimiter:
-    """How many calls may be in flight (`window`), and until when (seconds of the epoch) none may be started."""
+    """Limit on calls in flight (`window`), and the Unix time in seconds before which none may start."""
 
     def __init__(self, max_window: int) -> None:
         self.max_window = max_window
@@ -43,12 +43,12 @@ class AIMDLimiter:
         self.pause_until = 0.0
 
     def on_success(self) -> None:
-        """A call was answered."""
+        """Grow the window after an answered call."""
         self.window = min(float(self.max_window), self.window + 1.0 / self.window)
 
     def on_slow_down(self, until: float) -> None:
-        """The provider asked for less. Calls that were in flight together are refused together: only the first of
-        them halves the window."""
+        """Halve the window and pause until a Unix time. Calls in flight together are refused together, so only the
+        first refusal of a pause halves it."""
         if until > self.pause_until:
             self.window = max(1.0, self.window / 2)
             self.pause_until = until
@@ -71,27 +71,27 @@ class CallDispatcher:
         self._handler, self._clock, self._spawn = handler, clock, spawn
         self.limiter = AIMDLimiter(policy.max_concurrent)
         self.in_flight: set[asyncio.Task[None]] = set()
-        """Calls that have begun, until their results are journaled."""
+        """Calls whose results are not yet journaled."""
         self._num_started = 0
         self._slow_downs = 0
         self._slow_since: float | None = None
-        """In a row, without an answer in between, and since when."""
-        self._tell_next, self._patience = 0.0, policy.outage_seconds
+        """Start of the current row of slow-downs without an answer."""
+        self._warn_next, self._patience = 0.0, policy.outage_seconds
 
     def submit(self, requests: Sequence[ProviderRequest]) -> None:
-        """Call these, each as soon as the limiter and the budget allow."""
+        """Call requests, each as soon as the limiter and the budget allow."""
         for request in requests:
             self._spawn(self._dispatch(request))
 
     async def drain(self) -> None:
-        """Wait up to GRACE for the calls in flight: they are paid, and a journaled answer is kept."""
+        """Wait up to GRACE for the calls in flight, whose answers are paid for."""
         if self.in_flight:
             logger.info(
-                "  %s %s: stopping; waiting up to %.0f s for the answers of %d direct calls in flight",
+                "  stopping; waiting for direct calls: provider=%s model=%s calls=%d at_most=%.0fs",
                 self._provider.name,
                 self._tracker.rate.model,
-                GRACE,
                 len(self.in_flight),
+                GRACE,
             )
             await asyncio.wait(self.in_flight, timeout=GRACE)
 
@@ -103,7 +103,7 @@ class CallDispatcher:
             fault = await self._call(request, worst_case)
             if fault is not None and fault.kind == "retry":
                 is_outage = self._outage.failed(fault)
-                if not (fault.slow_down or is_outage):
+                if not (fault.slow_down or is_outage):  # both have waits of their own, common to all calls
                     await self._clock.sleep(min(_LONGEST_BACKOFF, _BACKOFF * 2.0**request.attempt))
                 self._handler.requeue([request], fault.reason, free=fault.slow_down or is_outage)
         finally:
@@ -111,7 +111,7 @@ class CallDispatcher:
             self._tracker.notify()
 
     async def _call(self, request: ProviderRequest, worst_case: float) -> ProviderFault | None:
-        """Call once and journal the result; the fault, if it was one."""
+        """Make one call and journal its result; return its fault, if any."""
         task = asyncio.current_task()
         assert task is not None
         self.in_flight.add(task)
@@ -122,11 +122,12 @@ class CallDispatcher:
             result = await self._provider.call(request)
             self.limiter.on_success()
             self._outage.answered()
-            if self._tell_next:
+            if self._warn_next:
                 wait(self._provider.name, None)
-            self._slow_downs, self._slow_since, self._tell_next = 0, None, 0.0
+            self._slow_downs, self._slow_since, self._warn_next = 0, None, 0.0
             if result.remaining == 0 and result.reset:
-                self._tell_wait("its rate limit is used up", 0.0, result.reset)
+                # pause before the provider refuses, which would halve the window
+                self._warn_of_wait("rate limit used up", 0.0, result.reset)
                 self.limiter.pause_until = max(self.limiter.pause_until, self._clock.now() + result.reset)
             again = await self._handler.record_results([(request, result.verdict)], None)
             self._handler.requeue(again, result.verdict.reason, free=True)
@@ -138,10 +139,10 @@ class CallDispatcher:
         return None
 
     async def _wait_for_turn(self, worst_case: float) -> None:
-        """Wait for the end of an outage and of a pause, a place in the window, and money, in this order; the money is
-        set aside.
+        """Wait for the end of an outage and of a pause, for a free slot in the window and for money, in this order, and
+        set the money aside.
 
-        Nothing is awaited between the last check and the return, so no other task can take the same place.
+        Nothing is awaited between the last check and the return, so no other task can take the same slot.
         """
         while True:
             await self._outage.over()
@@ -161,7 +162,7 @@ class CallDispatcher:
 
     async def _record_fault(self, request: ProviderRequest, fault: ProviderFault, worst_case: float) -> None:
         too_long = self._slow_down(fault) if fault.slow_down else None
-        # 503 and 529 are refusals for load, before anything is run; other 5xx may come after the answer was made
+        # 503 and 529 refuse for load before anything is run; other 5xx may follow a billed answer
         if fault.ambiguous and fault.status not in (503, 529):
             await self._tracker.write({"row": "lost", "id": request.custom_id, "usd": worst_case, "why": fault.reason})
         else:
@@ -170,10 +171,10 @@ class CallDispatcher:
             raise too_long
 
     def _slow_down(self, fault: ProviderFault) -> EnvironmentFault | None:
-        """Pause all calls; the error of a pause that is longer than an outage may be, or of pauses that go on for so
-        long without an answer."""
+        """Pause all calls. Return an error if the pause, or a row of pauses without an answer, exceeds the time allowed
+        for an outage."""
         now = self._clock.now()
-        self._slow_downs += now >= self.limiter.pause_until
+        self._slow_downs += now >= self.limiter.pause_until  # refusals within one pause count once
         self._slow_since = now if self._slow_since is None else self._slow_since
         backoff = min(_LONGEST_BACKOFF, _BACKOFF * 2.0**self._slow_downs)
         pause = backoff if fault.retry_after is None else fault.retry_after
@@ -181,22 +182,26 @@ class CallDispatcher:
         self.limiter.on_slow_down(now + pause)
         if max(pause, waited) > self._patience:
             return EnvironmentFault(
-                f"{self._provider.name}: {fault.reason}; asks to wait for {duration(pause)}, after {duration(waited)} "
-                f"without an answer, and {duration(self._patience)} are waited at most: run the same command again "
-                "later, everything answered is kept"
+                f"{self._provider.name}: {fault.reason}; it asks to wait for {duration(pause)} after "
+                f"{duration(waited)} without an answer, allowed are {duration(self._patience)}: run the same command "
+                "again later, everything answered is kept"
             )
-        self._tell_wait(fault.reason, waited, pause)
+        self._warn_of_wait(fault.reason, waited, pause)
         return None
 
-    def _tell_wait(self, reason: str, waited: float, pause: float) -> None:
-        """Warn of a wait that comes to a minute, and now and then while it goes on."""
+    def _warn_of_wait(self, reason: str, waited: float, pause: float) -> None:
+        """Record a wait of a minute or more, and log it every ten minutes."""
         now = self._clock.now()
-        if waited + pause < _TOLD_FROM:
+        if waited + pause < _WARN_FROM:
             return
         wait(self._provider.name, reason, now + pause)
-        if now >= self._tell_next:
-            self._tell_next = now + _TOLD_EVERY
+        if now >= self._warn_next:
+            self._warn_next = now + _WARN_EVERY
             ends = time.strftime("%H:%M:%S", time.localtime(now + pause))
             logger.warning(
-                "  %s: %s; no answer for %s, asked again at %s", self._provider.name, reason, duration(waited), ends
+                "  provider asks to wait: provider=%s without_answer=%s next_call=%s reason=%s",
+                self._provider.name,
+                duration(waited),
+                ends,
+                reason,
             )

@@ -1,8 +1,8 @@
 """Preflight: one cheap call before the first request of a run, with its model, key and parameters.
 
-What it is refused for, every request would be: the run ends with the provider's reason before thousands of lines are
-uploaded, or hours are waited. It asks for a word under the tools and sampling of the first request, so it costs a
-fraction of a cent, which the journal counts; a run that has an answer needs none.
+A refusal of this call would hit every request, so the run ends with the provider's reason before thousands of lines are
+uploaded or hours pass. The call asks for one word with the tools and sampling of the first request, and costs a
+fraction of a cent, which is journaled. A run with an answer in its journal makes no such call.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from r2v.wire.message import Message
 _WORDS, _OUTPUT = "Reply with the word ok.", 16
 _LIMIT = re.compile(r"max_(completion_|output_)?tokens|output limit", re.I)
 _BACKOFF = 1.0
-"""Seconds."""
+"""Seconds of the first backoff."""
 
 
 class Preflight:
-    """The call before a run, and the requests that wait for it."""
+    """The preflight call, and the requests that wait for it."""
 
     def __init__(
         self,
@@ -49,20 +49,20 @@ class Preflight:
         self._turn: Callable[[], AbstractAsyncContextManager[bool]] = lambda: nullcontext(True)
 
     def share(self, turn: Callable[[], AbstractAsyncContextManager[bool]]) -> None:
-        """Others may begin at the same time: `turn` holds the right to call, and says whether it is still due."""
+        """Share the call with other processes: `turn` holds its lease, and yields True if the call is still due."""
         self._turn = turn
 
     def excuse(self) -> None:
-        """No call is due: the project has an answer of this model and endpoint."""
+        """Skip the call, because the project has an answer of this model and endpoint."""
         self._is_due = False
 
     def see(self, requests: Sequence[Request]) -> None:
-        """What the run asks: its first request is the model of the call."""
+        """Keep the first request of the run, whose tools and sampling the call copies."""
         if self._example is None and requests:
             self._example = requests[0]
 
     def hold(self, requests: Sequence[ProviderRequest], send: Callable[[Sequence[ProviderRequest]], None]) -> bool:
-        """Whether these wait for the call; they are sent when it has passed."""
+        """Hold requests until the call has passed and `send` them then; return False if no call is due."""
         if not self._is_due:
             return False
         if not self._held:
@@ -71,7 +71,7 @@ class Preflight:
         return True
 
     async def _release(self, send: Callable[[Sequence[ProviderRequest]], None]) -> None:
-        """Call, and send what waits. Raises EnvironmentFault where the call is refused."""
+        """Make the call, then send the held requests. Raise EnvironmentFault if the call is refused."""
         async with self._turn() as is_due:
             if is_due and (fault := await self.probe()) is not None and fault.kind != "retry":
                 if fault.kind == "account":
@@ -79,7 +79,7 @@ class Preflight:
                 limit = "; teacher.model.limit names that parameter" if _LIMIT.search(fault.reason) else ""
                 raise EnvironmentFault(
                     f"{self._provider.name}: a call before the run was refused: {fault.reason}{limit}; nothing else "
-                    "was sent: see to the model and its parameters, then run the same command again"
+                    "was sent: check the model and its parameters, then run the same command again"
                 )
         self._is_due = False
         held, self._held = self._held, []
@@ -87,11 +87,12 @@ class Preflight:
 
     @property
     def is_ready(self) -> bool:
-        """True if this process has asked something, and so knows how a plain question is asked."""
+        """True if this process has seen a request whose parameters a question can copy."""
         return self._example is not None
 
     async def probe(self) -> ProviderFault | None:
-        """Ask a plain question until it is answered or refused; the refusal, or the last fault of `attempts`."""
+        """Ask a plain question until it is answered or refused; return None, or the refusal, or the last fault of
+        `attempts`."""
         assert self._example is not None
         full, fault = self._example.max_tokens, None
         limit = min(_OUTPUT, full)
@@ -102,7 +103,7 @@ class Preflight:
             if fault.kind != "retry":
                 if limit == full or not _LIMIT.search(fault.reason):
                     break
-                limit = full  # a model that thinks may refuse so short a reply
+                limit = full  # a thinking model may refuse such a low limit
             elif self._outage.failed(fault):
                 await self._outage.over()
             else:
@@ -111,11 +112,11 @@ class Preflight:
 
     def _question(self, limit: int) -> Request:
         assert self._example is not None
-        asked = (Message(role="user", content=_WORDS),)
-        return replace(self._example, messages=asked, key=("preflight",), num_samples=1, max_tokens=limit)
+        messages = (Message(role="user", content=_WORDS),)
+        return replace(self._example, messages=messages, key=("preflight",), num_samples=1, max_tokens=limit)
 
     async def _call(self, question: Request) -> ProviderFault | None:
-        """Call once, within the budget, and journal what it cost."""
+        """Make one call within the budget and journal its cost; return its fault, if any."""
         state, tracker = self._tracker.state, self._tracker
         request = state.new_attempt(make_request(state.run, question, self._provider.request_body(question)))
         worst_case = tracker.worst_case(request, batch=False)
@@ -127,7 +128,7 @@ class Preflight:
         try:
             result = await self._provider.call(request)
         except ProviderFault as fault:
-            if fault.ambiguous and fault.status not in (503, 529):
+            if fault.ambiguous and fault.status not in (503, 529):  # those refuse before anything is run
                 await tracker.write({"row": "lost", **row, "usd": worst_case, "why": fault.reason})
             else:
                 await tracker.write(_failed(row, "retry", 0.0, fault.reason))
@@ -135,6 +136,7 @@ class Preflight:
         self._outage.answered()
         usd = tracker.billed(request, result.verdict, batch=False)
         await tracker.write(_failed(row, "preflight", round(usd, 10), "the call before the run"))
+        # a "failed" row: its answer belongs to no conversation, only its cost counts
         return None
 
 

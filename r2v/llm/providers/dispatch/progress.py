@@ -1,4 +1,4 @@
-"""Progress of a provider's run: one JSON object in progress.json, and a log line every half minute."""
+"""Progress of a provider's run: progress.json with one JSON object, and a log line every half minute."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from r2v.progress import show_spent
 from r2v.storage.files import write_json
 
 _EVERY = 30.0
-"""Seconds between two lines."""
+"""Seconds between two reports."""
 
 
 class ProviderProgress:
-    """Figures of one run; its pace is counted from when this process resumed it."""
+    """Figures of one run; its pace is measured from the start of this process."""
 
     def __init__(self, folder: Path, provider: str, tracker: SpendTracker, clock: WallClock) -> None:
         self._path, self._provider = folder / "progress.json", provider
@@ -26,28 +26,27 @@ class ProviderProgress:
         self._answered_before = tracker.state.counts["answered"]
 
     def begin(self, in_flight: int) -> None:
-        """Say what an earlier process left, if anything."""
+        """Log the answers and requests in flight of an earlier process, if any."""
         if answers := len(self._tracker.state.answers):
-            left = f", {in_flight} requests are in flight" if in_flight else ""
-            logger.info("  %d answers are in the journal%s", answers, left)
+            logger.info("  journal resumed: answers=%d in_flight=%d", answers, in_flight)
 
     def show(self) -> None:
-        """Show what is spent beside the progress of the stage."""
+        """Show the amount spent next to the stage's progress."""
         show_spent(self._path, self._tracker.state.spent)
 
     def end(self) -> None:
-        """Show it no longer."""
+        """Remove the amount spent from the stage's progress."""
         show_spent(self._path, None)
 
     @property
     def due(self) -> bool:
-        """It is time for another report."""
+        """True if the next report is due."""
         return self._clock.now() - self._last_report >= _EVERY
 
     def figures(self, queued: int, unanswered: int) -> dict[str, Any]:
-        """Counts of requests, the age of the oldest batch (seconds), money in USD, the share of prompt tokens that came
-        from the provider's cache, and the seconds left at the pace so far (None: not known). queued: requests in no
-        batch yet; unanswered: all without an answer."""
+        """Return counts of requests, the age of the oldest batch in seconds, money in USD, the share of prompt tokens
+        read from the provider's cache, and the estimated seconds left (None: unknown). queued: requests in no batch
+        yet; unanswered: all requests without an answer."""
         state, now = self._tracker.state, self._clock.now()
         done = state.counts["answered"] - self._answered_before
         pace = done / (now - self._began) if now > self._began else 0.0
@@ -70,24 +69,21 @@ class ProviderProgress:
         }
 
     def report(self, figures: dict[str, Any]) -> None:
-        """Write these figures to the file and to the log. A disk that refuses them is a line: the journal has them."""
+        """Write figures to the file and to the log. A refused write is only logged, because the journal has them
+        all."""
         self._last_report = self._clock.now()
         try:
             write_json(self._path, figures)
         except EnvironmentFault as error:
-            logger.warning("  %s", error)
-        cap = "" if figures["usd_cap"] is None else f" of ${figures['usd_cap']:.2f}"
-        lost = (
-            f", at most ${figures['usd_maybe']:.4f} more for {figures['lost']} calls whose answers were lost"
-            if figures["lost"]
-            else ""
-        )
-        cached = (
-            f"; {figures['cached_share']:.0%} of the prompt tokens from the cache" if figures["cached_share"] else ""
-        )
+            logger.warning("  progress not written: error=%s", error)
+        cap = "" if figures["usd_cap"] is None else f"/${figures['usd_cap']:.2f}"
+        lost = f" lost={figures['lost']} lost_at_most=${figures['usd_maybe']:.4f}" if figures["lost"] else ""
+        cached = f" cached_prompt={figures['cached_share']:.0%}" if figures["cached_share"] else ""
         logger.info(
-            "  %s: %d requests answered, %d refused, %d retried, %d in flight in %d batches and %d calls; $%.4f%s%s%s",
-            f"{figures['provider']} {self._tracker.rate.model}",
+            "  requests: provider=%s model=%s answered=%d refused=%d retried=%d in_flight=%d batches=%d calls=%d "
+            "cost=$%.4f%s%s%s",
+            figures["provider"],
+            self._tracker.rate.model,
             figures["answered"],
             figures["refused"],
             figures["retried"],

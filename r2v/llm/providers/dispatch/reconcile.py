@@ -1,9 +1,9 @@
-"""Reconciliation: find out whether a create call that brought no answer created a batch.
+"""Reconciliation: whether a create call without an answer has created a batch.
 
-Neither SDK sends an idempotency key, so the only evidence is the provider's list of batches. OpenAI keeps our key and
-the input file's id with a batch. Anthropic keeps nothing of ours: a batch that is newer than the newest one before the
-call is awaited and then recognised by the custom_ids in its results, which hold a nonce. Its counts prove nothing: a
-batch that was taken for a stranger's by a wrong sum would be paid twice.
+Neither SDK sends an idempotency key, so the only evidence is the provider's list of batches. OpenAI lists R2V's key and
+the input file's id with a batch. Anthropic lists neither: each batch newer than the newest one before the call is
+awaited, and then recognised by the custom_ids in its results, which hold a nonce. Its counts prove nothing: excluding
+our own batch by a wrong sum would pay for it twice.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from r2v.log import logger
 
 
 async def newest_batch_id(provider: BatchProvider) -> str | None:
-    """The newest batch that the account lists; None where there is none. Raises ProviderFault."""
+    """Return the id of the newest batch in the account's list; None for an empty list. Raise ProviderFault."""
     async for state in provider.list_batches():
         return state.id
     return None
@@ -25,46 +25,45 @@ async def newest_batch_id(provider: BatchProvider) -> str | None:
 async def find_created_batch(
     provider: BatchProvider, batch: JournalBatch, state: JournalState, policy: DispatchPolicy, clock: WallClock
 ) -> BatchState | None:
-    """The batch that an unconfirmed create call created, or None when it is known that it created none.
+    """Return the batch that an unconfirmed create call created, or None if it surely created none.
 
-    Lists until the batch is found, or until `reconcile_after` has passed since it could last have been created and no
-    candidate is left. Raises ProviderFault only for an account that may not list.
+    List batches until it is found, or until `reconcile_after` has passed since it could last have been created and no
+    candidate is left. Raise ProviderFault only for an account that may not list.
     """
     assert batch.sent_at is not None
-    # a call that was cut off with its process may have been carried out until its timeout
+    # a call cut off by the death of its process may be carried out until its timeout
     last_possible = batch.sent_at + policy.timeout if batch.unknown_at is None else batch.unknown_at
-    # at most a timeout from now: another machine's clock may have written a time that lies ahead
+    # bounded by now: another machine's clock may have journaled a time in the future
     deadline = min(last_possible, clock.now() + policy.timeout) + policy.reconcile_after
     logger.warning(
-        "  batch %s: the create call was not confirmed by %s; searching its list of batches, for %.0f s at most",
+        "  batch unconfirmed; searching the provider's list: batch=%s provider=%s at_most=%.0fs",
         batch.key,
         provider.name,
         max(0.0, deadline - clock.now()),
     )
     foreign: set[str] = set()
-    is_told = False
+    is_logged = False
     pause = min(5.0, policy.poll_seconds, max(0.05, policy.reconcile_after / 4))
     while True:
-        # before listing, so that the last list is younger than the deadline
+        # read before listing, so that the last list is made after the deadline
         is_late = clock.now() >= deadline
         candidates = await _list_candidates(provider, batch, state, foreign)
         for candidate in candidates or ():
             is_ours = await _is_ours(provider, candidate, batch)
             if is_ours:
-                logger.warning("  batch %s: found as %s; it was created once", batch.key, candidate.id)
+                logger.warning("  batch found: batch=%s id=%s", batch.key, candidate.id)
                 return candidate
             if is_ours is False:
                 foreign.add(candidate.id)
-        if candidates and is_late and not is_told:
-            is_told = True
+        if candidates and is_late and not is_logged:
+            is_logged = True
             logger.warning(
-                "  batch %s: %d batches of the account are still running, and only their results tell whether one of "
-                "them is ours: waiting",
+                "  waiting for running batches, whose results show which is ours: batch=%s candidates=%d",
                 batch.key,
                 len(candidates),
             )
         if candidates is not None and is_late and all(candidate.id in foreign for candidate in candidates):
-            logger.warning("  batch %s: not listed, so it was not created; sending it again", batch.key)
+            logger.warning("  batch not listed, so never created; sending it again: batch=%s", batch.key)
             return None
         await clock.sleep(pause)
 
@@ -72,7 +71,7 @@ async def find_created_batch(
 async def _list_candidates(
     provider: BatchProvider, batch: JournalBatch, state: JournalState, foreign: set[str]
 ) -> list[BatchState] | None:
-    """Batches that may be this one: listed since it was sent, and not known to be another. None: the list failed."""
+    """Return the batches listed since the create call that may be this one; None if listing failed."""
     candidates, reached_newest = [], batch.newest is None
     try:
         async for listed in provider.list_batches():
@@ -84,8 +83,8 @@ async def _list_candidates(
     except ProviderFault as fault:
         if fault.kind == "account":
             raise
-        return None
-    if not reached_newest:  # it was deleted since: without an end, the whole history of the account is no candidate
+        return None  # a partial list proves nothing; the next one is complete
+    if not reached_newest:  # it was deleted meanwhile, so the list holds the whole history of the account
         candidates = [listed for listed in candidates if provider.limits.uploads or listed.total == batch.count]
     return candidates
 
@@ -97,7 +96,7 @@ def _could_be(provider: BatchProvider, listed: BatchState, batch: JournalBatch) 
 
 
 async def _is_ours(provider: BatchProvider, candidate: BatchState, batch: JournalBatch) -> bool | None:
-    """Whether a candidate is this batch; None while that cannot be known."""
+    """Return True if a candidate is this batch; None while that is unknown."""
     if provider.limits.uploads:
         return True
     try:

@@ -1,9 +1,9 @@
-"""Refusals: which belong to one request, and which to the account.
+"""Refusals: the distinction between those of one request and those of the whole account.
 
-A key that is revoked, a balance that is spent and a model that is being reloaded are refused in a hundred wordings, and
-so is one bad prompt. What tells them apart is who else is refused: a refusal is held until a request that was sent
-after it is answered (then it was that request's own), or ten conversations in a row are refused (or all that there are)
-and a plain question is refused as well: then the run ends, and nothing counts as refused.
+A revoked key, a spent balance, a model being reloaded and a single bad prompt are refused in many wordings. The
+distinction is made by other requests: a refusal is held until a request sent after it is answered (then it concerns its
+own request), or until ten conversations in a row, or all in flight, are refused and a plain question is refused as
+well. In the second case the run ends, and no request counts as refused.
 """
 
 from __future__ import annotations
@@ -15,53 +15,53 @@ from dataclasses import dataclass, field
 from r2v.llm.providers.provider_requests import ProviderRequest, RequestVerdict
 
 IN_A_ROW = 10
-"""Conversations."""
+"""Number of refused conversations in a row that suggests a fault of the account."""
 
 Held = tuple[ProviderRequest, RequestVerdict, str | None]
-"""A request, how it was refused, and its batch."""
+"""A request, its refusal, and its batch key."""
 
 
 @dataclass
 class Refusals:
-    """The refusals of one run whose cause is not known yet."""
+    """The refusals of one run whose cause is still unknown."""
 
     _held: list[tuple[int, Held]] = field(default_factory=list)
     _sent: dict[str, int] = field(default_factory=dict)
     _moments: itertools.count[int] = field(default_factory=itertools.count)
 
     def sent(self, requests: Sequence[ProviderRequest]) -> None:
-        """These go out now."""
+        """Record that requests are sent now."""
         moment = next(self._moments)
         self._sent |= {request.custom_id: moment for request in requests}
 
     def hold(self, request: ProviderRequest, verdict: RequestVerdict, batch: str | None) -> None:
-        """Keep a refusal until its cause is known."""
+        """Hold a refusal until its cause is known."""
         self._sent.pop(request.custom_id, None)
         self._held.append((next(self._moments), (request, verdict, batch)))
 
     def answered(self, request: ProviderRequest) -> list[Held]:
-        """A request was answered; the refusals that came before it was sent, which are their requests' own."""
+        """Release the refusals from before an answered request was sent: they concern their own requests."""
         moment = self._sent.pop(request.custom_id, -1)
-        settled = [held for at, held in self._held if at < moment]
+        own = [held for at, held in self._held if at < moment]
         self._held = [(at, held) for at, held in self._held if at >= moment]
-        return settled
+        return own
 
     def take(self) -> list[Held]:
-        """All that are held, which are held no longer."""
+        """Release all held refusals."""
         held, self._held = [held for _, held in self._held], []
         return held
 
     def suspects_account(self, in_flight: int) -> bool:
-        """True if so many conversations in a row are refused, or all of those in flight."""
+        """True if `IN_A_ROW` conversations in a row are refused, or all of those in flight."""
         conversations = {request.conversation for _, (request, _, _) in self._held}
         return bool(self._held) and (len(conversations) >= IN_A_ROW or len(self._held) >= in_flight)
 
     @property
     def conversations(self) -> int:
-        """Conversations with a refusal that is held."""
+        """Number of conversations with a held refusal."""
         return len({request.conversation for _, (request, _, _) in self._held})
 
     @property
     def first_reason(self) -> str:
-        """Why the first of them was refused."""
+        """Reason of the first held refusal; empty without one."""
         return self._held[0][1][1].reason if self._held else ""

@@ -1,4 +1,4 @@
-"""The result handler: what a dispatcher does with its results, whichever way the requests went."""
+"""Result handler: the interface by which both dispatchers report results, with their clock and task starter."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ from r2v.errors import EnvironmentFault
 from r2v.llm.providers.provider_requests import ProviderRequest, RequestVerdict
 
 Spawn = Callable[[Coroutine[Any, Any, None]], object]
-"""Starts a task whose error ends the run."""
+"""Function that starts a task whose error ends the run."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WallClock:
-    """Seconds of the epoch, and a sleep that goes with them; a benchmark's may be virtual."""
+    """Unix time in seconds with its sleep; virtual in benchmarks."""
 
     now: Callable[[], float]
     sleep: Callable[[float], Awaitable[None]]
 
 
 class ResultHandler(Protocol):
-    """Where the results of batches and calls go."""
+    """The receiver of the results of batches and calls."""
 
     async def record_results(
         self, results: Sequence[tuple[ProviderRequest, RequestVerdict]], batch: str | None
     ) -> list[ProviderRequest]:
-        """Journal these results, then resolve the requests that have an answer or a refusal; those to be sent again."""
+        """Journal results and resolve the requests with an answer or a refusal; return those to be sent again."""
         ...
 
     def requeue(self, requests: Sequence[ProviderRequest], reason: str, *, free: bool = False) -> None:
-        """Send these once more, or give them up: an attempt has failed. A `free` one does not count."""
+        """Send requests again after a failed attempt, or give them up; a `free` attempt does not count."""
         ...
 
     def batches_unavailable(self, requests: Sequence[ProviderRequest], reason: str) -> None:
-        """No batch can be created; the handler decides what becomes of these requests."""
+        """Handle requests for which no batch can be created."""
         ...
 
 
 def account_error(provider: str, reason: str) -> EnvironmentFault:
-    """The error of an account that cannot pay, or whose key is refused."""
+    """Return the error of an account that cannot pay, or whose key is refused."""
     return EnvironmentFault(
-        f"{provider}: {reason}; see to the account or the key, then run the same command again: "
+        f"{provider}: {reason}; check the account and the key, then run the same command again: "
         "everything answered is kept"
     )

@@ -1,9 +1,9 @@
-"""Batch results: streamed, matched by custom_id and applied once, whatever happens to the download.
+"""Batch results: streamed, matched by custom_id and applied once, also after broken downloads.
 
-Lines come in any order, twice, cut, or not at all. Every line that can be read is kept. A download that broke, or held
-an unreadable line, or fewer answers than the batch counts, is repeated: a body that ends early at a line's end looks
-whole. Only then does a request without a line count as not run, and is sent again; one whose line stays unreadable was
-run and billed, and is given up rather than paid twice.
+Lines come in any order, twice, cut, or not at all. Every readable line is kept. A download is repeated if it broke,
+held an unreadable line, or fewer answers than the batch counts: a body that ends early at a line end looks complete.
+Only then does a request without a line count as not run, and is sent again. A request whose line stays unreadable was
+run and billed, and is given up rather than paid for twice.
 """
 
 from __future__ import annotations
@@ -20,43 +20,44 @@ from r2v.llm.providers.provider import BatchProvider, BatchState, ProviderFault
 from r2v.llm.providers.provider_requests import ProviderRequest, RequestVerdict
 from r2v.llm.providers.spending.journal_state import JournalBatch
 
-_LINES_PER_SYNC = 500
-_DOWNLOADS = 5
+_LINES_PER_SYNC = 500  # lines per journal write: bounds memory, and the lines to download again after a kill
+_DOWNLOADS = 5  # most downloads of one batch's results
 
 
 class ResultRecorder(Protocol):
-    """Where lines go."""
+    """The receiver of the results in lines."""
 
     async def record_results(
         self, results: Sequence[tuple[ProviderRequest, RequestVerdict]], batch: str | None
     ) -> list[ProviderRequest]:
-        """As `ResultHandler.record_results`."""
+        """Record results as `ResultHandler.record_results` does."""
         ...
 
 
 @dataclass(kw_only=True)
 class BatchResults:
-    """The collection of one batch's results. Afterwards `retry` holds the requests to be sent again."""
+    """The collection of one batch's results; afterwards `retry` holds the requests to be sent again."""
 
     provider: BatchProvider
     batch: JournalBatch
     recorder: ResultRecorder
     clock: WallClock
     pause: float
-    """Seconds between two downloads, at most."""
+    """Most seconds between two downloads."""
     outage: Outage
     retry: list[ProviderRequest] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     _open: dict[str, ProviderRequest] = field(default_factory=dict)
-    """By custom_id: requests whose line has not been read."""
+    """Requests by custom_id whose line has not been read."""
     _unreadable: set[str | None] = field(default_factory=set)
     """Custom_ids of unreadable lines in the last download; None: a line without a readable custom_id."""
     _billed: set[str] = field(default_factory=set)
-    """Custom_ids of the lines that hold an answer, whosever they are."""
+    """Custom_ids of all lines with an answer, those of other runs included."""
     _last_error: str = ""
 
     async def collect(self, state: BatchState) -> None:
-        """Download and record everything. Raises EnvironmentFault where the results are gone, or stay cut."""
+        """Download and record all results. Raise EnvironmentFault if they are gone, or incomplete after all
+        downloads."""
         self._open = dict(self.batch.requests)
         for download in range(_DOWNLOADS):
             arrived = await self._download(state)
@@ -75,16 +76,16 @@ class BatchResults:
             raise EnvironmentFault(
                 f"batch {self.batch.id}: {state.completed} of its requests are answered, and {_DOWNLOADS} downloads "
                 f"held {state.completed - cut} of them; what arrived is kept, and nothing is paid again: run the same "
-                f"command later, or give the rest up by `r2v providers forget {self.batch.id}`"
+                f"command later, or give up the rest by `r2v providers forget {self.batch.id}`"
             )
         await self._record_missing(state)
 
     def _num_cut(self, state: BatchState) -> int:
-        """Answers that the batch counts and no download has shown."""
+        """Return the number of answers that the batch counts and no download has held."""
         return max(0, state.completed - len(self._billed) - len(self._unreadable)) if state.files else 0
 
     async def _download(self, state: BatchState) -> bool:
-        """Read the lines once; False where the connection broke."""
+        """Read the lines once; return False if the connection broke."""
         self._unreadable, results = set(), list[tuple[ProviderRequest, RequestVerdict]]()
         try:
             async for line in self.provider.results(state):
@@ -104,7 +105,7 @@ class BatchResults:
         except ProviderFault as fault:
             self._last_error = fault.reason
             self.outage.failed(fault)
-            if fault.status == 404:
+            if fault.status == 404:  # deleted or expired at the provider: no retry brings them back
                 raise EnvironmentFault(
                     f"batch {self.batch.id}: its results are gone at {self.provider.name} "
                     f"({fault.reason}); they were paid: give this batch up alone by `r2v providers forget "
@@ -113,7 +114,7 @@ class BatchResults:
             if fault.kind == "account":
                 raise account_error(self.provider.name, fault.reason) from None
             return False
-        finally:
+        finally:  # also of a broken download: the lines read so far are paid for
             await self._record(results)
         return True
 
@@ -124,14 +125,14 @@ class BatchResults:
             self.counts[verdict.kind] += 1
 
     async def _record_missing(self, state: BatchState) -> None:
-        """Account for the requests that have no readable line."""
+        """Record verdicts for the requests without a readable line. Raise EnvironmentFault if all results are gone."""
         if self._open and state.completed and not state.files:
             raise EnvironmentFault(
                 f"batch {self.batch.id}: {state.completed} of its requests are answered and their "
-                f"results can't be had (archived?); they were paid: give this batch up alone by `r2v providers forget "
-                f"{self.batch.id}`, then run the same command again, which pays for it anew"
+                "results are not available (archived?); they were paid: give this batch up alone by "
+                f"`r2v providers forget {self.batch.id}`, then run the same command again, which pays for it anew"
             )
-        # an unreadable line without a custom_id may be anybody's: then all that are open may have been paid
+        # an unreadable line without a custom_id may be of any request, so any open one may have been paid
         any_nameless = None in self._unreadable
         results = []
         for request in self._open.values():

@@ -1,8 +1,8 @@
-"""Verdicts: each is journaled first, and then handed to who waits for it.
+"""Verdict recorder: journals each verdict, then passes it to the conversations that wait for it.
 
-In this order: a conversation may only go on with an answer that would survive a crash. What concerns all requests ends
-the run here: an account that is refused (`refusals`), and requests that were all refused before one was answered, since
-then it is the model, a parameter or the endpoint that is wrong, and not a request.
+The order matters: a conversation may only continue with an answer that survives a crash. Faults that concern all
+requests end the run: a refused account (`refusals`), and refusals of all requests before one was answered, since then
+the model, a parameter or the endpoint is wrong.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from r2v.llm.providers.spending.journal_state import result_row
 from r2v.log import logger
 
 _CUT_FROM, _CUT_RATIO, _MOST_BYTES = 256, 1.25, 8
-"""Tokens of a prompt, and how much longer another one is, from which the same count means that both were cut; bytes
-that a token has on average, at most."""
+"""Signs of a server that cuts prompts: least prompt tokens to judge by; ratio of the sizes of two prompts with equal
+counts; most bytes per token on average."""
 
 Results = Sequence[tuple[ProviderRequest, RequestVerdict]]
 
 
 class VerdictRecorder:
-    """The verdicts of one run. end: ends the run with an error; preflight: asks a plain question; requeue: sends
-    requests once more."""
+    """The verdicts of one run. end: ends the run with an error; preflight: asks plain questions; requeue: sends
+    requests again."""
 
     def __init__(
         self,
@@ -49,15 +49,15 @@ class VerdictRecorder:
         self._policy, self._end, self._preflight, self._spawn, self._requeue = policy, end, preflight, spawn, requeue
         self.refusals = Refusals()
         self.neighbours_taken = False
-        """The server has answered a conversation in which one side speaks twice in a row."""
+        """True if the server has answered a conversation with two messages of one side in a row."""
         self._answered = tracker.state.counts["answered"]
         self._probing = self._uncounted = self._cut = False
         self._sizes: dict[int, int] = {}
 
     async def record(self, results: Results, batch: str | None) -> list[ProviderRequest]:
-        """Journal these results, and resolve the requests that have an answer or a refusal; those to be sent again."""
+        """Journal results and resolve the requests with an answer or a refusal; return those to be sent again."""
         results = [(request, self._final(request, verdict)) for request, verdict in results]
-        settled: list[Held] = []
+        own: list[Held] = []
         held = list[Held]()
         for request, verdict in results:
             self._tracker.learn(request, verdict)
@@ -66,16 +66,17 @@ class VerdictRecorder:
             if verdict.kind == "ok":
                 self._answered += 1
                 self.neighbours_taken |= request.neighbours
-                settled += self.refusals.answered(request)
-                self._tell_uncounted(verdict)
-                self._tell_cut(request, verdict)
+                own += self.refusals.answered(request)
+                self._warn_of_uncounted(verdict)
+                self._warn_of_cut(request, verdict)
             elif _may_be_all(verdict):
                 held.append((request, verdict, batch))
+        # a refusal that may concern all requests is journaled as a retry: as refused, it would never be sent again
         await self._write(
             (request, replace(verdict, kind="retry") if _may_be_all(verdict) else verdict, batch)
             for request, verdict in results
         )
-        await self._settle(settled)
+        await self._refuse(own)
         again = list[ProviderRequest]()
         for request, verdict in results:
             if verdict.kind == "ok" or (verdict.kind == "fatal" and verdict.own):
@@ -92,18 +93,18 @@ class VerdictRecorder:
         return again
 
     def look(self) -> None:
-        """Find out whether the account is at fault, where that is due. A process that only collects asks nothing: what
-        it holds is asked again by the next run."""
+        """Check whether the account is at fault, if refusals suggest it. A process that only collects batches asks
+        nothing: the next run sends the held requests again."""
         if self._probing or not self._preflight.is_ready:
             return
         if not self.refusals.suspects_account(len(self._in_flight)):
             return
         if not self._answered and self.refusals.conversations >= IN_A_ROW:
-            # not remembered as refused: once the cause is mended, the same requests may be answered
+            # not journaled as refused: once the cause is fixed, the same requests may be answered
             self._end(
                 EnvironmentFault(
                     f"{self._provider} {self._tracker.rate.model}: no request was answered, and all were refused, "
-                    f"first: {self.refusals.first_reason}; see to the model and its parameters, then run the same "
+                    f"first: {self.refusals.first_reason}; check the model and its parameters, then run the same "
                     "command again"
                 )
             )
@@ -119,20 +120,20 @@ class VerdictRecorder:
             elif fault is not None:
                 raise account_error(self._provider, fault.reason)
             else:
-                await self._settle(self.refusals.take())
+                await self._refuse(self.refusals.take())
         finally:
             self._probing = False
         self.look()
 
-    async def _settle(self, held: Sequence[Held]) -> None:
-        """Refusals while the account is in order: they are their requests' own; what said that the account is not, was
-        passing, and is asked again."""
+    async def _refuse(self, held: Sequence[Held]) -> None:
+        """Resolve refusals of a working account as final; requests refused for the account are sent again, because that
+        fault has passed."""
         final = [(request, verdict, batch) for request, verdict, batch in held if verdict.kind == "fatal"]
         await self._write(final)
         for request, verdict, _ in final:
             self._in_flight.resolve(request, verdict)
-        if passing := [(request, verdict) for request, verdict, _ in held if verdict.kind == "account"]:
-            self._requeue([request for request, _ in passing], passing[0][1].reason)
+        if transient := [(request, verdict) for request, verdict, _ in held if verdict.kind == "account"]:
+            self._requeue([request for request, _ in transient], transient[0][1].reason)
 
     async def _write(self, results: Iterable[Held]) -> None:
         tracker = self._tracker
@@ -144,15 +145,16 @@ class VerdictRecorder:
         )
 
     def _final(self, request: ProviderRequest, verdict: RequestVerdict) -> RequestVerdict:
-        """The verdict; an answer without text is final when it is the last that the policy allows, of any process."""
+        """Return the verdict; an answer without text becomes final at the policy's limit, counted over all
+        processes."""
         silent = self._tracker.state.silent[request.identity] + 1
         if verdict.kind != "silent" or silent < self._policy.silent_answers:
             return verdict
         return replace(verdict, kind="fatal", own=True, reason=f"{silent} answers without text")
 
-    def _tell_cut(self, request: ProviderRequest, verdict: RequestVerdict) -> None:
-        """Warn of a server that cuts long prompts: it counts the same tokens in prompts of other lengths, or fewer than
-        any text has."""
+    def _warn_of_cut(self, request: ProviderRequest, verdict: RequestVerdict) -> None:
+        """Warn once of a server that cuts long prompts: it counts equal tokens in prompts of different lengths, or
+        fewer than any text has."""
         tokens = 0 if verdict.tokens is None else verdict.tokens.input
         if tokens < _CUT_FROM or self._cut:
             return
@@ -161,8 +163,8 @@ class VerdictRecorder:
         if other or request.tokens_in > _MOST_BYTES * tokens:
             self._cut = True
             logger.warning(
-                "  %s %s: %d tokens are counted in prompts of %d and of %d bytes: the server may cut them; "
-                "teacher.context=%d shortens them where it does the least harm",
+                "  server may cut long prompts: provider=%s model=%s tokens=%d bytes=%d,%d remedy=shorten them by "
+                "teacher.context=%d",
                 self._provider,
                 self._tracker.rate.model,
                 tokens,
@@ -171,12 +173,11 @@ class VerdictRecorder:
                 tokens,
             )
 
-    def _tell_uncounted(self, verdict: RequestVerdict) -> None:
+    def _warn_of_uncounted(self, verdict: RequestVerdict) -> None:
         if verdict.tokens is None and not self._uncounted:
             self._uncounted = True
             logger.warning(
-                "  %s %s: answers without whole token counts; R2V's own counts stand for them, and each is booked at "
-                "the most that it can cost",
+                "  answers lack token counts; R2V estimates them and books the worst case: provider=%s model=%s",
                 self._provider,
                 self._tracker.rate.model,
             )

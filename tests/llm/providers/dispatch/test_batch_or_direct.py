@@ -61,7 +61,7 @@ def test_an_hour_is_paid_for_once_by_all_that_is_open(tmp_path: Path, monkeypatc
     saved = choice.saved_usd([request], 1200.0)
     enough = int(1200 / 3600 / saved) + 1
     assert not choice.use_batch([request], enough // 2, 1200.0)
-    assert choice.use_batch([request], 2 * enough, 1200.0), "a small wave of a big crowd goes with the crowd"
+    assert choice.use_batch([request], 2 * enough, 1200.0), "a small wave of a big cohort goes with the cohort"
 
 
 def test_a_mark_is_put_at_the_end_of_the_conversation_and_is_no_part_of_the_request(

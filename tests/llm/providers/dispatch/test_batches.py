@@ -166,12 +166,12 @@ def test_validation_names_lines_and_the_others_are_sent_again(serve: Any, tmp_pa
     ("provider", "fault", "told"),
     [
         ("anthropic", Fault("results_other_host"), "results_url is on"),
-        ("openai", Fault("archived"), "results are gone|can't be had"),
-        ("anthropic", Fault("archived"), "results are gone|can't be had"),
-        ("openai", Fault("credit_exhausted", on="create"), "see to the account"),
+        ("openai", Fault("archived"), "results are gone|not available"),
+        ("anthropic", Fault("archived"), "results are gone|not available"),
+        ("openai", Fault("credit_exhausted", on="create"), "check the account"),
         ("anthropic", Fault("credit_exhausted", on="create"), "credit balance is too low"),
-        ("openai", Fault("401"), "see to the account or the key"),
-        ("anthropic", Fault("401"), "see to the account or the key"),
+        ("openai", Fault("401"), "check the account and the key"),
+        ("anthropic", Fault("401"), "check the account and the key"),
     ],
 )
 def test_what_only_the_user_can_mend_ends_the_run_in_one_line(

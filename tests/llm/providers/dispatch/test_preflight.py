@@ -98,7 +98,7 @@ def test_a_retired_model_stops_the_run_for_nothing(
 @BOTH
 @MODES
 @pytest.mark.parametrize(
-    ("fault", "told"), [("401", "see to the account or the key"), ("credit_exhausted", "see to the")]
+    ("fault", "told"), [("401", "check the account and the key"), ("credit_exhausted", "check the")]
 )
 def test_a_key_or_an_account_that_is_refused(
     provider: str, mode: str, fault: str, told: str, served: Serve, tmp_path: Path

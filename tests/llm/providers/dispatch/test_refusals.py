@@ -72,7 +72,7 @@ def test_an_account_that_runs_dry_stops_the_run_and_nothing_is_refused_for_good(
 ) -> None:
     dry = Fault("credit_exhausted", on="sync", at=tuple(range(9, 60)))
     with serve(dry) as emulator:
-        with pytest.raises(EnvironmentFault, match="see to the account"):
+        with pytest.raises(EnvironmentFault, match="check the account"):
             play(provider, tmp_path, count=12, turns=2, mode="concurrent", max_concurrent=4)
         paid = len(emulator.ledger().bills)
     with serve() as emulator:

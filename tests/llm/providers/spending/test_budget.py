@@ -72,7 +72,7 @@ def test_one_name_never_stands_for_two_bodies(asked: list[tuple[str, str]]) -> N
         request = state.new_attempt(request_of(key, text))
         assert names.setdefault(request.custom_id, request.sha256) == request.sha256
     for custom_id in names:
-        with pytest.raises(InputError, match="stands for another body"):
+        with pytest.raises(InputError, match="belongs to another body"):
             state.register(custom_id, "0" * 64)
 
 

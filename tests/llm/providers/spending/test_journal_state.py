@@ -120,5 +120,5 @@ def test_each_attempt_has_a_name_of_its_own_across_processes() -> None:
     assert later.new_attempt(request).custom_id.endswith("-3"), "after the highest that was used"
     later.register(names[0], request.sha256)
     assert later.new_attempt(request).custom_id.endswith("-4"), "an older one read again takes nothing back"
-    with pytest.raises(InputError, match="stands for another body"):
+    with pytest.raises(InputError, match="belongs to another body"):
         later.register(names[2], "0" * 64)

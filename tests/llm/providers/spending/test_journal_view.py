@@ -75,7 +75,7 @@ def test_an_altered_line_is_named_and_not_used(tmp_path: Path, caplog: pytest.Lo
     view.look()
     path = tmp_path / "journal.jsonl"
     path.write_text(path.read_text().replace('"yes"', '"no!"'))
-    assert view.answer(KEY) is None and "is not what was written" in caplog.text
+    assert view.answer(KEY) is None and "answer altered in its journal" in caplog.text
     assert not view.answers(KEY)
 
 
@@ -88,11 +88,11 @@ def test_a_line_that_is_no_row_is_named_once_and_the_rest_is_not_used(
         file.write("{nonsense\n")
     view.look()
     view.look()
-    assert view.answer(KEY) is None and view.damage and caplog.text.count("none of its answers is used") == 1
+    assert view.answer(KEY) is None and view.damage and caplog.text.count("its answers are not used") == 1
 
 
 def test_another_journal_at_its_place_is_not_this_one(tmp_path: Path) -> None:
     view_of(tmp_path)
     other = JournalView(tmp_path, "0b0b0b0b")
-    with pytest.raises(FileNotFoundError, match="another journal by now"):
+    with pytest.raises(FileNotFoundError, match="now belongs to another run"):
         other.look()

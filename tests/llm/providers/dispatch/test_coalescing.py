@@ -1,4 +1,4 @@
-"""Who waits for whom: crowds on a virtual clock, and the rule by itself."""
+"""Who waits for whom: cohorts on a virtual clock, and the rule by itself."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from r2v.llm.providers.dispatch.coalescing import Coalescer, Cohort
 from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
-from r2v.llm.providers.dispatch.gathering import Crowd, Gathering
 from r2v.llm.providers.prices import rate_of
 from r2v.llm.providers.provider import BatchLimits, BatchState, CallResult
 from r2v.llm.providers.provider_requests import ProviderRequest, RequestVerdict, ResultLine, make_request
@@ -34,39 +34,39 @@ def requests_at(*turns: int) -> list[ProviderRequest]:
     return made
 
 
-def crowds(*turns: float, count: int = 10) -> list[Crowd]:
-    return [Crowd(count=count, turn=turn) for turn in turns]
+def cohorts(*turns: float, count: int = 10) -> list[Cohort]:
+    return [Cohort(count=count, turn=turn) for turn in turns]
 
 
-def held(waiting: Sequence[ProviderRequest], out: Sequence[Crowd], max_batch: int = 100) -> float:
-    return Gathering().hold(waiting, out, max_batch, typical_wait=1200.0, now=0.0)
+def held(waiting: Sequence[ProviderRequest], out: Sequence[Cohort], max_batch: int = 100) -> float:
+    return Coalescer().hold(waiting, out, max_batch, typical_wait=1200.0, now=0.0)
 
 
 def test_who_is_ahead_waits_for_those_behind_where_one_batch_can_carry_all() -> None:
     ahead, level, behind = requests_at(5, 5), requests_at(4, 4), requests_at(3, 3)
-    out = crowds(4.0)
+    out = cohorts(4.0)
     assert held(ahead, out) == 4 * 1200.0
     assert held(level, out) == held(behind, out) == 0.0, "they decide when the run ends"
     assert held(ahead, []) == 0.0, "nobody is out whom they could meet"
     assert held(ahead, out, max_batch=8) == 0.0, "12 need two batches, so nobody is met"
-    assert held(ahead, crowds(4.0, 9.0), max_batch=11) == 4 * 1200.0, "22 need two batches, and two are out"
+    assert held(ahead, cohorts(4.0, 9.0), max_batch=11) == 4 * 1200.0, "22 need two batches, and two are out"
 
 
 def test_a_small_remainder_is_no_chain_of_its_own() -> None:
     ahead, level = requests_at(5, 5), requests_at(4, 4)
-    assert held(ahead, crowds(4.0), max_batch=9) == 4 * 1200.0, "all but 3 of 12 fit into one batch of 9"
-    assert held(level, crowds(4.0), max_batch=9) == 0.0, "at the same turn it would cost another wait"
+    assert held(ahead, cohorts(4.0), max_batch=9) == 4 * 1200.0, "all but 3 of 12 fit into one batch of 9"
+    assert held(level, cohorts(4.0), max_batch=9) == 0.0, "at the same turn it would cost another wait"
 
 
 def test_nobody_leaves_while_answers_are_read_and_nobody_waits_for_ever() -> None:
-    gathering = Gathering()
+    coalescer = Coalescer()
     waiting = requests_at(1, 1)
-    gathering.reading = 1
-    assert gathering.hold(waiting, [], 100, 1200.0, 50.0) == 4800.0
-    assert gathering.hold(waiting, [], 100, 1200.0, 4849.0) == 1.0, "counted from when it was held first"
-    assert gathering.hold(waiting, [], 100, 1200.0, 4850.0) == 0.0
-    gathering.reading = 0
-    assert gathering.hold(waiting, crowds(5.0), 100, 1200.0, 5000.0) == 0.0
+    coalescer.reading = 1
+    assert coalescer.hold(waiting, [], 100, 1200.0, 50.0) == 4800.0
+    assert coalescer.hold(waiting, [], 100, 1200.0, 4849.0) == 1.0, "counted from when it was held first"
+    assert coalescer.hold(waiting, [], 100, 1200.0, 4850.0) == 0.0
+    coalescer.reading = 0
+    assert coalescer.hold(waiting, cohorts(5.0), 100, 1200.0, 5000.0) == 0.0
 
 
 class Lanes:
@@ -145,7 +145,7 @@ async def talk(model: ChatModel, number: int, turns: int) -> None:
         await asyncio.sleep(0)
 
 
-def test_a_crowd_stays_one_however_many_syncs_its_answers_take(tmp_path: Path) -> None:
+def test_a_cohort_stays_one_however_many_syncs_its_answers_take(tmp_path: Path) -> None:
     """1,200 answers are journaled in three parts; those who got the first wait until the last are read."""
     sizes, hours = sizes_of([1.0], [3] * 1200, tmp_path)
     assert sizes == [1200] * 3
@@ -167,7 +167,7 @@ def test_batches_of_a_limited_size_do_not_wait_for_the_slowest_of_a_turn(tmp_pat
     assert 4.0 <= hours < 4.1, "the quick half goes on alone, and so does the slow one"
 
 
-def test_crowds_that_drifted_apart_meet_when_one_batch_can_carry_them(tmp_path: Path) -> None:
+def test_cohorts_that_drifted_apart_meet_when_one_batch_can_carry_them(tmp_path: Path) -> None:
     """Two batches of 10 at first, the second slower by a third. Half of the conversations end after a turn; the five
     that are a turn ahead then wait for the five behind, and all go on together."""
     sizes, hours = sizes_of([1.0, 1.3, 1.0], [5, 1] * 10, tmp_path, batch_size=10)
