@@ -83,7 +83,7 @@ async def _collect_batches(folder: Path, scope: dict[str, Any]) -> None:
     provider = make_provider(scope["provider"], rate, base_url=endpoint)
     policy = replace(DispatchPolicy(mode="batch"), poll_seconds=5.0)
     try:
-        await ProviderRemote(provider, rate, folder, policy, scope=scope).bring_home(_PATIENCE)
+        await ProviderRemote(provider, rate, folder, policy, scope=scope).collect_batches(_PATIENCE)
     except Interrupted:
         return  # the report lists the others as open
 

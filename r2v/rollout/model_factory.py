@@ -232,7 +232,7 @@ def provider_remote(
 
     async def adopt(folder: Path) -> None:
         there = replace(payer, folder=folder, name="", joint=JointBudget())
-        await provider_remote(teacher, there, only=True, keys=keys).bring_home()
+        await provider_remote(teacher, there, only=True, keys=keys).collect_batches()
 
     session = ProjectSession(
         payer.root,

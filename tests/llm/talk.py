@@ -65,7 +65,7 @@ def remote(
     """A provider's model, in a hurry unless the plan says otherwise; in a project where one is given."""
 
     async def adopt(other: Path) -> None:
-        await remote(provider, other, scope=scope, project=project, only=True, **plan).bring_home()
+        await remote(provider, other, scope=scope, project=project, only=True, **plan).collect_batches()
 
     session = None
     if project is not None:

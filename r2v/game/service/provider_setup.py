@@ -12,7 +12,7 @@ from r2v.llm.providers.dispatch.dispatch_policy import DispatchPolicy
 from r2v.llm.providers.factory import make_provider
 from r2v.llm.providers.prices import Rate, rate_of
 from r2v.llm.providers.registry.accepts import accepts_of
-from r2v.llm.providers.registry.shape import Asked, shape_of
+from r2v.llm.providers.registry.shape import RequestSettings, shape_of
 from r2v.llm.providers.spending.budget import SharedBudget
 from r2v.llm.types import Remote, Reply, Request
 
@@ -84,7 +84,7 @@ def _remote(
     from r2v.llm.providers.remote import ProviderRemote
 
     async def adopt(other: Path) -> None:
-        await _remote(agent, dispatch, rate, other, None).bring_home()
+        await _remote(agent, dispatch, rate, other, None).collect_batches()
 
     session = ProjectSession(
         dispatch.project,
@@ -105,7 +105,7 @@ def rate_of_agent(agent: ModelAgent) -> Rate:
     and for a setting that it does not accept."""
     keys = "usd_in and usd_out of its agent (--overrides usd_in, usd_out)"
     rate = rate_of(agent.provider, agent.model, agent.usd_in, agent.usd_out, keys=keys, name="model")
-    settings = Asked(
+    settings = RequestSettings(
         effort=agent.effort,
         thinking=agent.thinking,
         thinking_tokens=agent.thinking_tokens,

@@ -337,9 +337,9 @@ class ProviderRemote:
     async def cancel(self, patience: float = 900.0) -> dict[str, Any]:
         """Cancel all batches and collect their answers so far; return the snapshot. Raise Interrupted if batches have
         not ended after `patience` seconds."""
-        return await self.bring_home(patience, cancel=True)
+        return await self.collect_batches(patience, cancel=True)
 
-    async def bring_home(self, patience: float = math.inf, *, cancel: bool = False) -> dict[str, Any]:
+    async def collect_batches(self, patience: float = math.inf, *, cancel: bool = False) -> dict[str, Any]:
         """Collect the batches in flight without sending requests; return the snapshot. Raise as `cancel` does."""
         async with self:
             self._stopping = True

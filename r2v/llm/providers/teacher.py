@@ -14,7 +14,7 @@ from r2v.config.models import TeacherConfig
 from r2v.llm.providers.prices import PriceFactors, Rate, rate_of
 from r2v.llm.providers.registry.accepts import Accepts, accepts_of, with_fields
 from r2v.llm.providers.registry.lifecycle import ModelLifecycle, lifecycle_of, require_living, today
-from r2v.llm.providers.registry.shape import Asked, shape_of
+from r2v.llm.providers.registry.shape import RequestSettings, shape_of
 from r2v.log import logger
 
 
@@ -67,7 +67,7 @@ def asked_rate(teacher: TeacherConfig, day: date | None = None, *, keys: Endpoin
     rate, day = teacher_rate(teacher, day, keys=keys), day or today()
     if (warning := _life_warning(teacher, day, keys.model_name)) is not None:
         _warn(f"{keys.model_name}={warning}")
-    asked = Asked(
+    settings = RequestSettings(
         effort=teacher.effort,
         thinking=teacher.thinking,
         thinking_tokens=teacher.thinking_tokens,
@@ -75,7 +75,7 @@ def asked_rate(teacher: TeacherConfig, day: date | None = None, *, keys: Endpoin
         temperature=teacher.temperature,
         prefix=f"{keys.section}.",
     )
-    shape = shape_of(_accepts(teacher), asked, model=teacher.model_name)
+    shape = shape_of(_accepts(teacher), settings, model=teacher.model_name)
     if not shape.temperature:
         _warn(f"{teacher.model_name} takes no temperature with these settings; its replies use its own sampling")
     if teacher.actions == "auto" and shape.actions != "tools":

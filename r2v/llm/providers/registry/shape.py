@@ -1,7 +1,7 @@
 """Request shape: the parameters of a model's requests apart from messages, from the model's accepted parameters and the
 configuration.
 
-    shape = shape_of(accepts_of("openai", "gpt-6-luna"), Asked(effort="low"))
+    shape = shape_of(accepts_of("openai", "gpt-6-luna"), RequestSettings(effort="low"))
     shape.limit_of(300)        # 300 tokens of text and room for the thoughts before it
     shape.temperature          # False: the model thinks, and takes none while it does
 """
@@ -27,7 +27,7 @@ Actions = Literal["text", "json", "tools"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Asked:
+class RequestSettings:
     """The configured parameters of a model's requests. None: the model's own default."""
 
     effort: str | None = None
@@ -71,26 +71,26 @@ class RequestShape:
         return max(max_tokens + self.thinking_tokens, self.min_tokens)
 
 
-def shape_of(accepts: Accepts, asked: Asked | None = None, *, model: str = "") -> RequestShape:
-    """Return the shape of requests to a model. Without `asked`: its own defaults.
+def shape_of(accepts: Accepts, settings: RequestSettings | None = None, *, model: str = "") -> RequestShape:
+    """Return the shape of requests to a model. Without `settings`: its own defaults.
 
     Raise UsageError for a parameter that the model refuses; the error lists the accepted values.
     """
-    asked = asked or Asked()
-    thinks = _thinks(accepts, asked, model)
-    effort = _effort(accepts, asked, model, thinks)
+    settings = settings or RequestSettings()
+    thinks = _thinks(accepts, settings, model)
+    effort = _effort(accepts, settings, model, thinks)
     thinking: Literal["adaptive", "budget", "disabled", "between_tools"] | None = None
-    if asked.thinking == "enabled" and accepts.thinking_on != "effort":
+    if settings.thinking == "enabled" and accepts.thinking_on != "effort":
         thinking = accepts.thinking_on
     elif not thinks and accepts.thinking == "by_default" and accepts.thinking_off != "effort":
         thinking = accepts.thinking_off
-    tokens = (asked.thinking_tokens or THINKING_TOKENS) if thinks else 0
+    tokens = (settings.thinking_tokens or THINKING_TOKENS) if thinks else 0
     if thinks and accepts.thinking_on == "budget":
         tokens = max(tokens, _LEAST_BUDGET)
-    actions = _actions(accepts, asked, model)
+    actions = _actions(accepts, settings, model)
     responses = accepts.responses or (actions == "tools" and accepts.tools == "responses")
     return RequestShape(
-        temperature=_temperature(accepts, asked, model, thinks),
+        temperature=_temperature(accepts, settings, model, thinks),
         effort=effort,
         thinking=thinking,
         thinking_tokens=tokens,
@@ -105,59 +105,58 @@ def shape_of(accepts: Accepts, asked: Asked | None = None, *, model: str = "") -
     )
 
 
-def _thinks(accepts: Accepts, asked: Asked, model: str) -> bool:
+def _thinks(accepts: Accepts, settings: RequestSettings, model: str) -> bool:
     """True if the model thinks before it answers. Raise UsageError if the settings contradict the model."""
-    off = asked.thinking == "disabled" or (asked.effort == "none" and accepts.thinking_on == "effort")
-    on = asked.thinking == "enabled" or (asked.effort is not None and not off and accepts.thinking_on == "effort")
-    if asked.thinking == "enabled" and accepts.thinking == "never":
-        raise UsageError(f"{asked.prefix}thinking=enabled: {model} does not think; leave it out")
-    if asked.thinking == "disabled" and accepts.thinking == "always":
-        least = f"; the least it takes is {asked.prefix}effort={accepts.effort[0]}" if accepts.effort else ""
-        raise UsageError(f"{asked.prefix}thinking=disabled: {model} always thinks{least}")
+    off = settings.thinking == "disabled" or (settings.effort == "none" and accepts.thinking_on == "effort")
+    on = settings.thinking == "enabled" or (settings.effort is not None and not off and accepts.thinking_on == "effort")
+    if settings.thinking == "enabled" and accepts.thinking == "never":
+        raise UsageError(f"{settings.prefix}thinking=enabled: {model} does not think; leave it out")
+    if settings.thinking == "disabled" and accepts.thinking == "always":
+        least = f"; the least it takes is {settings.prefix}effort={accepts.effort[0]}" if accepts.effort else ""
+        raise UsageError(f"{settings.prefix}thinking=disabled: {model} always thinks{least}")
     if accepts.thinking == "if_asked":
         return on
     return accepts.thinking != "never" and not off
 
 
-def _effort(accepts: Accepts, asked: Asked, model: str, thinks: bool) -> str | None:
+def _effort(accepts: Accepts, settings: RequestSettings, model: str, thinks: bool) -> str | None:
     """Return the effort of a request; None: the field is omitted."""
-    effort = asked.effort
+    effort = settings.effort
     if accepts.thinking_on == "effort" and effort is None:
-        if asked.thinking == "enabled" and accepts.thinking == "if_asked":
+        if settings.thinking == "enabled" and accepts.thinking == "if_asked":
             effort = "medium"
-        elif asked.thinking == "disabled" and accepts.thinking != "never":
+        elif settings.thinking == "disabled" and accepts.thinking != "never":
             effort = "none"
     if effort is not None and effort not in accepts.effort:
-        taken = f"it takes {', '.join(accepts.effort)}" if accepts.effort else "it takes none; leave it out"
-        raise UsageError(f"{asked.prefix}effort={effort}: not for {model}; {taken}")
-    if effort in _DEEPEST and asked.thinking == "disabled":
-        raise UsageError(f"{asked.prefix}effort={effort}: {model} takes it only while it thinks; leave thinking on")
+        accepted = f"it takes {', '.join(accepts.effort)}" if accepts.effort else "it takes none; leave it out"
+        raise UsageError(f"{settings.prefix}effort={effort}: not for {model}; {accepted}")
+    if effort in _DEEPEST and settings.thinking == "disabled":
+        raise UsageError(f"{settings.prefix}effort={effort}: {model} takes it only while it thinks; leave thinking on")
     return effort
 
 
-def _temperature(accepts: Accepts, asked: Asked, model: str, thinks: bool) -> bool:
+def _temperature(accepts: Accepts, settings: RequestSettings, model: str, thinks: bool) -> bool:
     """True if requests have a temperature. For a model that takes none, 0 and 1 pass: it samples at its own, 1, and
     `asked_rate` warns of it."""
     takes = accepts.temperature and not thinks
-    if not takes and asked.temperature not in (0.0, 1.0):
-        off = f", or {asked.prefix}thinking=disabled" if accepts.temperature and accepts.thinking != "always" else ""
+    if not takes and settings.temperature not in (0.0, 1.0):
+        off = f", or {settings.prefix}thinking=disabled" if accepts.temperature and accepts.thinking != "always" else ""
         why = "takes a temperature only while it does not think" if accepts.temperature else "takes no temperature"
         raise UsageError(
-            f"{asked.prefix}temperature={asked.temperature:g}: {model} {why}; set it to 0 (its own sampling){off}"
+            f"{settings.prefix}temperature={settings.temperature:g}: {model} {why}; set it to 0 (its own sampling){off}"
         )
     return takes
 
 
-def _actions(accepts: Accepts, asked: Asked, model: str) -> Actions:
+def _actions(accepts: Accepts, settings: RequestSettings, model: str) -> Actions:
     """Return the form of the actions. Raise UsageError for one that the model is not known to take."""
-    if asked.actions == "auto":
+    if settings.actions == "auto":
         return "tools" if accepts.tools != "none" else "json" if accepts.json_schema else "text"
-    if (asked.actions == "tools" and accepts.tools == "none") or (asked.actions == "json" and not accepts.json_schema):
-        what, field = (
-            ("tool calls", "tools=everywhere") if asked.actions == "tools" else ("a schema", "json_schema=true")
-        )
+    form = settings.actions
+    if (form == "tools" and accepts.tools == "none") or (form == "json" and not accepts.json_schema):
+        what, field = ("tool calls", "tools=everywhere") if form == "tools" else ("a schema", "json_schema=true")
         raise UsageError(
-            f"{asked.prefix}actions={asked.actions}: {model} is not known to take {what}; set it to text or auto, or "
-            f"{asked.prefix}model.{field}"
+            f"{settings.prefix}actions={form}: {model} is not known to take {what}; set it to text or auto, or "
+            f"{settings.prefix}model.{field}"
         )
-    return asked.actions
+    return form

@@ -149,5 +149,5 @@ def test_a_process_that_only_collects_asks_no_question_about_what_was_refused(
 
         asyncio.run(send_and_stop())
         lifecycle.release()
-        asyncio.run(remote(provider, tmp_path, mode="batch").bring_home())
+        asyncio.run(remote(provider, tmp_path, mode="batch").collect_batches())
         assert not emulator.ledger().bills, "a plain question would be billed"

@@ -6,12 +6,12 @@ import pytest
 
 from r2v.errors import UsageError
 from r2v.llm.providers.registry.accepts import Accepts, accepts_of
-from r2v.llm.providers.registry.shape import THINKING_TOKENS, Asked, RequestShape, shape_of
+from r2v.llm.providers.registry.shape import THINKING_TOKENS, RequestSettings, RequestShape, shape_of
 
 
 def shaped(model: str, **asked: object) -> RequestShape:
     provider = "anthropic" if model.startswith("claude") else "openai"
-    return shape_of(accepts_of(provider, model), Asked(**asked), model=model)  # type: ignore[arg-type]
+    return shape_of(accepts_of(provider, model), RequestSettings(**asked), model=model)  # type: ignore[arg-type]
 
 
 def test_each_generation_is_asked_what_it_takes() -> None:
@@ -72,7 +72,7 @@ def test_what_a_model_does_not_take_is_refused_in_one_line(model: str, asked: di
 
 def test_actions_take_the_way_that_the_model_has() -> None:
     assert [shaped(model, actions="auto").actions for model in ("gpt-3.5-turbo", "gpt-4o")] == ["text", "tools"]
-    assert shape_of(Accepts(json_schema=True), Asked(actions="auto")).actions == "json"
+    assert shape_of(Accepts(json_schema=True), RequestSettings(actions="auto")).actions == "json"
     sol = shaped("gpt-6.1-sol", actions="tools")
     assert sol.responses and sol.min_tokens == 16, "its tools are to be had in the Responses API alone"
     assert not shaped("gpt-6.1-sol").responses and not shaped("claude-sonnet-5-5", actions="tools").forced_tool
