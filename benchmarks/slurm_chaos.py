@@ -129,7 +129,7 @@ class ChaosRun:
                 due, job, fate = self.ends.pop(0)
                 self.slurm.sleep(max(0.0, due - self.slurm.now))
                 self._end(job, fate)
-            elif self.slurm.settling:
+            elif self.slurm.has_pending_events:
                 self.slurm.sleep(1.0)
             else:
                 return

@@ -135,8 +135,8 @@ class SimulatedSlurm:
         return subprocess.CompletedProcess(list(command), 0, output, "")
 
     @property
-    def settling(self) -> bool:
-        """Whether something will yet happen by itself: a call that is late, an end that is not known everywhere."""
+    def has_pending_events(self) -> bool:
+        """True if a late call is still to be carried out, or a job's end is not yet known everywhere."""
         return bool(self.later) or any(
             job.ended is not None and not self._known_to_have_ended(job) for job in self.jobs.values()
         )

@@ -63,7 +63,7 @@ async def run(backend: Any, count: int, turns: int = 1) -> list[list[str]]:
 
 @pytest.mark.parametrize("provider", BOTH)
 @pytest.mark.parametrize("mode", ["batch", "concurrent"])
-def test_what_another_purse_has_paid_is_not_paid_again(mode: str, provider: str, serve: Any, tmp_path: Path) -> None:
+def test_what_another_payer_has_paid_is_not_paid_again(mode: str, provider: str, serve: Any, tmp_path: Path) -> None:
     with serve() as emulator:
         said = play(provider, tmp_path / "first", count=4, turns=2, project=tmp_path, mode=mode)
         assert len(emulator.ledger().bills) == 8
@@ -114,7 +114,7 @@ def test_two_that_ask_the_same_at_the_same_time_pay_once(provider: str, serve: A
 
 @pytest.mark.parametrize("provider", BOTH)
 @pytest.mark.parametrize("at", [*range(1, 9)])
-def test_killed_at_any_row_and_asked_by_another_purse_it_is_paid_once(
+def test_killed_at_any_row_and_asked_by_another_payer_it_is_paid_once(
     at: int, provider: str, serve: Any, tmp_path: Path
 ) -> None:
     with serve(lifecycle=Lifecycle(polls=1)) as emulator:

@@ -39,7 +39,7 @@ def test_a_closed_journal_counts_with_its_entry_though_it_is_gone(tmp_path: Path
     assert known == entry("0000000a") and ledger.committed(known) == 1.5 and ledger.view(known) is None
 
 
-def test_an_open_journal_counts_with_what_it_says_and_a_dead_one_s_allotment_is_free(tmp_path: Path) -> None:
+def test_an_open_journal_counts_with_what_it_says_and_a_dead_one_s_quota_is_free(tmp_path: Path) -> None:
     ledger, mine = ProjectLedger(tmp_path), entry("0000000b", open=True, usd=0.0, allotted=9.0)
     ledger.write(mine)
     assert ledger.committed(mine) == 9.0, "its journal is gone, so all it may have spent counts"
