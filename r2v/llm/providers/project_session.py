@@ -155,7 +155,7 @@ class ProjectSession:
         async with exclusive(self._ledger, clock):
             self._enter(tracker)
         keys = [reply_key(identity) for identity in in_flight]
-        # claims of this journal's earlier writers would block other processes for requests that nobody sends
+        # claims of this journal's earlier writers would block other processes for requests that are never sent
         if tracker.state.claims != set(keys):
             await tracker.write({"row": "claims", "keys": keys})
         if self._alone:

@@ -7,7 +7,7 @@
 journal of its own in a project (`project_session`). A request is looked up in the journal first, joins the same
 request if that is in flight, is looked up in the project's other journals and claimed there, and otherwise goes to a
 dispatcher: in batches, by direct calls, or (auto) by the cheaper way. An error never becomes an answer: its
-conversation gets `Unanswered`, and what concerns all (budget, account, disk) ends the run with everything kept.
+conversation gets `Unanswered`. Faults of all requests (budget, account, disk) end the run and keep all answers.
 """
 
 from __future__ import annotations

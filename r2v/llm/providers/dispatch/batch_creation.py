@@ -111,7 +111,7 @@ def input_sha256(path: Path) -> str:
 
 def is_queue_full(fault: ProviderFault) -> bool:
     """True if the provider refused a batch because the account's queue is full."""
-    # neither provider has one code for it: OpenAI says token_limit_exceeded or enqueued, Anthropic request_too_large
+    # no single code: OpenAI sends token_limit_exceeded or an enqueued limit, Anthropic request_too_large
     message = f"{fault.code} {fault.reason}".lower()
     return fault.status in (400, 413, 429) and any(
         word in message for word in ("token_limit", "enqueued", "queue", "request_too_large")

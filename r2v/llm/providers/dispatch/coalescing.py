@@ -3,9 +3,9 @@
 A batch takes about the same time whatever its size, so a run takes as long as its slowest chain of batches, and each
 cohort with batches of its own is one more chain. A cohort is therefore sent at once, unless
 
-- answers of a batch are still being read, whose conversations will soon send requests too; - one batch less could hold
-all open requests, or all but a small remainder, and the cohort is at least half a turn ahead
-  of a batch in flight: waiting for the cohorts behind costs no time, because they decide when the run ends.
+- answers of a batch are still being read, whose conversations will soon send requests too;
+- one batch less could hold all open requests, or all but a small remainder, and the cohort is at least half a turn
+  ahead of a batch in flight: waiting for the cohorts behind costs no time, because they decide when the run ends.
 
 The remainder is sent with the others at the beginning, when all are at the same turn, and joins them at the next turn:
 on a chain of its own it would add more waits than it saves. The requests furthest behind are sent first. No request
