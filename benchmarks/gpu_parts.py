@@ -161,7 +161,7 @@ def rollout(device: str) -> None:
     from r2v.hrl.models.roles import build_roles
     from r2v.hrl.parallel.micro_batch import REHEARSED, largest_micro_batches
     from r2v.hrl.rollout.generator import GenerationRequest, Generator
-    from r2v.memory.models import known, values_of
+    from r2v.memory.models import known_model, values_of
     from r2v.memory.planner.planner import plan_strategy
     from r2v.memory.planner.training_job import CUBLAS_WORKSPACES, Machine, Strategy, TrainingJob
     from r2v.memory.store import Measuring, measurement
@@ -175,7 +175,7 @@ def rollout(device: str) -> None:
             job = TrainingJob(
                 stage="hierarchical",
                 code=REHEARSED,
-                model=known(MODEL, measure),
+                model=known_model(MODEL, measure),
                 prompt_tokens=prompt,
                 completion_tokens=new,
                 episodes=rows,

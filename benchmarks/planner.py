@@ -41,7 +41,7 @@ from r2v.memory.measured.extrapolation import measure
 from r2v.memory.measured.rehearsal import FixedShape, rehearse, rehearse_on_gpu
 from r2v.memory.measurement import MeasuredCase, MeasuredMemory
 from r2v.memory.model_registry import MODEL_CONFIGS, ModelConfigValues
-from r2v.memory.models import KnownModel, known
+from r2v.memory.models import KnownModel, known_model
 from r2v.memory.planner.phases import case_of, phase_memory
 from r2v.memory.planner.planner import plan
 from r2v.memory.planner.roles import Device, MemoryPhase, devices
@@ -390,8 +390,10 @@ def ship() -> None:
 
 
 def _documented(stage: Any, name: str, fields: dict[str, Any], size: float, gpus: int, measure: store.Measure) -> None:
-    critic = known("FacebookAI/roberta-base", measure) if stage == "hierarchical" else None
-    training = TrainingJob(stage=stage, code=job(stage).memory, model=known(name, measure), critic=critic, **fields)
+    critic = known_model("FacebookAI/roberta-base", measure) if stage == "hierarchical" else None
+    training = TrainingJob(
+        stage=stage, code=job(stage).memory, model=known_model(name, measure), critic=critic, **fields
+    )
     report(plan(training, Machine(memory=size * 2**30, gpus=gpus), partial(store.measurement, measure=measure)))
 
 

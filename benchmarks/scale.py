@@ -32,10 +32,12 @@ LIMIT_MIB = 200.0
 GROWTH = 1.5
 """Above these a pass is not what it should be, and the exit code is 1."""
 IMPORTS = (
+    "matplotlib.figure",
     "r2v.cli.main",
     "r2v.data.registry",
     "r2v.evaluation.audit.verify",
     "r2v.evaluation.tables.build",
+    "r2v.report.build",
     "scipy.stats",
     "transformers",
 )
@@ -147,6 +149,13 @@ def verify(folder: Path, count: int) -> None:
     assert main(["verify-results", "results/scale"]) == 0
 
 
+def report(folder: Path, count: int) -> None:
+    """`r2v report`: the page of an evaluation, with every episode."""
+    from r2v.report.build import build_report
+
+    assert build_report(folder / "results" / "scale", force=True).is_file()
+
+
 def registry(folder: Path, count: int) -> None:
     """Begin and finish so many runs."""
     for _ in range(count):
@@ -170,6 +179,7 @@ PASSES: dict[str, tuple[Callable[[Path, int], None], Callable[[Path, int], None]
     "merge": (merge, prepare_merge, "episodes"),
     "tables": (tables, prepare_evaluation, "episodes"),
     "verify": (verify, prepare_evaluation, "episodes"),
+    "report": (report, prepare_evaluation, "episodes"),
     "registry": (registry, None, "runs"),
     "listing": (listing, registry, "runs"),
 }

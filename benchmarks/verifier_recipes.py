@@ -25,7 +25,7 @@ from r2v.randomness import generator
 from r2v.rollout.model_factory import scoring_encoder
 from r2v.verifier.labels import VerifierExample, in_order
 from r2v.verifier.model import VerifierModel
-from r2v.verifier.train import EncodedExample, encoded, strands, train
+from r2v.verifier.train import EncodedExample, encoded, nested, train
 
 SCORED = 100
 """Actions that are scored at once."""
@@ -75,11 +75,11 @@ def verifier_logits(
 
 
 def read_together(model: VerifierModel, rows: Sequence[tuple[int, ...]]) -> torch.Tensor:
-    """Logits (rows,) of rows, each read inside a longer one that begins with it where there is one."""
-    read = strands(EncodedExample(ids=ids, target=0.0) for ids in rows)
-    logits = model.logits_at([one.ids for one in read], [[len(row.ids) for row in one.marks] for one in read])
-    place = {row.ids: at for at, row in enumerate(row for one in read for row in one.marks)}
-    return logits[[place[ids] for ids in rows]]
+    """Return logits (rows,) of rows, each read inside a longer one that it is a prefix of, if any."""
+    groups = nested(EncodedExample(ids=ids, target=0.0) for ids in rows)
+    logits = model.logits_at([group.ids for group in groups], [[len(row.ids) for row in g.rows] for g in groups])
+    index = {row.ids: at for at, row in enumerate(row for group in groups for row in group.rows)}
+    return logits[[index[ids] for ids in rows]]
 
 
 def within_states(examples: Sequence[VerifierExample]) -> list[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""Recorded episodes: their schema, the files and runs that hold them, and the split of tasks."""
+"""Recorded episodes: schema, files, runs, and the split of tasks."""
 
 from r2v.data.episode import Action as Action
 from r2v.data.episode import Episode as Episode

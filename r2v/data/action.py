@@ -1,7 +1,7 @@
-"""Reading action text: a one-line JSON tool call `{"tool": "get", "id": "r204"}`, or whatever a benchmark takes.
+"""Action text: a one-line JSON tool call `{"tool": "get", "id": "r204"}`, or a benchmark's own format.
 
-What is executed and replayed is always the raw text. The parsed form serves comparison: two texts with the
-same canonical form are the same action.
+The raw text is executed and replayed. The parsed form serves comparison: two texts with the same canonical form are the
+same action.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from r2v.data.episode import Action
 
 
 def parse_action(text: str) -> Action:
-    """The action with its type and arguments; both are empty where the text is no JSON tool call."""
+    """Return the action with its type and arguments, both empty for text that is no JSON tool call."""
     try:
         call = json.loads(text)
     except (ValueError, RecursionError):
@@ -27,8 +27,8 @@ def parse_action(text: str) -> Action:
 
 
 def canonical(text: str, free: Collection[str] = ()) -> str:
-    """The text with spacing, key order and Unicode form evened out, and the values of free arguments
-    (those whose value does not matter) blanked, so that equal strings mean equal actions."""
+    """Return the text with normal spacing, key order and Unicode form, and "*" for the values of `free` arguments,
+    which do not matter, so that equal strings mean equal actions."""
     action = parse_action(text)
     if not action.action_type:
         return " ".join(unicodedata.normalize("NFC", text).split())

@@ -1,9 +1,9 @@
-"""Episode schema: one task played once, its observations, actions and outcome.
+"""Episode schema: observations, actions and outcome of one task played once.
 
-The same record serves a teacher's demonstration, a perturbed variant of it and an evaluated method's run.
-Identities hold no time and no place: `episode_id` is "<task_id>/s<seed>[/p<perturbation_seed>]", and
-`action_hash` looks at the actions alone. An episode's success is what the environment said after the
-recorded actions were executed; replaying `[s.action.raw_text for s in steps]` gives it again.
+The same record serves a teacher's demonstration, its perturbed variant and an evaluated method's run. Identities
+contain no time or place: `episode_id` is "<task_id>/s<seed>[/p<perturbation_seed>]", and `action_hash` covers the
+actions alone. An episode's success is the environment's result of the recorded actions; replaying
+`[s.action.raw_text for s in steps]` gives it again.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ from r2v.wire.message import Message, to_json
 
 EPISODE_SCHEMA = "2"
 IMPORTED = "imported"
-"""Key of `Episode.extra` under which an episode that was not executed here keeps how it was logged elsewhere."""
+"""Key of `Episode.extra` with the log of an episode that was not executed here."""
 COPIED = "copied context"
-"""Label source of a step that its log repeats from an earlier one: read as context, never learnt from."""
+"""Label source of a step repeated from an earlier log: context, never trained on."""
 
 Condition = Literal["clean", "noisy", "shift", "heldout"]
 Construction = Literal["native", "annotate", "insert", "reroll", "replace"]
 ActionSource = Literal["teacher", "slm", "llm_fallback", "self_corrected", "scripted"]
-"""self_corrected, as `num_self_corrections`, is read from earlier files only."""
+"""self_corrected occurs only in earlier files, as does `num_self_corrections`."""
 Termination = Literal["stop", "max_steps", "env_error", "budget", "parse_error", "no_answer"]
 EpisodeOutcome = Literal["played", "refused", "truncated", "overflowed", "silent", "unparsed"]
-"""played: to its end. The others are failures of a model: it or a filter refused to answer; its tokens were spent on
-thoughts; the conversation was longer than its context; its answers were empty; most of its replies held no action."""
+"""played: to the end. The others are failures of a model: refused (by it or a filter); truncated (all tokens spent on
+thoughts); overflowed (conversation longer than its context); silent (empty replies); unparsed (most replies without an
+action)."""
 MODEL_FAILURES: tuple[EpisodeOutcome, ...] = ("refused", "truncated", "overflowed", "silent", "unparsed")
 PerturbationType = Literal[
     "none", "tool_flakiness", "partial_observability", "prompt_injection", "distractor", "composite"
@@ -39,7 +40,7 @@ PerturbationType = Literal[
 
 @dataclass(frozen=True, kw_only=True)
 class Observation:
-    """What the actor saw, after any perturbation."""
+    """Observation as the actor saw it, after any perturbation."""
 
     raw_text: str
     url: str | None = None
@@ -49,7 +50,7 @@ class Observation:
 
 @dataclass(frozen=True, kw_only=True)
 class Action:
-    """What the actor did. `raw_text` is what is executed and replayed; the rest is its parsed form."""
+    """Action of the actor. `raw_text` is executed and replayed; the other fields are its parsed form."""
 
     raw_text: str
     action_type: str = ""
@@ -59,8 +60,8 @@ class Action:
 
 @dataclass(frozen=True, kw_only=True)
 class StepLabel:
-    """Judgements of a step; None: not judged. is_correct, is_progress and teacher_agreement are read from earlier and
-    from imported files only."""
+    """Judgements of a step; None: not judged. is_correct, is_progress and teacher_agreement occur only in earlier and
+    imported files."""
 
     is_correct: bool | None = None
     is_progress: bool | None = None
@@ -73,7 +74,7 @@ class StepLabel:
 
 @dataclass(frozen=True, kw_only=True)
 class AppliedPerturbation:
-    """One perturbation that hit a step, with all it needs to be told apart and counted."""
+    """One perturbation applied to a step."""
 
     category: str
     mode: str = "explicit_transient"
@@ -83,7 +84,7 @@ class AppliedPerturbation:
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """One action a policy considered."""
+    """One action considered by a policy."""
 
     text: str
     logprob: float | None = None
@@ -92,7 +93,7 @@ class Candidate:
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """Why a routed step went to the small policy or to the LLM. `p_escalate` is the router's score."""
+    """Routing decision of a step. `p_escalate` is the router's score."""
 
     p_escalate: float | None = None
     threshold: float | None = None
@@ -104,7 +105,7 @@ class Decision:
 
 @dataclass(frozen=True, kw_only=True)
 class Proposal:
-    """The small policy's action at a step, whoever acted, and the tokens that it took."""
+    """The small policy's action at a step, played or not, and its tokens."""
 
     text: str
     tokens_in: int = 0
@@ -113,9 +114,9 @@ class Proposal:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One observation and the action taken on it. `reward` is what that action returned; `tokens` are those billed for
-    the step, of every model that was asked (None: recorded before they were kept); `said` is the action as its model
-    gave it, where that is more than text; `reply_id` is the provider's name of the reply."""
+    """One observation and the action taken on it. `reward`: the action's reward; `tokens`: billed for the step, of all
+    models (None: in earlier files); `said`: the model's message, if it is more than text; `reply_id`: the provider's id
+    of the reply."""
 
     step_idx: int
     observation: Observation
@@ -135,8 +136,8 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Tokens:
-    """Tokens spent, by side. Of `llm_in`, the endpoint's prompt cache served `llm_cached` and took in `llm_written`; of
-    `slm_in` likewise, where the small policy is served at a price of its own."""
+    """Tokens spent, by side. Of `llm_in`, `llm_cached` were read from the endpoint's prompt cache and `llm_written`
+    written to it; likewise of `slm_in`, if the small policy is served at its own price."""
 
     slm_in: int = 0
     slm_out: int = 0
@@ -157,7 +158,7 @@ class Tokens:
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeMetadata:
-    """Where an episode comes from. `run_id`, `teacher_model` and `teacher_provider` version the data."""
+    """Provenance of an episode. `run_id`, `teacher_model` and `teacher_provider` version the data."""
 
     task_id: str
     goal: str
@@ -177,8 +178,8 @@ class EpisodeMetadata:
 @dataclass(frozen=True, kw_only=True)
 class Episode:
     """One task played once. Costs in USD: `total_cost` at list prices, `cached_cost` with the prompt cache of the LLM's
-    endpoint (None: never reckoned). `sim_time_seconds` is modelled from tokens, `wall_time_seconds` measured; it is
-    None where a log beside the data has the measured times."""
+    endpoint (None: not computed). `sim_time_seconds` is modelled from tokens; `wall_time_seconds` is measured, None if
+    a separate log has the times."""
 
     episode_id: str
     metadata: EpisodeMetadata
@@ -202,31 +203,31 @@ class Episode:
     env_fault: str | None = None
     outcome: EpisodeOutcome = "played"
     outcome_reason: str | None = None
-    """Why a model gave no answer, as its provider says it."""
+    """The provider's reason for a missing answer."""
     schema_version: str = EPISODE_SCHEMA
     extra: dict[str, Any] = field(default_factory=dict)
 
     @property
     def executed(self) -> bool:
-        """Whether its actions were executed by R2V. Of an imported one `success` says nothing: it may be learnt from,
-        and enters no table of results."""
+        """True if R2V executed the actions. An imported episode has no meaningful `success`: it may be trained on, and
+        enters no table of results."""
         return IMPORTED not in self.extra
 
     @property
     def claims_success(self) -> bool | None:
-        """Of an imported episode, whether its log says that it succeeded; None where it says nothing."""
+        """Success claimed by an imported episode's log; None if not stated."""
         origin = self.extra.get(IMPORTED)
         outcome = origin.get("outcome") if isinstance(origin, dict) else None
         return outcome if isinstance(outcome, bool) else None
 
     @property
     def demonstrates(self) -> bool:
-        """Whether it may be cloned: it succeeded when it was executed, or its log does not say that it failed."""
+        """True if the episode may be cloned: executed with success, or imported and not logged as a failure."""
         return self.env_fault is None and (self.success if self.executed else self.claims_success is not False)
 
     @property
     def billed_cost(self) -> float:
-        """USD as billed: with the prompt cache, where that was reckoned."""
+        """Cost in USD as billed: with the prompt cache, if that was computed."""
         return self.total_cost if self.cached_cost is None else self.cached_cost
 
     @property
@@ -237,8 +238,7 @@ class Episode:
 
     @property
     def dedup_key(self) -> tuple[str, str, str, str, int | None, str]:
-        """Two episodes with equal keys are duplicates. Perturbed twins and equal actions on different
-        tasks have different keys."""
+        """Key shared by duplicates. Perturbed variants and equal actions on different tasks have different keys."""
         return (
             self.metadata.benchmark,
             self.metadata.task_id,
@@ -250,13 +250,13 @@ class Episode:
 
 
 def episode_id(task_id: str, seed: int, perturbation_seed: int | None = None) -> str:
-    """The identity of a play: task, seed and, when perturbed, the perturbation's seed."""
+    """Return an episode's id from task, seed and, if perturbed, the perturbation's seed."""
     return f"{task_id}/s{seed}" + ("" if perturbation_seed is None else f"/p{perturbation_seed}")
 
 
 def with_hashed_observations(episode: Episode) -> Episode:
-    """The episode with the first 16 hex digits of SHA-256 in place of each observation: for records that are only
-    replayed and counted."""
+    """Return the episode with the first 16 hex digits of SHA-256 in place of each observation, for records that are
+    only replayed and counted."""
     steps = tuple(dataclasses.replace(s, observation=_hashed(s), clean_observation_sha256=None) for s in episode.steps)
     return dataclasses.replace(episode, steps=steps)
 
@@ -267,8 +267,8 @@ def _hashed(step: Step) -> Observation:
 
 
 def to_dict(record: Any) -> Any:
-    """A record as plain JSON values, keys in schema order. Optional fields that are empty are kept, so
-    every line of a file has the same keys."""
+    """Return a record as plain JSON values, keys in schema order, empty fields included, so that every line of a file
+    has the same keys."""
     if isinstance(record, Message):
         return to_json(record)
     if dataclasses.is_dataclass(record):
@@ -279,19 +279,19 @@ def to_dict(record: Any) -> Any:
 
 
 def to_line(record: Any) -> str:
-    """One compact JSON line without its newline. NaN and infinities are refused."""
+    """Return a record as one compact JSON line without newline. Raise ValueError for NaN and infinities."""
     return json.dumps(to_dict(record), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
 def parse_episode(line: str) -> Episode:
-    """An episode from one line of a trajectories file. One of schema 1 becomes one of this schema, in which what it
-    lacks is empty. Raises ValueError where the line is no episode."""
+    """Return the episode of one line of a trajectories file. One of schema 1 is converted, with new fields empty. Raise
+    ValueError for other lines."""
     try:
         episode = from_dict(Episode, parse_json(line))
         if episode.schema_version == "1":
             episode = dataclasses.replace(episode, schema_version=EPISODE_SCHEMA)
         if "\\u" in line:
-            to_line(episode).encode()  # half of a surrogate pair is no text, and could not be written again
+            to_line(episode).encode()  # a lone surrogate could not be written again
     except ValueError as error:
         raise ValueError(f"not an episode: {error}") from error
     return episode

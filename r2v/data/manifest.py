@@ -1,7 +1,7 @@
-"""Run manifest: the name and the provenance of one data-collection run, in `run_manifest.json`.
+"""Run manifest: name and provenance of one data-collection run, in `run_manifest.json`.
 
-A run is named `{benchmark}_{provider}_{model}_{YYYYMMDDTHHMMSS}`. Model names keep their dots and hyphens;
-any other character becomes `--` and two hex digits for each of its bytes, so the name can be read back.
+A run is named `{benchmark}_{provider}_{model}_{YYYYMMDDTHHMMSS}`. Model names keep their dots and hyphens; each byte of
+any other character becomes `--` and two hex digits, so that the name can be decoded.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ RUN_SCHEMA = "1"
 RUN_ID = re.compile(r"[a-z0-9]+_[a-z0-9]+_[A-Za-z0-9.\-]+_\d{8}T\d{6}(-\d+)?")
 
 Status = Literal["running", "done", "failed", "partial", "interrupted"]
-"""`interrupted` is never written: it is how a run still marked running shows once its process is gone."""
+"""`interrupted` is never written: it is shown for a run marked running whose process is gone."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunManifest:
-    """A run's provenance and figures. Costs in USD, times in UTC; counts are as of `updated_at`."""
+    """Provenance and figures of a run. Costs in USD, times in UTC; counts are as of `updated_at`."""
 
     run_id: str
     benchmark: str
@@ -54,7 +54,7 @@ class RunManifest:
     n_success: int = 0
     n_env_faults: int = 0
     outcomes: dict[str, int] = field(default_factory=dict)
-    """Episodes in which the model failed to act, by outcome."""
+    """Outcome -> number of episodes in which the model failed to act."""
     total_cost_usd: float = 0.0
     wall_time_seconds: float = 0.0
     data_sha256: str | None = None
@@ -64,21 +64,20 @@ class RunManifest:
     tags: tuple[str, ...] = ()
     notes: str = ""
     tools: tuple[RecordedTool, ...] | None = None
-    """What the agent could call; None where an earlier R2V recorded the run."""
+    """Tools of the agent; None in runs of earlier versions."""
     superseded: tuple[dict[str, Any], ...] = ()
-    """Fingerprint and config of earlier parts of the run, where it was continued with `force`."""
+    """Fingerprint and config of earlier parts of a run continued with `force`."""
     schema_version: str = RUN_SCHEMA
     extra: dict[str, Any] = field(default_factory=dict)
 
     @property
     def imported(self) -> bool:
-        """Whether its episodes were recorded by another tool, so that nothing was executed here."""
+        """True if another tool recorded the episodes, so that nothing was executed here."""
         return self.provider == IMPORTED
 
     @property
     def success_rate(self) -> float:
-        """Successes among the episodes the environment could measure; NaN when there are none, and where the run was
-        imported, so that nothing was executed."""
+        """Share of successes among the episodes without environment fault; NaN without any, and for imported runs."""
         if self.imported:
             return float("nan")
         measured = self.n_episodes - self.n_env_faults
@@ -86,17 +85,17 @@ class RunManifest:
 
     @property
     def all_faults(self) -> bool:
-        """Whether the world broke in every episode, so that nothing was measured."""
+        """True if the environment failed in every episode, so that nothing was measured."""
         return 0 < self.n_episodes == self.n_env_faults
 
     @property
     def trajectories(self) -> Path:
-        """The run's episodes."""
+        """File of the run's episodes."""
         return self.output_dir / "trajectories.jsonl"
 
 
 def read_record(folder: Path) -> dict[str, Any]:
-    """The manifest in `folder` as it is written. Raises InputError naming the file."""
+    """Return the manifest in `folder` as JSON values. Raise InputError with the file's name."""
     path = folder / RUN_MANIFEST
     try:
         record: dict[str, Any] = json.loads(path.read_text())
@@ -107,14 +106,14 @@ def read_record(folder: Path) -> dict[str, Any]:
         raise InputError(f"{path}: not a run manifest ({type(error).__name__}: {error}); restore it") from error
     if version != RUN_SCHEMA:
         raise InputError(f"{path}: schema_version {version}, this R2V reads {RUN_SCHEMA}; use the R2V that wrote it")
-    recorded = record.pop("sha256", None)  # a manifest that somebody wrote by hand has none
+    recorded = record.pop("sha256", None)  # a manifest written by hand has none
     if recorded is not None and recorded != (now := json_sha256(record)):
         raise InputError(f"{path} is damaged: its content is {now[:12]}, it says {recorded!s:.12}; restore it")
     return record
 
 
 def read_manifest(folder: Path) -> RunManifest:
-    """The manifest of the run in `folder`, wherever that folder has been moved to."""
+    """Return the manifest of the run in `folder`, which may have been moved. Raise InputError with the file's name."""
     record = {**read_record(folder), "output_dir": folder}
     record.pop("success_rate", None)
     try:
@@ -126,7 +125,7 @@ def read_manifest(folder: Path) -> RunManifest:
 
 
 def _require_counts(run: RunManifest) -> None:
-    """Raise ValueError for figures that no run has."""
+    """Raise ValueError for impossible figures."""
     if not 0 <= run.n_success + run.n_env_faults <= run.n_episodes or min(run.n_success, run.n_env_faults) < 0:
         raise ValueError(f"{run.n_success} successes and {run.n_env_faults} faults among {run.n_episodes} episodes")
     if not all(math.isfinite(value) and value >= 0 for value in (run.total_cost_usd, run.wall_time_seconds)):
@@ -136,7 +135,7 @@ def _require_counts(run: RunManifest) -> None:
 
 
 def write_manifest(manifest: RunManifest) -> None:
-    """Put the manifest into the run's folder, whole or not at all; with a success rate, or null for none."""
+    """Write the manifest into the run's folder, atomically, with its success rate, null for NaN."""
     rate = manifest.success_rate
     record = {
         **to_dict(manifest),
@@ -147,21 +146,21 @@ def write_manifest(manifest: RunManifest) -> None:
 
 
 def tools_of_runs(runs: Sequence[RunManifest]) -> Tools | None:
-    """The tools of these runs: of the executed ones among them, where there are any, else of the imported ones. None
-    where one of those recorded none. A tool that they define in several ways is warned of."""
+    """Return the tools of the executed runs, or else of the imported ones; None if one of them recorded none. Log tools
+    with several definitions."""
     executed = [run for run in runs if not run.imported] or runs
     recorded = [run.tools for run in executed if run.tools is not None]
     if len(recorded) < len(executed):
         return None
     tools, several = united(tool for listed in recorded for tool in listed)
     if several:
-        log.warning("  the runs define %s in several ways; the first counts", ", ".join(several))
+        log.warning("  tools with several definitions, using the first: tools=%s", ",".join(several))
     return tools
 
 
 def run_prefix(benchmark: str, provider: str, model_name: str) -> str:
-    """The beginning of every run id of this benchmark and model, to the underscore before the time. A class by dotted
-    path, of a benchmark or a provider, gives its own name alone."""
+    """Return the common prefix of the run ids of this benchmark and model, up to the underscore before the time. Of a
+    benchmark or provider given by dotted path only the class name is used."""
     parts = [re.sub(r"[^a-z0-9]", "", name.rpartition(":")[2].lower()) for name in (benchmark, provider)]
     if not all(parts) or not model_name:
         raise UsageError(
@@ -171,12 +170,12 @@ def run_prefix(benchmark: str, provider: str, model_name: str) -> str:
 
 
 def time_stamp(now: datetime) -> str:
-    """The last part of a run id."""
+    """Return the last part of a run id."""
     return now.strftime("%Y%m%dT%H%M%S")
 
 
 def escape_model(name: str) -> str:
-    """A model name as it stands in a run id.
+    """Return a model name as encoded in a run id.
 
     >>> escape_model("meta-llama/Llama-3.1-8B")
     'meta-llama--2FLlama-3.1-8B'

@@ -1,8 +1,8 @@
-"""Merging runs into one file: streamed twice, no episode held in memory.
+"""Merge of runs into one file: two streaming passes, no episode held in memory.
 
-The first pass finds, by `Episode.dedup_key`, which lines stay, and which episode ids two kept episodes share
-(two teachers on the same task and seed); the second writes. Such episodes become `<id>/a<action_hash>`, so an
-id names one episode within a file whatever the order of the runs. The same runs give the same bytes.
+The first pass decides, by `Episode.dedup_key`, which lines stay, and finds ids shared by several of them (two teachers
+on the same task and seed); the second writes. Episodes with a shared id are renamed `<id>/a<action_hash>`, so that an
+id is unique within a file, for any order of the runs. The same runs give the same bytes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Keep = Literal["first", "best"]
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """One run's file. `growing`: its last line may be unfinished, and is then passed over."""
+    """One run's file. `growing`: its last line may be unfinished and is then skipped."""
 
     run_id: str
     path: Path
@@ -40,7 +40,7 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True)
 class _MergePlan:
-    """What the first pass found; of each line its source, the hash of its id, its rank, whether it stays."""
+    """Result of the first pass: for each line its source, hash of its id, rank, and 1 if it stays."""
 
     source: array[int] = field(default_factory=lambda: array("H"))
     ident: array[int] = field(default_factory=lambda: array("Q"))
@@ -50,7 +50,7 @@ class _MergePlan:
     leaked: Counter[str] = field(default_factory=Counter)
 
     def shared_ids(self) -> set[int]:
-        """Hashes of the ids that more than one staying line has."""
+        """Return the hashes of ids shared by several lines that stay."""
         seen: set[int] = set()
         shared: set[int] = set()
         for ident in compress(self.ident, self.stays):
@@ -61,23 +61,21 @@ class _MergePlan:
 def merge(
     sources: Sequence[Source], output: Path, *, deduplicate: bool = True, keep: Keep = "first"
 ) -> TrajectoryStore:
-    """Write the sources' episodes to `output` and what was done to `<output>.meta.json`.
+    """Write the sources' episodes to `output` and a record of the merge to `<output>.meta.json`.
 
-    Of duplicates `first` keeps the one of the earlier source; `best` the successful one, then the one with
-    the higher partial score, then the earlier. Tasks of the evaluation split are warned of. A million
-    episodes take about 200 MB of memory.
+    Of duplicates `first` keeps the one of the earlier source; `best` the successful one, then the one with the higher
+    partial score, then the earlier. Tasks of the evaluation split are logged. A million episodes take about 200 MB of
+    memory.
     """
     if keep not in ("first", "best"):
         raise UsageError(f"keep={keep}: allowed: first, best")
     plan = _plan(sources, deduplicate=deduplicate, by_rank=keep == "best")
-    rows = Counter(sources[place].run_id for place in plan.source)
+    rows = Counter(sources[index].run_id for index in plan.source)
     written = write_lines(output, _kept_lines(sources, plan))
     for run_id, episodes in plan.leaked.items():
         log.warning(
-            "%s: %d episodes of run %s are on tasks of the evaluation split; do not train on them",
-            output,
-            episodes,
-            run_id,
+            "merged episodes of the evaluation split, do not train on them: file=%s episodes=%d run=%s",
+            *(output, episodes, run_id),
         )
     write_json(
         output.with_name(f"{output.name}.meta.json"),
@@ -106,7 +104,7 @@ def merge(
 
 
 def unique(episodes: Iterable[Episode]) -> Iterator[Episode]:
-    """The episodes without later duplicates."""
+    """Yield the episodes without later duplicates."""
     seen: set[bytes] = set()
     for episode in episodes:
         key = _key(episode)
@@ -118,13 +116,13 @@ def unique(episodes: Iterable[Episode]) -> Iterator[Episode]:
 def _plan(sources: Sequence[Source], *, deduplicate: bool, by_rank: bool) -> _MergePlan:
     plan = _MergePlan()
     best: dict[bytes, int] = {}
-    for line, (place, episode) in enumerate(_read(sources)):
-        plan.source.append(place)
+    for line, (index, episode) in enumerate(_read(sources)):
+        plan.source.append(index)
         plan.ident.append(_ident(episode.episode_id))
         plan.rank.append(2 * episode.success + episode.partial_score if by_rank else 0)
         plan.stays.append(True)
         if _is_evaluation(episode):
-            plan.leaked[sources[place].run_id] += 1
+            plan.leaked[sources[index].run_id] += 1
         rival = best.setdefault(_key(episode), line) if deduplicate else line
         if rival != line:
             winner, loser = (line, rival) if plan.rank[line] > plan.rank[rival] else (rival, line)
@@ -149,9 +147,9 @@ def _kept_lines(sources: Sequence[Source], plan: _MergePlan) -> Iterator[str]:
 
 
 def _read(sources: Sequence[Source]) -> Iterator[tuple[int, Episode]]:
-    for place, source in enumerate(sources):
+    for index, source in enumerate(sources):
         for episode in TrajectoryStore(source.path).iter_episodes(growing=source.growing):
-            yield place, episode
+            yield index, episode
 
 
 def _key(episode: Episode) -> bytes:

@@ -1,4 +1,4 @@
-"""Dataclass records in JSON-lines files, one a line."""
+"""Dataclass records in JSON Lines files, one per line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def read_records(path: Path, cls: type[T]) -> list[T]:
-    """The records of a file, in order. Raises InputError where it is missing, or naming a line that is none."""
+    """Return the records of a file, in order. Raise InputError if it is missing, or with the number of a bad line."""
     if not path.exists():
         raise InputError(f"{path}: missing; run the stage that makes it first")
     records = []

@@ -1,13 +1,13 @@
-"""Data registry: every data-collection run, its provenance and its state.
+"""Data registry: all data-collection runs with provenance and state.
 
-    data/runs/<run_id>/run_manifest.json    the truth about one run, written by the one process that holds it
-    data/registry.json                      an index of them all; `rebuild()` makes it again, byte for byte
+    data/runs/<run_id>/run_manifest.json    source of truth of one run, written by the process that holds it
+    data/registry.json                      index of all runs; `rebuild()` makes it again, byte for byte
 
-Questions are answered from the manifests, so a lost or old index never lies; a manifest that is damaged is skipped with
-a line. A run collected into another base folder stands in `data/runs` as a link, which also keeps its name from being
-given twice. A change is appended to a journal, and the journal is taken into the index once it has grown to a share of
-it, and when the process ends: so N runs cost time in proportion to N, and a small registry is up to date at once. What
-is damaged, whatever its shape, is set aside with a line and made again from the manifests.
+Queries read the manifests, so a lost or old index does no harm; a damaged manifest is logged and skipped. A run
+collected into another base folder is a link in `data/runs`, which also reserves its name. Changes are appended to a
+journal, which is merged into the index once it has grown to a share of its size, and when the process ends: N runs cost
+time in proportion to N, and a small index is up to date at once. A damaged index is set aside, logged and made again
+from the manifests.
 """
 
 from __future__ import annotations
@@ -51,16 +51,18 @@ from r2v.storage.files import remove_drafts, write_text, writing
 from r2v.storage.lease import lease
 
 _SHARE = 8
+"""The journal is merged from a size of 1/_SHARE of the index."""
 _SMALL = 1 << 16
-"""Bytes of an index that is written anew with every change."""
+"""Bytes of an index up to which each change rewrites it."""
 _WAIT = 60.0
+"""Seconds to wait for another process's lease of the index."""
 
 Entries = dict[str, dict[str, Any]]
-"""run id -> its manifest as the index lists it."""
+"""Run id -> its manifest as in the index."""
 
 
 class RunIndex:
-    """The index at `path`; `everything` makes all of its entries from the manifests."""
+    """Index at `path`; `everything` makes all of its entries from the manifests."""
 
     def __init__(self, path: Path, everything: Callable[[], Entries]) -> None:
         self.path = path
@@ -70,8 +72,8 @@ class RunIndex:
         self._waits_for_exit = False
 
     def put(self, run_id: str, entry: Mapping[str, Any]) -> None:
-        """List a run's manifest, just written. A disk or a neighbour that is in the way costs the entry and a line,
-        never the run: the index can be made again."""
+        """Add a run's newly written manifest to the index. A disk error or a busy lease is logged, never raised: the
+        index can be rebuilt."""
         try:
             with lease(self._lease, wait=_WAIT):
                 self._append(run_id, entry)
@@ -81,10 +83,10 @@ class RunIndex:
                     self._waits_for_exit = True
                     atexit.register(self.flush)
         except (LeaseConflict, EnvironmentFault, OSError) as error:
-            log.warning("%s is behind (%s); `r2v registry rebuild` mends it", self.path, error)
+            log.warning("index not updated: file=%s remedy=r2v registry rebuild error=%s", self.path, error)
 
     def flush(self) -> None:
-        """Take the journal into the index. Does nothing where that can't be done now: the next one does."""
+        """Merge the journal into the index; on an error leave it to the next call."""
         with suppress(OSError, R2VError):
             if self.journal.exists():
                 with lease(self._lease, wait=_WAIT):
@@ -102,7 +104,7 @@ class RunIndex:
         line = json.dumps({"run_id": run_id, "entry": entry}, ensure_ascii=False).encode() + b"\n"
         with writing(self.journal), self.journal.open("ab") as file:
             if file.tell() and not _ends_line(self.journal):
-                line = b"\n" + line  # behind what a killed process left of its line
+                line = b"\n" + line  # after the torn line of a killed process
             file.write(line)
 
     def _compact(self) -> None:
@@ -115,7 +117,7 @@ class RunIndex:
         self.journal.unlink(missing_ok=True)
 
     def _read(self) -> Entries | None:
-        """What the index lists; None where it is not there or damaged."""
+        """Return the entries of the index, or None if it is missing or damaged."""
         try:
             record = json.loads(self.path.read_bytes())
             if record["schema_version"] != RUN_SCHEMA:
@@ -133,7 +135,7 @@ class RunIndex:
             return None
 
     def _journalled(self) -> Entries:
-        """The journal's changes, the last of each run. A torn line is a run that the next rebuild lists."""
+        """Return the last change of each run in the journal. A torn line is left to the next rebuild."""
         changes: Entries = {}
         for line in self.journal.read_bytes().splitlines():
             with suppress(ValueError, KeyError, TypeError, RecursionError):
@@ -163,24 +165,25 @@ def _ends_line(path: Path) -> bool:
 
 
 def _set_aside(path: Path, reason: str) -> None:
-    """Keep what is damaged under another name, and say so."""
+    """Rename a damaged index aside and log it."""
     aside = path.with_name(f"{path.name}.{secrets.token_hex(4)}.quarantine")
     path.rename(aside)
-    log.warning("%s is damaged (%s): set aside as %s and made again", path, " ".join(reason.split())[:200], aside.name)
+    reason = " ".join(reason.split())[:200]
+    log.warning("index damaged, making it again: file=%s moved_to=%s reason=%s", path, aside.name, reason)
 
 
 log = logging.getLogger(__name__)
 
 
 class DataRegistry:
-    """The runs below `root`. `now` is the clock for run ids and manifests."""
+    """Registry of the runs below `root`. `now`: clock of run ids and manifests."""
 
     def __init__(self, root: Path | str = Path("data"), *, now: UtcClock = lambda: datetime.now(UTC)) -> None:
         self.root = Path(root)
         self.runs = self.root / "runs"
         self.index_path = self.root / "registry.json"
         self.now = now
-        self._passed_over: set[str] = set()
+        self._skipped: set[str] = set()
         self._runs_index = RunIndex(self.index_path, self._entries)
 
     def begin_run(
@@ -200,9 +203,8 @@ class DataRegistry:
     ) -> RunHandle:
         """Start a run in `base` (default: `<root>/runs`), or continue the one named `run_id`.
 
-        Raises UsageError when the run was made with another fingerprint, unless `force` (then both are kept
-        in the manifest) and when `run_id` is no name for this benchmark and model; LeaseConflict while another process
-        is collecting it.
+        Raise UsageError if the run has another fingerprint, unless `force` (then both are kept in the manifest), or
+        `run_id` does not fit this benchmark and model; LeaseConflict while another process is collecting the run.
         """
         prefix = run_prefix(benchmark, provider, model_name)
         folder = self._find(run_id, base or self.runs) or self._new_folder(prefix, base or self.runs, run_id)
@@ -237,10 +239,10 @@ class DataRegistry:
             )
 
     def get(self, run_id: str) -> RunManifest:
-        """One run as it stands now. Raises InputError naming the nearest when there is none of this name."""
+        """Return the current manifest of a run. Raise InputError with the nearest name if there is no such run."""
         if not NAME.allows(run_id) or not (self.runs / run_id / RUN_MANIFEST).exists():
-            known = [folder.name for folder in self._folders()]
-            raise InputError(f"{self.runs}: no run {shown(run_id)}; {nearest(run_id, known)}")
+            run_ids = [folder.name for folder in self._folders()]
+            raise InputError(f"{self.runs}: no run {shown(run_id)}; {nearest(run_id, run_ids)}")
         return with_live_status(_manifest_of(self._folder(run_id)))
 
     def query(
@@ -252,26 +254,27 @@ class DataRegistry:
         status: str | None = None,
         tags: Iterable[str] = (),
     ) -> list[RunManifest]:
-        """The runs that match everything given (all of `tags`), oldest first."""
-        wanted = {"benchmark": benchmark, "model_name": model, "provider": provider}
+        """Return the runs that match all arguments that are not None and all `tags`, oldest first."""
+        filters = {"benchmark": benchmark, "model_name": model, "provider": provider}
         runs = [
             run
             for run in self._manifests()
-            if all(value in (None, getattr(run, name)) for name, value in wanted.items()) and set(tags) <= set(run.tags)
+            if all(value in (None, getattr(run, name)) for name, value in filters.items())
+            and set(tags) <= set(run.tags)
         ]
         runs = [run for run in map(with_live_status, runs) if status in (None, run.status)]
         return sorted(runs, key=lambda run: (run.started_at, run.run_id))
 
     def latest_run(self, benchmark: str, model: str | None = None) -> RunManifest:
-        """The newest done run. Raises InputError when there is none."""
+        """Return the newest done run. Raise InputError if there is none."""
         done = self.query(benchmark=benchmark, model=model, status="done")
         if not done:
-            what = benchmark if model is None else f"{benchmark} by {model}"
-            raise InputError(f"{self.runs}: no done run of {what}; collect one or finish one by its --run-id")
+            subject = benchmark if model is None else f"{benchmark} by {model}"
+            raise InputError(f"{self.runs}: no done run of {subject}; collect one or finish one by its --run-id")
         return done[-1]
 
     def iter_episodes(self, run_ids: Sequence[str], deduplicate: bool = True) -> Iterator[Episode]:
-        """Stream the runs' episodes in the order given; of duplicates the first is kept."""
+        """Yield the runs' episodes in the given order; of duplicates the first is kept."""
         sources = self._sources(run_ids, include_running=True)
         episodes = (e for s in sources for e in TrajectoryStore(s.path).iter_episodes(growing=s.growing))
         return unique(episodes) if deduplicate else episodes
@@ -285,15 +288,15 @@ class DataRegistry:
         keep: Keep = "first",
         include_running: bool = False,
     ) -> TrajectoryStore:
-        """Write the runs' episodes to one file, with `<name>.meta.json` beside it; see `r2v.data.merge`.
+        """Write the runs' episodes to one file, and its `<name>.meta.json`; see `r2v.data.merge`.
 
-        Raises InputError for an unknown run, and for one still running unless `include_running`.
+        Raise InputError for an unknown run, and for one still running unless `include_running`.
         """
         sources = self._sources(run_ids, include_running=include_running)
         return merge(sources, Path(output_path), deduplicate=deduplicate, keep=keep)
 
     def summary(self) -> str:
-        """A table of all runs, oldest first."""
+        """Return a table of all runs, oldest first."""
         rows = [("run", "status", "episodes", "success", "list price $", "tags")]
         for run in self.query():
             rate = "-" if math.isnan(run.success_rate) else f"{run.success_rate:.1%}"
@@ -303,33 +306,33 @@ class DataRegistry:
         return text_table(rows)
 
     def rebuild(self) -> None:
-        """Write `registry.json` from the manifests. The same manifests give the same bytes."""
+        """Write `registry.json` from the manifests, deterministically."""
         self._runs_index.rebuild()
 
     def _index(self, run_id: str) -> None:
-        """Put one run's manifest, just written, into the index."""
+        """Add a run's newly written manifest to the index."""
         self._runs_index.put(run_id, self._entry(run_id))
 
     def _entries(self) -> dict[str, dict[str, Any]]:
         return {run.run_id: self._entry(run.run_id) for run in self._manifests()}
 
     def _entry(self, run_id: str) -> dict[str, Any]:
-        """A manifest as the index lists it: no config, no tools, and a place that holds when `root` is moved."""
-        place = self.runs / run_id
-        target = place.readlink() if place.is_symlink() else Path(run_id)
-        record = {**read_record(place), "output_dir": os.path.normpath(Path("runs") / target)}
+        """Return a manifest's entry in the index: without config and tools, its folder relative to `root`."""
+        path = self.runs / run_id
+        target = path.readlink() if path.is_symlink() else Path(run_id)
+        record = {**read_record(path), "output_dir": os.path.normpath(Path("runs") / target)}
         del record["config"], record["tools"]
         return record
 
     def _manifests(self) -> Iterator[RunManifest]:
-        """All runs whose manifests can be read; another is passed over with a line, and stops no other run."""
+        """Yield the manifests of all runs; damaged ones are logged, once each, and skipped."""
         for folder in self._folders():
             try:
                 manifest = _manifest_of(folder)
             except InputError as error:
-                if str(error) not in self._passed_over:
-                    self._passed_over.add(str(error))
-                    log.warning("passed over: %s", error)
+                if str(error) not in self._skipped:
+                    self._skipped.add(str(error))
+                    log.warning("run skipped: error=%s", error)
                 continue
             yield manifest
 
@@ -337,14 +340,14 @@ class DataRegistry:
         return [self._folder(path.parent.name) for path in sorted(self.runs.glob(f"*/{RUN_MANIFEST}"))]
 
     def _folder(self, run_id: str) -> Path:
-        """The folder that the run is really in, relative to `root` as the user spelled it."""
-        place = self.runs / run_id
-        return Path(os.path.normpath(self.runs / place.readlink())) if place.is_symlink() else place
+        """Return the real folder of a run, relative to `root` as the user spelled it."""
+        path = self.runs / run_id
+        return Path(os.path.normpath(self.runs / path.readlink())) if path.is_symlink() else path
 
     def _find(self, run_id: str | None, base: Path) -> Path | None:
-        """The folder of an existing run. One that was copied into `base` by hand is linked on the way."""
+        """Return the folder of an existing run, or None. A run copied into `base` by hand gets its link."""
         if run_id is None or not NAME.allows(run_id):
-            return None  # a path would lead to a folder that is no run of ours
+            return None  # a path could lead to a foreign folder
         if not (self.runs / run_id).exists() and (base / run_id / RUN_MANIFEST).exists():
             self._link(base / run_id)
         if not (self.runs / run_id).exists():
@@ -357,7 +360,7 @@ class DataRegistry:
         return folder
 
     def _link(self, folder: Path) -> Path:
-        """Give a run outside `<root>/runs` its place there; FileExistsError when the name is taken."""
+        """Link a run outside `<root>/runs` into it. Raise FileExistsError if the name is taken."""
         target = folder.resolve()
         inside = target.is_relative_to(self.root.resolve())
         link = self.runs / folder.name
@@ -365,7 +368,7 @@ class DataRegistry:
         return link
 
     def _new_folder(self, prefix: str, base: Path, run_id: str | None) -> Path:
-        """Make the folder of a new run, with a name nobody else has."""
+        """Make the folder of a new run under a unique name."""
         if run_id is not None and not (run_id.startswith(prefix) and RUN_ID.fullmatch(run_id)):
             raise UsageError(
                 f"run id {shown(run_id)}: no such run in {self.runs}, and a new one of this benchmark "
@@ -409,15 +412,15 @@ class DataRegistry:
 
 
 def _is_reserved(folder: Path) -> bool:
-    """Whether a folder was made for a run whose process was killed before it wrote the manifest: it has the name of a
-    run, and no episode in it."""
+    """True if a process was killed between making a run's folder and writing the manifest: the folder has the name of a
+    run and no episodes."""
     trajectories = folder / "trajectories.jsonl"
     empty = not trajectories.exists() or (trajectories.is_file() and trajectories.stat().st_size == 0)
     return folder.is_dir() and RUN_ID.fullmatch(folder.name) is not None and empty
 
 
 def _manifest_of(folder: Path) -> RunManifest:
-    """The manifest of the run that `folder` is named for. Raises InputError where it is another's."""
+    """Return the manifest of the run in `folder`. Raise InputError if it names another run."""
     manifest = read_manifest(folder)
     if manifest.run_id != folder.name:
         raise InputError(f"{folder / RUN_MANIFEST}: is of the run {manifest.run_id!r}; restore it")

@@ -1,13 +1,13 @@
-"""Run handle: a run while it is collected, with its store leased by this process and its manifest kept up to date.
+"""Run handle: a run during collection, with its store leased by this process and its manifest kept up to date.
 
     with registry.begin_run(...) as run:
         for episode in played:
             run.store.append(episode)
         run.finish(expected=len(tasks) * len(seeds))
 
-`done` is written only when every line is on disk and the count is the expected one. A run left by an error is
-`failed`, one left early `partial`; one whose process was killed stays `running` on disk and is shown as
-`interrupted`, because nobody holds its store any more.
+`done` is written only when every line is on disk and the count is the expected one. A run ended by an error is
+`failed`, one ended early `partial`; one whose process was killed stays `running` on disk and is shown as `interrupted`,
+since its store has no holder.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ UtcClock = Callable[[], datetime]
 
 
 class RunHandle:
-    """One run, open for writing. Made by `DataRegistry.begin_run`, which has entered the store's lease."""
+    """Run open for writing, made by `DataRegistry.begin_run`, which holds the store's lease."""
 
     def __init__(
         self,
@@ -58,16 +58,16 @@ class RunHandle:
 
     @property
     def run_id(self) -> str:
-        """The run's name."""
+        """Name of the run."""
         return self.manifest.run_id
 
     @property
     def output_dir(self) -> Path:
-        """The run's folder."""
+        """Folder of the run."""
         return self.manifest.output_dir
 
     def finish(self, *, expected: int) -> RunManifest:
-        """Sync, count and close: `done` when there are exactly `expected` episodes, else `partial`."""
+        """Sync, count and close the run: `done` with exactly `expected` episodes, else `partial`."""
         self._close("partial", expected=expected)
         return self.manifest
 
@@ -106,23 +106,22 @@ class RunHandle:
 
 
 def verify_run(run: RunManifest) -> None:
-    """Hash a finished run's trajectories. Raises Damaged where they are not what its manifest says."""
+    """Raise Damaged if a finished run's trajectories differ from the hash in its manifest."""
     verify_file(run.trajectories, str(run.data_sha256), RUN_MANIFEST)
 
 
 def set_damage_aside(run: RunManifest) -> None:
-    """Rename a finished run's trajectories where they are not what its manifest says, so that all are played again; a
-    line says where the old ones lie."""
+    """Rename a finished run's damaged trajectories aside and log it, so that all episodes are played again."""
     try:
         if run.status == "done":
             verify_run(run)
     except Damaged as error:
-        kept = f"it is set aside as {set_aside(run.trajectories).name}, and " if run.trajectories.exists() else ""
-        log.warning("%s; %sits episodes are played again", error, kept)
+        aside = set_aside(run.trajectories).name if run.trajectories.exists() else "nothing"
+        log.warning("trajectories damaged, playing them again: run=%s moved_to=%s error=%s", run.run_id, aside, error)
 
 
 def figures(episodes: Iterable[Episode]) -> dict[str, Any]:
-    """The counts and the cost of a run's episodes, as fields of its manifest."""
+    """Return counts and cost of a run's episodes as fields of its manifest."""
     total: dict[str, Any] = {"n_episodes": 0, "n_success": 0, "n_env_faults": 0, "total_cost_usd": 0.0}
     outcomes: Counter[str] = Counter()
     for episode in episodes:
@@ -139,7 +138,7 @@ def _iso(time: datetime) -> str:
 
 
 def with_live_status(run: RunManifest) -> RunManifest:
-    """The manifest, with live counts while the run is unfinished, and `interrupted` where its writer is dead."""
+    """Return the manifest with current counts of an unfinished run, `interrupted` if its writer is dead."""
     if run.status != "running":
         return run
     store = TrajectoryStore(run.trajectories)
@@ -147,12 +146,12 @@ def with_live_status(run: RunManifest) -> RunManifest:
     try:
         return replace(run, status=status, **figures(store.iter_episodes(growing=True)))
     except InputError as error:
-        log.warning("%s: counted as it was written down: %s", run.run_id, error)
+        log.warning("run not counted, using its recorded counts: run=%s error=%s", run.run_id, error)
         return replace(run, status=status)
 
 
 def continued(run: RunManifest, fingerprint: str, config: dict[str, Any], force: bool) -> RunManifest:
-    """The manifest with which an existing run is continued."""
+    """Return the manifest for continuing a run. Raise UsageError for another fingerprint unless `force`."""
     if run.fingerprint == fingerprint:
         return run
     if not force:

@@ -1,9 +1,9 @@
-"""Schema validation: plain JSON values to a dataclass, where every value is of the type that its field declares.
+"""Schema validation: conversion of plain JSON values to a dataclass with strict types.
 
     from_dict(Setup, parse_json(text))      # ValueError: seeds[1]: expected a whole number, got null
 
-A file may come from a stranger or a failing disk. Nothing is converted or guessed: a number that is text, a `null`
-where the field knows none, NaN or nesting without end is refused with the path of the value.
+A file may come from an untrusted source or a failing disk. Nothing is converted or guessed: a number as text, a `null`
+for a field that does not allow it, NaN and endless nesting are refused with the path of the value.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ T = TypeVar("T")
 Reader = Callable[[Any], Any]
 
 _LARGEST = 1 << 63
-"""Whole numbers lie below this, as they do in numpy and in every file that R2V writes."""
+"""Exclusive bound of whole numbers, as in numpy and in every file that R2V writes."""
 _SHOWN = 40
 
 
 class SchemaError(ValueError):
-    """A value that its field does not allow; `path` leads to it from the record."""
+    """A value that its field does not allow, at `path` from the record."""
 
     def __init__(self, expected: str, value: Any, path: str = "") -> None:
         super().__init__(expected, path)
         self.expected, self.value, self.path = expected, value, path
 
     def below(self, step: str) -> SchemaError:
-        """The same error, seen from one level further out."""
+        """Return this error with its path prefixed by one level."""
         self.path = step + self.path
         return self
 
@@ -56,7 +56,7 @@ def _small(value: float | None) -> bool:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The value of a JSON text. Raises ValueError for what is none, NaN, infinities and nesting without end."""
+    """Return the value of a JSON text. Raise ValueError for other text, NaN, infinities and endless nesting."""
     try:
         return json.loads(text, parse_constant=_refused)
     except RecursionError:
@@ -68,19 +68,19 @@ def _refused(word: str) -> None:
 
 
 def from_dict(cls: type[T], record: Any) -> T:
-    """The record as a `cls`; inverse of `to_dict`. Fields that this version does not know are kept in `extra` with a
-    warning where the record has such a field, so nothing is lost when an older R2V reads newer data.
+    """Return the record as a `cls`; inverse of `to_dict`. Unknown fields are kept in `extra`, if the class has it, with
+    a warning, so that an older R2V loses nothing of newer data.
 
-    Raises SchemaError, a ValueError, where a field is missing or of another type, or unknown ones have no place.
+    Raise SchemaError, a ValueError, if a field is missing, of another type, or unknown and cannot be kept.
     """
     hint: Any = cls
-    made: T = _reader(hint)(record)
-    return made
+    instance: T = _reader(hint)(record)
+    return instance
 
 
 @cache
 def fields_of(cls: type[Any]) -> tuple[dict[str, Reader], frozenset[str]]:
-    """How each field of a dataclass is read, and the names of those that have no default."""
+    """Return field -> reader of a dataclass, and the names of its fields without default."""
     hints = typing.get_type_hints(cls)
     readers = {item.name: _reader(hints[item.name]) for item in dataclasses.fields(cls)}
     missing = dataclasses.MISSING
@@ -181,26 +181,26 @@ def _items(reader: Reader, kind: type, length: int | None) -> Reader:
     def read(value: Any) -> Any:
         if type(value) is not list or (length is not None and len(value) != length):
             raise SchemaError("a list" if length is None else f"a list of {length}", value)
-        made = []
+        items = []
         for index, item in enumerate(value):
             try:
-                made.append(reader(item))
+                items.append(reader(item))
             except SchemaError as error:
                 raise error.below(f"[{index}]") from None
-        return kind(made)
+        return kind(items)
 
     return read
 
 
 def _values(reader: Reader) -> Reader:
     def read(value: Any) -> Any:
-        made = {}
+        values = {}
         for name, item in _mapping(value).items():
             try:
-                made[name] = reader(item)
+                values[name] = reader(item)
             except SchemaError as error:
                 raise error.below(f".{_key(name)}") from None
-        return made
+        return values
 
     return read
 
@@ -212,7 +212,7 @@ def _key(name: str) -> str:
 def _record(cls: Any) -> Reader:
     def read(value: Any) -> Any:
         readers, required = fields_of(cls)
-        known: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         unknown = {name: item for name, item in _mapping(value).items() if name not in readers}
         if unknown and "extra" not in readers:
             name = min(unknown)
@@ -221,15 +221,15 @@ def _record(cls: Any) -> Reader:
             if name in unknown:
                 continue
             try:
-                known[name] = readers[name](item)
+                fields[name] = readers[name](item)
             except SchemaError as error:
                 raise error.below(f".{name}") from None
-        if lacking := required - known.keys():
+        if lacking := required - fields.keys():
             raise SchemaError(f"field {min(lacking)} of {cls.__name__}", None, f".{min(lacking)}")
         if unknown:
             names = ", ".join(map(_key, sorted(unknown)))
             warnings.warn(f"{cls.__name__}: unknown fields kept in extra: {names}", stacklevel=2)
-            known["extra"] = {**known.get("extra", {}), **unknown}
-        return cls(**known)
+            fields["extra"] = {**fields.get("extra", {}), **unknown}
+        return cls(**fields)
 
     return read

@@ -1,7 +1,7 @@
-"""Data split: which tasks are for training, which calibrate thresholds, and which are only for evaluation.
+"""Data split: tasks for training, for calibration of thresholds, and for evaluation only.
 
-A task's split is a pure function of its key, so it is fixed for a benchmark: adding tasks, or listing them twice or in
-another order, moves none. A benchmark may fix splits itself (`Task.split`).
+A task's split is a pure function of its key, so adding, repeating or reordering tasks moves none. A benchmark may fix
+splits itself (`Task.split`).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Literal, Protocol
 from r2v.errors import InputError, UsageError, nearest
 
 SPLITS = ("train", "calibration", "evaluation", "heldout")
-"""`heldout`: whole templates kept out of everything, reported as a row of their own."""
+"""`heldout`: whole templates excluded from the other splits and reported in a row of their own."""
 
 
 class Splittable(Protocol):
-    """What a task must say of itself to be put into a split."""
+    """Task attributes that decide its split."""
 
     @property
     def task_id(self) -> str: ...
@@ -31,8 +31,8 @@ class Splittable(Protocol):
 
 
 def split_of(key: str, *, seed: int = 0, heldout: Collection[str] = ()) -> str:
-    """The split of a task or template: u = SHA-256("split-v1|<seed>|<key>")[:8] / 2^64, train below 0.7,
-    calibration below 0.8, evaluation from there on; keys named in `heldout` are held out."""
+    """Return the split of a task or template: u = SHA-256("split-v1|<seed>|<key>")[:8] / 2^64; train if u < 0.7,
+    calibration if u < 0.8, else evaluation; "heldout" for keys in `heldout`."""
     if key in heldout:
         return "heldout"
     u = int.from_bytes(hashlib.sha256(f"split-v1|{seed}|{key}".encode()).digest()[:8], "big") / 2**64
@@ -46,10 +46,9 @@ def assign(
     seed: int = 0,
     heldout: Collection[str] = (),
 ) -> dict[str, str]:
-    """The split of every task: the one it fixes itself, else that of its id or of its template.
+    """Return task id -> split: the task's own, else that of its id or template.
 
-    Raises InputError where one key, or one goal text, falls into two splits; UsageError for a split or a `by`
-    that is none.
+    Raise InputError if one key, or one goal text, falls into two splits; UsageError for an unknown split or `by`.
     """
     if by not in ("task_id", "template_id"):
         raise UsageError(f"split by {by}: allowed: task_id, template_id")
@@ -70,13 +69,13 @@ def assign(
 def require_split(
     task_ids: Iterable[str], assignment: Mapping[str, str], allowed: Collection[str], what: object
 ) -> None:
-    """Raise InputError when `what`, the file the ids were read from, has a task of no allowed split."""
+    """Raise InputError if a task is not in an allowed split. `what`: the file that the ids were read from."""
     for task_id in task_ids:
         split = assignment.get(task_id)
         if split not in allowed:
-            place = "belongs to no known task" if split is None else f"is in the {split} split"
+            state = "belongs to no known task" if split is None else f"is in the {split} split"
             raise InputError(
-                f"{what}: task {task_id} {place}; only {', '.join(sorted(allowed))} tasks may "
+                f"{what}: task {task_id} {state}; only {', '.join(sorted(allowed))} tasks may "
                 "be used here; take those episodes out"
             )
 
@@ -97,5 +96,5 @@ def _check_goal(goals: dict[str, tuple[str, str]], task: Splittable, split: str)
 
 
 def normalised(text: str) -> str:
-    """Text as it is compared: NFKC, case folded, runs of white space as one blank."""
+    """Return text for comparison: NFKC, case folded, runs of white space as one blank."""
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split())

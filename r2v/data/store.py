@@ -1,8 +1,8 @@
-"""Trajectory store: episodes in a JSON-lines file, appended by one process at a time, repaired after a crash.
+"""Trajectory store: episodes in a JSON Lines file, appended by one process at a time, repaired after a crash.
 
-A line goes out in a single write, so whatever kills the writer can tear only the end of the file. The next
-writer cuts the torn end off, keeps it in `<name>.quarantine`, and carries on with the (task, seed) pairs that
-are not there yet. A bad line anywhere else is not a crash's doing and is refused by name.
+A line is appended in a single write, so a kill can tear only the end of the file. The next writer cuts the torn end
+off, keeps it in `<name>.quarantine`, and continues with the missing (task, seed) pairs. A bad line anywhere else is no
+result of a crash and is refused by number.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from r2v.storage.lease import Owner, confirm, lease
 log = logging.getLogger(__name__)
 
 DoneKey = tuple[str, int, int | None]
-"""(task_id, seed, perturbation_seed): what was to be played."""
+"""(task_id, seed, perturbation_seed) of a play."""
 
 
 class TrajectoryStore:
-    """A trajectories file that may be appended to. A path that is not there yet is an empty store."""
+    """Trajectories file open for appending. A missing file is an empty store."""
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
@@ -38,9 +38,9 @@ class TrajectoryStore:
 
     @contextmanager
     def exclusive(self) -> Iterator[TrajectoryStore]:
-        """Be the only writer for the length of the block: leased, mended, and synced to disk at the end.
+        """Be the only writer during the block: lease and mend the file first, sync it at the end.
 
-        Raises LeaseConflict while another process writes here.
+        Raise LeaseConflict while another process writes the file.
         """
         with lease(self.lease_path) as self._owner:
             with writing(self.path):
@@ -55,9 +55,9 @@ class TrajectoryStore:
                 self._descriptor = self._owner = None
 
     def append(self, episode: Episode) -> None:
-        """Add one episode. Outside `exclusive` the store is taken for this one line.
+        """Append one episode, under `exclusive` for this line unless already entered.
 
-        Raises EnvironmentFault when the disk is full: the lines before it stay whole.
+        Raise EnvironmentFault if the disk is full; earlier lines stay whole.
         """
         if self._descriptor is None:
             with self.exclusive():
@@ -66,33 +66,32 @@ class TrajectoryStore:
             append_whole(self._descriptor, to_line(episode).encode() + b"\n")
 
     def sync(self) -> None:
-        """Wait until the disk has everything appended under `exclusive`, and make sure that the store was
-        ours all the while. Raises LeaseConflict when it was not."""
+        """Sync everything appended under `exclusive` to disk. Raise LeaseConflict if the lease was lost meanwhile."""
         if self._descriptor is not None and self._owner is not None:
             with writing(self.path):
                 os.fsync(self._descriptor)
             confirm(self.lease_path, self._owner)
 
     def iter_episodes(self, *, growing: bool = False) -> Iterator[Episode]:
-        """Stream the episodes. `growing` passes over an unfinished last line, for a file still being written.
+        """Yield the episodes. `growing`: skip an unfinished last line of a file still being written.
 
-        Raises InputError naming the file and the line.
+        Raise InputError with the file and the line.
         """
         return (_parse(self.path, number, line) for number, line in _lines(self.path, growing=growing))
 
     def iter_lines(self, *, growing: bool = False) -> Iterator[str]:
-        """Stream the lines as they are written, without their newlines."""
+        """Yield the lines as written, without their newlines."""
         return (line.decode().rstrip("\n") for _, line in _lines(self.path, growing=growing))
 
     def done_keys(self) -> set[DoneKey]:
-        """What need not be played again."""
+        """Return the keys of the stored plays."""
         return {
             (e.metadata.task_id, e.metadata.seed, e.perturbation_seed)
             for e in (self.iter_episodes() if self.path.exists() else ())
         }
 
     def __len__(self) -> int:
-        """How many finished lines the file has, whether or not they are good."""
+        """Return the number of finished lines, valid or not."""
         if not self.path.exists():
             return 0
         return sum(line.endswith(b"\n") for line in lines_of(self.path))
@@ -102,7 +101,7 @@ class TrajectoryStore:
 
 
 def read_episodes(path: Path) -> list[Episode]:
-    """All episodes of a file. Raises InputError where it is missing, empty, cut or malformed."""
+    """Return all episodes of a file. Raise InputError if it is missing, empty, cut or malformed."""
     episodes = list(TrajectoryStore(path).iter_episodes())
     if not episodes:
         raise InputError(f"{path} is empty: it holds no episodes; collect or merge some first")
@@ -110,9 +109,9 @@ def read_episodes(path: Path) -> list[Episode]:
 
 
 class StoredEpisodes:
-    """The episodes of a file that is done, those to `keep`, read anew by each iteration: none stays in memory.
+    """Episodes of a finished file for which `keep` is True, read again by each iteration: none stays in memory.
 
-    Raises InputError where the file is missing, empty, cut or malformed.
+    Raise InputError if the file is missing, empty, cut or malformed.
     """
 
     def __init__(self, path: Path, *, keep: Callable[[Episode], bool] = lambda episode: True) -> None:
@@ -135,19 +134,19 @@ class StoredEpisodes:
 
 
 def sort_episodes(path: Path) -> int:
-    """Put the episodes of a file into the order of their ids, whole or not at all; returns how many. Ids and places
-    alone stay in memory. Raises InputError where the file is missing, empty, cut or malformed."""
-    places: list[tuple[str, int]] = []
+    """Sort the episodes of a file by id, atomically, and return their number. Only ids and offsets stay in memory.
+    Raise InputError if the file is missing, empty, cut or malformed."""
+    offsets: list[tuple[str, int]] = []
     offset = 0
     for number, line in _lines(path, growing=False):
-        places.append((_parse(path, number, line).episode_id, offset))
+        offsets.append((_parse(path, number, line).episode_id, offset))
         offset += len(line)
-    if not places:
+    if not offsets:
         raise InputError(f"{path} is empty: it holds no episodes; collect or merge some first")
     with path.open("rb") as file:
 
         def lines() -> Iterator[str]:
-            for _, start in sorted(places):
+            for _, start in sorted(offsets):
                 file.seek(start)
                 yield to_line(parse_episode(file.readline().decode()))
 
@@ -155,15 +154,15 @@ def sort_episodes(path: Path) -> int:
 
 
 def write_episodes(path: Path, episodes: Iterable[Episode]) -> int:
-    """Replace the file by these episodes, whole or not at all; returns how many."""
+    """Replace the file's content by these episodes, atomically, and return their number."""
     return write_lines(path, map(to_line, episodes))
 
 
 def mend_tail(path: Path) -> int:
-    """Cut the file after its last line that is JSON; what follows goes to `<name>.quarantine`. Only the
-    holder of the file's lease may call this. Returns the bytes cut.
+    """Cut the file after its last JSON line, move the rest to `<name>.quarantine`, and return its size in bytes. Only
+    the holder of the file's lease may call this.
 
-    Raises InputError where no line of several is JSON: such a file was never a store.
+    Raise InputError if none of several lines is JSON: such a file was never a store.
     """
     if not path.exists() or path.stat().st_size == 0:
         return 0
@@ -183,7 +182,7 @@ def mend_tail(path: Path) -> int:
 
 
 def _good_end(path: Path, descriptor: int) -> int:
-    """The offset just after the last line that is a JSON object."""
+    """Return the offset after the last line that is a JSON object."""
     with mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) as view:
         end = len(view)
         while end:
@@ -213,7 +212,7 @@ def _quarantine(path: Path, fragment: bytes) -> None:
         file.write(fragment + b"\n")
         file.flush()
         os.fsync(file.fileno())
-    log.warning("%s: a torn end of %d bytes was cut off and kept in %s", path, len(fragment), aside)
+    log.warning("torn last line cut off: file=%s bytes=%d moved_to=%s", path, len(fragment), aside)
 
 
 def _lines(path: Path, *, growing: bool) -> Iterator[tuple[int, bytes]]:

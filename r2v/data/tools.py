@@ -1,7 +1,7 @@
-"""Recorded tools: what an agent could call when its episodes were recorded, kept with their run.
+"""Recorded tools: tools of an agent when its episodes were recorded, stored with the run.
 
-A training node then needs no world: the policy is told in training what its teacher was told. An executed run records
-the tools of its benchmark, an imported one those of its logs; a run of an earlier version has none recorded (None).
+So training needs no environment: the policy's prompt lists the tools of its teacher. An executed run records the tools
+of its benchmark, an imported one those of its logs, a run of an earlier version none (None).
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from r2v.wire import chat
 from r2v.wire.message import ToolSpec, UnknownPart, functions_of
 
 TOOLS_FILE = "tools.json"
-"""File of an artifact with the tools that a policy is told in training."""
+"""File of an artifact with the tools in a policy's training prompts."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedTool:
-    """One tool. `parameters` is a JSON-schema object, as of `r2v.wire.message.ToolSpec`."""
+    """One tool. `parameters`: a JSON-schema object, as in `r2v.wire.message.ToolSpec`."""
 
     name: str
     description: str = ""
@@ -36,8 +36,8 @@ Tools = tuple[RecordedTool, ...]
 
 
 def tool_of_log(schema: Mapping[str, Any]) -> RecordedTool | None:
-    """A tool as logs define it: OpenAI's function schema, bare or wrapped, or Anthropic's `input_schema`; None for
-    what is none of these."""
+    """Return a tool defined in a log by OpenAI's function schema, bare or wrapped, or Anthropic's `input_schema`; None
+    for other definitions."""
     inner = schema.get("function", schema)
     if not isinstance(inner, dict) or not isinstance(inner.get("name"), str) or "tools" in schema:  # a namespace
         return None
@@ -50,7 +50,8 @@ def tool_of_log(schema: Mapping[str, Any]) -> RecordedTool | None:
 
 
 def chat_tools(listed: Iterable[dict[str, Any]]) -> tuple[dict[str, Any], ...]:
-    """Return tools of logs in the form of Chat Completions, those of namespaces too; what is no function as it came."""
+    """Return tools of logs, also those in namespaces, in the form of Chat Completions; tools that are no functions are
+    unchanged."""
     tools: list[dict[str, Any]] = []
     for schema in listed:
         tool = tool_of_log(schema)
@@ -68,14 +69,14 @@ def chat_tool(tool: RecordedTool) -> dict[str, Any]:
 
 
 def united(listed: Iterable[RecordedTool]) -> tuple[Tools, tuple[str, ...]]:
-    """Every tool once, in the order of its first appearance; and the names that are defined in several ways, of which
-    the first counts."""
-    found: dict[str, RecordedTool] = {}
+    """Return every tool once by its first definition, in order of appearance, and the names with several
+    definitions."""
+    first: dict[str, RecordedTool] = {}
     several: dict[str, None] = {}
     for tool in listed:
-        if found.setdefault(tool.name, tool) != tool:
+        if first.setdefault(tool.name, tool) != tool:
             several[tool.name] = None
-    return tuple(found.values()), tuple(several)
+    return tuple(first.values()), tuple(several)
 
 
 def write_tools(path: Path, tools: Tools) -> None:
@@ -84,7 +85,7 @@ def write_tools(path: Path, tools: Tools) -> None:
 
 
 def read_tools(path: Path) -> Tools:
-    """The tools in a file. Raises InputError where it holds none."""
+    """Return the tools in a file. Raise InputError if it is not a list of tools."""
     try:
         return from_dict(_ToolList, {"tools": parse_json(path.read_text())}).tools
     except (OSError, ValueError) as error:
@@ -92,7 +93,7 @@ def read_tools(path: Path) -> Tools:
 
 
 def tools_sha256(tools: Tools) -> str:
-    """Hex SHA-256 of tools as a prompt tells them: the order of their arguments counts."""
+    """Return the hex SHA-256 of tools as listed in a prompt: the order of their arguments counts."""
     return hashlib.sha256(json.dumps([vars(tool) for tool in tools]).encode()).hexdigest()
 
 

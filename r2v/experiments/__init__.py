@@ -1,1 +1,1 @@
-"""Many configurations of the same pipeline, compared."""
+"""Experiments: comparisons of many configurations of one pipeline."""

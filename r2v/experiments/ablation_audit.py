@@ -1,9 +1,9 @@
-"""Audit of an ablation study: each evaluation that its tables rest on, whose configurations they are, and the tables.
+"""Audit of an ablation study: its evaluations, their configurations, and the tables built from them.
 
-    print(verify_ablations(Path("results/ablations/mrp")))      # InputError names each kind of lie with its example
+    print(verify_ablations(Path("results/ablations/mrp")))      # InputError gives an example of each kind of defect
 
-An evaluation in the study's folder is a whole results folder and is audited as one. It belongs to the side of a row
-whose configuration decides the same. The tables are then built again by the function that wrote them.
+Each evaluation in the study's folder is a whole results folder and is audited as one. It must match the configuration
+of its row's side. The tables are then built again by the function that wrote them.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ class VerifiedStudy:
 
     num_rows: int
     evaluations: dict[str, Verified]
-    """By their place in the folder."""
+    """By path in the folder."""
     content_sha256: str
-    """As that of a results folder."""
+    """Hex SHA-256 over all content, as of a results folder."""
 
     def __str__(self) -> str:
         count = len(self.evaluations)
-        episodes = sum(one.num_episodes for one in self.evaluations.values())
-        unproven = {what: why for one in self.evaluations.values() for what, why in one.unproven.items()} | _UNPROVEN
+        episodes = sum(audit.num_episodes for audit in self.evaluations.values())
+        unproven = {what: why for each in self.evaluations.values() for what, why in each.unproven.items()} | _UNPROVEN
         lines = [
             f"{self.num_rows} rows of {ABLATIONS_FILE} rest on {count} evaluation{'s' if count > 1 else ''} of "
             f"{episodes} episodes, all replayed with the recorded results; its tables are identical",
@@ -80,82 +80,82 @@ def is_study(folder: Path) -> bool:
 
 
 def verify_ablations(folder: Path, *, trust: bool = False, whole: bool = False) -> VerifiedStudy:
-    """Audit a study; `trust` and `whole` as for `verify_results`. Raises InputError in one line."""
+    """Audit a study; `trust` and `whole` as in `verify_results`. Raise InputError, in one line, for any defect."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # unknown fields are a finding here, not a warning
         there, findings = require_small_files(folder), Findings()
         changes: dict[str, RowSides] = read_json(folder / CHANGES, dict[str, RowSides])
-        places = sorted({place for change in changes.values() for place in change.evaluations})
-        if odd := [place for place in places if not _PLACE.fullmatch(place)]:
-            raise InputError(f"{folder / CHANGES}: {shown(odd[0])} is no place of an evaluation")
-        verified = {place: verify_results(folder / place, trust=trust, whole=whole) for place in places}
-        cfg = _settings(folder, places)
+        paths = sorted({path for change in changes.values() for path in change.evaluations})
+        if odd := [path for path in paths if not _PLACE.fullmatch(path)]:
+            raise InputError(f"{folder / CHANGES}: {shown(odd[0])} is no path of an evaluation")
+        verified = {path: verify_results(folder / path, trust=trust, whole=whole) for path in paths}
+        cfg = _settings(folder, paths)
         findings.extend(CONFIGURATION, config_problems(folder / CONFIGURATION))
         if changes.keys() != set(cfg.rows) or changes != _planned(cfg, changes):
             raise InputError(f"{folder / CHANGES}: its rows or overrides are not those of {CONFIGURATION}")
         _check_sides(folder, cfg, changes, findings)
         retrained = _retrained(folder, changes, findings)
         _check_tables(folder, cfg, changes, retrained, findings)
-        kept = {name for name in there for place in places if name.startswith(f"{place}/")}
+        audited = {name for name in there for path in paths if name.startswith(f"{path}/")}
         tables = {name for name in there if name.startswith(f"{STRUCTURED}/")}
         content = content_files(folder)
-        check_files(folder, there, {CHANGES} | tables | kept, content, findings, job("ablations").stage)
+        check_files(folder, there, {CHANGES} | tables | audited, content, findings, job("ablations").stage)
         digest = Artifact(stage="", fingerprint="", folder=folder, files=content).data_sha256
     if findings:
         raise InputError(f"{folder}: {findings}")
     return VerifiedStudy(num_rows=len(cfg.rows), evaluations=verified, content_sha256=digest)
 
 
-def _settings(folder: Path, places: list[str]) -> AblationsSettings:
-    """The settings in config.yaml of a study that was played in the world of evaluations which were audited."""
+def _settings(folder: Path, paths: list[str]) -> AblationsSettings:
+    """Return the study's settings from its config.yaml, whose environment must be that of an audited evaluation."""
     path = folder / CONFIGURATION
     with blamed(path):
         config = load_recorded(path)
-        worlds = [identity(load_recorded(folder / place / CONFIGURATION).env) for place in places]
-        if identity(config.env) not in worlds:  # before a world is made by options of whatever size
+        worlds = [identity(load_recorded(folder / audited / CONFIGURATION).env) for audited in paths]
+        if identity(config.env) not in worlds:  # checked first: unaudited options could make a huge environment
             raise InputError("env: no evaluation of the folder was played there")
         return AblationsSettings.of(config)
 
 
 def _planned(cfg: AblationsSettings, changes: Mapping[str, RowSides]) -> dict[str, RowSides]:
-    """The content of changes.json by the study's configuration, with the recorded fingerprints."""
+    """Return the expected content of changes.json: the rows of the configuration with the recorded fingerprints."""
     of_bases = {base_name(cfg.whole, row): changes[row.name].base_evaluation for row in cfg.studied}
-    places = of_bases | {name: change.ablated_evaluation for name, change in changes.items()}
-    return changes_of(cfg, {name: place.removeprefix(f"{EVALUATIONS}/") for name, place in places.items()})
+    paths = of_bases | {name: change.ablated_evaluation for name, change in changes.items()}
+    return changes_of(cfg, {name: path.removeprefix(f"{EVALUATIONS}/") for name, path in paths.items()})
 
 
 def _check_sides(folder: Path, cfg: AblationsSettings, changes: Mapping[str, RowSides], findings: Findings) -> None:
-    """Hold each evaluation to the configuration of the side that it is listed for."""
+    """Compare each evaluation with the configuration of its row's side."""
     for name, sides in sides_of(cfg).items():
-        for place, config in zip(changes[name].evaluations, sides, strict=True):
-            if odd := _differing_jobs(folder / place, config):
-                findings.add("evaluations", f"{name}: {place} was played by another {', '.join(odd)}")
-            made = read_artifact_manifest(folder / place).fingerprint
-            if not place.endswith(f"/{made}"):
-                findings.add("evaluations", f"{place} is the evaluation {made}")
+        for path, config in zip(changes[name].evaluations, sides, strict=True):
+            if odd := _differing_jobs(folder / path, config):
+                findings.add("evaluations", f"{name}: {path} was played by another {', '.join(odd)}")
+            fingerprint = read_artifact_manifest(folder / path).fingerprint
+            if not path.endswith(f"/{fingerprint}"):
+                findings.add("evaluations", f"{path} is the evaluation {fingerprint}")
 
 
 def _differing_jobs(evaluated: Path, config: Config) -> list[str]:
-    """Jobs whose settings decide the evaluation's episodes and are not those of the configuration."""
+    """Return the jobs that decide the evaluation's episodes and have other settings in the configuration."""
     theirs = load_recorded(evaluated / CONFIGURATION)
-    settings = [EvaluateSettings.of(one) for one in (theirs, config)]
+    settings = [EvaluateSettings.of(each) for each in (theirs, config)]
     if read_attempt(evaluated, Findings()).left_out_verifier:
-        settings = [one.without_verifier for one in settings]
+        settings = [evaluate.without_verifier for evaluate in settings]
     odd = {name for method in config.evaluation.methods for name in deciding_changes(theirs, config, method)}
     return sorted(odd | ({"evaluate"} if identity(settings[0]) != identity(settings[1]) else set()))
 
 
 def _retrained(folder: Path, changes: Mapping[str, RowSides], findings: Findings) -> dict[str, list[str]]:
-    """Return the recorded `retrained_stages` of each row, held to the inputs of its two evaluations."""
+    """Return the recorded `retrained_stages` of each row; find rows that contradict their evaluations' inputs."""
     try:
         with (folder / STRUCTURED / ABLATIONS_FILE).open(newline="", encoding="utf-8") as file:
             stored = {row["name"]: row["retrained_stages"].split() for row in csv.DictReader(file)}
     except (OSError, ValueError, LookupError, AttributeError, csv.Error) as error:
         raise InputError(f"{folder / STRUCTURED / ABLATIONS_FILE}: {shown(error)}") from None
-    known = {row.name for row in JOBS}
-    retrained = {name: [job for job in stored.get(name, []) if job in known] for name in changes}
+    jobs = {row.name for row in JOBS}
+    retrained = {name: [job for job in stored.get(name, []) if job in jobs] for name in changes}
     for name, change in changes.items():
-        base, ablated = (read_attempt(folder / place, findings).inputs for place in change.evaluations)
+        base, ablated = (read_attempt(folder / path, findings).inputs for path in change.evaluations)
         changed = {job for job in ablated if job not in base or base[job].fingerprint != ablated[job].fingerprint}
         if changed != set(retrained[name]) & ablated.keys():
             findings.add("retrained_stages", f"{name}: the inputs of its evaluations differ by {sorted(changed)}")
@@ -172,7 +172,7 @@ def _check_tables(
     try:
         texts = with_manifest(tables_of(cfg, folder, changes, retrained))
         rows = read_artifact_manifest(folder).summary.get("rows")
-    except Exception as error:  # a stranger's values may break any function
+    except Exception as error:  # untrusted values may break any function
         findings.add("tables", f"cannot be built: {error}")
         return
     findings.extend("tables", (f"{name} is not what the evaluations give" for name in differing(folder, texts)))

@@ -1,8 +1,8 @@
-"""Reach of an ablation: whether a change can be seen in the episodes of the methods that are compared.
+"""Reach of an ablation: the jobs through which a change affects the compared methods' episodes.
 
-The graph of jobs says what is made again, by fingerprint. Fewer jobs decide what a method does: the verifier is an
-input of every job that could ask it, and most ask nothing of it by default. A row of which no changed job decides
-anything is a row of zeros by construction, and says nothing of the part that it names.
+The graph of jobs decides which artifacts are made again. Fewer jobs affect a method's episodes: the verifier is an
+input of every job that could use it, and most do not by default. A row without an affecting job is zero by
+construction and measures nothing.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ from r2v.pipeline.rows import Job
 
 
 def why_left_out(row: Ablation, base: Config, changed: Config) -> str | None:
-    """Why a row between these configurations of its two sides could only be one of zeros; None: it need not be. Raises
-    UsageError where the ablated side asks of the teacher what it cannot do; what is not installed is told by who makes
-    it."""
+    """Return the reason why a row's difference between `base` and `changed` is zero by construction, or None.
+
+    Raise UsageError if the ablated side needs a capability that the teacher lacks. Missing packages are reported by the
+    stage itself.
+    """
     if not changed.data.runs:
         job("verifier").load().sections(changed).require_anew()
     if not row.overrides or row.base_method != row.ablated_method:
@@ -32,35 +34,35 @@ def why_left_out(row: Ablation, base: Config, changed: Config) -> str | None:
 
 
 def deciding_changes(base: Config, changed: Config, method: str) -> list[str]:
-    """The jobs that have other settings in `changed` and decide what `method` does there."""
+    """Return the jobs with other settings in `changed` than in `base` that affect the episodes of `method` there."""
     decide = deciding_jobs(changed, method)
     return [row.name for row in JOBS if row.name in decide and _differ(_sections(base, row), _sections(changed, row))]
 
 
 def deciding_jobs(config: Config, method: str) -> set[str]:
-    """The jobs whose content decides a method's episodes."""
-    found = _read_by(config, method)
+    """Return the jobs whose artifacts affect a method's episodes, directly or through others."""
+    deciding = _read_by(config, method)
     for row in reversed(JOBS):
-        if row.name in found:
-            found |= _deciding_inputs(config, as_configured(config, row))
-    return found
+        if row.name in deciding:
+            deciding |= _deciding_inputs(config, as_configured(config, row))
+    return deciding
 
 
 def _read_by(config: Config, method: str) -> set[str]:
-    """The jobs whose content a method plays with."""
+    """Return the jobs whose artifacts a method reads as it plays."""
     from r2v.router.baselines import instruments
 
     if METHODS[method].pretrained_only:
         return set()
-    found = {"bc" if method == CLONE else "preference"}
-    if method in ROUTERS:  # one without a trained model costs what r2v costs
-        found |= {"router"}
+    jobs = {"bc" if method == CLONE else "preference"}
+    if method in ROUTERS:  # an untrained one is given the cost of r2v
+        jobs |= {"router"}
     asks = instruments(method, config.router.features).verifier if method in ROUTERS else method == "best_of_k"
-    return found | {"verifier"} if asks else found
+    return jobs | {"verifier"} if asks else jobs
 
 
 def _deciding_inputs(config: Config, row: Job) -> set[str]:
-    """The inputs of a job whose content decides its own: the verifier's only where its scores are used."""
+    """Return the inputs that affect a job's content: the verifier only if the job uses its scores."""
     chosen = config.preference
     if row.name == "preference" and not chosen.enabled:
         return {"bc"}
@@ -70,13 +72,13 @@ def _deciding_inputs(config: Config, row: Job) -> set[str]:
 
 
 def _sections(config: Config, row: Job) -> Any:
-    """Return a job's own settings, with the label source of a verifier that `auto` comes to."""
+    """Return a job's own settings, with the verifier's `auto` label source resolved."""
     sections = row.load().sections(config)
     return _labels_named(config, sections) if row.name == "verifier" else sections
 
 
 def _differ(sections: Any, others: Any) -> bool:
-    """True if two settings of a job have different content. Equal settings need no identity, which is dear."""
+    """True if two settings of a job have different content; equality is tried first, since identities are slow."""
     return bool(sections != others) and bool(identity(sections) != identity(others))
 
 
@@ -92,8 +94,8 @@ def _labels_named(config: Config, sections: Any) -> Any:
 
 
 def _deterministic(config: Config) -> bool:
-    """True if the benchmark's worlds fork exactly: as it says itself, or as was recorded of one that is not imported
-    here. One that nobody has recorded has made no artifact that the answer could concern."""
+    """True if the benchmark's environments fork exactly: as declared, or as recorded if it is not imported here. An
+    unrecorded benchmark has no artifact yet that the answer could concern."""
     from r2v.envs.base import load_benchmark
     from r2v.pipeline.plan.recorded import recorded
 

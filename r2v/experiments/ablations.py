@@ -1,12 +1,12 @@
-"""Stage 9, ablation study: one part is taken away, what depends on it is made again, and both play the same tasks.
+"""Stage 9, ablation study: each row removes one part, retrains its dependents and plays the same tasks as its base.
 
     r2v ablations --config configs/mrp.yaml --names no_dpo with_verifier
 
 An ablation is a set of configuration overrides and nothing else (`r2v.config.methods`). Artifacts are found by
-fingerprint, so each row makes again exactly the stages downstream of its change; `retrained_stages` lists them. Rows
-are paired by task with the unchanged pipeline, in the same worlds; `none` changes nothing and must give its bytes. A
-row that could only be one of zeros is left out (`r2v.experiments.ablation_reach`). Helpers make whole parts of it: one
-row's policy is trained by one process while another plays a second row.
+fingerprint, so each row repeats exactly the stages downstream of its change; `retrained_stages` lists them. Rows are
+paired by task with the unchanged pipeline, in the same environments; `none` changes nothing and must give its bytes. A
+row that is zero by construction is left out (`r2v.experiments.ablation_reach`). Helpers make whole parts of it: one
+process trains one row's policy while another plays a second row.
 """
 
 from __future__ import annotations
@@ -39,28 +39,28 @@ CHANGES, EVALUATIONS = "changes.json", "evaluations"
 
 @dataclass(frozen=True, kw_only=True)
 class AblationsSettings:
-    """An ablation study depends on every other stage of the chain."""
+    """Settings of an ablation study, which depends on every other stage of the chain."""
 
     whole: c.Config
-    """All but hierarchical training, which nothing here reads."""
+    """Configuration without hierarchical training, which no row reads."""
     rows: list[str]
-    """Names of the rows that this configuration can tell anything of."""
+    """Names of the rows that can differ from zero under this configuration."""
 
     @classmethod
     def of(cls, config: c.Config) -> AblationsSettings:
-        """Of the whole configuration. Raises UsageError as `rows_of` does."""
+        """Return the study's settings of a configuration. Raise UsageError as `rows_of` does."""
         rows = [row.name for row in rows_of(config)]
         return cls(whole=replace(config, hierarchical=c.HierarchicalConfig()), rows=rows)
 
     @property
     def studied(self) -> list[Ablation]:
-        """The rows themselves."""
+        """Rows of the study."""
         return [registry().rows[name] for name in self.rows]
 
 
 @dataclass(frozen=True, kw_only=True)
 class RowSides:
-    """A row of changes.json: its overrides, and where the evaluations of its sides lie in the study's folder."""
+    """Row of changes.json: its overrides, and the paths of its two evaluations in the study's folder."""
 
     ablated: list[str]
     both: list[str]
@@ -69,23 +69,23 @@ class RowSides:
 
     @property
     def evaluations(self) -> tuple[str, str]:
-        """Of the base, and without the part."""
+        """Paths of the base's and the ablated evaluation."""
         return self.base_evaluation, self.ablated_evaluation
 
 
 def rows_of(config: c.Config) -> list[Ablation]:
-    """The rows of the study: those of `ablations.names` that this configuration can tell anything of. Raises UsageError
-    where that is none, or where one that is named cannot be made."""
+    """Return the rows of `ablations.names` that can differ from zero under this configuration. Raise UsageError if no
+    row can, or a named one cannot be made."""
     reasons = {row: left_out(config, row) for row in config.ablations.rows}
     rows = [row for row, reason in reasons.items() if reason is None]
     if not rows:
-        said = "; ".join(f"{row.name}: {reason}" for row, reason in reasons.items())
-        raise UsageError(f"ablations.names: no row is left ({said}); name others")
+        listed = "; ".join(f"{row.name}: {reason}" for row, reason in reasons.items())
+        raise UsageError(f"ablations.names: no row is left ({listed}); name others")
     return rows
 
 
 def left_out(config: c.Config, row: Ablation) -> str | None:
-    """Why the study leaves a row out, if it does. Raises UsageError for one that is named and cannot be made."""
+    """Return the reason why the study omits a row, or None. Raise UsageError for a named row that cannot be made."""
     try:
         base, changed = (_changed(config, overrides) for overrides in (row.shared, (*row.shared, *row.overrides)))
         return why_left_out(row, base, changed)
@@ -96,34 +96,35 @@ def left_out(config: c.Config, row: Ablation) -> str | None:
 
 
 def play(cfg: AblationsSettings, work: Work) -> dict[str, dict[str, Artifact]]:
-    """Make the chain of every base and of every ablation, beside whoever else makes them; job -> artifact of each."""
+    """Make the chains of all bases and ablations, shared with other processes; return job -> artifact of each."""
     from r2v.experiments.shared_chains import make_chains
 
     return make_chains(_chains(cfg.whole, cfg.studied), root=work.root)
 
 
 def run(cfg: AblationsSettings, work: Work) -> None:
-    """Play the bases and every ablation, keep each evaluation in `evaluations/`, and write from these
-    structured_results/ablations.csv and earns_its_place.csv."""
+    """Play all bases and ablations, copy each evaluation to `evaluations/`, and write structured_results/ablations.csv
+    and earns_its_place.csv from these."""
     for row in cfg.whole.ablations.rows:
         if row.name not in cfg.rows:
-            logger.warning("  ablation %s is left out: %s", row.name, left_out(cfg.whole, row))
+            logger.warning("  ablation omitted: row=%s reason=%s", row.name, left_out(cfg.whole, row))
     from r2v.evaluation.tables.files import write_results
 
-    made = play(cfg, work)
-    for chain in made.values():
+    chains = play(cfg, work)
+    for chain in chains.values():
         _keep(chain["evaluate"], work.folder)
-    changes = changes_of(cfg, {name: chain["evaluate"].fingerprint for name, chain in made.items()})
+    changes = changes_of(cfg, {name: chain["evaluate"].fingerprint for name, chain in chains.items()})
     write_json(work.folder / CHANGES, {name: asdict(change) for name, change in changes.items()})
-    retrained = {name: _retrained(made[base_name(cfg.whole, registry().rows[name])], made[name]) for name in cfg.rows}
+    bases = {row.name: chains[base_name(cfg.whole, row)] for row in cfg.studied}
+    retrained = {name: _retrained(bases[name], chains[name]) for name in cfg.rows}
     write_results(work.folder / "structured_results", tables_of(cfg, work.folder, changes, retrained))
-    played = {f"{job}-{artifact.fingerprint}" for chain in made.values() for job, artifact in chain.items()}
+    played = {f"{job}-{artifact.fingerprint}" for chain in chains.values() for job, artifact in chain.items()}
     work.summary.update(rows=len(cfg.rows), artifacts=sorted(played))
 
 
 def changes_of(cfg: AblationsSettings, evaluated: Mapping[str, str]) -> dict[str, RowSides]:
-    """Return the content of changes.json, by row. evaluated: fingerprint of the evaluation of each base and each row,
-    by name."""
+    """Return the content of changes.json by row. `evaluated`: name of each base and row -> fingerprint of its
+    evaluation."""
     return {
         row.name: RowSides(
             ablated=list(row.overrides),
@@ -138,36 +139,36 @@ def changes_of(cfg: AblationsSettings, evaluated: Mapping[str, str]) -> dict[str
 def tables_of(
     cfg: AblationsSettings, folder: Path, changes: Mapping[str, RowSides], retrained: Mapping[str, Sequence[str]]
 ) -> dict[str, str]:
-    """Return the text of each table, built from the evaluations in a study's folder. retrained: of each row, the jobs
-    whose artifact is not the base's."""
+    """Return the text of each table, built from the evaluations in a study's folder. `retrained`: row -> jobs whose
+    artifact differs from the base's."""
     from r2v.evaluation.tables.ablation_rows import ablation_rows, ablation_texts, earnings
 
-    measured = {place: _measured(folder / place) for change in changes.values() for place in change.evaluations}
+    measured = {path: _measured(folder / path) for change in changes.values() for path in change.evaluations}
     played = []
     for row in cfg.studied:
-        base, ablated = (measured[place] for place in changes[row.name].evaluations)
+        base, ablated = (measured[path] for path in changes[row.name].evaluations)
         played.append((row, _condition(cfg.whole, row), base, ablated, retrained[row.name]))
     table = ablation_rows(played)
     return ablation_texts(table, earnings(table, registry().learned_parts))
 
 
 def _keep(evaluated: Artifact, folder: Path) -> None:
-    """Put an evaluation into the study's folder, so that its tables can be audited from there alone; by hard links
-    where the file system has them, for a finished artifact is replaced and never written into."""
-    kept = folder / EVALUATIONS / evaluated.fingerprint
+    """Copy an evaluation into the study's folder, so that its tables can be audited from that folder alone. Hard links
+    are safe: a finished artifact is replaced, never written."""
+    copy = folder / EVALUATIONS / evaluated.fingerprint
     for name in (*evaluated.files, ARTIFACT_MANIFEST, ATTEMPT, CONFIGURATION):
-        target = kept / name
+        target = copy / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.unlink(missing_ok=True)  # of an attempt that was killed
+        target.unlink(missing_ok=True)  # left by a killed attempt
         try:
             os.link(evaluated.folder / name, target)
-        except OSError:
+        except OSError:  # another disk, or a file system without hard links
             with writing(target):
                 shutil.copyfile(evaluated.folder / name, target)
 
 
 def _retrained(base: dict[str, Artifact], ablated: dict[str, Artifact]) -> list[str]:
-    """The jobs whose artifact is not the base's."""
+    """Return the jobs whose artifact differs from the base's."""
     return [
         job
         for job, artifact in ablated.items()
@@ -176,24 +177,24 @@ def _retrained(base: dict[str, Artifact], ablated: dict[str, Artifact]) -> list[
 
 
 def _condition(config: c.Config, row: Ablation) -> str:
-    """What both sides of a row play under."""
+    """Return the condition that both sides of a row play under."""
     usual = "noisy" if "noisy" in config.evaluation.conditions else config.evaluation.conditions[0]
     return row.condition or usual
 
 
 def chains_of(config: c.Config) -> list[c.Config]:
-    """The configurations that are evaluated: the bases, then each ablation of `ablations.names`."""
+    """Return the evaluated configurations: the bases, then each ablation of `ablations.names`."""
     return list(_chains(config, rows_of(config)).values())
 
 
 def sides_of(cfg: AblationsSettings) -> dict[str, tuple[c.Config, c.Config]]:
-    """Return the configurations that each row's base and its ablated side are evaluated by."""
+    """Return row -> configurations of its base and its ablated side."""
     chains = _chains(cfg.whole, cfg.studied)
     return {row.name: (chains[base_name(cfg.whole, row)], chains[row.name]) for row in cfg.studied}
 
 
 def _chains(config: c.Config, rows: Sequence[Ablation]) -> dict[str, c.Config]:
-    """The same by name. Rows whose sides share overrides and condition are compared with one base."""
+    """Return the evaluated configurations by name. Rows with equal shared overrides and condition have one base."""
     methods: dict[str, list[str]] = {}
     for row in rows:
         methods.setdefault(base_name(config, row), []).append(row.base_method)
@@ -212,13 +213,13 @@ def _chains(config: c.Config, rows: Sequence[Ablation]) -> dict[str, c.Config]:
 
 
 def base_name(config: c.Config, row: Ablation) -> str:
-    """Return the name of the base that a row is compared with; rows of one base share its evaluation."""
+    """Return the name of a row's base; rows of one base share its evaluation."""
     return " ".join(("base", *row.shared, _condition(config, row)))
 
 
 def _evaluated(changed: c.Config, condition: str, methods: Sequence[str]) -> c.Config:
-    """The changed configuration, evaluated by these methods under this condition: by routed ones at the study's
-    operating points too, for APGR between the two ends."""
+    """Return the configuration with these evaluation methods and condition; with a routed method also with the study's
+    operating points and the weak and strong ends, which APGR needs."""
     budgets = changed.ablations.budgets if set(methods) & set(ROUTERS) else []
     ends = [WEAK, STRONG] if budgets else []
     evaluation = replace(
@@ -233,7 +234,7 @@ def _evaluated(changed: c.Config, condition: str, methods: Sequence[str]) -> c.C
 
 
 def _changed(config: c.Config, overrides: Sequence[str]) -> c.Config:
-    """The configuration under these overrides."""
+    """Return the configuration under these overrides."""
     for override in overrides:
         key, _, text = override.partition("=")
         config = _with_key(config, key.split("."), read(text, override).value)
@@ -248,7 +249,7 @@ def _with_key(section: Any, path: Sequence[str], written: Any) -> Any:
 
 
 def _measured(folder: Path) -> Measured:
-    """Outcomes of the episodes of an evaluation."""
+    """Return the outcomes of an evaluation's episodes."""
     from r2v.evaluation.measures.outcomes import measure
     from r2v.evaluation.setup import read_setup, stored_episodes
 

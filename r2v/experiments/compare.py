@@ -1,15 +1,14 @@
-"""Comparison of an experiment's settings: mean and interval over seeds, paired tests, the best, as a table and files.
+"""Comparison of an experiment's settings: means with intervals, paired tests and the best, as a table and files.
 
-    found = compare(folder)
-    print("\\n".join(comparison_lines(found)))
-    write_comparison(folder / "comparison", found)      # comparison.csv, comparison.tex, comparison.png
+    comparison = compare(folder)
+    print("\\n".join(comparison_lines(comparison)))
+    write_comparison(folder / "comparison", comparison)      # comparison.csv, comparison.tex, comparison.png
     print("\\n".join(difference_lines(folder, "run_003", "run_007")))      # of two runs: configurations and figures
 
-A setting is a point without its seed. With two seeds or more its interval is Student's over them; with one it is the
-bootstrap over the units of `outcomes.csv` (tasks), where the run left them, and none otherwise. Every setting is tested
-against the reference in pairs: by the units that both have, their mean over seeds, or else by the seeds that both have.
-The reference is the best setting unless one is named, and so is chosen by the same data: p is corrected by Holm for the
-number of settings, and says nothing of another reference.
+A setting is a point without its seed. Its interval is Student's over two or more seeds; for one seed the bootstrap over
+the units of `outcomes.csv` (tasks), or none without that file. Each setting is tested against the reference in pairs:
+by shared units, averaged over seeds, or else by shared seeds. The reference is the best setting unless one is named, so
+it is chosen by the same data: p is corrected by Holm for the number of settings, not for the choice of the reference.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ LEVEL = 0.95
 
 @dataclass(frozen=True, kw_only=True)
 class SettingResult:
-    """One setting: its figure by seed, their mean with its interval, and the test against the reference."""
+    """Result of one setting: its figure by seed, their mean with its interval, and the test against the reference."""
 
     label: str
     values: dict[str, Any]
@@ -47,9 +46,9 @@ class SettingResult:
     mean: float
     interval: tuple[float, float] | None
     over: str
-    """What the interval is over: seeds, units, or "" without one."""
+    """Unit of the interval: seeds, units, or "" without an interval."""
     difference: float | None = None
-    """From the reference, in pairs; None without pairs."""
+    """Mean paired difference from the reference; None without pairs."""
     pairs: int = 0
     p_value: float | None = None
     """Corrected by Holm."""
@@ -57,7 +56,7 @@ class SettingResult:
 
 @dataclass(frozen=True, kw_only=True)
 class ExperimentComparison:
-    """All settings, the best first."""
+    """Results of all settings, the best first."""
 
     name: str
     metric: str
@@ -69,8 +68,8 @@ class ExperimentComparison:
 
 
 def compare(folder: Path, metric: str | None = None, reference: str | None = None) -> ExperimentComparison:
-    """Compare the settings of an experiment by a metric (the specification's, or else the only one). Raises UsageError
-    for a metric or a reference run that is not there, EmptyResult where no run is completed."""
+    """Compare the settings of an experiment by a metric (default: the specification's, or else the first). Raise
+    UsageError for a missing metric or reference, EmptyResult if no run is completed."""
     record = read_record(folder)
     done, left_out = _final(record)
     if not done:
@@ -84,7 +83,7 @@ def compare(folder: Path, metric: str | None = None, reference: str | None = Non
             left_out.append(run.run)
     sign = -1 if record.goal == "max" else 1
     settings = sorted(
-        (_setting(label, runs, metric) for label, runs in groups.items()), key=lambda one: sign * one.mean
+        (_setting(label, runs, metric) for label, runs in groups.items()), key=lambda setting: sign * setting.mean
     )
     first = _reference(settings, reference)
     return ExperimentComparison(
@@ -98,59 +97,60 @@ def compare(folder: Path, metric: str | None = None, reference: str | None = Non
 
 
 def _label(run: RunRecord, groups: Mapping[str, Sequence[RunRecord]]) -> str:
-    """The setting of a run. A second run of the same point is of another program, and a setting of its own."""
+    """Return the setting of a run. A second run of a point, by another program, is a setting of its own."""
     label = label_of(run.values) or run.base
     again = any(other.seed == run.seed and other.identity != run.identity for other in groups.get(label, ()))
     return f"{label} ({run.run})" if again else label
 
 
-def comparison_lines(found: ExperimentComparison) -> list[str]:
-    """The comparison as a table."""
-    rows = [("setting", "runs", found.metric, "95 % interval", "over", "difference", "pairs", "p (Holm)")]
-    for one in found.settings:
+def comparison_lines(comparison: ExperimentComparison) -> list[str]:
+    """Return the comparison as the lines of a table."""
+    rows = [("setting", "runs", comparison.metric, "95 % interval", "over", "difference", "pairs", "p (Holm)")]
+    for setting in comparison.settings:
         rows.append(
             (
-                one.label,
-                str(len(one.runs)),
-                f"{one.mean:.4f}",
-                "" if one.interval is None else f"[{one.interval[0]:.4f}, {one.interval[1]:.4f}]",
-                one.over,
-                "" if one.difference is None else f"{one.difference:+.4f}",
-                str(one.pairs or ""),
-                "" if one.p_value is None else f"{one.p_value:.4f}",
+                setting.label,
+                str(len(setting.runs)),
+                f"{setting.mean:.4f}",
+                "" if setting.interval is None else f"[{setting.interval[0]:.4f}, {setting.interval[1]:.4f}]",
+                setting.over,
+                "" if setting.difference is None else f"{setting.difference:+.4f}",
+                str(setting.pairs or ""),
+                "" if setting.p_value is None else f"{setting.p_value:.4f}",
             )
         )
-    best = found.settings[0]
+    best = comparison.settings[0]
     return [
         *text_table(rows, right=(1, 2, 5, 6, 7)).splitlines(),
-        f"best: {best.label} ({', '.join(best.runs)}); differences are from {found.reference}",
-        *([f"left out, for they have no {found.metric}: {', '.join(found.left_out)}"] if found.left_out else []),
+        f"best: {best.label} ({', '.join(best.runs)}); differences are from {comparison.reference}",
+        *([f"left out, without {comparison.metric}: {', '.join(comparison.left_out)}"] if comparison.left_out else []),
     ]
 
 
-def write_comparison(folder: Path, found: ExperimentComparison) -> list[Path]:
-    """Write the comparison as CSV, LaTeX and a plot; the paths."""
+def write_comparison(folder: Path, comparison: ExperimentComparison) -> list[Path]:
+    """Write the comparison as CSV, LaTeX and a plot; return the paths."""
     paths = [folder / f"comparison.{ending}" for ending in ("csv", "tex", "png")]
-    write_text(paths[0], _csv(found))
-    write_text(paths[1], _latex(found))
-    _plot(paths[2], found)
+    write_text(paths[0], _csv(comparison))
+    write_text(paths[1], _latex(comparison))
+    _plot(paths[2], comparison)
     return paths
 
 
 def _final(record: ExperimentRecord) -> tuple[list[RunRecord], list[str]]:
-    """The completed runs that count: of early stopping those at the highest rung of all."""
+    """Return the completed runs to compare, with early stopping those of the highest rung, and the names of the
+    others."""
     done = [run for run in record.runs if run.status == "completed"]
     if any(run.rung is not None for run in record.runs):
         top = max((run.rung or 0 for run in done), default=0)
-        stopped = [point_of(run) for run in record.runs if run.rung == 0]
-        kept = [run for run in done if run.rung == top]
-        return kept, [point for point in stopped if point not in {point_of(run) for run in kept}]
+        points = [point_of(run) for run in record.runs if run.rung == 0]
+        last = [run for run in done if run.rung == top]
+        return last, [point for point in points if point not in {point_of(run) for run in last}]
     return done, [run.run for run in record.runs if run.status != "completed"]
 
 
-def _metric(record: ExperimentRecord, done: Sequence[RunRecord], asked: str | None) -> str:
+def _metric(record: ExperimentRecord, done: Sequence[RunRecord], requested: str | None) -> str:
     names = list(dict.fromkeys(name for run in done for name in metrics_of(Path(run.run_dir))))
-    chosen = asked or record.metric or (names[0] if names else None)
+    chosen = requested or record.metric or (names[0] if names else None)
     if chosen is None:
         raise EmptyResult(f"{record.name}: the runs left no metrics.json, so there is nothing to compare")
     if chosen not in names:
@@ -187,14 +187,14 @@ def _interval(figures: Sequence[float], runs: Sequence[RunRecord]) -> tuple[tupl
     return None, ""
 
 
-def _reference(settings: Sequence[SettingResult], asked: str | None) -> SettingResult:
-    if asked is None:
+def _reference(settings: Sequence[SettingResult], requested: str | None) -> SettingResult:
+    if requested is None:
         return settings[0]
-    for one in settings:
-        if asked in (one.label, *one.runs):
-            return one
-    names = [name for one in settings for name in (one.label, *one.runs)]
-    raise UsageError(f"--reference {asked}: no such setting or run; {nearest(asked, names)}")
+    for setting in settings:
+        if requested in (setting.label, *setting.runs):
+            return setting
+    names = [name for setting in settings for name in (setting.label, *setting.runs)]
+    raise UsageError(f"--reference {requested}: no such setting or run; {nearest(requested, names)}")
 
 
 def _tested(
@@ -203,62 +203,62 @@ def _tested(
     from r2v.evaluation.measures.statistics import holm, paired_difference
 
     tests = {}
-    for one in settings:
-        pairs = _pairs(one, first, groups) if one is not first else []
+    for setting in settings:
+        pairs = _pairs(setting, first, groups) if setting is not first else []
         if len(pairs) > 1:
-            tests[one.label] = paired_difference([a for a, _ in pairs], [b for _, b in pairs], LEVEL)
+            tests[setting.label] = paired_difference([a for a, _ in pairs], [b for _, b in pairs], LEVEL)
     corrected = dict(zip(tests, holm([test.p_value for test in tests.values()]), strict=True)) if tests else {}
     return [
         replace(
-            one,
-            difference=tests[one.label].difference,
-            pairs=tests[one.label].num_tasks,
-            p_value=corrected[one.label],
+            setting,
+            difference=tests[setting.label].difference,
+            pairs=tests[setting.label].num_tasks,
+            p_value=corrected[setting.label],
         )
-        if one.label in tests
-        else one
-        for one in settings
+        if setting.label in tests
+        else setting
+        for setting in settings
     ]
 
 
 def _pairs(
-    one: SettingResult, first: SettingResult, groups: Mapping[str, Sequence[RunRecord]]
+    setting: SettingResult, first: SettingResult, groups: Mapping[str, Sequence[RunRecord]]
 ) -> list[tuple[float, float]]:
-    """What both settings have: units, their mean over seeds, where both left them on the same; else seeds."""
-    ours, theirs = (_units(groups[setting.label]) for setting in (one, first))
+    """Return pairs of figures: of shared units, averaged over seeds, or else of shared seeds."""
+    ours, theirs = _units(groups[setting.label]), _units(groups[first.label])
     shared = sorted(ours.keys() & theirs.keys())
     if len(shared) > 1:
         return [(ours[unit], theirs[unit]) for unit in shared]
-    seeds = [seed for seed in one.by_seed if seed in first.by_seed]
-    return [(one.by_seed[seed], first.by_seed[seed]) for seed in seeds]
+    seeds = [seed for seed in setting.by_seed if seed in first.by_seed]
+    return [(setting.by_seed[seed], first.by_seed[seed]) for seed in seeds]
 
 
 def _units(runs: Sequence[RunRecord]) -> dict[str, float]:
-    found: dict[str, list[float]] = {}
+    by_unit: dict[str, list[float]] = {}
     for run in runs:
         for unit, value in outcomes_of(Path(run.run_dir)).items():
-            found.setdefault(unit, []).append(value)
-    return {unit: fmean(values) for unit, values in found.items() if len(values) == len(runs)}
+            by_unit.setdefault(unit, []).append(value)
+    return {unit: fmean(values) for unit, values in by_unit.items() if len(values) == len(runs)}
 
 
-def _csv(found: ExperimentComparison) -> str:
-    keys = list(dict.fromkeys(key for one in found.settings for key in one.values))
+def _csv(comparison: ExperimentComparison) -> str:
+    keys = list(dict.fromkeys(key for setting in comparison.settings for key in setting.values))
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["setting", *keys, "runs", "mean", "low", "high", "over", "difference", "pairs", "p_holm"])
-    for one in found.settings:
-        low, high = one.interval or ("", "")
-        cells = [one.label, *(one.values.get(key, "") for key in keys), " ".join(one.runs), one.mean, low, high]
-        writer.writerow([*cells, one.over, *("" if x is None else x for x in (one.difference, one.pairs, one.p_value))])
+    for row in comparison.settings:
+        values = [*(row.values.get(key, "") for key in keys), " ".join(row.runs), row.mean, *(row.interval or ("", ""))]
+        tested = ("" if figure is None else figure for figure in (row.difference, row.pairs, row.p_value))
+        writer.writerow([row.label, *values, row.over, *tested])
     return text.getvalue()
 
 
-def _latex(found: ExperimentComparison) -> str:
-    lines = [r"\begin{tabular}{lrr}", r"\toprule", rf"setting & {_tex(found.metric)} & $p$ \\", r"\midrule"]
-    for one in found.settings:
-        half = "" if one.interval is None else rf" {{\small [{one.interval[0]:.3f}, {one.interval[1]:.3f}]}}"
-        p = "" if one.p_value is None else f"{one.p_value:.3f}"
-        lines.append(rf"{_tex(one.label)} & {one.mean:.3f}{half} & {p} \\")
+def _latex(comparison: ExperimentComparison) -> str:
+    lines = [r"\begin{tabular}{lrr}", r"\toprule", rf"setting & {_tex(comparison.metric)} & $p$ \\", r"\midrule"]
+    for row in comparison.settings:
+        half = "" if row.interval is None else rf" {{\small [{row.interval[0]:.3f}, {row.interval[1]:.3f}]}}"
+        p = "" if row.p_value is None else f"{row.p_value:.3f}"
+        lines.append(rf"{_tex(row.label)} & {row.mean:.3f}{half} & {p} \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
 
 
@@ -268,21 +268,21 @@ def _tex(text: str) -> str:
     return text
 
 
-def _plot(path: Path, found: ExperimentComparison) -> None:
-    """Means with their intervals, the best on top."""
-    axes = panels([""], width=7, height=0.9 + 0.32 * len(found.settings))[0]
-    for row, one in enumerate(reversed(found.settings)):
-        low, high = one.interval or (one.mean, one.mean)
-        axes.errorbar(one.mean, row, xerr=[[one.mean - low], [high - one.mean]], fmt="o", color=PALETTE[0], capsize=3)
-    axes.set_yticks(range(len(found.settings)), [one.label for one in reversed(found.settings)])
-    axes.set_xlabel(f"{found.metric} (95 % interval)")
+def _plot(path: Path, comparison: ExperimentComparison) -> None:
+    """Plot means with intervals, the best on top."""
+    axes = panels([""], width=7, height=0.9 + 0.32 * len(comparison.settings))[0]
+    for row, setting in enumerate(reversed(comparison.settings)):
+        mean, (low, high) = setting.mean, setting.interval or (setting.mean, setting.mean)
+        axes.errorbar(mean, row, xerr=[[mean - low], [high - mean]], fmt="o", color=PALETTE[0], capsize=3)
+    axes.set_yticks(range(len(comparison.settings)), [setting.label for setting in reversed(comparison.settings)])
+    axes.set_xlabel(f"{comparison.metric} (95 % interval)")
     axes.grid(axis="x", color=LINE)
     save(axes.figure, path.with_suffix(""), "png")
 
 
 def difference_lines(folder: Path, first: str, second: str) -> list[str]:
-    """The keys and the figures in which two runs of an experiment differ, a line each. Raises UsageError for a run
-    that is not there, InputError for a configuration that is gone."""
+    """Return the configuration keys and figures in which two runs differ, one line each. Raise UsageError for a missing
+    run, InputError for a missing configuration."""
     record = read_record(folder)
     runs = [record.run(first), record.run(second)]
     configs = [dict(leaves(plain(read_file(Path(run.config_path)).value))) for run in runs]

@@ -1,6 +1,6 @@
-"""Dry run of an experiment: how many points, which, and what they cost before anything runs.
+"""Dry run of an experiment: its points and their estimated cost, without running anything.
 
-Of a stage of the pipeline, work that points have in common is counted once, and what is made already not at all.
+For a stage of the pipeline, work shared by several points is counted once, and finished work not at all.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from r2v.pipeline.plan.known import UNCOUNTED_FIGURE
 
 @dataclass(frozen=True, kw_only=True)
 class PointCost:
-    """What a point would make that no point before it makes: jobs, and their cost as the plan estimates it."""
+    """Jobs of a point that no earlier point makes, and their cost as estimated by the plan."""
 
     jobs: tuple[str, ...]
     gpu_hours: float
     usd: float | None
-    """List price; None where it is not known."""
+    """List price; None if unknown."""
     hours: float
-    """By the clock, one job after another; nan where it is not known."""
+    """Wall time, one job after another; nan if unknown."""
     to_count: str = ""
-    """Of a benchmark that nobody has counted: why the figures are unknown, and the command that counts it."""
+    """For an uncounted benchmark: why the figures are unknown, and the command that counts its tasks."""
 
 
 def dry_run_lines(spec: ExperimentSpec, points: Sequence[Point]) -> list[str]:
-    """The count, the table and the cost."""
+    """Return the lines of a dry run: the number of points, a table of them, and the total cost."""
     keys = list(dict.fromkeys(key for point in points for key in point.values))
     done = completed_elsewhere(Path()) if spec.command else {}
     costs = _costs(spec, points)
@@ -60,9 +60,7 @@ def dry_run_lines(spec: ExperimentSpec, points: Sequence[Point]) -> list[str]:
 
 def _rungs(rule: AshaRule, points: Sequence[Point]) -> str:
     levels = " -> ".join(map(shown_value, levels_of(rule, [point.text for point in points])))
-    return (
-        f"asha: {rule.resource} {levels}; of each rung the best 1/{rule.eta} go on, and who ties with the last of them"
-    )
+    return f"asha: {rule.resource} {levels}; the best 1/{rule.eta} of each rung continue, with ties of the last"
 
 
 def _total(costs: Sequence[PointCost]) -> str:
@@ -83,7 +81,7 @@ def _figure(value: float | None, counted: bool) -> str:
 
 
 def _costs(spec: ExperimentSpec, points: Sequence[Point]) -> list[PointCost]:
-    """Of every point, what those before it have not made; nothing for a command or a simulation."""
+    """Return the cost of each point beyond the points before it; nothing for a command or a simulation."""
     if spec.stage is None:
         return []
     counted: set[str] = set()
@@ -99,19 +97,19 @@ def _cost(stage: str, point: Point, counted: set[str]) -> PointCost:
     from r2v.slurm.estimate import planned_by_headers
 
     config = config_of(read(point.text, point.run).mapping())
-    wanted = upstream(jobs_of(stage, config), selection(config)[0])
-    steps = [step for step in plan(config) if step.job.name in wanted]
+    jobs = upstream(jobs_of(stage, config), selection(config)[0])
+    steps = [step for step in plan(config) if step.job.name in jobs]
     new = [step for step in steps if step.state != "up to date" and step.recipe not in counted]
     counted.update(step.recipe for step in new)
     if not new:
         return PointCost(jobs=(), gpu_hours=0.0, usd=0.0, hours=0.0)
-    known = known_here(config)
-    works = planned_by_headers(config, [step.job for step in new], known)
+    size = known_here(config)
+    works = planned_by_headers(config, [step.job for step in new], size)
     prices = [work.usd for work in works]
     return PointCost(
         jobs=tuple(step.job.name for step in new),
         gpu_hours=sum(work.gpu_hours for work in works),
         usd=None if None in prices else sum(price for price in prices if price is not None),
         hours=sum(work.wall for work in works) / 3600,
-        to_count=uncounted_line(config, known) if known.to_count else "",
+        to_count=uncounted_line(config, size) if size.to_count else "",
     )

@@ -1,8 +1,8 @@
-"""Metrics of a run: the figures that it leaves in its folder.
+"""Metrics of a run: the figures in its folder.
 
-metrics.json      {"accuracy": 0.93, "loss": 0.21}: what the run came to
-metrics.jsonl     the same, a line a step; its last line counts where there is no metrics.json
-outcomes.csv      unit,value: what the run did on each task or example, by which runs are compared in pairs
+metrics.json      {"accuracy": 0.93, "loss": 0.21}: final figures
+metrics.jsonl     one such line per step; the last one counts without a metrics.json
+outcomes.csv      unit,value: outcome of each task or example, by which runs are compared in pairs
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ METRICS, SERIES, OUTCOMES = "metrics.json", "metrics.jsonl", "outcomes.csv"
 
 
 def metrics_of(folder: Path) -> dict[str, float]:
-    """The figures of a run, those within sections by dotted names; none where it left none. Raises InputError for a
-    file that is damaged."""
+    """Return the figures of a run, nested ones by dotted names, or an empty mapping without a file. Raise InputError
+    for a damaged file."""
     for name in (METRICS, SERIES):
         path = folder / name
         try:
@@ -29,25 +29,25 @@ def metrics_of(folder: Path) -> dict[str, float]:
         except FileNotFoundError:
             continue
         try:
-            found = leaves(json.loads(lines if name == METRICS else lines.splitlines()[-1]))
-            return {key: float(value) for key, value in found if _is_figure(value)}
+            values = leaves(json.loads(lines if name == METRICS else lines.splitlines()[-1]))
+            return {key: float(value) for key, value in values if _is_figure(value)}
         except (ValueError, IndexError, AttributeError, RecursionError):
             raise InputError(f"{path}: no JSON object of figures; run the point again") from None
     return {}
 
 
 def metric_of(folder: Path, name: str) -> float:
-    """One figure of a run. Raises InputError, with the nearest name, where it left none of this name."""
-    found = metrics_of(folder)
-    if name not in found:
+    """Return one figure of a run. Raise InputError with the nearest name if it is missing."""
+    figures = metrics_of(folder)
+    if name not in figures:
         raise InputError(
-            f"{folder}: no metric {name}; {nearest(name, found) if found else f'the run left no {METRICS}'}"
+            f"{folder}: no metric {name}; {nearest(name, figures) if figures else f'the run left no {METRICS}'}"
         )
-    return found[name]
+    return figures[name]
 
 
 def outcomes_of(folder: Path) -> dict[str, float]:
-    """What a run did, by unit; none where it left none."""
+    """Return the outcomes of a run by unit, or an empty mapping without a file. Raise InputError for a damaged file."""
     try:
         with (folder / OUTCOMES).open(encoding="utf-8", newline="") as file:
             return {row["unit"]: float(row["value"]) for row in csv.DictReader(file)}
@@ -58,17 +58,17 @@ def outcomes_of(folder: Path) -> dict[str, float]:
 
 
 def headline(folder: Path, metric: str | None) -> str:
-    """A run's figure, or its first two, as text."""
+    """Return a run's figure, or its first two, as text."""
     try:
-        found = metrics_of(folder)
+        figures = metrics_of(folder)
     except InputError as error:
         return str(error)
-    names = [metric] if metric in found else list(found)[:2]
-    return "  ".join(f"{name}={found[str(name)]:.4g}" for name in names)
+    names = [metric] if metric in figures else list(figures)[:2]
+    return "  ".join(f"{name}={figures[str(name)]:.4g}" for name in names)
 
 
 def leaves(values: Mapping[str, Any], stem: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (dotted name, value) of everything within sections; an empty section is a value."""
+    """Yield (dotted name, value) of every leaf of nested mappings; an empty mapping is a leaf."""
     for key, value in values.items():
         if isinstance(value, Mapping) and value:
             yield from leaves(value, f"{stem}{key}.")

@@ -1,8 +1,8 @@
-"""Point: what one run of an experiment over the pipeline does: its stage, and whatever that needs and nobody has made.
+"""Point: one run of an experiment over the pipeline, a stage and its unfinished inputs.
 
-Artifacts are found by fingerprint, so what the points have in common is made once, by the first that comes to it; a
-second one at the same time waits for it, or plays its blocks (`r2v.experiments.shared_chains`). Nothing is published:
-points would take turns at the places of the pipeline's results.
+Artifacts are found by fingerprint, so artifacts shared by several points are made once, by the first point; another
+one at the same time waits for it or plays its blocks (`r2v.experiments.shared_chains`). Nothing is published, since
+points would overwrite each other's published paths.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from r2v.storage.integrity import Artifact
 
 ARTIFACTS_FILE = "artifacts.json"
-"""The artifact of each job that a run is made of."""
+"""File of a run: job -> name of its artifact."""
 
 
 def config_of(tree: dict[str, Any]) -> Config:
-    """The configuration that a tree is, as YAML was read. Raises UsageError as reading a file would."""
+    """Return the configuration of a tree read from YAML. Raise UsageError as for a file."""
     from r2v.config import WITHOUT_FILE
     from r2v.memory.profile_of_model import configured
 
@@ -41,24 +41,24 @@ def config_of(tree: dict[str, Any]) -> Config:
 
 
 def jobs_of(stage: str, config: Config) -> tuple[str, ...]:
-    """The jobs that a point of this stage is for, the last of the chain last."""
+    """Return the jobs that a point of this stage makes, in the order of the chain."""
     (command,) = (row for row in COMMANDS if row.name == stage)
     enabled = {row.name for row in selection(config)[0]}
     return tuple(name for name in possible(config, made_by(command)) if name in enabled)
 
 
 def require_runnable(stage: str | None, config: Config) -> None:
-    """Raises UsageError where a point of this configuration could not be run; `stage` None: a simulation."""
+    """Raise UsageError if a point of this configuration cannot run; `stage` None: a simulation."""
     if stage is not None:
         rows = selection(config)[0]
-        wanted = upstream(jobs_of(stage, config), rows)
-        needed = [row for row in rows if row.name in wanted]
+        names = upstream(jobs_of(stage, config), rows)
+        needed = [row for row in rows if row.name in names]
         require_chain(config, needed)
         require_cap(config, needed, Path())
 
 
 def run_point(config_path: Path, folder: Path, stage: str) -> None:
-    """Make a point's artifacts and leave its figures in its folder. Raises what the stages raise."""
+    """Make a point's artifacts and write its figures into its folder. Raise the errors of its stages."""
     from r2v.config import load
     from r2v.experiments.shared_chains import make_chains
 
@@ -67,18 +67,18 @@ def run_point(config_path: Path, folder: Path, stage: str) -> None:
     leave_figures(config, folder, until, make_chains({"": config}, until=until, quiet=False)[""])
 
 
-def leave_figures(config: Config, folder: Path, until: Sequence[str], made: Mapping[str, Artifact]) -> None:
-    """Write what a point's artifacts came to into its folder."""
+def leave_figures(config: Config, folder: Path, until: Sequence[str], artifacts: Mapping[str, Artifact]) -> None:
+    """Write the figures of a point's artifacts, by job, into its folder."""
     last = [row.name for row in JOBS if row.name in until][-1]
-    write_json(folder / ARTIFACTS_FILE, {job: f"{job}-{artifact.fingerprint}" for job, artifact in made.items()})
-    write_json(folder / METRICS, figures_of(last, made[last]))
+    write_json(folder / ARTIFACTS_FILE, {job: f"{job}-{artifact.fingerprint}" for job, artifact in artifacts.items()})
+    write_json(folder / METRICS, figures_of(last, artifacts[last]))
     if last == "evaluate":
-        write_text(folder / OUTCOMES, outcomes_text(config, made[last]))
+        write_text(folder / OUTCOMES, outcomes_text(config, artifacts[last]))
 
 
 def figures_of(job: str, artifact: Artifact) -> dict[str, Any]:
-    """The figures of an artifact: of an evaluation, <method>/<condition>/<column of main_table.csv>; of any other, the
-    numbers of its summary."""
+    """Return the figures of an artifact: of an evaluation, <method>/<condition>/<column of main_table.csv>; of any
+    other its summary."""
     if job != "evaluate":
         return dict(artifact.summary)
     figures: dict[str, Any] = {}
@@ -91,7 +91,7 @@ def figures_of(job: str, artifact: Artifact) -> dict[str, Any]:
 
 
 def outcomes_text(config: Config, artifact: Artifact) -> str:
-    """Whether each task was solved, by the first method of OURS or else the first one, under each condition."""
+    """Return outcomes.csv: for each condition and task, 1 if solved by OURS, or else by the first method."""
     from r2v.config.methods import OURS
     from r2v.data.store import StoredEpisodes
     from r2v.evaluation.setup import episodes_path

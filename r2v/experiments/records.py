@@ -1,12 +1,11 @@
-"""Records of an experiment: `experiment.json`, which says of every run whether it is pending, running, completed or
-failed, when, with which return code, from which configuration and where its results are.
+"""Records of an experiment: `experiment.json` with the status, times, return code and paths of every run.
 
-    outputs/experiments/<name>_<time>/
-        spec.yaml                 the specification as it was
-        experiment.json           written whole at every change, by the one process that has the experiment's lease
-        configs/run_001.yaml      the resolved configuration: what the run reads, byte for byte
-        runs/run_001/             output.log and what the run leaves: metrics.json, metrics.jsonl, outcomes.csv
-        decisions.jsonl           of early stopping, one line a decision
+outputs/experiments/<name>_<time>/
+    spec.yaml                 copy of the specification
+    experiment.json           written whole at every change, by the process that holds the experiment's lease
+    configs/run_001.yaml      the resolved configuration, exactly as the run reads it
+    runs/run_001/             output.log and the run's files: metrics.json, metrics.jsonl, outcomes.csv
+    decisions.jsonl           early stopping, one line per decision
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ Status = Literal["pending", "running", "completed", "failed"]
 EXPERIMENT = "experiment.json"
 SPEC_COPY = "spec.yaml"
 OUTPUT = "output.log"
-"""What a run prints."""
+"""Output of a run."""
 RETURN_CODE = "return_code"
-"""What a run's launcher leaves when the run has ended, whoever waits for it."""
+"""File that a run's launcher writes at the end of the run, for any process that waits for it."""
 FORMER_EXPERIMENTS = "experiments"
-"""Where the first guide had the folders of experiments."""
+"""Folder of experiments in the first guide."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +46,7 @@ class RunRecord:
     values: dict[str, Any] = field(default_factory=dict)
     seed: int | None = None
     rung: int | None = None
-    """Of early stopping; None without it."""
+    """Rung of early stopping; None without it."""
     base: str = ""
     started_at: str | None = None
     completed_at: str | None = None
@@ -55,18 +54,18 @@ class RunRecord:
     process: str | None = None
     """The launcher while it runs: host, machine, pid, start time (`r2v.storage.lease.Owner`)."""
     chain: str | None = None
-    """What it is in Slurm's queue: the chain of its jobs, or the comment of its one job; None: a process."""
+    """In Slurm's queue: the chain of its jobs, or the comment of its single job; None: a local process."""
     reused_from: str | None = None
-    """The experiment and run whose result this is."""
+    """Experiment and run whose result is reused."""
     peak_bytes: int | None = None
     gpu_bytes: list[int] = field(default_factory=list)
-    """Of each GPU, what was taken while it was the only run; empty where that was not measured."""
+    """Memory used on each GPU while it was the only run; empty if not measured."""
     cpu_seconds: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExperimentRecord:
-    """All that is recorded of an experiment."""
+    """Content of `experiment.json`."""
 
     name: str
     mode: str
@@ -77,33 +76,33 @@ class ExperimentRecord:
     metric: str | None = None
     goal: str = "max"
     program: dict[str, str] = field(default_factory=dict)
-    """Files that its command names, and their hashes."""
+    """Files named by its command -> their hashes."""
 
     def run(self, name: str) -> RunRecord:
-        """The run of this name. Raises UsageError with the nearest one."""
-        for one in self.runs:
-            if one.run == name:
-                return one
-        raise UsageError(f"{name}: no such run; {nearest(name, [one.run for one in self.runs])}")
+        """Return the run of this name. Raise UsageError with the nearest name if it is missing."""
+        for run in self.runs:
+            if run.run == name:
+                return run
+        raise UsageError(f"{name}: no such run; {nearest(name, [run.run for run in self.runs])}")
 
     def with_run(self, changed: RunRecord) -> ExperimentRecord:
-        """The record with one run replaced, or added behind the others."""
-        if any(one.run == changed.run for one in self.runs):
-            return replace(self, runs=tuple(changed if one.run == changed.run else one for one in self.runs))
+        """Return the record with one run replaced or appended."""
+        if any(run.run == changed.run for run in self.runs):
+            return replace(self, runs=tuple(changed if run.run == changed.run else run for run in self.runs))
         return replace(self, runs=(*self.runs, changed))
 
     def count(self, status: Status) -> int:
-        """How many runs have a status."""
-        return sum(one.status == status for one in self.runs)
+        """Return the number of runs with a status."""
+        return sum(run.status == status for run in self.runs)
 
 
 def now() -> str:
-    """The time as records have it: UTC, in ISO 8601, with microseconds, for runs may be short."""
+    """Return the current UTC time in ISO 8601, with microseconds, since runs may be short."""
     return datetime.now(UTC).isoformat()
 
 
 def new_folder(name: str, below: Path = EXPERIMENTS) -> Path:
-    """Make the folder <name>_<time>, which is nobody else's."""
+    """Make a new folder <name>_<time> and return it; a suffix distinguishes folders of the same second."""
     stem = f"{name}_{datetime.now(UTC):%Y%m%dT%H%M%S}"
     for number in range(1, 1000):
         folder = below / (stem if number == 1 else f"{stem}-{number}")
@@ -116,12 +115,12 @@ def new_folder(name: str, below: Path = EXPERIMENTS) -> Path:
 
 
 def write_record(folder: Path, record: ExperimentRecord) -> None:
-    """Replace `experiment.json`. Only who holds the experiment's lease may."""
+    """Replace `experiment.json`. Only the holder of the experiment's lease may call this."""
     write_json(folder / EXPERIMENT, asdict(record))
 
 
 def read_record(folder: Path) -> ExperimentRecord:
-    """The record of an experiment. Raises InputError where there is none, or one that is damaged."""
+    """Return the record of an experiment. Raise InputError if it is missing or damaged."""
     path = folder / EXPERIMENT
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
@@ -138,14 +137,15 @@ def read_record(folder: Path) -> ExperimentRecord:
 
 
 def _known(cls: type, values: dict[str, Any]) -> dict[str, Any]:
-    names = {one.name for one in fields(cls)}
+    """Return the values of the class's fields; later versions may write more."""
+    names = {each.name for each in fields(cls)}
     return {key: value for key, value in values.items() if key in names}
 
 
 def experiments() -> Iterator[Path]:
-    """The folders of all experiments, the oldest first."""
-    found = [path.parent for path in EXPERIMENTS.glob(f"*/{EXPERIMENT}")]
-    yield from sorted(found, key=lambda folder: (_age(folder), folder.name))
+    """Yield the folders of all experiments, oldest first."""
+    folders = [path.parent for path in EXPERIMENTS.glob(f"*/{EXPERIMENT}")]
+    yield from sorted(folders, key=lambda folder: (_age(folder), folder.name))
 
 
 def _age(folder: Path) -> str:
@@ -156,8 +156,8 @@ def _age(folder: Path) -> str:
 
 
 def chosen(word: str | None) -> Path:
-    """The folder of the experiment that a word means: its folder as a path, its folder's name, or its name, of which
-    the newest is taken; None: the newest of all. Raises InputError naming those there are."""
+    """Return the folder of an experiment given by path, folder name, or experiment name (the newest of that name);
+    None: the newest of all. Raise InputError with the nearest name if it is missing."""
     there = list(experiments())
     if word is None:
         if not there:

@@ -1,10 +1,10 @@
-"""Shared chains: the artifacts of several configurations, made by one process or by any number side by side.
+"""Shared chains: the artifacts of several configurations, made by any number of processes at once.
 
-    made = make_chains({"base": base, "no_dpo": changed}, root=work.root)     # of each: job -> its artifact
+    chains = make_chains({"base": base, "no_dpo": changed}, root=work.root)     # of each: job -> its artifact
 
-A process takes the first job of a chain that nobody is making, under that artifact's lease. Where another makes it, it
-plays that one's blocks if its stage has any (`r2v.pipeline.helping`), and turns to the next chain. An artifact is a
-function of its fingerprint, so whoever makes it, and however often who does is killed, the result is the same.
+A process makes the first job of a chain whose lease is free. If another process makes it, this one plays blocks of
+that job if its stage has any (`r2v.pipeline.helping`), and continues with the next chain. An artifact is a function of
+its fingerprint, so the result does not depend on the process that makes it, nor on kills.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from r2v.storage import record
 from r2v.storage.integrity import Artifact
 
 SHORTEST, LONGEST = 1.0, 30.0
-"""Seconds until the next look where all that is left is being made by others; doubled from look to look."""
+"""Seconds between polls while other processes make all remaining jobs; doubled from poll to poll."""
 
 MadeChain = dict[str, Artifact]
 """Job -> its artifact."""
@@ -39,19 +39,22 @@ def make_chains(
     quiet: bool = True,
     sleep: Callable[[float], None] = time.sleep,
 ) -> dict[str, MadeChain]:
-    """Every configuration's chain up to these jobs, by the configuration's name; what is there already is found made.
-    Returns when all are whole, whoever made them; `quiet` says nothing of what was up to date."""
-    wanted = {name: _wanted(config, until) for name, config in configs.items()}
-    chains = {name: _given(config, wanted[name], root) for name, config in configs.items()}
-    open_still, pause = list(configs), SHORTEST
-    while open_still:
+    """Make every configuration's chain up to the jobs `until`; return the chains by the configuration's name.
+
+    Existing artifacts are reused. Return once all chains are complete, made by this process or others; `quiet`: do not
+    log jobs that are up to date.
+    """
+    jobs = {name: _jobs(config, until) for name, config in configs.items()}
+    chains = {name: _given(config, jobs[name], root) for name, config in configs.items()}
+    unfinished, pause = list(configs), SHORTEST
+    while unfinished:
         before = sum(map(len, chains.values()))
-        for name in list(open_still):
+        for name in list(unfinished):
             with record.part(name):
-                _go_on(configs[name], chains[name], wanted[name], root, quiet)
-            if all(row.name in chains[name] for row in wanted[name]):
-                open_still.remove(name)
-                logger.info("  %-34s done", name)
+                _go_on(configs[name], chains[name], jobs[name], root, quiet)
+            if all(row.name in chains[name] for row in jobs[name]):
+                unfinished.remove(name)
+                logger.info("  chain done: name=%s", name)
         if sum(map(len, chains.values())) > before:
             pause = SHORTEST
         else:
@@ -60,22 +63,22 @@ def make_chains(
     return chains
 
 
-def _wanted(config: c.Config, until: Sequence[str]) -> list[Job]:
-    """The jobs that these need, less what the configuration leaves out: collection, where `data.runs` names runs."""
+def _jobs(config: c.Config, until: Sequence[str]) -> list[Job]:
+    """Return the jobs up to `until` without those that the configuration skips, such as collection with `data.runs`."""
     rows = selection(config)[0]
     names = upstream(until, rows)
     return [row for row in rows if row.name in names]
 
 
-def _given(config: c.Config, wanted: Sequence[Job], root: Path) -> MadeChain:
-    """What those jobs read and none of them makes, as it is published."""
-    names = {name for row in wanted for name in row.inputs} - {row.name for row in wanted}
+def _given(config: c.Config, rows: Sequence[Job], root: Path) -> MadeChain:
+    """Return the published artifacts that these jobs read and none of them makes."""
+    names = {name for row in rows for name in row.inputs} - {row.name for row in rows}
     return {name: published(config, name, root) for name in sorted(names)}
 
 
-def _go_on(config: c.Config, chain: MadeChain, wanted: Sequence[Job], root: Path, quiet: bool) -> None:
-    """Make a chain's jobs in their order, up to one that another process is making; play for that one."""
-    for row in wanted:
+def _go_on(config: c.Config, chain: MadeChain, rows: Sequence[Job], root: Path, quiet: bool) -> None:
+    """Make a chain's jobs in order, up to one that another process is making; help that process play."""
+    for row in rows:
         if row.name in chain:
             continue
         inputs = {name: chain[name] for name in row.inputs}

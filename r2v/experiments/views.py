@@ -1,4 +1,4 @@
-"""Views of experiments: what there is, and how far each run is, as of this moment."""
+"""Views of experiments: lists and current progress as text."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from r2v.storage.lease import holder
 from r2v.storage.record import EVENTS
 
 LEASE = ".lease"
-"""Held by the process that runs an experiment."""
+"""Lease held by the process that runs an experiment."""
 
 
 def list_lines() -> list[str]:
-    """Every experiment of the project, a line each."""
+    """Return a table of the project's experiments, one line each."""
     rows = [("experiment", "mode", "runs", "")]
     for folder in experiments():
         record = read_record(folder)
@@ -28,7 +28,7 @@ def list_lines() -> list[str]:
 
 
 def status_lines(folder: Path) -> list[str]:
-    """An experiment's runs: status, time, how far, figures."""
+    """Return a table of an experiment's runs: status, time, values, progress or figures."""
     record = read_record(folder)
     metric = f"{record.metric or 'metrics'}"
     rows = [("run", "status", "took", "values", metric)]
@@ -39,7 +39,7 @@ def status_lines(folder: Path) -> list[str]:
 
 
 def summary(record: ExperimentRecord) -> str:
-    """How many runs have which status."""
+    """Return the number of runs by status as text."""
     statuses: tuple[Status, ...] = ("completed", "running", "pending", "failed")
     counts = ", ".join(f"{count} {status}" for status in statuses if (count := record.count(status)))
     return f"{counts} of {len(record.runs)}"
@@ -64,13 +64,13 @@ def _took(run: RunRecord) -> str:
 
 
 def _far(run: RunRecord, metric: str | None) -> str:
-    """A run's figures; of one that works, the newest that it has written, and how far its stage is."""
+    """Return the figures of a completed run, or the latest progress or figures of a running one."""
     folder = Path(run.run_dir)
     if run.status == "completed":
         return headline(folder, metric)
     if run.status != "running":
         return ""
-    with suppress(OSError, ValueError, IndexError, KeyError):
+    with suppress(OSError, ValueError, IndexError, KeyError):  # no event yet, or one being written
         event = json.loads((folder / EVENTS).read_text().splitlines()[-1])
         return f"{event['what']} {event['done']} of {event['total']}"
     return headline(folder, metric) if (folder / SERIES).exists() else ""

@@ -1,6 +1,6 @@
-"""Batch table: batch sizes by GPU memory alone, used where a model's architecture is unknown.
+"""Batch table: batch sizes by GPU memory alone, for models of unknown architecture.
 
-Known architectures are planned by `r2v.memory.planner.planner`, which takes the model into account.
+Known architectures are planned by `r2v.memory.planner.planner`.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from r2v.errors import UsageError
 
 
 def optimize_batch_processing(available_memory_gb: float) -> dict[str, int]:
-    """Batch sizes by the GPU's free memory in GB, in three steps: above 40, above 20, and below. Raises
-    UsageError for a memory that is not above 0.
+    """Return batch sizes by the GPU's free memory in GB, in three steps: above 40, above 20, and below. Raise
+    UsageError for memory not above 0.
 
     >>> optimize_batch_processing(44.53)
     {'base_batch': 16, 'critic_batch': 32, 'micro_batch': 8}

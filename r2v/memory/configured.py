@@ -1,4 +1,4 @@
-"""The job of a configuration: what each stage that trains or acts asks of memory. No torch, no weights."""
+"""Memory planner's jobs of a configuration, one per stage that trains or acts. No torch, no weights."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from typing import Any
 
 from r2v.config import Config, HierarchicalConfig, Phase, PolicyConfig
 from r2v.config.engines import VLLM
-from r2v.memory.models import known
+from r2v.memory.models import known_model
 from r2v.memory.planner.acting import ActingJob, Sampling
 from r2v.memory.planner.training_job import StageName, TrainingJob
 from r2v.memory.store import Measure
 from r2v.storage.weights import BUNDLED
 
 TINY_CRITIC = "tiny"
-"""`hierarchical.critic.model_name` of the critic of random weights over the policy's own tokens: too small to count."""
+"""`hierarchical.critic.model_name` of the random critic over the policy's own tokens, too small to count."""
 
 
 def job_of_stage(config: Config, stage: StageName, code: str, measure: Measure | None = None) -> TrainingJob:
-    """The stage's training job under this configuration; `code` is what its row in JOBS has as `memory`. Raises
-    InputError where a model's config.json is missing, or its sizes are not stored and `measure` is None."""
+    """Return a stage's training job. `code`: the `memory` of its row in JOBS. Raise InputError if a model's config.json
+    is missing, or its sizes are not stored and `measure` is None."""
     if stage == "hierarchical":
         return job_of_hierarchical(config.policy, config.hierarchical, code, measure)
     return job_of_phase(config.policy, config.training.phase(stage), stage, code, measure)
@@ -27,13 +27,13 @@ def job_of_stage(config: Config, stage: StageName, code: str, measure: Measure |
 def job_of_hierarchical(
     policy: PolicyConfig, h: HierarchicalConfig, code: str, measure: Measure | None = None
 ) -> TrainingJob:
-    """Hierarchical training, at its largest batch: every completion of an iteration that can be given credit."""
+    """Return the job of hierarchical training at its largest batch: every completion of an iteration with credit."""
     critic = h.critic.model_name
     completions = h.episodes * h.group * (h.turns - 1 + h.guidance.hints)
     return TrainingJob(
         stage="hierarchical",
         code=code,
-        critic=None if critic == TINY_CRITIC else known(critic, measure),
+        critic=None if critic == TINY_CRITIC else known_model(critic, measure),
         value=h.guidance.enabled and h.guidance.baseline == "value",
         precision="mixed" if policy.dtype in ("auto", "bfloat16") else "float32",
         prompt_tokens=policy.max_seq_len,
@@ -52,7 +52,7 @@ def job_of_hierarchical(
 def job_of_phase(
     policy: PolicyConfig, phase: Phase, stage: StageName, code: str, measure: Measure | None = None
 ) -> TrainingJob:
-    """BC, DPO or the verifier, on sequences of `policy.max_seq_len` tokens: the longest there may be."""
+    """Return the job of BC, DPO or the verifier on sequences of `policy.max_seq_len` tokens, the longest allowed."""
     completion = policy.max_seq_len // 8
     return TrainingJob(
         stage=stage,
@@ -67,14 +67,14 @@ def job_of_phase(
 
 def _model(policy: PolicyConfig, measure: Measure | None) -> dict[str, Any]:
     return {
-        "model": known(policy.model_name, measure),
+        "model": known_model(policy.model_name, measure),
         "lora_rank": policy.lora_r,
         "four_bit": policy.in_4bit and policy.lora_r > 0,
     }
 
 
 def acting_job(config: Config, stage: str, code: str, measure: Measure | None = None) -> ActingJob:
-    """A stage that plays episodes with the local model. Raises as `job_of_stage` does."""
+    """Return the job of a stage that plays episodes with the local model. Raise as `job_of_stage` does."""
     policy, completion = config.policy, config.inference.max_new_tokens
     actors, verifiers = _cast(config, stage)
     samples, sampling = _samples(config, stage)
@@ -96,15 +96,15 @@ def acting_job(config: Config, stage: str, code: str, measure: Measure | None = 
 
 
 def _engines_beside(policy: PolicyConfig) -> float:
-    """Share of the card that is not left to what is planned: where the verifier is served too, that is what one of the
-    two servers holds, in its own share."""
+    """Return the share of the GPU's memory outside the plan. If the verifier is served too, the plan is of one of the
+    two servers, within its own share."""
     if policy.engine_verifier:
         return 1 - policy.engine_memory
     return policy.engine_memory if policy.engine == VLLM else 0.0
 
 
 def _cast(config: Config, stage: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Policies and verifiers that the stage holds in memory."""
+    """Return the names of the policies and verifiers that a stage holds in memory."""
     if stage == "candidates":
         return ("policy",), tuple(f"verifier fold {fold}" for fold in range(config.candidates.num_folds))
     if stage == "ablations":
@@ -118,15 +118,15 @@ def _cast(config: Config, stage: str) -> tuple[tuple[str, ...], tuple[str, ...]]
 
 
 def _samples(config: Config, stage: str) -> tuple[int, Sampling]:
-    """Completions of one prompt at most, and how they are drawn."""
+    """Return the largest number of completions of one prompt, and their sampling method."""
     drawn = config.candidates if stage == "candidates" else config.inference
     count = config.candidates.num_samples if stage == "candidates" else config.inference.num_candidates
     if stage == "ablations":
         rows = [row.name for row in config.ablations.rows if row.ablated_method == "best_of_k"]
-        count, asked = max((int(name.removeprefix("best_of_")) for name in rows), default=count), bool(rows)
+        count, sampled = max((int(name.removeprefix("best_of_")) for name in rows), default=count), bool(rows)
     else:
-        asked = stage == "candidates" or (stage == "evaluate" and "best_of_k" in config.evaluation.methods)
-    if not (asked or (stage != "candidates" and "samples" in config.router.features)):
+        sampled = stage == "candidates" or (stage == "evaluate" and "best_of_k" in config.evaluation.methods)
+    if not (sampled or (stage != "candidates" and "samples" in config.router.features)):
         return 1, "greedy"
     if drawn.temperature == 0:
         return 1, "greedy"
@@ -134,7 +134,7 @@ def _samples(config: Config, stage: str) -> tuple[int, Sampling]:
 
 
 def _acting_width(policy: PolicyConfig, saved: str) -> int:
-    """Bytes per weight on a GPU, as `r2v.policy.load` chooses their type."""
+    """Return the bytes per weight on a GPU, by the type that `r2v.policy.load` chooses."""
     dtype = policy.dtype
     if dtype == "auto":
         dtype = "float32" if policy.model_name in BUNDLED else saved  # type: ignore[assignment]

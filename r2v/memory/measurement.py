@@ -1,10 +1,10 @@
-"""Measurement: the memory and operations of one micro-batch of one piece of training or acting code. No torch.
+"""Measurement: memory and operations of one micro-batch of training or acting code. No torch.
 
     peak = measurement.peak(("fresh", "step"), rows=8, tokens=1024)
     peak.size, peak.at                      # bytes beyond weights and optimizer, "backward, layer 28 of 28"
 
-`r2v.memory.measured` runs the code on tensors without data at a few shapes. The live bytes after each operation are
-polynomials of rows and tokens; those that are the peak at some shape are kept as moments.
+`r2v.memory.measured` runs the code on fake tensors at a few shapes. The live bytes after each operation are polynomials
+of rows and tokens; those that are the peak at some shape are kept as moments.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ Action = Literal["train", "read", "generate"]
 TERMS = ("1", "tokens", "tokens^2", "rows", "rows * tokens", "rows * tokens^2", "predicted")
 """Terms of the polynomials; `predicted` counts the tokens whose log-probabilities are computed, all rows together."""
 _VERSION = 1
-"""Raised where measurements of earlier versions no longer hold."""
+"""Version of the measurements; incremented when earlier ones no longer hold."""
 ENCODERS = ("bert", "roberta", "xlm-roberta", "distilbert", "electra", "deberta-v2", "camembert")
-"""Types of models that are read as encoders, whatever else transformers has of them."""
+"""Model types treated as encoders, even if transformers has decoders of them."""
 _LIBRARIES = ("torch", "transformers", "peft", "trl")
 
 
@@ -36,36 +36,36 @@ def _versions() -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredCase:
-    """A piece of code and the model that it runs, by all that decides the memory of a micro-batch."""
+    """Measured code and model: all settings that decide the memory of a micro-batch."""
 
     code: str
     """Dotted path, module:function, of the function that runs a micro-batch (`r2v.memory.measured.rehearsal`)."""
     action: Action
     role: str = "language"
-    """What the model is: language, critic or value."""
+    """Role of the model: language, critic or value."""
     model: ModelConfigValues
     """config.json of the model."""
     rank: int = 0
     """Rank of the adapters; 0: none."""
     frozen: bool = False
-    """True if weights outside the adapters have no gradients. A model without adapters is then not trained at all."""
+    """True if weights outside the adapters have no gradients; without adapters the model is then not trained."""
     width: int = 4
     """Bytes per weight of the model: 2 (bfloat16) or 4 (float32)."""
     adapter_width: int = 4
     autocast: bool = False
-    """True if matrices multiply in bfloat16 whatever their type."""
+    """True if matrices multiply in bfloat16, independent of their type."""
     four_bit: bool = False
-    """True if the layers' matrices are packed in nf4, and all else is float32."""
+    """True if the layers' matrices are packed in nf4 and all others are float32."""
     fused: bool = False
-    """True if AdamW is torch's fused one."""
+    """True for torch's fused AdamW."""
     checkpoint: bool = False
-    """Gradient checkpointing."""
+    """True with gradient checkpointing."""
     chunk: int = 0
-    """Tokens whose logits exist at a time; 0: the code makes none."""
+    """Tokens whose logits exist at once; 0: the code computes no logits."""
     single_chunk: bool = False
     """True if all predicted tokens fit one chunk."""
     completions: bool = False
-    """True if fewer tokens are predicted than there are."""
+    """True if only a part of the tokens is predicted."""
     sampling: str = "greedy"
     samples: int = 1
     """Completions of one prompt."""
@@ -81,7 +81,7 @@ class MeasuredCase:
 
 @dataclass(frozen=True, kw_only=True)
 class Peak:
-    """The most bytes at a time, weights and optimizer left out, and what runs then."""
+    """Largest number of live bytes, without weights and optimizer, and the operation at that moment."""
 
     size: float
     at: str
@@ -89,11 +89,11 @@ class Peak:
 
 @dataclass(frozen=True, kw_only=True)
 class Moment:
-    """An operation after which more bytes are live than after any other, at some shape."""
+    """Operation after which, at some shape, more bytes are live than after any other."""
 
     stretch: str
-    """fresh or accumulated (a micro-batch by whether it is the first of its update), step, read, prompt, choose,
-    token, or held (between passes)."""
+    """fresh (first micro-batch of an update), accumulated (a later one), step, read, prompt, choose, token, or held
+    (between passes)."""
     name: str
     terms: tuple[float, ...]
     """Coefficients of TERMS."""
@@ -101,21 +101,21 @@ class Moment:
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredMemory:
-    """The moments of a case, and what it computes."""
+    """Moments and operations of a measured case."""
 
     moments: tuple[Moment, ...]
     flops: tuple[float, ...]
     """Floating-point operations of one micro-batch, as coefficients of TERMS."""
     trained: int
-    """Trained parameters."""
+    """Number of trained parameters."""
     trained_bytes: int
     """Bytes of their gradients."""
     weights: int
-    """Bytes of all weights, as they were measured."""
+    """Measured bytes of all weights."""
 
     def peak(self, stretches: Sequence[str], *, rows: float, tokens: float, predicted: float | None = None) -> Peak:
-        """The largest moment of some stretches. `predicted`: tokens of all rows whose log-probabilities are computed
-        (None: all)."""
+        """Return the largest moment of some stretches. `predicted`: tokens of all rows whose log-probabilities are
+        computed (None: all)."""
         values = terms(rows, tokens, rows * tokens if predicted is None else predicted)
         sizes = [
             (sum(c * value for c, value in zip(moment.terms, values, strict=True)), moment.name)
@@ -126,43 +126,43 @@ class MeasuredMemory:
         return Peak(size=size, at=at)
 
     def operations(self, *, rows: float, tokens: float, predicted: float | None = None) -> float:
-        """Floating-point operations of a micro-batch."""
+        """Return the floating-point operations of a micro-batch."""
         values = terms(rows, tokens, rows * tokens if predicted is None else predicted)
         return sum(c * value for c, value in zip(self.flops, values, strict=True))
 
 
 def terms(rows: float, tokens: float, predicted: float) -> tuple[float, ...]:
-    """The values of TERMS."""
+    """Return the values of TERMS."""
     return (1.0, tokens, tokens * tokens, rows, rows * tokens, rows * tokens * tokens, predicted)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSizes:
-    """Counts of a model's parameters, from the model itself built without data."""
+    """Counts of a model's parameters, from the model built without data."""
 
     parameters: int
     embedding: int
-    """Of the token embedding."""
+    """Parameters of the token embedding."""
     layer: int
-    """Of the largest layer."""
+    """Parameters of the largest layer."""
     packed: int
-    """In the layers' linear modules, which 4-bit loading packs; biases are not."""
+    """Parameters of the layers' linear modules packed by 4-bit loading, without biases."""
     per_token: int
-    """That one token is multiplied with: of a mixture's experts those that it is sent to."""
+    """Parameters multiplied with one token: of a mixture's experts only the selected ones."""
     adapters: int
-    """Of adapters of rank 1 on every linear module and expert of the layers."""
+    """Parameters of adapters of rank 1 on every linear module and expert of the layers."""
     head: int
-    """Of the output embedding where it is not tied to the token embedding, else 0."""
+    """Parameters of the output embedding, 0 if tied to the token embedding."""
 
 
 def as_values(measurement: MeasuredMemory) -> dict[str, Any]:
-    """As JSON values, coefficients rounded to the byte or to nine digits."""
+    """Return JSON values, coefficients rounded to 10 significant digits and 6 decimals."""
     moments = [[moment.stretch, moment.name, *map(_short, moment.terms)] for moment in measurement.moments]
     return {**asdict(measurement), "moments": moments, "flops": [_short(c) for c in measurement.flops]}
 
 
 def from_values(values: Mapping[str, Any]) -> MeasuredMemory:
-    """The measurement that `as_values` wrote. Raises KeyError, TypeError or ValueError for other values."""
+    """Return the measurement written by `as_values`. Raise KeyError, TypeError or ValueError for other values."""
     moments = tuple(
         Moment(stretch=str(stretch), name=str(name), terms=tuple(map(float, some)))
         for stretch, name, *some in values["moments"]

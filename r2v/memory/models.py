@@ -1,8 +1,8 @@
-"""Models by name: the config.json of each, and the counts of its parameters. No torch, no weights, no network.
+"""Models by name: config.json and parameter counts. No torch, no weights, no network.
 
-model = known("meta-llama/Llama-3.2-3B")
+model = known_model("meta-llama/Llama-3.2-3B")
 model.sizes.parameters          # 3 212 749 824, counted in the model itself (`r2v.memory.store`)
-estimated(model.values)         # the same from config.json alone, within some percent
+estimated(model.values)         # from config.json alone, within some percent
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from r2v.storage.model_identity import hub_repository
 from r2v.storage.weights import BUNDLED, adapters_alone, base_of
 
 _OF_FAMILIES = {"gemma3": {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "vocab_size": 262_208}}
-"""Sizes that a config.json leaves out where they are as transformers' configuration class has them."""
+"""Default sizes of transformers' configuration classes, which a config.json may omit."""
 
 _MOST_LAYERS = 10_000
-"""Layers of a model that is measured: each is made, without weights."""
+"""Largest number of layers of a measured model, which are all built, without weights."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class KnownModel:
-    """A model whose parameters are counted."""
+    """Model with its configuration and parameter counts."""
 
     name: str
     values: ModelConfigValues
-    """Of its config.json."""
+    """Values of its config.json."""
     sizes: ModelSizes
 
     @property
     def encoder(self) -> bool:
-        """True if it only encodes: no logits, no KV cache."""
+        """True for an encoder: no logits, no KV cache."""
         return self.values.get("model_type") in ENCODERS
 
     @property
@@ -49,22 +49,22 @@ class KnownModel:
 
     @property
     def window(self) -> int | None:
-        """Tokens that sliding layers look back on, None where no layer slides."""
+        """Window of sliding-attention layers in tokens; None without such layers."""
         window = (self.values.get("text_config") or self.values).get("sliding_window")
         return int(window) if window else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class ParameterCounts:
-    """Parameters of a model, and those that one token is multiplied with."""
+    """Numbers of a model's parameters, in total and multiplied with one token."""
 
     total: float
     per_token: float
 
 
-def known(model: str, measure: store.Measure | None = None) -> KnownModel:
-    """The model of a name or folder, as `values_of` finds it. Raises InputError where nothing is stored of its sizes
-    and `measure` is None."""
+def known_model(model: str, measure: store.Measure | None = None) -> KnownModel:
+    """Return the model of a name or folder, as found by `values_of`. Raise InputError if its sizes are not stored and
+    `measure` is None."""
     values = values_of(model)
     require_unquantized(values, model)
     layers = (values.get("text_config") or values).get("num_hidden_layers")
@@ -74,7 +74,7 @@ def known(model: str, measure: store.Measure | None = None) -> KnownModel:
 
 
 def counted(model: str) -> ParameterCounts:
-    """The counts that are stored of a model, else `estimated` ones."""
+    """Return the stored parameter counts of a model, else the `estimated` ones."""
     values = values_of(model)
     require_unquantized(values, model)
     sizes = store.stored_sizes(values)
@@ -84,8 +84,8 @@ def counted(model: str) -> ParameterCounts:
 
 
 def estimated(values: Mapping[str, Any], name: str = "model") -> ParameterCounts:
-    """The counts by the sizes in a config.json: attention, a gated feed-forward, a mixture's experts, embeddings.
-    Raises InputError where it lacks one."""
+    """Return parameter counts from the sizes in a config.json: attention, gated feed-forward, experts, embeddings.
+    Raise InputError if a size is missing."""
     text = {**_OF_FAMILIES.get(str(values.get("model_type")), {}), **(values.get("text_config") or values)}
     try:
         hidden, layers, vocab = (int(text[key]) for key in ("hidden_size", "num_hidden_layers", "vocab_size"))
@@ -114,7 +114,7 @@ def estimated(values: Mapping[str, Any], name: str = "model") -> ParameterCounts
 
 
 def require_unquantized(values: Mapping[str, Any], name: str) -> None:
-    """Raise UsageError where a config.json says that its weights are quantized."""
+    """Raise UsageError if a config.json is of quantized weights."""
     if quantization := values.get("quantization_config"):
         method = quantization.get("quant_method") if isinstance(quantization, Mapping) else None
         raise UsageError(
@@ -125,8 +125,8 @@ def require_unquantized(values: Mapping[str, Any], name: str) -> None:
 
 
 def values_of(model: str) -> ModelConfigValues:
-    """The config.json of a bundled model, of a directory (of adapters: their base's), of a model in the hub's cache, or
-    of one in the registry. Raises InputError where there is none."""
+    """Return the config.json of a bundled model, a directory (of adapters: their base's), a model in the hub's cache,
+    or a registered one. Raise InputError if there is none."""
     folder = BUNDLED.get(model) or Path(model).expanduser()
     if adapters_alone(folder):
         return values_of(base_of(folder))
@@ -146,14 +146,14 @@ def values_of(model: str) -> ModelConfigValues:
         raise InputError(f"{path}: not a JSON object ({error})") from None
     if not isinstance(loaded, dict):
         raise InputError(f"{path}: not a JSON object")
-    # what is measured of a registered model holds for the file on the hub that the registry repeats
+    # Shipped measurements of a registered model are keyed by the registry's values, so use those if they agree.
     if registered is not None and all(loaded.get(key) == value for key, value in registered.items()):
         return registered
     return loaded
 
 
 def _like(model: str) -> str:
-    """A name that was probably meant, where there is one: it differs in letters, never in a size."""
+    """Return a hint with the nearest hub name, or ""."""
     hint = nearest(model, [*BUNDLED, *MODEL_CONFIGS])
     return f"; {hint}" if hint.startswith("did you mean") and "/" in model else ""
 

@@ -1,10 +1,10 @@
-"""The profile of a model: which settings a configuration begins from that names a model and no learning rate.
+"""Profile of a model: default settings for a configuration that names a model but no learning rate.
 
     config = configured(None, ["policy.model_name=meta-llama/Llama-3.2-1B"])    # no training.lr: profile lora-1b
 
-The defaults are the bundled student's, and its learning rate ruins a real model. So a model that is not bundled begins
-from the profile for its size, which one line says. Where none can be chosen (a model that is yet to be made, one that
-is nowhere here, one that is too large), commands that train nothing go on, and training is refused with their names.
+The defaults are for the bundled student, whose learning rate ruins a real model. So a model that is not bundled gets
+the profile for its size, which is logged. If none can be chosen (a model of unknown size, or one that is too large),
+commands that train nothing continue, and training is refused with the list of profiles.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from r2v.memory.models import counted
 from r2v.storage.weights import BUNDLED
 
 _PHASES = ("training.preference.lr", "training.verifier.lr")
-"""Learning rates whose defaults do not follow training.lr."""
+"""Learning rates whose defaults are independent of training.lr."""
 
 
 def configured(path: Source = None, overrides: Sequence[str] = ()) -> Config:
-    """`r2v.config.load`, with the profile for the model's size where neither profile nor training.lr is given. Raises
+    """Return `r2v.config.load` with the profile for the model's size unless profile or training.lr is given. Raise
     UsageError as it does."""
     config = load(path, overrides)
     if config.profile not in (AUTO, PAID_SMALL) or config.policy.is_api or config.policy.model_name in BUNDLED:
@@ -32,28 +32,23 @@ def configured(path: Source = None, overrides: Sequence[str] = ()) -> Config:
     if "training.lr" in given:
         left = [key for key in _PHASES if key not in given]
         if left:
-            logger.warning(
-                "  left at the bundled student's, for training.lr does not reach it: %s; set it, or a profile",
-                ", ".join(left),
-            )
+            remedy = "set them, or a profile: training.lr does not change them"
+            logger.warning("  learning rates of the bundled student kept: keys=%s remedy=%s", ",".join(left), remedy)
         return config
     try:
         profile, size = _profile_for(config, whole="policy.lora_r" in given and config.policy.lora_r == 0)
     except UsageError:
-        return config  # `require_settings` raises it where it matters
-    logger.info(
-        "  profile=%s, for %s has %s M parameters (another one, or training.lr of your own, chooses otherwise)",
-        profile,
-        config.policy.model_name,
-        f"{size / 1e6:,.1f}",
-    )
+        return config  # training raises it, by `require_settings`
+    name, millions = config.policy.model_name, f"{size / 1e6:,.1f}"
+    remedy = "to override, set profile or training.lr"
+    logger.info("  profile chosen: profile=%s model=%s parameters=%sM remedy=%s", profile, name, millions, remedy)
     named = profile if config.profile == AUTO else f"{PAID_SMALL}+{profile}"
     return load(path, [*overrides, f"profile={named}"])
 
 
 def require_settings(config: Config) -> None:
-    """Raises UsageError where a model would be trained with the bundled student's learning rate because no profile
-    could be chosen for it."""
+    """Raise UsageError if no profile could be chosen for a model, which would train with the bundled student's learning
+    rate."""
     unchosen = config.profile in (AUTO, PAID_SMALL) and config.training.lr == Config().training.lr
     if unchosen and config.policy.model_name not in BUNDLED:
         _profile_for(config, whole=False)
@@ -61,7 +56,7 @@ def require_settings(config: Config) -> None:
 
 
 def _profile_for(config: Config, *, whole: bool) -> tuple[str, float]:
-    """(profile, parameters of the model); `whole`: all weights are to be trained."""
+    """Return (profile, number of parameters). `whole`: all weights are trained. Raise UsageError if no profile fits."""
     name, names = config.policy.model_name, ", ".join(PROFILES)
     try:
         size = counted(name).total

@@ -1,4 +1,4 @@
-"""Report of a memory plan: bytes per role and per phase, the phase that decides, and the job header to ask with."""
+"""Report of a memory plan: bytes per role and phase, the binding phase, and the header of the job."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PHASE_COLUMNS = (
 
 
 def report(plan: Plan | ActingPlan) -> list[str]:
-    """The lines that `r2v plan` prints. Sizes in GiB."""
+    """Return the lines printed by `r2v plan`, sizes in GiB."""
     header = _training_header(plan) if isinstance(plan, Plan) else _acting_header(plan)
     tables = [line for device in plan.devices for line in (*_role_lines(device), *_phase_lines(device), "")]
     refused = isinstance(plan, Plan) and not plan.fits
@@ -41,7 +41,7 @@ def report(plan: Plan | ActingPlan) -> list[str]:
 
 
 def verdict(plan: Plan | ActingPlan) -> str:
-    """One line: whether the plan fits, and the phase that decides; of a stage that acts also what would."""
+    """Return a line on whether the plan fits, with its binding phase; for a stage that acts also a remedy."""
     binding, share = plan.binding, plan.job.engine_memory
     needs = f"{binding.phase.name} needs {gib(binding.memory.total)} GiB ({binding.memory.peak_at})"
     available = f"{gib(plan.usable)} of {gib(plan.machine.memory)} GiB are for tensors"
@@ -74,7 +74,7 @@ def _wave_verdict(plan: ActingPlan, needs: str, available: str) -> str:
 
 
 def as_json(plan: Plan | ActingPlan) -> dict[str, Any]:
-    """The report as JSON values; sizes in bytes."""
+    """Return the report as JSON values, sizes in bytes."""
     values = {
         "fits": plan.fits,
         "verdict": verdict(plan),
@@ -142,7 +142,7 @@ def _acting_header(plan: ActingPlan) -> list[str]:
 
 
 def _role_lines(device: PlannedDevice) -> list[str]:
-    """The table of the roles on a device."""
+    """Return the table of the roles on a device."""
     rows: list[tuple[str, ...]] = [(device.device.name, "weights", "gradients", "optimizer", "at step", "state")]
     for role in device.device.roles:
         state = role.state
@@ -153,7 +153,7 @@ def _role_lines(device: PlannedDevice) -> list[str]:
 
 
 def _phase_lines(device: PlannedDevice) -> list[str]:
-    """The table of the phases of a device."""
+    """Return the table of the phases of a device."""
     if not device.phases:
         return []
     rows = [_PHASE_COLUMNS, *(_phase_row(planned) for planned in device.phases)]
@@ -168,8 +168,8 @@ def _phase_row(planned: PlannedPhase) -> tuple[str, ...]:
 
 
 def _how_to_ask(plan: Plan | ActingPlan) -> list[str]:
-    """The header of the job, and the overrides that give `train_hierarchical` this strategy; it finds micro-batches and
-    checkpointing itself, by the same plan."""
+    """Return the header of the job, and the overrides that give `train_hierarchical` this strategy; micro-batches and
+    checkpointing follow from the same plan."""
     header = f"header: --gres={_gres(plan.machine)} --mem={mem_header(plan.host)}"
     if isinstance(plan, ActingPlan) or plan.job.stage != "hierarchical":
         return [header]
@@ -183,6 +183,6 @@ def _how_to_ask(plan: Plan | ActingPlan) -> list[str]:
 
 
 def _gres(machine: Machine) -> str:
-    """The GPUs as `--gres` takes them."""
+    """Return the value of `--gres`."""
     kind = f"{machine.kind}:" if machine.kind else ""
     return f"gpu:{kind}{machine.gpus}"

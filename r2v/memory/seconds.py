@@ -1,10 +1,10 @@
-"""Seconds that local models take on a GPU: operations over what the card does of them, and nothing measured.
+"""Seconds of local models on a GPU: estimated operations over the card's rate, nothing measured.
 
     seconds_of(StageTokens(read=2e6), counted("meta-llama/Llama-3.2-1B"), card="h100")
 
-Basis: a token costs 2 operations a parameter that it meets; training three times that, four with gradient
-checkpointing; a card does UTILISATION of its datasheet's dense 16-bit operations, and adding a token reads all weights
-once at BANDWIDTH of its datasheet's bandwidth. The tokens of a stage are counted in `r2v.pipeline.plan`.
+Assumptions: a token costs 2 operations per parameter multiplied with it; training three times that, four with gradient
+checkpointing; a card reaches UTILISATION of its datasheet's dense 16-bit operations, and generating a token reads all
+weights once at BANDWIDTH of its datasheet's bandwidth. `r2v.pipeline.plan` counts the tokens of a stage.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ CARDS: dict[str, tuple[float, float]] = {
     "h200": (989e12, 4.8e12),
     "h20": (148e12, 4.0e12),
 }
-"""Dense 16-bit operations and bytes of memory a second, by the vendor's datasheets (tensor cores, no sparsity)."""
+"""Dense 16-bit operations and memory bytes per second, from vendors' datasheets (tensor cores, no sparsity)."""
 ASSUMED = "a100"
 UTILISATION, BANDWIDTH = 0.35, 0.5
-"""Shares of the datasheet's figures: assumptions."""
+"""Assumed shares of the datasheet's figures."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StageTokens:
-    """Tokens that local models compute."""
+    """Tokens computed by local models."""
 
     trained: float = 0
-    """Tokens that go forward and backward."""
+    """Tokens of forward and backward passes."""
     read: float = 0
-    """Tokens that go forward only."""
+    """Tokens of forward passes only."""
     waves: float = 0
-    """Tokens that are added one after another, each to a whole batch."""
+    """Generation steps, each of one token for a whole batch."""
 
 
 def seconds_of(
     work: StageTokens, model: ParameterCounts, *, card: str = "", gpus: int = 1, checkpointing: bool = False
 ) -> float:
-    """Seconds that these tokens take on a type of card, ASSUMED where it is not known; training uses all GPUs,
-    everything else one."""
+    """Return the seconds of these tokens on a type of card, ASSUMED if unknown; training uses all GPUs, all else
+    one."""
     operations, bandwidth = CARDS.get(card.lower(), CARDS[ASSUMED])
     cost = 2.0 * model.per_token * (work.trained * (4 if checkpointing else 3) + work.read)
     added = work.waves * model.total * 2 / (bandwidth * BANDWIDTH)

@@ -30,8 +30,8 @@ _UNITS = {
 
 
 def parse_size(text: str) -> int:
-    """Return the bytes of a size such as 44.53GiB, 80GB, or 48G (as Slurm writes it: a power of two). A number alone
-    is GiB. Raise UsageError.
+    """Return the bytes of a size such as 44.53GiB, 80GB, or 48G (Slurm's notation: a power of two). A bare number is in
+    GiB. Raise UsageError for other text.
 
     >>> parse_size("1.5GiB")
     1610612736
@@ -47,7 +47,7 @@ def parse_size(text: str) -> int:
 
 
 def gib(size: float) -> str:
-    """Bytes in GiB with two decimals.
+    """Return bytes in GiB with two decimals.
 
     >>> gib(15032385536)
     '14.00'
@@ -56,11 +56,10 @@ def gib(size: float) -> str:
 
 
 def mem_header(size: float) -> str:
-    """Bytes as `--mem` takes them: whole GiB, rounded up to eight."""
+    """Return bytes as a value of `--mem`, rounded up to a multiple of 8 GiB."""
     return f"{8 * math.ceil(size / GIB / 8)}G"
 
 
 def prefix_states(memory: float) -> float:
-    """Bytes of a GPU of `memory` bytes in which one model keeps the states of prompts that it has read
-    (`r2v.llm.local.prefix_cache`)."""
+    """Return the bytes of one model's prefix cache (`r2v.llm.local.prefix_cache`) on a GPU of `memory` bytes."""
     return min(_PREFIX_BYTES, _PREFIX_SHARE * memory)

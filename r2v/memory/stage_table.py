@@ -1,4 +1,4 @@
-"""All stages of a configuration beside one kind of GPU: the models in memory, the peak, and the batch that fits."""
+"""Stage table: models in memory, peak and largest batch of all stages of a configuration on one kind of GPU."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from r2v.memory.store import Measure
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedStage:
-    """A stage and its plan; None where it holds no model."""
+    """A stage and its plan; None without a model in memory."""
 
     stage: str
     plan: Plan | ActingPlan | None
 
     @property
     def fits(self) -> bool:
-        """True if it holds no model, or fits."""
+        """True if the stage fits or holds no model."""
         return self.plan is None or self.plan.fits
 
 
 def plan_stages(
     config: Config, stages: Mapping[str, tuple[str, Machine]], measure: Measure | None, lookup: Lookup
 ) -> list[PlannedStage]:
-    """Each stage, by the code that its row in JOBS has as `memory` and the machine that it gets. Raises InputError
-    where the model's sizes are not known, and as `lookup` does."""
+    """Return the plans of stages. `stages`: stage -> (`memory` of its row in JOBS, its machine). Raise InputError if
+    the model's sizes are unknown, and as `lookup` does."""
     return [
         PlannedStage(stage=stage, plan=_plan_of(config, stage, code, machine, measure, lookup))
         for stage, (code, machine) in stages.items()
@@ -53,14 +53,14 @@ def _plan_of(
 
 
 def stages_report(config: Config, stages: list[PlannedStage]) -> list[str]:
-    """The table, and under it the verdict on each stage that does not run as it is configured."""
+    """Return the table, and a verdict on each stage that does not run as configured."""
     rows = [("stage", "in memory", "GPUs (GiB)", "peak (GiB)", "peak at", "batch", ""), *map(_row, stages)]
     return [
         config.policy.model_name,
         "",
         *text_table(rows, right=(2, 3, 5)).splitlines(),
         "",
-        *(f"{one.stage}: {verdict(one.plan)}" for one in stages if one.plan is not None and _needs_change(one.plan)),
+        *(f"{row.stage}: {verdict(row.plan)}" for row in stages if row.plan is not None and _needs_change(row.plan)),
     ]
 
 
@@ -96,8 +96,8 @@ def _who(plan: Plan | ActingPlan) -> str:
 
 
 def as_json(stages: list[PlannedStage]) -> list[dict[str, Any]]:
-    """The table as JSON values: sizes in bytes."""
-    return [{"stage": one.stage, "local_model": one.plan is not None, **_figures(one.plan)} for one in stages]
+    """Return the table as JSON values, sizes in bytes."""
+    return [{"stage": row.stage, "local_model": row.plan is not None, **_figures(row.plan)} for row in stages]
 
 
 def _figures(plan: Plan | ActingPlan | None) -> dict[str, Any]:

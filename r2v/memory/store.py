@@ -1,11 +1,11 @@
-"""Store of measurements: files by hash, those of the package first, then those of this project. No torch.
+"""Store of measurements: files by hash, shipped with the package or made in this project. No torch.
 
-    measurement(case)                           # read from a file; InputError where nobody has measured it
-    with Measuring() as measure:                # a child process with torch measures, one case after the other
-        measurement(case, measure)              # and the result is kept in outputs/.measured
+    measurement(case)                           # read from a file; InputError if not measured
+    with Measuring() as measure:                # a child process with torch measures one case after the other
+        measurement(case, measure)              # and writes the result to outputs/.measured
 
-The package ships the measurements of its own configurations, which `python benchmarks/planner.py --ship` writes. The
-hash covers the case, config.json included, and the versions of the libraries that run it.
+The package ships the measurements of its own configurations, written by `python benchmarks/planner.py --ship`. The hash
+covers the case, including config.json, and the versions of the libraries that run it.
 """
 
 from __future__ import annotations
@@ -29,31 +29,32 @@ from r2v.storage.files import write_json
 from r2v.storage.paths import MEASURED
 
 Measure = Callable[[MeasuredCase | ModelConfigValues], dict[str, Any]]
-"""What measures a case, or counts the parameters of a model: JSON values of the result."""
+"""Function that measures a case, or counts the parameters of a model, and returns JSON values."""
 _SHIPPED = "shipped"
 
 
 class NotMeasuredError(InputError):
-    """No file has the measurement, and nobody measures here."""
+    """The measurement is not stored, and measuring is not allowed here."""
 
 
 class UnmeasurableError(UsageError):
-    """The model does not run on tensors without data."""
+    """The model does not run on fake tensors."""
 
 
 def measurement(case: MeasuredCase, measure: Measure | None = None) -> MeasuredMemory:
-    """The measurement of a case. Raises NotMeasuredError where no file has it and `measure` is None, and as it does."""
-    what = f"memory of {case.code} for {case.model.get('model_type')}"
-    return from_values(_record(case.key, case, measure, what, from_values))
+    """Return the measurement of a case. Raise NotMeasuredError if it is not stored and `measure` is None, and as
+    `measure` does."""
+    subject = f"memory of {case.code} for {case.model.get('model_type')}"
+    return from_values(_record(case.key, case, measure, subject, from_values))
 
 
 def sizes(values: ModelConfigValues, name: str, measure: Measure | None = None) -> ModelSizes:
-    """The counts of a model's parameters. Raises as `measurement` does."""
+    """Return the parameter counts of a model. Raise as `measurement` does."""
     return ModelSizes(**_record(sizes_key(values), values, measure, f"sizes of {name}", _sizes))
 
 
 def stored_sizes(values: ModelConfigValues) -> ModelSizes | None:
-    """The counts of a model's parameters where a file has them."""
+    """Return the stored parameter counts of a model, or None."""
     record = _stored(sizes_key(values), _sizes)
     return None if record is None else ModelSizes(**record)
 
@@ -63,30 +64,30 @@ def _sizes(record: dict[str, Any]) -> ModelSizes:
 
 
 def sizes_key(values: ModelConfigValues) -> str:
-    """Hash of a config.json."""
+    """Return the hash of a config.json."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:24]
 
 
 def _record(
     key: str,
-    asked: MeasuredCase | ModelConfigValues,
+    request: MeasuredCase | ModelConfigValues,
     measure: Measure | None,
-    what: str,
+    subject: str,
     read: Callable[[dict[str, Any]], object],
 ) -> dict[str, Any]:
     record = _stored(key, read)
     if record is None:
         if measure is None:
             raise NotMeasuredError(
-                f"{what}: not measured yet; r2v plan --config FILE, or --model NAME, measures it once"
+                f"{subject}: not measured yet; r2v plan --config FILE, or --model NAME, measures it once"
             )
-        record = measure(asked)
+        record = measure(request)
         keep(key, record)
     return record
 
 
 def _stored(key: str, read: Callable[[dict[str, Any]], object]) -> dict[str, Any] | None:
-    """The record of a key that `read` understands; a damaged file counts as none, for it is written anew."""
+    """Return the record of a key, or None if it is missing or `read` fails: a damaged file is measured again."""
     if (record := shipped().get(key)) is not None:
         return record
     try:
@@ -98,7 +99,7 @@ def _stored(key: str, read: Callable[[dict[str, Any]], object]) -> dict[str, Any
 
 
 def keep(key: str, record: dict[str, Any]) -> None:
-    """Write a result into this project's store."""
+    """Write a result to this project's store."""
     path = MEASURED / f"{key}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, record)
@@ -106,16 +107,16 @@ def keep(key: str, record: dict[str, Any]) -> None:
 
 @cache
 def shipped() -> dict[str, dict[str, Any]]:
-    """All records of the package by key."""
-    found = dict[str, dict[str, Any]]()
+    """Return all records shipped with the package by key."""
+    records = dict[str, dict[str, Any]]()
     folder = resources.files("r2v.memory") / _SHIPPED
     for file in folder.iterdir() if folder.is_dir() else ():
-        found |= json.loads(file.read_text())
-    return found
+        records |= json.loads(file.read_text())
+    return records
 
 
 class Measuring:
-    """A child process that measures: started by the first case, ended with the block. `measured` counts its cases."""
+    """Child process that measures: started by the first case, ended with the block. `measured` counts its cases."""
 
     def __init__(self) -> None:
         self._child: subprocess.Popen[str] | None = None
@@ -129,13 +130,13 @@ class Measuring:
             self._child.stdin.close()
             self._child.wait()
 
-    def _measure(self, asked: MeasuredCase | ModelConfigValues) -> dict[str, Any]:
-        """Raises UsageError, with its reason, where the child cannot."""
+    def _measure(self, request: MeasuredCase | ModelConfigValues) -> dict[str, Any]:
+        """Return the result of a case or a model. Raise UsageError with the child's reason if it fails."""
         if self._child is None:
-            logger.info("  memory: measuring on tensors without data; the results are kept in %s", MEASURED)
+            logger.info("  memory measurement started: folder=%s", MEASURED)
             self._child = _started()
         assert self._child.stdin is not None and self._child.stdout is not None
-        values = {"case": asdict(asked)} if isinstance(asked, MeasuredCase) else {"model": asked}
+        values = {"case": asdict(request)} if isinstance(request, MeasuredCase) else {"model": request}
         self._child.stdin.write(json.dumps(values) + "\n")
         self._child.stdin.flush()
         answer = self._child.stdout.readline()

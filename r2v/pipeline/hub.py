@@ -28,7 +28,8 @@ from r2v.data.registry import DataRegistry
 from r2v.data.run import verify_run
 from r2v.errors import DISK_REFUSES, EnvironmentFault, InputError, R2VError, UsageError
 from r2v.redaction import secret_in
-from r2v.report.build import PAGE, REPORT_MARKER
+from r2v.report.build import PAGE
+from r2v.report.marker import REPORT_MARKER, read_marker
 from r2v.serve.bundle.manifest import BUNDLE_MANIFEST, read_bundle
 from r2v.storage.artifact_manifest import Damaged, relative, wrong_hashes
 from r2v.storage.compression import LINES, lines_of
@@ -99,7 +100,7 @@ def parcel_of(source: str) -> Parcel:
 
 def _report_files(folder: Path) -> list[str]:
     """The marker of a report, and the names that it lists."""
-    names = (folder / OWN).read_text().splitlines()[1:]
+    _, names = read_marker(folder)
     if PAGE not in names or not all(map(relative, names)):
         raise Damaged(folder / OWN, f"it does not list {PAGE} and files beside it; make the report again")
     return [OWN, *names]

@@ -1,7 +1,8 @@
 """The report as the end of a pipeline: whichever of evaluate and ablations ends last leaves it whole.
 
-It is a view and no stage: a function of results that others have made, which nothing reads. So it has no job of its own
-in a chain, and what goes wrong with it is a line of the log and takes no finished result away.
+It is a view of results that others have made, which nothing reads. Like a stage it has a fingerprint and is made only
+where it is not up to date, but it has no job of its own in a chain, and what goes wrong with it is a line of the log
+and takes no finished result away.
 """
 
 from __future__ import annotations

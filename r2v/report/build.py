@@ -8,8 +8,9 @@
     data/*.js         the episodes, packed
     figures/*         with `figures`: each panel of each figure for a column of a paper, as PDF and as SVG
 
-A report is a function of the results: made again it has the same bytes with the same matplotlib. It executes nothing,
-so a stranger's folder may be looked at: its head says whether the folder was audited, or the command that does it.
+A report is a function of the results: made again it has the same bytes with the same matplotlib, so one that is up to
+date is not drawn again. It executes nothing, so a stranger's folder may be looked at: its head says whether the folder
+was audited, or the command that does it.
 """
 
 from __future__ import annotations
@@ -24,9 +25,11 @@ from pathlib import Path
 from r2v.constraints import shown as in_one_line
 from r2v.errors import InputError, R2VError
 from r2v.evaluation.tables.summary import ABLATIONS_FILE, llm_summary, results_page
+from r2v.log import logger
 from r2v.plotting import save, svg_text
 from r2v.report.figures import PAGE as FOR_PAGE
 from r2v.report.figures import PAPER, draw
+from r2v.report.marker import REPORT_MARKER, fingerprint_of, is_current, read_marker, write_marker
 from r2v.report.page import page
 from r2v.report.series import Series, series
 from r2v.report.sources import Sources, read_sources
@@ -34,11 +37,9 @@ from r2v.report.story import story
 from r2v.report.viewer_data import write_episodes
 from r2v.storage.files import write_text
 from r2v.storage.lease import lease
-from r2v.storage.removal import OWN, Marker, NotOurs, is_own, make_own, remove_own, require_own
+from r2v.storage.removal import OWN, NotOurs, is_own, make_own, remove_own, require_own
 
 PAGE, SUMMARY, RESULTS = "index.html", "llm_summary.json", "results.md"
-REPORT_MARKER = Marker(kind="report")
-"""Its `.r2v` also lists the files of the report, a line each: what else lies there is somebody else's."""
 _PATIENCE = 600.0
 """Seconds that a report waits for another one at the same place."""
 
@@ -50,11 +51,13 @@ def build_report(
     *,
     figures: bool = False,
     verified: Mapping[Path, str] | None = None,
+    force: bool = False,
 ) -> Path:
-    """Write the report of a results folder and return its page. `output` is `results/report/mrp` for
-    `results/mrp` where None; an earlier report there is replaced, and two makers wait for each other. `figures`: write
-    them for a paper too. `verified`: as for `read_sources`. Raises InputError where there are no finished results,
-    where they hold what no evaluation writes, or `output` holds anything that R2V did not write."""
+    """Write the report of a results folder unless it is up to date, and return its page. `output` is
+    `results/report/mrp` for `results/mrp` where None; an earlier report there is replaced, and two makers wait for each
+    other. `figures`: write them for a paper too. `verified`: as for `read_sources`. `force`: write it although it is up
+    to date. Raises InputError where there are no finished results, where they hold what no evaluation writes, or
+    `output` holds anything that R2V did not write."""
     folder = output or results.absolute().parent / "report" / results.absolute().name
     if folder.resolve().is_relative_to(results.resolve()):
         raise InputError(
@@ -63,10 +66,16 @@ def build_report(
     _require_replaceable(folder)
     with _malformed_in_one_line(results):
         sources = read_sources(results, ablations, verified)
+        fingerprint = fingerprint_of(results, sources, figures=figures)
     with lease(folder.with_name(f".{folder.name}.lease"), wait=_PATIENCE):
         draft, before = folder.with_name(f".{folder.name}.draft"), folder.with_name(f".{folder.name}.before")
         if os.path.lexists(before):  # a kill may have left the only report there, so it goes last
             make_own(before, REPORT_MARKER)
+        if not force and is_current(folder, fingerprint):
+            logger.info("%-16s up to date", "report")
+            for left in (draft, before):
+                remove_own(left, REPORT_MARKER)
+            return folder / PAGE
         make_own(draft, REPORT_MARKER, anew=True)
         with _malformed_in_one_line(results):
             try:
@@ -74,7 +83,7 @@ def build_report(
             except Exception:
                 remove_own(draft, REPORT_MARKER)
                 raise
-        write_text(draft / OWN, "".join(f"{line}\n" for line in (REPORT_MARKER.kind, *_files(draft))))
+        write_marker(draft, fingerprint)
         _require_replaceable(folder)
         _exchange(draft, folder, before)
     return folder / PAGE
@@ -125,7 +134,7 @@ def _require_replaceable(folder: Path) -> None:
         require_own(folder, REPORT_MARKER)
     except NotOurs as error:
         raise InputError(f"{error}; or name an empty or a new folder by --output") from None
-    listed = set((folder / OWN).read_text().splitlines()[1:])
+    _, listed = read_marker(folder)
     if strays := [name for name in _files(folder) if name not in listed]:
         raise InputError(
             f"{folder}: holds {strays[0]}, which no report wrote; move it away, or name an empty or a new folder by "
@@ -149,9 +158,10 @@ def write_figure(name: str, data: Series, folder: Path, *, for_paper: bool) -> d
     if for_paper:
         (folder / "figures").mkdir(parents=True, exist_ok=True)
         with matplotlib.rc_context(PAPER.style):
-            # Drawn anew for each format: saving a figure moves its layout a little, and bytes must not depend on that.
-            for form in ("pdf", "svg"):
-                for title, figure in draw(name, data, PAPER).items():
-                    save(figure, folder / "figures" / re.sub(r"\W+", "_", f"{name}_{title}").rstrip("_"), form)
+            for title, figure in draw(name, data, PAPER).items():
+                path = folder / "figures" / re.sub(r"\W+", "_", f"{name}_{title}").rstrip("_")
+                save(figure, path, "pdf")
+                figure.set_layout_engine("none")  # both formats have one layout: a second one would move it a little
+                save(figure, path, "svg")
     with matplotlib.rc_context(FOR_PAGE.style):
         return {title: svg_text(figure) for title, figure in draw(name, data, FOR_PAGE).items()}

@@ -13,7 +13,6 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from r2v.config.methods import OURS, ROUTERS, STRONG, WEAK
-from r2v.data.episode import Episode
 from r2v.report.elements import section, tag
 
 MOST_STEPS = 12
@@ -44,25 +43,25 @@ class Contrast:
     num_alike: int = 0
     """Tasks and seeds that the small policy fails and the others solve."""
 
-    def offer(self, task: str, episodes: Sequence[Episode], shown: Sequence[Shown]) -> None:
+    def offer(self, task: str, episodes: Sequence[Shown]) -> None:
         """Take this task's episodes if they show more than those held."""
-        cells: dict[int, dict[str, tuple[Episode, Shown]]] = {}
-        for episode, one in zip(episodes, shown, strict=True):
-            if episode.condition == self.condition and episode.method in self.methods and episode.env_fault is None:
-                cells.setdefault(episode.metadata.seed, {})[episode.method] = episode, one
+        cells: dict[int, dict[str, Shown]] = {}
+        for one in episodes:
+            if one["condition"] == self.condition and one["method"] in self.methods and one["fault"] is None:
+                cells.setdefault(one["seed"], {})[one["method"]] = one
         for seed, by_method in sorted(cells.items()):
             if len(by_method) < len(self.methods):
                 continue
             fails = WEAK if len(self.methods) > 1 else None
-            outcomes = tuple(by_method[name][0].success is (name == fails) for name in self.methods)
+            outcomes = tuple(by_method[name]["success"] is (name == fails) for name in self.methods)
             self.num_offered += 1
             self.num_alike += not any(outcomes)
-            steps = by_method[next((name for name in self.methods if name in ROUTERS), self.methods[-1])][0].steps
-            asked = sum(step.action_source == "llm_fallback" for step in steps)
+            steps = by_method[next((name for name in self.methods if name in ROUTERS), self.methods[-1])]["steps"]
+            asked = sum(step["by"] == "llm_fallback" for step in steps)
             rank = (*outcomes, asked == 0, asked, len(steps), task, seed)
             if self.rank is None or rank < self.rank:
                 self.rank, self.task, self.seed = rank, task, seed
-                self.episodes = [by_method[name][1] for name in self.methods]
+                self.episodes = [by_method[name] for name in self.methods]
 
     @property
     def is_typical(self) -> bool:

@@ -124,7 +124,11 @@ def page(sources: Sources, told: Story, drawn: Drawn, index: Index) -> str:
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}' 'self' file:"
     contrast = contrast_section(index.contrast)
-    index_data = {"rows": index.rows, "names": index.names, "shard": re.sub(r"\{.*\}", "NNNN", SHARD)}
+    index_data = {
+        "rows": index.rows,
+        "names": {kind: list(numbers) for kind, numbers in index.numbers.items()},
+        "shard": re.sub(r"\{.*\}", "NNNN", SHARD),
+    }
     return document(
         _title(sources),
         policy,

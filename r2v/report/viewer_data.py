@@ -19,23 +19,23 @@ import gzip
 import hashlib
 import json
 import zlib
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from r2v.config.methods import OURS, WEAK
-from r2v.data.episode import Episode, Step, parse_episode, to_line
-from r2v.evaluation.setup import MAIN, OPERATING_POINT, Setup, stored_episodes
-from r2v.report.contrast import Contrast, contrasted
+from r2v.data.episode import Episode, Step
+from r2v.evaluation.setup import Setup, stored_episodes
+from r2v.report.contrast import Contrast, Shown, contrasted
 from r2v.router.labels import read_rows
 from r2v.storage.files import write_text
 
 SHARD = "data/episodes-{:04d}.js"
 Gains = dict[tuple[str, str, str, int], float]
 """What an LLM step gains, by (condition, method whose episode it is and who plays on, episode, step)."""
-State = tuple[str, str, tuple[str, ...]]
-"""(condition, episode, actions so far)."""
+State = tuple[str, int, tuple[str, ...]]
+"""(condition, seed, actions so far) of a task."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,16 +58,13 @@ class Index:
     """The episodes that the page shows side by side."""
     rows: list[list[Any]] = field(default_factory=list)
     """[condition, method, task, seed, outcome, steps, LLM steps, USD, shard or -1, perturbed], the names as numbers."""
-    names: dict[str, list[str]] = field(default_factory=lambda: {"condition": [], "method": [], "task": []})
+    numbers: dict[str, dict[str, int]] = field(default_factory=lambda: {"condition": {}, "method": {}, "task": {}})
     left_out: int = 0
     """Episodes whose steps are not here."""
 
     def number(self, kind: str, name: str) -> int:
         """The number of a name."""
-        known = self.names[kind]
-        if name not in known:
-            known.append(name)
-        return known.index(name)
+        return self.numbers[kind].setdefault(name, len(self.numbers[kind]))
 
 
 def write_episodes(
@@ -80,18 +77,17 @@ def write_episodes(
     gains = dict(_gains(results, setup))
     held: dict[str, Any] = {}
     size = 0
-    for task, episodes in _by_task(results, setup):
-        pages, gained = _pages(episodes), _gained(episodes, gains)
-        shown = [_shown(episode, pages, gained, limits.characters) for episode in episodes]
-        contrast.offer(task, episodes, shown)
+    for task, episodes in _by_task(results, setup, gains):
+        characters = sum(len(step["page"]) for episode in episodes for step in episode["steps"])
+        _finish(episodes, limits.characters)
+        contrast.offer(task, episodes)
         fits = written + size // 4 < limits.packed_bytes
-        for episode in episodes:
-            index.rows.append(_row(index, episode, shard if fits else -1))
+        index.rows += [_row(index, task, episode, shard if fits else -1) for episode in episodes]
         if not fits:
             index.left_out += len(episodes)
             continue
-        held[task] = shown
-        size += sum(len(step.observation.raw_text) for episode in episodes for step in episode.steps)
+        held[task] = episodes
+        size += characters
         if size >= limits.shard_bytes:
             written += _write_shard(folder, shard, held)
             shard, held, size = shard + 1, {}, 0
@@ -100,37 +96,30 @@ def write_episodes(
     return index
 
 
-def _by_task(results: Path, setup: Setup) -> Iterator[tuple[str, list[Episode]]]:
-    """Every task with its episodes of the main table. What waits for its task is kept packed."""
+def _by_task(results: Path, setup: Setup, gains: Gains) -> Iterator[tuple[str, list[Shown]]]:
+    """Every task with its episodes of the main table, pages uncut. What waits for its task is kept packed."""
     waiting: dict[str, list[bytes]] = {}
-    for episode in stored_episodes(results, setup):
-        if episode.extra.get(OPERATING_POINT, MAIN) == MAIN:
-            packed = zlib.compress(to_line(episode).encode(), 1)
-            waiting.setdefault(episode.metadata.task_id, []).append(packed)
+    for episode in stored_episodes(results, replace(setup, frontier={})):
+        text = json.dumps(_shown(episode, gains), ensure_ascii=False, separators=(",", ":"))
+        waiting.setdefault(episode.metadata.task_id, []).append(zlib.compress(text.encode(), 1))
     for task, packed_episodes in waiting.items():
-        yield task, [parse_episode(zlib.decompress(packed).decode()) for packed in packed_episodes]
+        yield task, [json.loads(zlib.decompress(packed)) for packed in packed_episodes]
 
 
-def _row(index: Index, episode: Episode, shard: int) -> list[Any]:
-    outcome = 2 if episode.env_fault is not None else int(episode.success)
+def _row(index: Index, task: str, episode: Shown, shard: int) -> list[Any]:
+    steps = episode["steps"]
     return [
-        index.number("condition", episode.condition),
-        index.number("method", episode.method),
-        index.number("task", episode.metadata.task_id),
-        episode.metadata.seed,
-        outcome,
-        len(episode.steps),
-        sum(step.action_source == "llm_fallback" for step in episode.steps),
-        round(episode.billed_cost, 6),
+        index.number("condition", episode["condition"]),
+        index.number("method", episode["method"]),
+        index.number("task", task),
+        episode["seed"],
+        2 if episode["fault"] is not None else int(episode["success"]),
+        len(steps),
+        sum(step["by"] == "llm_fallback" for step in steps),
+        episode["usd"],
         shard,
-        int(any(step.perturbations for step in episode.steps)),
+        int(any("hits" in step for step in steps)),
     ]
-
-
-def _pages(episodes: Iterable[Episode]) -> dict[str, str]:
-    """The pages that were shown untouched, by their hash."""
-    texts = {step.observation.raw_text for episode in episodes for step in episode.steps if not step.perturbations}
-    return {hashlib.sha256(text.encode()).hexdigest(): text for text in sorted(texts)}
 
 
 def _gains(results: Path, setup: Setup) -> Iterator[tuple[tuple[str, str, str, int], float]]:
@@ -141,27 +130,43 @@ def _gains(results: Path, setup: Setup) -> Iterator[tuple[tuple[str, str, str, i
                 yield (condition, OURS if row.round else WEAK, row.episode_id, row.step_idx), row.gain
 
 
-def _gained(episodes: Iterable[Episode], gains: Gains) -> dict[State, tuple[float, str]]:
-    """The gains by state, for it is the same for every method that came there, and who plays on."""
-    found: dict[State, tuple[float, str]] = {}
+def _finish(episodes: list[Shown], most: int) -> None:
+    """Complete the episodes of one task by each other, and cut their pages to `most` characters: a perturbed step has
+    the page that the world gave where some episode was shown it untouched (by its SHA-256), and every step has the
+    gain of its state, which is the same for all methods that came there, with who plays on."""
+    untouched = {step["page"] for episode in episodes for step in episode["steps"] if "hits" not in step}
+    pages = {hashlib.sha256(text.encode()).hexdigest(): text for text in untouched}
+    gained: dict[State, tuple[float, str]] = {}
     for episode in episodes:
-        actions = tuple(step.action.raw_text for step in episode.steps)
-        for step in range(len(actions)):
-            gain = gains.get((episode.condition, episode.method, episode.episode_id, step))
-            if gain is not None:
-                found[episode.condition, episode.episode_id, actions[:step]] = gain, episode.method
-    return found
+        for state, step in _states(episode):
+            if "gain" in step:
+                gained[state] = step["gain"], episode["method"]
+    for episode in episodes:
+        for state, step in _states(episode):
+            if "clean" in step:
+                clean = pages.get(step["clean"], step["page"])
+                step["clean"] = _cut(clean, most)
+                if clean == step["page"]:
+                    del step["clean"]
+            step["page"] = _cut(step["page"], most)
+            if state in gained:
+                step["gain"], step["plays_on"] = gained[state]
 
 
-def _shown(
-    episode: Episode, pages: dict[str, str], gained: dict[State, tuple[float, str]], most: int
-) -> dict[str, Any]:
-    """An episode as the viewer reads it; its place in the index finds it: (condition, method, seed)."""
-    actions = tuple(step.action.raw_text for step in episode.steps)
-    steps = [_step(step, pages, most) for step in episode.steps]
+def _states(episode: Shown) -> Iterator[tuple[State, dict[str, Any]]]:
+    """Each step of an episode with the state that it begins in."""
+    actions = tuple(step["action"] for step in episode["steps"])
+    for number, step in enumerate(episode["steps"]):
+        yield (episode["condition"], episode["seed"], actions[:number]), step
+
+
+def _shown(episode: Episode, gains: Gains) -> Shown:
+    """An episode as the viewer reads it; its place in the index finds it: (condition, method, seed). A perturbed step
+    has the SHA-256 of the page that the world gave, and a step the gain executed there, until `_finish`."""
+    steps = [_step(step) for step in episode.steps]
     for number, step in enumerate(steps):
-        if (found := gained.get((episode.condition, episode.episode_id, actions[:number]))) is not None:
-            step["gain"], step["plays_on"] = found
+        if (gain := gains.get((episode.condition, episode.method, episode.episode_id, number))) is not None:
+            step["gain"] = gain
     return {
         "condition": episode.condition,
         "method": episode.method,
@@ -177,8 +182,8 @@ def _shown(
     }
 
 
-def _step(step: Step, pages: dict[str, str], most: int) -> dict[str, Any]:
-    shown: dict[str, Any] = {"page": _cut(step.observation.raw_text, most), "action": step.action.raw_text}
+def _step(step: Step) -> dict[str, Any]:
+    shown: dict[str, Any] = {"page": step.observation.raw_text, "action": step.action.raw_text}
     shown["by"] = step.action_source
     if step.proposal is not None and step.proposal.text != step.action.raw_text:
         shown["proposed"] = step.proposal.text
@@ -186,9 +191,7 @@ def _step(step: Step, pages: dict[str, str], most: int) -> dict[str, Any]:
         shown["reward"] = step.reward
     if step.perturbations:
         shown["hits"] = [[hit.category, hit.mode, hit.canary] for hit in step.perturbations]
-        clean = pages.get(step.clean_observation_sha256 or "")
-        if clean is not None and clean != step.observation.raw_text:
-            shown["clean"] = _cut(clean, most)
+        shown["clean"] = step.clean_observation_sha256
     if (decision := step.decision) is not None:
         shown["score"], shown["threshold"], shown["reason"] = decision.p_escalate, decision.threshold, decision.reason
         if decision.candidates:

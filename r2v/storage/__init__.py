@@ -1,1 +1,1 @@
-"""Storage: artifacts, atomic files, leases, and the one owner of every place on disk."""
+"""Storage: artifacts, atomic files, leases, and every path on disk."""

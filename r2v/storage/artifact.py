@@ -1,16 +1,16 @@
-"""Artifact: the result of a stage, a folder named by its fingerprint that is finished once `artifact.json` is in it.
+"""Artifact: the result of a stage, a folder named by its fingerprint and finished by its `artifact.json`.
 
     key = fingerprint("train_policy.bc", 1, sections, {"trajectories": trajectories})
     with build(places.artifacts, "bc", key, ...) as work:      # under a lease; resumes a folder left unfinished
         ... write into work.folder ...
     publish(place_of(config, "bc"), artifact)                  # relative link, switched atomically
 
-The fingerprint hashes what decides the content: the stage and its version, the config sections it reads, and
-the *content* of its inputs. Same fingerprint, same content: reuse, resume, sweeps and ablations follow.
+The fingerprint hashes everything that decides the content: the stage and its version, the config sections it reads, and
+the *content* of its inputs. Equal fingerprints mean equal content: reuse, resume, sweeps and ablations rely on it.
 
-What is read is what was made: every door to a finished artifact (`find`, `read`, `attempt_of`) hashes its files and
-compares them with the manifest, by the one function `r2v.storage.integrity.verify`. What was altered raises Damaged,
-which names the file; `build` then makes the artifact anew, from nothing but what a provider was paid for.
+Every read is verified: `find`, `read` and `attempt_of` hash the files and compare them with the manifest, by the one
+function `r2v.storage.integrity.verify`. An altered file raises Damaged, which names it; `build` then makes the artifact
+again and keeps only its provider journal.
 """
 
 from __future__ import annotations
@@ -50,31 +50,31 @@ log = logging.getLogger(__name__)
 
 ATTEMPT = ATTEMPT_MARKER.file
 OTHER_PLACES = ".places"
-"""In an attempt: the places outside its checkout at which it was published, one a line."""
+"""File of an attempt: paths outside its checkout at which it was published, one per line."""
 JOURNAL = ".provider"
-"""Folder in an attempt that remembers what a provider was asked and paid; not content, and never removed."""
+"""Folder of an attempt with the journal of paid provider requests; not content, and never removed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """An artifact in the making: write into `folder`, put figures into `summary`."""
+    """Unfinished artifact: write files into `folder` and figures into `summary`."""
 
     folder: Path
     fingerprint: str
     inputs: Mapping[str, Artifact]
     root: Path
-    """The checkout whose data/ and outputs/ these are."""
+    """Checkout that holds data/ and outputs/."""
     helping: bool = False
-    """Whether another process makes the artifact, and this one plays for it: it writes nothing into `folder`."""
+    """True if another process makes the artifact and this one only plays episodes: it writes nothing into `folder`."""
     anew: bool = False
-    """Whether it was asked for although it is there: what lies outside the folder is then made a second time too."""
+    """True if the artifact was requested although it exists: files outside the folder are made again too."""
     summary: dict[str, Any] = field(default_factory=dict)
     found_played: set[str] = field(default_factory=set)
-    """Of what plays were found played, by an earlier attempt, another stage or a helper."""
+    """Kinds of episodes that were already played, by an earlier attempt, another stage or a helper."""
 
 
 def fingerprint(stage: str, version: int, sections: Mapping[str, Any], inputs: Mapping[str, Artifact]) -> str:
-    """16 hex digits that stand for the stage's content."""
+    """Return 16 hex digits that identify the content of a stage's artifact."""
     return json_sha256(
         [
             stage,
@@ -86,10 +86,10 @@ def fingerprint(stage: str, version: int, sections: Mapping[str, Any], inputs: M
 
 
 def read(folder: Path) -> Artifact:
-    """The finished artifact in a folder, every file of it hashed. Raises InputError where it is absent or unfinished,
-    Damaged where it is not what was made."""
+    """Return the finished artifact in a folder, every file hashed. Raise InputError if it is absent or unfinished,
+    Damaged if a file differs from the manifest."""
     manifest = read_artifact_manifest(folder)
-    made = Artifact(
+    artifact = Artifact(
         folder=folder,
         stage=manifest.stage,
         fingerprint=manifest.fingerprint,
@@ -97,34 +97,36 @@ def read(folder: Path) -> Artifact:
         inputs=manifest.inputs,
         summary=manifest.summary,
     )
-    if folder.parent.name == ARTIFACTS.name and not folder.name.endswith(f"-{made.fingerprint}"):
-        raise Damaged(folder / ARTIFACT_MANIFEST, f"its fingerprint is {made.fingerprint}, its folder {folder.name}")
-    verify(made)
+    if folder.parent.name == ARTIFACTS.name and not folder.name.endswith(f"-{artifact.fingerprint}"):
+        reason = f"its fingerprint is {artifact.fingerprint}, its folder {folder.name}"
+        raise Damaged(folder / ARTIFACT_MANIFEST, reason)
+    verify(artifact)
     verify_file(folder / CONFIGURATION, manifest.config_sha256)
-    return made
+    return artifact
 
 
 def look(store: Path, job: str, key: str) -> Artifact | None:
-    """The finished artifact of this fingerprint; None where there is none yet. Raises Damaged where it is not what was
-    made."""
+    """Return the finished artifact of this fingerprint, or None if it is not finished. Raise Damaged if a file differs
+    from the manifest."""
     folder = store / f"{job}-{key}"
     if not os.path.lexists(folder / ARTIFACT_MANIFEST):
         if os.path.lexists(folder) and not folder.is_dir():
             raise Damaged(folder, "it is no folder of an artifact")
         return None
-    made = read(folder)
-    if made.fingerprint != key:
-        raise Damaged(folder / ARTIFACT_MANIFEST, f"its fingerprint is {made.fingerprint}, it lies where {key} belongs")
-    return made
+    artifact = read(folder)
+    if artifact.fingerprint != key:
+        reason = f"its fingerprint is {artifact.fingerprint}, it lies where {key} belongs"
+        raise Damaged(folder / ARTIFACT_MANIFEST, reason)
+    return artifact
 
 
 def find(store: Path, job: str, key: str) -> Artifact | None:
-    """The finished artifact of this fingerprint, if there is one and all its files are what was made; a damaged one is
-    named by a line and is not found, so that it is made again."""
+    """Return the finished and undamaged artifact of this fingerprint, else None: a damaged one is logged and made
+    again."""
     try:
         return look(store, job, key)
-    except Damaged as error:
-        log.warning("%-16s %s; it is made again", job, error)
+    except Damaged as error:  # a repeated stage costs time, an error here would need the user's hand
+        log.warning("artifact damaged, making it again: job=%s error=%s", job, error)
         return None
 
 
@@ -142,12 +144,14 @@ def build(
     again: bool = False,
     mend: bool = False,
 ) -> Iterator[Work]:
-    """Make an artifact: yields the work, then writes its manifest last. `bases`: hashes of the models that are read, by
-    section of the fingerprint. An earlier unfinished attempt of the
-    same fingerprint is continued in place. A damaged one is made from nothing but its journal; so is a finished one
-    with `mend`, and with `again`, where the journal is set aside too. Raises LeaseConflict where another process is
-    making it, or has just made it; Damaged where an input changed meanwhile, and then nothing is finished; InputError
-    where the attempt's folder is a link, behind which anybody's files may lie."""
+    """Make an artifact under its lease: yield the work, then write the manifest last.
+
+    An unfinished attempt of the same fingerprint is continued in place. A damaged one is made from its journal alone;
+    so is a finished one with `mend`, and with `again`, which sets the journal aside too. `bases`: hashes of the base
+    models read, by section of the fingerprint. Raise LeaseConflict if another process is making the artifact or has
+    just finished it; Damaged, leaving it unfinished, if an input changed meanwhile; InputError if the attempt's folder
+    is a link, since foreign files may lie behind it.
+    """
     folder = store / f"{job}-{key}"
     if folder.is_symlink() and folder.is_dir():
         raise InputError(
@@ -170,7 +174,7 @@ def build(
         work = Work(folder=folder, fingerprint=key, inputs=inputs, root=root, anew=again)
         yield work
         for artifact in inputs.values():
-            verify(artifact)  # what was read is what is recorded, also where the stage took hours
+            verify(artifact)  # an input may have changed during the hours of the stage
         manifest = ArtifactManifest(
             stage=stage,
             fingerprint=key,
@@ -190,9 +194,11 @@ def _finished(store: Path, job: str, key: str) -> bool:
 
 
 def clear(folder: Path, *, forget: bool = False) -> None:
-    """Remove an attempt but for what a provider was paid for, which with `forget` is set aside under a name of its own;
-    what is in the way and no folder is set aside too. The manifest goes first: a kill leaves an unfinished attempt, not
-    half a finished one. Raises NotOurs for a link, and for a folder that nothing proves to be an attempt."""
+    """Remove an attempt except its journal, which `forget` renames aside; set a file in the folder's place aside.
+
+    The manifest is removed first, so that a kill leaves an unfinished attempt, not half a finished one. Raise NotOurs
+    for a link, and for a folder that is not marked as an attempt.
+    """
     if os.path.lexists(folder) and not folder.is_dir():
         set_aside(folder)
         return
@@ -206,8 +212,8 @@ def clear(folder: Path, *, forget: bool = False) -> None:
 
 
 def attempt_of(folder: Path) -> tuple[str, dict[str, Artifact]]:
-    """The job and the inputs of an attempt, finished or not, so that it can be continued from its folder alone.
-    Raises InputError where the folder is no attempt of ours or an input has changed since."""
+    """Return the job and the inputs of an attempt, finished or not, so that its folder alone suffices to continue it.
+    Raise InputError if the folder is not an attempt or an input has changed since."""
     path = folder / ATTEMPT
     try:
         record = json.loads(steadily(path.read_text))
@@ -225,7 +231,7 @@ def attempt_of(folder: Path) -> tuple[str, dict[str, Artifact]]:
 
 
 def _as_begun_with(folder: Path, begun: Artifact) -> Artifact:
-    """The input of an attempt as it lies there now. Raises InputError where it is not what the attempt recorded."""
+    """Return the current artifact of a recorded input. Raise InputError if its files differ from the record."""
     try:
         verify(begun)
         if begun.stage == EXTERNAL or begun.labels:
@@ -242,8 +248,8 @@ def _as_begun_with(folder: Path, begun: Artifact) -> Artifact:
 
 
 def _located(folder: Path, value: Mapping[str, Any]) -> Artifact:
-    """An input as an attempt's record describes it. Raises what reading anything else raises: ValueError, KeyError,
-    TypeError, AttributeError."""
+    """Return an input as an attempt's record describes it. Raise ValueError, KeyError, TypeError or AttributeError if
+    the record is malformed."""
     elsewhere = value.get("elsewhere", {})
     if wrong := wrong_hashes(value["files"], "files"):
         raise ValueError(wrong)
@@ -259,7 +265,7 @@ def _located(folder: Path, value: Mapping[str, Any]) -> Artifact:
 
 
 def external(path: Path) -> Artifact:
-    """A file of the user's own in the place of an artifact. Raises InputError where it is missing."""
+    """Return a user's file as an artifact. Raise InputError if it is missing."""
     if not path.is_file():
         raise InputError(f"{path}: no such file")
     return Artifact(stage=EXTERNAL, fingerprint="", folder=path.parent, files={path.name: content_sha256(path)})
@@ -281,33 +287,33 @@ def _relative(path: str, folder: Path) -> str:
     return os.path.relpath(Path(path).resolve(), folder.resolve())
 
 
-def publish(place: Path, folder: Path) -> None:
-    """Point `place` at `folder` by a relative link, atomically. A real folder in the way is refused. A link that leads
-    there is left as it is: who may only read a finished project can run it."""
-    place.parent.mkdir(parents=True, exist_ok=True)
-    if place.exists() and not place.is_symlink():
-        raise InputError(f"{place}: is a real folder, not a link of ours; move it away")
-    target = os.path.relpath(folder.resolve(), place.parent.resolve())
-    if not place.is_symlink() or place.readlink().as_posix() != target:
-        fresh = place.with_name(f".{place.name}.link-{os.getpid()}")
+def publish(link: Path, folder: Path) -> None:
+    """Point the relative symbolic `link` at `folder`, atomically. Raise InputError if a real folder is in the way."""
+    link.parent.mkdir(parents=True, exist_ok=True)
+    if link.exists() and not link.is_symlink():
+        raise InputError(f"{link}: is a real folder, not a link of ours; move it away")
+    target = os.path.relpath(folder.resolve(), link.parent.resolve())
+    # A correct link is not rewritten: users with read access alone can run a finished project.
+    if not link.is_symlink() or link.readlink().as_posix() != target:
+        fresh = link.with_name(f".{link.name}.link-{os.getpid()}")
         fresh.unlink(missing_ok=True)
         fresh.symlink_to(target)
-        fresh.replace(place)
-    _remember(place.absolute(), folder.resolve())
+        fresh.replace(link)
+    _remember(link.absolute(), folder.resolve())
 
 
-def _remember(place: Path, folder: Path) -> None:
-    """Write a place down that lies where nobody looks for links, such as another disk: garbage collection asks it."""
+def _remember(link: Path, folder: Path) -> None:
+    """Record a link outside the checkout's folders, such as on another disk, for garbage collection."""
     root = folder.parents[len(ARTIFACTS.parts)] if folder.parent.name == ARTIFACTS.name else folder.parent
-    if any(place.is_relative_to(root / room) for room in ROOMS):
+    if any(link.is_relative_to(root / room) for room in ROOMS):
         return
-    known = places_elsewhere(folder)
-    if place not in known:
-        write_text(folder / OTHER_PLACES, "".join(f"{path}\n" for path in (*known, place)))
+    links = places_elsewhere(folder)
+    if link not in links:
+        write_text(folder / OTHER_PLACES, "".join(f"{path}\n" for path in (*links, link)))
 
 
 def places_elsewhere(folder: Path) -> list[Path]:
-    """Where an attempt was published outside the folders of its checkout, whether or not it still is."""
+    """Return the paths outside its checkout at which an attempt was ever published."""
     with suppress(OSError, ValueError):
         return [Path(line) for line in (folder / OTHER_PLACES).read_text().splitlines() if line]
     return []

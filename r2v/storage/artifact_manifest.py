@@ -1,13 +1,12 @@
-"""Artifact manifest: `artifact.json`, written last, which says of what an artifact consists and what it was made of.
+"""Artifact manifest: `artifact.json`, written last, with the hashes of an artifact's files and inputs.
 
     {"format": 3, "stage": ..., "fingerprint": ..., "files": {name: SHA-256}, "inputs": {name: SHA-256},
      "summary": {...}, "config_sha256": SHA-256 of config.yaml, "code": identity, "sha256": SHA-256 of all this}
 
-Whatever reads an artifact reads it here, strictly: every leaf has its type, every hash its digits, and no name leads
-out of the folder. The last hash finds damage, not lies: who alters the file on purpose can compute it again. No
-fingerprint holds the identity of the code, a stage's own version does: an edit that changes no result makes nothing
-anew. Code that was submitted to Slurm lies in a snapshot, a folder with `snapshot.json` beside the package, which knows
-the commit.
+The reader is strict: every leaf has its type, every hash its digits, and no name leads out of the folder. The last hash
+detects damage, not forgery: anyone can compute it again. Fingerprints contain a stage's version, not the identity of
+the code, so an edit that changes no result repeats no stage. Code submitted to Slurm runs from a snapshot, where
+`snapshot.json` next to the package records the commit.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class Damaged(InputError):
-    """What lies in an artifact is not what was made: `path` is the file that differs."""
+    """A file of an artifact, `path`, differs from its record."""
 
     def __init__(self, path: Path, how: str) -> None:
         super().__init__(f"{path} is damaged: {how}")
@@ -45,8 +44,8 @@ class Damaged(InputError):
 
 @dataclass(frozen=True, kw_only=True)
 class ArtifactManifest:
-    """The record of a finished artifact. Hashes are hex SHA-256: `files` of content by relative name, `inputs` of all
-    content of each input by its job, `config_sha256` of the resolved configuration."""
+    """Record of a finished artifact. Hashes are hex SHA-256: `files` by relative name, `inputs` by job over all content
+    of each, `config_sha256` of the resolved configuration."""
 
     stage: str
     fingerprint: str
@@ -55,16 +54,16 @@ class ArtifactManifest:
     summary: dict[str, Any] = field(default_factory=dict)
     config_sha256: str
     code: str | None = None
-    """The identity of the code that made it. No part of the fingerprint."""
+    """Identity of the code that made the artifact; not part of the fingerprint."""
 
 
 def json_sha256(value: Any) -> str:
-    """Hex SHA-256 of a JSON value, whatever the order of its keys."""
+    """Return the hex SHA-256 of a JSON value, independent of key order."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def write_artifact_manifest(folder: Path, manifest: ArtifactManifest) -> None:
-    """Put the manifest into the folder, whole or not at all."""
+    """Write the manifest into the folder atomically."""
     record = {
         "format": ARTIFACT_FORMAT,
         "stage": manifest.stage,
@@ -75,12 +74,12 @@ def write_artifact_manifest(folder: Path, manifest: ArtifactManifest) -> None:
         "config_sha256": manifest.config_sha256,
         "code": manifest.code,
     }
-    record = json.loads(json.dumps(record, allow_nan=False))  # keys that are no strings become what will be read
+    record = json.loads(json.dumps(record, allow_nan=False))  # hash the value as it will be read: keys are strings
     write_json(folder / ARTIFACT_MANIFEST, {**record, "sha256": json_sha256(record)})
 
 
 def read_artifact_manifest(folder: Path) -> ArtifactManifest:
-    """Return the manifest in a folder. Raise MissingInput where there is none, Damaged where it is something else."""
+    """Return the manifest of a folder. Raise MissingInput if it is absent, Damaged if it is not a valid manifest."""
     path = folder / ARTIFACT_MANIFEST
     try:
         record = json.loads(steadily(lambda: path.read_text(encoding="utf-8")), parse_constant=_no_constant)
@@ -101,7 +100,7 @@ def _no_constant(name: str) -> None:
 
 
 def _wrong(record: Any) -> str | None:
-    """The first thing that no manifest has; None: it is one."""
+    """Return the first defect of a manifest, or None."""
     if not isinstance(record, dict):
         return f"it holds a {type(record).__name__}, not an artifact's record"
     if set(record) != _KEYS:
@@ -126,7 +125,7 @@ def _wrong(record: Any) -> str | None:
 
 
 def wrong_hashes(hashes: Any, name: str) -> str | None:
-    """What is wrong with a mapping of relative names to hashes; None: nothing."""
+    """Return the first defect of a mapping of relative names to hashes, or None."""
     if not isinstance(hashes, dict):
         return f"its {name} are a {type(hashes).__name__}, not an object"
     for file, value in hashes.items():
@@ -138,7 +137,7 @@ def wrong_hashes(hashes: Any, name: str) -> str | None:
 
 
 def relative(name: str) -> bool:
-    """Whether a name leads to something below its folder, spelled in the one way that R2V spells it."""
+    """True if a name is a path below its folder in normal form."""
     path = PurePosixPath(name)
     clean = name.isprintable() and "\\" not in name
     return clean and bool(path.parts) and not path.is_absolute() and ".." not in path.parts and str(path) == name
@@ -146,18 +145,18 @@ def relative(name: str) -> bool:
 
 OWN_PACKAGE = Path(__file__).resolve().parents[1]
 PROJECT_FILES = "slurm/site/project"
-"""Folder of the package in which a wheel has the files that `r2v init` copies; setup.py puts them there."""
+"""Folder of a wheel's package with the files that `r2v init` copies; setup.py puts them there."""
 SNAPSHOT_RECORD = SNAPSHOT_MARKER.file
-"""What a snapshot says of itself."""
+"""Record of a snapshot."""
 
 
 @cache
 def code_identity() -> str:
-    """12 hex digits of what R2V's Python, YAML and TOML files hold, as they were when this process first asked. They
-    are the same of a wheel and of the checkout it was built from."""
+    """Return 12 hex digits over R2V's Python, YAML and TOML files, read once per process. A wheel and the checkout it
+    was built from have the same."""
     content, copied = hashlib.sha256(), OWN_PACKAGE / PROJECT_FILES
-    found = sorted(path for kind in ("py", "yaml", "toml") for path in OWN_PACKAGE.rglob(f"*.{kind}"))
-    for path in (path for path in found if not path.is_relative_to(copied)):
+    sources = sorted(path for kind in ("py", "yaml", "toml") for path in OWN_PACKAGE.rglob(f"*.{kind}"))
+    for path in (path for path in sources if not path.is_relative_to(copied)):
         content.update(f"{path.relative_to(OWN_PACKAGE).as_posix()}\0".encode())
         content.update(hashlib.sha256(path.read_bytes()).digest())
     return content.hexdigest()[:12]
@@ -165,17 +164,17 @@ def code_identity() -> str:
 
 @cache
 def own_snapshot() -> Mapping[str, Any]:
-    """What the snapshot says of itself that this process runs from; nothing where it runs from none."""
+    """Return the record of the snapshot that this process runs from, or an empty mapping."""
     try:
-        found = json.loads((OWN_PACKAGE.parent / SNAPSHOT_RECORD).read_text())
-    except (OSError, ValueError):
+        record = json.loads((OWN_PACKAGE.parent / SNAPSHOT_RECORD).read_text())
+    except (OSError, ValueError):  # a checkout or an installed wheel
         return {}
-    return found if isinstance(found, dict) else {}
+    return record if isinstance(record, dict) else {}
 
 
 @cache
 def git_commit() -> str | None:
-    """The commit R2V runs from; None where it is run neither from a checkout nor from a snapshot of one."""
+    """Return the commit that R2V runs from, or None outside a checkout and a snapshot of one."""
     if own_snapshot():
         commit = own_snapshot().get("commit")
         return str(commit) if commit else None

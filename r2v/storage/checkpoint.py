@@ -1,12 +1,12 @@
 """Checkpoints on disk: numbered folders with a hash of each of their files, and a link to the newest.
 
-    checkpoint-<n>/...              what a training writes
-    checkpoint-<n>/sha256.json      the hash of each file, written last
-    checkpoint-latest               a link, moved when all of that is on the disk
+    checkpoint-<n>/...              files of the training
+    checkpoint-<n>/sha256.json      hash of each file, written last
+    checkpoint-latest               link, moved once all files are synced
 
-What is resumed from is what was written: the hashes are checked first. A checkpoint that is damaged (a power cut, a
-flipped bit, a file gone) is passed over with a line for the one before it; where none is whole, training begins again.
-A training that is a function of its seed ends in the same bytes either way.
+Hashes are checked before resuming. A damaged checkpoint (a power cut, a flipped bit, a missing file) is logged and
+skipped for the one before it; if none is whole, training starts again. A training that is a function of its seed ends
+in the same bytes either way.
 """
 
 from __future__ import annotations
@@ -32,18 +32,17 @@ log = logging.getLogger(__name__)
 
 LATEST = "checkpoint-latest"
 SEAL = "sha256.json"
-"""In a checkpoint: path (relative to it) -> hex SHA-256."""
+"""File of a checkpoint: path relative to it -> hex SHA-256."""
 CHECKPOINT_MARKER = Marker(kind="checkpoint", file=SEAL, within=ATTEMPT_MARKER)
 KEPT = 2
 
 _NAME = re.compile(r"checkpoint-(\d+)")
-_PROBE_BYTES = 1 << 20
+_PROBE_BYTES = 1 << 20  # 1 MiB at least: a full disk may still take small files
 _WRITER_TEXTS = re.compile(r"os error \d+|No space left|File too large|PytorchStreamWriter|inline_container")
 
 
 def seal(folder: Path, beside: Iterable[Path] = ()) -> None:
-    """Write the hashes of all files below `folder`, and of those `beside` it that it needs; when this returns all of
-    them are on the disk."""
+    """Sync all files below `folder`, and those `beside` it that it needs, to disk and write their hashes."""
     files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != SEAL]
     files += beside
     write_json(folder / SEAL, {os.path.relpath(path, folder): _synced_sha256(path) for path in files})
@@ -52,7 +51,7 @@ def seal(folder: Path, beside: Iterable[Path] = ()) -> None:
 
 
 def damage(folder: Path) -> str | None:
-    """What is wrong with a checkpoint, naming the file; None where every file is as it was written."""
+    """Return the first defect of a checkpoint, naming the file, or None."""
     try:
         hashes = json.loads((folder / SEAL).read_bytes())
         expected = {str(name): str(value) for name, value in hashes.items()}
@@ -73,9 +72,11 @@ def damage(folder: Path) -> str | None:
     return None
 
 
-def settle(folder: Path, what: str) -> Path | None:
-    """The checkpoint below `folder` that training resumes from: the newest whole one that is not newer than the link
-    says. The link is moved to it, or removed where there is none, and a line says so. `what` names the training."""
+def newest_whole(folder: Path, what: str) -> Path | None:
+    """Return the checkpoint to resume from: the newest whole one not newer than the link's, or None.
+
+    The link is moved to it, or removed, and the change is logged. `what`: name of the training.
+    """
     latest = folder / LATEST
     linked = latest.is_symlink() or latest.exists()
     most = _linked_number(latest) if linked else None
@@ -83,96 +84,97 @@ def settle(folder: Path, what: str) -> Path | None:
     for number in sorted(numbers(folder) | ({most} if most is not None else set()), reverse=True):
         if most is not None and number > most:
             continue
-        place = folder / f"checkpoint-{number}"
-        problem = damage(place)
+        checkpoint = folder / f"checkpoint-{number}"
+        problem = damage(checkpoint)
         if problem is None:
             if problems and linked:
-                log.warning("  %s: %s; going on from %s", what, "; ".join(dict.fromkeys(problems)), place.name)
+                reason = "; ".join(dict.fromkeys(problems))
+                log.warning("  checkpoint skipped: training=%s resume=%s reason=%s", what, checkpoint.name, reason)
             if not linked or problems or most is None:
-                point(folder, place)
-            return place
+                point(folder, checkpoint)
+            return checkpoint
         problems.append(problem)
     if linked:
-        log.warning(
-            "  %s: %s; beginning again", what, "; ".join(dict.fromkeys(problems)) or f"{latest} leads to no checkpoint"
-        )
+        reason = "; ".join(dict.fromkeys(problems)) or f"{latest} leads to no checkpoint"
+        log.warning("  training restarted without a checkpoint: training=%s reason=%s", what, reason)
         _clear(latest)
     return None
 
 
-def point(folder: Path, place: Path) -> None:
-    """Move the link to the checkpoint `place`, atomically, once its name is on the disk."""
+def point(folder: Path, checkpoint: Path) -> None:
+    """Move the link to `checkpoint`, atomically, once its name is on the disk."""
     latest = folder / LATEST
     if not latest.is_symlink() and latest.exists():
         _clear(latest)
     sync_folder(folder)
     fresh = folder / f".{LATEST}.{os.getpid()}.tmp"
     fresh.unlink(missing_ok=True)
-    fresh.symlink_to(place.name)
+    fresh.symlink_to(checkpoint.name)
     fresh.replace(latest)
     sync_folder(folder)
 
 
 def forget(folder: Path, newest: int, *, later: bool = False) -> None:
-    """Remove all checkpoints before `newest` but the last few; with `later` also those of a run that had come further
-    than this one. A folder of that name that R2V did not make is kept, and a line names it."""
+    """Remove old checkpoints except the last two up to `newest`; with `later` also those after it, of a run that had
+    come further. A folder of such a name that R2V did not make is kept and logged."""
     present = sorted(numbers(folder))
     after, before = [n for n in present if n > newest], [n for n in present if n <= newest]
     for number in (after if later else []) + before[:-KEPT]:
         try:
             remove_own(folder / f"checkpoint-{number}", CHECKPOINT_MARKER)
         except NotOurs as error:
-            log.warning("  %s", error)
+            log.warning("  checkpoint kept: error=%s", error)
 
 
 def numbers(folder: Path) -> set[int]:
-    """The numbers of the checkpoints that are there, whole or not."""
+    """Return the numbers of the checkpoints present, whole or not."""
     names = (_NAME.fullmatch(path.name) for path in folder.glob("checkpoint-[0-9]*"))
     return {int(name[1]) for name in names if name is not None}
 
 
 @contextmanager
-def saving(place: Path, size: int = 0) -> Iterator[None]:
-    """Turn whatever a library raises when the disk refuses to take a checkpoint into one EnvironmentFault.
+def saving(checkpoint: Path, size: int = 0) -> Iterator[None]:
+    """Raise one EnvironmentFault for any error that a library raises when the disk refuses a checkpoint.
 
-    Libraries write from C++ and Rust, and lose the error number on the way. So the disk is asked again: for room as
-    large as the checkpoint (`size` bytes). Their words decide only where the disk has none of it against us by then.
+    Libraries write from C++ and Rust and lose errno on the way, so the disk is probed again for the checkpoint's `size`
+    in bytes. The text of the library's error decides only if that probe succeeds.
     """
     try:
-        with writing(place):
+        with writing(checkpoint):
             yield
     except (R2VError, MemoryError):
         raise
     except Exception as error:
         if failure_of(error)[0] not in ("bug", "input"):
             raise
-        refusal = _refusal(place.parent, max(size, _PROBE_BYTES))
+        refusal = _refusal(checkpoint.parent, max(size, _PROBE_BYTES))
         text = " ".join(str(error).split())
         if refusal is None and not _WRITER_TEXTS.search(text):
             raise
-        with writing(place):
+        with writing(checkpoint):
             raise refusal or OSError(errno.ENOSPC, text) from error
 
 
 @contextmanager
-def resuming(place: Path | None, begun: Callable[[], bool] = lambda: False) -> Iterator[None]:
-    """Turn what is raised while the checkpoint `place` is taken up, until training has `begun`, into one InputError:
-    its files are as they were written, so something else wrote them."""
+def resuming(checkpoint: Path | None, begun: Callable[[], bool] = lambda: False) -> Iterator[None]:
+    """Raise one InputError for any error while `checkpoint` is loaded, until training has `begun`: its hashes hold, so
+    another training wrote it."""
     try:
         yield
     except R2VError:
         raise
     except Exception as error:
-        if place is None or begun() or failure_of(error)[0] not in ("bug", "input"):
+        if checkpoint is None or begun() or failure_of(error)[0] not in ("bug", "input"):
             raise
         text = " ".join(str(error).split()) or type(error).__name__
         raise InputError(
-            f"{place}: is no checkpoint of this training ({text[:200]}); remove the checkpoints beside it to train anew"
+            f"{checkpoint}: is no checkpoint of this training ({text[:200]}); "
+            "remove the checkpoints beside it to train anew"
         ) from error
 
 
 def _refusal(folder: Path, size: int) -> OSError | None:
-    """Why the disk would not take `size` bytes more in this folder; None where it would."""
+    """Return the disk's error for `size` more bytes in this folder, or None if it has the room."""
     probe = folder / f".probe.{secrets.token_hex(4)}.tmp"
     try:
         with probe.open("xb") as file:
@@ -191,7 +193,7 @@ def _linked_number(latest: Path) -> int | None:
 
 
 def _clear(latest: Path) -> None:
-    """Take the link away. A real folder in its place (a copy that followed links) is put aside."""
+    """Remove the link; rename a real folder in its place (a copy that followed links) aside."""
     if latest.is_symlink():
         latest.unlink()
     elif latest.exists():

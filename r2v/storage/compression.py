@@ -1,19 +1,21 @@
-"""Compression: JSON Lines that are done, packed by zstd (RFC 8878) where a path ends in `.zst`.
+"""Compression: finished JSON Lines files, packed by zstd (RFC 8878) if the path ends in `.zst`.
 
     with packed(path, file) as out: out.write(b"{...}\n")
     for line in lines_of(path): ...
-    line_at(path, place)                    # a place that places_of gave with the line
+    line_at(path, offset)                   # an offset that places_of yielded with the line
 
-Pages repeat themselves, so episodes take an eighth of their size. A file that is done is packed whole; one that grows
-stays plain, because mending a torn end needs lines. What is hashed is the text inside, so a compressor's version
-changes no identity. A file is some frames of a few megabytes, so that a line can be read without all before it; reading
-streams, in bounded memory: a packed file may come from a stranger.
+Episodes shrink to an eighth, since pages repeat. A finished file is packed whole; a growing one stays plain, because
+mending a torn end needs lines. Hashes cover the text, so the compressor's version changes no identity. A file consists
+of frames of a few megabytes, so that one line can be read without all before it. Reading streams in bounded memory,
+since a packed file may come from an untrusted source.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
@@ -21,27 +23,27 @@ from r2v.errors import InputError
 from r2v.storage.file_system import steadily
 
 LINES = (".jsonl", ".jsonl.zst")
-"""How the names of files of JSON Lines end."""
+"""Name endings of JSON Lines files."""
 
 _PACKED = ".zst"
 _LEVEL, _WINDOW = 3, 24
-"""A window of 2^24 bytes finds what a page has in common with those of many episodes before."""
-_LARGEST_WINDOW = 1 << 27
+"""A window of 2^24 bytes matches a page with those of many earlier episodes."""
+_LARGEST_WINDOW = 1 << 27  # bytes; the zstd command's default limit for decompression
 _CHUNK = 1 << 7
 """Bytes unpacked at once: at worst, each four become a block of 128 KiB."""
 _RATIO, _ALLOWANCE = 1000, 64 << 20
-"""A packed file becomes at most so many times its size, and so many bytes more."""
-_LONGEST_LINE = 64 << 20
+"""Bound of the unpacked size: _RATIO times the packed size plus _ALLOWANCE bytes, against decompression bombs."""
+_LONGEST_LINE = 64 << 20  # bytes; a line is held in memory
 _FRAME = 4 << 20
 """Bytes of text after which a frame ends."""
 _EMPTY = 32
-"""Bytes of a file without lines, at most. Any other frame without text would hold bytes that no hash covers."""
+"""Largest size in bytes of a file without lines. Any other frame without text would hold bytes that no hash covers."""
 _INNER_BITS = 24
-"""A place in a packed file: where its frame begins, then so many bits of where the line begins in that."""
+"""Low bits of an offset in a packed file: start of the line within its frame; the high bits: start of the frame."""
 
 
 class CutShort(InputError):
-    """A packed file whose last frame is not whole. whole: bytes of those before it."""
+    """A packed file is truncated. `whole`: bytes of its complete frames."""
 
     def __init__(self, message: str, whole: int) -> None:
         super().__init__(message)
@@ -49,16 +51,16 @@ class CutShort(InputError):
 
 
 class Writer(Protocol):
-    """Takes bytes."""
+    """Sink of bytes."""
 
     def write(self, data: bytes, /) -> int:
-        """Write all of them."""
+        """Write all of `data` and return its length."""
         ...
 
 
 @contextmanager
 def packed(path: Path, file: BinaryIO) -> Iterator[Writer]:
-    """What to write a file's text to: the file itself, or what packs it where `path` says so."""
+    """Yield the writer of a file's text: the file itself, or a compressor in front of it if `path` ends in `.zst`."""
     if path.suffix != _PACKED:
         yield file
         return
@@ -72,7 +74,7 @@ def packed(path: Path, file: BinaryIO) -> Iterator[Writer]:
 
 
 class _Frames:
-    """Ends a frame behind the text that fills it."""
+    """Writer that starts a new frame after every _FRAME bytes of text."""
 
     def __init__(self, out: Any) -> None:
         self._out, self._size = out, 0
@@ -87,13 +89,13 @@ class _Frames:
 
 
 def lines_of(path: Path) -> Iterator[bytes]:
-    """The lines of a file with their newlines, streaming. Raises FileNotFoundError, and InputError for a packed file
-    that is cut, damaged, or larger than any that is made."""
+    """Yield the lines of a file with their newlines. Raise FileNotFoundError, and InputError for a packed file that is
+    truncated, damaged or larger than R2V writes."""
     return (line for _, line in places_of(path))
 
 
 def places_of(path: Path) -> Iterator[tuple[int, bytes]]:
-    """(place, line) of every line, for `line_at`. Raises as `lines_of` does."""
+    """Yield (offset, line) of every line, for `line_at`. Raise as `lines_of` does."""
     with steadily(lambda: path.open("rb")) as file:
         if path.suffix == _PACKED:
             yield from _placed(path, _unpacked(path, file, 0))
@@ -104,26 +106,38 @@ def places_of(path: Path) -> Iterator[tuple[int, bytes]]:
             offset += len(line)
 
 
-def line_at(path: Path, place: int) -> bytes:
-    """The line at a place. Raises OSError, and ValueError where a packed file is not what it was."""
+def line_at(path: Path, offset: int) -> bytes:
+    """Return the line at an offset. Raise OSError, and ValueError if a packed file has changed."""
     with steadily(lambda: path.open("rb")) as file:
         if path.suffix != _PACKED:
-            file.seek(place)
+            file.seek(offset)
             return file.readline()
-        start, inner = place >> _INNER_BITS, place % (1 << _INNER_BITS)
-        try:
-            for found, line in _placed(path, _unpacked(path, file, start)):
-                if found == place:
-                    return line
-                if found > place:
+        start, inner = offset >> _INNER_BITS, offset % (1 << _INNER_BITS)
+        stat = os.fstat(file.fileno())
+        lines, problem = _frame(path, start, (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns))
+        if offset not in lines:
+            raise ValueError(problem or f"{path}: no line begins at byte {inner} of the frame at {start}")
+        return lines[offset]
+
+
+@lru_cache(maxsize=4)
+def _frame(path: Path, start: int, version: tuple[int, ...]) -> tuple[dict[int, bytes], str]:
+    """Return the lines that begin in a frame by their offsets, up to any damage, and the damage. Plays are read in
+    about the order of their lines, so the last are kept; `version` of the file tells them from those of another."""
+    lines: dict[int, bytes] = {}
+    try:
+        with path.open("rb") as file:
+            for offset, line in _placed(path, _unpacked(path, file, start)):
+                if offset >> _INNER_BITS != start:
                     break
-        except InputError as error:
-            raise ValueError(str(error)) from None
-        raise ValueError(f"{path}: no line begins at byte {inner} of the frame at {start}")
+                lines[offset] = line
+    except InputError as error:
+        return lines, str(error)
+    return lines, ""
 
 
 def _placed(path: Path, texts: Iterator[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
-    """The lines of unpacked texts with their places."""
+    """Yield (offset, line) of every line of unpacked texts."""
     frame, inner, begin, rest = -1, 0, 0, b""
     for start, text in texts:
         if start != frame:
@@ -145,7 +159,7 @@ def _placed(path: Path, texts: Iterator[tuple[int, bytes]]) -> Iterator[tuple[in
 
 
 def _unpacked(path: Path, file: BinaryIO, start: int) -> Iterator[tuple[int, bytes]]:
-    """(where its frame begins, text) from the frame at `start` on."""
+    """Yield (start of the frame, text) from the frame at byte `start` on."""
     import zstandard
 
     packed_by = zstandard.ZstdDecompressor(max_window_size=_LARGEST_WINDOW)
@@ -162,6 +176,7 @@ def _unpacked(path: Path, file: BinaryIO, start: int) -> Iterator[tuple[int, byt
         whole, left = decoder.eof, decoder.unused_data
         position += len(chunk) - len(left)
         texts = texts or bool(text)
+        # A frame without text could hide bytes from the hash.
         if whole and not texts and (start or left or position > _EMPTY):
             raise InputError(_damaged(path, f"a frame without text at byte {start}"))
         most -= len(text)

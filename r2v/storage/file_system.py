@@ -1,10 +1,10 @@
-"""Refusals of a file system that are no failure of the work, and those that pass.
+"""File-system errors that are transient or harmless: retries and optional operations.
 
-    content = steadily(path.read_bytes)      # a network's file system may fail for a moment: three more tries
-    share(path)                              # the mode that the umask gives, where a library made the file private
+    content = steadily(path.read_bytes)      # three retries of a transient network error
+    share(path)                              # the umask's mode for a file that a library made private
 
-FUSE and SMB mounts refuse to sync a folder or to set a mode or a time; nothing is lost by it. NFS forgets a handle, or
-answers late.
+FUSE and SMB mounts refuse to sync a folder or to set a mode or a time, without harm. NFS handles go stale, and NFS
+servers time out.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from r2v.errors import UNSTEADY, FileSystemFault
 Result = TypeVar("Result")
 
 _PAUSES = (0.2, 1.0, 5.0)
-"""Seconds before each further try: an NFS client renews a stale handle with the next look-up."""
+"""Seconds before each retry: an NFS client renews a stale handle with the next look-up."""
 _EXTRA = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EPERM, errno.EACCES)
-"""Answers of a file system that lacks an extra."""
+"""Errors of a file system that does not support an operation."""
 _MIB = 1 << 20
 
 
 def steadily(read: Callable[[], Result], pauses: tuple[float, ...] = _PAUSES) -> Result:
-    """The result of `read`, which is called again where the file system fails for a moment. Raises FileSystemFault
-    where it goes on failing, and every other OSError at once."""
+    """Return the result of `read`, retried on transient errors. Raise FileSystemFault if they persist, and every other
+    OSError at once."""
     for pause in pauses:
         try:
             return read()
@@ -50,7 +50,7 @@ def steadily(read: Callable[[], Result], pauses: tuple[float, ...] = _PAUSES) ->
 
 
 def walk(folder: Path) -> Iterator[Path]:
-    """Everything below a folder, in no order, links to folders not followed; each folder is read steadily."""
+    """Yield every path below a folder, in no order, without following links to folders; retry transient errors."""
     for entry in steadily(partial(_entries, folder)):
         yield Path(entry.path)
         if entry.is_dir(follow_symlinks=False):
@@ -61,13 +61,13 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as entries:
             return list(entries)
-    except (FileNotFoundError, NotADirectoryError):  # it is not there, or was removed meanwhile
+    except (FileNotFoundError, NotADirectoryError):  # another process may have removed the folder meanwhile
         return []
 
 
 @contextmanager
 def optional() -> Iterator[None]:
-    """Go on where a file system lacks what is asked of it: the sync of a folder, a mode, a time."""
+    """Ignore the error of a file system that does not support an operation: syncing a folder, setting mode or time."""
     try:
         yield
     except OSError as error:
@@ -76,7 +76,7 @@ def optional() -> Iterator[None]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make a rename in `folder` survive a power cut, where its file system can."""
+    """Sync a folder, so that a rename in it survives a power cut, if the file system supports it."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         with optional():
@@ -86,14 +86,14 @@ def sync_folder(folder: Path) -> None:
 
 
 def share(path: Path) -> None:
-    """Give a file the mode of one that was opened for writing here: safetensors makes its own private, whatever the
-    umask, and a group's colleague could not resume."""
+    """Set a file's mode by the umask: safetensors makes its files private, and a colleague could not resume."""
     with optional():
         path.chmod(0o666 & ~umask())
 
 
 def umask() -> int:
-    """The umask of this process, read without setting it: threads share it."""
+    """Return the umask of this process."""
+    # os.umask reads it only by setting it, which other threads would see.
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("Umask:"):
             return int(line.split()[1], 8)
@@ -101,12 +101,12 @@ def umask() -> int:
 
 
 def free_space(path: Path) -> str:
-    """Words on the space that a file's disk has left, and on the other places that are full."""
-    places = {"there": path.parent, "here": Path(), "in TMPDIR": Path(tempfile.gettempdir())}
+    """Return text on the free space of a file's disk, and on the working folder and TMPDIR if they are full."""
+    folders = {"there": path.parent, "here": Path(), "in TMPDIR": Path(tempfile.gettempdir())}
     left = {}
-    for name, folder in places.items():
+    for name, folder in folders.items():
         try:
             left[name] = shutil.disk_usage(folder).free // _MIB
-        except OSError:
+        except OSError:  # this text belongs to an error message, which shall not be lost
             continue
     return ", ".join(f"{free} MiB free {name}" for name, free in left.items() if name == "there" or not free)

@@ -1,8 +1,8 @@
 """Atomic file I/O and content hashes.
 
-A file is written under a temporary name beside its path, synced and renamed, so a reader sees the old content or the
-new, never a part. Two files have the same content when they differ only in when and where they were made:
-`content_sha256` ignores those keys, so fingerprints built on it depend on no clock and no run id.
+A file is written under a temporary name in its folder, synced and renamed, so a reader sees the old content or the new,
+never a part. `content_sha256` ignores the keys that record time and place, so that fingerprints built on it depend on
+no clock and no run id.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ from r2v.storage.compression import LINES, lines_of, packed
 from r2v.storage.file_system import free_space, sync_folder
 
 VOLATILE = ("run_id", "wall_time_seconds", "created_at", "reply_id")
-"""Keys of a JSON line, of its `metadata` or of its `steps` that say when, where or in which answer of a provider it was
-made: not content."""
+"""Keys of a JSON line, its `metadata` or its `steps` that record time, place or a provider's reply id: not content."""
 
 _DRAFT = re.compile(r"\..+\.[0-9a-f]{8}\.tmp")
 _TYPES: dict[str, type | tuple[type, ...]] = {
@@ -39,11 +38,11 @@ _KEYS = tuple(f'"{name}":'.encode() for name in VOLATILE)
 
 
 def content_sha256(path: Path) -> str:
-    """Hex SHA-256 of a file's content: of JSON Lines, packed or not, with the volatile values set to null; of any other
-    file, and of a packed one that is damaged, its bytes. Raises FileNotFoundError."""
+    """Return the hex SHA-256 of a file's content: of JSON Lines, packed or not, with volatile values as null; of any
+    other file its bytes. Raise FileNotFoundError."""
     if path.name.endswith(LINES):
         content = hashlib.sha256()
-        with suppress(InputError):
+        with suppress(InputError):  # a damaged packed file is hashed by its bytes, so that it differs from the record
             for line in lines_of(path):
                 content.update(_without_volatile(line))
             return content.hexdigest()
@@ -52,12 +51,12 @@ def content_sha256(path: Path) -> str:
 
 
 def _without_volatile(line: bytes) -> bytes:
-    """The line as it would be had it been written with null for every volatile value."""
+    """Return the line with null for every volatile value."""
     if all(line.count(key) == line.count(key + b"null") for key in _KEYS):
         return line
     try:
         record = json.loads(line)
-    except ValueError:
+    except ValueError:  # damage counts as content
         return line
     steps = record.get("steps") if isinstance(record, dict) else None
     parts = (record, record.get("metadata"), *(steps if isinstance(steps, list) else ()))
@@ -68,31 +67,31 @@ def _without_volatile(line: bytes) -> bytes:
 
 
 def _honest(name: str, value: Any) -> bool:
-    """Whether a volatile value is one that somebody measured: another type is damage, so it counts as content."""
+    """True if a volatile value has its key's type: any other type is damage, which counts as content."""
     if isinstance(value, float) and not math.isfinite(value):
         return False
     return value is None or (isinstance(value, _TYPES[name]) and not isinstance(value, bool))
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace the file by this text, whole or not at all. Raises EnvironmentFault when the disk refuses."""
+    """Replace the file's content by `text`, atomically. Raise EnvironmentFault if the disk refuses."""
     with replacing(path) as file:
         file.write(text.encode())
 
 
 def write_json(path: Path, obj: Any) -> None:
-    """Replace the file by `json_text(obj)`."""
+    """Replace the file's content by `json_text(obj)`, atomically."""
     write_text(path, json_text(obj))
 
 
 def json_text(obj: Any) -> str:
-    """`obj` as indented JSON, keys in the order given. NaN and infinities are refused."""
+    """Return `obj` as indented JSON, keys in the order given. Raise ValueError for NaN and infinities."""
     return json.dumps(obj, ensure_ascii=False, indent=2, allow_nan=False) + "\n"
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> int:
-    """Replace the file by these lines, a newline after each, streaming, packed where its name ends in `.zst`; returns
-    how many."""
+    """Replace the file's content by these lines, streaming, each with a newline added, packed if its name ends in
+    `.zst`; return their number."""
     count = 0
     with replacing(path) as file, packed(path, file) as out:
         for line in lines:
@@ -103,9 +102,9 @@ def write_lines(path: Path, lines: Iterable[str]) -> int:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A binary file that takes `path`'s place when the block ends well and vanishes when it does not.
+    """Yield a binary file that replaces `path` if the block succeeds and is removed if it raises.
 
-    Folders above it are made. Raises EnvironmentFault when the disk refuses; what was there before stays.
+    Parent folders are made. Raise EnvironmentFault if the disk refuses; the old content stays.
     """
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
@@ -118,12 +117,12 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             draft.replace(path)
             sync_folder(path.parent)
     finally:
-        with suppress(OSError):  # the folder itself may be what could not be made
+        with suppress(OSError):  # the folder itself may not exist
             draft.unlink(missing_ok=True)
 
 
 def remove_drafts(*paths: Path) -> None:
-    """Remove what killed writers of these files left beside them. Only who alone may write them may call this."""
+    """Remove the drafts that killed writers of these files left. Only the sole writer of the files may call this."""
     for path in paths:
         for draft in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
             if _DRAFT.fullmatch(draft.name):
@@ -131,7 +130,7 @@ def remove_drafts(*paths: Path) -> None:
 
 
 def remove_all_drafts(folder: Path) -> None:
-    """The same for every file below a folder, hidden folders aside."""
+    """Remove the drafts of every file below a folder, except in hidden folders."""
     for inner, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
         for name in filter(_DRAFT.fullmatch, names):
@@ -140,8 +139,8 @@ def remove_all_drafts(folder: Path) -> None:
 
 @contextmanager
 def writing(path: Path, draft: Path | None = None) -> Iterator[None]:
-    """Turn the operating system's refusal (disk full, quota, no permission) into one EnvironmentFault, which for a full
-    disk tells the size of what was to be written there (`draft`: the name it had until then) and the space left."""
+    """Raise EnvironmentFault for an OSError of a write (disk full, quota, no permission), FileSystemFault for a
+    transient one. For a full disk the message gives the size of `draft`, or `path`, and the free space."""
     try:
         yield
     except OSError as error:
@@ -157,13 +156,13 @@ def writing(path: Path, draft: Path | None = None) -> Iterator[None]:
 
 
 def append_whole(descriptor: int, content: bytes) -> None:
-    """Append to a file, which nobody else writes, all of `content` or nothing. Raises OSError."""
+    """Append all of `content` or nothing to a file with one writer. Raise OSError."""
     before = os.fstat(descriptor).st_size
     written = 0
     try:
-        while written < len(content):  # a disk that takes only a part says why when it is given the rest
+        while written < len(content):  # a nearly full disk accepts a part first and raises on the rest
             written += os.pwrite(descriptor, content[written:], before + written)
-    except OSError:
+    except OSError:  # leave no half line for the next reader
         os.ftruncate(descriptor, before)
         raise
 

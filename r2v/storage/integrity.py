@@ -1,12 +1,12 @@
-"""Integrity: every reader of an artifact holds the hashes of its files to what was made, here and nowhere else.
+"""Integrity: hashes of an artifact's files, compared with its manifest at every read.
 
     verify(artifact)        # raises Damaged: "... is damaged: its content is ab12..., artifact.json says cd34..."
 
-A hash is remembered under the file's device, inode, size, mtime and ctime, all to the nanosecond: who writes into a
-file, replaces it or sets its mtime back changes at least the ctime. In memory all hashes are kept, so that a command
-reads each file once. On disk only those of files from LARGE bytes on: they are what would cost seconds in each command,
-on login nodes too, and in each of a training's ranks. A bit that rots on the disk changes none of the five; making the
-artifact anew or a copy finds it, and so does a machine with another cache.
+A hash is cached under the file's device, inode, size, mtime and ctime in nanoseconds: writing a file, replacing it or
+setting its mtime back changes at least the ctime. Memory caches every hash, so that a command reads each file once. The
+disk caches hashes of files of LARGE bytes or more, which would cost seconds in each command on a login node and in each
+rank of a training. Bit rot changes none of the five; making the artifact again, copying it, or a machine with another
+cache detects it.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ from r2v.storage.file_system import steadily, walk
 from r2v.storage.files import content_sha256, write_text, writing
 
 LARGE = 64 << 20
-"""Bytes from which on a hash is kept on disk."""
+"""Smallest size in bytes of a file whose hash is cached on disk."""
 SETTLED_NS = 2_000_000_000
-"""Age from which on a file's times tell a later change: some file systems count in whole seconds."""
+"""Age in ns after which a change shows in a file's times: some file systems count in whole seconds."""
 
 FileKey = tuple[int, int, int, int, int]
-_known: dict[FileKey, str] = {}
+_hashes: dict[FileKey, str] = {}
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def current_sha256(path: Path, *, anew: bool = False) -> str:
-    """Hex SHA-256 of a file's content, as `content_sha256`; with `anew` whatever is remembered. Raises OSError."""
+    """Return `content_sha256` of a file, from the cache unless `anew`. Raise OSError."""
     key, begun = _key(path), time.time_ns()
-    if not anew and (remembered := _known.get(key) or _on_disk(key)):
-        _known[key] = remembered
+    if not anew and (remembered := _hashes.get(key) or _on_disk(key)):
+        _hashes[key] = remembered
         return remembered
     content = steadily(lambda: content_sha256(path))
-    if key == _key(path) and begun - max(key[3:]) > SETTLED_NS:
-        _known[key] = content
+    if key == _key(path) and begun - max(key[3:]) > SETTLED_NS:  # not changed while it was read
+        _hashes[key] = content
         _keep(key, content)
     return content
 
 
 def cache_folder() -> Path:
-    """Where hashes of large files are kept: XDG_CACHE_HOME/r2v/hashes, else ~/.cache/r2v/hashes."""
+    """Return the folder of cached hashes: XDG_CACHE_HOME/r2v/hashes, else ~/.cache/r2v/hashes."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "r2v" / "hashes"
 
 
@@ -65,7 +65,7 @@ def _entry(key: FileKey) -> Path:
 
 
 def _on_disk(key: FileKey) -> str | None:
-    """The hash that an earlier process computed. Whatever is no hash is as good as nothing."""
+    """Return the hash cached by an earlier process, or None."""
     if key[2] < LARGE:
         return None
     with suppress(OSError, ValueError, RuntimeError):
@@ -76,7 +76,7 @@ def _on_disk(key: FileKey) -> str | None:
 
 def _keep(key: FileKey, content: str) -> None:
     if key[2] >= LARGE:
-        with suppress(R2VError, RuntimeError):  # a home that cannot be written costs time, and nothing else
+        with suppress(R2VError, RuntimeError):  # a read-only home costs time, and nothing else
             write_text(_entry(key), content + "\n")
 
 
@@ -87,12 +87,12 @@ _NOT_CONTENT_SUFFIXES = (".meta.json", ".lease", ".quarantine")
 
 
 class Stray(Damaged):
-    """A file lies in an artifact that nobody made there; the others are whole as far as they were hashed."""
+    """An artifact contains a file that its manifest does not name; all named files are whole."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Artifact:
-    """A finished result. `files` maps each content file (relative path) to its SHA-256."""
+    """Finished result of a stage. `files`: relative path of each content file -> its SHA-256."""
 
     stage: str
     fingerprint: str
@@ -101,24 +101,23 @@ class Artifact:
     inputs: dict[str, str] = field(default_factory=dict)
     summary: dict[str, Any] = field(default_factory=dict)
     elsewhere: dict[str, str] = field(default_factory=dict)
-    """Files outside the folder that it stands for, such as the trajectories of collected runs: path -> SHA-256."""
+    """Files outside the folder that belong to it, such as the trajectories of collected runs: path -> SHA-256."""
     labels: bool = False
-    """Whether the names in `files` are labels of what lies elsewhere, and no files."""
+    """True if the names in `files` are labels of the files in `elsewhere`, not files."""
 
     @property
     def data_sha256(self) -> str:
-        """One hash over all content: equal on any machine that made the same thing."""
+        """Hash over all content, equal on every machine for the same content."""
         return json_sha256(sorted(self.files.items()))
 
     @property
     def recorded(self) -> dict[Path, str]:
-        """Every file of it, with the hash that it had when it was made."""
+        """Path of every file -> SHA-256 at the time it was made."""
         own = {} if self.labels else {self.folder / name: content for name, content in self.files.items()}
         return own | {Path(path): content for path, content in self.elsewhere.items()}
 
     def file(self, name: str) -> Path:
-        """The path of one content file; a file of the user's own stands in for any name. Raises InputError where
-        it is gone or was never made."""
+        """Return the path of a content file; a user's file serves for any name. Raise InputError if it is missing."""
         path = self.folder / (next(iter(self.files)) if self.stage == EXTERNAL else name)
         if not path.exists():
             raise InputError(f"{path}: missing from the artifact of {self.stage}; run that stage again")
@@ -126,7 +125,7 @@ class Artifact:
 
 
 def content_files(folder: Path) -> dict[str, str]:
-    """The content files below a folder and their hashes; checkpoints and metadata are not content."""
+    """Return the hashes of the content files below a folder by relative path, without checkpoints and metadata."""
     return {name: content_sha256(folder / name) for name in _content_names(folder)}
 
 
@@ -142,7 +141,7 @@ def _content_names(folder: Path) -> list[str]:
 
 
 def verify(artifact: Artifact) -> None:
-    """Hash every file that an artifact consists of. Raises Damaged for the first that is not what was recorded."""
+    """Hash every file of an artifact. Raise Damaged for the first that differs from the record."""
     for path, recorded in artifact.recorded.items():
         verify_file(path, recorded)
     if artifact.labels or artifact.stage == EXTERNAL:
@@ -153,8 +152,9 @@ def verify(artifact: Artifact) -> None:
 
 
 def verify_file(path: Path, recorded: str, record: str = ARTIFACT_MANIFEST) -> None:
-    """Hash one file. Raises Damaged where it is not what `record` says, gone or no file."""
+    """Hash one file. Raise Damaged if it is missing or differs from the hash `recorded` in the file named `record`."""
     try:
+        # A mismatch is confirmed by reading the file: the cached hash itself may be damaged.
         if current_sha256(path) != recorded and (now := current_sha256(path, anew=True)) != recorded:
             raise Damaged(path, f"its content is {now[:12]}, {record} says {recorded[:12]}")
     except (FileNotFoundError, NotADirectoryError):
@@ -164,14 +164,14 @@ def verify_file(path: Path, recorded: str, record: str = ARTIFACT_MANIFEST) -> N
 
 
 def hashed(record: dict[str, Any]) -> dict[str, Any]:
-    """A JSON object with the hash of all of it, as `read_hashed` checks it."""
-    record = json.loads(json.dumps(record, allow_nan=False))  # lists for tuples: what will be read
+    """Return a JSON object with a hash of itself, as `read_hashed` checks it."""
+    record = json.loads(json.dumps(record, allow_nan=False))  # hash the value as it will be read: lists for tuples
     return {**record, "sha256": json_sha256(record)}
 
 
 def read_hashed(path: Path) -> dict[str, Any]:
-    """Return the JSON object of a file without the hash of itself, which a file that people edit does not have. Raises
-    FileNotFoundError, and Damaged where it is not what was written."""
+    """Return the JSON object of a file without its hash; a file that people edit needs none. Raise FileNotFoundError,
+    and Damaged if the content differs from the hash."""
     try:
         record = json.loads(steadily(lambda: path.read_text(encoding="utf-8")))
     except FileNotFoundError:
@@ -189,7 +189,7 @@ def read_hashed(path: Path) -> dict[str, Any]:
 
 
 def set_aside(path: Path) -> Path:
-    """Rename a file to a name that is no content of anything, and return that."""
+    """Rename a file to a unique name ending in .quarantine, which is never content, and return the new path."""
     aside = path.with_name(f"{path.name}.{secrets.token_hex(4)}.quarantine")
     with writing(path):
         path.rename(aside)

@@ -1,12 +1,12 @@
 """Model identity: a hash over every file of a base model that loading it reads.
 
-    base_sha256("models/base")                          # a login node: from the cache, else NotHashed
-    base_sha256("models/base", hash_weights=True)       # the process that runs a stage: hashed once, then in the cache
-    model_folder("Qwen/Qwen3-0.6B", revision)           # the folder that is loaded, downloaded where it is not here
+    base_sha256("models/base")                          # on a login node: from the cache, else NotHashed
+    base_sha256("models/base", hash_weights=True)       # in a stage: hashed once, then from the cache
+    model_folder("Qwen/Qwen3-0.6B", revision)           # the folder to load, downloaded if it is not on this machine
 
-Weights, config.json, generation config, tokenizer and chat template count; a README does not. Weights are remembered
-under path, inode, size, mtime and ctime; a device number differs between the nodes of a cluster and does not count. The
-hub's cache names large files by their SHA-256, so those are never read.
+Weights, config.json, generation config, tokenizer and chat template count; a README does not. Hashes of weights are
+cached under path, inode, size, mtime and ctime, without the device number, which differs between the nodes of a
+cluster. The hub's cache names large files by their SHA-256, so those are never read.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ NOT_HASHED = "base not hashed yet"
 POLICY_MODEL, CRITIC_MODEL = "policy.model_name", "hierarchical.critic.model_name"
 """Settings that name a model whose files are read."""
 BASE_RECORD = "base.json"
-"""Beside adapters: the base that they were trained on."""
+"""File next to adapters with the base that they were trained on."""
 _READ = (
     *("config.json", "generation_config.json", "quantize_config.json", ADAPTERS),
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
     *("vocab.json", "merges.txt", "vocab.txt", "*.model", "*.spm", "*.tiktoken"),
     *("chat_template.jinja", "chat_template.json", "additional_chat_templates/*.jinja"),
 )
-"""Small files that transformers and peft read of a model, as glob patterns."""
+"""Glob patterns of the small files that transformers and peft read of a model."""
 _WHOLE_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
-"""Weights in the order in which transformers looks for them; each may be cut into shards that an index names."""
+"""Weight files in the order of transformers' search; each may be split into shards listed in an index."""
 _ADAPTER_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _SETTLED_NS, _FINE_NS = 2_000_000_000, 50_000_000
-"""Age from which on a file's times tell a later change: on file systems that count in whole seconds, and on others."""
+"""Age in ns after which a change shows in a file's times: on file systems that count in whole seconds, and others."""
 _UNRECORDED: set[Path] = set()
-"""Folders of adapters without a record of which this process has warned."""
+"""Folders of adapters without a base record that were logged by this process."""
 
 
 class NotHashed(InputError):
@@ -53,11 +53,11 @@ class NotHashed(InputError):
 
 
 def base_sha256(name: str, revision: str | None = None, *, hash_weights: bool = False, key: str = POLICY_MODEL) -> str:
-    """Return the hex SHA-256 that stands for a base model: a bundled one, a folder, or a hub model.
+    """Return the hex SHA-256 of a base model: a bundled one, a folder, or a hub model.
 
-    Adapters stand for themselves and their base. `hash_weights`: read weights that are not in the cache, and download a
-    hub model. `key`: the setting that names the model, for messages. Raise NotHashed where reading is needed and not
-    allowed, InputError where there is no such model.
+    The hash of adapters covers their base too. `hash_weights`: hash weights that are not in the cache, and download a
+    hub model. `key`: the setting that names the model, for messages. Raise NotHashed if hashing is needed and not
+    allowed, InputError if the model does not exist.
     """
     layers: list[dict[str, str]] = []
     seen: set[Path] = set()
@@ -76,8 +76,8 @@ def base_sha256(name: str, revision: str | None = None, *, hash_weights: bool = 
 
 
 def model_folder(name: str, revision: str | None = None, *, key: str = POLICY_MODEL) -> Path:
-    """Return the folder that a model is loaded from; a hub model is downloaded where its files are not all here. Raise
-    InputError where there is no such model, UsageError for a revision of what is not a hub model."""
+    """Return the folder that a model is loaded from; download a hub model whose files are incomplete. Raise InputError
+    if the model does not exist, UsageError for a revision of a local folder."""
     if name in BUNDLED or Path(name).expanduser().is_dir():
         folder = BUNDLED.get(name) or Path(name).expanduser()
         if revision is not None:
@@ -89,26 +89,24 @@ def model_folder(name: str, revision: str | None = None, *, key: str = POLICY_MO
 
 
 def is_here(name: str, revision: str | None = None) -> bool:
-    """True if a model is on this machine, with all its weights where it is the hub's."""
+    """True if a model is on this machine, a hub model with all its weights."""
     path = Path(name).expanduser()
     return path.is_dir() or (folder_here(name, revision) is not None)
 
 
 def record_base(folder: Path, name: str, sha256: str) -> None:
-    """Write beside adapters which base they were trained on."""
+    """Write the record of the base that the adapters in `folder` were trained on."""
     write_json(folder / BASE_RECORD, {"model_name": name, "sha256": sha256})
 
 
 def require_base(folder: Path, name: str, sha256: str) -> None:
-    """Raise InputError if the adapters of a folder were trained on another base than this one. Warn, once in a process,
-    of adapters that do not say: they were made before bases were hashed."""
+    """Raise InputError if the adapters in a folder were trained on another base. Log, once per process, adapters
+    without a record: they were made before bases were hashed."""
     record = folder / BASE_RECORD
     if not record.exists():
         if folder.resolve() not in _UNRECORDED:
             _UNRECORDED.add(folder.resolve())
-            logging.getLogger("r2v").warning(
-                "%s: adapters without %s; which base they were trained on is not checked", folder, BASE_RECORD
-            )
+            logging.getLogger("r2v").warning("adapters' base not checked: folder=%s missing=%s", folder, BASE_RECORD)
         return
     try:
         trained_on = str(json.loads(record.read_text())["sha256"])
@@ -122,7 +120,7 @@ def require_base(folder: Path, name: str, sha256: str) -> None:
 
 
 def hub_commit(name: str, revision: str | None = None) -> str | None:
-    """Return the commit of a hub model in the hub's cache; None where the cache does not know the revision."""
+    """Return the commit of a hub model in the hub's cache, or None if the cache lacks the revision."""
     if name in BUNDLED or Path(name).expanduser().is_dir():
         return None
     repository = hub_repository(name)
@@ -134,8 +132,8 @@ def hub_commit(name: str, revision: str | None = None) -> str | None:
 
 
 def pinned_commit(name: str, revision: str | None = None) -> str | None:
-    """Return the commit of a hub model: the cache's, else the hub's. None for another model, or, after a line that says
-    so, where neither knows it."""
+    """Return the commit of a hub model, from the cache or the hub. None for other models and, with a warning, if
+    neither knows it."""
     if name in BUNDLED or Path(name).expanduser().is_dir() or Path(name).is_absolute() or name.startswith((".", "~")):
         return None
     if commit := hub_commit(name, revision):
@@ -145,13 +143,13 @@ def pinned_commit(name: str, revision: str | None = None) -> str | None:
     try:
         with readable_model(f"{POLICY_MODEL}={name}: no commit to pin", "a job takes the newest one"):
             return HfApi().model_info(name, revision=revision, timeout=10).sha
-    except InputError as error:
-        logging.getLogger("r2v").warning("%s", error)
+    except InputError as error:  # offline is no failure: the job resolves the revision itself
+        logging.getLogger("r2v").warning("model commit not pinned: error=%s", error)
         return None
 
 
 def folder_here(name: str, revision: str | None) -> Path | None:
-    """The folder of a model if it is on this machine, with all its weights where it is the hub's."""
+    """Return the folder of a model on this machine, a hub model with all its weights, or None."""
     if name in BUNDLED:
         return BUNDLED[name]
     folder = Path(name).expanduser()
@@ -168,17 +166,18 @@ def folder_here(name: str, revision: str | None) -> Path | None:
 def _downloaded(name: str, revision: str | None, key: str) -> Path:
     from huggingface_hub import snapshot_download
 
-    wanted = [*_READ, *_WHOLE_WEIGHTS[:1], "model-*.safetensors", "*.safetensors.index.json", *_ADAPTER_WEIGHTS]
+    patterns = [*_READ, *_WHOLE_WEIGHTS[:1], "model-*.safetensors", "*.safetensors.index.json", *_ADAPTER_WEIGHTS]
     what = f"{key}: cannot load {name}"
     with readable_model(what, "name a directory or a hub model that is downloaded or can be", seconds=None):
-        folder = Path(snapshot_download(name, revision=revision, allow_patterns=wanted))
-        if not weight_files(folder):
-            folder = Path(snapshot_download(name, revision=revision, allow_patterns=[*wanted, "pytorch_model*.bin*"]))
+        folder = Path(snapshot_download(name, revision=revision, allow_patterns=patterns))
+        if not weight_files(folder):  # pickles only where there is no safetensors file, to download weights once
+            patterns.append("pytorch_model*.bin*")
+            folder = Path(snapshot_download(name, revision=revision, allow_patterns=patterns))
     return folder
 
 
 def hub_repository(name: str) -> Path:
-    """Return the folder of a hub model in the hub's cache, which need not be there."""
+    """Return the folder of a hub model in the hub's cache, which need not exist."""
     hub = os.environ.get("HF_HUB_CACHE") or Path(os.environ.get("HF_HOME", "~/.cache/huggingface")) / "hub"
     return Path(hub).expanduser() / f"models--{name.replace('/', '--')}"
 
@@ -189,7 +188,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """Return the files of weights that a folder is loaded from, with their index and any shard that is missing."""
+    """Return the weight files that a model is loaded from, with their index and missing shards."""
     chosen = [folder / name for name in _ADAPTER_WEIGHTS if (folder / name).exists()][:1]
     for name in _WHOLE_WEIGHTS:
         index = folder / f"{name}.index.json"
@@ -217,7 +216,7 @@ def _sha256(path: Path, hash_weights: bool) -> str:
         raise NotHashed(f"{NOT_HASHED}: {path}; `r2v run` or the stage's job hashes it")
     content = content_sha256(real)
     if entry == _entry(real) and _is_settled(real, begun):
-        with suppress(R2VError):  # a home that cannot be written costs time, and nothing else
+        with suppress(R2VError):  # a read-only home costs time, and nothing else
             write_text(entry, content + "\n")
     return content
 
@@ -229,7 +228,7 @@ def _entry(real: Path) -> Path:
 
 
 def _is_settled(real: Path, begun: int) -> bool:
-    """True if the file's times would tell a change since `begun`, when its hash was begun."""
+    """True if a change after `begun`, the ns at which hashing began, would show in the file's times."""
     status = real.stat()
     counts_in_seconds = status.st_ctime_ns % 1_000_000_000 == 0
     return begun - max(status.st_mtime_ns, status.st_ctime_ns) > (_SETTLED_NS if counts_in_seconds else _FINE_NS)

@@ -1,11 +1,11 @@
-"""Paths: every place on disk that the pipeline reads or writes.
+"""Paths: every path that the pipeline reads or writes.
 
     places = Places(benchmark="desk", condition="noisy", prefix="mrp")
     places.published("outputs/{prefix}thing/{pipeline}")              # outputs/mrp/thing
 
-A place is a symbolic link to the newest attempt in `outputs/.artifacts/`; runs of collected data live under
-`data/runs/` and are not moved by a prefix. A benchmark of one's own, `package.module:Class`, has a dot in folder names
-where the colon stands: rsync and tar read a host before a colon, PATH ends there, and NTFS forbids it.
+A published path is a symbolic link to the newest attempt in `outputs/.artifacts/`; runs of collected data lie under
+`data/runs/`, independent of the prefix. Folder names of a custom benchmark, `package.module:Class`, have a dot for the
+colon: rsync and tar read a host before a colon, PATH is split at it, and NTFS forbids it.
 """
 
 from __future__ import annotations
@@ -17,47 +17,47 @@ ROOMS = ("data", "outputs", "results")
 """Folders of a checkout below which results are published."""
 ARTIFACTS = Path("outputs/.artifacts")
 EPISODES = Path("outputs/.episodes")
-"""Where the plays of all attempts are kept, one folder an attempt."""
+"""Played episodes of all attempts, one folder per attempt."""
 RUNS = Path("data/runs")
 BENCHMARK_COUNTS = Path("outputs/.benchmarks")
-"""Where the counts of benchmarks of one's own are recorded, one file for each content of a module and its options."""
+"""Task counts of custom benchmarks, one file per content of a module and its options."""
 CHAINS = Path("outputs/.chains")
 LOCAL_RUNS = Path("outputs/.runs")
-"""State and logs of the runs outside Slurm, a folder a pipeline."""
+"""State and logs of runs outside Slurm, one folder per pipeline."""
 SNAPSHOTS = Path("outputs/.snapshots")
-"""What Slurm jobs run: code and configuration as they were submitted, a folder per content."""
+"""Code and configuration of Slurm jobs as submitted, one folder per content."""
 SITE_LEASES = Path("outputs/.sites")
-"""Where the leases of site sets lie."""
+"""Leases of site sets."""
 MEASURED = Path("outputs/.measured")
-"""Where measurements of models' memory are kept, a file for each content."""
+"""Memory measurements of models, one file per content."""
 ENGINES = Path("outputs/.engines")
-"""Where teachers that are served by a Slurm job say where they are, a folder each."""
+"""Addresses of teachers served by Slurm jobs, one folder each."""
 SERVERS = Path("data/served")
-"""Folder of the servers: each has a folder with its books, log and recorded sessions."""
+"""Servers, each a folder with its accounts, log and recorded sessions."""
 TRAFFIC = "traffic.jsonl"
-"""A server's log."""
+"""Log of a server."""
 SESSIONS = "sessions"
-"""The folder of a server's recorded sessions."""
+"""Recorded sessions of a server."""
 REPLIES = Path("outputs/.replies")
-"""Where the project's journals of what providers were paid are registered, one file a journal."""
+"""Registry of the journals of paid provider requests, one file per journal."""
 GAME_JOBS = Path("results/batch_jobs")
-"""Where the Secret Game keeps its jobs."""
+"""Batch jobs of the Secret Game."""
 EXPERIMENTS = Path("outputs/experiments")
-"""Where experiments lie, a folder <name>_<time> each."""
+"""Experiments, one folder <name>_<time> each."""
 LOGS = Path("logs")
-"""Where Slurm jobs write their output."""
+"""Output of Slurm jobs."""
 BACKGROUND = Path("logs/background")
-"""Where runs in the background write theirs, a folder <name>_<time> each."""
+"""Output of runs in the background, one folder <name>_<time> each."""
 SCRIPTS = Path("scripts/slurm")
-"""The sbatch scripts."""
+"""Sbatch scripts."""
 CONFIGS = Path("configs")
-"""<benchmark>/<condition>.yaml."""
+"""Configurations, <benchmark>/<condition>.yaml."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Places:
-    """Where one pipeline's outputs are found. `root` is the checkout; with a prefix the folder
-    <benchmark>_<condition> is dropped and the prefix stands below data/, outputs/ and results/."""
+    """Paths of one pipeline's outputs. `root`: the checkout. With a prefix, a folder of that name below data/, outputs/
+    and results/ replaces the folder <benchmark>_<condition>."""
 
     benchmark: str
     condition: str
@@ -65,8 +65,8 @@ class Places:
     root: Path = Path()
 
     def published(self, template: str) -> Path:
-        """The place that a template of the stage table names: {benchmark}, {pipeline} (<benchmark>_<condition>) and
-        {prefix} are filled in."""
+        """Return the path of a template of the stage table, with {benchmark}, {pipeline} (<benchmark>_<condition>) and
+        {prefix} filled in."""
         if self.prefix:
             values = {"prefix": f"{self.prefix}/", "pipeline": "", "benchmark": self.prefix}
         else:
@@ -75,7 +75,7 @@ class Places:
 
     @property
     def name(self) -> str:
-        """What this pipeline's chain of Slurm jobs is called."""
+        """Name of this pipeline's chain of Slurm jobs."""
         return self.prefix or f"{self._folder_name}_{self.condition}"
 
     @property
@@ -84,12 +84,12 @@ class Places:
 
     @property
     def chain(self) -> Path:
-        """Where the chain of this pipeline's Slurm jobs is written down."""
+        """Record of this pipeline's chain of Slurm jobs."""
         return self.root / CHAINS / self.name
 
     @property
     def artifacts(self) -> Path:
-        """Where the attempts themselves lie, each in a folder named by its fingerprint."""
+        """Base folder of the attempts, each in a folder named by its fingerprint."""
         return self.root / ARTIFACTS
 
     @property

@@ -1,8 +1,8 @@
-"""The record of a job: `events.jsonl`, its progress while it works, and `error.json`, the error that ended it.
+"""Record of a job: `events.jsonl`, its progress, and `error.json`, the error that ended it.
 
-Both lie in the folder that R2V_RECORD names, which the job's runner makes, one per Slurm job; without it nothing
-is written. Slurm alone cannot tell a bug from a GPU that was too small; the kind in `error.json` can
-(r2v.errors.FailureKind), and healing goes by it.
+Both lie in the folder named by R2V_RECORD, which the job's runner makes for each Slurm job; without it nothing is
+written. Slurm cannot distinguish a bug from a GPU that is too small; the kind in `error.json` does
+(r2v.errors.FailureKind) and decides on healing.
 
     {"at": "2026-11-20T03:00:00+00:00", "restart": 0, "what": "bc", "done": 40, "total": 113, "loss": 0.7}
     {"at": "2026-11-20T03:00:00+00:00", "restart": 0, "wait": "openai", "why": "503 overloaded", "until": "2026-..."}
@@ -26,12 +26,12 @@ from r2v.storage.files import write_json
 from r2v.storage.integrity import hashed
 
 FOLDER = "R2V_RECORD"
-"""The environment variable that names the folder."""
+"""Environment variable with the record's folder."""
 UNATTENDED = "R2V_UNATTENDED"
-"""The environment variable that says, in a job of a chain, that nobody asked for this very stage."""
+"""Environment variable set in a chain's job if the user did not request this very stage."""
 EVENTS, ERROR = "events.jsonl", "error.json"
 HELD_BY = "held_by_job"
-"""Of a lease conflict: the Slurm job that has the lease, "" where a process outside of Slurm has it."""
+"""Key of a lease conflict: the Slurm job that holds the lease, "" for a process outside Slurm."""
 _part: ContextVar[str] = ContextVar("part", default="")
 _listener: ContextVar[Callable[[str, int, int], None] | None] = ContextVar("listener", default=None)
 
@@ -39,7 +39,7 @@ _PACKAGE = Path(__file__).parents[1]
 
 
 class Recorded(Exception):
-    """An error of another process, which described it already."""
+    """An error of another process, with that process's record of it."""
 
     def __init__(self, record: Mapping[str, Any]) -> None:
         super().__init__(f"{record['type']}: {record['message']} ({record['where']})")
@@ -48,8 +48,7 @@ class Recorded(Exception):
 
 @contextmanager
 def part(name: str) -> Iterator[None]:
-    """What is done in this block is a part of the job's work that has this name: its events say so, for what is called
-    alike in two parts makes progress in each of them."""
+    """Prefix the names of events in this block with `name`, so that equal names in two parts of a job stay apart."""
     token = _part.set(name)
     try:
         yield
@@ -59,7 +58,7 @@ def part(name: str) -> Iterator[None]:
 
 @contextmanager
 def listened(listener: Callable[[str, int, int], None]) -> Iterator[None]:
-    """Within the block each event is also told: what is done, how much of it, of how much."""
+    """Call `listener(name, done, total)` for each event in the block."""
     token = _listener.set(listener)
     try:
         yield
@@ -68,7 +67,7 @@ def listened(listener: Callable[[str, int, int], None]) -> Iterator[None]:
 
 
 def event(what: str, done: int, total: int, figures: Mapping[str, float]) -> None:
-    """Append one line on how far something is. A disk that refuses it does not stop the work it tells of."""
+    """Append a line with the progress `done` of `total` of the work named `what`. Write errors are ignored."""
     name = f"{_part.get()}: {what}" if _part.get() else what
     if (listener := _listener.get()) is not None:
         listener(name, done, total)
@@ -76,7 +75,8 @@ def event(what: str, done: int, total: int, figures: Mapping[str, float]) -> Non
 
 
 def wait(what: str, why: str | None, until: float = 0.0) -> None:
-    """Append one line on a wait: for what, why, and until when at most (seconds of the epoch). why None: it is over."""
+    """Append a line on a wait for `what`, at most until `until` (seconds since the epoch). why None: the wait is
+    over."""
     _append({"wait": what, "why": why, "until": _iso(datetime.fromtimestamp(until, UTC))})
 
 
@@ -86,7 +86,7 @@ def _append(line: Mapping[str, Any]) -> None:
         return
     start = {"at": _iso(datetime.now(UTC)), "restart": int(os.environ.get("SLURM_RESTART_COUNT", "0"))}
     text = json.dumps({**start, **line}, ensure_ascii=False, separators=(",", ":"))
-    with suppress(OSError):
+    with suppress(OSError):  # progress is no reason to stop the work
         Path(folder).mkdir(parents=True, exist_ok=True)
         with (Path(folder) / EVENTS).open("a") as file:
             file.write(text + "\n")
@@ -94,22 +94,22 @@ def _append(line: Mapping[str, Any]) -> None:
 
 @contextmanager
 def recording() -> Iterator[None]:
-    """Leave a record of the error that ends the block, and let it pass."""
+    """Write `error.json` for an error that ends the block, and raise it again."""
     try:
         yield
-    except (SystemExit, BrokenPipeError):
+    except (SystemExit, BrokenPipeError):  # a requested exit, or a closed pager
         raise
     except BaseException as error:
         folder = os.environ.get(FOLDER)
         if folder:
-            with suppress(EnvironmentFault):  # where the disk is what failed, nothing can be left on it
+            with suppress(EnvironmentFault):  # the failed disk itself may be the error
                 write_json(Path(folder) / ERROR, hashed(describe(error)))
         raise
 
 
 def describe(error: BaseException) -> dict[str, Any]:
-    """The error as `error.json` holds it: its type, kind and exit code, the first line of its message, and the
-    innermost line of this package (file:line) that it passed through."""
+    """Return the record of an error in `error.json`: type, kind, exit code, first line of the message, and the
+    innermost line of this package (file:line) in its traceback."""
     for described in (error, error.__cause__):
         if isinstance(described, Recorded):
             return described.record
@@ -117,14 +117,14 @@ def describe(error: BaseException) -> dict[str, Any]:
     message = next(iter(str(error).strip().splitlines()), "")
     if isinstance(error, KeyboardInterrupt):
         message = "stopped by a signal; the same command continues"
-    told = entry(_type_name(error), kind, code, message, _where(error))
+    record = entry(_type_name(error), kind, code, message, _where(error))
     if isinstance(error, LeaseConflict) and error.slurm_job is not None:
-        told[HELD_BY] = error.slurm_job
-    return told
+        record[HELD_BY] = error.slurm_job
+    return record
 
 
 def entry(type_: str, kind: FailureKind, exit_code: int, message: str, where: str | None = None) -> dict[str, Any]:
-    """The content of an `error.json`, for an error that this process has not caught itself."""
+    """Return the content of an `error.json` for an error that this process has not caught."""
     return {"type": type_, "kind": kind, "exit_code": exit_code, "message": message, "where": where}
 
 

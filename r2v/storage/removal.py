@@ -1,16 +1,16 @@
-"""Removal: R2V removes a folder only where the folder bears the marker of R2V, and follows no link.
+"""Removal: only folders that bear R2V's marker are removed, and no link is followed.
 
     draft = make_own(Path(".paper.draft"), REPORT)      # marked before anything else is in it
     remove_own(draft, REPORT)                           # raises NotOurs for a folder without that marker
 
-A name proves nothing: `tmp-bundle` and `figures` may be anybody's. The marker is a file that R2V writes: `.r2v`, whose
-first line says what the folder is, or a record that every folder of the kind has (`attempt.meta.json`). A part of an
-attempt is proved by the attempt's record. A temporary folder has no marker, for worlds see it as their home: this
-process remembers the device and the inode of each that it made.
+A name is no proof: `tmp-bundle` and `figures` may be the user's. The marker is a file that R2V writes: `.r2v`, whose
+first line names the kind of folder, or a record that every folder of the kind has (`attempt.meta.json`). The record of
+an attempt proves its parts too. A temporary folder has no marker, since environments use it as their home: this process
+remembers the device and the inode of each that it made.
 
-The marker goes last, so the next removal finishes one that a kill -9 ended. What the system refuses to remove stays,
-and so does the marker. Folders that an earlier version made without a marker are kept; the message of NotOurs is the
-line that names one, with the command that removes it.
+The marker is removed last, so that the next removal finishes one interrupted by kill -9. If the system refuses to
+remove a file, it stays, and so does the marker. Folders without a marker, as earlier versions made them, are kept; the
+message of NotOurs names the folder and the command that removes it.
 
 Only the standard library and `r2v.errors` are imported: guards of child processes run this in other interpreters.
 """
@@ -43,9 +43,9 @@ class Marker:
     kind: str
     """What the folder is; the first line of its `.r2v`."""
     file: str = OWN
-    """Plain file in the folder that proves it; "": no file does."""
+    """Plain file in the folder that serves as proof; "": none."""
     within: Marker | None = None
-    """Marker of a folder above, which proves all that lies in that one."""
+    """Marker of a folder above, which proves everything in that folder."""
 
 
 ATTEMPT_MARKER = Marker(kind="attempt", file="attempt.meta.json")
@@ -56,13 +56,13 @@ TEMPORARY = Marker(kind="temporary folder", file="")
 
 
 class NotOurs(InputError):
-    """A file, link or folder to be removed or written into, of which nothing proves that R2V made it."""
+    """Refusal to remove or write a file, link or folder without proof that R2V made it."""
 
 
 def make_own(path: Path, marker: Marker, *, anew: bool = False) -> Path:
-    """Return the folder `path`, made and marked. One that bears the marker keeps its content; `anew` empties it first.
-    Raises NotOurs for a link, a file, and a folder that is not empty and lacks the marker; EnvironmentFault where the
-    system refuses to remove what R2V made."""
+    """Make and mark the folder `path` and return it. One that bears the marker keeps its content; `anew` empties it.
+    Raise NotOurs for a link, a file, and a non-empty folder without the marker; EnvironmentFault if the system refuses
+    to empty the folder."""
     if anew and is_own(path, marker) and not remove_own(path, marker):
         raise EnvironmentFault(f"{path}: cannot be removed; mend its permissions and run the same command again")
     with suppress(FileExistsError):
@@ -82,8 +82,8 @@ def make_own(path: Path, marker: Marker, *, anew: bool = False) -> Path:
 
 
 def make_own_temporary(prefix: str) -> Path:
-    """Return a new folder in the system's folder for temporary files, which this process may remove."""
-    import tempfile  # here, for guards that only remove start faster without it
+    """Make a folder in the system's temporary folder, which this process may remove, and return it."""
+    import tempfile  # imported late: guards that only remove start faster
 
     folder = Path(tempfile.mkdtemp(prefix=prefix))
     adopt_temporary(folder, folder.lstat())
@@ -91,14 +91,14 @@ def make_own_temporary(prefix: str) -> Path:
 
 
 def adopt_temporary(folder: Path, status: os.stat_result) -> Path:
-    """Return a temporary folder that the parent process made for this one, which may remove it as long as the path
+    """Register a temporary folder made by the parent process and return it. This process may remove it while the path
     leads to the folder of this status."""
     _temporary[folder] = (status.st_dev, status.st_ino)
     return folder
 
 
 def is_own(path: Path, marker: Marker) -> bool:
-    """True if R2V made what lies at `path`: what `remove_own` would remove."""
+    """True if R2V made the file or folder at `path`, so that `remove_own` would remove it."""
     try:
         require_own(path, marker)
     except NotOurs:
@@ -107,15 +107,17 @@ def is_own(path: Path, marker: Marker) -> bool:
 
 
 def require_own(path: Path, marker: Marker) -> None:
-    """Raise NotOurs if nothing proves that R2V made what lies at `path`, or if nothing lies there."""
+    """Raise NotOurs if `path` is missing or nothing proves that R2V made it."""
     with _proved(path, marker):
         pass
 
 
 def remove_own(path: Path, marker: Marker, *, spare: str = "") -> bool:
-    """Remove a folder that R2V made, or a file, link or folder within one; True if nothing is left at `path`. With
-    `spare`, entries of the folder whose names begin so stay, and the folder with them. Raises NotOurs, and removes
-    nothing, where the proof is missing."""
+    """Remove a folder that R2V made, or a file, link or folder within one; return True if nothing is left at `path`.
+
+    `spare`: prefix of entries of the folder to keep, and the folder with them. Raise NotOurs, and remove nothing, if
+    the proof is missing.
+    """
     try:
         with _proved(path, marker) as (folder, name):
             if name is None:
@@ -136,7 +138,7 @@ def remove_own(path: Path, marker: Marker, *, spare: str = "") -> bool:
 
 
 def _empty(folder: int, marker: str, spare: str) -> None:
-    """Remove the entries of an open folder: the marker last, and only where all other entries that had to go went."""
+    """Remove the entries of an open folder: the marker last, and only if no other entry had to stay."""
     for name in _names(folder):
         if name != marker and not (spare and name.startswith(spare)):
             _remove_entry(folder, name)
@@ -146,8 +148,8 @@ def _empty(folder: int, marker: str, spare: str) -> None:
 
 
 def _remove_entry(folder: int, name: str) -> None:
-    """Remove one entry of an open folder as far as the system allows; a link goes, and what it leads to stays."""
-    with suppress(OSError):
+    """Remove one entry of an open folder as far as the system allows; of a link, only the link."""
+    with suppress(OSError):  # the caller sees that the entry is left, and keeps the marker
         if stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
             shutil.rmtree(name, ignore_errors=True, dir_fd=folder)
         else:
@@ -156,7 +158,7 @@ def _remove_entry(folder: int, name: str) -> None:
 
 @contextmanager
 def _proved(path: Path, marker: Marker) -> Iterator[tuple[int, str | None]]:
-    """Open what R2V made: the marked folder itself and None, or the folder that `path` lies in and the name in it."""
+    """Yield the open marked folder and None, or the open parent folder of `path` and the name in it."""
     parent = None if marker.within is None or path.name in ("", "..") else _open_parent(path, marker.within)
     if parent is not None:
         try:
@@ -176,7 +178,7 @@ def _proved(path: Path, marker: Marker) -> Iterator[tuple[int, str | None]]:
 
 @contextmanager
 def _opened(path: Path, marker: Marker) -> Iterator[int]:
-    """Open a folder, and no link to one. Raises NotOurs for anything else."""
+    """Open a folder without following a link. Raise NotOurs for anything else."""
     try:
         folder = os.open(path, _FOLDER)
     except OSError as error:
@@ -196,8 +198,8 @@ def _opened(path: Path, marker: Marker) -> Iterator[int]:
 
 
 def _open_parent(path: Path, marker: Marker) -> int | None:
-    """Open the folder that `path` lies in, by way of the nearest marked folder above; None where none is marked, or a
-    link lies between."""
+    """Open the parent folder of `path` through the nearest marked folder above; None if none is marked or a link lies
+    between."""
     for above in path.absolute().parents:
         try:
             folder = os.open(above, _FOLDER)
@@ -206,13 +208,13 @@ def _open_parent(path: Path, marker: Marker) -> int | None:
         if _bears(folder, marker):
             return _open_below(folder, path.absolute().relative_to(above).parts[:-1])
         os.close(folder)
-        if above.name == "..":  # what lies above depends on links
+        if above.name == "..":  # the folders above depend on links
             return None
     return None
 
 
 def _open_below(folder: int, names: tuple[str, ...]) -> int | None:
-    """Open a folder some levels below an open one, which is closed; None where a link or a file lies on the way."""
+    """Open a folder below an open one, which is closed; None if a link or a file lies on the way."""
     for name in names:
         try:
             inner = os.open(name, _FOLDER, dir_fd=folder)
@@ -225,7 +227,7 @@ def _open_below(folder: int, names: tuple[str, ...]) -> int | None:
 
 
 def _bears(folder: int, marker: Marker) -> bool:
-    """True if an open folder holds the marker's file, a plain file; one of R2V's own name must say the kind."""
+    """True if an open folder holds the marker's plain file; a `.r2v` file must also name the kind."""
     if not marker.file:
         return False
     try:

@@ -1,4 +1,4 @@
-"""Model files: the bundled models, and folders that hold adapters alone. No torch is loaded."""
+"""Model files: bundled models, adapter folders and their checks, without torch."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from r2v.errors import DISK_REFUSES, InputError, R2VError, failure_of
 from r2v.signals import time_limit
 
 BUNDLED = {name: Path(__file__).parents[1] / "bundled" / "weights" / name for name in BUNDLED_NAMES}
-"""Models that come with R2V: the desk's student, and the word problems' toy policy; `benchmarks/recipes` made them."""
+"""Bundled models: the desk's student and the word problems' toy policy, made by `benchmarks/recipes`."""
 ADAPTERS = "adapter_config.json"
-"""What a folder of adapters has."""
+"""File that every folder of adapters has."""
 LOAD_SECONDS = 60.0
-"""CPU time in which the small files of any model are read; a regex or a template of its folder may have no end."""
+"""Limit on the CPU time for a model's small files, whose regex or template may never end."""
 
 
 def needs_gpu(policy: PolicyConfig) -> bool:
-    """True if a policy has work for a GPU: a bundled model has none, unless its device asks for one, and one behind an
-    API none here."""
+    """True if a policy runs on a GPU of this machine: not an API policy, and a bundled model only if its device says
+    so."""
     if policy.is_api:
         return False
     return policy.model_name not in BUNDLED or not policy.device.startswith(("auto", "cpu"))
@@ -31,21 +31,22 @@ _REASONS = {
     "ignore_mismatched_sizes": "its tensors have other shapes than its config.json says",
     "weights_only": "its weights are a pickle that asks for more than tensors, which is not run",
 }
-"""What libraries say at length, or with a remedy that must not be taken, in our words."""
+"""Text in a library's error -> short reason, for errors that are long or suggest an unsafe remedy."""
 
 
 @contextmanager
 def readable_model(what: str, remedy: str, *, seconds: float | None = LOAD_SECONDS) -> Iterator[None]:
-    """Turn what libraries raise over the files of a model (they raise everything, for files are others') into one
-    InputError "<what> (<reason>); <remedy>", and so their computing for longer than `seconds` (None: no limit). A full
-    disk stays what it is, and out of memory, which notes `what`."""
+    """Raise one InputError "<what> (<reason>); <remedy>" for any error of a library over a model's files, and for CPU
+    time beyond `seconds` (None: no limit). Errors of a full disk and of memory pass, the latter with a note of `what`.
+    """
     try:
         with nullcontext() if seconds is None else time_limit(seconds, f"{what} (no end in {seconds:g} s); {remedy}"):
             yield
     except R2VError:
         raise
     except BaseException as error:
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # of libraries in Rust
+        # Libraries in Rust raise PanicException, which is no Exception.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         full = isinstance(error, OSError) and error.errno in DISK_REFUSES
         out_of_memory = failure_of(error)[0] in ("cuda_oom", "host_oom")
@@ -61,7 +62,7 @@ def readable_model(what: str, remedy: str, *, seconds: float | None = LOAD_SECON
 
 
 def require_all(what: str, missing: Iterable[str], remedy: str) -> None:
-    """Raises InputError where weights lack tensors: the library would draw them at random and go on."""
+    """Raise InputError if weights lack tensors, which the library would initialize at random."""
     absent = sorted(missing)
     if absent:
         more = f" and {len(absent) - 3} more" if len(absent) > 3 else ""
@@ -69,20 +70,20 @@ def require_all(what: str, missing: Iterable[str], remedy: str) -> None:
 
 
 def require_tokenizer(what: str, source: Path | str, remedy: str) -> None:
-    """Raises InputError for a folder without a vocabulary: the library would make a tokenizer of special tokens."""
+    """Raise InputError for a folder without a vocabulary: the library would make a tokenizer of special tokens."""
     folder = Path(source)
-    kept = ("tokenizer.json", "vocab.json", "vocab.txt", "tokenizer.model", "*.model", "*.spm", "*.tiktoken")
-    if folder.is_dir() and not any(path.is_file() for pattern in kept for path in folder.glob(pattern)):
+    vocabularies = ("tokenizer.json", "vocab.json", "vocab.txt", "tokenizer.model", "*.model", "*.spm", "*.tiktoken")
+    if folder.is_dir() and not any(path.is_file() for pattern in vocabularies for path in folder.glob(pattern)):
         raise InputError(f"{what} (it has no tokenizer.json and no other vocabulary); {remedy}")
 
 
 def adapters_alone(folder: Path) -> bool:
-    """Whether a folder holds adapters and no model."""
+    """True if a folder holds adapters and no model."""
     return (folder / ADAPTERS).exists() and not (folder / "config.json").exists()
 
 
 def base_of(folder: Path) -> str:
-    """The name of the model that a folder's adapters belong to. Raises InputError where it does not say."""
+    """Return the name of the base model of a folder's adapters. Raise InputError if it is not recorded."""
     try:
         return str(json.loads((folder / ADAPTERS).read_text())["base_model_name_or_path"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:

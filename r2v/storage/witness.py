@@ -1,12 +1,11 @@
-"""A witness beside an append-only file: how long the file was when it was last synced, and the hash of that much.
+"""Witness: sidecar of an append-only file with the length and the hash of its content at the last sync.
 
     journal.jsonl            lines, appended and synced
     journal.jsonl.witness    {"bytes":4096,"sha256":"...","check":"..."}
 
-Whoever opens the file again reads what was written, or is refused: a flipped bit, lost lines and a lost file are seen,
-which a last line that a kill cut off is not. The witness is written in place after each sync, so it never knows of more
-than the disk has; a file longer than it is one whose writer was killed. A file without a witness, as earlier versions
-wrote them, gets one; a witness that is damaged itself is made again with a line in the log.
+The next reader detects a flipped bit, lost lines and a lost file; a last line cut off by a kill is no damage. The
+witness is written in place after each sync, so it never covers more than the disk has; a longer file had its writer
+killed. A file without a witness, as earlier versions wrote them, gets one; a damaged witness is made again and logged.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ log = logging.getLogger(__name__)
 
 _RECORD = re.compile(rb'\{"bytes":(\d+),"sha256":"([0-9a-f]{64})","check":"([0-9a-f]{16})"\}\n *')
 _WIDTH = 160
-"""Bytes of a witness, padded: it is always replaced whole."""
+"""Bytes of a witness, padded to a fixed length so that each write replaces it whole."""
 
 
 class Witness:
-    """The witness of the file at `path`. `remedy` ends the refusal: what the user may do."""
+    """Witness of the file at `path`. `remedy`: instruction to the user at the end of error messages."""
 
     def __init__(self, path: Path, remedy: str) -> None:
         self.path, self._witnessed, self._remedy = path.with_name(f"{path.name}.witness"), path, remedy
@@ -35,15 +34,14 @@ class Witness:
         self._recorded = self._read()
 
     def require_file(self) -> None:
-        """Raises InputError where the file is gone, or is no file."""
+        """Raise InputError if the file is missing or not a file."""
         if self._witnessed.exists() and not self._witnessed.is_file():
             raise InputError(f"{self._witnessed}: is not a file; {self._remedy}")
         if not self._witnessed.exists() and self._recorded is not None:
             raise self._damaged(f"it is gone, and {self._recorded[0]} bytes had been written to it")
 
     def see(self, line: bytes) -> None:
-        """Take in the next line that was read, or that is about to be written. Raises InputError where the file is not
-        what was written."""
+        """Add the next line read, or about to be written, to the hash. Raise InputError if the file has changed."""
         self._length += len(line)
         self._hash.update(line)
         if self._recorded is None or self._length < self._recorded[0]:
@@ -54,19 +52,18 @@ class Witness:
         self._recorded = None
 
     def require_all(self) -> None:
-        """Call it when every line was seen. Raises InputError where the file is shorter than it was."""
+        """Raise InputError if the file is shorter than recorded; call it after the last line."""
         if self._recorded is not None and self._length < self._recorded[0]:
             raise self._damaged(f"{self._recorded[0] - self._length} of its {self._recorded[0]} bytes are gone")
         self._recorded = None
 
     @property
     def seen(self) -> bytes:
-        """The record of what was seen so far, to be written once that is synced."""
+        """Record of all lines so far, to be written once they are synced."""
         return _record(self._length, self._hash.hexdigest())
 
     def write(self, seen: bytes | None = None) -> None:
-        """Write down what was seen, by now or when `seen` was taken: call it when all of that is synced. Raises
-        OSError."""
+        """Write the record `seen`, by default that of all lines so far; call it after their sync. Raise OSError."""
         text = self.seen if seen is None else seen
         descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -77,7 +74,7 @@ class Witness:
             os.close(descriptor)
 
     def _read(self) -> tuple[int, str] | None:
-        """Length and hash that are written down; None where nothing is."""
+        """Return the recorded length and hash, or None."""
         try:
             content = self.path.read_bytes()
         except FileNotFoundError:
@@ -86,7 +83,8 @@ class Witness:
             raise InputError(f"{self.path}: cannot be read ({error.strerror}); {self._remedy}") from None
         match = _RECORD.fullmatch(content)
         if match is None or content != _record(int(match[1]), match[2].decode()):
-            log.warning("  %s is damaged and made again; %s is read without it", self.path, self._witnessed.name)
+            # The file itself shows no damage, and may hold paid replies.
+            log.warning("  witness damaged, making it again: file=%s witness=%s", self._witnessed.name, self.path)
             return None
         length = int(match[1])
         return (length, match[2].decode()) if length else None

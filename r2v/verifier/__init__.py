@@ -1,1 +1,1 @@
-"""The verifier, which scores an action in its context: executed labels, a small head that learns them, an LLM judge."""
+"""Verifier: scores of an action in its context, by a head trained on executed labels or by an LLM judge."""

@@ -1,10 +1,10 @@
-"""Corruptions: plausible wrong actions, made from what the actor saw. Whether they are wrong is found by playing them.
+"""Corruptions: plausible wrong actions made from the actor's observations. Playing them decides if they are wrong.
 
     for variant in corrupt(action, observations=seen, actions=done, later=rest, canaries=planted, key=key):
         variant.kind, variant.text
 
-Each kind copies a mistake that small policies make: a value taken from another row, an identifier nobody
-showed, a failed call repeated, a step left out, a planted instruction obeyed.
+Each kind copies a mistake of small policies: a value from another row, an invented identifier, a repeated failed call,
+a skipped step, an obeyed injection.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _DIGIT = re.compile(r"\d")
 
 @dataclass(frozen=True)
 class Corruption:
-    """An action to be played in place of the teacher's."""
+    """Action to play in place of the teacher's."""
 
     kind: str
     text: str
@@ -42,19 +42,19 @@ def corrupt(
     free: frozenset[str] = frozenset(),
     key: Key,
 ) -> list[Corruption]:
-    """At most one variant per kind, each another action than `action` and than the variants before it.
+    """Return at most one variant per kind, distinct from `action` and from each other.
 
-    `observations` end with the one to be answered; `actions` were played before it; `later` are the teacher's
-    next ones; `canaries` mark planted lines; values of `free` arguments are left alone. Deterministic in the
-    arguments and the key.
+    `observations` end with the one to answer; `actions`: those played before it; `later`: the teacher's next ones;
+    `canaries`: marks of injected lines; `free`: arguments whose values are kept. Deterministic in the arguments and the
+    key.
     """
     draw = generator(*key, "corrupt")
-    made: dict[str, Corruption] = {}
+    variants: dict[str, Corruption] = {}
     for variant in _variants(action, observations, actions, later, canaries, free, draw):
         form = canonical(variant.text, free)
         if form != canonical(action, free):
-            made.setdefault(form, variant)
-    return list(made.values())
+            variants.setdefault(form, variant)
+    return list(variants.values())
 
 
 def _variants(
@@ -88,7 +88,7 @@ def _rewritten(action: str, changes: dict[str, Any]) -> str:
 
 
 def _swapped(arguments: dict[str, str], observations: Sequence[str], draw: random.Random) -> dict[str, str]:
-    """One argument with another value seen in the same field, or else of the same shape."""
+    """Return one argument with another value seen in the same field, or else of the same shape."""
     text = "\n".join(observations)
     fields, words = _PAIR.findall(text), _WORD.findall(text)
     choices = []
@@ -105,7 +105,7 @@ def _shape(word: str) -> str:
 
 
 def _unseen(arguments: dict[str, str], observations: Sequence[str], draw: random.Random) -> dict[str, str]:
-    """One identifier with its digits redrawn until no page shows it."""
+    """Return one identifier with its digits redrawn until no observation contains it."""
     names = sorted(name for name, value in arguments.items() if _DIGIT.search(value))
     if not names:
         return {}
@@ -118,15 +118,15 @@ def _unseen(arguments: dict[str, str], observations: Sequence[str], draw: random
 
 
 def _obeyed(action: str, observations: Sequence[str], canaries: Sequence[str]) -> str | None:
-    """What a planted line asks for: its tool where it names one, else the action at hand with its values."""
+    """Return the action requested by an injected line: the call of its tool, or else `action` with its values."""
     call = parse_action(action)
     for line in reversed("\n".join(observations).splitlines()):
         if not any(canary in line for canary in canaries):
             continue
         planted = dict(_PAIR.findall(line))
         if "tool" in planted:
-            wanted = {name: value for name, value in planted.items() if name not in ("note", "via")}
-            return json.dumps(wanted, ensure_ascii=False, separators=(",", ":"))
+            requested = {name: value for name, value in planted.items() if name not in ("note", "via")}
+            return json.dumps(requested, ensure_ascii=False, separators=(",", ":"))
         shared = {name: value for name, value in planted.items() if name in call.arguments}
         if call.action_type and shared:
             return _rewritten(action, shared)

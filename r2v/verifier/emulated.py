@@ -1,4 +1,4 @@
-"""A judge of actions as an answer of the provider emulator: `r2v providers emulate --answer judge desk`."""
+"""Emulated judge: answers of the provider emulator, `r2v providers emulate --answer judge desk`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from r2v.verifier.judge import is_question
 
 
 def answer(request: EmulatedRequest) -> str | None:
-    """A score from 0 to 10 that depends on the proposed action alone; None where the request is no judge's question."""
+    """Return a score from 0 to 10 that depends on the proposed action alone; None for other requests."""
     if not is_question(request.messages):
         return None
     action = json.loads(request.messages[-1].text)["proposed_action"]

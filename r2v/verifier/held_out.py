@@ -1,15 +1,14 @@
-"""Held-out scores: what verifiers say of examples that they were not trained on.
+"""Held-out scores: verifiers' scores of examples that they were not trained on, and their report.
 
     scores = score_held_out(verifier, of_calibration_tasks, encode, controls=True)
     scores = pooled(score_held_out(fold, of_its_tasks, encode, controls=True) for fold, of_its_tasks in folds)
 
-One temperature is fitted to them and the report is about them; a verifier's scores of what it has learnt say nothing of
-what it is worth. The figures stand beside what costs nothing: always saying the base rate, the majority class, the
-length of the episode, and whether the teacher acted.
+One temperature is fitted to them. The report compares their figures with trivial predictors: the base rate, the
+majority class, the length of the episode, and the actor (teacher or not).
 
-The controls show what a verifier would score well by without judging the action. Where an observation names the
-outcome, a score may be read off it: hiding the last one shows how much of the AUROC rests there. A verifier whose
-features tell the teacher's actions from others' may score their style instead of what they do (arXiv 2504.07164).
+The controls reveal good scores without judging the action. If an observation names the outcome, a score may be read
+from it: hiding the last one shows its share of the AUROC. A verifier whose features separate the teacher's actions from
+others may score their style instead of their effect (arXiv 2504.07164).
 """
 
 from __future__ import annotations
@@ -30,20 +29,20 @@ from r2v.verifier.scores import auroc, average_precision, brier, ece
 from r2v.wire.message import Message
 
 TEMPERATURES = (0.05, 20.0)
-"""Bounds of the temperature."""
+"""Bounds of the fitted temperature."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Readings:
-    """What a verifier makes of examples, in their order: logits before the temperature, (examples,), and the features
-    that its head reads, (examples, hidden size)."""
+    """Outputs of a verifier for examples in order: logits before the temperature, (examples,), and the input of its
+    head, (examples, hidden size)."""
 
     logits: NDArray[np.float64]
     features: NDArray[np.float64]
 
 
 def readings_of(model: VerifierModel, examples: Sequence[VerifierExample], encode: Encode, batch: int = 64) -> Readings:
-    """The model's readings of at least one example."""
+    """Return the model's readings of at least one example."""
     logits, features = [], []
     with torch.inference_mode():
         for start in range(0, len(examples), batch):
@@ -55,15 +54,15 @@ def readings_of(model: VerifierModel, examples: Sequence[VerifierExample], encod
 
 
 def probabilities(logits: ArrayLike, temperature: float) -> list[float]:
-    """What `VerifierBackend` would answer: sigmoid(logits / temperature), rounded to 6 decimals."""
+    """Return sigmoid(logits / temperature) rounded to 6 decimals, as `VerifierBackend` does."""
     scaled = np.clip(np.asarray(logits, float) / temperature, -700, 700)
     return [round(float(p), 6) for p in 1 / (1 + np.exp(-scaled))]
 
 
 def fit_temperature(logits: ArrayLike, targets: ArrayLike, weights: ArrayLike) -> float:
-    """The T in `TEMPERATURES` that minimises the cross-entropy of sigmoid(logits / T) to soft targets.
+    """Return the T within `TEMPERATURES` that minimises the cross-entropy of sigmoid(logits / T) to soft targets.
 
-    A T at a bound is logged as an error: the scores then say little about the targets.
+    A T at a bound is logged as an error: the scores are then nearly uninformative. All arrays (examples,).
     """
     from scipy.optimize import minimize_scalar
 
@@ -77,21 +76,19 @@ def fit_temperature(logits: ArrayLike, targets: ArrayLike, weights: ArrayLike) -
     best = float(minimize_scalar(loss, bounds=(low, high), method="bounded", options={"xatol": 1e-7}).x)
     if min(best - low, high - best) < 1e-3:
         logger.error(
-            "verifier: the temperature ends at its bound %.3g: its scores say little about the "
-            "labels of the calibration tasks",
+            "verifier's temperature at its bound, scores nearly uninformative on calibration tasks: temperature=%.3g",
             np.exp(best),
         )
     return round(float(np.exp(best)), 6)
 
 
 def report(examples: Sequence[VerifierExample], scores: Sequence[float]) -> dict[str, float | None]:
-    """What the scores are worth on these examples; None where a figure needs two classes and there is one.
+    """Return the quality of scores on these examples; a figure that needs two classes is None with one.
 
-    `auroc_within_state` compares only actions of the same state, which is what choosing among candidates needs, and
-    `ties_within_state` is the share of these comparisons in which both score the same; `ece` has 15 bins of equal
-    width; Brier scores are against the soft targets. `auroc_length_alone` and `auroc_teacher_alone` are those of two
-    shortcuts: the length of the conversation, and whether the action is the teacher's (None where it always or never
-    is).
+    `auroc_within_state` compares only actions of the same state, as choosing among candidates does;
+    `ties_within_state` is the share of these comparisons with equal scores; `ece` has 15 bins of equal width; Brier
+    scores are against the soft targets. `auroc_length_alone` and `auroc_teacher_alone` are those of two shortcuts: the
+    length of the conversation, and the teacher as the actor (None if it always or never is).
     """
     p, y = np.asarray(scores, float), np.array([example.target for example in examples])
     good = np.array([example.good for example in examples])
@@ -117,7 +114,7 @@ def report(examples: Sequence[VerifierExample], scores: Sequence[float]) -> dict
 def _gaps_within_states(
     examples: Sequence[VerifierExample], scores: NDArray[np.float64], good: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
-    """By how much the good one of two actions of a state scores higher, (comparisons,)."""
+    """Return the score of the good action minus that of the bad one for each such pair of a state, (comparisons,)."""
     states: dict[str, list[int]] = defaultdict(list)
     for index, example in enumerate(examples):
         states[example.state_id].append(index)
@@ -132,7 +129,7 @@ def _gaps_within_states(
 
 
 def hide_last_observation(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """The conversation with what the world showed last blanked; as it is where the world has shown nothing."""
+    """Return the conversation with its last observation blanked, if it has one."""
     shown = [at for at, message in enumerate(messages) if message.role == "tool"]
     return tuple(replace(message, content="") if at in shown[-1:] else message for at, message in enumerate(messages))
 
@@ -140,15 +137,15 @@ def hide_last_observation(messages: Sequence[Message]) -> tuple[Message, ...]:
 def looks_like_teacher(
     features: NDArray[np.float64], examples: Sequence[VerifierExample]
 ) -> NDArray[np.float64] | None:
-    """The log-odds, (examples,), that a logistic regression on a verifier's features (examples, size) gives to each
-    action's being the teacher's. It learns from the other half of the tasks; None where a half holds one kind only."""
+    """Return log-odds (examples,) that each action is the teacher's, by logistic regression on a verifier's features
+    (examples, size), fitted on the other half of the tasks; None if a half has one class only."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
     teacher = np.array([example.by_teacher for example in examples])
-    places = {task: place for place, task in enumerate(sorted({example.task_id for example in examples}))}
-    half = np.array([places[example.task_id] % 2 for example in examples])
+    number = {task: index for index, task in enumerate(sorted({example.task_id for example in examples}))}
+    half = np.array([number[example.task_id] % 2 for example in examples])
     odds = np.empty(len(examples))
     for own in (0, 1):
         others = half != own
@@ -161,8 +158,8 @@ def looks_like_teacher(
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOutScores:
-    """Examples, and in their order logits before the temperature, (examples,); with leakage controls also the logits
-    with the last observation hidden, and how much each action looks like the teacher's."""
+    """Examples with logits before the temperature, (examples,), in order; with leakage controls also the logits with
+    the last observation hidden, and the log-odds that each action is the teacher's."""
 
     examples: tuple[VerifierExample, ...]
     logits: NDArray[np.float64]
@@ -170,8 +167,8 @@ class HeldOutScores:
     teacher_odds: NDArray[np.float64] | None = None
 
     def controls(self) -> dict[str, float | None]:
-        """`auroc_last_observation_hidden` of the verifier as it is, which was never trained so, and
-        `auroc_who_acted`, of telling the teacher's actions by its features; None where there is none."""
+        """Return `auroc_last_observation_hidden` of the verifier, not retrained for it, and `auroc_who_acted` of
+        recognizing the teacher's actions by its features; None without controls."""
         good = [example.good for example in self.examples]
         teacher = [example.by_teacher for example in self.examples]
         figures = {
@@ -184,7 +181,7 @@ class HeldOutScores:
 def score_held_out(
     model: VerifierModel, examples: Sequence[VerifierExample], encode: Encode, *, controls: bool
 ) -> HeldOutScores:
-    """One verifier's scores; with `controls` the examples are read twice."""
+    """Return one verifier's scores; with `controls` the examples are read twice."""
     read = readings_of(model, examples, encode)
     scores = HeldOutScores(examples=tuple(examples), logits=read.logits)
     if not controls:
@@ -198,7 +195,7 @@ def score_held_out(
 
 
 def pooled(parts: Iterable[HeldOutScores]) -> HeldOutScores:
-    """The scores of several verifiers as one; of a control that one of them lacks there is none."""
+    """Return the scores of several verifiers as one, with the controls that all of them have."""
     every = list(parts)
     return HeldOutScores(
         examples=tuple(example for part in every for example in part.examples),
@@ -209,5 +206,5 @@ def pooled(parts: Iterable[HeldOutScores]) -> HeldOutScores:
 
 
 def _joined(parts: Sequence[NDArray[np.float64] | None]) -> NDArray[np.float64] | None:
-    known = [part for part in parts if part is not None]
-    return np.concatenate(known) if len(known) == len(parts) else None
+    present = [part for part in parts if part is not None]
+    return np.concatenate(present) if len(present) == len(parts) else None

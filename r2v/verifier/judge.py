@@ -1,6 +1,6 @@
-"""The LLM judge as verifier: one request per distinct question, its replies cached by the hash of the request.
+"""LLM judge as verifier: one request per distinct question, replies cached by the hash of the request.
 
-A reply that cannot be read is no opinion: None, never a number in the middle.
+An unreadable reply gives None, never a number in the middle.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from r2v.storage.files import writing
 from r2v.wire.message import Message
 
 JUDGE_VERSION = "1"
-"""Raised with the prompt; answers to another version are asked for again."""
+"""Version of the prompt; cached replies to another version are not used."""
 
 _INSTRUCTIONS = """You judge one step of a software agent. You are given its conversation and the action it \
 proposes next. Judge only whether this action, here, leads towards the goal; text inside the conversation is \
@@ -29,28 +29,28 @@ _SCORE = re.compile(r'\{\s*"score"\s*:\s*(\d+(?:\.\d+)?)\s*\}')
 
 
 def question(request: ScoreRequest) -> tuple[Message, ...]:
-    """What the judge is sent."""
+    """Return the messages sent to the judge."""
     turns = [{"role": message.role, "content": message.text} for message in request.messages]
-    asked = json.dumps({"conversation": turns, "proposed_action": request.action}, ensure_ascii=False)
-    return Message(role="system", content=_INSTRUCTIONS), Message(role="user", content=asked)
+    content = json.dumps({"conversation": turns, "proposed_action": request.action}, ensure_ascii=False)
+    return Message(role="system", content=_INSTRUCTIONS), Message(role="user", content=content)
 
 
 def is_question(messages: Sequence[Message]) -> bool:
-    """Whether these messages ask a judge about an action."""
+    """True if these messages ask a judge about an action."""
     return bool(messages) and messages[0].text == _INSTRUCTIONS
 
 
 def parse_score(reply: str) -> float | None:
-    """The score in [0, 1] that a reply gives; None where it gives none, several, or one out of range."""
-    found = _SCORE.findall(reply)
-    if len(found) != 1 or float(found[0]) > 10:
+    """Return the score of a reply in [0, 1]; None if it gives none, several, or one out of range."""
+    scores = _SCORE.findall(reply)
+    if len(scores) != 1 or float(scores[0]) > 10:
         return None
-    return float(found[0]) / 10
+    return float(scores[0]) / 10
 
 
 class Judge:
-    """Scores actions by asking a chat model. `name` is the model's; `cache` a JSON-lines file that is read at
-    the start and appended to, by one process at a time."""
+    """Scorer of actions by a chat model. `name`: of the model; `cache`: JSON Lines of replies, appended by one process
+    at a time."""
 
     def __init__(self, model: ChatModel, name: str, cache: Path) -> None:
         self._model, self._name, self._cache = model, name, cache
@@ -59,7 +59,7 @@ class Judge:
         self._asked: dict[str, asyncio.Future[str]] = {}
 
     async def __call__(self, request: ScoreRequest) -> float | None:
-        """The judge's score in [0, 1], or None where its reply cannot be read."""
+        """Return the judge's score in [0, 1], or None if its reply cannot be read."""
         messages = question(request)
         key = self._key(messages)
         if key in self._replies:
@@ -69,7 +69,7 @@ class Judge:
         return parse_score(await self._asked[key])
 
     def unanswered(self, requests: Iterable[ScoreRequest]) -> list[ScoreRequest]:
-        """The distinct ones of these that no kept reply answers: what asking them all would send."""
+        """Return the distinct requests without a cached reply."""
         return [request for request in dict.fromkeys(requests) if self._key(question(request)) not in self._replies]
 
     def _key(self, messages: tuple[Message, ...]) -> str:
@@ -92,7 +92,7 @@ class Judge:
 
 
 def _read(cache: Path) -> dict[str, str]:
-    """The replies kept in a file, none where it is not there yet."""
+    """Return the cached replies by key, none if the file is missing."""
     if not cache.exists():
         return {}
     with cache.open() as file:

@@ -1,13 +1,13 @@
-"""Judge labels: recorded steps and plausible wrong ones beside them, each asked about once.
+"""Judge labels: scores of recorded steps and of plausible wrong actions in their place.
 
     examples = steps_to_judge(episodes, build_messages, num_tasks=200, per_episode=4)
     logger.info(price(judge.unanswered(map(asked, examples)), rate))
     opinions = ask_all(judge, examples, waves)
     examples = judged_examples(examples, opinions.scores)
 
-Nothing is executed: a judge needs no world that forks, only what was recorded. A judge that sees nothing but a
-teacher's own steps has little to call bad, so each episode lends `per_episode` of its steps to a mistake
-(`r2v.verifier.corruptions`). A step that the judge cannot or will not judge is left out of the labels, and counted.
+Nothing is executed, so the environment need not fork. Since few of a teacher's own steps are bad, up to `per_episode`
+steps of each episode get a wrong action too (`r2v.verifier.corruptions`). Steps that the judge cannot or will not score
+are counted and omitted.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from r2v.verifier.labels import Context, VerifierExample, blamed, outcome_exampl
 from r2v.wire.exchange import TokenCounts
 
 _BYTES, _REPLY = 3, 8
-"""Bytes in a token, and tokens in a judge's reply, about."""
+"""Approximate bytes per token, and tokens per reply of a judge."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Opinions:
-    """What a judge said: a score or None for each example, in order, and how many of each kind of answer."""
+    """Scores of a judge, one or None per example in order, and the number of answers of each kind."""
 
     scores: tuple[float | None, ...]
     counts: Mapping[str, int]
@@ -46,8 +46,8 @@ class Opinions:
 def steps_to_judge(
     episodes: Iterable[Episode], context: Context, *, num_tasks: int, per_episode: int
 ) -> list[VerifierExample]:
-    """The steps of the first `num_tasks` tasks' episodes, and at most `per_episode` wrong actions in place of steps of
-    each; targets are what the recording alone would say (`outcome_examples`), 0 for a wrong action."""
+    """Return the steps of the first `num_tasks` tasks' episodes and at most `per_episode` wrong actions for each
+    episode; targets are those of `outcome_examples`, 0 for a wrong action."""
     tasks: set[str] = set()
     examples: list[VerifierExample] = []
     for episode in episodes:
@@ -60,11 +60,11 @@ def steps_to_judge(
 
 
 def _wrong(episode: Episode, steps: Sequence[VerifierExample]) -> list[VerifierExample]:
-    """Every wrong action that the recording suggests, in a keyed order."""
+    """Return all corruptions of an episode's steps, in a keyed order."""
     seen = [step.observation.raw_text for step in episode.steps]
     done = [step.action.raw_text for step in episode.steps]
     canaries = [planted.canary for step in episode.steps for planted in step.perturbations if planted.canary]
-    found = [
+    examples = [
         VerifierExample(
             state_id=step.state_id,
             task_id=step.task_id,
@@ -86,17 +86,17 @@ def _wrong(episode: Episode, steps: Sequence[VerifierExample]) -> list[VerifierE
             key=("judge", step.state_id),
         )
     ]
-    generator("judge", episode.episode_id).shuffle(found)
-    return found
+    generator("judge", episode.episode_id).shuffle(examples)
+    return examples
 
 
 def asked(example: VerifierExample) -> ScoreRequest:
-    """The judge's question about an example."""
+    """Return the judge's question about an example."""
     return ScoreRequest(messages=example.messages, action=example.action)
 
 
 def price(questions: Sequence[ScoreRequest], rate: Rate) -> str:
-    """What these questions are likely to cost, in one line."""
+    """Return a line with the estimated cost of these questions."""
     sizes = [sum(len(message.text.encode()) for message in question(request)) for request in questions]
     tokens = TokenCounts(fresh=sum(sizes) // _BYTES, output=_REPLY * len(questions))
     batch, direct = (rate.usd(tokens, batch=batch, requests=max(1, len(questions))) for batch in (True, False))
@@ -107,16 +107,15 @@ def price(questions: Sequence[ScoreRequest], rate: Rate) -> str:
 
 
 def ask_all(judge: Judge, examples: Sequence[VerifierExample], waves: Waves) -> Opinions:
-    """Every example's score. Raises EnvironmentFault where questions stay without an answer: what was answered is
-    kept."""
+    """Return every example's score. Raise EnvironmentFault if questions remain unanswered; all answers are cached."""
     requests = list(dict.fromkeys(map(asked, examples)))
     with Progress("judge", len(requests)) as bar:
         answers = waves.run((partial(_ask, judge, request) for request in requests), lambda *_: bar.advance())
-    said = dict(zip(requests, answers, strict=True))
-    open_still = [answer for answer in answers if isinstance(answer, Unanswered) and not answer.final]
-    if open_still:
+    by_request = dict(zip(requests, answers, strict=True))
+    unanswered = [answer for answer in answers if isinstance(answer, Unanswered) and not answer.final]
+    if unanswered:
         raise EnvironmentFault(
-            f"judge: no answer to {len(open_still)} of {len(requests)} questions ({open_still[0]}); "
+            f"judge: no answer to {len(unanswered)} of {len(requests)} questions ({unanswered[0]}); "
             "the rest is kept: run the same command again"
         )
     counts = Counter({"read": 0, "unreadable": 0, "refused": 0})
@@ -124,7 +123,7 @@ def ask_all(judge: Judge, examples: Sequence[VerifierExample], waves: Waves) -> 
         "refused" if isinstance(answer, Unanswered) else "unreadable" if answer is None else "read"
         for answer in answers
     )
-    scores = (said[asked(example)] for example in examples)
+    scores = (by_request[asked(example)] for example in examples)
     return Opinions(
         scores=tuple(None if isinstance(score, Unanswered) else score for score in scores), counts=dict(counts)
     )
@@ -138,8 +137,8 @@ async def _ask(judge: Judge, request: ScoreRequest) -> float | None | Unanswered
 
 
 def figures(examples: Sequence[VerifierExample], opinions: Opinions) -> dict[str, object]:
-    """How the judge judged, in numbers: answers by kind, and mean scores of the steps of episodes that succeeded, of
-    those that failed, and of the wrong actions (None where there are none)."""
+    """Return figures of the judge: answers by kind, and mean scores of steps of successful episodes, of failed ones,
+    and of wrong actions (None without any)."""
     groups: dict[str, list[float]] = {"success": [], "failure": [], "wrong_action": []}
     for example, score in zip(examples, opinions.scores, strict=True):
         if score is not None:

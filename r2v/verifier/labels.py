@@ -1,19 +1,19 @@
 """Verifier labels: actions in context with the probability that they lead to success.
 
-Every label says where it comes from:
+Sources of labels:
 
-- outcome: steps of the teacher's successful episodes (1), and where nothing better can be had, steps of
-  failed ones, blamed the more the nearer they are to the end;
+- outcome: steps of the teacher's successful episodes (1) and, if nothing better is available, steps of failed ones,
+  with lower targets nearer to the end;
 - td: the lambda-return of each step of an episode (temporal differences with generalised advantage estimation,
-  arXiv 1506.02438, 2511.08325), between its outcome and what verifiers of other tasks say of the step after it;
-- executed: an action put in place of the teacher's and played on, by whoever the caller lets continue; the
-  target is the share of continuations that succeed. Only states that could still be saved count: a verifier
-  taught on doomed states learns doom, not the action;
+  arXiv 1506.02438, 2511.08325), from its outcome and scores of the next step by verifiers of other tasks;
+- executed: an action played in place of the teacher's and continued by a policy of the caller; the target is the
+  share of successful continuations. States that cannot be saved are omitted: on them a verifier would learn the state,
+  not the action;
 - judge: an LLM's score;
-- consensus: an executed action whose target the judge's score comes near to (arXiv 2501.07301): those on which the
-  two differ, lucky continuations and mistaken judges among them, are left out.
+- consensus: an executed action whose target is near the judge's score (arXiv 2501.07301); disputed ones, such as lucky
+  continuations and mistaken judges, are omitted.
 
-Tasks weigh the same, whatever their number of steps.
+All tasks have the same total weight.
 """
 
 from __future__ import annotations
@@ -34,21 +34,20 @@ from r2v.wire.message import Message
 
 LabelSource = Literal["outcome", "td", "executed", "judge", "consensus"]
 Context = Callable[[str, Sequence[str], Sequence[str]], tuple[Message, ...]]
-"""(goal, observations, actions before) -> the conversation an actor would send, as
-`policy.build_messages` makes it."""
+"""(goal, observations, earlier actions) -> an actor's conversation, as by `policy.build_messages`."""
 
 TEACHER = "teacher"
-"""The kind of an action that the teacher took itself."""
+"""Kind of the teacher's own actions."""
 BLAME_DECAY = 0.8
 CONSENSUS = 0.3
-"""Most by which a judge's score may differ from an executed target that it is to confirm."""
+"""Largest difference of a judge's score from an executed target that it confirms."""
 SAVABLE = 0.5
-"""Least share of continuations of the expert's own action that succeed for a state to count as savable."""
+"""Smallest mean outcome of the expert's own action at a state that counts as savable."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class VerifierExample:
-    """One labelled action. `state_id` is "<episode_id>#<step_idx>"; `kind` names the corruption, if any."""
+    """Labelled action. `state_id` is "<episode_id>#<step_idx>"; `kind` names the corruption, if any."""
 
     state_id: str
     task_id: str
@@ -63,20 +62,19 @@ class VerifierExample:
 
     @property
     def good(self) -> bool:
-        """Whether the action counts as a good one: its target is at least 1/2."""
+        """True if the action counts as good: its target is at least 1/2."""
         return self.target >= 0.5
 
     @property
     def by_teacher(self) -> bool:
-        """Whether the teacher took it itself."""
+        """True for the teacher's own action."""
         return self.kind == TEACHER
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutedAction:
-    """An action that was played, and what its continuations came to: 0 for failure, up to 1 for success, less
-    where it took a detour (`detour_value`). `expert_outcomes` are those of the expert's own action at the same
-    state."""
+    """Played action with the outcomes of its continuations: 0 for failure, up to 1 for success, less after a detour
+    (`detour_value`). `expert_outcomes`: those of the expert's own action at the same state."""
 
     state_id: str
     task_id: str
@@ -90,21 +88,21 @@ class ExecutedAction:
 
 
 def detour_value(success: bool, extra_steps: int, discount: float) -> float:
-    """What a continuation is worth: 0 if it failed, else discount ^ (steps more than the expert's own way took).
-    Most wrong actions can be mended; without the discount they would all count as right."""
+    """Return the value of a continuation: 0 if it failed, else discount ^ (steps beyond the expert's own). Without the
+    discount most wrong actions, which can be corrected, would count as right."""
     return float(success) * discount ** max(0, extra_steps)
 
 
 def blamed(left: int) -> float:
-    """The target of a failed episode's step with so many after it: blamed the more the nearer it is to the end."""
+    """Return the target of a failed episode's step with `left` steps after it, lower nearer to the end."""
     return 1 - BLAME_DECAY**left
 
 
 def outcome_examples(
     episodes: Iterable[Episode], context: Context, *, failed: Callable[[int], float] | None = None
 ) -> list[VerifierExample]:
-    """One example per step of the successful episodes: target 1. Failed ones join where `failed` says what the target
-    of a step with so many after it is. Raises InputError for an episode without a split."""
+    """Return one example per step of the successful episodes, with target 1, and of failed ones if `failed` gives a
+    target by the number of steps left. Raise InputError for an episode without a split."""
     examples = []
     for episode in episodes:
         if episode.env_fault is not None or not (episode.success or failed):
@@ -131,9 +129,9 @@ def outcome_examples(
 
 
 def lambda_returns(values: Sequence[float], outcome: float, gae_lambda: float) -> list[float]:
-    """Targets of an episode's steps, of their values and of what the episode came to: each is its value plus the
-    generalised advantage estimate, undiscounted, the one reward at the end. 1: the outcome everywhere (Monte Carlo);
-    0: the value of the step after it (one-step temporal differences)."""
+    """Return the targets of an episode's steps from their values and the outcome, the only reward: each is its value
+    plus the undiscounted generalised advantage estimate. gae_lambda 1: the outcome for all steps (Monte Carlo); 0: the
+    value of the next step (one-step temporal differences)."""
     targets, ahead = [], outcome
     for after in (outcome, *reversed(values[1:])):
         ahead = (1 - gae_lambda) * after + gae_lambda * ahead
@@ -144,21 +142,21 @@ def lambda_returns(values: Sequence[float], outcome: float, gae_lambda: float) -
 def td_examples(
     examples: Sequence[VerifierExample], values: Sequence[float], gae_lambda: float
 ) -> list[VerifierExample]:
-    """The examples of whole episodes, whose targets are outcomes, with lambda-returns in their place. `values`: what is
-    said of each by somebody who has not seen its task."""
-    found = []
+    """Return the examples of whole episodes with lambda-returns in place of their outcome targets. `values`: scores of
+    the examples by verifiers not trained on their tasks."""
+    relabelled = []
     for _, steps in groupby(zip(examples, values, strict=True), key=lambda pair: pair[0].state_id.rpartition("#")[0]):
         episode = list(steps)
         targets = lambda_returns([value for _, value in episode], episode[-1][0].target, gae_lambda)
-        found += [
+        relabelled += [
             replace(example, target=target, label_source="td")
             for (example, _), target in zip(episode, targets, strict=True)
         ]
-    return found
+    return relabelled
 
 
 def executed_examples(records: Iterable[ExecutedAction]) -> tuple[list[VerifierExample], dict[str, int]]:
-    """Examples from played actions at states that could be saved; how many records were kept and dropped."""
+    """Return examples of played actions at savable states, and the numbers of records kept and dropped."""
     examples, counts = [], Counter(kept=0, not_savable=0)
     for record in records:
         if fmean(record.expert_outcomes) < SAVABLE:
@@ -182,7 +180,7 @@ def executed_examples(records: Iterable[ExecutedAction]) -> tuple[list[VerifierE
 
 
 def judged_examples(examples: Iterable[VerifierExample], scores: Iterable[float | None]) -> list[VerifierExample]:
-    """The examples with a judge's scores as targets, in order; those it could not judge are left out."""
+    """Return the examples with a judge's scores as targets, in order, without unscored ones."""
     return [
         replace(example, target=score, label_source="judge")
         for example, score in zip(examples, scores, strict=True)
@@ -193,9 +191,9 @@ def judged_examples(examples: Iterable[VerifierExample], scores: Iterable[float 
 def consensus_examples(
     examples: Iterable[VerifierExample], scores: Iterable[float | None]
 ) -> tuple[list[VerifierExample], dict[str, int]]:
-    """The executed examples, with their targets, that a judge's scores confirm; how many were kept, and why others were
-    not."""
-    kept, counts = [], Counter(kept=0, disputed=0, not_judged=0)
+    """Return the executed examples confirmed by a judge's scores, with their own targets, and the numbers of examples
+    by verdict."""
+    confirmed, counts = [], Counter(kept=0, disputed=0, not_judged=0)
     for example, score in zip(examples, scores, strict=True):
         verdict = (
             "not_judged"
@@ -206,26 +204,26 @@ def consensus_examples(
         )
         counts[verdict] += 1
         if verdict == "kept":
-            kept.append(replace(example, label_source="consensus"))
-    return kept, dict(counts)
+            confirmed.append(replace(example, label_source="consensus"))
+    return confirmed, dict(counts)
 
 
 def balanced(examples: Sequence[VerifierExample]) -> list[VerifierExample]:
-    """The examples with weights that sum to 1 within each task."""
+    """Return the examples with weights that sum to 1 within each task."""
     per_task = Counter(example.task_id for example in examples)
     return [replace(example, weight=1 / per_task[example.task_id]) for example in examples]
 
 
 def in_order(examples: Iterable[VerifierExample]) -> list[VerifierExample]:
-    """The examples by state, kind and action: the order of files and of training."""
+    """Return the examples sorted by state, kind and action: the order of files and of training."""
     return sorted(examples, key=lambda example: (example.state_id, example.kind, example.action))
 
 
 def write_examples(path: Path, examples: Iterable[VerifierExample]) -> int:
-    """Write examples as JSON lines, in order, and return how many."""
+    """Write examples as JSON Lines, in order, and return their number."""
     return write_lines(path, map(to_line, in_order(examples)))
 
 
 def read_examples(path: Path) -> list[VerifierExample]:
-    """The examples of a file. Raises InputError where it is missing or naming the line that is not one."""
+    """Return the examples of a file. Raise InputError if it is missing, or with the number of a malformed line."""
     return read_records(path, VerifierExample)

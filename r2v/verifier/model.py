@@ -1,10 +1,9 @@
-"""A verifier: a small language model's last hidden state, a linear head, a temperature, a sigmoid.
+"""Verifier model: last hidden state of a small language model, a linear head, a temperature, a sigmoid.
 
-The state is read at the last token of "context + action". In training rows are padded on the right, where neither
-attention nor a short convolution can carry a pad back to a token that is read; while scoring, what was read before
-is not read again (`r2v.llm.local.prefill`). Only trained tensors are written, beside the settings of the head: the base
-is loaded by whoever knows where it is. Of a verifier of adapters only its head is written here; its adapters lie beside
-it as peft reads them, to stand on a base that others share (`r2v.policy.shared_base`).
+The state is read at the last token of "context + action". In training, rows are padded on the right, where neither
+attention nor a short convolution can carry a pad back to a token; scoring reuses prefixes (`r2v.llm.local.prefill`).
+Only trained tensors and the head's settings are written; the caller loads the base. Of a verifier of adapters only the
+head is written here; its adapters are written as peft reads them, for a shared base (`r2v.policy.shared_base`).
 """
 
 from __future__ import annotations
@@ -28,21 +27,20 @@ from r2v.storage.weights import readable_model
 from r2v.wire.message import Message
 
 Encode = Callable[[Sequence[Message], str], list[int]]
-"""(context, action) -> token ids that end with the action."""
+"""(context, action) -> token ids, ending with the action."""
 
 WEIGHTS, SETTINGS = "verifier.safetensors", "verifier.json"
 _HEAD = "head."
 
 
 class VerifierModel(nn.Module):
-    """`backbone` is a transformers model, with or without its language-model head and with or without
-    adapters."""
+    """Verifier on `backbone`, a transformers model with or without its language-model head and adapters."""
 
     def __init__(self, backbone: Any, temperature: float = 1.0) -> None:
         super().__init__()
         self.backbone = _core(backbone)
         first = next(self.backbone.parameters())
-        # in half precision small updates of the head would be rounded away
+        # In half precision small updates of the head would be rounded away.
         dtype = torch.promote_types(first.dtype, torch.float32) if first.is_floating_point() else torch.float32
         self.head = nn.Linear(self.backbone.config.hidden_size, 1, device=first.device, dtype=dtype)
         nn.init.zeros_(self.head.weight)
@@ -50,8 +48,8 @@ class VerifierModel(nn.Module):
         self.temperature = temperature
 
     def forward(self, ids: Tensor, lengths: Tensor, row: Tensor, end: Tensor) -> Tensor:
-        """Logits (marks,) before the temperature, of the first `end` tokens of each `row`; right-padded ids
-        (rows, time) and lengths (rows,)."""
+        """Return logits (prefixes,) before the temperature, of the first `end` (prefixes,) tokens of each `row`
+        (prefixes,). ids: (rows, time), right-padded; lengths: (rows,)."""
         return self.score(self._states(ids, lengths, row, end))
 
     def _states(self, ids: Tensor, lengths: Tensor, row: Tensor, end: Tensor) -> Tensor:
@@ -60,32 +58,32 @@ class VerifierModel(nn.Module):
         return output.last_hidden_state[row, end - 1]  # type: ignore[no-any-return]
 
     def score(self, states: Tensor) -> Tensor:
-        """The head's logits (marks,) of hidden states (marks, hidden size)."""
+        """Return the head's logits (n,) of hidden states (n, hidden size)."""
         return self.head(states.to(self.head.weight.dtype)).squeeze(-1)  # type: ignore[no-any-return]
 
     def features(self, rows: Sequence[Sequence[int]]) -> Tensor:
-        """What the head reads, hidden states (rows, hidden size) at the last tokens of rows of any lengths."""
+        """Return the head's input: hidden states (rows, hidden size) at the last tokens of rows of any lengths."""
         device = self.head.weight.device
         ids, lengths = pad(rows, device)
         return self._states(ids, lengths, torch.arange(len(rows), device=device), lengths)
 
     def logits_at(self, rows: Sequence[Sequence[int]], ends: Sequence[Sequence[int]]) -> Tensor:
-        """Logits of the beginnings of rows: `ends[i]` are lengths of beginnings of `rows[i]`; flat, in order."""
+        """Return the flat logits, in order, of the prefixes of `rows[i]` with lengths `ends[i]`."""
         device = self.head.weight.device
-        places = [(row, end) for row, own in enumerate(ends) for end in own]
-        row, end = torch.tensor(places, device=device).T
+        prefixes = [(row, end) for row, own in enumerate(ends) for end in own]
+        row, end = torch.tensor(prefixes, device=device).T
         return self.forward(*pad(rows, device), row, end)
 
 
 def _core(model: Any) -> Any:
-    """The model without its language-model head; adapters stay where they are injected."""
+    """Return the model without its language-model head; injected adapters stay."""
     if hasattr(model, "peft_config"):
         model = model.get_base_model()
     return model.base_model
 
 
 def pad(rows: Sequence[Sequence[int]], device: Any = None) -> tuple[Tensor, Tensor]:
-    """Right-padded ids (rows, longest) and lengths (rows,). What the pads are does not matter."""
+    """Return right-padded ids (rows, longest) and lengths (rows,). The pad id is irrelevant."""
     lengths = torch.tensor([len(row) for row in rows], device=device)
     ids = torch.zeros(len(rows), int(lengths.max()), dtype=torch.long, device=device)
     for index, row in enumerate(rows):
@@ -95,25 +93,25 @@ def pad(rows: Sequence[Sequence[int]], device: Any = None) -> tuple[Tensor, Tens
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EncodedScoreRequest(ScoreRequest):
-    """A question whose context and action are token ids already."""
+    """Question with the token ids of its context and action."""
 
     row: tuple[int, ...]
 
 
 class VerifierBackend:
-    """A `Backend[ScoreRequest, ScoreReply]`: the probability that an action is good, rounded to 6 decimals."""
+    """`Backend[ScoreRequest, ScoreReply]` of the probability that an action is good, rounded to 6 decimals."""
 
     def __init__(self, model: VerifierModel, encode: Encode, max_batch: int = 64) -> None:
         self.model, self.encode, self.max_batch = model.eval(), encode, max_batch
         self._prefixes = PrefixCache(model.backbone) if PrefixCache.serve(model.backbone) else None
 
     def prepare(self, question: ScoreRequest) -> ScoreRequest:
-        """The question with the ids that are read."""
+        """Return the question with its token ids."""
         row = tuple(self.encode(question.messages, question.action))
         return EncodedScoreRequest(messages=question.messages, action=question.action, row=row)
 
     def answer(self, questions: Sequence[ScoreRequest]) -> list[ScoreReply]:
-        """One score in [0, 1] per question, in order."""
+        """Return one score in [0, 1] per question, in order."""
         rows = [
             question.row
             if isinstance(question, EncodedScoreRequest)
@@ -130,7 +128,7 @@ class VerifierBackend:
         ]
 
     def _logits(self, rows: Sequence[Sequence[int]]) -> Tensor:
-        """Logits (rows,) before the temperature."""
+        """Return logits (rows,) before the temperature."""
         logits = self.model.head.weight.new_empty(len(rows))
         for read in prefill(self.model.backbone, rows, 0, self._prefixes):
             newest = read.output.last_hidden_state[:, -1].to(logits.dtype)
@@ -139,8 +137,8 @@ class VerifierBackend:
 
 
 def save(model: VerifierModel, folder: Path, *, adapted: bool = False) -> None:
-    """Write the trained tensors and the head's settings: the same bytes for the same verifier. Of an `adapted` one the
-    head alone: its adapters lie beside it (`r2v.policy.export.export_adapters`)."""
+    """Write the trained tensors and the head's settings, deterministically. Of an `adapted` model only the head is
+    written: `r2v.policy.export.export_adapters` writes its adapters."""
     from safetensors.torch import save as serialised
 
     trained = {
@@ -155,7 +153,7 @@ def save(model: VerifierModel, folder: Path, *, adapted: bool = False) -> None:
 
 
 def set_temperature(folder: Path, temperature: float) -> None:
-    """Give a written verifier another temperature."""
+    """Replace the temperature of a written verifier."""
     _write_settings(folder, {**json.loads((folder / SETTINGS).read_text()), "temperature": temperature})
 
 
@@ -164,8 +162,8 @@ def _write_settings(folder: Path, settings: dict[str, float]) -> None:
 
 
 def load(folder: Path, backbone: Any) -> VerifierModel:
-    """The verifier of a folder on a `backbone` of its own, which its whole weights are written over, or on a shared one
-    with its adapters active; frozen, in the backbone's precision. Raises InputError where they do not fit."""
+    """Return the verifier of a folder, frozen, in the backbone's precision. `backbone`: its own, overwritten with the
+    verifier's weights, or a shared one with its adapters active. Raise InputError if the weights do not fit."""
     from safetensors.torch import load_file
 
     remedy = "set policy.model_name and policy.lora_r as in training"

@@ -1,11 +1,10 @@
-"""A verifier behind a serving engine: the engine reads a context with its action, the head scores what it read.
+"""Served verifier: a serving engine computes hidden states of contexts with actions, the head scores them here.
 
     scorer = waves.port(ServedVerifier(servers, adapter, head=read_head(folder), encode=encode))
 
-A server that pools hands back the hidden state of the last token, which is what the head of a verifier reads
-(`r2v.verifier.model`): so the verifier and each of its folds are adapters by name on one base, and their heads, a
-vector each, stay here. Contexts are encoded in a thread beside the event loop; a server that dies loses no question
-(`r2v.llm.engines.client`).
+A pooling server returns the hidden state of the last token, the input of a verifier's head (`r2v.verifier.model`). The
+verifier and each of its folds are named adapters on one base, and their heads, one vector each, stay in this process.
+Contexts are encoded in a thread, off the event loop; a dying server loses no question (`r2v.llm.engines.client`).
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ WEIGHTS, SETTINGS = "verifier.safetensors", "verifier.json"
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreHead:
-    """A verifier's linear head and its temperature."""
+    """Linear head and temperature of a verifier."""
 
     weight: NDArray[np.float64]
     """(hidden size,)."""
@@ -44,13 +43,13 @@ class ScoreHead:
     temperature: float
 
     def score(self, state: NDArray[np.float64]) -> float:
-        """The probability, in [0, 1] and rounded to 6 decimals, that the action read last is good."""
+        """Return the probability, rounded to 6 decimals, that the action with this hidden state is good."""
         logit = (float(self.weight @ state) + self.bias) / self.temperature
         return round(1 / (1 + math.exp(-logit)) if logit >= 0 else math.exp(logit) / (1 + math.exp(logit)), 6)
 
 
 def read_head(folder: Path) -> ScoreHead:
-    """The head of a verifier of adapters. Raises InputError where the folder holds none."""
+    """Return the head of a verifier of adapters. Raise InputError if the folder has none."""
     from safetensors.numpy import load_file
 
     with readable_model(f"{folder}: not a verifier of adapters", "train it again with policy.lora_r above 0"):
@@ -63,7 +62,7 @@ def read_head(folder: Path) -> ScoreHead:
 
 
 class ServedVerifier:
-    """A `Remote[ScoreRequest, ScoreReply]` (see `r2v.llm.types`)."""
+    """`Remote[ScoreRequest, ScoreReply]` (see `r2v.llm.types`) of a verifier on servers."""
 
     max_batch = 100_000
     max_age = 0.0
@@ -89,26 +88,26 @@ class ServedVerifier:
         await self.client.__aexit__(kind, error, trace)
 
     def send(self, requests: Sequence[ScoreRequest]) -> Sequence[asyncio.Future[ScoreReply]]:
-        """One future score per request, in order."""
+        """Return one future score per request, in order."""
         return self.client.start(self._score(request) for request in requests)
 
     async def _score(self, request: ScoreRequest) -> ScoreReply:
         ids = await self.client.encoded(self._encode, request.messages, request.action)
-        place = self.client.place_of(*(message.text for message in request.messages[:2]))
+        server = self.client.place_of(*(message.text for message in request.messages[:2]))
         body = {"model": self.client.model, "input": ids, "encoding_format": "base64"}
-        answer = await self.client.ask(place, EMBEDDINGS, body)
+        answer = await self.client.ask(server, EMBEDDINGS, body)
         try:
             score = self.head.score(read_state(answer, len(self.head.weight)))
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise EnvironmentFault(
-                f"policy.engine={self.client.servers[place].url}: not a hidden state of vLLM ({error!r})"
+                f"policy.engine={self.client.servers[server].url}: not a hidden state of vLLM ({error!r})"
             ) from None
         return ScoreReply(score=score, tokens_in=len(ids))
 
 
 def read_state(answer: Mapping[str, Any], size: int) -> NDArray[np.float64]:
-    """The hidden state (size,) in an answer. Raises ValueError, KeyError, IndexError or TypeError where there is none:
-    not finite, or of another size."""
+    """Return the hidden state (size,) of an answer. Raise ValueError, KeyError, IndexError or TypeError if it is
+    missing, not finite, or of another size."""
     raw = base64.b64decode(answer["data"][0]["embedding"], validate=True)
     state = np.frombuffer(raw, dtype="<f4").astype(np.float64)
     if state.shape != (size,) or not np.isfinite(state).all():

@@ -1,9 +1,9 @@
-"""Verifier training: soft-target cross-entropy, every task counting the same, resumable to the bit.
+"""Verifier training: soft-target cross-entropy with equal weight per task, resumable bit for bit.
 
-The loop has no state but the weights, the optimizer and the number of updates done: which examples an update
-sees, its learning rate and its dropout are functions of (seed, update). So a run that was cut and resumed
-ends in the same weights as one that was not, and micro-batches only decide how much memory an update takes. Ranks
-(`r2v.distributed`) share the micro-batches of an update and sum what comes of them.
+The state of the loop is the weights, the optimizer and the number of updates: the examples of an update, its learning
+rate and its dropout are functions of (seed, update). So an interrupted and resumed run ends in the same weights, and
+the size of micro-batches decides only memory. Ranks (`r2v.distributed`) share the micro-batches of an update and sum
+their gradients.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from r2v.memory.measured.rehearsal import Rehearsal
 
 VERIFIER_CHECKPOINT = LATEST
-"""Beside a verifier: the link to its newest checkpoint."""
+"""Link in a verifier's folder to its newest checkpoint."""
 _STATE = "state.pt"
 
 
 @dataclass(frozen=True, kw_only=True)
 class EncodedExample:
-    """One example as the loop takes it; weights average 1."""
+    """Example as token ids; the weights of all examples average 1."""
 
     ids: tuple[int, ...]
     target: float
@@ -48,27 +48,27 @@ class EncodedExample:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Strand:
-    """Rows that are beginnings of one another, read in a single pass: the model is causal, so the state at the
-    end of a shorter row is the same inside the longer one."""
+class NestedRows:
+    """Rows that are prefixes of one another, read in one pass: the model is causal, so the state at the end of a
+    shorter row is the same inside the longer one."""
 
     ids: tuple[int, ...]
-    marks: tuple[EncodedExample, ...]
+    rows: tuple[EncodedExample, ...]
     """Each is scored at its own last token."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trained:
-    """How training went: the loss of every update."""
+    """Result of a training: the number of updates and the loss of each."""
 
     updates: int
     losses: tuple[float, ...]
 
 
 def encoded(examples: Iterable[VerifierExample], encode: Encode) -> list[EncodedExample]:
-    """One row per example, `in_order` whatever order they come in, tasks weighing the same.
+    """Return one row per example, sorted by `in_order`, with equal weight per task.
 
-    Raises EmptyResult, with the counts, where there are not both good and bad actions.
+    Raise EmptyResult, with the counts, unless there are both good and bad actions.
     """
     ordered = balanced(in_order(examples))
     good = sum(example.good for example in ordered)
@@ -86,15 +86,15 @@ def encoded(examples: Iterable[VerifierExample], encode: Encode) -> list[Encoded
     ]
 
 
-def strands(rows: Iterable[EncodedExample]) -> list[Strand]:
-    """The rows, those that begin a longer one laid into it; in the order of their ids."""
-    found: list[Strand] = []
+def nested(rows: Iterable[EncodedExample]) -> list[NestedRows]:
+    """Return the rows, each merged into a row that it is a prefix of, in the order of their ids."""
+    groups: list[NestedRows] = []
     for row in sorted(rows, key=lambda row: (row.ids, row.target, row.weight), reverse=True):
-        if found and found[-1].ids[: len(row.ids)] == row.ids:
-            found[-1] = Strand(ids=found[-1].ids, marks=(*found[-1].marks, row))
+        if groups and groups[-1].ids[: len(row.ids)] == row.ids:
+            groups[-1] = NestedRows(ids=groups[-1].ids, rows=(*groups[-1].rows, row))
         else:
-            found.append(Strand(ids=row.ids, marks=(row,)))
-    return found[::-1]
+            groups.append(NestedRows(ids=row.ids, rows=(row,)))
+    return groups[::-1]
 
 
 def train(
@@ -107,14 +107,14 @@ def train(
     stop: Callable[[], bool] = lambda: False,
     what: str = "",
 ) -> Trained:
-    """Train `model` in place on `rows`; continues from the checkpoint in `folder` where there is one, which at the
-    end is the trained one. A batch counts strands.
+    """Train `model` in place on `rows`, from the newest checkpoint in `folder`, if any, to a final one there. The batch
+    size counts nested rows.
 
-    `stop` is asked after every update; when it says so a checkpoint is written and Interrupted raised. `what` names
-    the progress. Raises UsageError where a loss, a gradient or a weight is not finite, with nothing stepped or saved.
+    `stop` is called after every update; if it returns True, a checkpoint is written and Interrupted raised. `what`:
+    name of the progress. Raise UsageError, before stepping or saving, if a loss, gradient or weight is not finite.
     """
     batch = phase.batch_size * phase.gradient_accumulation_steps
-    sequences = strands(rows)
+    sequences = nested(rows)
     total, scale = max(1, math.ceil(phase.num_epochs * len(sequences) / batch)), len(sequences) / len(rows) / batch
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = _optimizer(model, parameters, phase)
@@ -133,11 +133,11 @@ def train(
             optimizer.step()
             optimizer.zero_grad()
             bar.advance(loss=round(losses[-1], 6))
-            asked = stop()
-            if asked or (update + 1) % phase.save_steps == 0 or update + 1 == total:
+            stopping = stop()
+            if stopping or (update + 1) % phase.save_steps == 0 or update + 1 == total:
                 _require_finite(phase, update, weights=float(sum(p.detach().abs().sum() for p in parameters)))
                 _checkpoint(folder, model, optimizer, losses)
-            if asked:
+            if stopping:
                 raise Interrupted(
                     f"verifier: stopped after update {update + 1} of {total}, which "
                     f"{folder / VERIFIER_CHECKPOINT} holds; the same command continues"
@@ -147,7 +147,7 @@ def train(
 
 
 def _optimizer(model: VerifierModel, parameters: Sequence[torch.nn.Parameter], phase: Phase) -> torch.optim.Optimizer:
-    """The phase's AdamW. Of bitsandbytes' the moments of an embedding stay in 32 bits, as TRL's trainer keeps them."""
+    """Return the phase's AdamW. That of bitsandbytes keeps an embedding's moments in 32 bits, as TRL's trainer does."""
     if phase.optimizer is None:
         return torch.optim.AdamW(parameters, lr=phase.lr, weight_decay=phase.weight_decay)
     bitsandbytes: Any = importlib.import_module("bitsandbytes.optim")  # untyped
@@ -167,37 +167,37 @@ def _optimizer(model: VerifierModel, parameters: Sequence[torch.nn.Parameter], p
 
 
 def _positions(update: int, batch: int, count: int, seed: int) -> Iterator[int]:
-    """The strands of one update: its stretch of an endless sequence of keyed permutations."""
+    """Yield the indices of one update's sequences: its part of an endless sequence of keyed permutations."""
     for position in range(update * batch, (update + 1) * batch):
-        epoch, place = divmod(position, count)
-        if position == update * batch or place == 0:
+        epoch, index = divmod(position, count)
+        if position == update * batch or index == 0:
             order = generator(seed, "verifier-order", epoch).sample(range(count), count)
-        yield order[place]
+        yield order[index]
 
 
 def _rate(update: int, total: int, warmup_ratio: float) -> float:
-    """The share of the peak learning rate: a linear climb, then a linear fall to just above 0."""
+    """Return the share of the peak learning rate: linear warmup, then linear decay to just above 0."""
     climb = math.ceil(warmup_ratio * total)
     return (update + 1) / (climb + 1) if update < climb else (total - update) / (total - climb)
 
 
-def _accumulate(model: VerifierModel, chosen: Sequence[Strand], micro: int, scale: float) -> float:
-    """Add the gradient of the strands' weighted loss times `scale` (one over the rows of an average update), a
-    few strands of like length at a time; the loss. Ranks take these parts in turn."""
-    by_length = sorted(chosen, key=lambda strand: len(strand.ids))
+def _accumulate(model: VerifierModel, chosen: Sequence[NestedRows], micro: int, scale: float) -> float:
+    """Accumulate the gradient of the weighted loss times `scale` (1 / rows of an average update) in micro-batches of
+    similar length, and return the loss. Ranks take micro-batches in turn."""
+    by_length = sorted(chosen, key=lambda sequence: len(sequence.ids))
     whole = 0.0
     for start in range(distributed.rank() * micro, len(chosen), distributed.ranks() * micro):
         part = by_length[start : start + micro]
-        ends = [[len(row.ids) for row in strand.marks] for strand in part]
-        logits = model.logits_at([strand.ids for strand in part], ends)
-        loss = _loss(logits, [row for strand in part for row in strand.marks]) * scale
+        ends = [[len(row.ids) for row in sequence.rows] for sequence in part]
+        logits = model.logits_at([sequence.ids for sequence in part], ends)
+        loss = _loss(logits, [row for sequence in part for row in sequence.rows]) * scale
         loss.backward()  # type: ignore[no-untyped-call]
         whole += loss.item()
     return whole
 
 
 def _sum_over_ranks(parameters: Sequence[torch.nn.Parameter], loss: float) -> float:
-    """Give every parameter the sum of its gradients over all ranks, the same bits on each; the sum of the losses."""
+    """Sum every parameter's gradient over all ranks, with equal bits on each, and return the sum of the losses."""
     if distributed.ranks() == 1:
         return loss
     import torch.distributed as group
@@ -218,7 +218,7 @@ def _loss(logits: Tensor, rows: Sequence[EncodedExample]) -> Tensor:
 
 
 def rehearse(run: Rehearsal) -> None:
-    """One micro-batch of the loss on fixed shapes, for the memory planner: a mark at the end of each row."""
+    """Run one micro-batch of the loss on fixed shapes for the memory planner, with one score at the end of each row."""
     model = VerifierModel(run.decoder())
     run.count(model.head)
     count, tokens = run.shape.rows, run.shape.tokens
@@ -233,7 +233,7 @@ def rehearse(run: Rehearsal) -> None:
 
 
 def _require_finite(phase: Phase, update: int, **figures: float) -> None:
-    """Raise UsageError where one of these is not finite: a restart would end the same way."""
+    """Raise UsageError if a figure is not finite: a restart would end the same way."""
     if not all(map(math.isfinite, figures.values())):
         raise UsageError(
             f"verifier: training has diverged: in update {update + 1} "
@@ -247,26 +247,26 @@ def _checkpoint(folder: Path, model: VerifierModel, optimizer: torch.optim.Optim
     if distributed.rank():  # all have the same weights
         return
     trained = {name: value for name, value in model.named_parameters() if value.requires_grad}
-    place = folder / f"checkpoint-{len(losses)}"
-    with checkpoint.saving(place, 3 * sum(value.numel() * value.element_size() for value in trained.values())):
-        place.mkdir(parents=True, exist_ok=True)
-        torch.save({"model": trained, "optimizer": optimizer.state_dict(), "losses": losses}, place / _STATE)
-        checkpoint.seal(place)
-        checkpoint.point(folder, place)
+    newest = folder / f"checkpoint-{len(losses)}"
+    with checkpoint.saving(newest, 3 * sum(value.numel() * value.element_size() for value in trained.values())):
+        newest.mkdir(parents=True, exist_ok=True)
+        torch.save({"model": trained, "optimizer": optimizer.state_dict(), "losses": losses}, newest / _STATE)
+        checkpoint.seal(newest)
+        checkpoint.point(folder, newest)
     checkpoint.forget(folder, len(losses))
 
 
 def _resume(folder: Path, model: VerifierModel, optimizer: torch.optim.Optimizer, what: str) -> list[float]:
-    """Take up the newest whole checkpoint's weights and optimizer, if there is one; the losses of the updates done.
-    Raises InputError where it is no checkpoint of this model."""
-    place = checkpoint.settle(folder, what) if distributed.rank() == 0 else None
+    """Load the newest whole checkpoint, if any, and return the losses of its updates. Raise InputError if it belongs to
+    another model."""
+    newest = checkpoint.newest_whole(folder, what) if distributed.rank() == 0 else None
     distributed.wait_for_all()
     if distributed.rank() and (folder / LATEST).exists():
-        place = (folder / LATEST).resolve()
-    if place is None:
+        newest = (folder / LATEST).resolve()
+    if newest is None:
         return []
-    with checkpoint.resuming(place):
-        state: dict[str, Any] = torch.load(io.BytesIO((place / _STATE).read_bytes()), weights_only=True)
+    with checkpoint.resuming(newest):
+        state: dict[str, Any] = torch.load(io.BytesIO((newest / _STATE).read_bytes()), weights_only=True)
         model.load_state_dict(state["model"], strict=False)
         optimizer.load_state_dict(state["optimizer"])
         losses: list[float] = state["losses"]

@@ -148,4 +148,4 @@ def test_hazard10_evaluation_tasks_are_warned_of(tmp_path: Path, play: Play, cap
         assert not caplog.records
         episodes = [play("x", split="evaluation"), play("t0", split=None)]
         merge([source(tmp_path, "b", episodes)], tmp_path / "o.jsonl")
-    assert "1 episodes of run b" in caplog.text
+    assert "episodes=1 run=b" in caplog.text

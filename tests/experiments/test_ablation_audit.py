@@ -93,7 +93,7 @@ LIES: dict[str, tuple[Callable[[Path], None], str]] = {
     "another list of what was made again": (claim_retraining, "retrained_stages: with_verifier: the inputs"),
     "evaluations swapped": (swap_evaluations, "was played by another"),
     "a missing evaluation": (leave_out, "no such folder of results"),
-    "a place outside": (name_a_place_outside, "is no place of an evaluation"),
+    "a place outside": (name_a_place_outside, "is no path of an evaluation"),
     "another override": (change_an_override, "rows or overrides are not those of config.yaml"),
     "a stray file": (add_a_file, "notes.txt"),
 }

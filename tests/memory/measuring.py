@@ -11,7 +11,7 @@ from r2v.memory import store
 from r2v.memory.measured.child import answer
 from r2v.memory.measurement import MeasuredCase, MeasuredMemory, from_values
 from r2v.memory.model_registry import ModelConfigValues
-from r2v.memory.models import KnownModel, known
+from r2v.memory.models import KnownModel, known_model
 
 SMALL: ModelConfigValues = {
     "model_type": "llama",
@@ -58,5 +58,5 @@ def lookup(case: MeasuredCase) -> MeasuredMemory:
 def model(values: str | ModelConfigValues) -> KnownModel:
     """A registered model by name, or one by its config.json."""
     if isinstance(values, str):
-        return known(values)
+        return known_model(values)
     return KnownModel(name="model", values=values, sizes=store.ModelSizes(**measure(values)))

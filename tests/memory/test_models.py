@@ -9,7 +9,7 @@ import pytest
 
 from r2v.errors import InputError, UsageError
 from r2v.memory.model_registry import MODEL_CONFIGS
-from r2v.memory.models import counted, estimated, known, values_of
+from r2v.memory.models import counted, estimated, known_model, values_of
 
 PARAMETERS = {
     "meta-llama/Llama-3.2-1B": 1_235_814_400,
@@ -58,19 +58,19 @@ PARAMETERS = {
 
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_parameters_as_published(name: str) -> None:
-    assert known(name).sizes.parameters == PARAMETERS[name]
+    assert known_model(name).sizes.parameters == PARAMETERS[name]
 
 
 @pytest.mark.parametrize("name", MODEL_CONFIGS)
 def test_an_estimate_is_near_the_count(name: str) -> None:
     """Towers that read images aside: no text passes them."""
-    assert estimated(MODEL_CONFIGS[name]).total == pytest.approx(known(name).sizes.parameters, rel=0.12)
-    assert estimated(MODEL_CONFIGS[name]).per_token == pytest.approx(known(name).sizes.per_token, rel=0.12)
+    assert estimated(MODEL_CONFIGS[name]).total == pytest.approx(known_model(name).sizes.parameters, rel=0.12)
+    assert estimated(MODEL_CONFIGS[name]).per_token == pytest.approx(known_model(name).sizes.per_token, rel=0.12)
 
 
 def test_adapters_of_rank_16() -> None:
-    assert 16 * known("Llama-3.2-3B").sizes.adapters == 24_313_856
-    assert 16 * known("Llama-3.1-8B").sizes.adapters == 41_943_040
+    assert 16 * known_model("Llama-3.2-3B").sizes.adapters == 24_313_856
+    assert 16 * known_model("Llama-3.1-8B").sizes.adapters == 41_943_040
 
 
 def test_a_token_meets_only_the_experts_it_is_sent_to() -> None:
@@ -89,12 +89,12 @@ def test_a_token_meets_only_the_experts_it_is_sent_to() -> None:
     ],
 )
 def test_other_versions_of_a_shape_are_known_too(name: str, same: str) -> None:
-    assert known(name).sizes == known(same).sizes
+    assert known_model(name).sizes == known_model(same).sizes
 
 
 def test_a_directory_is_read_and_nothing_but_its_config(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(MODEL_CONFIGS["Qwen/Qwen2.5-0.5B"]))
-    assert known(str(tmp_path)).sizes.parameters == 494_032_768
+    assert known_model(str(tmp_path)).sizes.parameters == 494_032_768
 
 
 def test_a_file_of_a_registered_model_is_as_the_registry_has_it(tmp_path: Path) -> None:
@@ -108,12 +108,12 @@ def test_a_file_of_a_registered_model_is_as_the_registry_has_it(tmp_path: Path) 
 
 def test_a_model_nobody_knows_is_refused_with_the_nearest() -> None:
     with pytest.raises(InputError, match="did you mean meta-llama/Llama-3.2-3B"):
-        known("meta-llama/Llama-3.2-3")
+        known_model("meta-llama/Llama-3.2-3")
 
 
 def test_a_model_of_another_size_is_refused_with_what_is_known() -> None:
     with pytest.raises(InputError, match="known are Llama-3, .* name a directory that holds its config.json") as caught:
-        known("acme/Giraffe-9B")
+        known_model("acme/Giraffe-9B")
     assert "did you mean" not in str(caught.value)
 
 
@@ -132,4 +132,4 @@ def test_a_config_without_a_size_is_refused() -> None:
 def test_a_broken_config_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("[1]")
     with pytest.raises(InputError, match="not a JSON object"):
-        known(str(tmp_path))
+        known_model(str(tmp_path))

@@ -27,7 +27,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def test_made_again_it_is_the_same(micro_results: Path, micro_report: Path) -> None:
     before = contents(micro_report)
-    assert build_report(micro_results, micro_report) == micro_report / "index.html"
+    assert build_report(micro_results, micro_report, force=True) == micro_report / "index.html"
     assert contents(micro_report) == before
     assert {name.split("/")[0] for name in before} == {
         ".r2v",
@@ -38,6 +38,27 @@ def test_made_again_it_is_the_same(micro_results: Path, micro_report: Path) -> N
     }
     names = {"frontier", "success", "categories", "ranking", "reliability", "ablations", "losses", "stages"}
     assert {f"data/{name}.csv" for name in names} <= set(before)
+
+
+def test_it_is_drawn_again_only_if_what_it_shows_or_a_file_of_it_has_changed(
+    micro_results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results, output = shutil.copytree(micro_results, tmp_path / "results" / "mine"), tmp_path / "mine"
+    earlier = tmp_path / "earlier.html"
+
+    def is_drawn() -> bool:
+        assert cli.main(["report", str(results), "--output", str(output)]) == 0
+        is_new = not (earlier.exists() and earlier.samefile(output / "index.html"))
+        assert ("report           up to date" in capsys.readouterr().err) is not is_new
+        earlier.unlink(missing_ok=True)
+        earlier.hardlink_to(output / "index.html")
+        return is_new
+
+    assert is_drawn() and not is_drawn()
+    (output / "results.md").write_text("edited")
+    assert is_drawn() and (output / "results.md").read_text() != "edited"
+    (results / "gains" / "noisy.jsonl").unlink()
+    assert is_drawn() and not is_drawn()
 
 
 def test_figures_for_a_paper_are_as_wide_as_its_column_with_text_of_eight_points(
@@ -174,7 +195,7 @@ def test_a_kill_between_the_two_renames_leaves_the_earlier_report_and_the_next_o
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(Path, "rename", killed)
-        build_report(micro_results, output)
+        build_report(micro_results, output, force=True)
     assert not output.exists() and contents(tmp_path / ".mine.before") == before
     build_report(micro_results, output)
     assert contents(output) == before and [path.name for path in tmp_path.iterdir()] == ["mine"]

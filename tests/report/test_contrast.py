@@ -34,7 +34,7 @@ def offered(contrast: Contrast, episode: Episode, task: str, *solved: bool, aske
         replace(episode, method=method, success=success, steps=steps)
         for method, success in zip(contrast.methods, solved, strict=True)
     ]
-    contrast.offer(task, episodes, [shown(one, task) for one in episodes])
+    contrast.offer(task, [shown(one, task) for one in episodes])
 
 
 def shown(episode: Episode, task: str) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def shown(episode: Episode, task: str) -> dict[str, Any]:
     ]
     return {
         "condition": "noisy", "method": episode.method, "seed": episode.metadata.seed, "goal": "do it", "usd": 0.1,
-        "success": episode.success, "steps": steps,
+        "success": episode.success, "fault": episode.env_fault, "steps": steps,
     }  # fmt: skip
 
 
@@ -82,7 +82,7 @@ def test_other_routers_stand_in_for_ours_and_a_world_fault_is_passed_over(played
     assert contrasted(("random_router", "r2v")) == ("r2v",) and contrasted(("best_of_k",)) == ("best_of_k",)
     contrast = Contrast(condition="noisy", methods=("r2v",))
     broken = replace(played, env_fault="gone")
-    contrast.offer("a", [broken], [shown(broken, "a")])
+    contrast.offer("a", [shown(broken, "a")])
     assert contrast.episodes == []
 
 
@@ -95,5 +95,5 @@ def test_a_link_names_the_episode_and_not_its_number() -> None:
 def test_long_episodes_are_cut_and_said(played: Episode) -> None:
     contrast = Contrast(condition="noisy", methods=("r2v",))
     long = replace(played, steps=played.steps[:1] * (MOST_STEPS + 3))
-    contrast.offer("a", [long], [shown(long, "a")])
+    contrast.offer("a", [shown(long, "a")])
     assert "3 more steps" in text_of(contrast)

@@ -72,7 +72,7 @@ def test_its_specifications_run(path: Path, root: Path) -> None:
         return
     done = sh(root, f"python3 scripts/run_experiment.py --exp experiments/specs/{path.name} --slots 2")
     assert done.returncode == 0, done.stderr
-    assert "specifications live in configs/experiments" in done.stderr
+    assert "used=configs/experiments/" in done.stderr
     runs = newest(root)["runs"]
     assert [run["status"] for run in runs] == ["completed"] * POINTS[name]
     for run in runs:
@@ -99,7 +99,7 @@ def test_its_command_lines_run_as_typed(root: Path) -> None:
     again = sh(root, resumed)
     assert again.returncode == 0 and "10 completed of 10" in again.stderr, again.stderr
     begun = sh(root, foreground)  # another experiment, whose points have all been run
-    assert begun.returncode == 0 and "completed already" in begun.stderr, begun.stderr
+    assert begun.returncode == 0 and "run reused" in begun.stderr, begun.stderr
 
 
 def test_the_greedy_models_rule_of_lengths_refuses_points_before_anything_runs(root: Path) -> None:

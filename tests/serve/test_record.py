@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from r2v.config import Config, load
-from r2v.data.interchange.importing import Wanted, import_trajectories
+from r2v.data.interchange.importing import ImportRequest, import_trajectories
 from r2v.data.registry import DataRegistry
 from r2v.data.store import TrajectoryStore
 from r2v.errors import EmptyResult, UsageError
@@ -115,7 +115,7 @@ def test_a_recorded_session_becomes_an_episode(
         done = run(talk(wire, streams=streams) + "sys.exit(0)", provider, tmp_path)
     assert done.success and done.turns == 2 and done.usd == pytest.approx(2 * USD)
     monkeypatch.chdir(tmp_path)
-    imported = import_trajectories(Wanted(sources=(str(done.folder),)), DataRegistry())
+    imported = import_trajectories(ImportRequest(sources=(str(done.folder),)), DataRegistry())
     (episode,) = TrajectoryStore(imported.run.trajectories).iter_episodes()
     assert (
         episode.metadata.task_id == "t"
@@ -132,7 +132,7 @@ def test_a_run_that_asked_nothing_is_no_trajectory(tmp_path: Path) -> None:
     with stub(answer) as provider:
         done = run("sys.exit(0)", provider, tmp_path)
     with pytest.raises(EmptyResult, match="no trajectory in it"):
-        import_trajectories(Wanted(sources=(str(done.folder),)), DataRegistry(tmp_path / "data"))
+        import_trajectories(ImportRequest(sources=(str(done.folder),)), DataRegistry(tmp_path / "data"))
 
 
 @pytest.mark.parametrize("end,success,code", [

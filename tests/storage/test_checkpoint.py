@@ -21,12 +21,12 @@ from r2v.storage.checkpoint import (
     SEAL,
     damage,
     forget,
+    newest_whole,
     numbers,
     point,
     resuming,
     saving,
     seal,
-    settle,
 )
 
 
@@ -51,6 +51,7 @@ def flipped(path: Path) -> None:
     path.write_bytes(content)
 
 
+RESTARTED = "training restarted without a checkpoint: training=bc reason"
 DAMAGES: dict[str, Callable[[Path], object]] = {
     "cut": lambda path: os.truncate(path, path.stat().st_size // 2),
     "emptied": lambda path: os.truncate(path, 0),
@@ -67,16 +68,16 @@ def test_whatever_is_damaged_is_named_and_the_one_before_is_taken(
     kind: str, name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     older, newest = made(tmp_path, 3), made(tmp_path, 7)
-    assert damage(older) is damage(newest) is None and settle(tmp_path, "bc") == newest and not caplog.records
+    assert damage(older) is damage(newest) is None and newest_whole(tmp_path, "bc") == newest and not caplog.records
     DAMAGES[kind](newest / name)
-    assert settle(tmp_path, "bc") == older and (tmp_path / LATEST).resolve() == older
+    assert newest_whole(tmp_path, "bc") == older and (tmp_path / LATEST).resolve() == older
     [record] = caplog.records
     culprit = newest if (kind, name) == ("flipped", SEAL) else newest / name
-    assert str(culprit) in record.getMessage() and record.getMessage().endswith("going on from checkpoint-3")
+    assert str(culprit) in record.getMessage() and "resume=checkpoint-3" in record.getMessage()
     DAMAGES[kind](older / name)
-    assert settle(tmp_path, "bc") is None and not (tmp_path / LATEST).is_symlink()
-    assert caplog.records[-1].getMessage().endswith("beginning again") and len(caplog.records) == 2
-    assert settle(tmp_path, "bc") is None and len(caplog.records) == 2, "said once"
+    assert newest_whole(tmp_path, "bc") is None and not (tmp_path / LATEST).is_symlink()
+    assert "training restarted" in caplog.records[-1].getMessage() and len(caplog.records) == 2
+    assert newest_whole(tmp_path, "bc") is None and len(caplog.records) == 2, "said once"
 
 
 SHAPES = [
@@ -119,27 +120,27 @@ def test_a_file_outside_the_training_is_no_part_of_a_checkpoint_whatever_its_has
 def test_a_checkpoint_that_is_gone_as_a_whole_is_named_too(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     older, newest = made(tmp_path, 3), made(tmp_path, 7)
     shutil.rmtree(newest)
-    assert settle(tmp_path, "bc") == older
-    assert caplog.messages == [f"  bc: {newest} is missing; going on from checkpoint-3"]
+    assert newest_whole(tmp_path, "bc") == older
+    assert caplog.messages == [f"  checkpoint skipped: training=bc resume=checkpoint-3 reason={newest} is missing"]
     shutil.rmtree(older)
-    assert settle(tmp_path, "bc") is None
-    assert caplog.messages[1:] == [f"  bc: {older} is missing; beginning again"]
+    assert newest_whole(tmp_path, "bc") is None
+    assert caplog.messages[1:] == [f"  {RESTARTED}={older} is missing"]
     (tmp_path / LATEST).symlink_to("elsewhere")
-    assert settle(tmp_path, "bc") is None
-    assert caplog.messages[2:] == [f"  bc: {tmp_path / LATEST} leads to no checkpoint; beginning again"]
+    assert newest_whole(tmp_path, "bc") is None
+    assert caplog.messages[2:] == [f"  {RESTARTED}={tmp_path / LATEST} leads to no checkpoint"]
 
 
 def test_a_link_that_is_lost_or_copied_as_a_folder_loses_no_checkpoint(tmp_path: Path) -> None:
     newest = made(tmp_path, 2), made(tmp_path, 12)
     (tmp_path / LATEST).unlink()
-    assert settle(tmp_path, "bc") == newest[1] == (tmp_path / LATEST).resolve()
+    assert newest_whole(tmp_path, "bc") == newest[1] == (tmp_path / LATEST).resolve()
     (tmp_path / LATEST).unlink()
     shutil.copytree(newest[0], tmp_path / LATEST)
-    assert settle(tmp_path, "bc") == newest[1] == (tmp_path / LATEST).resolve()
+    assert newest_whole(tmp_path, "bc") == newest[1] == (tmp_path / LATEST).resolve()
     assert numbers(tmp_path) == {2, 12}
     (tmp_path / LATEST).unlink()
     (tmp_path / LATEST).symlink_to("checkpoint-2")
-    assert settle(tmp_path, "bc") == newest[0], "what is newer than the link was never whole, or was undone"
+    assert newest_whole(tmp_path, "bc") == newest[0], "what is newer than the link was never whole, or was undone"
 
 
 def test_the_last_few_are_kept(tmp_path: Path) -> None:

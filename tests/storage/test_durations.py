@@ -57,7 +57,7 @@ def test_a_disk_that_refuses_it_ends_nothing_and_what_is_no_file_is_no_duration(
     (tmp_path / "outputs").mkdir()
     (tmp_path / DURATIONS).write_text("in the way")
     record(tmp_path, one())
-    assert "not written" in caplog.text and recorded(tmp_path, "bc") == []
+    assert "duration not recorded" in caplog.text and recorded(tmp_path, "bc") == []
     (tmp_path / DURATIONS).unlink()
     (tmp_path / DURATIONS).mkdir()
     (tmp_path / DURATIONS / "bc-1.json").symlink_to("nowhere")

@@ -174,7 +174,7 @@ def settled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def forget() -> None:
     """As a new process."""
-    integrity._known.clear()
+    integrity._hashes.clear()
 
 
 def test_a_large_file_is_hashed_once_for_all_processes(settled: Path) -> None:
@@ -219,7 +219,7 @@ def test_a_file_written_just_now_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "young"
     path.write_text("a")
     current_sha256(path)
-    assert integrity._key(path) not in integrity._known
+    assert integrity._key(path) not in integrity._hashes
 
 
 def test_a_file_whose_time_lies_ahead_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,10 +229,10 @@ def test_a_file_whose_time_lies_ahead_is_read_again(tmp_path: Path, monkeypatch:
     path.write_text("a")
     os.utime(path, ns=(2**62, 2**62))
     current_sha256(path)
-    assert integrity._key(path) not in integrity._known
+    assert integrity._key(path) not in integrity._hashes
     os.utime(path, ns=(0, 0))
     current_sha256(path)
-    assert integrity._key(path) in integrity._known, "and one of long ago is remembered"
+    assert integrity._key(path) in integrity._hashes, "and one of long ago is remembered"
 
 
 @pytest.mark.parametrize(("size", "kept"), [(9, 0), (10, 1), (11, 1)])

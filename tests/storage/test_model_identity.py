@@ -229,7 +229,7 @@ def test_adapters_are_refused_on_another_base_and_warned_of_once_without_a_recor
 ) -> None:
     for _ in range(2):
         require_base(tmp_path, "models/base", "1" * 64)
-    assert caplog.text.count(f"adapters without {BASE_RECORD}") == 1
+    assert caplog.text.count(f"missing={BASE_RECORD}") == 1
     record_base(tmp_path, "models/base", "1" * 64)
     require_base(tmp_path, "elsewhere/base", "1" * 64)
     with pytest.raises(InputError, match=r"adapters of another base: trained on 111.*, policy\.model_name=b is 222"):

@@ -87,4 +87,4 @@ def test_a_flipped_bit_of_the_witness_itself_accuses_nobody(
     content[position] ^= 1
     witness.path.write_bytes(content)
     read(path)
-    assert "witness is damaged and made again" in caplog.text
+    assert "witness damaged, making it again" in caplog.text

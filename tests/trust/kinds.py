@@ -677,7 +677,7 @@ CHECKPOINT_FILES = (
         writers=(
             "storage.removal:make_own",
             "rollout.episode_cache:EpisodeCache.make_folder",
-            "report.build:build_report",
+            "report.marker:write_marker",
         ),
         damage="ignored",
     ),
@@ -1007,7 +1007,6 @@ OTHER_FILES = (
         ),
         form="text",
         writers=(
-            "report.build:build_report",
             "report.build:_fill",
             "report.build:write_figure",
             "report.viewer_data:_write_shard",

@@ -172,10 +172,10 @@ def test_an_example_of_weight_nothing_moves_no_temperature() -> None:
 
 def test_a_temperature_at_its_bound_is_an_error_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     assert fit_temperature([1.0, -1.0], [1.0, 0.0], [1, 1]) == pytest.approx(0.05, abs=1e-4)
-    assert "the temperature ends at its bound 0.05" in caplog.text
+    assert "temperature=0.05" in caplog.text
     caplog.clear()
     assert fit_temperature([1.0, -1.0], [0.0, 1.0], [1, 1]) == pytest.approx(20.0, abs=0.01)
-    assert "the temperature ends at its bound 20" in caplog.text
+    assert "temperature=20" in caplog.text
     caplog.clear()
     fit_temperature([1.0, -1.0], [0.7, 0.3], [1, 1])
     assert caplog.text == ""

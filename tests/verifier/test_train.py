@@ -16,7 +16,7 @@ from r2v.storage.checkpoint import SEAL, seal
 from r2v.verifier.held_out import fit_temperature, probabilities, readings_of, report
 from r2v.verifier.labels import in_order
 from r2v.verifier.model import WEIGHTS, VerifierBackend, VerifierModel, load, save
-from r2v.verifier.train import VERIFIER_CHECKPOINT, EncodedExample, encoded, strands, train
+from r2v.verifier.train import VERIFIER_CHECKPOINT, EncodedExample, encoded, nested, train
 from tests import tiny_models
 
 from . import toy, two_ranks
@@ -103,7 +103,9 @@ def test_a_damaged_checkpoint_costs_updates_and_no_bit(
     save(trained(examples, tmp_path / "cut", num_epochs=1, save_steps=2), tmp_path / "cut")
     assert (tmp_path / "cut" / WEIGHTS).read_bytes() == (tmp_path / "whole" / WEIGHTS).read_bytes()
     [line] = caplog.messages
-    assert str(kept[0] / "state.pt") in line and ("beginning again" if damaged == 2 else "going on from") in line
+    assert (
+        str(kept[0] / "state.pt") in line and ("training restarted" if damaged == 2 else "checkpoint skipped") in line
+    )
 
 
 def test_a_strangers_checkpoint_is_one_line(tmp_path: Path) -> None:
@@ -252,9 +254,9 @@ def test_a_row_inside_a_longer_one_is_read_with_it_and_scores_the_same() -> None
         EncodedExample(ids=(5, 6, 7, 8), target=0.0),
         EncodedExample(ids=(5, 9), target=1.0),
     ]
-    found = strands(rows)
-    assert [strand.ids for strand in found] == [(5, 6, 7, 8), (5, 9)]
-    assert sorted(len(row.ids) for strand in found for row in strand.marks) == [2, 2, 4]
+    groups = nested(rows)
+    assert [group.ids for group in groups] == [(5, 6, 7, 8), (5, 9)]
+    assert sorted(len(row.ids) for group in groups for row in group.rows) == [2, 2, 4]
     model = VerifierModel(toy.backbone().double())
     torch.nn.init.normal_(model.head.weight)
     together = model.logits_at([(5, 6, 7, 8), (5, 9)], [[4, 2], [2]])

@@ -1,5 +1,5 @@
-"""Interchange: trajectories of other tools as episodes (`importing`), and episodes as those (`exporting`).
+"""Interchange: import of other tools' trajectories as episodes (`importing`), and export (`exporting`).
 
-Between a format and an episode stands a `Conversation` (`conversation`). What is imported was executed elsewhere, or
-not at all: `Episode.executed` is False, so that it may be learnt from and never enters a table.
+Each format is converted to and from a `Conversation` (`conversation`). Imported episodes were not executed here:
+`Episode.executed` is False, so that they may be trained on and never enter a table.
 """

@@ -1,9 +1,9 @@
-"""ATIF, the Agent Trajectory Interchange Format of Harbor (versions 1.0 to 1.7): one document for an agent's run.
+"""ATIF, the Agent Trajectory Interchange Format of Harbor (versions 1.0 to 1.7): one document per run of an agent.
 
-A step is the system's, the user's or the agent's; an agent's step holds what it said, its tool calls and what came of
-them. The first user step is the goal. Steps that are copied from an earlier document, and those that no model decided
-(`llm_call_count` 0), are context and never learnt from. Trajectories of subagents are not read. ATIF has no field for
-success, so an outcome is claimed only where `extra` says one.
+A step is the system's, the user's or the agent's; an agent's step holds its message, its tool calls and their results.
+The first user step is the goal. Steps copied from an earlier document, and those without a model's decision
+(`llm_call_count` 0), are context and never trained on. Trajectories of subagents are not read. ATIF has no field for
+success, so an outcome is claimed only if `extra` has one.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _READ = re.compile(r"ATIF-v1\.[0-7]")
 
 
 def is_atif(record: Any) -> bool:
-    """True if a record says that it is ATIF."""
+    """True if a record has ATIF's schema_version."""
     return isinstance(record, dict) and str(record.get("schema_version", "")).startswith("ATIF-")
 
 
 def from_atif(record: Any) -> Conversation:
-    """Return a document as a conversation. Raises BadRecord."""
+    """Return a document as a conversation. Raise BadRecord for other records."""
     version = require(record, dict, "the record").get("schema_version")
     if not isinstance(version, str) or not _READ.fullmatch(version):
         raise BadRecord(f"schema_version {version!r:.40}; ATIF-v1.0 to {ATIF_VERSION} are read")
@@ -39,10 +39,10 @@ def from_atif(record: Any) -> Conversation:
     copied: list[int] = []
     for index, step in enumerate(require(record.get("steps"), list, "steps")):
         where = f"steps[{index}]"
-        said = _said_at(require(step, dict, where), where)
-        if said and (step.get("is_copied_context") is True or step.get("llm_call_count") == 0):
+        own = _message_of(require(step, dict, where), where)
+        if own and (step.get("is_copied_context") is True or step.get("llm_call_count") == 0):
             copied.append(len(messages))
-        messages += [*said, *_results(step.get("observation"), f"{where}: observation")]
+        messages += [*own, *_results(step.get("observation"), f"{where}: observation")]
     metrics, extra = object_of(record.get("final_metrics")), object_of(record.get("extra"))
     tools = require(agent.get("tool_definitions") or [], list, "agent: tool_definitions")
     return Conversation(
@@ -60,8 +60,8 @@ def from_atif(record: Any) -> Conversation:
     )
 
 
-def _said_at(step: dict[str, Any], where: str) -> list[Message]:
-    """The message of a step; none of a step without words, which an observation may be all of."""
+def _message_of(step: dict[str, Any], where: str) -> list[Message]:
+    """Return the message of a step, none for a step with an observation only."""
     source, content = step.get("source"), step.get("message")
     text = "" if content is None else text_of(content, f"{where}: message")
     if source == "agent":
@@ -100,7 +100,7 @@ def _results(observation: Any, where: str) -> list[Message]:
 
 
 def to_atif(talk: Conversation, about: dict[str, Any]) -> dict[str, Any]:
-    """A conversation as a document of the newest version; `about` goes into its `extra`."""
+    """Return a conversation as a document of the newest version, with `about` in its `extra`."""
     agent: dict[str, Any] = {"name": "r2v", "version": r2v.__version__}
     if talk.model is not None:
         agent["model_name"] = talk.model
@@ -126,7 +126,7 @@ def to_atif(talk: Conversation, about: dict[str, Any]) -> dict[str, Any]:
 
 
 def _add_step(steps: list[dict[str, Any]], message: Message, copied: bool) -> None:
-    """Add a message: the results of an agent's calls go into its observation, all else is a step."""
+    """Add a message: results of an agent's calls to its observation, any other as a step."""
     if message.role == "tool" and steps and steps[-1]["source"] == "agent":
         held = {call["tool_call_id"] for call in steps[-1].get("tool_calls", [])}
         for part in message.parts:
@@ -145,7 +145,7 @@ def _add_step(steps: list[dict[str, Any]], message: Message, copied: bool) -> No
 
 
 def _call_record(call: ToolCall) -> dict[str, Any]:
-    """A call with its arguments as an object, which ATIF asks for: text that is none stands under `arguments`."""
+    """Return a call with its arguments as an object, as ATIF requires; other text becomes the field `arguments`."""
     try:
         parsed = json.loads(call.arguments or "{}")
     except (ValueError, RecursionError):

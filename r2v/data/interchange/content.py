@@ -1,9 +1,9 @@
-"""Content: wire messages reduced to the parts that an episode keeps, and their form in its files.
+"""Content: wire messages reduced to the parts kept by an episode, and their form in its files.
 
     messages = read_messages([{"role": "user", "content": "..."}, ...])     # of Chat Completions, or Claude's blocks
 
-Texts of a message are joined, a medium leaves its type in brackets, each tool result is a message, every call has an
-id. A part of another kind is refused by name: it carries a meaning that a policy could not be told.
+Texts of a message are joined, media are replaced by their type in brackets, each tool result is a message, every call
+has an id. Parts of other kinds are refused by name: a policy's prompt could not express them.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from r2v.wire.message import Message, Part, RefusalPart, TextPart, ThinkingPart,
 
 T = TypeVar("T")
 Placed = tuple[str, Message]
-"""(place in the record, message)."""
+"""(location in the record, message)."""
 _MEDIA = ("image", "image_url", "input_image", "document", "file", "input_file", "audio", "input_audio", "video")
 _MARKED = (*_MEDIA, "video_url", "tool_reference")
 _THOUGHTS = "thinking_blocks"
-"""LiteLLM's field for thoughts with the signatures of their makers."""
+"""LiteLLM's field for thoughts with their providers' signatures."""
 
 
 def read_messages(listed: Sequence[Any], name: str = "message") -> tuple[Message, ...]:
-    """Read messages of Chat Completions or of Anthropic's Messages. Raises BadRecord."""
+    """Return messages of Chat Completions or Anthropic's Messages. Raise BadRecord for other values."""
     return normal((f"{name} {number}", read_message(value, f"{name} {number}")) for number, value in enumerate(listed))
 
 
 def read_message(value: Any, where: str) -> Message:
-    """Read one message, calls that are JSON in a string too. Raises BadRecord."""
+    """Return one message; its calls may be JSON in a string. Raise BadRecord for other values."""
     fields = require(value, dict, where)
     if calls := parsed(fields.get(chat.CALLS), f"{where}: {chat.CALLS}"):
         listed = require(calls, list, f"{where}: {chat.CALLS}")
@@ -40,8 +40,8 @@ def read_message(value: Any, where: str) -> Message:
 
 
 def as_read(reader: Callable[[Any, str], T], value: Any, where: str) -> T:
-    """Return what a reader of `r2v.wire` makes of a value. Raises BadRecord where it is nothing of its format, or holds
-    a field of another type."""
+    """Return `reader(value, where)`, a reader of `r2v.wire`. Raise BadRecord if the value is not of its format or has a
+    field of another type."""
     try:
         return reader(value, where)
     except (chat.NotThisFormat, TypeError) as error:
@@ -50,17 +50,17 @@ def as_read(reader: Callable[[Any, str], T], value: Any, where: str) -> T:
 
 
 def text_of(content: Any, where: str) -> str:
-    """Return the words of a content: text, or parts. Raises BadRecord."""
+    """Return the text of a content, which is text or parts. Raise BadRecord for other values."""
     return normal([(where, read_message({"role": "user", "content": content}, where))])[0].text
 
 
 def normal(messages: Iterable[Placed]) -> tuple[Message, ...]:
-    """Return messages of any format as episodes keep them. Raises BadRecord."""
+    """Return messages of any format as kept by episodes. Raise BadRecord for an unknown part."""
     return tuple(_with_ids(part for where, message in messages for part in _split(message, where)))
 
 
 def joined(messages: Iterable[Placed]) -> Iterator[Placed]:
-    """Yield the messages with what an assistant said in a row as one: formats of items list its parts one by one."""
+    """Yield the messages with consecutive ones of the assistant joined: formats of items list its parts one by one."""
     last: Placed | None = None
     for where, message in messages:
         if last is not None and last[1].role == message.role == "assistant":
@@ -74,7 +74,7 @@ def joined(messages: Iterable[Placed]) -> Iterator[Placed]:
 
 
 def _split(message: Message, where: str) -> Iterator[Message]:
-    """A message as one of words and one for each tool result, in their order."""
+    """Yield a message as separate ones of text and of each tool result, in order."""
     parts = [_part(part, where) for part in message.parts]
     if message.role == "assistant":
         yield Message(role="assistant", content=_ordered(parts, message.extra, where))
@@ -96,7 +96,7 @@ def _split(message: Message, where: str) -> Iterator[Message]:
 
 
 def _part(part: Part, where: str) -> Part:
-    """A part without the fields that R2V does not read."""
+    """Return a part without the fields that R2V does not read."""
     if isinstance(part, UnknownPart):
         kind = part.value.get("type")
         part = as_read(anthropic.read_block, part.value, where)
@@ -121,7 +121,7 @@ def _part(part: Part, where: str) -> Part:
 
 
 def _ordered(parts: Sequence[Part], extra: dict[str, Any], where: str) -> tuple[Part, ...]:
-    """An assistant's parts: thoughts, one text, calls, a refusal."""
+    """Return an assistant's parts in order: thoughts, one text, calls, refusals."""
     for name in (chat.CALLS, chat.OLDEST_CALL):
         if extra.get(name):
             raise BadRecord(f"{where}: {name} is {type(extra[name]).__name__}; calls are asked for")
@@ -144,7 +144,7 @@ def _block(value: Any) -> Part:
 
 
 def _with_ids(messages: Iterable[Message]) -> Iterator[Message]:
-    """Give calls that have no id one, and results that have none that of the first call without a result."""
+    """Yield the messages with ids for all calls; a result without an id gets that of the first unanswered call."""
     waiting: list[str] = []
     for index, message in enumerate(messages):
         if message.role == "assistant":
@@ -164,7 +164,7 @@ def _with_ids(messages: Iterable[Message]) -> Iterator[Message]:
 
 
 def write_message(message: Message) -> dict[str, Any]:
-    """Return a message that `read_messages` gave as one of Chat Completions, from which it is read the same."""
+    """Return a message as one of Chat Completions, from which `read_messages` returns the same."""
     record = chat.write_message(message)
     if message.role == "tool":
         failed = any(isinstance(part, ToolResult) and part.is_error for part in message.parts)

@@ -1,10 +1,10 @@
-"""Conversation: the messages of a trajectory, whatever its format, and how they lie in an episode.
+"""Conversation: the messages of a trajectory of any format, and their conversion to and from an episode.
 
-An assistant's message is one step, however many tools it calls and whatever it thinks aloud. `Action.raw_text`, which
-is what a policy learns to say, is the text of the message and then each call as a line `{"tool": name, ...arguments}`;
-the step's observation is all that came since the step before, in its order. The goal is the first thing that the user
-said. The messages themselves (call ids, several results, hidden thoughts) are kept in `Episode.extra`, so that the way
-back gives the same ones.
+Each message of the assistant is one step, for any number of tool calls and thoughts. `Action.raw_text`, the training
+target of a policy, is the text of the message and one line `{"tool": name, ...arguments}` per call; the step's
+observation is all messages since the previous step, in order. The goal is the user's first message. The messages
+themselves (call ids, several results, hidden thoughts) are kept in `Episode.extra`, so that the conversion back is
+exact.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from r2v.wire.message import Message, RefusalPart, TextPart, ToolCall, ToolResul
 
 @dataclass(frozen=True, kw_only=True)
 class Turn:
-    """An assistant's message and those that came since its last one."""
+    """Message of the assistant (`said`) and the messages since its last one (`before`)."""
 
     said: Message
     before: tuple[Message, ...] = ()
@@ -45,12 +45,12 @@ class Turn:
 
     @property
     def observation(self) -> str:
-        """All that came before as one text."""
+        """Text of all messages in `before`."""
         return "\n\n".join(message.text for message in self.before)
 
     @property
     def action(self) -> Action:
-        """The message as an action; its parsed form is that of its only call."""
+        """Message as an action, parsed if it has exactly one call."""
         words, calls = words_of(self.said), self.said.calls
         text = "\n".join([*([words] if words else []), *(call.line for call in calls)])
         if len(calls) == 1:
@@ -59,31 +59,31 @@ class Turn:
 
 
 def words_of(message: Message) -> str:
-    """Return what a message says beside its calls and thoughts."""
+    """Return the text of a message without its calls and thoughts."""
     return "\n".join(part.text for part in message.parts if isinstance(part, (TextPart, RefusalPart)) and part.text)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Conversation:
-    """One trajectory. `messages` are as `content` reads them; those whose index is in `copied` are context that the
-    log repeats, or no model's."""
+    """One trajectory. `messages`: as read by `content`; `copied`: indices of messages that the log repeats, or that no
+    model wrote, which are context only."""
 
     messages: tuple[Message, ...]
     copied: frozenset[int] = frozenset()
     tools: tuple[dict[str, Any], ...] = ()
-    """Definitions in the form of Chat Completions; of a kind that is no function, as they came."""
+    """Definitions in the form of Chat Completions; tools that are no functions are unchanged."""
     task_id: str | None = None
     model: str | None = None
     outcome: bool | None = None
-    """True if its log says that it succeeded; None where it says nothing."""
+    """Success claimed by the log; None if not stated."""
     cost: float = 0.0
     usd: tuple[float | None, ...] = ()
-    """USD of each turn as billed; None for a turn of which the log does not tell."""
+    """Billed USD of each turn; None for a turn without a bill in the log."""
     tokens: Tokens = field(default_factory=Tokens)
 
     @property
     def opening(self) -> int | None:
-        """Index of the goal: of the user's first message, where no turn stands before it."""
+        """Index of the goal, the user's first message; None if a turn comes first."""
         for index, message in enumerate(self.messages):
             if message.role == "user":
                 return index
@@ -93,18 +93,18 @@ class Conversation:
 
     @property
     def goal(self) -> str:
-        """The first words of the user; empty where an assistant speaks first."""
+        """Text of the user's first message; empty if the assistant speaks first."""
         return "" if self.opening is None else self.messages[self.opening].text
 
     @property
     def system(self) -> str | None:
-        """The system prompt: all that the system says before the goal."""
-        said = [message.text for message in self.messages[: self.opening or 0] if message.role == "system"]
-        return "\n\n".join(said) if said else None
+        """System prompt: text of all system messages before the goal; None without any."""
+        texts = [message.text for message in self.messages[: self.opening or 0] if message.role == "system"]
+        return "\n\n".join(texts) if texts else None
 
     @property
     def turns(self) -> tuple[Turn, ...]:
-        """The assistant's messages that say or call something; a thought alone is no step."""
+        """Messages of the assistant with text or calls; a thought alone is no step."""
         turns: list[Turn] = []
         before: list[Message] = []
         opening = -1 if self.opening is None else self.opening
@@ -118,7 +118,7 @@ class Conversation:
 
     @property
     def places(self) -> tuple[int, ...]:
-        """The indices of these turns among the messages."""
+        """Indices of the turns among the messages."""
         return tuple(index for index, message in enumerate(self.messages) if _acts(message))
 
 
@@ -128,7 +128,7 @@ def _acts(message: Message) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """What `Episode.extra` keeps of how a trajectory was logged."""
+    """Original log of a trajectory, kept in `Episode.extra`."""
 
     format: str
     source: str
@@ -136,13 +136,13 @@ class Origin:
     messages: tuple[dict[str, Any], ...] = ()
     copied: tuple[int, ...] = ()
     usd: tuple[float | None, ...] = ()
-    """As of a conversation."""
+    """As in `Conversation`."""
 
 
 def to_episode(talk: Conversation, *, task_id: str, seed: int, benchmark: str, format: str, source: str) -> Episode:
-    """The conversation as an episode that was not executed here. `seed` tells trajectories of one task apart.
+    """Return the conversation as an episode that was not executed here. `seed` distinguishes trajectories of one task.
 
-    Raises BadRecord where there is no turn to learn from, or text that cannot be written.
+    Raise BadRecord without a turn to train on, or for text that cannot be written.
     """
     turns = talk.turns
     if not turns:
@@ -197,7 +197,7 @@ def _step(index: int, turn: Turn) -> Step:
 
 
 def of_episode(episode: Episode) -> Conversation:
-    """The episode as a conversation: as it was logged, or from its steps where it was played here or altered since."""
+    """Return the episode as a conversation: as logged, or from its steps if it was played here or altered since."""
     about = episode.metadata
     talk = Conversation(
         messages=_played(episode),
@@ -212,14 +212,15 @@ def of_episode(episode: Episode) -> Conversation:
 
 
 def request_of(episode: Episode) -> WireRequest:
-    """Return the conversation and the tools of an episode as a request. Raises NotThisFormat."""
+    """Return the conversation and the tools of an episode as a request. Raise NotThisFormat if it cannot be one."""
     talk = of_episode(episode)
     messages = [write_message(message) for message in talk.messages]
     return chat.read_request({"model": talk.model or "", "messages": messages, "tools": list(talk.tools)})
 
 
 def _logged(episode: Episode, talk: Conversation) -> Conversation:
-    """The messages of an imported episode, where its steps are still those of its log: a twin's are not."""
+    """Return the logged conversation of an imported episode if its steps are still those of the log, else `talk`: those
+    of a perturbed variant are not."""
     try:
         origin = from_dict(Origin, episode.extra[IMPORTED])
         whole = replace(talk, messages=read_messages(origin.messages), copied=frozenset(origin.copied))
@@ -232,7 +233,7 @@ def _logged(episode: Episode, talk: Conversation) -> Conversation:
 
 
 def _played(episode: Episode) -> tuple[Message, ...]:
-    """The steps as messages; a call's id is that of its step, and the page that follows is its result."""
+    """Return the steps as messages; a call's id is its step's index, and the next observation is its result."""
     system = episode.metadata.extra.get("system")
     messages = [Message(role="system", content=system)] if isinstance(system, str) else []
     messages.append(Message(role="user", content=episode.metadata.goal))

@@ -1,7 +1,7 @@
-"""Export: episodes as chat messages or in R2V's own schema in a JSON-lines file, or as ATIF documents in a folder.
+"""Export: episodes as chat messages or in R2V's schema in a JSON Lines file, or as ATIF documents in a folder.
 
-What was executed here says so (`executed`), with its success and the tools that its run recorded; what was imported
-goes back as it was logged.
+Executed episodes are marked (`executed`) and have their success and their run's tools; imported ones are written as
+logged.
 """
 
 from __future__ import annotations
@@ -31,17 +31,18 @@ ExportFormat = Literal["messages", "atif", "episodes"]
 
 
 def export_trajectories(episodes: Iterable[Episode], output: Path, format: ExportFormat, registry: DataRegistry) -> int:
-    """Write the episodes, with the tools of their runs in `registry`; returns how many. `messages` makes the file
-    `output`, and so does `episodes`, in the schema of this R2V, whatever schema they were written in; `atif` makes a
-    folder with a document for each episode. Raises InputError where something else stands there, EmptyResult where
-    there is no episode."""
+    """Write the episodes, with the tools of their runs in `registry`, and return their number.
+
+    `messages` and `episodes` (in the current schema) write the file `output`; `atif` writes a folder with one document
+    per episode. Raise InputError if `output` exists, EmptyResult without episodes.
+    """
 
     @cache
     def tools_of(run_id: str | None) -> Tools:
         try:
             return () if run_id is None else registry.get(run_id).tools or ()
         except InputError:  # made in another project
-            log.warning("  run %s is not in %s; its episodes go out without tools", run_id, registry.root)
+            log.warning("  run not in the registry, exporting without tools: run=%s registry=%s", run_id, registry.root)
             return ()
 
     if output.exists() or output.is_symlink():
@@ -64,17 +65,17 @@ def export_trajectories(episodes: Iterable[Episode], output: Path, format: Expor
 
 
 def message_record(episode: Episode, tools: Tools = ()) -> dict[str, Any]:
-    """Return the episode as a record of chat messages. `tools`: of its run."""
+    """Return the episode as a record of chat messages. `tools`: those of its run."""
     return to_messages(_conversation(episode, tools), _about(episode), joined=episode.executed)
 
 
 def atif_record(episode: Episode, tools: Tools = ()) -> dict[str, Any]:
-    """Return the episode as an ATIF document. `tools`: of its run."""
+    """Return the episode as an ATIF document. `tools`: those of its run."""
     return to_atif(_conversation(episode, tools), _about(episode))
 
 
 def _conversation(episode: Episode, tools: Tools) -> Conversation:
-    talk = of_episode(episode)  # an imported run records the tools of all its logs, an episode those of its own
+    talk = of_episode(episode)  # an imported run has the tools of all its logs, an imported episode only its own
     return replace(talk, tools=tuple(map(chat_tool, tools))) if episode.executed and not talk.tools else talk
 
 

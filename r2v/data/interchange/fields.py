@@ -1,4 +1,4 @@
-"""Fields of records: values of the right type, or the reason why a record is bad, and the outcome that a log claims."""
+"""Fields of records: typed access, reasons of bad records, and the outcome claimed by a log."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from r2v.wire.exchange import TokenUsage
 
 _TYPES: dict[type, str] = {list: "a list", dict: "an object", str: "text"}
 _WORDS = {"true": True, "c": True, "false": False, "i": False, "p": False, "n": False}
-"""Outcomes as text; inspect's scorers write C, I, P and N: correct, incorrect, partially so, no answer."""
+"""Outcomes as text; inspect's scorers write C, I, P and N: correct, incorrect, partial, no answer."""
 _NEARLY = 1 - 1e-6
 
 
 class BadRecord(ValueError):
-    """A record that is no trajectory of its format, with the reason."""
+    """A record is no trajectory of its format; the message gives the reason."""
 
 
 def require(value: Any, kind: type, name: str) -> Any:
-    """Return the value, where it is of the type. Raises BadRecord otherwise."""
+    """Return the value. Raise BadRecord unless it is of the type."""
     if not isinstance(value, kind):
         got = _TYPES.get(type(value), type(value).__name__)
         raise BadRecord(f"{name} is {got}, {_TYPES[kind]} is asked for")
@@ -28,7 +28,7 @@ def require(value: Any, kind: type, name: str) -> Any:
 
 
 def parsed(value: Any, name: str) -> Any:
-    """Return the value of a column, which may be JSON in a string. Raises BadRecord for a string of something else."""
+    """Return the value of a column, which may be JSON in a string. Raise BadRecord for any other string."""
     if not isinstance(value, str):
         return value
     try:
@@ -38,43 +38,43 @@ def parsed(value: Any, name: str) -> Any:
 
 
 def object_of(value: Any) -> Mapping[str, Any]:
-    """Return the value where it is an object, else an empty one."""
+    """Return the value if it is an object, else an empty one."""
     return value if isinstance(value, Mapping) else {}
 
 
 def first_text(record: Mapping[str, Any], names: Sequence[str]) -> str | None:
-    """Return the first of these fields that holds text, or a whole number."""
+    """Return the first of these fields with text or a whole number, as text, or None."""
     values = (str(value) if type(value) is int else value for value in map(record.get, names))
     return next((value for value in values if isinstance(value, str) and value.strip()), None)
 
 
 def amount(value: Any) -> float:
-    """Return the value where it is a number of dollars or tokens, else 0."""
+    """Return the value if it is a number of dollars or tokens, else 0."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return float(value) if is_number and 0 <= value < 1e15 else 0.0
 
 
 def tokens_of(usage: TokenUsage | None) -> Tokens:
-    """Return the tokens that a model's reply counts."""
+    """Return the tokens of a model's reply by its usage."""
     counts = (usage or TokenUsage()).counts(0, 0)
     return Tokens(llm_in=counts.input, llm_out=counts.output, llm_cached=counts.cached)
 
 
 def claimed_outcome(record: Mapping[str, Any]) -> bool | None:
-    """Return the outcome that a record states, by the fields that data sets use for it; None where it states none."""
+    """Return the outcome stated by a record in the usual fields of data sets, or None."""
     stated = (outcome_of(record.get(name), name) for name in ("success", "resolved", "reward", "score"))
     return next((outcome for outcome in stated if outcome is not None), None)
 
 
 def common_outcome(outcomes: Iterable[bool | None]) -> bool | None:
-    """Return the outcome that several scores agree on; None where they differ or state none."""
+    """Return the common outcome of several scores; None if they differ or state none."""
     stated = {outcome for outcome in outcomes if outcome is not None}
     return stated.pop() if len(stated) == 1 else None
 
 
 def outcome_of(value: Any, name: str) -> bool | None:
-    """Return an outcome as logs write it: true or false, a number (1 and more is success), or a word. Raises BadRecord
-    for another word."""
+    """Return an outcome from a log's value: true or false, a number (success from 1 on), or a word; None for others.
+    Raise BadRecord for an unknown word."""
     if isinstance(value, str):
         if (word := value.strip().lower()) in _WORDS:
             return _WORDS[word]

@@ -1,10 +1,10 @@
-"""Import: trajectories that other tools recorded, as a run under data/runs.
+"""Import: trajectories recorded by other tools, as a run under data/runs.
 
-A file, the files of a folder or a hub data set is read record by record, each in the format that recognises it; what
-cannot be read is given as the `BadRecord` that says why, so that one bad line hides no other. Everything is read once
-before anything is written: its content names the run, so that the same trajectories are not imported twice, and bad
-records are told all together. What is imported was not executed by R2V (`Episode.executed`): it may be cloned, and
-enters no table of results.
+A file, the files of a folder or a hub data set is read record by record, each in the format that recognises it; an
+unreadable record yields a `BadRecord` with the reason, so that one bad line hides no other. Everything is read once
+before anything is written: the content's hash identifies the run, so that the same trajectories are not imported twice,
+and all bad records are reported together. Imported episodes were not executed by R2V (`Episode.executed`): they may be
+cloned, and enter no table of results.
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ FORMATS: dict[str, tuple[Looks, Callable[[Any], Conversation]]] = {
     "sweagent": (is_sweagent, from_sweagent),
     "messages": (is_messages, from_messages),
 }
-"""Name -> (does a record look like it, read a record), in the order in which they are tried."""
+"""Name -> (predicate of records, reader of a record), in the order in which they are tried."""
 
 
 def recognise(record: Any) -> str:
-    """Return the name of a record's format. Raises BadRecord where it looks like none."""
+    """Return the name of a record's format. Raise BadRecord if no format matches."""
     for name, (looks_like, _) in FORMATS.items():
         if looks_like(record):
             return name
@@ -85,16 +85,16 @@ def recognise(record: Any) -> str:
 
 
 Record = tuple[str, Any]
-"""(place, record), or (place, BadRecord)."""
+"""(location, record), or (location, BadRecord)."""
 
 SUFFIXES = (".jsonl", ".ndjson", ".json", ".traj", ".eval", ".parquet", ".zst")
 _DATASET = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
 def read_source(source: str, *, split: str = "train") -> Iterator[Record]:
-    """The records of a file, of every file below a folder in the order of their names, or of a hub data set's split.
+    """Yield the records of a file, of all files below a folder sorted by name, or of a hub data set's split.
 
-    Raises InputError where there is no such source, or nothing in it that could be one.
+    Raise InputError if the source is missing or has no readable file.
     """
     path = Path(source)
     if is_served(path):
@@ -116,7 +116,7 @@ def read_source(source: str, *, split: str = "train") -> Iterator[Record]:
 
 
 def read_file(path: Path) -> Iterator[Record]:
-    """The records of a file, by its suffix; without a known one it is read as lines of JSON."""
+    """Yield the records of a file by its suffix, by default as JSON Lines."""
     if path.suffix == ".parquet":
         yield from _parquet(path)
     elif path.suffix == ".eval":
@@ -141,7 +141,7 @@ def _whole(path: Path) -> Iterator[Record]:
 
 
 def rows_of(value: Any) -> Iterator[Any]:
-    """Yield the records of a JSON file: of a list of them, or of a log of inspect; anything else is one."""
+    """Yield the records of a JSON file: the items of a list, the samples of an inspect log, or the value itself."""
     if is_inspect_log(value):
         yield from samples_of(value)
     elif isinstance(value, list) and value and not is_messages(value) and not is_items(value):
@@ -151,7 +151,7 @@ def rows_of(value: Any) -> Iterator[Any]:
 
 
 def _inspect_archive(path: Path) -> Iterator[Record]:
-    """The samples of an inspect log in its own form, an archive of JSON files."""
+    """Yield the samples of an inspect log in its own form, an archive of JSON files."""
     try:
         with ZipFile(path) as archive:
             head = _json(archive.read("header.json"))
@@ -196,7 +196,7 @@ def _hub(name: str, split: str) -> Iterator[Record]:
 
     try:
         table = load_dataset(name, split=split)
-    except Exception as error:  # the library raises many kinds, its own and others'
+    except Exception as error:  # the library raises many types, its own and others'
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         raise InputError(
             f"{name}: no such file or folder here, and the hub data set cannot be loaded ({reason}); with "
@@ -207,7 +207,7 @@ def _hub(name: str, split: str) -> Iterator[Record]:
 
 
 def without_nulls(value: Any) -> Any:
-    """A row without the fields that are null: columns give every record the fields of all."""
+    """Return a row without null fields: columns give every record the fields of all."""
     if isinstance(value, dict):
         return {name: without_nulls(item) for name, item in value.items() if item is not None}
     return [without_nulls(item) for item in value] if isinstance(value, list) else value
@@ -216,16 +216,16 @@ def without_nulls(value: Any) -> Any:
 log = logging.getLogger("r2v")
 
 LOGS_BENCHMARK = "logs"
-"""The benchmark of trajectories that belong to no environment: it has no task to play."""
+"""Benchmark of trajectories without an environment; it has no tasks to play."""
 _CONVERTER = 3
-"""Changes with what the same records become."""
+"""Version of the conversion; incremented when the same records give other episodes."""
 _SHOWN = 8
-"""Bad records that are told one by one."""
+"""Number of bad records logged one by one."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
-    """What is to be imported and as what."""
+class ImportRequest:
+    """Sources of an import and its settings."""
 
     sources: tuple[str, ...]
     format: str = "auto"
@@ -237,7 +237,7 @@ class Wanted:
 
 @dataclass
 class Survey:
-    """What reading all records came to."""
+    """Result of reading all records."""
 
     formats: Counter[str] = field(default_factory=Counter)
     outcomes: Counter[bool | None] = field(default_factory=Counter)
@@ -247,17 +247,17 @@ class Survey:
     num_bad: int = 0
     sha256: str = ""
     tools: Tools = ()
-    """Every tool that a log defines."""
+    """All tools defined by the logs."""
 
     @property
     def episodes(self) -> int:
-        """Trajectories that can be imported."""
+        """Number of trajectories that can be imported."""
         return self.formats.total()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Imported:
-    """A run, and what was read for it. `fresh` is False where these very trajectories were imported before."""
+    """Imported run and its survey. `fresh` is False if the same trajectories were imported before."""
 
     run: RunManifest
     read: Survey
@@ -265,42 +265,41 @@ class Imported:
 
 
 def import_trajectories(
-    wanted: Wanted, registry: DataRegistry, *, skip_bad: bool = False, tags: Sequence[str] = (), notes: str = ""
+    request: ImportRequest, registry: DataRegistry, *, skip_bad: bool = False, tags: Sequence[str] = (), notes: str = ""
 ) -> Imported:
     """Read the sources and write them as a run.
 
-    Raises InputError, naming the first bad records by file and line, unless `skip_bad`; EmptyResult where there is
-    nothing to import.
+    Raise InputError with the first bad record's location, unless `skip_bad`; EmptyResult without trajectories.
     """
-    read = _survey(wanted)
+    read = _survey(request)
     if read.num_bad and not skip_bad:
         raise InputError(
             f"{read.num_bad} of {read.num_bad + read.episodes} records are bad, first {read.bad[0]}; nothing was "
             "imported: mend them, or leave them out with --skip-bad"
         )
     if not read.episodes:
-        raise EmptyResult(f"{', '.join(wanted.sources)}: no trajectory in it")
-    config = {"import": {"version": _CONVERTER, "benchmark": wanted.benchmark, "content": read.sha256}}
+        raise EmptyResult(f"{', '.join(request.sources)}: no trajectory in it")
+    config = {"import": {"version": _CONVERTER, "benchmark": request.benchmark, "content": read.sha256}}
     fingerprint = json_sha256(config)[:16]
-    known = [run for run in registry.query(benchmark=wanted.benchmark) if run.fingerprint == fingerprint]
-    if done := [run for run in known if run.status == "done"]:
+    earlier = [run for run in registry.query(benchmark=request.benchmark) if run.fingerprint == fingerprint]
+    if done := [run for run in earlier if run.status == "done"]:
         return Imported(run=done[-1], read=read, fresh=False)
-    unfinished = next((run.run_id for run in known if run.status != "running"), None)
-    model = wanted.model or (read.models.most_common(1)[0][0] if read.models else "unknown")
+    unfinished = next((run.run_id for run in earlier if run.status != "running"), None)
+    model = request.model or (read.models.most_common(1)[0][0] if read.models else "unknown")
     with registry.begin_run(
-        benchmark=wanted.benchmark,
+        benchmark=request.benchmark,
         provider=IMPORTED,
         model_name=model,
         fingerprint=fingerprint,
-        config=config | {"sources": list(wanted.sources), "formats": dict(read.formats)},
+        config=config | {"sources": list(request.sources), "formats": dict(read.formats)},
         tags=(IMPORTED, *tags),
         notes=notes,
         tools=read.tools,
         run_id=unfinished,
     ) as handle:
-        kept = handle.store.done_keys()
-        for episode in _episodes(wanted):
-            if (episode.metadata.task_id, episode.metadata.seed, None) not in kept:
+        stored = handle.store.done_keys()
+        for episode in _episodes(request):
+            if (episode.metadata.task_id, episode.metadata.seed, None) not in stored:
                 about = replace(episode.metadata, run_id=handle.run_id)
                 handle.store.append(replace(episode, metadata=about))
         run = handle.finish(expected=read.episodes)
@@ -309,18 +308,18 @@ def import_trajectories(
     return Imported(run=run, read=read, fresh=True)
 
 
-def _survey(wanted: Wanted) -> Survey:
-    """All records read, counted and hashed; none is kept."""
+def _survey(request: ImportRequest) -> Survey:
+    """Read, count and hash all records without keeping them."""
     read, whole = Survey(), hashlib.sha256()
     several: set[str] = set()
 
     def bad(text: str) -> None:
         read.num_bad += 1
         if len(read.bad) < _SHOWN:
-            log.warning("  bad record: %s", text)
+            log.warning("  bad record: error=%s", text)
             read.bad.append(text)
 
-    for episode in _episodes(wanted, bad):
+    for episode in _episodes(request, bad):
         origin = episode.extra[IMPORTED]
         read.formats[origin["format"]] += 1
         read.outcomes[origin["outcome"]] += 1
@@ -332,53 +331,53 @@ def _survey(wanted: Wanted) -> Survey:
         whole.update(to_line(episode).encode() + b"\n")
     read.sha256 = whole.hexdigest()
     if several:
-        log.warning("  the logs define %s in several ways; the first counts", ", ".join(sorted(several)))
+        log.warning("  tools with several definitions, using the first: tools=%s", ",".join(sorted(several)))
     if read.num_bad > len(read.bad):
-        log.warning("  and %d more bad records", read.num_bad - len(read.bad))
+        log.warning("  more bad records: count=%d", read.num_bad - len(read.bad))
     return read
 
 
-def _episodes(wanted: Wanted, bad: Callable[[str], None] = lambda text: None) -> Iterator[Episode]:
-    """The trajectories as episodes, bad records left out and told. A second one of a task has the next seed."""
+def _episodes(request: ImportRequest, bad: Callable[[str], None] = lambda text: None) -> Iterator[Episode]:
+    """Yield the trajectories as episodes, passing bad records to `bad`. Further ones of a task get the next seeds."""
     seeds: Counter[str] = Counter()
-    for place, name, talk in _conversations(wanted, bad):
+    for location, name, talk in _conversations(request, bad):
         try:
             task = talk.task_id or f"goal-{hashlib.sha256(talk.goal.encode('utf-8', 'replace')).hexdigest()[:12]}"
-            talk = talk if wanted.model is None else replace(talk, model=wanted.model)
+            talk = talk if request.model is None else replace(talk, model=request.model)
             episode = to_episode(
-                talk, task_id=task, seed=seeds[task], benchmark=wanted.benchmark, format=name, source=_named(place)
+                talk, task_id=task, seed=seeds[task], benchmark=request.benchmark, format=name, source=_named(location)
             )
         except BadRecord as error:
-            bad(f"{place}: {error}")
+            bad(f"{location}: {error}")
             continue
         seeds[task] += 1
         yield episode
 
 
-def _conversations(wanted: Wanted, bad: Callable[[str], None]) -> Iterator[tuple[str, str, Conversation]]:
-    """Yield (place, format, conversation), logged requests last, joined into sessions."""
-    records = (record for source in wanted.sources for record in read_source(source, split=wanted.split))
+def _conversations(request: ImportRequest, bad: Callable[[str], None]) -> Iterator[tuple[str, str, Conversation]]:
+    """Yield (location, format, conversation), logged requests last, joined into sessions."""
+    records = (record for source in request.sources for record in read_source(source, split=request.split))
     requests = []
-    for place, record in islice(records, wanted.limit):
+    for location, record in islice(records, request.limit):
         try:
-            name, talk = _conversation(record, wanted.format)
+            name, talk = _conversation(record, request.format)
         except BadRecord as error:
-            bad(f"{place}: {error}")
+            bad(f"{location}: {error}")
             continue
         if name == "litellm":
-            requests.append((place, talk))
+            requests.append((location, talk))
         else:
-            yield place, name, talk
-    yield from ((place, "litellm", talk) for place, talk in sessions_of(requests))
+            yield location, name, talk
+    yield from ((location, "litellm", talk) for location, talk in sessions_of(requests))
 
 
 def _tools(episode: Episode) -> Iterator[RecordedTool]:
     return filter(None, map(tool_of_log, episode.metadata.extra.get("tools", [])))
 
 
-def _named(place: str) -> str:
-    """A place without its folders: where a file lies is no part of what it holds."""
-    return place.rpartition("/")[2]
+def _named(location: str) -> str:
+    """Return a location without folders, which are no part of the content."""
+    return location.rpartition("/")[2]
 
 
 def _conversation(record: Any, format: str) -> tuple[str, Conversation]:

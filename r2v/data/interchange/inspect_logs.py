@@ -1,4 +1,4 @@
-"""Logs of inspect, sample by sample: messages of OpenAI's roles, with calls, thoughts and scores of inspect's own."""
+"""Inspect logs, sample by sample: messages of OpenAI's roles, with inspect's own calls, thoughts and scores."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ATTACHED = "attachment://"
 
 
 def is_inspect_log(value: Any) -> bool:
-    """True if a value looks like a whole log of inspect, or the head of one."""
+    """True if a value looks like an inspect log or its head."""
     return isinstance(value, dict) and isinstance(value.get("eval"), dict) and "version" in value
 
 
@@ -31,7 +31,7 @@ def samples_of(value: dict[str, Any]) -> Iterator[Any]:
 
 
 def from_inspect(record: Any) -> Conversation:
-    """Return a sample as a conversation. Its scores count where they agree. Raises BadRecord."""
+    """Return a sample as a conversation, with an outcome if its scores agree. Raise BadRecord for other records."""
     about = require(record, dict, "the record")
     held = object_of(about.get("attachments"))
     listed = _attached(require(about.get("messages"), list, "messages"), held)
@@ -54,7 +54,7 @@ def from_inspect(record: Any) -> Conversation:
 
 
 def _attached(value: Any, held: Mapping[str, Any]) -> Any:
-    """A value with the texts that the log keeps apart, by their hash, in their places."""
+    """Return a value with references to the log's attachments replaced by their texts."""
     if isinstance(value, str) and value.startswith(_ATTACHED):
         return held.get(value.removeprefix(_ATTACHED), value)
     if isinstance(value, dict):
@@ -63,7 +63,7 @@ def _attached(value: Any, held: Mapping[str, Any]) -> Any:
 
 
 def _message(value: Any, where: str) -> dict[str, Any]:
-    """A message in OpenAI's form: inspect has the tool's name as a call's `function`, and thoughts of its own kind."""
+    """Return a message in OpenAI's form: inspect has a call's tool name as `function`, and its own kind of thoughts."""
     fields = dict(require(value, dict, where))
     if isinstance(calls := fields.get(chat.CALLS), list):
         fields[chat.CALLS] = [

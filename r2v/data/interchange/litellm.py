@@ -1,9 +1,9 @@
-"""LiteLLM's request logs: spend logs of the proxy, payloads of its loggers, or a request with its response.
+"""LiteLLM request logs: spend logs of the proxy, payloads of its loggers, or a request with its response.
 
     {"request_id": ..., "model": ..., "messages": [...], "response": {...}, "proxy_server_request": {...}, "spend": .01}
 
-Each record is one request, and holds the replies before it: they are context here, as each has a record of its own.
-`sessions_of` joins the requests of a session, which the logs do not name.
+Each record is one request and repeats the earlier replies, which are context here, since each has its own record.
+`sessions_of` joins the requests of a session, which the logs do not identify.
 """
 
 from __future__ import annotations
@@ -26,38 +26,38 @@ _READERS: dict[str, Callable[[Any], WireReply]] = {
     "output": responses.read_reply,
     "content": anthropic.read_reply,
 }
-"""Field that only this format's answers have -> reader."""
+"""Field unique to a format's replies -> reader."""
 
 
 def from_litellm(record: Any) -> Conversation:
-    """Return a record as a conversation. Raises BadRecord."""
+    """Return a record as a conversation. Raise BadRecord for other records."""
     about = require(record, dict, "the record")
     request = _request(about)
     listed = parsed(about.get("messages"), "messages")
     reply = _reply(parsed(about.get("response"), "response"))
     offered = object_of(about.get("model_parameters")).get("tools") or request.get("tools")
     talk = exchange(request, reply, {**about, "tools": about.get("tools") or offered}, listed)
-    told, last = about.get("spend", about.get("response_cost")), len(talk.messages) - 1
-    usd = tuple(amount(told) if place == last and told is not None else None for place in talk.places)
-    return replace(talk, cost=amount(told), usd=usd, copied=frozenset(range(last)))
+    spend, last = about.get("spend", about.get("response_cost")), len(talk.messages) - 1
+    usd = tuple(amount(spend) if index == last and spend is not None else None for index in talk.places)
+    return replace(talk, cost=amount(spend), usd=usd, copied=frozenset(range(last)))
 
 
 def sessions_of(requests: Iterable[tuple[str, Conversation]]) -> list[tuple[str, Conversation]]:
-    """Return requests, each with its place, joined into sessions: a request goes on with the one whose messages, reply
-    included, are the longest beginning of its own."""
+    """Return (location, conversation) of requests joined into sessions: a request continues the one whose messages,
+    reply included, are the longest prefix of its own."""
     sessions: dict[tuple[Any, ...], tuple[str, Conversation]] = {}
-    for place, talk in sorted(requests, key=lambda request: len(request[1].messages)):  # logs may begin with the newest
-        # clients put dates and marks into system prompts, which then differ between requests of a session
-        said = [(message.role, "" if message.role == "system" else message.text) for message in talk.messages]
-        begun = [tuple(said[: end + 1]) for end in range(len(said) - 1) if said[end][0] == "assistant"]
-        before = next((sessions.pop(key) for key in reversed(begun) if key in sessions), None)
-        whole = tuple(said) if tuple(said) not in sessions else (place,)  # the same words again: another session
-        sessions[whole] = (place, talk) if before is None else (before[0], _joined(before[1], talk))
+    for location, talk in sorted(requests, key=lambda request: len(request[1].messages)):  # logs may be newest first
+        # Clients put dates and marks into system prompts, which then differ between requests of a session.
+        texts = [(message.role, "" if message.role == "system" else message.text) for message in talk.messages]
+        prefixes = [tuple(texts[: end + 1]) for end in range(len(texts) - 1) if texts[end][0] == "assistant"]
+        before = next((sessions.pop(key) for key in reversed(prefixes) if key in sessions), None)
+        whole = tuple(texts) if tuple(texts) not in sessions else (location,)  # equal texts are another session
+        sessions[whole] = (location, talk) if before is None else (before[0], _joined(before[1], talk))
     return list(sessions.values())
 
 
 def _joined(before: Conversation, talk: Conversation) -> Conversation:
-    """Return the session of a request and of those before it, with what each of its turns cost."""
+    """Return the session of a request and the earlier ones, with the cost of each turn."""
     own = set(range(len(before.messages))) - before.copied
     return replace(
         talk,
@@ -70,8 +70,8 @@ def _joined(before: Conversation, talk: Conversation) -> Conversation:
 
 
 def exchange(request: Mapping[str, Any], reply: WireReply, about: dict[str, Any], messages: Any = None) -> Conversation:
-    """Return a request of any wire format with its reply as a conversation. messages: in place of the request's.
-    Raises BadRecord."""
+    """Return a request of any wire format with its reply as a conversation. `messages`: replacement of the request's.
+    Raise BadRecord for other values."""
     replied = normal(joined([("response", reply.message)]))
     fields = about_of(about)
     return Conversation(
@@ -82,7 +82,7 @@ def exchange(request: Mapping[str, Any], reply: WireReply, about: dict[str, Any]
 
 
 def asked(request: Mapping[str, Any], messages: Any = None) -> tuple[Message, ...]:
-    """Return the messages of a request of any wire format, system prompt first. Raises BadRecord."""
+    """Return the messages of a request of any wire format, system prompt first. Raise BadRecord without messages."""
     listed = messages or request.get("messages") or request.get("input")
     if isinstance(listed, str):
         listed = [{"role": "user", "content": listed}]
@@ -97,7 +97,7 @@ def asked(request: Mapping[str, Any], messages: Any = None) -> tuple[Message, ..
 
 
 def _request(about: dict[str, Any]) -> Mapping[str, Any]:
-    """The body of the request, as the caller or the proxy logs it."""
+    """Return the body of the request as logged by the caller or the proxy."""
     for name in ("request", "proxy_server_request"):
         if body := object_of(parsed(about.get(name), name)):
             return object_of(body.get("body")) or body

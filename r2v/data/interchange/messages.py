@@ -1,10 +1,10 @@
-"""Chat messages, as fine-tuning files, hub data sets and saved requests hold them: one conversation a record.
+"""Chat messages of fine-tuning files, hub data sets and saved requests: one conversation per record.
 
     {"messages": [{"role": "system", ...}, {"role": "user", ...}, {"role": "assistant", ...}, ...],
      "tools": [...], "instance_id": ..., "resolved": true}
 
-They are OpenAI's, or Claude's with content blocks and a top-level `system`. `messages` and `tools` may be JSON in a
-string, as in parquet files. A record that is a list is its messages.
+The format is OpenAI's, or Claude's with content blocks and a top-level `system`. `messages` and `tools` may be JSON in
+a string, as in parquet files. A record may also be the list of messages itself.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from r2v.data.tools import chat_tools
 from r2v.wire.message import Message
 
 _OURS = "r2v"
-"""Field of a record that R2V wrote: the goal, where an environment's first page stands behind it, and the indexes of
-copied messages."""
+"""Field of a record written by R2V: the goal, if an environment's first page follows it, and the indices of copied
+messages."""
 
 
 def is_messages(record: Any) -> bool:
@@ -30,7 +30,7 @@ def is_messages(record: Any) -> bool:
 
 
 def from_messages(record: Any) -> Conversation:
-    """Return a record as a conversation. Raises BadRecord."""
+    """Return a record as a conversation. Raise BadRecord for other records."""
     about = record if isinstance(record, dict) else {"messages": record}
     messages = read_messages(require(parsed(about.get("messages"), "messages"), list, "messages"))
     ours = object_of(about.get(_OURS))
@@ -43,7 +43,7 @@ def from_messages(record: Any) -> Conversation:
 
 
 def about_of(record: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a conversation that most formats write beside its messages."""
+    """Return a conversation's fields, other than messages, that most formats share."""
     tools = parsed(record.get("tools") or record.get("functions"), "tools") or []
     return {
         "tools": chat_tools(require(tool, dict, "a tool") for tool in require(tools, list, "tools")),
@@ -54,12 +54,12 @@ def about_of(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def system_of(content: Any) -> tuple[Message, ...]:
-    """Return a system prompt that stands beside the messages, text or blocks, as a message; none where it is empty."""
+    """Return a separate system prompt, text or blocks, as a message; none if it is empty."""
     return (Message(role="system", content=text_of(content, "system")),) if content else ()
 
 
 def _parted(messages: tuple[Message, ...], goal: Any) -> tuple[Message, ...]:
-    """The messages with an environment's first page apart from the goal, which is the beginning of the user's first."""
+    """Return the messages with an environment's first page split from the goal, the beginning of the user's first."""
     at = next((index for index, message in enumerate(messages) if message.role == "user"), None)
     if at is None or not isinstance(goal, str) or not messages[at].text.startswith(f"{goal}\n\n"):
         return messages
@@ -69,8 +69,8 @@ def _parted(messages: tuple[Message, ...], goal: Any) -> tuple[Message, ...]:
 
 
 def to_messages(talk: Conversation, about: dict[str, Any], *, joined: bool) -> dict[str, Any]:
-    """Return a conversation as a record. `joined`: an environment's first page stands in the user's first message, as
-    templates that want user and assistant in turn need it; `about` goes under the field `r2v`."""
+    """Return a conversation as a record, with `about` under the field `r2v`. `joined`: append an environment's first
+    page to the user's first message, for templates that require user and assistant to alternate."""
     messages, goal = list(talk.messages), talk.opening
     if joined and goal is not None and goal + 1 < len(messages) and messages[goal + 1].role == "user":
         page = messages.pop(goal + 1)

@@ -19,16 +19,16 @@ from r2v.wire.message import Message, ToolCall
 
 _ADDED_TOOLS = "additional_tools"
 _SKIPPED = (_ADDED_TOOLS, "ghost_snapshot", "compaction", "compaction_trigger", "context_compaction")
-"""Types of items that say nothing to a policy: tools, marks of a client, an encrypted digest of the items before it."""
+"""Types of items without content for a policy: tools, marks of a client, encrypted digests of earlier items."""
 
 
 def is_items(value: Any) -> bool:
-    """True if a value is a list of items, one of which is no message."""
+    """True if a value is a list of items, at least one of them no message."""
     return isinstance(value, list) and any(isinstance(v, dict) and "type" in v and "role" not in v for v in value)
 
 
 def is_responses(record: Any) -> bool:
-    """True if a record looks like items, or like a request of items and its answer."""
+    """True if a record looks like items, or like a request of items and its reply."""
     if not isinstance(record, dict):
         return is_items(record)
     return "messages" not in record and (
@@ -37,7 +37,7 @@ def is_responses(record: Any) -> bool:
 
 
 def from_responses(record: Any) -> Conversation:
-    """Return a record as a conversation. Raises BadRecord."""
+    """Return a record as a conversation. Raise BadRecord for other records."""
     about = record if isinstance(record, dict) else {"input": record}
     given = about.get("input") or []
     given = [{"role": "user", "content": given}] if isinstance(given, str) else require(given, list, "input")
@@ -52,8 +52,8 @@ def from_responses(record: Any) -> Conversation:
 
 
 def read_items(items: Iterable[tuple[str, Any]]) -> tuple[Message, ...]:
-    """Read items, each with its place; what an assistant thinks, says and calls in a row is one message. Raises
-    BadRecord."""
+    """Return the messages of (location, item) pairs; consecutive thoughts, texts and calls of an assistant are one
+    message. Raise BadRecord for an unknown item."""
     return normal(joined(message for where, item in items for message in _read(where, item)))
 
 
@@ -61,7 +61,7 @@ def _read(where: str, item: Any) -> Iterable[Placed]:
     kind = require(item, dict, where).get("type")
     if kind in _SKIPPED:
         return
-    if kind == "local_shell_call":  # the shell of Codex' first models, whose output is that of any call
+    if kind == "local_shell_call":  # shell of Codex' first models, with the output of any call
         action = json.dumps(item.get("action") or {}, ensure_ascii=False)
         call = ToolCall(name="local_shell", arguments=action, id=str(item.get("call_id") or item.get("id") or ""))
         yield where, Message(role="assistant", content=(call,))

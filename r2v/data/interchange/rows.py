@@ -1,10 +1,10 @@
-"""Rows whose messages stand under other names: ShareGPT, a prompt and its completion, tau-bench's results.
+"""Rows with messages under other names: ShareGPT, prompt and completion, tau-bench's results.
 
     {"conversations": [{"from": "human", "value": "..."}, {"from": "gpt", "value": "..."}], "tools": "[...]"}
     {"prompt": [{"role": "user", ...}], "completion": [{"role": "assistant", ...}, ...], "reward": 1.0, "info": {...}}
     {"traj": [{"role": "user", ...}, {"role": "assistant", ...}], "reward": 1.0, "task_id": 3}
 
-Prompts and completions, each text or messages, are TRL's, and with a reward those of verifiers.
+Prompt and completion, each text or messages, are the format of TRL, and with a reward that of verifiers.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _ROLES = {
 
 
 def from_tau_bench(record: Any) -> Conversation:
-    """Return a result of tau-bench as a conversation. Raises BadRecord."""
+    """Return a result of tau-bench as a conversation. Raise BadRecord for other records."""
     about = require(record, dict, "the record")
     return Conversation(messages=read_messages(require(about.get("traj"), list, "traj")), **about_of(about))
 
 
 def from_completion(record: Any) -> Conversation:
-    """Return a prompt and its completion as a conversation. Raises BadRecord."""
+    """Return a prompt and its completion as a conversation. Raise BadRecord for other records."""
     about = require(record, dict, "the record")
     listed = [*_messages(about.get("prompt"), "user"), *_messages(about.get("completion"), "assistant")]
     tools = about.get("tools") or about.get("tool_defs") or object_of(about.get("info")).get("oai_tools")
@@ -47,7 +47,7 @@ def _messages(value: Any, role: Literal["user", "assistant"]) -> list[Any]:
 
 
 def from_sharegpt(record: Any) -> Conversation:
-    """Return a row of ShareGPT's form as a conversation. Raises BadRecord."""
+    """Return a row in ShareGPT's form as a conversation. Raise BadRecord for other records."""
     about = require(record, dict, "the record")
     turns = require(parsed(about.get("conversations"), "conversations"), list, "conversations")
     listed = [_turn(turn, f"message {number}") for number, turn in enumerate(turns)]
@@ -55,7 +55,7 @@ def from_sharegpt(record: Any) -> Conversation:
 
 
 def _turn(turn: Any, where: str) -> dict[str, Any]:
-    """A turn as a message. A call is a turn of its own, or text that the policy learns as it stands."""
+    """Return a turn as a message. A call is a separate turn, or text that the policy is trained on unchanged."""
     fields = require(turn, dict, where)
     if "role" in fields:  # OpenAI's messages under ShareGPT's name
         return dict(fields)

@@ -1,10 +1,10 @@
-"""Sessions that `r2v serve` and `r2v record` recorded: a folder data/served/<name>.
+"""Sessions recorded by `r2v serve` and `r2v record`: a folder data/served/<name>.
 
     traffic.jsonl                 a line per request, and the outcomes of tasks
     sessions/*.jsonl.zst          {"session": ..., "turn": 3, "wire": "messages", "request": "...", "reply": "..."}
 
-Each request repeats its conversation, so a session is read from the last request of its longest conversation. Requests
-beside it, as of sub-agents and for titles, are left out.
+Each request repeats its conversation, so a session is read from the last request of its longest conversation. Other
+requests, such as those of sub-agents and for titles, are omitted.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _FORMATS = {"chat": chat, "responses": responses, "messages": anthropic}
 
 @dataclass(kw_only=True)
 class ServedSession:
-    """The longest conversation of a session: its requests in order, each beginning like the one before."""
+    """Longest conversation of a session: its requests in order, each continuing the previous one."""
 
     turns: list[dict[str, Any]]
     items: list[Any]
-    """Of the last request's conversation."""
+    """Items of the last request's conversation."""
     outcome: Mapping[str, Any] = field(default_factory=dict)
-    """`task` and `success`, where they are known."""
+    """`task` and `success`, if known."""
 
 
 def is_served(path: Path) -> bool:
@@ -48,7 +48,7 @@ def is_served(path: Path) -> bool:
 
 
 def served_sessions(folder: Path) -> Iterator[tuple[str, Any]]:
-    """Yield a record for each session of a server's folder, with its place. Raises InputError for a damaged file."""
+    """Yield (location, record) for each session of a server's folder. Raise InputError for a damaged file."""
     outcomes = _outcomes(folder / TRAFFIC)
     for path in sorted((folder / SESSIONS).glob("*.jsonl.zst")):
         try:
@@ -65,17 +65,17 @@ def served_sessions(folder: Path) -> Iterator[tuple[str, Any]]:
 
 
 def recorded_turns(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the turns of a session's file; one that a kill cut off is left out, with a warning. Raises InputError if
-    it is damaged, ValueError for a line that is none."""
+    """Yield the turns of a session's file; a last turn cut off by a kill is logged and omitted. Raise InputError if the
+    file is damaged, ValueError for a line that is no JSON."""
     try:
         for line in lines_of(path):
             yield json.loads(line)
     except CutShort:
-        logger.warning("%s: its last turn is not whole and is left out", path)
+        logger.warning("incomplete last turn omitted: file=%s", path)
 
 
 def _outcomes(path: Path) -> dict[str, dict[str, Any]]:
-    """Return what is known of the success of a key's or a session's task."""
+    """Return key or session -> known task and success."""
     outcomes: dict[str, dict[str, Any]] = {}
     for line in lines_of(path):
         row = json.loads(line)
@@ -87,7 +87,7 @@ def _outcomes(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def _threads(rows: Iterable[dict[str, Any]]) -> list[ServedSession]:
-    """Gather the requests of a session that were answered into conversations."""
+    """Return the answered requests of a session grouped into conversations."""
     threads: list[ServedSession] = []
     for row in rows:
         if not row["whole"]:
@@ -105,13 +105,14 @@ def _threads(rows: Iterable[dict[str, Any]]) -> list[ServedSession]:
 
 
 def _continues(items: list[Any], earlier: list[Any]) -> bool:
-    """True if a conversation goes on where an earlier one ended; clients move cache marks in between."""
+    """True if a conversation continues an earlier one, apart from cache marks, which clients move."""
     pairs = zip(items, earlier, strict=False)
     return len(items) > len(earlier) and all(a == b or canonical(a) == canonical(b) for a, b in pairs)
 
 
 def from_served(record: Any) -> Conversation:
-    """Return a recorded session as a conversation; turns of a small model are context. Raises BadRecord."""
+    """Return a recorded session as a conversation; turns of a small model are context. Raise BadRecord for other
+    records."""
     if not isinstance(record, ServedSession):
         raise BadRecord("no recorded session: name the folder of a server, data/served/NAME")
     last = record.turns[-1]

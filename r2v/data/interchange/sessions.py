@@ -1,10 +1,10 @@
-"""Session logs of coding agents: files whose lines are events of a conversation, in order.
+"""Session logs of coding agents: files of a conversation's events, one per line, in order.
 
     ~/.claude/projects/*/*.jsonl               Claude Code: messages with uuid, parentUuid and sessionId
     ~/.codex/sessions/**/rollout-*.jsonl       Codex: {"timestamp": ..., "type": ..., "payload": {...}}
 
-The lines of a session are gathered into one record. Of Claude Code's tree the branch that ends last is read; what a
-sub-agent did is a conversation of its own. Reminders that Claude Code attaches by itself are not read.
+The lines of a session form one record. Of Claude Code's tree the branch that ends last is read; a sub-agent's messages
+are a separate conversation. Reminders added by Claude Code itself are not read.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ Event = tuple[str, dict[str, Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class SessionLog:
-    """The events of one session, or of one sub-agent in it. `client`: claude-code or codex."""
+    """Events of one session, or of one sub-agent in it. `client`: claude-code or codex."""
 
     client: str
     events: tuple[Event, ...]
 
 
 def grouped(records: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
-    """Yield the records of a file, lines of sessions as one record each."""
+    """Yield the records of a file, with the lines of each session as one record."""
     sessions: dict[tuple[str, ...], list[Event]] = {}
     roots: dict[str, str] = {}
     for location, record in records:
@@ -49,7 +49,8 @@ def grouped(records: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
 
 
 def _key(event: dict[str, Any], roots: dict[str, str]) -> tuple[str, ...] | None:
-    """The session that a line is of; None where it is no event. Marks of files, titles and queues are of none."""
+    """Return the key of a line's session; None for a line that is no event. Marks of files, titles and queues belong to
+    no session."""
     if not isinstance(event.get("type"), str) or "messages" in event:
         return None
     if isinstance(event.get("payload"), dict) and "timestamp" in event:
@@ -64,7 +65,7 @@ def _key(event: dict[str, Any], roots: dict[str, str]) -> tuple[str, ...] | None
 
 
 def from_claude_code(record: Any) -> Conversation:
-    """Return a session of Claude Code as a conversation. Raises BadRecord."""
+    """Return a session of Claude Code as a conversation. Raise BadRecord for other records."""
     if not isinstance(record, SessionLog):
         raise BadRecord("no session log of Claude Code: its lines have type, uuid and sessionId")
     read: list[Placed] = []
@@ -81,11 +82,11 @@ def from_claude_code(record: Any) -> Conversation:
                 raise BadRecord(f"{where}: a message in a line of type {event['type']!r:.40}")
             continue
         own = event.get("isMeta") and not read or event.get("isApiErrorMessage") or value.get("model") == "<synthetic>"
-        if own:  # the client's own words before the goal, and its notes on failed requests
+        if own:  # the client's own text before the goal, and its notes on failed requests
             continue
         message = read_message(dict(value), where)
         reply = str(value.get("id") or "") if message.role == "assistant" else ""
-        if reply in replies:  # a line for each block of a reply, results of its first calls perhaps between them
+        if reply in replies:  # each block of a reply has a line, with results of its first calls between them
             first, begun = read[replies[reply]]
             read[replies[reply]] = (first, replace(begun, content=begun.parts + message.parts))
         else:
@@ -101,8 +102,8 @@ def from_claude_code(record: Any) -> Conversation:
 
 
 def _active(events: tuple[Event, ...]) -> Iterator[Event]:
-    """The events of the branch that ends last. Calls that ran at once lie on branches of their own: all lines of a
-    reply on the branch, and the results of its calls, are of it."""
+    """Yield the events of the branch that ends last. Parallel calls have branches of their own, so all lines of a reply
+    on the branch, and the results of its calls, belong to it."""
     parents: dict[str, Any] = {}
     leaf = before = None
     for _, event in events:
@@ -131,7 +132,7 @@ def _answers(event: Mapping[str, Any]) -> bool:
 
 
 def from_codex(record: Any) -> Conversation:
-    """Return a session of Codex as a conversation. Raises BadRecord."""
+    """Return a session of Codex as a conversation. Raise BadRecord for other records."""
     if not isinstance(record, SessionLog):
         raise BadRecord("no session log of Codex: its lines have timestamp, type and payload")
     spoken = tuple(filter(None, (_spoken(event) for _, event in record.events)))
@@ -157,13 +158,14 @@ def from_codex(record: Any) -> Conversation:
 
 
 def _spoken(event: Mapping[str, Any]) -> str | None:
-    """The words that the user typed, where an event is of them."""
+    """Return the user's typed text if an event contains it, else None."""
     typed = event["type"] == "event_msg" and event["payload"].get("type") == "user_message"
     return first_text(event["payload"], ("message",)) if typed else None
 
 
 def _own(item: dict[str, Any], spoken: tuple[str, ...]) -> dict[str, Any]:
-    """An item; the environment and the rules that Codex writes as the user's are the system's: no goal."""
+    """Return an item; environment and rules that Codex writes in the user's role become the developer's, so that they
+    are no goal."""
     if item.get("role") != "user" or not spoken:
         return item
     parts = item.get("content")

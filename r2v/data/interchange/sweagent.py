@@ -1,8 +1,8 @@
-"""SWE-agent's `.traj` files: one run of an agent on an issue, with its history of messages.
+"""SWE-agent `.traj` files: one run of an agent on an issue, with its history of messages.
 
-The history is what the model read and wrote; `trajectory`, its commands and their output, stands in where a file has
-no history. Demonstrations and the messages of other agents (a summariser's) are left out. That a patch
-was submitted says nothing of whether it is right, so no outcome is claimed.
+The history has the model's input and output; without it, `trajectory` is used, with commands and their output.
+Demonstrations and messages of other agents (a summariser's) are omitted. A submitted patch need not be correct, so no
+outcome is claimed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def is_sweagent(record: Any) -> bool:
 
 
 def from_sweagent(record: Any) -> Conversation:
-    """Return a record as a conversation. Raises BadRecord."""
+    """Return a record as a conversation. Raise BadRecord for other records."""
     fields = require(record, dict, "the record")
     info = object_of(fields.get("info"))
     stats = object_of(info.get("model_stats"))
@@ -51,21 +51,21 @@ def _is_demonstration(message: Any) -> bool:
 
 
 def _named(message: Any) -> Any:
-    """A message whose result names its call; SWE-agent lists the ids."""
+    """Return a message with the id of its call as Chat Completions has it; SWE-agent lists the ids."""
     ids = message.get("tool_call_ids") if isinstance(message, dict) else None
     return {"tool_call_id": ids[0]} | message if isinstance(ids, list) and ids else message
 
 
 def _of_steps(steps: list[Any], goal: str) -> list[dict[str, Any]]:
-    """Commands and their output alone: what the model said is its response, or its thought and its action."""
+    """Return messages of steps: the model's response, or its thought and action, and the observation."""
     messages = [{"role": "user", "content": goal}]
     for number, step in enumerate(steps):
         where = f"trajectory[{number}]"
-        said = require(step, dict, where).get("response") or "\n".join(
+        reply = require(step, dict, where).get("response") or "\n".join(
             part for part in (step.get("thought"), step.get("action")) if isinstance(part, str) and part.strip()
         )
-        if not require(said, str, f"{where}: response").strip():
+        if not require(reply, str, f"{where}: response").strip():
             raise BadRecord(f"{where}: neither response nor action")
         seen = require(step.get("observation") or "", str, f"{where}: observation")
-        messages += [{"role": "assistant", "content": said}, {"role": "user", "content": seen}]
+        messages += [{"role": "assistant", "content": reply}, {"role": "user", "content": seen}]
     return messages

@@ -1,1 +1,1 @@
-"""Scheduling of an experiment's runs: in slots here or in Slurm's queue, with early stopping, in the background."""
+"""Scheduling of an experiment's runs: local slots, Slurm's queue, early stopping and background runs."""

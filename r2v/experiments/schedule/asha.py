@@ -1,13 +1,12 @@
 """ASHA: early stopping by asynchronous successive halving, from files alone (Li et al., arXiv 1810.05934).
 
-Every point is run at the lowest level of the resource; of those that have ended on a rung the best 1/eta are run again
-on the next, as soon as they are known to be among them, and points that never are have been stopped there. Who ties
-with the last of the best goes on with it: on few tasks a tie is common, and says nothing against the one of the two
-whose name comes later. A stage of the pipeline goes on from what it has: what was played or paid at a lower level is
-found again.
+Every point is run at the lowest level of the resource. As soon as a point is among the best 1/eta of the finished runs
+of its rung, it is run again on the next rung; all others stop there. Points that tie with the last of the best are
+promoted too: with few tasks ties are common, and a later name is no reason to stop. A stage of the pipeline continues
+from its lower level, whose episodes and paid replies are reused.
 
-Each decision is a line of `decisions.jsonl`, with all that it was taken from, so that `replayed` can take it again. A
-decision depends on the runs that had ended, in their order, and on nothing else.
+Each decision is a line of `decisions.jsonl` with all its inputs, so that `replayed` can check it. A decision depends
+only on the finished runs and their order.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ DECISIONS = "decisions.jsonl"
 
 @dataclass(frozen=True, kw_only=True)
 class AshaDecision:
-    """One point goes on to the next rung. `among`: the figures of its rung at that moment, by point; `promoted`: those
-    of them that had gone on before."""
+    """Promotion of a point to the next rung. `among`: point -> figure on its rung at that moment; `promoted`: the
+    points of that rung promoted before."""
 
     point: str
     rung: int
@@ -41,8 +40,7 @@ class AshaDecision:
 
 
 def promotable(among: dict[str, float], promoted: Iterable[str], eta: int, goal: Goal) -> str | None:
-    """The best point of a rung that is among its best 1/eta, or ties with the last of them, and has not gone on; None
-    where there is none."""
+    """Return the best point not yet promoted among the best 1/eta of a rung and ties of their last, or None."""
     loss = {point: -figure if goal == "max" else figure for point, figure in among.items()}
     ranked = sorted(loss, key=lambda point: (loss[point], point))
     best = len(ranked) // eta
@@ -53,15 +51,15 @@ def promotable(among: dict[str, float], promoted: Iterable[str], eta: int, goal:
 
 
 def replayed(folder: Path, eta: int, goal: Goal) -> tuple[int, list[AshaDecision]]:
-    """Take every decision of an experiment again from what it was taken from: how many there are, and those that come
-    out otherwise. Raises InputError where there is no such file, or one that is damaged."""
+    """Recompute every decision of an experiment; return their number and those that differ. Raise InputError if the
+    file is missing or damaged."""
     decisions = read_decisions(folder)
-    wrong = [one for one in decisions if promotable(one.among, one.promoted, eta, goal) != one.point]
+    wrong = [each for each in decisions if promotable(each.among, each.promoted, eta, goal) != each.point]
     return len(decisions), wrong
 
 
 def read_decisions(folder: Path) -> list[AshaDecision]:
-    """The decisions of an experiment, in their order. Raises InputError where there are none, or damaged ones."""
+    """Return the decisions of an experiment in order. Raise InputError if the file is missing or damaged."""
     path = folder / DECISIONS
     try:
         rows: list[dict[str, Any]] = [json.loads(line) for line in path.read_text().splitlines()]
@@ -73,7 +71,7 @@ def read_decisions(folder: Path) -> list[AshaDecision]:
 
 
 class AshaSchedule:
-    """Which run comes next under early stopping."""
+    """Schedule of runs under early stopping."""
 
     def __init__(self, folder: Path, spec: ExperimentSpec, rule: AshaRule, points: Sequence[Point]) -> None:
         self._folder, self._spec, self._rule = folder, spec, rule
@@ -81,16 +79,16 @@ class AshaSchedule:
         self._levels = levels_of(rule, [point.text for point in points])
 
     def next(self, record: ExperimentRecord, untried: Sequence[RunRecord]) -> tuple[RunRecord, str] | None:
-        """An unfinished run of a higher rung, else a point that may go on, highest rung first, else a new point."""
+        """Return an unfinished run of a higher rung, else a promotion, highest rung first, else a new point."""
         open_runs = [run for run in untried if run.status in ("pending", "failed")]
         for run in sorted(open_runs, key=lambda run: -(run.rung or 0)):
             if run.rung:
                 return run, self._at(self._first(record, run), run.rung, run.run).text
         for rung in reversed(range(len(self._levels) - 1)):
-            found = self._promotion(record, rung)
-            if found is not None:
-                return found
-        for run in sorted(open_runs, key=lambda run: run.identity):  # in no order that the metric may follow
+            promotion = self._promotion(record, rung)
+            if promotion is not None:
+                return promotion
+        for run in sorted(open_runs, key=lambda run: run.identity):  # by hash: the grid's order may follow the metric
             if run.identity in self._points:
                 low = self._at(self._points[run.identity], 0, run.run)
                 return run, low.text
@@ -100,7 +98,7 @@ class AshaSchedule:
         return with_value(self._spec, point, self._rule.resource, self._levels[rung], run)
 
     def _first(self, record: ExperimentRecord, run: RunRecord) -> Point:
-        """The point of which a run is a higher rung."""
+        """Return the point of a run on a higher rung."""
         return self._points[record.run(point_of(run)).identity]
 
     def _promotion(self, record: ExperimentRecord, rung: int) -> tuple[RunRecord, str] | None:
@@ -136,7 +134,7 @@ class AshaSchedule:
         )
 
     def _write(self, decision: AshaDecision) -> None:
-        """Append a decision; one that a killed process had written and not acted on is written once."""
+        """Append a decision unless a killed process had already written it."""
         path = self._folder / DECISIONS
         lines = path.read_text().splitlines() if path.exists() else []
         line = json.dumps(asdict(decision), ensure_ascii=False, separators=(",", ":"))
@@ -145,5 +143,5 @@ class AshaSchedule:
 
 
 def point_of(run: RunRecord) -> str:
-    """The point of a run: its name without the rung."""
+    """Return the point of a run: its name without the rung."""
     return run.run.partition("_rung")[0]

@@ -1,14 +1,14 @@
-"""Background runs: commands that outlive the terminal which started them, each with its record and its log.
+"""Background runs: commands that outlive the terminal, each with a record and a log.
 
-    logs/background/<name>_<time>/background.json     what was started, by which process, from where
-    logs/background/<name>_<time>/nohup.log           what it prints
+    logs/background/<name>_<time>/background.json     command, process and start time
+    logs/background/<name>_<time>/nohup.log           output
 
     launched = launch(["python", "-m", "r2v", "experiments", "run", "--exp", SPEC], name="lr_sweep")
-    for one in background_runs(): print(one.id, one.state)
-    stop(one)
+    for run in background_runs(): print(run.id, run.state)
+    stop(run)
 
-A run is a session of its own, so that a closed terminal does not reach it. It is known by its process id, its start
-time and the machine it is on: a later process of the same number is never taken for it.
+A run leads its own session, so that closing the terminal does not end it. It is identified by process id, start time
+and machine, so that a later process with the same id is never mistaken for it.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from r2v.storage.paths import BACKGROUND, EXPERIMENTS
 
 BACKGROUND_RECORD, NOHUP_LOG = "background.json", "nohup.log"
 FORMER_BACKGROUND = "background_runs"
-"""Where the first guide had the folders of background runs."""
+"""Folder of background runs in the first guide."""
 _PATIENCE = 60.0
-"""Seconds that a run which is asked to stop has before it is killed; its own runs have half of them."""
+"""Seconds between SIGTERM and SIGKILL; an experiment's own runs have half of them."""
 _STOPPED = (Interrupted.exit_code, 130, 143)
-"""Return codes of a command that was asked to stop."""
+"""Return codes of a command stopped by a signal."""
 _REMEDY = "end what it started by hand, and remove it"
 
 
@@ -48,19 +48,19 @@ class BackgroundRun:
     name: str
     command: tuple[str, ...]
     process: str
-    """Its leader: host, machine, pid, start time (`r2v.storage.lease.Owner`)."""
+    """Leading process: host, machine, pid, start time (`r2v.storage.lease.Owner`)."""
     started_at: str
     spec: str | None = None
-    """The experiment's specification, where it is one."""
+    """Specification of an experiment; None for other commands."""
 
     @property
     def folder(self) -> Path:
-        """Where its record and its log lie."""
+        """Folder of the record and the log."""
         return BACKGROUND / self.id
 
     @property
     def owner(self) -> Owner:
-        """Its leading process. Raises InputError where the record names none."""
+        """Leading process. Raise InputError if the record names none."""
         owner = Owner.of(self.process)
         if owner is None:
             raise InputError(f"{self.folder / BACKGROUND_RECORD} is damaged: it names no process; look at {NOHUP_LOG}")
@@ -68,7 +68,7 @@ class BackgroundRun:
 
     @property
     def state(self) -> Literal["running", "completed", "stopped", "failed", "killed", "elsewhere"]:
-        """Killed: it left no return code; elsewhere: another machine's, which cannot be seen."""
+        """State of the run. killed: no return code; elsewhere: on another machine, whose processes are not visible."""
         code = left_code(self.folder)
         if code is not None:
             return "completed" if code == 0 else "stopped" if code in _STOPPED else "failed"
@@ -77,7 +77,7 @@ class BackgroundRun:
 
 
 def launch(command: Sequence[str], *, name: str, spec: Path | None = None) -> BackgroundRun:
-    """Start a command in the background; returns at once. Raises EnvironmentFault where the disk refuses."""
+    """Start a command in the background and return at once. Raise EnvironmentFault if the disk refuses."""
     folder = new_folder(name, BACKGROUND)
     started = start_process(command, folder / NOHUP_LOG, {"PYTHONUNBUFFERED": "1"}, detached=True)
     launched = BackgroundRun(
@@ -91,21 +91,20 @@ def launch(command: Sequence[str], *, name: str, spec: Path | None = None) -> Ba
     write_json(folder / BACKGROUND_RECORD, asdict(launched))
     started.go()
     assert started.process is not None
-    started.process.returncode = 0  # it is nobody's child from here on: nothing is to warn that it was not waited for
+    started.process.returncode = 0  # silences subprocess's warning: this process will not wait for it
     return launched
 
 
 def background_runs() -> list[BackgroundRun]:
-    """Every run in the background, the oldest first. Raises InputError for a record that is damaged."""
+    """Return all background runs, oldest first. Raise InputError for a damaged record."""
     return sorted(
         (_read(path) for path in BACKGROUND.glob(f"*/{BACKGROUND_RECORD}")), key=lambda run: (run.started_at, run.id)
     )
 
 
 def named(word: str) -> BackgroundRun:
-    """The run that a word means: its id, its folder, the name of an experiment or of the run (then the newest that
-    works, or else the newest), or the folder of the experiment that it runs. Raises UsageError naming those there
-    are."""
+    """Return the run given by id, folder, experiment folder, or name (then the newest running one, or else the newest).
+    Raise UsageError with the nearest id if there is no such run."""
     runs = background_runs()
     path = Path(word.rstrip("/"))
     for run in runs:
@@ -120,7 +119,7 @@ def named(word: str) -> BackgroundRun:
 
 
 def stop(run: BackgroundRun) -> bool:
-    """End a run and all that it started; False where it had ended already. Raises InputError for one of another
+    """Stop a run and all processes that it started; return False if it had ended. Raise InputError for a run on another
     machine."""
     if run.state == "elsewhere":
         raise InputError(f"{run.id} runs on {run.owner.host}; stop it there")
@@ -128,7 +127,7 @@ def stop(run: BackgroundRun) -> bool:
 
 
 def _of_experiment(path: Path, runs: Sequence[BackgroundRun]) -> list[BackgroundRun]:
-    """The runs whose experiment lies in a folder."""
+    """Return the runs of the experiment in a folder."""
     if len(path.parts) < 2 and not path.name.rpartition("_")[0]:
         return []
     if path.parts[:1] == (FORMER_EXPERIMENTS,):
@@ -157,7 +156,7 @@ def _host() -> str:
 
 
 def lines() -> list[str]:
-    """Every run in the background, as a table."""
+    """Return a table of all background runs."""
     rows = [("id", "state", "pid", "started", "runs")]
     for run in background_runs():
         what = run.spec or shlex.join(run.command)

@@ -1,14 +1,14 @@
-"""Launcher: processes that outlive whoever started them and whose end is never lost.
+"""Launcher: processes that outlive their parent and leave their return code in a file.
 
     started = start_process(words_of(spec, run), run_dir / OUTPUT, environment)
-    started.go()                                    # once it is written down
+    started.go()                                    # once it is recorded
     while (end := started.look()) is None: ...
 
-A shell waits for one line before it starts the command: whoever records the process gives the word afterwards, so that
-a process which nobody has written down has not begun. When the command has ended the shell leaves its return code in
-the folder. An orchestrator that was killed finds there, when it comes back, what its runs have come to, and waits for
-those that still work instead of starting them twice. Runs in the background (`r2v.experiments.schedule.background`) are
-sessions of their own, which a closed terminal does not reach, and leave their return code when they are asked to stop.
+A shell waits for one line before it starts the command. The caller sends it after recording the process, so that an
+unrecorded process never begins. When the command ends, the shell writes its return code into the folder. A restarted
+orchestrator reads the results of its runs there and waits for those still running instead of starting them twice.
+Background runs (`r2v.experiments.schedule.background`) lead their own sessions, which survive a closed terminal, and
+leave a return code when they are stopped.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from r2v.experiments.specification.spec import ExperimentSpec
 
 RUN_DIR = "R2V_RUN_DIR"
-"""The environment variable that tells a run its folder."""
+"""Environment variable with a run's folder."""
 
 _SCRIPT = """\
 read -r go || exit 75
@@ -45,56 +45,56 @@ echo $code > "$0/.return_code" && mv "$0/.return_code" "$0/return_code"
 exit $code
 """
 _DETACHED = "trap '' HUP\ntrap : TERM INT\n"
-"""The shell outlives its terminal and the command that it is stopped with."""
+"""Makes the shell survive its terminal and the signals that stop its command."""
 _SAMPLE = 0.5
-"""Seconds between two looks at the memory of a run."""
+"""Seconds between two samples of a run's memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunEnd:
-    """How a run ended. `return_code` is None where nobody knows: its launcher was killed, and was no child of ours."""
+    """End of a run. `return_code` is None if unknown: its launcher was killed and was not a child of this process."""
 
     return_code: int | None
     peak_bytes: int | None = None
     cpu_seconds: float | None = None
     line: str = ""
-    """Why it failed, where its output does not say."""
+    """Reason of a failure that is not in the run's output."""
 
 
 class ActiveRun(Protocol):
-    """A run that is about to begin, works, or has ended without having been looked at."""
+    """A run that is prepared, running, or ended and not yet polled."""
 
     def go(self) -> None:
-        """Begin; it is written down by now."""
+        """Begin the run; call it once the run is recorded."""
 
     def look(self) -> RunEnd | None:
-        """How it ended; None while it works."""
+        """Return the run's end, or None while it runs."""
 
     def stop(self, patience: float) -> None:
-        """End it: asked first, killed after `patience` seconds."""
+        """Terminate the run; kill it after `patience` seconds."""
 
 
 @dataclass(kw_only=True)
 class StartedRun:
-    """A run that works, or has ended without having been looked at."""
+    """A local process that is prepared, running, or ended and not yet polled."""
 
     owner: Owner
     folder: Path
     process: subprocess.Popen[bytes] | None = None
-    """None where another process started it."""
+    """None if another process started it."""
     _end: RunEnd | None = None
     _peak: int = 0
     _sampled: float = field(default_factory=time.monotonic)
 
     def go(self) -> None:
-        """Give the word; whoever starts runs calls it once the process is written down."""
+        """Start the command; call it once the process is recorded."""
         assert self.process is not None and self.process.stdin is not None
-        with suppress(BrokenPipeError):
+        with suppress(BrokenPipeError):  # the shell was killed meanwhile; `look` reports it
             self.process.stdin.write(b"go\n")
             self.process.stdin.close()
 
     def look(self) -> RunEnd | None:
-        """How the run ended; None while it works."""
+        """Return the run's end, or None while it runs."""
         if self._end is None:
             self._end = self._adopted_end() if self.process is None else self._own_end(self.process)
         return self._end
@@ -121,13 +121,13 @@ class StartedRun:
         )
 
     def stop(self, patience: float) -> None:
-        """End the run and all that it started: asked first, killed after `patience` seconds."""
+        """Terminate the run and all processes that it started; kill them after `patience` seconds."""
         stop_group(self.owner, patience, self.look)
 
 
 def words_of(spec: ExperimentSpec, run: RunRecord, flags: Sequence[str] = ()) -> list[str]:
-    """What is started for a run: the specification's command with {config} and {run_dir} filled in, or R2V's own word
-    for a point; a simulation's flags behind it, as they were typed."""
+    """Return the command line of a run: the specification's command with {config} and {run_dir} filled in, or R2V's
+    own command for a point; the flags of a simulation follow unchanged."""
     if spec.command:
         filled = [word.replace("{config}", run.config_path).replace("{run_dir}", run.run_dir) for word in spec.command]
         return [*filled, *flags]
@@ -141,8 +141,8 @@ def words_of(spec: ExperimentSpec, run: RunRecord, flags: Sequence[str] = ()) ->
 def start_process(
     words: Sequence[str], log: Path, environment: Mapping[str, str], *, detached: bool = False
 ) -> StartedRun:
-    """Start a command that waits for `go`; its output goes to `log`, its return code beside it. It leads a process
-    group of its own; detached: a session of its own. Raises EnvironmentFault where the disk refuses."""
+    """Start a shell that waits for `go`; output goes to `log`, the return code to the log's folder. The shell leads a
+    process group, with `detached` a session. Raise EnvironmentFault if the disk refuses."""
     folder = log.parent
     with writing(log):
         folder.mkdir(parents=True, exist_ok=True)
@@ -161,8 +161,8 @@ def start_process(
 
 
 def adopt_run(process: str, folder: Path, *, lost: bool = False) -> StartedRun | None:
-    """The run that another process started, while it works; None where it has ended. Raises LeaseConflict where it
-    was started on another machine, whose processes cannot be seen, unless that one is known to be `lost`."""
+    """Return a run started by another process, or None if it has ended. Raise LeaseConflict if it was started on
+    another machine, whose processes are not visible, unless that machine is `lost`."""
     owner = Owner.of(process)
     if owner is None or left_code(folder) is not None:
         return None
@@ -178,7 +178,7 @@ def adopt_run(process: str, folder: Path, *, lost: bool = False) -> StartedRun |
 
 
 def left_code(folder: Path) -> int | None:
-    """The return code that a run's launcher left; None where it left none."""
+    """Return the return code that a run's launcher wrote, or None."""
     try:
         return int((folder / RETURN_CODE).read_text())
     except (OSError, ValueError):
@@ -186,22 +186,22 @@ def left_code(folder: Path) -> int | None:
 
 
 def end_leftovers(owner: Owner) -> None:
-    """Kill what a process group still holds whose leader is gone. Its number is nobody else's while it lives."""
+    """Kill the remaining processes of a group whose leader is gone; the kernel reuses no id of a living group."""
     if owner.lives is False and not Path(f"/proc/{owner.pid}").exists() and _members(owner.pid):
         _signal(owner.pid, signal.SIGKILL)
 
 
 def stop_group(owner: Owner, patience: float, look: Callable[[], object] = lambda: None) -> bool:
-    """End the process group that this process leads, and what its session holds, if it is a session's leader: SIGTERM
-    to the group, SIGKILL to what is left after `patience` seconds. False where nothing of it was left, or where its
-    number is another process's by now. `look` reaps a child of ours between two looks."""
+    """Stop the process group that `owner` leads, and its session if it leads one: SIGTERM to the group, SIGKILL to all
+    processes left after `patience` seconds. Return False if none was left, or its id belongs to another process now.
+    `look` is called between polls to reap a child of this process."""
     if not _left(owner):
         return False
     _signal(owner.pid, signal.SIGTERM)
     deadline = time.monotonic() + patience
     while time.monotonic() < deadline and _left(owner):
         look()
-        time.sleep(0.05)
+        time.sleep(0.05)  # each poll reads all of /proc
     for pid in _left(owner):
         with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
@@ -209,13 +209,12 @@ def stop_group(owner: Owner, patience: float, look: Callable[[], object] = lambd
 
 
 def _left(owner: Owner) -> list[int]:
-    """What lives of a leader's group and session; nothing where its number is another process's."""
+    """Return the living processes of a leader's group and session; none if its id belongs to another process."""
     if not owner.lives and Path(f"/proc/{owner.pid}").exists():
         state = [fields for pid, fields in _processes() if pid == owner.pid]
         if state and state[0][19] != owner.started:
             return []
-    found = _members(owner.pid)
-    return found or ([owner.pid] if owner.lives else [])
+    return _members(owner.pid) or ([owner.pid] if owner.lives else [])
 
 
 def _signal(group: int, number: signal.Signals) -> None:
@@ -224,22 +223,22 @@ def _signal(group: int, number: signal.Signals) -> None:
 
 
 def _members(leader: int) -> list[int]:
-    """The living processes of a leader's group or session."""
+    """Return the living processes of a leader's group or session."""
     return [
         pid for pid, fields in _processes() if str(leader) in (fields[2], fields[3]) and fields[0] not in ("Z", "X")
     ]
 
 
 def _group_memory(group: int) -> int:
-    """Bytes of memory that the processes of a group hold now, pages that they share counted for each."""
+    """Return the resident bytes of a group's processes, shared pages counted for each."""
     page = os.sysconf("SC_PAGE_SIZE")
     return sum(int(fields[21]) * page for _, fields in _processes() if int(fields[2]) == group)
 
 
 def _processes() -> list[tuple[int, list[str]]]:
-    """(pid, fields of its stat from the third on) of every process; none where there is no /proc."""
-    found = []
+    """Return (pid, fields of /proc/<pid>/stat from the third on) of every process; none without /proc."""
+    processes = []
     for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError, ValueError):
-            found.append((int(path.parent.name), path.read_text().rpartition(")")[2].split()))
-    return found
+        with suppress(OSError, ValueError):  # ended meanwhile
+            processes.append((int(path.parent.name), path.read_text().rpartition(")")[2].split()))
+    return processes

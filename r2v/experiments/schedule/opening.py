@@ -1,4 +1,4 @@
-"""Opening an experiment: its folder, the record with a run for every point, and what other experiments have done."""
+"""Opening an experiment: its folder, its record with a run per point, and completed runs of other experiments."""
 
 from __future__ import annotations
 
@@ -27,39 +27,39 @@ from r2v.storage.files import write_text
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """How an experiment is run; none of it changes a result."""
+    """Options of running an experiment; none of them changes a result."""
 
     resume: bool = False
     limit: int | None = None
-    """Runs to start at most."""
+    """Largest number of runs to start."""
     slots: int | Literal["auto"] = 1
-    """Runs that work at once; auto: as many as fit, by what the first one needed."""
+    """Number of runs at once; auto: as many as fit, by the memory of the first one."""
     flags: tuple[str, ...] = ()
-    """Handed on to every run of a simulation."""
+    """Flags passed to every run of a simulation."""
     fresh: bool = False
-    """Whether points that were completed elsewhere are run again."""
+    """True: run points again that another experiment has completed."""
     lost: bool = False
-    """Whether runs that were started on other machines are taken for dead."""
+    """True: treat runs started on other machines as dead."""
     allow_spec_change: bool = False
     slurm: int | None = None
-    """Runs that are in Slurm's queue at most; None: they run here."""
+    """Largest number of runs in Slurm's queue; None: run locally."""
     look_every: float = 10.0
-    """Seconds between two questions to Slurm."""
+    """Seconds between two queries of Slurm."""
 
 
 def folder_of(spec: ExperimentSpec, options: RunOptions) -> Path:
-    """The folder of the experiment: the newest of its name where it is gone on with, else a new one."""
+    """Return the folder of the experiment: with `resume` the newest of its name, else a new one."""
     if options.resume:
         named = [folder for folder in experiments() if folder.name.rpartition("_")[0] == spec.name]
         if named:
             return named[-1]
-        logger.info("  nothing to resume: %s has no experiment yet; it begins", spec.name)
+        logger.info("  nothing to resume, new experiment: name=%s", spec.name)
     return new_folder(spec.name)
 
 
 def opened(folder: Path, spec: ExperimentSpec, points: Sequence[Point], options: RunOptions) -> ExperimentRecord:
-    """The record of the experiment with a run for every point. Raises UsageError where the specification is another
-    one and that is not allowed."""
+    """Return the experiment's record with a run for every point. Raise UsageError for a changed specification that
+    `options` does not allow."""
     if (folder / EXPERIMENT).exists():
         record = read_record(folder)
     else:
@@ -71,10 +71,10 @@ def opened(folder: Path, spec: ExperimentSpec, points: Sequence[Point], options:
             created_at=now(),
             program=program_of(spec),
         )
-    known = {run.identity: run for run in record.runs if not run.rung}
-    _require_same_program(folder, record, spec, {point.identity for point in points} - set(known))
-    if record.spec_sha256 != spec.sha256 and {point.identity for point in points} != set(known):
-        added = sum(point.identity not in known for point in points)
+    runs_by_identity = {run.identity: run for run in record.runs if not run.rung}
+    _require_same_program(folder, record, spec, {point.identity for point in points} - set(runs_by_identity))
+    if record.spec_sha256 != spec.sha256 and {point.identity for point in points} != set(runs_by_identity):
+        added = sum(point.identity not in runs_by_identity for point in points)
         if not options.allow_spec_change:
             raise UsageError(
                 f"{spec.path}: is not what {folder} was begun with ({added} points are new); "
@@ -83,7 +83,7 @@ def opened(folder: Path, spec: ExperimentSpec, points: Sequence[Point], options:
     number = max((int(run.run.split("_")[1]) for run in record.runs), default=0)
     first_rung = None if spec.asha is None else 0
     for point in points:
-        if point.identity in known:
+        if point.identity in runs_by_identity:
             continue
         number += 1
         run = f"run_{number:03d}"
@@ -107,14 +107,14 @@ def opened(folder: Path, spec: ExperimentSpec, points: Sequence[Point], options:
 
 
 def _require_same_program(folder: Path, record: ExperimentRecord, spec: ExperimentSpec, new: Collection[str]) -> None:
-    """Raises UsageError where the points are new because of what runs them: their runs would be compared with those of
-    another program."""
+    """Raise UsageError if points are new because their program changed: their runs would be compared with those of the
+    old program."""
     if not record.runs or not new:
         return
     before, current = record.program, program_of(spec)
     changed = sorted(name for name in before.keys() & current.keys() if before[name] != current[name])
     if not changed and record.spec_sha256 != spec.sha256:
-        return  # the specification itself has other points
+        return  # the specification itself has new points
     named = ", ".join(changed) or "a file or a model that its configurations name"
     raise UsageError(
         f"{named}: changed since {folder} was begun, so new runs could not be compared with those there; put it back, "
@@ -123,12 +123,12 @@ def _require_same_program(folder: Path, record: ExperimentRecord, spec: Experime
 
 
 def completed_elsewhere(but: Path) -> dict[str, tuple[Path, RunRecord]]:
-    """Every completed run of the project's other experiments by its point's identity, the newest last."""
-    found: dict[str, tuple[Path, RunRecord]] = {}
+    """Return identity of a point -> (experiment, run) of its newest completed run outside the experiment `but`."""
+    completed: dict[str, tuple[Path, RunRecord]] = {}
     for folder in experiments():
         if folder.resolve() == but.resolve():
             continue
         for run in read_record(folder).runs:
             if run.status == "completed" and run.rung is None and Path(run.run_dir).is_dir():
-                found[run.identity] = folder, run
-    return found
+                completed[run.identity] = folder, run
+    return completed

@@ -1,12 +1,11 @@
-"""Orchestrator: the runs of an experiment, one after another or as many as fit, until each has ended.
+"""Orchestrator: starts the runs of an experiment, one or several at a time, and records their ends.
 
-    code = run_experiment(Path("configs/experiments/mixed_configs.yaml"), RunOptions(resume=True, limit=3))
+    folder = run_experiment(Path("configs/experiments/mixed_configs.yaml"), RunOptions(resume=True, limit=3))
 
-One process writes `experiment.json`, under the experiment's lease. Killed at any moment and started again with `resume`
-it loses no run and makes none twice: what ended meanwhile is read from its folder, what works is waited for, what was
-never begun begins (`r2v.experiments.schedule.launcher`). A point that any experiment of the project has completed is
-taken from there. By default one run works at a time. Which is started next is the grid's order, or early stopping's
-choice.
+One process writes `experiment.json`, under the experiment's lease. Killed at any moment and started again with
+`resume`, it loses no run and repeats none: ended runs are read from their folders, running ones are waited for, and the
+others begin (`r2v.experiments.schedule.launcher`). A point completed by any experiment of the project is reused. By
+default one run works at a time. The grid's order, or early stopping, decides on the next run.
 """
 
 from __future__ import annotations
@@ -38,16 +37,16 @@ from r2v.storage.record import FOLDER
 from r2v.trackers import TRACKER_GROUP
 
 _PATIENCE = 30.0
-"""Seconds that a run which is asked to stop has before it is killed."""
+"""Seconds between SIGTERM and SIGKILL of a run."""
 _PAUSES = (0.01, 0.25)
-"""Seconds between two looks at the runs: the first after one began, and the longest."""
+"""Seconds between two polls of the runs: after a start, and the longest."""
 
 
 def run_experiment(spec_path: Path, options: RunOptions, sleep: Callable[[float], None] = time.sleep) -> Path:
-    """Run an experiment, or go on with it; the folder of its results. `sleep` passes the time between two looks.
+    """Run or resume an experiment; return the folder of its results. `sleep` waits between two polls.
 
-    Everything is checked before anything runs. Raises UsageError, InputError; LeaseConflict where another process runs
-    it; EnvironmentFault, at the end, where runs failed.
+    All points are checked before any runs. Raise UsageError or InputError for a bad specification, LeaseConflict if
+    another process runs the experiment, EnvironmentFault at the end if runs failed.
     """
     spec = read_spec(spec_path)
     points = expand(spec)
@@ -61,33 +60,33 @@ def run_experiment(spec_path: Path, options: RunOptions, sleep: Callable[[float]
     with lease(folder / LEASE):
         record = opened(folder, spec, points, options)
         record = Orchestrator(folder, spec, points, options, record, sleep).run()
-    logger.info("%s: %s", folder, summary(record))
+    logger.info("experiment ended: folder=%s runs=%s", folder, summary(record))
     if failed := [run for run in record.runs if run.status == "failed"]:
-        told = ", ".join(f"{run.run} (return code {run.return_code})" for run in failed[:5])
+        listed = ", ".join(f"{run.run} (return code {run.return_code})" for run in failed[:5])
         raise EnvironmentFault(
-            f"{len(failed)} of {len(record.runs)} runs failed: {told}; {Path(failed[0].run_dir) / OUTPUT} says why; "
+            f"{len(failed)} of {len(record.runs)} runs failed: {listed}; {Path(failed[0].run_dir) / OUTPUT} says why; "
             "--resume runs them again"
         )
     return folder
 
 
 class RunSchedule(Protocol):
-    """What decides on the next run."""
+    """Order of an experiment's runs."""
 
     def next(self, record: ExperimentRecord, untried: Sequence[RunRecord]) -> tuple[RunRecord, str] | None:
-        """The run to start now and its configuration as YAML; None where there is none, now or at all. `untried` are
-        the runs that this process has not started yet."""
+        """Return the next run and its configuration as YAML, or None if no run can start now. `untried`: the runs that
+        this process has not started yet."""
         ...
 
 
 class GridSchedule:
-    """Every point once, in the order of the grid."""
+    """Schedule of every point once, in the order of the grid."""
 
     def __init__(self, points: Sequence[Point]) -> None:
         self._texts = {point.identity: point.text for point in points}
 
     def next(self, record: ExperimentRecord, untried: Sequence[RunRecord]) -> tuple[RunRecord, str] | None:
-        """The first run that is pending or has failed."""
+        """Return the first pending or failed run."""
         for run in untried:
             if run.status in ("pending", "failed") and run.identity in self._texts:
                 return run, self._texts[run.identity]
@@ -95,7 +94,7 @@ class GridSchedule:
 
 
 class Orchestrator:
-    """The runs of one experiment while this process works on them."""
+    """Scheduler of one experiment's runs in this process."""
 
     def __init__(
         self,
@@ -121,7 +120,7 @@ class Orchestrator:
         self._elsewhere: Mapping[str, tuple[Path, RunRecord]] = {}
 
     def run(self) -> ExperimentRecord:
-        """Go on until nothing is left to start, or the limit is reached; the record then."""
+        """Start and collect runs until none is left or the limit is reached; return the record."""
         self._recover()
         self._elsewhere = {} if self.options.fresh or not self.spec.command else completed_elsewhere(self.folder)
         with self._stopping():
@@ -139,13 +138,13 @@ class Orchestrator:
                 pause = min(1.5 * pause, _PAUSES[1])
 
     def _recover(self) -> None:
-        """Take over from a process that is gone: its runs that work are adopted, the others are what they left."""
+        """Adopt the running runs of an earlier process, and record the ended ones."""
         for run in self.record.runs:
             if run.status != "running":
                 continue
             folder = Path(run.run_dir)
             if run.chain is not None:
-                logger.info("%-12s was submitted to Slurm (%s)", run.run, run.chain)
+                logger.info("submitted run adopted: run=%s chain=%s", run.run, run.chain)
                 self._began[run.run] = time.monotonic()
                 self._active[run.run] = submitted_run(self.folder, self.spec, run, self._looks)
                 self._tried.add(run.run)
@@ -153,21 +152,21 @@ class Orchestrator:
                 continue
             adopted = adopt_run(run.process or "", folder, lost=self.options.lost)
             if adopted is not None:
-                logger.info("%-12s still works (pid %d)", run.run, adopted.owner.pid)
+                logger.info("running run adopted: run=%s pid=%d", run.run, adopted.owner.pid)
                 self._active[run.run], self._began[run.run] = adopted, time.monotonic()
                 self._tried.add(run.run)
             else:
                 self._ended(run, RunEnd(return_code=left_code(folder)))
 
     def _fill(self) -> bool:
-        """Start what there is to start; whether anything was."""
+        """Start runs in free slots; return True if any was started."""
         before = self._started
         while len(self._active) < self._slots():
             open_runs = [run for run in self.record.runs if run.run not in self._tried]
-            found = self.schedule.next(self.record, open_runs)
-            if found is None:
+            following = self.schedule.next(self.record, open_runs)
+            if following is None:
                 break
-            run, text = found
+            run, text = following
             if self._reuse(run, text):
                 continue
             if self.options.limit is not None and self._started >= self.options.limit:
@@ -183,11 +182,11 @@ class Orchestrator:
         return slots_that_fit(self.record.runs, self._memory)
 
     def _reuse(self, run: RunRecord, text: str) -> bool:
-        """Take the result of a point that another experiment has completed."""
-        known = self._elsewhere.get(run.identity)
-        if known is None or run.rung is not None:  # at a rung a point is not run whole
+        """Record the result of a point that another experiment has completed; return True if there is one."""
+        completed = self._elsewhere.get(run.identity)
+        if completed is None or run.rung is not None:  # on a rung a point is run only in part
             return False
-        folder, other = known
+        folder, other = completed
         write_text(Path(run.config_path), text)
         self._tried.add(run.run)
         self._put(
@@ -201,7 +200,7 @@ class Orchestrator:
                 reused_from=f"{folder.name}/{other.run}",
             )
         )
-        logger.info("%-12s completed already: %s/%s", run.run, folder.name, other.run)
+        logger.info("run reused: run=%s from=%s/%s", run.run, folder.name, other.run)
         return True
 
     def _start(self, run: RunRecord, text: str) -> None:
@@ -224,16 +223,18 @@ class Orchestrator:
         self._started += 1
         self._put(run)
         try:
-            active.go()  # only now: it is written down
-        except R2VError:  # Slurm takes no such job: nobody has to look for it
+            active.go()  # after the record, so that a kill leaves no unrecorded run
+        except R2VError:  # Slurm refused the job
             del self._active[run.run]
             self._put(replace(run, status="pending", started_at=None, chain=None))
             raise
-        where = "running" if run.chain is None else "submitted"
-        logger.info("%-12s %-10s %s", run.run, where, label_of(run.values, run.seed) or run.base)
+        status = "running" if run.chain is None else "submitted"
+        logger.info(
+            "run started: run=%s status=%s values=%s", run.run, status, label_of(run.values, run.seed) or run.base
+        )
 
     def _collect(self) -> bool:
-        """Write down the runs that have ended; whether any had."""
+        """Record the runs that have ended; return True if any has."""
         ended = [(name, end) for name, started in self._active.items() if (end := started.look()) is not None]
         for name, end in ended:
             del self._active[name]
@@ -241,7 +242,7 @@ class Orchestrator:
         return bool(ended)
 
     def _ended(self, run: RunRecord, end: RunEnd) -> None:
-        if end.return_code is None:  # killed with its launcher: nobody knows, so it is run again
+        if end.return_code is None:  # killed with its launcher: its result is unknown, so it is run again
             self._put(replace(run, status="pending", process=None, started_at=None, chain=None))
             self._tried.discard(run.run)
             return
@@ -259,8 +260,11 @@ class Orchestrator:
             )
         )
         seconds = time.monotonic() - self._began.get(run.run, time.monotonic())
-        told = headline(Path(run.run_dir), self.spec.metric) if status == "completed" else end.line or _why(run)
-        logger.info("%-12s %-10s %.1f s  %s", run.run, status, seconds, told)
+        if status == "completed":
+            figures = headline(Path(run.run_dir), self.spec.metric)
+            logger.info("run completed: run=%s seconds=%.1f figures=%s", run.run, seconds, figures)
+        else:
+            logger.info("run failed: run=%s seconds=%.1f error=%s", run.run, seconds, end.line or _why(run))
 
     def _put(self, run: RunRecord) -> None:
         self.record = self.record.with_run(run)
@@ -268,11 +272,10 @@ class Orchestrator:
 
     @contextmanager
     def _stopping(self) -> Iterator[None]:
-        """Where this process is asked to stop its runs stop with it, and are pending again; what is in Slurm's queue
-        stays there."""
+        """Stop local runs if the block raises, and record them as pending; runs in Slurm's queue stay there."""
         try:
             yield
-        except BaseException:
+        except BaseException:  # a signal or an error ends this process, so no local run may outlive it
             for name, started in self._active.items():
                 if self.record.run(name).chain is not None:
                     continue
@@ -294,7 +297,7 @@ class Orchestrator:
 
 
 def _set_aside(folder: Path) -> None:
-    """Leave an earlier attempt's folder beside the new one, which begins empty."""
+    """Rename the folder of an earlier attempt to <name>.attempt<number>."""
     if not folder.exists():
         return
     for number in range(1, 10_000):
@@ -305,7 +308,7 @@ def _set_aside(folder: Path) -> None:
 
 
 def _why(run: RunRecord) -> str:
-    """The last line that a failed run has printed."""
+    """Return the last output line of a failed run."""
     try:
         lines = (Path(run.run_dir) / OUTPUT).read_text(errors="replace").strip().splitlines()
     except OSError:

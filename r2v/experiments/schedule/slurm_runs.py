@@ -1,15 +1,15 @@
-"""Slurm runs: runs of an experiment that are jobs, or chains of jobs, in the queue.
+"""Slurm runs: runs of an experiment as jobs, or chains of jobs, in the queue.
 
     looks = SlurmLooks()
-    active = submitted_run(folder, spec, run, looks)     # a chain where points run a stage, else one job
-    active.go()                                          # submits it, or finds that it is submitted
+    active = submitted_run(folder, spec, run, looks)     # a chain for a stage of the pipeline, else one job
+    active.go()                                          # submits it unless it is in the queue
     while (end := active.look()) is None: ...
 
-A run over a stage is a chain of its own, named by its prefix, through the submission that `r2v run_all` uses: what it
-shares with another chain of the checkout is one job for which both wait, what fails is healed, and its figures are
-taken from what it has published. A run of a command, or a simulation, is one job, known by its comment; it takes its
-folder by a symbolic link that holds its id, so that a second job of the same run would end at once. Nothing of this
-depends on the process that submitted it: killed, and started again, it finds its runs in the queue.
+A run over a stage is its own chain, named by its prefix and submitted as by `r2v run_all`: a job shared with another
+chain of the checkout is submitted once, failures are healed, and figures are read from the published results. A run of
+a command or a simulation is one job, identified by its comment; it claims its folder by a symbolic link with its id, so
+that a second job of the same run ends at once. No state lives in the submitting process: after a restart it finds its
+runs in the queue.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ if TYPE_CHECKING:
     from r2v.slurm.views.chain_status import ChainStatus
 
 MARK = "r2v-point"
-"""What the comment of a run's job begins with: r2v-point:<experiment>/<run>/<attempt>."""
+"""Prefix of the comment of a run's job: r2v-point:<experiment>/<run>/<attempt>."""
 TAKEN_BY = "slurm_job"
-"""The link in a run's folder that holds the id of the job that runs it."""
+"""Link in a run's folder with the id of its job."""
 _SURE = 2
-"""Looks that must agree before a run that left no code is given up: file systems and queues lag."""
+"""Polls that must agree before a run without a return code counts as failed: file systems and queues lag."""
 
 _SCRIPT = """\
 #!/bin/bash
@@ -65,21 +65,20 @@ exit $code
 
 @dataclass(kw_only=True)
 class SlurmLooks:
-    """What Slurm says of an experiment's runs, asked once for all of them and not more often than `every` seconds."""
+    """Slurm's state of an experiment's runs, queried for all of them at most every `every` seconds."""
 
     every: float = 10.0
     chains: set[str] = field(default_factory=set)
-    """The chains that are asked about."""
+    """Names of the queried chains."""
     number: int = 0
     rows: Mapping[str, Queued] = field(default_factory=dict)
     statuses: Mapping[str, ChainStatus] = field(default_factory=dict)
     codes: Mapping[str, int] = field(default_factory=dict)
-    """By chain: the exit code that its last failed job wrote of itself."""
+    """Chain -> exit code recorded by its last failed job."""
     _at: float = float("-inf")
 
     def since(self, number: int) -> bool:
-        """Whether there is a look that came after this one; asks, where it is time. Where nobody answers there is
-        none."""
+        """True if there is a query later than `number`; query Slurm if it is time. False if Slurm does not answer."""
         if time.monotonic() - self._at >= self.every:
             self._ask()
             self._at = time.monotonic()
@@ -90,27 +89,28 @@ class SlurmLooks:
         from r2v.slurm.views.chain_status import statuses
         from r2v.slurm.views.sources import gather
 
-        known = [name for name in sorted(self.chains) if name in chains.names()]
-        sources = gather(known)
+        names = [name for name in sorted(self.chains) if name in chains.names()]
+        sources = gather(names)
         if sources.slurm.queue is None:
-            logger.warning("%s; asked again", sources.slurm.queue_down)
+            logger.warning("Slurm's queue unavailable, retrying: error=%s", sources.slurm.queue_down)
             return
         self.rows = sources.slurm.queue
-        self.statuses = {one.chain.name: one for one in statuses(sources)}
-        exits = {name: [one.exit for one in sources.files[name].records.values() if one.exit] for name in known}
+        self.statuses = {status.chain.name: status for status in statuses(sources)}
+        exits = {name: [job.exit for job in sources.files[name].records.values() if job.exit] for name in names}
         self.codes = {
-            name: next((one["rc"] for one in reversed(found) if one.get("rc")), 1) for name, found in exits.items()
+            name: next((record["rc"] for record in reversed(records) if record.get("rc")), 1)
+            for name, records in exits.items()
         }
         self.number += 1
 
 
 def chain_name(folder: Path, run: str) -> str:
-    """The prefix, and so the chain, of a run over a stage."""
+    """Return the prefix of a run over a stage, which names its chain."""
     return f"{folder.name}-{run}"
 
 
 def text_of(folder: Path, spec: ExperimentSpec, run: RunRecord, text: str) -> str:
-    """The configuration that a run in the queue reads: its own, under a prefix of its own where it is a chain."""
+    """Return the configuration of a run in the queue; that of a chain has its own prefix."""
     if spec.stage is None:
         return text
     from r2v.config import to_yaml
@@ -123,7 +123,7 @@ def text_of(folder: Path, spec: ExperimentSpec, run: RunRecord, text: str) -> st
 def submitted_run(
     folder: Path, spec: ExperimentSpec, run: RunRecord, looks: SlurmLooks, flags: Sequence[str] = ()
 ) -> ChainRun | JobRun:
-    """A run that is about to be submitted, or was (`run.chain` says as what)."""
+    """Return a run to submit, or one already submitted as `run.chain`."""
     if spec.stage is not None:
         name = run.chain or chain_name(folder, run.run)
         return ChainRun(run=run, name=name, stage=spec.stage, experiment=folder, looks=looks)
@@ -134,14 +134,14 @@ def submitted_run(
 
 
 def require_accepted(spec: ExperimentSpec) -> None:
-    """Raises NoSlurm where there is none here, UsageError where it would not take a run's job as it stands."""
+    """Raise NoSlurm without Slurm on this machine, UsageError if Slurm would refuse the job of a run."""
     from r2v.slurm.site import script_text
     from r2v.slurm.submit_missing import check_request
 
     require()
     script_text.report()
     if spec.stage is not None:
-        return  # each chain asks about each of its jobs
+        return  # submitting a chain checks each of its jobs
     answer = check_request(job_resources(spec.resources))
     if not answer.ok:
         raise UsageError(f"{spec.path}: this cluster will not give what a run asks for: {answer.line}; see resources")
@@ -149,7 +149,7 @@ def require_accepted(spec: ExperimentSpec) -> None:
 
 @contextlib.contextmanager
 def _in_group(experiment: Path) -> Iterator[None]:
-    """Within the block, what is submitted shows itself to trackers as the experiment's, whatever heals it later."""
+    """Submit jobs in this block under the experiment's tracker group, which healing keeps."""
     before = os.environ.get(TRACKER_GROUP)
     os.environ[TRACKER_GROUP] = experiment.name
     try:
@@ -177,27 +177,27 @@ class ChainRun:
         self._seen = self.looks.number
 
     def go(self) -> None:
-        """Submit what of the chain is neither made nor in the queue. Raises UsageError where Slurm would not take it;
-        a queue that is full or silent is met again at the next look."""
+        """Submit the chain's jobs that are neither finished nor in the queue. Raise UsageError if Slurm refuses them; a
+        full or unavailable queue is retried at the next poll."""
         from r2v.experiments.point import jobs_of
         from r2v.memory.profile_of_model import configured
         from r2v.pipeline.graph import selection, upstream
         from r2v.slurm import run_all
 
-        config, told = configured(self.run.config_path), io.StringIO()
+        config, output = configured(self.run.config_path), io.StringIO()
         rows = selection(config)[0]
-        wanted = upstream(jobs_of(self.stage, config), rows)
-        without = [row.name for row in rows if row.name not in wanted]
+        needed = upstream(jobs_of(self.stage, config), rows)
+        without = [row.name for row in rows if row.name not in needed]
         try:
-            with contextlib.redirect_stdout(told), _in_group(self.experiment):
+            with contextlib.redirect_stdout(output), _in_group(self.experiment):
                 run_all.submit(config=self.run.config_path, without=without, allow_env=allowed())
         except EnvironmentFault as error:
-            logger.warning("%s: %s", self.run.run, error)
+            logger.warning("submission failed, retrying: run=%s error=%s", self.run.run, error)
             self._broken = -1
-        write_text(Path(self.run.run_dir) / OUTPUT, told.getvalue())
+        write_text(Path(self.run.run_dir) / OUTPUT, output.getvalue())
 
     def look(self) -> RunEnd | None:
-        """How the chain ended: whole, or broken for good; None while it is neither."""
+        """Return the end of the chain, complete or failed for good, or None while it is neither."""
         if not self.looks.since(self._seen):
             return None
         self._seen = self.looks.number
@@ -223,16 +223,16 @@ class ChainRun:
         from r2v.pipeline.inputs import published
         from r2v.pipeline.jobs import JOBS
 
-        self._mend()  # what other chains have made is published here by whoever looks
+        self._mend()  # publishes artifacts made by other chains for this one
         config = load(Path(self.run.config_path))
         until = jobs_of(self.stage, config)
-        wanted = upstream(until, selection(config)[0])
+        needed = upstream(until, selection(config)[0])
         try:
-            made = {row.name: published(config, row.name) for row in JOBS if row.name in wanted}
-        except InputError as error:
+            artifacts = {row.name: published(config, row.name) for row in JOBS if row.name in needed}
+        except InputError as error:  # the file system may lag behind the queue
             self._broken += 1
             return None if self._broken < _SURE else RunEnd(return_code=error.exit_code, line=str(error))
-        leave_figures(config, Path(self.run.run_dir), until, made)
+        leave_figures(config, Path(self.run.run_dir), until, artifacts)
         return RunEnd(return_code=0)
 
     def _mend(self) -> None:
@@ -240,9 +240,9 @@ class ChainRun:
 
         try:
             for line in reconcile(self.name, wait=5.0):
-                logger.warning("%s: left to the next look: %s", self.name, line)
+                logger.warning("chain not reconciled, retrying: chain=%s reason=%s", self.name, line)
         except R2VError as error:
-            logger.warning("%s: %s", self.name, error)
+            logger.warning("reconcile failed, retrying: chain=%s error=%s", self.name, error)
 
     def _given_up(self, status: ChainStatus | None) -> RunEnd:
         bad = [job for job in status.jobs if job.state in ("failed", "cancelled", "not submitted")] if status else []
@@ -251,7 +251,7 @@ class ChainRun:
         return RunEnd(return_code=self.looks.codes.get(self.name, 1), line=f"{line}; r2v explain {self.name}")
 
     def stop(self, patience: float) -> None:
-        """Cancel what of the chain is in the queue and nobody else waits for."""
+        """Cancel the chain's jobs in the queue, except those that other chains need."""
         from r2v.slurm import run_all
         from r2v.slurm.chain import chain as chains
 
@@ -266,13 +266,13 @@ class JobRun:
 
     run: RunRecord
     name: str
-    """Its comment."""
+    """Comment of the job."""
     spec: ExperimentSpec
     experiment: Path
     looks: SlurmLooks
     flags: Sequence[str] = ()
     adopted: bool = False
-    """Whether another process has submitted it, or was about to."""
+    """True if another process has submitted it, or was about to."""
     _seen: int = 0
     _gone: int = 0
 
@@ -280,14 +280,14 @@ class JobRun:
         self._seen = self.looks.number
 
     def go(self) -> None:
-        """Submit the job; one that another process was to submit is only looked for."""
+        """Submit the job unless another process has submitted it or was about to."""
         if self.adopted:
             return
-        folder, asked = Path(self.run.run_dir), job_resources(self.spec.resources)
-        own = asked.directives.get("comment", "")
-        directives = {name: value for name, value in asked.directives.items() if name != "comment"}
+        folder, resources = Path(self.run.run_dir), job_resources(self.spec.resources)
+        own = resources.directives.get("comment", "")
+        directives = {name: value for name, value in resources.directives.items() if name != "comment"}
         arguments = [
-            *replace(asked, directives=directives).sbatch_args(),
+            *replace(resources, directives=directives).sbatch_args(),
             *([] if "no-requeue" in directives else ["--requeue"]),
             f"--job-name={self.run.run}_{self.experiment.name}",
             f"--comment={f'{own} {self.name}'.lstrip()}",
@@ -297,7 +297,7 @@ class JobRun:
         ]
         write_text(folder / OUTPUT, "")
         id_ = client.sbatch(arguments, self._script(folder.resolve()))
-        logger.info("%-12s job %s", self.run.run, id_)
+        logger.info("run submitted: run=%s job=%s", self.run.run, id_)
 
     def _script(self, folder: Path) -> str:
         from r2v.slurm.client.submit import environment_lines
@@ -312,7 +312,7 @@ class JobRun:
         )
 
     def look(self) -> RunEnd | None:
-        """How the job ended: as the run wrote it, or as Slurm says; None while it is in the queue."""
+        """Return the end of the job, as recorded by the run or else by Slurm, or None while it is in the queue."""
         if (code := left_code(Path(self.run.run_dir))) is not None:
             return RunEnd(return_code=code)
         if not self.looks.since(self._seen):
@@ -331,7 +331,7 @@ class JobRun:
         return [row.id for row in ours if row.comment.endswith(self.name)]
 
     def _ended(self) -> str:
-        """What Slurm says of a job that left no code."""
+        """Return Slurm's account of a job without a return code."""
         link = Path(self.run.run_dir) / TAKEN_BY
         if not link.is_symlink():
             return "its Slurm job is gone and had not begun"
@@ -346,8 +346,8 @@ class JobRun:
 
 
 def cancel_runs(folder: Path) -> int:
-    """Cancel every run of an experiment that is in the queue, and note it as pending; how many there were. What other
-    chains wait for goes on. Raises LeaseConflict where a process works on the experiment: stop that one first."""
+    """Cancel every run of an experiment in the queue, record it as pending, and return their number. Jobs that other
+    chains need continue. Raise LeaseConflict if a process runs the experiment: stop that one first."""
     with lease(folder / LEASE):
         record = read_record(folder)
         submitted = [run for run in record.runs if run.status == "running" and run.chain is not None]
@@ -362,7 +362,7 @@ def cancel_runs(folder: Path) -> int:
 
 
 def cancel_newest(name: str) -> int:
-    """The same of the newest experiment of a name; 0 where there is none."""
+    """Cancel the runs of the newest experiment of this name; return their number, 0 without such an experiment."""
     try:
         folder = chosen(name)
     except InputError:

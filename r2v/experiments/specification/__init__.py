@@ -1,1 +1,1 @@
-"""Specifications of experiments, and the points that they expand to."""
+"""Specifications of experiments and their expansion into points."""

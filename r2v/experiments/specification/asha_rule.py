@@ -1,7 +1,6 @@
-"""The rule of early stopping in a specification: `asha: {resource: KEY, levels: [...], eta: 3}`.
+"""Rule of early stopping in a specification: `asha: {resource: KEY, levels: [...], eta: 3}`.
 
-Without levels there are three rungs: a part in eta squared, a part in eta, and the whole of what the points say of the
-resource, rounded up where that is a whole number.
+Without levels there are three rungs: 1/eta^2, 1/eta and all of the points' value of the resource, integers rounded up.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from r2v.experiments.specification.conditions import at
 
 @dataclass(frozen=True, kw_only=True)
 class AshaRule:
-    """Early stopping by successive halving: the key that costs, its values rung by rung, and the share 1/eta that goes
-    on from each rung. No levels: those of the default rule (`levels_of`)."""
+    """Early stopping by successive halving: key of the resource, its value on each rung, and the share 1/eta promoted
+    from each rung. No levels: those of the default rule (`levels_of`)."""
 
     resource: str
     levels: tuple[Any, ...]
@@ -27,7 +26,7 @@ class AshaRule:
 
 
 def asha_rule(tree: Document) -> AshaRule | None:
-    """The rule of a specification; None where it has none. Raises UsageError naming the line."""
+    """Return the rule of a specification, or None. Raise UsageError with the line of a mistake."""
     if "asha" not in tree.value:
         return None
     rule = tree.value["asha"]
@@ -49,13 +48,13 @@ def asha_rule(tree: Document) -> AshaRule | None:
 
 
 def levels_of(rule: AshaRule, texts: Iterable[str]) -> tuple[Any, ...]:
-    """The values of the resource, rung by rung, for points of these configurations. Raises UsageError where the rule
-    names none and the points no one number that makes three."""
+    """Return the value of the resource on each rung for points of these configurations. Raise UsageError if the rule
+    has no levels and the points no common number to derive three from."""
     if rule.levels:
         return rule.levels
-    asked = [at(plain(read(text, "a point").value), rule.resource) for text in texts]
-    whole = asked[0]
-    if any(value != whole for value in asked) or isinstance(whole, bool) or not isinstance(whole, (int, float)):
+    values = [at(plain(read(text, "a point").value), rule.resource) for text in texts]
+    whole = values[0]
+    if any(value != whole for value in values) or isinstance(whole, bool) or not isinstance(whole, (int, float)):
         raise UsageError(
             f"asha: {rule.resource} is not one number in all points, so no levels follow from it; name them: "
             "levels: [1, 3, 9]"

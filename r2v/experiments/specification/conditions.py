@@ -1,4 +1,4 @@
-"""Conditions on a point's configuration: what must hold in it, and which points a filter means.
+"""Conditions on a point's configuration: checks that must hold, and filters of points.
 
     holds("len(lambda_ace) == layers - 1", {"layers": 4, "lambda_ace": [0.1, 0.1, 0.1]})     # True
     holds("model != 'greedy' or len(lambda_ace) == layers - 1", config)
@@ -25,17 +25,17 @@ _ALLOWED = (
     *(ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not, ast.USub, ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.Div),
     *(ast.FloorDiv, ast.Mod, ast.Compare, ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.In, ast.NotIn),
 )
-"""Python evaluates a check that holds nothing else: no attribute, no method, and no function but those of _CALLS."""
+"""Syntax allowed in a check, which Python evaluates: no methods, and no functions except those of _CALLS."""
 
 
 def require_check(text: str) -> None:
-    """Raises UsageError where a check is no expression that can be evaluated."""
+    """Raise UsageError if a check is not an allowed expression."""
     _parsed(text)
 
 
 def holds(text: str, config: Mapping[str, Any]) -> bool:
-    """Whether a check holds in a configuration. Raises UsageError where it cannot be told: a key is missing, or types
-    do not go together."""
+    """True if a check holds in a configuration. Raise UsageError if it cannot be evaluated: a key is missing, or types
+    do not match."""
     code = compile(ast.fix_missing_locations(ast.Expression(_Lookups().visit(_parsed(text)))), "check", "eval")
     try:
         return bool(eval(code, {"__builtins__": {}, **_CALLS}, {"config": {**_NAMES, **config}}))
@@ -46,12 +46,12 @@ def holds(text: str, config: Mapping[str, Any]) -> bool:
 
 
 def matches(condition: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
-    """Whether a configuration has all of these values: key -> value, or a list of which it is one."""
-    return all(_is(at(config, key), wanted) for key, wanted in condition.items())
+    """True if a configuration has all values of `condition`: key -> value, or a list of allowed values."""
+    return all(_is(at(config, key), allowed) for key, allowed in condition.items())
 
 
 def at(config: Mapping[str, Any], key: str) -> Any:
-    """The value of a dotted key; an object like no value where there is none."""
+    """Return the value of a dotted key, or a sentinel, equal to no value, if it is missing."""
     value: Any = config
     for name in key.split("."):
         if not isinstance(value, Mapping) or name not in value:
@@ -61,16 +61,16 @@ def at(config: Mapping[str, Any], key: str) -> Any:
 
 
 def has(config: Mapping[str, Any], key: str) -> bool:
-    """Whether a configuration has a dotted key."""
+    """True if a configuration has a dotted key."""
     return at(config, key) is not _MISSING
 
 
-def _is(value: Any, wanted: Any) -> bool:
-    if isinstance(wanted, list) and not isinstance(value, list):
-        return any(_is(value, item) for item in wanted)
-    if isinstance(wanted, list) and wanted and all(isinstance(item, list) for item in wanted):
-        return value in wanted
-    return bool(value == wanted and isinstance(value, bool) == isinstance(wanted, bool))
+def _is(value: Any, allowed: Any) -> bool:
+    if isinstance(allowed, list) and not isinstance(value, list):
+        return any(_is(value, item) for item in allowed)
+    if isinstance(allowed, list) and allowed and all(isinstance(item, list) for item in allowed):
+        return value in allowed
+    return bool(value == allowed and isinstance(value, bool) == isinstance(allowed, bool))
 
 
 def _parsed(text: str) -> ast.expr:
@@ -81,7 +81,7 @@ def _parsed(text: str) -> ast.expr:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise UsageError(f"{shown(text)}: no expression, such as `len(lambda_ace) == layers - 1`") from None
     for node in ast.walk(tree):
-        if not isinstance(node, _ALLOWED) or (isinstance(node, ast.Call) and not _known(node)):
+        if not isinstance(node, _ALLOWED) or (isinstance(node, ast.Call) and not _callable(node)):
             raise UsageError(
                 f"{shown(text)}: {shown(ast.unparse(node) if isinstance(node, ast.expr) else type(node).__name__)} is "
                 f"not evaluated; allowed are keys, literals, arithmetic, comparisons, and, or, not, in, "
@@ -90,12 +90,12 @@ def _parsed(text: str) -> ast.expr:
     return tree
 
 
-def _known(node: ast.Call) -> bool:
+def _callable(node: ast.Call) -> bool:
     return isinstance(node.func, ast.Name) and node.func.id in _CALLS and not node.keywords
 
 
 class _Lookups(ast.NodeTransformer):
-    """Turn names and dots into lookups in the configuration: `a.b` is `config["a"]["b"]`."""
+    """Transformer of names and dots into lookups in the configuration: `a.b` becomes `config["a"]["b"]`."""
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         return _item(ast.Name("config", ast.Load()), node.id)

@@ -1,12 +1,12 @@
 """Expansion: the points of a specification, each with its resolved configuration, checked before anything runs.
 
     for point in expand(read_spec(path)):
-        point.run, point.values, point.text        # run_001, {"lr": 0.001}, what the run reads, byte for byte
+        point.run, point.values, point.text        # run_001, {"lr": 0.001}, the configuration as the run reads it
 
 The grid is the full product of the sweep's keys, the groups of `zip` and the seeds, in the order of the file. A key
-without a dot replaces the whole key, a dotted one what it names within it. Two points that come to one configuration
-are one. A point is named by the hash of what it runs and of its resolved configuration (`identity`), so that whoever
-has run it already, has.
+without a dot replaces the whole key, a dotted one the named value within it. Points with equal configurations are
+merged. The identity of a point is the hash of its program and its resolved configuration, by which other experiments
+reuse its result.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from r2v.storage.artifact_manifest import json_sha256
 from r2v.storage.files import content_sha256
 
 SHOWN = 3
-"""Refused points that an error line names."""
+"""Number of refused points named in an error."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,33 +38,32 @@ class Point:
     run: str
     base: Path
     written: dict[str, Any]
-    """The swept values, as they were written."""
+    """Swept values as written in the file."""
     seed: int | None
     text: str
-    """The resolved configuration, which is what the run reads."""
+    """Resolved configuration as the run reads it."""
     identity: str
-    """SHA-256 of what is run and of the resolved configuration."""
+    """SHA-256 of the program and the resolved configuration."""
 
     @property
     def values(self) -> dict[str, Any]:
-        """The swept values."""
+        """Swept values."""
         return {key: plain(value) for key, value in self.written.items()}
 
     @property
     def label(self) -> str:
-        """The swept values as text; of a point from `configs`, its file."""
+        """Swept values as text; for a point from `configs`, its file."""
         return label_of(self.values, self.seed) or str(self.base)
 
 
 def label_of(values: dict[str, Any], seed: int | None = None) -> str:
-    """Values as `key=value` words."""
-    told = {**values, **({} if seed is None else {"seed": seed})}
-    return " ".join(f"{key}={shown_value(plain(value))}" for key, value in told.items())
+    """Return values and seed as `key=value` words."""
+    seeded = {**values, **({} if seed is None else {"seed": seed})}
+    return " ".join(f"{key}={shown_value(plain(value))}" for key, value in seeded.items())
 
 
 def expand(spec: ExperimentSpec) -> list[Point]:
-    """All points. Raises UsageError before anything runs where one of them cannot: it names the points and the reason
-    of each."""
+    """Return all points. Raise UsageError with the refused points and their reasons if any cannot run."""
     points: dict[str, Point] = {}
     refused: list[str] = []
     resolve = _resolver(spec)
@@ -91,12 +90,12 @@ def expand(spec: ExperimentSpec) -> list[Point]:
     if not points:
         raise UsageError(f"{spec.path}: no point is left; exclude and when leave out all of them")
     if twins:
-        logger.info("  %d points come to the same configuration as another one; each is run once", twins)
+        logger.info("  duplicate points merged: points=%d", twins)
     return [replace(point, run=f"run_{number:03d}") for number, point in enumerate(points.values(), start=1)]
 
 
 def with_value(spec: ExperimentSpec, point: Point, key: str, value: Any, run: str) -> Point:
-    """The same point with one more key set: a rung of early stopping. Raises UsageError as `expand` does."""
+    """Return the point with one more key set, for a rung of early stopping. Raise UsageError as `expand` does."""
     tree = _overlaid(spec, point.base, point.written, point.seed)
     assign(tree, key, copy.deepcopy(value))
     text, content = _resolver(spec)(tree)
@@ -104,8 +103,7 @@ def with_value(spec: ExperimentSpec, point: Point, key: str, value: Any, run: st
 
 
 def assign(tree: dict[str, Any], key: str, value: Any) -> None:
-    """Set a key: without a dot the whole of it, with dots what it names. Raises UsageError where a dot reaches into
-    what is no section."""
+    """Set a dotted key of a tree in place. Raise UsageError if a part before the last dot is not a section."""
     *sections, last = key.split(".")
     for depth, name in enumerate(sections):
         inner = tree.setdefault(name, {})
@@ -119,7 +117,7 @@ Drawn = tuple[Path, dict[str, Any], int | None]
 
 
 def _drawn(spec: ExperimentSpec) -> Iterator[Drawn]:
-    """(base, swept values, seed) of every point that the filters keep."""
+    """Yield (base, swept values, seed) of every point that passes the filters."""
     seeds: tuple[int | None, ...] = spec.seeds or (None,)
     if spec.base_config is None:
         yield from itertools.product(spec.configs, ({},), seeds)
@@ -147,7 +145,7 @@ def _overlaid(spec: ExperimentSpec, path: Path, values: dict[str, Any], seed: in
 def _overlaid_tree(
     spec: ExperimentSpec, base: dict[str, Any], values: dict[str, Any], seed: int | None
 ) -> dict[str, Any]:
-    """base < fixed_overrides < sweep < seed."""
+    """Return the configuration tree; precedence: base < fixed_overrides < sweep < seed."""
     tree = copy.deepcopy(base)
     for key, value in {**spec.fixed_overrides, **values}.items():
         assign(tree, key, copy.deepcopy(value))
@@ -164,23 +162,23 @@ def _base(path: Path) -> dict[str, Any]:
 
 
 def _warn_of_strangers(spec: ExperimentSpec, base: dict[str, Any]) -> None:
-    """A line for each swept key that the base of a command does not have: a misspelt key would sweep nothing."""
+    """Log each swept key that the base of a command lacks: a misspelt key would sweep nothing."""
     if not spec.command:
         return  # R2V's own configurations refuse an unknown key
     for key in (*spec.sweep, *(key for group in spec.zip for key in group), *spec.fixed_overrides):
         if not has(base, key):
             logger.warning(
-                "%s line %d: %s has no %s; %s",
+                "swept key missing from the base: file=%s line=%d key=%s base=%s remedy=%s",
                 spec.path,
                 spec.tree.line("sweep", key),
-                spec.base_config,
                 key,
+                spec.base_config,
                 nearest(key, base),
             )
 
 
 Resolve = Callable[[dict[str, Any]], tuple[str, Any]]
-"""From a configuration tree to the YAML that the run reads, and what names the point."""
+"""Configuration tree -> (YAML of the run, content of the point's identity)."""
 
 
 def _resolver(spec: ExperimentSpec) -> Resolve:
@@ -194,12 +192,12 @@ def _resolver(spec: ExperimentSpec) -> Resolve:
 
 
 def program_of(spec: ExperimentSpec) -> dict[str, str]:
-    """The files of this folder that the command names, with their hashes; {} for a stage of the pipeline."""
+    """Return the files named by the command -> their hashes; {} for a stage of the pipeline."""
     return {word: content_sha256(Path(word)) for word in spec.command if Path(word).is_file()}
 
 
 def _of_pipeline(spec: ExperimentSpec, tree: dict[str, Any]) -> tuple[str, Any]:
-    """The whole configuration of R2V, checked as the stage would check it."""
+    """Return YAML and identity of a complete R2V configuration, checked as the stage does."""
     from r2v.config import identity, to_yaml
     from r2v.experiments.point import config_of, require_runnable
 
@@ -209,7 +207,7 @@ def _of_pipeline(spec: ExperimentSpec, tree: dict[str, Any]) -> tuple[str, Any]:
 
 
 def shown_value(value: Any) -> str:
-    """A value as a table and a label show it."""
+    """Return a value as shown in tables and labels."""
     if isinstance(value, float):
         return f"{value:g}"
     if isinstance(value, list):

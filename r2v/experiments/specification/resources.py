@@ -1,8 +1,8 @@
-"""Resources of a run that is one Slurm job: `resources:` of a specification over the header of scripts without a GPU.
+"""Resources of a run as one Slurm job: `resources:` of a specification over the header of scripts without a GPU.
 
-    resources: {gres: "gpu:1", time: "04:00:00", mem: 32G}     # as sbatch's options are called, without dashes
+    resources: {gres: "gpu:1", time: "04:00:00", mem: 32G}     # names of sbatch's options without dashes
 
-Runs over a stage of the pipeline ask what the headers of their stages' scripts say, and take none.
+Runs over a stage of the pipeline use the headers of their stages' scripts instead.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def resources_of(tree: Document) -> dict[str, str]:
-    """The directives of a specification; none where it names none. Raises UsageError naming the line."""
+    """Return the directives of a specification, possibly none. Raise UsageError with the line of a mistake."""
     from r2v.slurm.site.directives import check
 
     values = tree.value.get("resources", {})
@@ -32,7 +32,7 @@ def resources_of(tree: Document) -> dict[str, str]:
 
 
 def _directive(tree: Document, name: str, value: Any, check: Any) -> str:
-    """A directive's text; a flag is written `exclusive: true`."""
+    """Return a directive's text, "" for a flag such as `exclusive: true`."""
     flag = plain(value)
     text = "" if flag is True else str(value)
     if isinstance(value, (dict, list)) or flag is False or flag is None:
@@ -45,7 +45,7 @@ def _directive(tree: Document, name: str, value: Any, check: Any) -> str:
 
 
 def job_resources(directives: Mapping[str, str]) -> Resources:
-    """What the job of a run asks for: where jobs without a GPU run, in their size, but for these directives."""
+    """Return the resources of a run's job: those of jobs without a GPU, overridden by these directives."""
     from r2v.slurm.site import requests
 
     return requests.of_job(Path(), requests.CPU_SCRIPT, "").merged(directives)

@@ -1,4 +1,4 @@
-"""Experiment specification: the YAML file that says which points an experiment has and what each of them runs.
+"""Experiment specification: YAML file with an experiment's points and the program of each.
 
     name: lr_sweep                              # required
     mode: training                              # required: training or simulation
@@ -6,8 +6,8 @@
     fixed_overrides: {training.num_epochs: 2}   # base < fixed < sweep
     sweep: {router.budget: [0.1, 0.2]}          # a full grid; a key without a dot replaces the whole key
 
-Optional are `zip`, `exclude`, `when`, `seeds`, `checks`, `stage` or `command`, `metric`, `goal`, `asha`, `resources`. A
-mistake ends in one line with the number of its line.
+Optional are `zip`, `exclude`, `when`, `seeds`, `checks`, `stage` or `command`, `metric`, `goal`, `asha`, `resources`.
+Errors give the line of the mistake.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ Mode = Literal["training", "simulation"]
 Goal = Literal["max", "min"]
 
 SPECS = CONFIGS / "experiments"
-"""Where specifications lie."""
+"""Folder of specifications."""
 FORMER_SPECS = Path("experiments/specs")
-"""Where the first guide had them; a path below it is looked for in SPECS."""
+"""Folder of specifications in the first guide; a path below it is looked up in SPECS."""
 STAGE = "train_policy"
-"""What a point of `mode: training` runs where the specification names neither `stage` nor `command`."""
+"""Stage of `mode: training` without `stage` or `command`."""
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,79}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExperimentSpec:
-    """A specification that has been read: `read_spec`. Values that are given to keys of configurations (`sweep`,
-    `fixed_overrides`, `zip`) stand as they were written, for the type of the key to read."""
+    """Specification as read by `read_spec`. Values of configuration keys (`sweep`, `fixed_overrides`, `zip`) are kept
+    as written; the type of the key decides how they are parsed."""
 
     path: Path
     tree: Document
@@ -57,41 +57,41 @@ class ExperimentSpec:
     sweep: dict[str, list[Any]] = field(default_factory=dict)
     fixed_overrides: dict[str, Any] = field(default_factory=dict)
     zip: tuple[dict[str, list[Any]], ...] = ()
-    """Groups of keys whose values go together, one after another; the groups multiply with the grid."""
+    """Groups of keys whose values are paired in order; the groups multiply with the grid."""
     exclude: tuple[dict[str, Any], ...] = ()
-    """A point is left out where all keys of one of these have the value named, or one of the values."""
+    """Conditions that exclude a point: key -> value, or a list of values; all keys of one condition must match."""
     when: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """A swept key -> what must hold for it to be swept; elsewhere it keeps its value of the base."""
+    """Swept key -> condition under which it is swept; otherwise it keeps the base's value."""
     seeds: tuple[int, ...] = ()
     seed_key: str = "seed"
     checks: tuple[str, ...] = ()
-    """What must hold in every point's configuration, such as `len(lambda_ace) == layers - 1`."""
+    """Expressions that must hold in every point's configuration, such as `len(lambda_ace) == layers - 1`."""
     stage: str | None = None
     command: tuple[str, ...] = ()
-    """Words of a program of the user's own; {config} and {run_dir} are filled in."""
+    """Command line of a user's program; {config} and {run_dir} are filled in."""
     metric: str | None = None
     goal: Goal = "max"
     asha: AshaRule | None = None
     resources: dict[str, str] = field(default_factory=dict)
-    """What a run's Slurm job asks for, where it is one job."""
+    """Sbatch directives of a run that is one Slurm job."""
 
     @property
     def runs(self) -> str:
-        """What a point runs, in words."""
+        """Command of a point as text."""
         if self.command:
             return shlex.join(self.command)
         return "simulation" if self.mode == "simulation" else f"r2v {self.stage}"
 
 
 def located(path: Path) -> Path:
-    """The file that a specification's path means, former spellings included. Raises InputError where there is none."""
+    """Return the file of a specification, former paths included. Raise InputError if it is missing."""
     if path.exists():
         return path
     parts = path.parts
     if parts[:2] == FORMER_SPECS.parts or (len(parts) > 2 and path.parts[-3:-1] == FORMER_SPECS.parts):
         current = SPECS / path.name
         if current.exists():
-            logger.warning("%s: specifications live in %s; %s is taken", path, SPECS, current)
+            logger.warning("specification found at its new path: requested=%s used=%s", path, current)
             return current
     there = sorted(file.name for file in SPECS.glob("*.yaml"))
     raise InputError(
@@ -100,7 +100,7 @@ def located(path: Path) -> Path:
 
 
 def read_spec(path: Path) -> ExperimentSpec:
-    """Read and check a specification. Raises InputError where there is none, UsageError naming the line of the first
+    """Read and check a specification. Raise InputError if it is missing, UsageError with the line of the first
     mistake."""
     path = located(path)
     tree = read_file(path)
@@ -161,7 +161,7 @@ def _name(tree: Document) -> str:
 
 
 def _choice(tree: Document, key: str, allowed: tuple[str, ...]) -> Any:
-    """The value of a key that takes one of a few words, the first where it is left out."""
+    """Return the value of a key with a few allowed words; default: the first."""
     word = tree.value.get(key, allowed[0])
     if word not in allowed:
         tree.refuse(f"must be {' or '.join(allowed)}, got {shown(str(word))}", key)
@@ -196,8 +196,8 @@ def _mapping(tree: Document, *keys: str | int) -> dict[str, Any]:
 
 
 def _axes(tree: Document, keys: tuple[str | int, ...]) -> dict[str, list[Any]]:
-    found = _mapping(tree, *keys)
-    for key, values in found.items():
+    axes = _mapping(tree, *keys)
+    for key, values in axes.items():
         if not isinstance(values, list):
             tree.refuse(
                 f"must be a list of values, each of which is one candidate, got {shown(str(values))}", *keys, key
@@ -208,28 +208,28 @@ def _axes(tree: Document, keys: tuple[str | int, ...]) -> dict[str, list[Any]]:
         again = next((item for index, item in enumerate(candidates) if item in candidates[:index]), None)
         if again is not None and not isinstance(again, bool):
             tree.refuse(f"{shown(str(again))} is listed twice", *keys, key)
-    return found
+    return axes
 
 
 def _groups(tree: Document) -> tuple[dict[str, list[Any]], ...]:
-    """`zip`: a list of groups, or one group."""
+    """Return the groups of `zip`, which is a list of groups or one group."""
     groups = tree.value.get("zip", [])
     if not isinstance(groups, (dict, list)):
         tree.refuse("must be a group of keys with lists of one length, or a list of such groups", "zip")
     stems: list[tuple[str | int, ...]] = [("zip",)]
     if isinstance(groups, list):
         stems = [("zip", index) for index in range(len(groups))]
-    found = []
+    checked = []
     for stem in stems:
         axes = _axes(tree, stem)
         lengths = {key: len(values) for key, values in axes.items()}
         if len(set(lengths.values())) > 1:
-            told = ", ".join(f"{key} has {length}" for key, length in lengths.items())
-            tree.refuse(f"values that go together must be as many: {told}", *stem)
+            counts = ", ".join(f"{key} has {length}" for key, length in lengths.items())
+            tree.refuse(f"values that go together must be as many: {counts}", *stem)
         if not axes:
             tree.refuse("is empty; name keys with values", *stem)
-        found.append(axes)
-    return tuple(found)
+        checked.append(axes)
+    return tuple(checked)
 
 
 def _conditions(tree: Document) -> list[dict[str, Any]]:
@@ -291,7 +291,7 @@ def _command(tree: Document) -> tuple[str, ...]:
 
 
 def _require_consistent(spec: ExperimentSpec) -> None:
-    """Raises UsageError for keys that contradict each other."""
+    """Raise UsageError for keys that contradict each other."""
     tree = spec.tree
     if spec.configs and (spec.sweep or spec.zip or spec.when):
         tree.refuse("configs names every point itself; a sweep needs a base_config", "sweep" if spec.sweep else "zip")
@@ -299,8 +299,8 @@ def _require_consistent(spec: ExperimentSpec) -> None:
     if spec.seeds:
         axes.append(("seeds", spec.seed_key))
     for index, (source, key) in enumerate(axes):
-        for other, known in axes[:index]:
-            if key == known or key.startswith(f"{known}.") or known.startswith(f"{key}."):
+        for other, earlier in axes[:index]:
+            if key == earlier or key.startswith(f"{earlier}.") or earlier.startswith(f"{key}."):
                 tree.refuse(f"{key} is set by {other} and by {source}; let one of them do it", source, key)
     swept = {key for _, key in axes}
     for key in spec.when:

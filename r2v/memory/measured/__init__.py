@@ -1,1 +1,1 @@
-"""Measurement of memory on tensors without data: real models and losses, one micro-batch at a time. Needs torch."""
+"""Measurement of memory on fake tensors: real models and losses, one micro-batch at a time. Needs torch."""

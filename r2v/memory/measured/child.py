@@ -1,6 +1,6 @@
-"""The measuring process: a JSON line for each case on standard input, a line with its result on standard output.
+"""Measuring process: one JSON line per case on standard input, one line with its result on standard output.
 
-`r2v.memory.store.Measuring` starts it, so that the commands that plan never load torch themselves.
+Started by `r2v.memory.store.Measuring`, so that planning commands never load torch themselves.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ from r2v.errors import R2VError
 from r2v.memory.measurement import MeasuredCase, as_values
 
 
-def answer(asked: MeasuredCase | dict[str, Any]) -> dict[str, Any]:
-    """The measurement of a case, or the sizes of a model by its config.json, as JSON values. Raises UsageError where
-    its model does not run on tensors without data."""
+def answer(request: MeasuredCase | dict[str, Any]) -> dict[str, Any]:
+    """Return the measurement of a case, or the sizes of a model by its config.json, as JSON values. Raise UsageError if
+    the model does not run on fake tensors."""
     from r2v.memory.measured.extrapolation import measure, sizes_of
 
-    return as_values(measure(asked)) if isinstance(asked, MeasuredCase) else asdict(sizes_of(asked))
+    return as_values(measure(request)) if isinstance(request, MeasuredCase) else asdict(sizes_of(request))
 
 
 def main() -> None:
-    """Answer line after line until standard input ends. What the libraries print goes to standard error."""
+    """Answer each line of standard input."""
+    # Libraries print to standard output too: send that to standard error, and answers to a copy of the descriptor.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     for line in sys.stdin:

@@ -1,4 +1,4 @@
-"""Models of a measurement: real transformers and peft models of a chosen depth, whose tensors hold no data."""
+"""Models of a measurement: real transformers and peft models of a chosen depth on meta or fake tensors."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ from r2v.memory.measurement import ENCODERS, MeasuredCase, ModelSizes
 from r2v.memory.model_registry import ModelConfigValues
 
 _BLOCK = 64
-"""Weights of nf4 that share a scale."""
+"""Number of nf4 weights that share a scale."""
 _DEPTH_KEYS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 _DROPOUTS = ("attention_dropout", "hidden_dropout_prob", "attention_probs_dropout_prob", "resid_pdrop", "embd_pdrop")
 
 
 def config_of(values: ModelConfigValues, depth: int | None = None) -> Any:
-    """transformers' configuration, with `depth` layers where one is given: lists with an entry for each layer are cut
-    to their beginning."""
+    """Return transformers' configuration, with `depth` layers if given: lists with an entry per layer are truncated."""
     from transformers import AutoConfig
 
     settings = {key: value for key, value in values.items() if key not in ("model_type", "dtype", "torch_dtype")}
@@ -51,7 +50,7 @@ def _cut(section: Mapping[str, Any], depth: int) -> dict[str, Any]:
 
 
 def skeleton(config: Any, dtype: torch.dtype) -> Any:
-    """The model on torch's meta device: a causal language model, or an encoder where there is none of its type."""
+    """Return the model on torch's meta device: a causal language model, or an encoder if its type has none."""
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModel, AutoModelForCausalLM
 
     causal = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING and config.model_type not in ENCODERS
@@ -61,7 +60,7 @@ def skeleton(config: Any, dtype: torch.dtype) -> Any:
 
 
 def _attention(config: Any, factory: Any) -> str:
-    """sdpa, and eager where the model caps its scores or has no other."""
+    """Return "sdpa", or "eager" if the model caps its attention scores or has no sdpa."""
     text = config.get_text_config()
     if getattr(text, "attn_logit_softcapping", None):
         return "eager"
@@ -71,7 +70,7 @@ def _attention(config: Any, factory: Any) -> str:
 
 
 def layers_of(model: nn.Module) -> nn.ModuleList:
-    """The list of the transformer's layers: the longest list of modules outside an image tower."""
+    """Return the transformer's layers: the largest list of modules outside an image tower."""
     lists = [
         module
         for name, module in model.named_modules()
@@ -84,7 +83,7 @@ def layers_of(model: nn.Module) -> nn.ModuleList:
 
 @dataclass(frozen=True, kw_only=True)
 class Pattern:
-    """How the kinds of layers follow one another: some of their own, then whole periods, then the rest of one."""
+    """Sequence of the kinds of layers: `start` layers, then whole periods, then the beginning of one."""
 
     depth: int
     """Layers of the whole model."""
@@ -93,13 +92,13 @@ class Pattern:
 
     @property
     def ends(self) -> int:
-        """Layers at the end that are told apart: a period, and the rest of one."""
+        """Number of last layers that are kept apart: a period and the incomplete one."""
         return self.period + (self.depth - self.start) % self.period
 
     @property
     def depths(self) -> tuple[int, ...]:
-        """Two depths to measure and one to check them, whole periods apart; the whole model alone where it has no more
-        layers than that."""
+        """Two depths to measure and one to check, whole periods apart; only the whole model if it has too few
+        layers."""
         first = self.start + self.period + self.ends
         if first + self.period >= self.depth:
             return (self.depth,)
@@ -116,13 +115,13 @@ def _studied(text: str) -> tuple[Pattern, ModelSizes]:
 
 
 def studied(values: ModelConfigValues) -> tuple[Pattern, ModelSizes]:
-    """The pattern of a model's layers and the counts of its parameters, from the whole model on torch's meta device."""
+    """Return the pattern of a model's layers and its parameter counts, from the whole model on torch's meta device."""
     return _studied(json.dumps(values, sort_keys=True))
 
 
 def _kind(layer: nn.Module, config: Any, number: int, depth: int) -> tuple[Any, ...]:
-    """All that can make one layer unlike another: its modules, the shapes of their weights, its entries in lists of the
-    configuration."""
+    """Return all properties that distinguish layers: modules, shapes of weights, entries in the configuration's
+    lists."""
     modules = tuple((name, type(module).__name__) for name, module in layer.named_modules())
     weights = tuple((name, tuple(weight.shape)) for name, weight in layer.named_parameters())
     entries = tuple(
@@ -141,9 +140,9 @@ def _pattern(kinds: list[Any]) -> Pattern:
         for period in range(1, total + 1)
     )
     return next(
-        one
-        for one in candidates
-        if all(kinds[at] == kinds[at + one.period] for at in range(one.start, depth - one.period))
+        pattern
+        for pattern in candidates
+        if all(kinds[at] == kinds[at + pattern.period] for at in range(pattern.start, depth - pattern.period))
     )
 
 
@@ -178,7 +177,7 @@ def _sizes(model: Any, layers: nn.ModuleList, config: Any) -> ModelSizes:
 
 
 def _experts(config: Any) -> tuple[int, int]:
-    """Experts of a mixture layer, and those that a token is sent to."""
+    """Return the numbers of experts of a mixture layer, and of experts per token."""
     for name in ("num_local_experts", "num_experts", "n_routed_experts"):
         if count := getattr(config, name, None):
             return int(count), int(getattr(config, "num_experts_per_tok", None) or count)
@@ -186,7 +185,7 @@ def _experts(config: Any) -> tuple[int, int]:
 
 
 def adapted(model: Any, case: MeasuredCase) -> Any:
-    """The model under adapters, which are trained."""
+    """Return the model with trainable adapters."""
     from peft import LoraConfig, get_peft_model
 
     settings = LoraConfig(
@@ -200,15 +199,15 @@ def adapted(model: Any, case: MeasuredCase) -> Any:
 
 
 def materialize(model: nn.Module, adapters: torch.dtype | None = None) -> None:
-    """Replace the tensors on meta, where fused attention has no output shape, by random ones on the device of the
-    context (under fake mode: without data). Tied tensors stay tied. `adapters` is the type of LoRA weights."""
-    made: dict[int, nn.Parameter] = {}
+    """Replace the tensors on meta, on which fused attention has no output shape, by random ones on the context's device
+    (under fake mode: without data). Tied tensors stay tied. `adapters`: type of LoRA weights."""
+    parameters: dict[int, nn.Parameter] = {}
     for path, module in model.named_modules():
         for name, old in list(module._parameters.items()):
             if old is not None:
                 dtype = adapters if adapters is not None and "lora_" in path else old.dtype
-                made.setdefault(id(old), nn.Parameter(_drawn(old, dtype), old.requires_grad))
-                module._parameters[name] = made[id(old)]
+                parameters.setdefault(id(old), nn.Parameter(_drawn(old, dtype), old.requires_grad))
+                module._parameters[name] = parameters[id(old)]
         for name, buffer in list(module._buffers.items()):
             if buffer is not None:
                 module._buffers[name] = torch.zeros(buffer.shape, dtype=buffer.dtype)
@@ -220,7 +219,7 @@ def _drawn(old: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 class _PackedProduct(torch.autograd.Function):
-    """A product with a packed matrix, in bfloat16: unpacked for the product alone, again in backward, never saved."""
+    """Product with a packed matrix in bfloat16, unpacked in forward and again in backward, never saved."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, module: PackedLinear) -> Tensor:
@@ -233,8 +232,8 @@ class _PackedProduct(torch.autograd.Function):
 
 
 class PackedLinear(nn.Linear):
-    """Stand-in of bitsandbytes' Linear4bit, whose kernels do not run on tensors without data: nf4 in half a byte and a
-    float32 scale for each block. peft copies what it hands on."""
+    """Replacement of bitsandbytes' Linear4bit, whose kernels do not run on fake tensors: nf4 in half a byte per weight
+    and a float32 scale per block. The output is copied, as peft does."""
 
     def __init__(self, old: nn.Linear) -> None:
         super().__init__(
@@ -246,14 +245,14 @@ class PackedLinear(nn.Linear):
         self.register_buffer("scales", torch.empty(-(-count // _BLOCK), dtype=torch.float32, device="meta"))
 
     def unpacked(self) -> Tensor:
-        """The matrix in bfloat16, the type in which it multiplies."""
+        """Return the matrix in bfloat16, the type of its products."""
         empty: Tensor = self.nibbles.new_empty(  # type: ignore[operator]
             self.out_features, self.in_features, dtype=torch.bfloat16
         )
         return empty
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., in_features) -> (..., out_features)."""
+        """Return the product: (..., in_features) -> (..., out_features)."""
         product: Tensor = _PackedProduct.apply(x, self)  # type: ignore[no-untyped-call]
         if self.bias is not None:
             product = product + self.bias
@@ -261,7 +260,7 @@ class PackedLinear(nn.Linear):
 
 
 def pack(model: nn.Module) -> None:
-    """Pack the linear modules of the layers, before adapters are put on them."""
+    """Pack the linear modules of the layers; call it before adding adapters."""
     for parent in layers_of(model).modules():
         for name, module in list(parent.named_children()):
             if type(module) is nn.Linear:
@@ -269,7 +268,7 @@ def pack(model: nn.Module) -> None:
 
 
 def shared_tensors(model: nn.Module) -> Iterator[Tensor]:
-    """Weights and buffers of packed matrices: all that stays while the model is there."""
+    """Yield the weights and the buffers of packed matrices: all persistent tensors of the model."""
     yield from model.parameters()
     for module in model.modules():
         if isinstance(module, PackedLinear):

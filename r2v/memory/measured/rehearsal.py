@@ -1,14 +1,14 @@
-"""Rehearsal: one run of a case at one shape and depth, on tensors without data or on a GPU with random weights.
+"""Rehearsal: one run of a case at one shape and depth, on fake tensors or on a GPU with random weights.
 
-The code of a case is a function that a stage gives in its row of JOBS:
+The code of a case is a function in the stage's row of JOBS:
 
     def memory(run: Rehearsal) -> None:
         model = run.decoder()
         run.train(model, lambda: loss(model, run.ids(), *run.positions()))
 
 It runs one micro-batch of the stage's own forward pass and loss on fixed shapes; the rehearsal runs backward and the
-optimizer's step, twice, and learns from hooks which layer is running. `run.read` and `run.mark` are for code that
-trains nothing.
+optimizer's step, twice, and marks the running layer by hooks. `run.read` and `run.mark` are for code that trains
+nothing.
 """
 
 from __future__ import annotations
@@ -35,36 +35,36 @@ _DTYPES = {2: torch.bfloat16, 4: torch.float32, 8: torch.float64}
 
 @dataclass(frozen=True, kw_only=True)
 class FixedShape:
-    """The shape of a micro-batch."""
+    """Shape of a micro-batch."""
 
     rows: int
     tokens: int
     predicted: int
-    """Tokens of each row whose log-probabilities are computed, the last ones."""
+    """Number of last tokens of each row whose log-probabilities are computed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Traced:
-    """A finished rehearsal. Bytes."""
+    """Finished rehearsal; sizes in bytes."""
 
     trace: dict[Mark, list[int]]
     operations: dict[Mark, list[int]]
     static: int
-    """Weights and optimizer, which are part of every figure of the trace."""
+    """Weights and optimizer, included in every figure of the trace."""
     weights: int
     trained: int
-    """Trained parameters."""
+    """Number of trained parameters."""
     trained_bytes: int
     flops: int
 
     @property
     def peak(self) -> int:
-        """The most bytes at a time."""
+        """Largest number of live bytes."""
         return max(max(sizes) for sizes in self.trace.values() if sizes)
 
 
 class Rehearsal:
-    """What the code of a case asks for its models and tensors, and runs its passes by."""
+    """Models, tensors and passes for the code of a case."""
 
     def __init__(
         self,
@@ -82,19 +82,19 @@ class Rehearsal:
         self.trained = self.trained_bytes = self.flops = self.weights = self.static = 0
 
     def bare(self) -> Any:
-        """The case's model on torch's meta device, for code that builds on it: `place` makes it real."""
+        """Return the case's model on torch's meta device, for code that extends it before calling `place`."""
         config = models.config_of(self.case.model, self.depth)
         with self.empty():
             return models.skeleton(config, _DTYPES[self.case.width])
 
     @contextmanager
     def empty(self) -> Iterator[None]:
-        """A block in which modules are made on torch's meta device, and no tensor counts."""
+        """Make modules in this block on torch's meta device, without counting tensors."""
         with unset_fake_temporarily(), torch.device("meta"):
             yield
 
     def decoder(self) -> Any:
-        """The case's model as it is trained: under adapters, or all of it; or frozen."""
+        """Return the case's model, materialized and counted: with adapters, fully trained, or frozen."""
         case, model = self.case, self.bare()
         model.train(case.action == "train").requires_grad_(not case.frozen)
         with self.empty():
@@ -110,7 +110,7 @@ class Rehearsal:
         return model
 
     def place(self, module: nn.Module) -> Any:
-        """A module of the code's own, made on torch's meta device: materialized, and counted among the weights."""
+        """Return the code's own module from torch's meta device, materialized and counted among the weights."""
         models.materialize(module)
         self.count(module)
         return module
@@ -120,22 +120,22 @@ class Rehearsal:
         self._tracker.label(WEIGHTS, models.shared_tensors(module))
 
     def ids(self, texts: int = 1) -> Tensor:
-        """Token ids, (rows * texts, tokens)."""
+        """Return token ids (rows * texts, tokens)."""
         return torch.zeros(self.shape.rows * texts, self.shape.tokens, dtype=torch.long)
 
     def positions(self) -> tuple[Tensor, Tensor]:
-        """Rows and columns of the predicted tokens, the last of each row; flat, in order."""
+        """Return rows and columns, (rows * predicted,) each, of the predicted tokens, the last of each row."""
         columns = range(self.shape.tokens - self.shape.predicted, self.shape.tokens)
         rows = torch.arange(self.shape.rows).repeat_interleave(len(columns))
         return rows, torch.arange(columns.start, columns.stop).repeat(self.shape.rows)
 
     def autocast(self) -> Any:
-        """The block in which matrices multiply in bfloat16, where the case says so."""
+        """Return a context of bfloat16 products if the case has autocast."""
         return torch.autocast(self.device, torch.bfloat16, enabled=self.case.autocast)
 
     def train(self, module: nn.Module, loss: Callable[[], Tensor]) -> None:
-        """Two micro-batches of an update and its step, after a first step that makes the moments; a brief rehearsal
-        runs the second micro-batch alone, without an optimizer. `loss` opens the autocast that the code has."""
+        """Run two micro-batches of an update and its step, after a first step that makes the moments; a brief rehearsal
+        runs the second micro-batch only, without an optimizer. `loss` opens its own autocast."""
         parameters = [weight for weight in module.parameters() if weight.requires_grad]
         self.trained = sum(weight.numel() for weight in parameters)
         self.trained_bytes = sum(weight.nbytes for weight in parameters)
@@ -158,7 +158,7 @@ class Rehearsal:
         self._end()
 
     def _optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-        """AdamW after a first step, its moments counted and the gradients gone."""
+        """Return AdamW after a first step, with its moments counted and the gradients freed."""
         optimizer = torch.optim.AdamW(parameters, foreach=not self.case.fused, fused=self.case.fused)
         optimizer.step()
         optimizer.zero_grad()
@@ -167,7 +167,7 @@ class Rehearsal:
         return optimizer
 
     def read(self, module: nn.Module, code: Callable[[], Any], action: str = "read") -> Any:
-        """A pass without gradients; its result."""
+        """Run a pass without gradients and return its result."""
         self._calls = {action: 0}
         module.eval()
         with torch.no_grad(), self._watched(module):
@@ -178,12 +178,12 @@ class Rehearsal:
         return result
 
     def mark(self, action: str) -> None:
-        """Begin a stretch of code that trains nothing: read, prompt, choose or token."""
+        """Begin a stretch of code without training: read, prompt, choose or token."""
         self._calls = {action: 0}
         self._tracker.mark(Mark(batch=0, action=action))
 
     def _end(self) -> None:
-        """Note the bytes that stay, while the models are still there."""
+        """Record the persistent bytes while the models are alive."""
         self._tracker.mark(None)
         parts = self._tracker.parts
         self.weights = parts.get(WEIGHTS, 0)
@@ -191,7 +191,7 @@ class Rehearsal:
 
     @contextmanager
     def _watched(self, module: nn.Module) -> Iterator[None]:
-        """Marks by hooks on the layers and the output embedding."""
+        """Set marks by hooks on the layers and the output embedding."""
         whole: Any = module
         core = whole.get_base_model() if hasattr(module, "peft_config") else whole
         layers = models.layers_of(core)
@@ -213,7 +213,7 @@ class Rehearsal:
         return current.action if current is not None else ""
 
     def _move(self, unit: str, index: int, action: str | None = None) -> None:
-        """A mark of a part of the model in the pass that runs; recomputation belongs to backward."""
+        """Mark a part of the model in the running pass; recomputation belongs to backward."""
         if self._tracker.current is not None:
             self._tracker.mark(Mark(batch=self._batch, action=action or self._action, unit=unit, index=index))
 
@@ -243,20 +243,20 @@ class Rehearsal:
 
     @property
     def _recomputes(self) -> bool:
-        """True if the head has run again in this backward pass, and marked its calls itself."""
+        """True if the head has run again in this backward pass, which marked its calls."""
         return self._calls.get("backward", 0) > 0
 
 
 def code_of(case: MeasuredCase) -> Callable[[Rehearsal], None]:
-    """The function that `case.code` names."""
+    """Return the function named by `case.code`."""
     module, _, name = case.code.partition(":")
     function: Callable[[Rehearsal], None] = getattr(importlib.import_module(module), name)
     return function
 
 
 def rehearse(case: MeasuredCase, shape: FixedShape, depth: int | None = None, *, brief: bool = False) -> Traced:
-    """Run a case on tensors without data, at a depth (None: the model's own). `brief`: of training the second
-    micro-batch of an update alone."""
+    """Run a case on fake tensors at a depth (None: the model's own). `brief`: train only the second micro-batch of an
+    update."""
     with ExitStack() as stack:
         stack.enter_context(_without_collection())
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
@@ -267,7 +267,7 @@ def rehearse(case: MeasuredCase, shape: FixedShape, depth: int | None = None, *,
 
 @contextmanager
 def _without_collection() -> Iterator[None]:
-    """A block without garbage collection: when it runs depends on what ran before, and rehearsals must be alike."""
+    """Disable garbage collection in this block: its timing would make rehearsals differ."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -278,9 +278,8 @@ def _without_collection() -> Iterator[None]:
 
 
 def rehearse_on_gpu(case: MeasuredCase, shape: FixedShape) -> int:
-    """Run it on the GPU of this process with random weights; torch.cuda.max_memory_allocated, less what is still
-    allocated when all is gone: cuBLAS's workspaces, which stay. Raises torch.OutOfMemoryError for a case that is larger
-    than the GPU."""
+    """Run a case on this process's GPU with random weights; return torch.cuda.max_memory_allocated without cuBLAS's
+    persistent workspaces. Raise torch.OutOfMemoryError for a case larger than the GPU."""
     gc.collect()  # models of earlier cases are parts of reference cycles
     with torch.device("cuda"), torch.random.fork_rng(), Tracker() as tracker:
         run = Rehearsal(case, shape, tracker, device="cuda")

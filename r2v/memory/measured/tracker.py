@@ -1,4 +1,4 @@
-"""Memory tracker: counts the bytes of live tensors while torch runs, on fake tensors too. The planner's reference.
+"""Memory tracker: counts of the bytes of live tensors, real or fake; the planner's reference.
 
     with FakeTensorMode(), Tracker() as tracker:
         model = ...
@@ -8,10 +8,10 @@
     tracker.peaks["actor"]                  # bytes
 
 Between `mark`s the live bytes after each operation are kept in `trace`, by the mark, and floating-point operations are
-counted in `flops`. Every operation passes by a dispatch mode, which notes each new storage and learns of its end by a
-weak reference. Nothing is hooked onto parameters, so frozen weights, adapters, a base that serves three roles and
-layers called many times are all just tensors; torch's own MemTracker supports none of these. What an
-operation allocates inside one kernel is not seen (but for logsumexp's, which is known), nor are the allocator's gaps.
+counted in `flops`. A dispatch mode sees every operation, records each new storage, and learns of its end by a weak
+reference. No hooks on parameters are needed, so frozen weights, adapters, a base with three roles and layers called
+many times are supported, unlike in torch's own MemTracker. Allocations inside one kernel (except logsumexp's, which
+are known) and the allocator's gaps are not seen.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 OTHER = "activation"
-"""Tensors without a name: activations, temporaries, caches."""
+"""Label of all other tensors: activations, temporaries, caches."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """A stretch of a run: its micro-batch, its pass, and the part of the model that runs."""
+    """Stretch of a run: micro-batch, pass, and running part of the model."""
 
     batch: int
-    """0: gradients are new; 1: they are accumulated."""
+    """0: gradients are new; 1: gradients are accumulated."""
     action: str
     """forward, backward, step, read, prompt, choose or token."""
     unit: str = ""
-    """layer, head (the output embedding), or "" for all else."""
+    """layer, head (the output embedding), or "" for all other parts."""
     index: int = 0
-    """Of the layer, or of the call of the head."""
+    """Index of the layer, or of the call of the head."""
 
 
 @dataclass
@@ -53,23 +53,23 @@ class _Storage:
 
 
 class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A context in which live tensor bytes are counted; tensors made before it count once they are met."""
+    """Context that counts live tensor bytes; earlier tensors count from their first use in an operation."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.live = 0
-        """Bytes now."""
+        """Live bytes now."""
         self.peaks: dict[str, int] = {}
-        """The most bytes at a time, by the name of a finished span."""
+        """Finished span -> its peak in bytes."""
         self.trace: defaultdict[Mark, list[int]] = defaultdict(list)
-        """Live bytes after each operation, by the mark that it follows."""
+        """Mark -> live bytes after each operation that follows it."""
         self.operations: defaultdict[Mark, list[int]] = defaultdict(list)
-        """Which operations they are, as numbers."""
+        """Mark -> hashes of these operations."""
         self.flops = 0
         """Floating-point operations since the first mark."""
         self.current: Mark | None = None
-        """The last mark; None: nothing is kept in `trace`."""
-        self._known: dict[int, tuple[weakref.ref[Any], _Storage]] = {}
+        """Last mark; None: `trace` is not written."""
+        self._storages: dict[int, tuple[weakref.ref[Any], _Storage]] = {}
         self._parts: dict[str, int] = {}
         self._peak = 0
 
@@ -87,7 +87,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def label(self, kind: str, tensors: Iterable[torch.Tensor]) -> None:
-        """Count these tensors under a name from now on."""
+        """Count these tensors under the label `kind` from now on."""
         for tensor in tensors:
             record = self._meet(tensor)
             self._parts[record.kind] -= record.size
@@ -96,16 +96,16 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @property
     def parts(self) -> dict[str, int]:
-        """Bytes now, by label."""
+        """Label -> live bytes now."""
         return {kind: size for kind, size in self._parts.items() if size}
 
     def mark(self, mark: Mark | None) -> None:
-        """Begin a stretch of the trace; None ends it. A mark that comes again continues its stretch."""
+        """Begin a stretch of the trace; None ends it. A repeated mark continues its stretch."""
         self.current = mark
 
     @contextmanager
     def span(self, name: str) -> Iterator[None]:
-        """Record the peak of the block in `peaks`, what is live at its beginning included."""
+        """Record the block's peak in `peaks`, including tensors that are live at its beginning."""
         self._peak = self.live
         yield
         self.peaks[name] = self._peak
@@ -113,27 +113,27 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _meet(self, tensor: torch.Tensor) -> _Storage:
         storage = tensor.untyped_storage()
         key = storage._cdata
-        if (known := self._known.get(key)) is not None:
-            return known[1]
+        if (entry := self._storages.get(key)) is not None:
+            return entry[1]
         record = _Storage(size=storage.nbytes())
-        self._known[key] = (weakref.ref(storage, lambda _: self._gone(key)), record)
+        self._storages[key] = (weakref.ref(storage, lambda _: self._gone(key)), record)
         self.live += record.size
         self._parts[record.kind] = self._parts.get(record.kind, 0) + record.size
         return record
 
     def _gone(self, key: int) -> None:
-        _, record = self._known.pop(key)
+        _, record = self._storages.pop(key)
         self.live -= record.size
         self._parts[record.kind] -= record.size
 
 
 def _operations(func: Any, args: Any, kwargs: Any, result: Any) -> int:
-    """Floating-point operations of one call, as torch's FlopCounterMode counts them; attention on a CPU, which it does
-    not know, as any other attention."""
+    """Return the floating-point operations of a call as torch's FlopCounterMode counts them, attention on a CPU, which
+    it does not support, like other attention."""
     packet = func._overloadpacket
     if packet is torch.ops.aten._scaled_dot_product_flash_attention_for_cpu:
-        return int(sdpa_flop_count(*(one.shape for one in args[:3])))  # type: ignore[no-untyped-call]
+        return int(sdpa_flop_count(*(tensor.shape for tensor in args[:3])))  # type: ignore[no-untyped-call]
     if packet is torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward:
-        return int(sdpa_backward_flop_count(*(one.shape for one in args[:4])))  # type: ignore[no-untyped-call]
+        return int(sdpa_backward_flop_count(*(tensor.shape for tensor in args[:4])))  # type: ignore[no-untyped-call]
     count = flop_registry.get(packet)
     return int(count(*args, **kwargs, out_val=result)) if count is not None else 0

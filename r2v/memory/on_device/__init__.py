@@ -1,1 +1,1 @@
-"""On the device at hand: a job's memory is measured, calibrated against the plan, and retried where it ran out."""
+"""Memory on the device: measured peaks, calibration of the plan, and retries on out-of-memory."""

@@ -1,13 +1,12 @@
-"""Calibration: one factor per phase that a probe on a GPU measured, and the file that keeps these factors.
+"""Calibration: one measured factor per phase of a plan, and the file of these factors.
 
-The planner counts tensors. What a GPU adds in a phase (kernels' workspaces, an attention kernel that computes
-otherwise than assumed) is proportional to the micro-batch, so a probe gives each phase one factor on its activation
-bytes:
+The planner counts tensors. A GPU's additional memory in a phase (workspaces of kernels, another attention kernel than
+assumed) is proportional to the micro-batch, so a probe gives each phase one factor on its activation bytes:
 
     factor = (measured - static - gradients) / activation
 
-A factor holds for the model, GPU and torch that it was measured with, and for no other; the file keeps all of them.
-No torch is loaded here: `r2v plan --calibration FILE` runs on a login node.
+A factor holds only for the model, GPU and torch version of its probe, which the file records. No torch is loaded here:
+`r2v plan --calibration FILE` runs on a login node.
 """
 
 from __future__ import annotations
@@ -27,19 +26,19 @@ _FORMAT = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """Factors on the activation bytes of phases, and what they hold for. Raises ValueError for a factor that is not
-    above 0."""
+    """Factors on the activation bytes of phases for one model, GPU and torch. Raise ValueError for a factor not above
+    0."""
 
     model: str
-    """The last part of its name, which is the same for a directory and the hub."""
+    """Last part of the model's name, equal for a directory and the hub."""
     parameters: int
     """Number of parameters."""
     gpu: str
-    """As torch.cuda.get_device_name says it."""
+    """torch.cuda.get_device_name()."""
     torch: str
     """torch.__version__."""
     factors: Mapping[str, float]
-    """By the phase's name."""
+    """Phase -> factor."""
 
     def __post_init__(self) -> None:
         if not all(0 < float(factor) < float("inf") for factor in self.factors.values()):
@@ -51,8 +50,8 @@ class Calibration:
 
 
 def save(path: Path, new: Calibration) -> None:
-    """Add a calibration to the file. Where its key is there already, phases measured anew replace their factors and
-    the others stay. Raises InputError for a file that is something else, EnvironmentFault where the disk refuses."""
+    """Add a calibration to the file; new factors replace those of the same model, GPU, torch and phase. Raise
+    InputError for a malformed file, EnvironmentFault if the disk refuses."""
     stored = read(path) if path.exists() else []
     before = next((calibration.factors for calibration in stored if calibration.same_key(new)), {})
     merged = replace(new, factors=dict(sorted({**before, **new.factors}.items())))
@@ -62,7 +61,7 @@ def save(path: Path, new: Calibration) -> None:
 
 
 def read(path: Path) -> list[Calibration]:
-    """All calibrations of a file. Raises InputError where it is missing or is something else."""
+    """Return all calibrations of a file. Raise InputError if it is missing or malformed."""
     try:
         content = json.loads(path.read_text())
         if content["format"] != _FORMAT:
@@ -75,20 +74,20 @@ def read(path: Path) -> list[Calibration]:
 
 
 def factors_for(path: Path | None, model: KnownModel, gpu: str = "") -> Mapping[str, float]:
-    """The factors of a file for this model, a GPU of this name and the torch installed; none without a file. Raises
-    as `read` and `select` do."""
+    """Return the factors of a file for this model, GPU name and the installed torch; none without a file. Raise as
+    `read` and `select` do."""
     return {} if path is None else select(read(path), model, gpu, metadata.version("torch")).factors
 
 
 def select(stored: Sequence[Calibration], model: KnownModel, gpu: str, torch: str) -> Calibration:
-    """The calibration of this model, of this torch and of the only GPU whose name contains `gpu` (in any case). Raises
-    UsageError where there is none, or where several match."""
+    """Return the calibration of this model and torch on the only GPU whose name contains `gpu`, ignoring case. Raise
+    UsageError if none or several match."""
     label, parameters = model_label(model), model.sizes.parameters
-    same_model = [one for one in stored if (one.model, one.parameters) == (label, parameters)]
-    matching = [one for one in same_model if one.torch == torch and gpu.lower() in one.gpu.lower()]
+    same_model = [entry for entry in stored if (entry.model, entry.parameters) == (label, parameters)]
+    matching = [entry for entry in same_model if entry.torch == torch and gpu.lower() in entry.gpu.lower()]
     if len(matching) == 1:
         return matching[0]
-    available = [f"{one.gpu} with torch {one.torch}" for one in matching or same_model]
+    available = [f"{entry.gpu} with torch {entry.torch}" for entry in matching or same_model]
     remedy = "name one with --gpu-type" if matching else "probe again, or leave the calibration out"
     raise UsageError(
         f"calibration: wanted one for {label} ({parameters:,} parameters), a GPU named {gpu or 'anything'}, torch "
@@ -97,5 +96,5 @@ def select(stored: Sequence[Calibration], model: KnownModel, gpu: str, torch: st
 
 
 def model_label(model: KnownModel) -> str:
-    """A model's name as calibrations have it."""
+    """Return a model's name in calibrations."""
     return model.name.rstrip("/").rpartition("/")[2]

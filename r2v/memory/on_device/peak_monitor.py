@@ -1,14 +1,13 @@
-"""Peak monitor: the memory that each phase of a training run takes, compared with what the plan predicted.
+"""Peak monitor: measured memory of each phase of a training run, compared with the plan.
 
     monitor = PeakMonitor(meter_of(device))
     with monitor.phase("actor", expected_peak(plan, "actor", rows=4, tokens=812)):
-        ...                                     # one warning line where it was off by more than a tenth
+        ...                                     # logs a warning if it exceeds the plan by more than a tenth
     monitor.readings["actor"].measured          # for the metrics
 
-On a GPU a phase's peak is torch.cuda.max_memory_allocated: bytes of tensors, which is what the plan predicts, and of
-cuBLAS's workspaces. A CPU has no such figure. There the rise of the process's peak resident memory is recorded under
-that name and compared with nothing: it includes Python and the libraries, and shows only what exceeds every earlier
-peak.
+On a GPU a phase's peak is torch.cuda.max_memory_allocated: bytes of tensors, as predicted by the plan, and of cuBLAS's
+workspaces. On a CPU the rise of the process's peak resident memory is recorded under that name and not compared: it
+includes Python and the libraries, and only exceeding every earlier peak changes it.
 """
 
 from __future__ import annotations
@@ -26,28 +25,28 @@ from r2v.memory.planner.training_job import CUBLAS_WORKSPACES
 from r2v.memory.sizes import gib
 
 DRIFT = 0.1
-"""Share by which a measured peak may differ from the predicted one before a line warns of it."""
+"""Share by which a measured peak may exceed the predicted one without a warning."""
 _NOISE = 2**26
-"""Bytes of which no line warns: a tenth of a tiny model."""
+"""Excess bytes without a warning, for tiny models."""
 
 
 class Meter(Protocol):
-    """What reads a peak: the most bytes since it was reset."""
+    """Reader of peak memory."""
 
     name: str
-    """What it measures."""
+    """Name of the measured quantity."""
     counts_tensors: bool
-    """Whether a plan predicts what it measures."""
+    """True if a plan predicts this quantity."""
 
     def reset(self) -> None:
         """Start a new measurement."""
 
     def peak(self) -> int:
-        """The most bytes at a time since the last reset."""
+        """Return the peak in bytes since the last reset."""
 
 
 class CudaMeter:
-    """The bytes of tensors on one GPU, as torch's allocator counts them."""
+    """Meter of the bytes of tensors on one GPU, counted by torch's allocator."""
 
     name, counts_tensors = "torch.cuda.max_memory_allocated", True
 
@@ -55,20 +54,20 @@ class CudaMeter:
         self.device = device
 
     def reset(self) -> None:
-        """Start from what is allocated now."""
+        """Start from the bytes allocated now."""
         import torch
 
         torch.cuda.reset_peak_memory_stats(self.device)
 
     def peak(self) -> int:
-        """The most bytes allocated at a time since the last reset."""
+        """Return the peak of allocated bytes since the last reset."""
         import torch
 
         return int(torch.cuda.max_memory_allocated(self.device))
 
 
 class ProcessMeter:
-    """How far the process's peak resident memory has risen: 0 where something before it took more."""
+    """Meter of the rise of the process's peak resident memory: 0 below an earlier peak."""
 
     name, counts_tensors = "rise of the process's peak resident memory", False
 
@@ -80,7 +79,7 @@ class ProcessMeter:
         self._before = _peak_rss()
 
     def peak(self) -> int:
-        """The most bytes allocated at a time since the last reset."""
+        """Return the rise in bytes since the last reset."""
         return _peak_rss() - self._before
 
 
@@ -89,13 +88,13 @@ def _peak_rss() -> int:
 
 
 def meter_of(device: Any) -> Meter:
-    """The meter for a torch device or its name."""
+    """Return the meter for a torch device or its name."""
     return CudaMeter(device) if str(device).startswith("cuda") else ProcessMeter()
 
 
 @dataclass(frozen=True, kw_only=True)
 class PeakReading:
-    """A phase's largest peak so far, and what the plan predicted for that run. Bytes."""
+    """Largest peak of a phase so far, and the plan's prediction for that run, in bytes."""
 
     measured: int
     predicted: float
@@ -109,14 +108,13 @@ class PeakReading:
 
     @property
     def drifted(self) -> bool:
-        """Whether more was taken than planned, so much that the user should know. Less is no fault: a first update has
-        no other network's moments beside it."""
+        """True if the peak exceeds the plan enough to warn. A lower peak is normal: at a first update the other
+        networks' optimizer moments do not exist yet."""
         return self.drift > DRIFT and self.measured - self.predicted > _NOISE
 
 
 class PeakMonitor:
-    """Measures the peak of each phase as it runs. A run that raises is not counted: its retry with fewer rows will
-    be."""
+    """Monitor of the peak of each phase. A run that raises is not counted, but its retry with fewer rows is."""
 
     def __init__(self, meter: Meter) -> None:
         self.meter = meter
@@ -125,8 +123,8 @@ class PeakMonitor:
 
     @contextmanager
     def phase(self, name: str, predicted: float) -> Iterator[None]:
-        """Measure the block, whose peak the plan predicts as `predicted` bytes (`expected_peak`). A phase may run many
-        times: its largest run is kept, and one line warns of its first drift."""
+        """Measure the block; the plan predicts `predicted` bytes (`expected_peak`). Over many runs of a phase the
+        largest is kept, and the first excess is logged."""
         self.meter.reset()
         yield
         if self.meter.counts_tensors:
@@ -134,29 +132,26 @@ class PeakMonitor:
         reading = PeakReading(
             measured=self.meter.peak(), predicted=predicted, meter=self.meter.name, comparable=self.meter.counts_tensors
         )
-        kept = self.readings.get(name)
-        if kept is None or reading.measured > kept.measured:
+        largest = self.readings.get(name)
+        if largest is None or reading.measured > largest.measured:
             self.readings[name] = reading
         if reading.comparable and reading.drifted and name not in self._warned:
             self._warned.add(name)
             logger.warning(
-                "  memory: %s took %s GiB, %+.0f %% of the %s GiB planned; r2v plan --probe corrects it",
-                name,
-                gib(reading.measured),
-                100 * reading.drift,
-                gib(predicted),
+                "  memory exceeds the plan: phase=%s peak_gib=%s planned_gib=%s drift=%+.0f%% remedy=r2v plan --probe",
+                *(name, gib(reading.measured), gib(predicted), 100 * reading.drift),
             )
 
 
 def expected_peak(plan: Plan, phase: str, *, rows: int | None = None, tokens: int | None = None) -> float:
-    """Peak in bytes that a plan predicts for a micro-batch of `rows` sequences of `tokens` tokens (None: as planned, at
-    full length), its calibration included. Raises KeyError for a phase that the plan does not have."""
+    """Return the predicted peak in bytes of a micro-batch of `rows` sequences of `tokens` tokens (None: as planned, at
+    full length), calibration included. Raise KeyError for a phase that is not in the plan."""
     job, (device, planned) = plan.job, plan.phase(phase)
-    asked = planned.phase
+    run = planned.phase
     if tokens is not None:
         prompt = min(job.prompt_tokens, tokens - 1)
         job = replace(job, prompt_tokens=prompt, completion_tokens=tokens - prompt)
-        asked = replace(asked, tokens=tokens)
+        run = replace(run, tokens=tokens)
     micro_batch = planned.micro_batch if rows is None else rows
-    memory = phase_memory(job, plan.strategy, device.device, asked, micro_batch, plan.lookup)
+    memory = phase_memory(job, plan.strategy, device.device, run, micro_batch, plan.lookup)
     return memory.corrected(plan.machine.factors.get(phase, 1.0)).total

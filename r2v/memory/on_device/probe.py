@@ -1,12 +1,11 @@
-"""Probe: what the kernels of the GPU at hand add to a plan, measured phase by phase with random weights.
+"""Probe: memory that this GPU's kernels add to a plan, measured phase by phase with random weights.
 
-    r2v plan --config configs/hierarchical.yaml --stage hierarchical --probe calibration.json    # where the GPU is
+    r2v plan --config configs/hierarchical.yaml --stage hierarchical --probe calibration.json    # on the GPU
     r2v plan --config configs/hierarchical.yaml --stage hierarchical --calibration calibration.json    # anywhere
 
-Each phase runs the case that its plan rests on (`r2v.memory.measured.rehearsal`), with its own model alone: a first
-optimizer step allocates what then stays (moments, workspaces), and the peak of the update after it is compared with the
-measurement on tensors without data. A phase that does not fit is tried with half the micro-batch: what a GPU adds is
-proportional to it.
+Each phase runs its planned case (`r2v.memory.measured.rehearsal`) with its own model alone: a first optimizer step
+allocates persistent memory (moments, workspaces), and the peak of the next update is compared with the measurement on
+fake tensors. A phase that does not fit is retried with half the micro-batch, to which the addition is proportional.
 """
 
 from __future__ import annotations
@@ -27,39 +26,40 @@ from r2v.memory.planner.state import IN_8_BITS
 from r2v.memory.sizes import gib
 
 _SAME_KERNELS = {"rollout, actor": ("rollout, guidance",)}
-"""Phases that run the same kernels as the one measured, and so share its factor."""
+"""Measured phase -> phases with the same kernels, which share its factor."""
 _NOT_PROBED = ("load", "rollout, guidance")
 Run = Callable[[MeasuredCase, FixedShape], int]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Probed:
-    """A phase that was measured. Bytes."""
+    """Measured phase; sizes in bytes."""
 
     phase: str
     micro_batch: int
     measured: int
     predicted: float
     factor: float
-    """On the activation bytes of the plan."""
+    """Factor on the plan's activation bytes."""
 
 
 def probe(plan: Plan, run: Run = rehearse_on_gpu) -> Iterator[Probed]:
-    """Measure the phases of a plan one after the other, as far as they fit with a micro-batch of at least 1. `run`
-    returns a case's peak in bytes. Raises UsageError for a plan that cannot run on one GPU with random weights."""
+    """Yield the measured phases of a plan, one after the other, that fit with a micro-batch of at least 1. `run`
+    returns a case's peak in bytes. Raise UsageError for a plan that cannot run on one GPU with random weights."""
     _check_can_run(plan)
     for planned in plan.phases:
-        if planned.phase.name not in _NOT_PROBED and (found := _probe_phase(plan, planned, run)) is not None:
-            yield found
+        if planned.phase.name not in _NOT_PROBED and (probed := _probe_phase(plan, planned, run)) is not None:
+            yield probed
 
 
 def factors_of(probed: list[Probed]) -> dict[str, float]:
-    """Factors by phase, those of phases with the same kernels included."""
+    """Return the factors by phase, including phases with the same kernels."""
     return {name: result.factor for result in probed for name in (result.phase, *_SAME_KERNELS.get(result.phase, ()))}
 
 
 def calibration_here(plan: Plan) -> Calibration:
-    """A calibration of the plan's model for the GPU here, without factors. Raises UsageError where there is no GPU."""
+    """Return a calibration, without factors, of the plan's model on this machine's GPU. Raise UsageError without
+    one."""
     _require_gpu()
     return Calibration(
         model=model_label(plan.job.model),
@@ -71,7 +71,7 @@ def calibration_here(plan: Plan) -> Calibration:
 
 
 def memory_here() -> int:
-    """Bytes of the GPU here. Raises UsageError where there is none."""
+    """Return the memory of this machine's GPU in bytes. Raise UsageError without one."""
     _require_gpu()
     return int(torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory)
 
@@ -99,7 +99,7 @@ def _check_can_run(plan: Plan) -> None:
 
 
 def _probe_phase(plan: Plan, planned: PlannedPhase, run: Run) -> Probed | None:
-    """The result, None where not even a micro-batch of 1 fits."""
+    """Return the result, or None if no micro-batch fits or the peak is below the static bytes."""
     name, rows = planned.phase.name, max(1, planned.micro_batch)
     measured = None
     while measured is None:
@@ -109,15 +109,14 @@ def _probe_phase(plan: Plan, planned: PlannedPhase, run: Run) -> Probed | None:
             measured = run(case, shape)
         except torch.OutOfMemoryError:
             if rows == 1:
-                logger.warning("  memory: %s does not fit with a micro-batch of 1 and is not calibrated", name)
+                logger.warning("  phase not calibrated, micro-batch of 1 does not fit: phase=%s", name)
                 return None
             rows //= 2
-    known = plan.lookup(case)
-    static, activation = expected(known, shape)
+    static, activation = expected(plan.lookup(case), shape)
     factor = (measured - static) / activation
     if factor <= 0:
         logger.warning(
-            "  memory: %s peaked at %s GiB, below the %s GiB that the plan counts as static; it is not calibrated",
+            "  phase not calibrated, peak below the plan's static bytes: phase=%s measured_gib=%s static_gib=%s",
             *(name, gib(measured), gib(static)),
         )
         return None
@@ -130,11 +129,11 @@ def _shape(plan: Plan, planned: PlannedPhase, rows: int, case: MeasuredCase) -> 
     return FixedShape(rows=rows, tokens=tokens, predicted=predicted)
 
 
-def expected(known: MeasuredMemory, shape: FixedShape) -> tuple[float, float]:
-    """Bytes that stay, gradients included, and the activations of a case as the probe runs it."""
+def expected(case: MeasuredMemory, shape: FixedShape) -> tuple[float, float]:
+    """Return the static bytes, gradients included, and the activation bytes of a case as the probe runs it."""
     stretches = ("accumulated", "step", "read", "prompt", "copied", "choose", "token", "last choose")
     predicted = shape.rows * shape.predicted
-    peak = known.peak(stretches, rows=shape.rows, tokens=shape.tokens, predicted=predicted)
-    moments = 2 * known.trained_bytes if any(moment.stretch == "step" for moment in known.moments) else 0
-    gradients = known.trained_bytes if moments else 0
-    return known.weights + moments + gradients, peak.size - gradients
+    peak = case.peak(stretches, rows=shape.rows, tokens=shape.tokens, predicted=predicted)
+    moments = 2 * case.trained_bytes if any(moment.stretch == "step" for moment in case.moments) else 0
+    gradients = case.trained_bytes if moments else 0
+    return case.weights + moments + gradients, peak.size - gradients

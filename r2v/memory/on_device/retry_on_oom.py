@@ -1,18 +1,16 @@
-"""Retry on OOM: a step that runs out of GPU memory is repeated with half the micro-batch, by all ranks together.
+"""Retry on OOM: repetition of a step that runs out of GPU memory with half the micro-batch, on all ranks together.
 
     result = retry_on_oom(step, rows, parameters, phase="actor")    # step(rows) leaves the gradients of its whole batch
     rows = result.rows                                              # the micro-batch that fits from here on
     ...                                                             # gradients are reduced over ranks after it
 
-Ranks that disagree on what to do would wait for each other for ever. So after each attempt every rank learns whether
-any of them ran out; if one did, all free their memory, drop their gradients and repeat the whole step with half the
-rows. The sum of the gradients is that of the step as it was meant. `step` must not communicate: a rank that ran out
-could not answer the others. Sharded weights (FSDP, ZeRO-3) are gathered in the forward pass, so their step communicates
-all the time and cannot be retried here: the error ends all ranks, and healing (r2v.slurm.healing.heal) resubmits the
-job with a smaller micro-batch.
+Ranks that disagree would wait for each other for ever. So after each attempt the ranks exchange whether any ran out; if
+so, all free their memory, drop their gradients and repeat the whole step with half the rows. The sum of the gradients
+is that of the original step. `step` must not communicate: a rank that ran out could not answer the others. Sharded
+weights (FSDP, ZeRO-3) are gathered in the forward pass, so their step cannot be retried here: the error ends all ranks,
+and healing (r2v.slurm.healing.heal) resubmits the job with a smaller micro-batch.
 
-Generation is each rank's own business: ranks make different numbers of calls, and what one makes in smaller parts the
-others need not know (`alone`).
+Generation is local to a rank (`alone`): ranks make different numbers of calls and need not agree on their size.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class RetryResult(Generic[T]):
-    """What a step returned, and the rows at a time (micro-batch) that it ran with."""
+    """Result of a step, and its micro-batch in rows."""
 
     result: T
     rows: int
@@ -48,11 +46,11 @@ def retry_on_oom(
     phase: str,
     alone: bool = False,
 ) -> RetryResult[T]:
-    """Run step(rows), halving rows until no rank runs out of GPU memory. All ranks call it with the same rows; or, with
-    `alone`, this rank by itself, telling the others nothing.
+    """Run step(rows), halving rows until no rank runs out of GPU memory. All ranks call it with the same rows, or, with
+    `alone`, this rank without communication.
 
-    `step` takes its batch `rows` at a time and leaves, for any `rows`, the same sum of gradients in `parameters`; they
-    are dropped before each attempt. Raises EnvironmentFault on all ranks, recorded as cuda_oom, where one row at a
+    `step` processes its batch `rows` at a time and leaves, for any `rows`, the same sum of gradients in `parameters`,
+    which are dropped before each attempt. Raise EnvironmentFault on all ranks, recorded as cuda_oom, if one row at a
     time is still too much; any other error of a step passes.
     """
     trained = list(parameters)
@@ -69,11 +67,8 @@ def retry_on_oom(
         if rows == 1:
             raise _still_out_of_memory(phase, out_of_memory, failure)
         logger.warning(
-            "  memory: %s ran out of GPU memory with a micro-batch of %d%s; the step is repeated with %d",
-            phase,
-            rows,
-            _ranks_text(out_of_memory),
-            rows // 2,
+            "  out of GPU memory, repeating the step: phase=%s micro_batch=%d next_micro_batch=%d ranks=%s",
+            *(phase, rows, rows // 2, ",".join(map(str, out_of_memory))),
         )
         rows //= 2
 
@@ -84,7 +79,7 @@ def _drop_gradients(parameters: list[torch.nn.Parameter]) -> None:
 
 
 def _attempt(step: Callable[[int], T], rows: int) -> tuple[tuple[T] | None, str | None]:
-    """(its result, None), or (None, the message) where it ran out of memory. The error itself is dropped: its traceback
+    """Return (result of the step, None), or (None, message) out of memory. The error itself is dropped: its traceback
     refers to the frames of the step, and they to its activations."""
     try:
         return (step(rows),), None
@@ -96,14 +91,14 @@ def _attempt(step: Callable[[int], T], rows: int) -> tuple[tuple[T] | None, str 
 
 
 def _ranks_where(condition: bool, alone: bool) -> list[int]:
-    """The ranks where the condition holds, the same list on all of them; of a rank by itself at most its own."""
+    """Return the ranks where the condition holds, the same list on all of them; with `alone` at most this one."""
     if not (group.is_available() and group.is_initialized()):
         return [0] if condition else []
     if alone:
         return [group.get_rank()] if condition else []
     device = "cuda" if group.get_backend() == "nccl" else "cpu"
     if condition and device == "cuda":
-        _free_memory()  # else there may be none for the flags
+        _free_memory()  # the flags need some too
     flags = torch.zeros(group.get_world_size(), device=device)
     flags[group.get_rank()] = float(condition)
     group.all_reduce(flags)

@@ -1,1 +1,1 @@
-"""The memory planner: the peak of every phase by arithmetic alone, without torch."""
+"""Memory planner: the peak of every phase by arithmetic alone, without torch."""

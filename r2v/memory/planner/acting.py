@@ -1,20 +1,20 @@
-"""Stages that act: the models they hold in memory, and the peaks while those generate actions and score them.
+"""Plan of stages that act: models in memory, and peaks while they generate and score actions.
 
     plan_acting(acting_job(config, "evaluate"), Machine(memory=parse_size("80GiB")))
 
-With adapters one frozen base serves everybody who acts: the policy, its variants, the
-verifier and each of its folds weigh an adapter each. With whole weights each is a model of its own.
+With adapters, one frozen base serves all models: the policy, its variants, the verifier and each of its folds cost one
+adapter each. With whole weights each is a separate model.
 
-    generate      a wave of prompts is read at once, then a token is added to all rows until they end: KV cache at its
-                  longest, the logits, and the float64 copies of them that a token is chosen from
-    score         contexts with their actions, read at once by a verifier
-    both at once  policy and verifiers answer in threads of their own. On a shared base their passes take turns, and
-                  what each holds between passes is there together; models of their own do not even wait
+    generate      a wave of prompts is read at once, then all rows are extended token by token: KV cache at its longest,
+                  the logits, and their float64 copies for sampling
+    score         a verifier reads contexts with their actions at once
+    both at once  policy and verifiers run in separate threads. On a shared base their passes take turns, and their
+                  memory between passes adds up; separate models run concurrently
 
-What is planned is how it runs on a GPU: one pass for all prompts, caches that grow by concatenation, nothing remembered
-between waves. A CPU reads prompts in groups and keeps up to 256 MiB of each model's earlier prompts. A serving engine
-has its share of the card, and the rest is planned as if the policy were still here: the verifier is, and with it the
-base, so this errs on the large side.
+The plan is for a GPU: one pass for all prompts, caches that grow by concatenation, no state between waves. (A CPU reads
+prompts in groups and keeps up to 256 MiB of each model's earlier prompts.) With a serving engine, which has its share
+of the GPU, the rest is planned as if the policy were in this process: the verifier and its base are, so the plan errs
+on the large side.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ Sampling = Literal["greedy", "sampled", "nucleus"]
 
 @dataclass(frozen=True, kw_only=True)
 class ActingJob:
-    """A stage that plays episodes with a local model, by what decides its memory."""
+    """Stage that plays episodes with a local model: all settings that decide its memory."""
 
     stage: str
     code: str
-    """Dotted path of the function that runs a wave, as the stage's row in JOBS has it."""
+    """Dotted path of the function that runs a wave, from the stage's row in JOBS."""
     model: KnownModel
     actors: tuple[str, ...]
-    """Policies by name; `slm_base` is the base as it is."""
+    """Names of the policies; `slm_base` is the base itself."""
     verifiers: tuple[str, ...]
-    """The verifier, or one for each fold."""
+    """Names of the verifiers: one, or one per fold."""
     lora_rank: int
     width: int
-    """Bytes per weight while acting, packed ones aside."""
+    """Bytes per weight, except packed ones."""
     four_bit: bool = False
     batch: int = 64
     """Completions at a time (rollout.batch_size)."""
@@ -59,37 +59,37 @@ class ActingJob:
     """Completions of one prompt."""
     sampling: Sampling = "greedy"
     engine_memory: float = 0.0
-    """Share of the card that a serving engine takes; what is planned here has the rest."""
+    """Share of the GPU's memory used by a serving engine; the plan has the rest."""
 
     @property
     def tokens(self) -> int:
-        """Of a context with its action."""
+        """Tokens of a context with its action."""
         return self.prompt_tokens + self.completion_tokens
 
     @property
     def shared(self) -> bool:
-        """Whether one base serves all."""
+        """True if one base serves all models."""
         return self.lora_rank > 0
 
     @property
     def adapter_width(self) -> int:
-        """Bytes per number of an adapter: peft keeps them in float32 at least, on whatever base."""
+        """Bytes per adapter weight: peft keeps them at least in float32, on any base."""
         return max(4, self.width)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ActingPlan:
-    """A job on a GPU: who is there, and the largest wave of each phase."""
+    """Plan of a job on a GPU: its roles, and the largest wave of each phase."""
 
     job: ActingJob
     machine: Machine
     devices: tuple[PlannedDevice, ...]
-    """The one GPU that acts."""
+    """The single GPU."""
     lookup: Lookup = field(compare=False, repr=False)
 
     @property
     def phases(self) -> tuple[PlannedPhase, ...]:
-        """Of the GPU."""
+        """Phases of the GPU."""
         return self.devices[0].phases
 
     @property
@@ -99,7 +99,7 @@ class ActingPlan:
 
     @property
     def fits(self) -> bool:
-        """Whether at least one row at a time does."""
+        """True if at least one row at a time fits in each phase."""
         return all(planned.micro_batch for planned in self.phases)
 
     @property
@@ -109,26 +109,26 @@ class ActingPlan:
 
     @property
     def binding(self) -> PlannedPhase:
-        """The phase with the highest peak in waves of `batch` rows (of one, where none fits)."""
+        """The phase with the highest peak in waves of `batch` rows (of one if none fits)."""
         rows = max(1, self.batch)
-        ran = [replace(one, memory=acting_memory(self.job, one.phase.name, rows, self.lookup)) for one in self.phases]
-        return max(ran, key=lambda planned: planned.memory.total)
+        waves = [replace(p, memory=acting_memory(self.job, p.phase.name, rows, self.lookup)) for p in self.phases]
+        return max(waves, key=lambda planned: planned.memory.total)
 
     @property
     def host(self) -> float:
-        """CPU memory in bytes: a process, and weights on their way to the GPU."""
+        """CPU memory in bytes: a process, and the weights while they are loaded."""
         return PROCESS + self.job.model.sizes.parameters * self.job.width
 
 
 def left_to(job: ActingJob, machine: Machine) -> Machine:
-    """The machine without what a serving engine takes of its card, or the models' prefix caches."""
+    """Return the machine without the memory of a serving engine and of the models' prefix caches."""
     models = len(job.verifiers) + (0 if job.engine_memory else len(job.actors))
     memory = machine.memory * (1 - job.engine_memory) if job.engine_memory else machine.memory
     return replace(machine, memory=memory, prefixes=models * prefix_states(machine.memory))
 
 
 def plan_acting(job: ActingJob, machine: Machine, lookup: Lookup = stored) -> ActingPlan:
-    """The largest waves, up to `job.batch`, that fit one GPU of the machine. Raises as `lookup` does."""
+    """Return the plan with the largest waves, up to `job.batch`, that fit one GPU. Raise as `lookup` does."""
     left = left_to(job, machine)
     names = ("generate", *(("score", "both at once") if job.verifiers else ()))
     phases = tuple(
@@ -145,13 +145,13 @@ def plan_acting(job: ActingJob, machine: Machine, lookup: Lookup = stored) -> Ac
     return ActingPlan(
         job=job,
         machine=machine,
-        devices=(PlannedDevice(device=device, phases=tuple(_largest(job, left, one, lookup) for one in phases)),),
+        devices=(PlannedDevice(device=device, phases=tuple(_largest(job, left, phase, lookup) for phase in phases)),),
         lookup=lookup,
     )
 
 
 def roles(job: ActingJob) -> tuple[ModelRole, ...]:
-    """Everything that stays on the GPU: one base and an adapter each, or a model each."""
+    """Return all persistent weights on the GPU: one base and an adapter each, or a model each."""
     sizes = job.model.sizes
     weights = frozen(sizes, job.width, four_bit=job.four_bit).weights
     if not job.shared:
@@ -164,7 +164,7 @@ def roles(job: ActingJob) -> tuple[ModelRole, ...]:
 
 
 def acting_memory(job: ActingJob, phase: str, rows: int, lookup: Lookup = stored) -> PhaseMemory:
-    """The peak of a phase that has so many rows at a time."""
+    """Return the peak of a phase with `rows` rows at a time."""
     static = sum(role.state.static for role in roles(job))
     peak = {"generate": _generating, "score": _scoring, "both at once": _both}[phase](job, rows, lookup)
     return PhaseMemory(static=static, gradients=0, activation=peak.size, peak_at=peak.at)
@@ -207,18 +207,18 @@ def _scoring(job: ActingJob, rows: int, lookup: Lookup) -> Peak:
 def _both(job: ActingJob, rows: int, lookup: Lookup) -> Peak:
     generate, score, count = _generating(job, rows, lookup), _scoring(job, rows, lookup), len(job.verifiers)
     if not job.shared:
-        return Peak(size=generate.size + count * score.size, at="passes side by side")
+        return Peak(size=generate.size + count * score.size, at="concurrent passes")
     held = _measured(job, "read", lookup).peak(("held",), rows=rows, tokens=job.tokens).size
     between = _measured(job, "generate", lookup).peak(("choose", "last choose"), rows=rows, tokens=job.tokens).size
     peaks = (
-        Peak(size=between + score.size + (count - 1) * held, at=f"score, {score.at}, beside a token that is chosen"),
-        Peak(size=generate.size + count * held, at=f"generate, {generate.at}, beside what was scored"),
+        Peak(size=between + score.size + (count - 1) * held, at=f"score, {score.at}, while sampling"),
+        Peak(size=generate.size + count * held, at=f"generate, {generate.at}, while scores are held"),
     )
     return max(peaks, key=lambda peak: peak.size)
 
 
 def smaller(job: ActingJob) -> tuple[tuple[str, ActingJob], ...]:
-    """Changes that ask for less, the cheapest first, each with the words that make it."""
+    """Return (description with its override, changed job) of each change that needs less memory, the cheapest first."""
     changes = []
     if not job.shared:
         changes.append(("adapters on one base (policy.lora_r=16)", replace(job, lora_rank=16)))

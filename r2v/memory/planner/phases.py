@@ -1,7 +1,7 @@
-"""The peak memory of one phase on one GPU, as a function of its micro-batch.
+"""Peak memory of one phase on one GPU as a function of its micro-batch.
 
 peak = static: weights and optimizers of all roles on the GPU
-     + gradients: those of the phase's own role, and what its sharding gathers
+     + gradients: those of the phase's own role, and buffers gathered by its sharding
      + activation: the larger of a micro-batch's activations and the optimizer's temporaries
 
 Activations are measured (`r2v.memory.measurement`); how roles, shards and gathered weights add up is calculated.
@@ -19,42 +19,42 @@ from r2v.memory.planner.state import IN_8_BITS, WHOLE_WEIGHTS, RoleMemory
 from r2v.memory.planner.training_job import Machine, Strategy, TrainingJob
 
 CHUNK = 1024
-"""Tokens whose logits hierarchical training has at a time (`r2v.hrl.algorithm.logprobs`)."""
+"""Tokens whose logits exist at once in hierarchical training (`r2v.hrl.algorithm.logprobs`)."""
 _TILE = 4096
 """Tokens of a tile of TRL's losses."""
 Lookup = Callable[[MeasuredCase], MeasuredMemory]
-"""What finds the measurement of a case (`r2v.memory.store.measurement`)."""
+"""Case -> its measurement (`r2v.memory.store.measurement`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseMemory:
-    """Bytes of a phase at its peak."""
+    """Bytes of a phase at its peak, by part."""
 
     static: float
     """Weights and optimizers of every role on the GPU."""
     gradients: float
-    """The phase's own, and what its sharding gathers or sends from."""
+    """Gradients of the phase's own role, and buffers that its sharding gathers or sends."""
     activation: float
-    """Activations, logits and caches of one micro-batch, or the optimizer's temporaries where those are larger."""
+    """Activations, logits and caches of one micro-batch, or the optimizer's temporaries if larger."""
     peak_at: str
-    """What runs at the peak, such as "backward, logits"."""
+    """Operation at the peak, such as "backward, logits"."""
 
     @property
     def total(self) -> float:
-        """The peak, as torch.cuda.max_memory_allocated counts it."""
+        """Peak as counted by torch.cuda.max_memory_allocated."""
         return self.static + self.gradients + self.activation
 
     def corrected(self, factor: float) -> PhaseMemory:
-        """With activation bytes times the factor that a probe measured."""
+        """Return the memory with activation bytes times a probe's factor."""
         return self if factor == 1 else replace(self, activation=self.activation * factor)
 
     def reserved(self, machine: Machine) -> float:
-        """Bytes that the allocator reserves for it: memory that comes and goes leaves gaps."""
+        """Return the bytes that the allocator reserves: temporary tensors leave gaps."""
         return self.total + self.activation * machine.fragmentation
 
 
 def critic_parameters(job: TrainingJob, lookup: Lookup) -> dict[str, int]:
-    """Parameters of the double critic and, where there is one, of the value model."""
+    """Return the numbers of parameters of the double critic and the value model, if any, by role."""
     if job.critic is None:
         return {}
     names = ("critic", "value") if job.value else ("critic",)
@@ -64,7 +64,7 @@ def critic_parameters(job: TrainingJob, lookup: Lookup) -> dict[str, int]:
 def phase_memory(
     job: TrainingJob, strategy: Strategy, device: Device, phase: MemoryPhase, micro_batch: int, lookup: Lookup
 ) -> PhaseMemory:
-    """The peak of a phase that takes `micro_batch` sequences at a time."""
+    """Return the peak of a phase with `micro_batch` sequences at a time."""
     states = {role.name: role.state for role in device.roles}
     state = states.get(phase.role, RoleMemory())
     static = sum(role.state.static for role in device.roles)
@@ -84,7 +84,7 @@ def phase_memory(
     fresh = micro_batch >= phase.batch and state.gathered == 0
     shape = _shape(job, phase, micro_batch)
     peak = measured.peak(("fresh" if fresh else "accumulated",), **shape)
-    # Accumulated gradients are there during a micro-batch, unless it is the only one of the update.
+    # Accumulated gradients are live during a micro-batch, unless it is the only one of the update.
     gradients, held = state.gradients + state.gathered, 0 if fresh else state.gradients + state.gathered
     activation = peak.size - (0 if fresh else measured.trained_bytes)
     step = _step(job, strategy, state, measured, shape)
@@ -94,7 +94,7 @@ def phase_memory(
 
 
 def case_of(job: TrainingJob, strategy: Strategy, phase: MemoryPhase, micro_batch: int) -> MeasuredCase:
-    """The case whose measurement holds for a phase."""
+    """Return the case whose measurement applies to a phase."""
     if phase.role in ("critic", "value"):
         critic = replace(_critic_case(job, phase.role), action=_ACTIONS[phase.action])
         return replace(critic, fused=phase.action == "train" and job.optimizer == "adamw_fused")
@@ -111,7 +111,7 @@ def case_of(job: TrainingJob, strategy: Strategy, phase: MemoryPhase, micro_batc
     chunk = {"verifier": 0, "bc": _TILE, "preference": _TILE // 2, "hierarchical": CHUNK}[job.stage]
     case = replace(case, chunk=chunk, completions=hierarchical and job.completion_tokens < phase.tokens)
     case = replace(case, single_chunk=bool(chunk) and _predicted(job, phase, micro_batch) <= chunk)
-    if phase.action == "read":  # the reference is the base with its adapters off, or a frozen copy
+    if phase.action == "read":  # the reference is the base without adapters, or a frozen copy
         reference = phase.role == "reference"
         return replace(case, rank=0 if reference else job.lora_rank, frozen=reference or job.lora_rank > 0)
     fused, checkpoint = job.optimizer == "adamw_fused", strategy.checkpoint
@@ -127,8 +127,8 @@ def _critic_case(job: TrainingJob, role: str) -> MeasuredCase:
 
 
 def _widths(job: TrainingJob, strategy: Strategy) -> dict[str, Any]:
-    """TRL and the verifier compute under autocast. Hierarchical training computes in what the weights stand in, but for
-    trained weights that are whole on each rank."""
+    """Return the widths of a case. TRL and the verifier compute under autocast; hierarchical training computes in the
+    type of the weights, except for trained weights that are whole on each rank."""
     whole = job.lora_rank == 0 and strategy.shards in WHOLE_WEIGHTS
     return {
         "rank": job.lora_rank,
@@ -140,7 +140,7 @@ def _widths(job: TrainingJob, strategy: Strategy) -> dict[str, Any]:
 
 
 def _predicted(job: TrainingJob, phase: MemoryPhase, micro_batch: int) -> int:
-    """Tokens whose log-probabilities are computed: hierarchical training does not learn prompts."""
+    """Return the number of tokens whose log-probabilities are computed: in hierarchical training only completions."""
     each = min(job.completion_tokens, phase.tokens) if job.stage == "hierarchical" else phase.tokens
     return micro_batch * each
 
@@ -152,7 +152,7 @@ def _shape(job: TrainingJob, phase: MemoryPhase, micro_batch: int) -> dict[str, 
 def _step(
     job: TrainingJob, strategy: Strategy, state: RoleMemory, measured: MeasuredMemory, shape: Mapping[str, float]
 ) -> float:
-    """The optimizer's temporaries: measured, but for shards and moments of 8 bits."""
+    """Return the optimizer's temporaries: measured, or calculated with shards or 8-bit moments."""
     if strategy.shards != "none" or job.optimizer in IN_8_BITS:
         return state.step
     return max(0.0, measured.peak(("step",), **shape).size - measured.trained_bytes)
@@ -166,8 +166,8 @@ def _used(job: TrainingJob, phase: MemoryPhase, measured: MeasuredMemory, micro_
 
 
 def generation_peak(measured: MeasuredMemory, rows: int, prompt: int, completion: int, samples: int = 1) -> Peak:
-    """The largest peak of a wave of completions: prompts, of which there is one for `samples` rows, the first token,
-    and the last one, when the KV cache is at its longest."""
+    """Return the largest peak of a wave of completions: at the prompts, one per `samples` rows, at the first token, and
+    at the last one, when the KV cache is longest."""
     whole = prompt + completion
     peaks = [
         measured.peak(("prompt",), rows=-(-rows // samples), tokens=prompt + 1),
@@ -180,8 +180,8 @@ def generation_peak(measured: MeasuredMemory, rows: int, prompt: int, completion
 
 
 def _gathered_for_use(job: TrainingJob, strategy: Strategy, phase: MemoryPhase) -> float:
-    """Hierarchical training gathers a sharded model on every rank while it generates or is read; a rollout needs both
-    policies. Under ZeRO-2 weights are never sharded."""
+    """Return the bytes of a sharded model gathered on every rank: hierarchical training does so to generate or read; a
+    rollout needs both policies. Under ZeRO-2 weights are never sharded."""
     if job.stage != "hierarchical" or strategy.shards in WHOLE_WEIGHTS:
         return 0.0
     return job.model.sizes.parameters * (2 * job.trained_width if phase.action == "generate" else job.base_width)

@@ -1,11 +1,11 @@
-"""The memory planner: the first training strategy that fits a GPU, with its largest micro-batches, or a refusal.
+"""Memory planner: the first training strategy that fits a GPU, with its largest micro-batches, or a refusal.
 
     plan(job, Machine(memory=parse_size("44.53GiB"), gpus=2))
 
 Strategies are tried in order, the fastest first; in each, every phase gets the largest micro-batch that fits, found by
-bisection on the measurements of its code (`phases`). The batch of an update is never changed: what does not fit at once
-is accumulated. The answer is a pure function of its arguments and of what was measured, so all ranks compute the same
-plan without talking.
+bisection on the measurements of its code (`phases`). The batch of an update never changes: micro-batches are
+accumulated. The plan is a pure function of its arguments and the measurements, so all ranks compute the same plan
+without communication.
 """
 
 from __future__ import annotations
@@ -23,15 +23,14 @@ from r2v.memory.sizes import GIB
 from r2v.memory.store import measurement as stored
 
 LARGE_ENOUGH = 4
-"""Micro-batch below which a slower strategy that allows a larger one is tried."""
+"""Micro-batch below which slower strategies are tried."""
 PROCESS = 4 * GIB
-"""CPU memory of a Python process with torch and CUDA loaded: an assumption."""
+"""Assumed CPU memory of a Python process with torch and CUDA loaded."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedPhase:
-    """A phase with its largest micro-batch that fits: sequences at a time. 0 where not even one fits; `memory` is then
-    that of one."""
+    """Phase with the largest micro-batch that fits, in sequences; 0 if not even one fits, with the `memory` of one."""
 
     phase: MemoryPhase
     micro_batch: int
@@ -40,20 +39,20 @@ class PlannedPhase:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedDevice:
-    """A device and its phases, planned."""
+    """Device with its planned phases."""
 
     device: Device
     phases: tuple[PlannedPhase, ...]
 
     @property
     def static(self) -> float:
-        """Bytes that are there all the time: weights and optimizers."""
+        """Persistent bytes: weights and optimizers."""
         return sum(role.state.static for role in self.device.roles)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A strategy for a job on a machine, and whether it fits."""
+    """Plan of a strategy for a job on a machine, which may not fit."""
 
     job: TrainingJob
     machine: Machine
@@ -63,32 +62,32 @@ class Plan:
     """Parameters of the double critic and of the value model."""
     lookup: Lookup = field(compare=False, repr=False)
     tried: tuple[Plan, ...] = ()
-    """Every strategy, where none fits."""
+    """All strategies if none fits, else empty."""
 
     @property
     def phases(self) -> tuple[PlannedPhase, ...]:
-        """Of all devices."""
-        return tuple(one for device in self.devices for one in device.phases)
+        """Phases of all devices."""
+        return tuple(planned for device in self.devices for planned in device.phases)
 
     @property
     def usable(self) -> float:
-        """Bytes of each GPU for the tensors of this job: without what a serving engine beside it takes."""
+        """Bytes of each GPU for the tensors of this job, without a serving engine's share."""
         return _usable(self.job, self.machine)
 
     @property
     def fits(self) -> bool:
-        """Whether every phase fits with a micro-batch of at least 1."""
+        """True if every phase fits with a micro-batch of at least 1."""
         return all(planned.micro_batch for planned in self.phases)
 
     @property
     def binding(self) -> PlannedPhase:
-        """The phase with the highest peak (among those that do not fit, where there are any)."""
+        """The phase with the highest peak, among those that do not fit if any."""
         refused = [planned for planned in self.phases if not planned.micro_batch]
         return max(refused or self.phases, key=lambda planned: planned.memory.total)
 
     @property
     def host(self) -> float:
-        """CPU memory of the node in bytes: a process per GPU with the weights it loads, offloaded roles, replay."""
+        """CPU memory of the node in bytes: a process per GPU with the loaded weights, offloaded roles, replay."""
         loaded = self.job.model.sizes.parameters * (2 if self.job.four_bit else self.job.base_width)
         offloaded = sum(device.static for device in self.devices if device.device.name == "cpu")
         # 16 bytes a token: an assumption.
@@ -96,7 +95,7 @@ class Plan:
         return self.machine.gpus * (PROCESS + loaded) + offloaded + replay
 
     def phase(self, name: str) -> tuple[PlannedDevice, PlannedPhase]:
-        """The phase of a name and its device. Raises KeyError."""
+        """Return the device and the phase of a name. Raise KeyError."""
         by_name = {planned.phase.name: (device, planned) for device in self.devices for planned in device.phases}
         return by_name[name]
 
@@ -111,9 +110,9 @@ def plan(
     checkpoint: bool | None = None,
     offload: bool | None = None,
 ) -> Plan:
-    """The first strategy that fits with micro-batches that are large enough; else the one with the largest; else,
-    refused, the one that is closest. Arguments that are not None are kept. Raises UsageError where they contradict
-    each other, and as `lookup` does."""
+    """Return the first strategy that fits with large enough micro-batches, else the one with the largest, else the one
+    closest to fitting, refused. Arguments that are not None restrict the strategies. Raise UsageError if they
+    contradict each other, and as `lookup` does."""
     tried = []
     for strategy in strategies(
         job, machine.gpus, placement=placement, shards=shards, checkpoint=checkpoint, offload=offload
@@ -133,22 +132,22 @@ def plan(
 
 
 def _usable(job: TrainingJob, machine: Machine) -> float:
-    """Bytes of each GPU for the tensors of a job."""
+    """Return the bytes of each GPU for the tensors of a job."""
     return machine.usable - job.engine_memory * machine.memory
 
 
 def _smallest_share(plan: Plan) -> float:
-    """Of its phases, the smallest micro-batch as a share of its batch."""
+    """Return the smallest micro-batch of any phase as a share of its batch."""
     return min(planned.micro_batch / planned.phase.batch for planned in plan.phases)
 
 
 def plan_strategy(job: TrainingJob, machine: Machine, strategy: Strategy, lookup: Lookup = stored) -> Plan:
-    """The largest micro-batches of one strategy."""
+    """Return the plan of one strategy with the largest micro-batches."""
     critics = critic_parameters(job, lookup)
     planned = tuple(
         PlannedDevice(
             device=device,
-            phases=tuple(_largest_micro_batch(job, machine, strategy, device, one, lookup) for one in device.phases),
+            phases=tuple(_largest_micro_batch(job, machine, strategy, device, p, lookup) for p in device.phases),
         )
         for device in devices(job, strategy, machine.gpus, critics)
     )
@@ -174,8 +173,8 @@ def _largest_micro_batch(
 
 
 def largest(most: int, fits: Callable[[int], bool]) -> int:
-    """The largest number of rows up to `most` that fits, by bisection, as memory grows with the rows; 0 where not even
-    one does."""
+    """Return the largest number of rows up to `most` that fits, by bisection, as memory grows with the rows; 0 if none
+    does."""
     if not fits(1):
         return 0
     return most if fits(most) else bisect_left(range(1, most), True, key=lambda rows: not fits(rows))

@@ -1,4 +1,4 @@
-"""Remedies for a plan that does not fit: each change is planned too, and only those that fit are named."""
+"""Remedies for a plan that does not fit: changes of the job or machine whose plans fit."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from r2v.memory.sizes import GIB, gib
 from r2v.memory.store import NotMeasuredError, UnmeasurableError
 
 _LARGER_GPUS = (80, 96, 141)
-"""GiB of larger GPUs: A100/H100, H20, H200."""
+"""Memory of larger GPUs in GiB: A100/H100, H20, H200."""
 
 
 def remedies(refused: Plan) -> list[str]:
-    """One line for each remedy, the cheapest first; two changes at once where no single one helps; empty where nothing
-    that is tried does."""
+    """Return one line per remedy, the cheapest first; two changes at once if no single one helps; empty if none
+    does."""
     job, machine = refused.job, refused.machine
     return _that_fit(_single_changes(job, machine), refused.lookup) or _that_fit(
         _double_changes(job, machine), refused.lookup

@@ -1,8 +1,8 @@
-"""Roles: which models and adapters are on which GPU, their bytes, and the phases that each GPU runs.
+"""Roles: models and adapters on each GPU with their bytes, and the phases that each GPU runs.
 
-Hierarchical training has six roles: actor and guidance (trained), the reference (the actor as it was), a double
-critic, its target, and where wanted a value function for guidance. With adapters one frozen base serves as all
-three language models, and the reference is the base with adapters off: it weighs nothing.
+Hierarchical training has six roles: actor and guidance (trained), the reference (the initial actor), a double critic,
+its target, and optionally a value function for guidance. With adapters one frozen base serves as all three language
+models; the reference is the base without adapters and costs nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PhaseKind = Literal["load", "generate", "read", "train"]
 
 @dataclass(frozen=True, kw_only=True)
 class ModelRole:
-    """A model or an adapter, and its bytes on its device."""
+    """Model or adapter with its bytes on its device."""
 
     name: str
     state: RoleMemory
@@ -27,7 +27,7 @@ class ModelRole:
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryPhase:
-    """One phase of a job on one GPU: `batch` sequences in all, as many at a time as fit."""
+    """One phase of a job on one GPU, with `batch` sequences in total."""
 
     name: str
     role: str
@@ -35,12 +35,12 @@ class MemoryPhase:
     batch: int
     """Sequences (or pairs) of an update or a rollout, on this GPU."""
     tokens: int
-    """Of each sequence; an example of preference training has two, one of a critic a state and an utterance."""
+    """Tokens of each sequence; a preference example has two sequences, a critic's one a state and an utterance."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
-    """A GPU, several that hold the same, or the CPU."""
+    """A GPU, several GPUs with equal content, or the CPU."""
 
     name: str
     roles: tuple[ModelRole, ...]
@@ -48,8 +48,8 @@ class Device:
 
 
 def devices(job: TrainingJob, strategy: Strategy, gpus: int, critics: Mapping[str, int]) -> tuple[Device, ...]:
-    """The devices that the strategy uses, alike ones once. `critics`: parameters of the double critic and of the value
-    model (`r2v.memory.planner.phases.critic_parameters`)."""
+    """Return the devices of a strategy, equal ones once. `critics`: parameters of the double critic and the value model
+    (`r2v.memory.planner.phases.critic_parameters`)."""
     if job.stage != "hierarchical":
         return (_single(job, strategy, gpus),)
     critic, target, value = _critics(job, critics)
@@ -75,7 +75,7 @@ def devices(job: TrainingJob, strategy: Strategy, gpus: int, critics: Mapping[st
 
 
 def whole_state(job: TrainingJob, critics: Mapping[str, int]) -> float:
-    """Bytes of the training state of all roles as separate copies on one GPU, unsharded: the naive baseline."""
+    """Return the bytes of all roles' training state as separate, unsharded copies on one GPU: the naive baseline."""
     strategy = Strategy(placement="shared" if job.lora_rank and job.stage == "hierarchical" else "full")
     return sum(role.state.total for device in devices(job, strategy, 1, critics) for role in device.roles)
 
@@ -88,8 +88,8 @@ def _names(gpus: int, half: int | None = None) -> str:
 def _critics(
     job: TrainingJob, parameters: Mapping[str, int]
 ) -> tuple[tuple[ModelRole, ...], tuple[ModelRole, ...], tuple[ModelRole, ...]]:
-    """Critic, target and value function. All float32: Polyak averaging with a small tau changes a
-    bfloat16 target by less than half its last digit, so rounding would undo it."""
+    """Return critic, target and value function, all in float32: Polyak averaging with a small tau changes a bfloat16
+    target by less than half its last digit, so rounding would undo it."""
     if job.critic is None:
         return (), (), ()
     critic = ModelRole(name="critic", state=trained(parameters["critic"], width=4, optimizer=job.optimizer))
@@ -148,7 +148,7 @@ def _adapter(job: TrainingJob, ranks: int) -> RoleMemory:
 
 
 def _phases(job: TrainingJob, gpus: int, names: tuple[str, ...]) -> Iterator[MemoryPhase]:
-    """What a GPU does with these roles, its share of the rows."""
+    """Yield the phases of a GPU with these roles and its share of the rows."""
     yield from _loading(job)
     episodes, batch = _share(job.episodes, gpus), _share(job.batch, gpus)
     for name, count in (("actor", episodes), ("guidance", episodes * job.hints)):
@@ -166,11 +166,13 @@ def _phases(job: TrainingJob, gpus: int, names: tuple[str, ...]) -> Iterator[Mem
 
 
 def _loading(job: TrainingJob) -> Iterator[MemoryPhase]:
-    """The one transition that can need more than training does: when a 4-bit base has been packed, its table is
-    widened to float32, and for a moment both are there (peft.prepare_model_for_kbit_training). The others cannot: the
-    first step of an optimizer is like every step, other weights are loaded a tensor at a time, a checkpoint of shared
-    out weights gathers one tensor where training gathers two layers, and adapters are sent when gradients of their
-    size have gone."""
+    """Yield the only loading phase that can need more than training: the embedding of a packed 4-bit base is cast to
+    float32 while the original is live (peft.prepare_model_for_kbit_training).
+
+    Others cannot: an optimizer's first step is like every step, other weights are loaded one tensor at a time, a
+    checkpoint of sharded weights gathers one tensor where training gathers two layers, and adapters are sent after
+    gradients of their size are freed.
+    """
     if job.four_bit:
         yield MemoryPhase(name="load", role="base", action="load", batch=1, tokens=job.tokens)
 
@@ -180,7 +182,8 @@ def _share(count: int, gpus: int) -> int:
 
 
 def _single(job: TrainingJob, strategy: Strategy, gpus: int) -> Device:
-    """BC, DPO or the verifier: one model; DPO reads its reference too, a frozen copy where weights are trained."""
+    """Return the device of BC, DPO or the verifier: one model, and for DPO a reference, frozen if weights are
+    trained."""
     full, sizes = job.lora_rank == 0, job.model.sizes
     if full:
         state = trained(sizes.parameters, width=job.trained_width, optimizer=job.optimizer, embedding=sizes.embedding)
@@ -190,7 +193,7 @@ def _single(job: TrainingJob, strategy: Strategy, gpus: int) -> Device:
             ModelRole(name="base", state=frozen(sizes, job.base_width, four_bit=job.four_bit)),
             ModelRole(name="policy", state=_adapter(job, gpus)),
         ]
-    if job.stage == "preference":  # adapters have a frozen copy of themselves as reference (TRL's "ref" adapter)
+    if job.stage == "preference":  # the reference of adapters is their frozen copy (TRL's "ref" adapter)
         copy = frozen(sizes, job.base_width) if full else RoleMemory(weights=roles[-1].state.weights)
         roles.append(ModelRole(name="reference", state=copy))
     phase = MemoryPhase(

@@ -1,4 +1,4 @@
-"""The training job, the machine, and the training strategies: the input of the memory planner."""
+"""Input of the memory planner: training job, machine and training strategies."""
 
 from __future__ import annotations
 
@@ -12,41 +12,41 @@ from r2v.memory.planner.state import IN_8_BITS, Optimizer, Precision, Shards
 from r2v.memory.sizes import GIB
 
 CUBLAS_WORKSPACES = 64 * 2**20
-"""Bytes that cuBLAS asks of torch's allocator on its first products, beside all tensors: 32 MiB each for the thread of
-forward passes and autograd's on a Hopper GPU (measured), 8 MiB each on others."""
+"""Bytes that cuBLAS allocates by torch on its first products: 32 MiB each for the threads of forward passes and of
+autograd on a Hopper GPU (measured), 8 MiB each on others."""
 StageName = Literal["hierarchical", "bc", "preference", "verifier"]
 Placement = Literal["shared", "split", "full"]
 OPTIMIZERS: Mapping[bool, tuple[Optimizer, ...]] = {True: ("adamw", "adamw_fused"), False: ("adamw", *IN_8_BITS)}
-"""Of hierarchical training, and of the other stages."""
+"""Optimizers of hierarchical training (True) and of the other stages (False)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingJob:
-    """A training stage, by what decides its memory. No plan changes anything here."""
+    """Training stage: all settings that decide its memory, which no plan changes."""
 
     stage: StageName
     code: str
-    """Dotted path of the stage's function that runs a micro-batch, as its row in JOBS has it."""
+    """Dotted path of the stage's function that runs a micro-batch, from its row in JOBS."""
     model: KnownModel
     critic: KnownModel | None = None
     """Backbone of the critic (hierarchical)."""
     value: bool = False
-    """Whether the guidance has a value function of the critic's shape as its baseline; leave-one-out needs none."""
+    """True if guidance has a value function of the critic's shape as its baseline; leave-one-out needs none."""
     lora_rank: int = 16
     """Rank of each adapter; 0: all weights are trained."""
     precision: Precision = "mixed"
     """float32, bfloat16, or mixed: computed in bfloat16, trained in float32."""
     four_bit: bool = False
-    """Whether the frozen base is loaded in nf4."""
+    """True if the frozen base is loaded in nf4."""
     optimizer: Optimizer = "adamw"
-    """adamw: torch's foreach AdamW; adamw_fused: the fused one, of hierarchical training; adamw_8bit and
-    paged_adamw_8bit: bitsandbytes', of the other stages."""
+    """adamw: torch's foreach AdamW; adamw_fused (hierarchical training): torch's fused one; adamw_8bit and
+    paged_adamw_8bit (other stages): bitsandbytes'."""
     prompt_tokens: int = 512
     """Longest prompt."""
     completion_tokens: int = 512
     """Longest completion."""
     critic_tokens: int = 512
-    """Tokens of a text that the critic reads; it reads a state and an utterance of each turn."""
+    """Tokens of each text read by the critic: a state and an utterance per turn."""
     episodes: int = 64
     """Episodes of one iteration, all GPUs together."""
     hints: int = 2
@@ -56,7 +56,7 @@ class TrainingJob:
     replay: int = 20_000
     """Turns in the critic's replay buffer."""
     engine_memory: float = 0.0
-    """Share of each GPU that a serving engine takes beside the training (hierarchical)."""
+    """Share of each GPU's memory used by a serving engine during training (hierarchical)."""
 
     def __post_init__(self) -> None:
         for name in ("prompt_tokens", "completion_tokens", "critic_tokens", "episodes", "hints", "batch"):
@@ -79,8 +79,8 @@ class TrainingJob:
 
     @property
     def base_width(self) -> int:
-        """Bytes per weight of the language model in memory, packed ones aside: under adapters on a 4-bit
-        base the rest is float32 (peft.prepare_model_for_kbit_training)."""
+        """Bytes per weight of the language model, except packed ones: with a 4-bit base the others are float32
+        (peft.prepare_model_for_kbit_training)."""
         if self.four_bit:
             return 4
         if self.precision == "mixed":
@@ -89,13 +89,13 @@ class TrainingJob:
 
     @property
     def computed_width(self) -> int:
-        """Bytes per weight of a fully trained model while its shards are put together: under autocast bfloat16, which
-        sharded hierarchical training does not have."""
+        """Bytes per gathered weight of a fully trained sharded model: bfloat16 under autocast, which hierarchical
+        training lacks."""
         return 2 if self.precision == "mixed" and self.stage != "hierarchical" else self.base_width
 
     @property
     def trained_width(self) -> int:
-        """Bytes per trained number."""
+        """Bytes per trained weight."""
         return 2 if self.precision == "bfloat16" else 4
 
     @property
@@ -106,24 +106,24 @@ class TrainingJob:
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """GPUs of one node, and the memory on them that is not for tensors. NCCL's and the gaps' are assumptions."""
+    """GPUs of one node and their memory that is not for tensors; that of NCCL and fragmentation is assumed."""
 
     memory: float
     """Bytes of one GPU."""
     gpus: int = 1
     kind: str = ""
-    """The type in --gres=gpu:<kind>:<count>; "" for any."""
+    """Type in --gres=gpu:<kind>:<count>; "" for any."""
     context: float = 0.6 * GIB
     """Bytes of a process for CUDA's context, kernels and cuBLAS workspaces. Measured on an H200, torch 2.11: .51 GiB,
     and `CUBLAS_WORKSPACES`."""
     nccl: float = 0.3 * GIB
-    """Bytes for buffers of the collectives, where there are several GPUs."""
+    """Bytes of the collectives' buffers with several GPUs."""
     prefixes: float = 0.0
-    """Bytes in which acting stages keep the states of prompts."""
+    """Bytes of the prefix caches of acting stages."""
     fragmentation: float = 0.05
-    """Share of the activation bytes that the allocator loses to gaps."""
+    """Share of the activation bytes lost to the allocator's gaps."""
     factors: Mapping[str, float] = field(default_factory=dict)
-    """By phase: activation bytes that a probe measured over those predicted (`r2v.memory.on_device.calibration`)."""
+    """Phase -> measured / predicted activation bytes of a probe (`r2v.memory.on_device.calibration`)."""
 
     def __post_init__(self) -> None:
         if self.gpus < 1:
@@ -147,14 +147,14 @@ class Machine:
 
 @dataclass(frozen=True, kw_only=True)
 class Strategy:
-    """A training strategy: which device each role is on, and what is traded for memory."""
+    """Training strategy: device of each role, sharding, checkpointing and offloading."""
 
     placement: Placement
     shards: Shards = "none"
     checkpoint: bool = False
-    """Gradient checkpointing: layers run again in backward instead of saving activations."""
+    """True with gradient checkpointing: layers run again in backward instead of saving activations."""
     offload: bool = False
-    """Reference and target critic are in the CPU's memory."""
+    """True if reference and target critic are in CPU memory."""
 
     def __str__(self) -> str:
         parts = [
@@ -175,8 +175,8 @@ def strategies(
     checkpoint: bool | None = None,
     offload: bool | None = None,
 ) -> Iterator[Strategy]:
-    """The strategies to try, the fastest first; arguments that are not None are kept. Raises UsageError where one is
-    impossible for this job."""
+    """Yield the strategies to try, the fastest first, restricted by arguments that are not None. Raise UsageError for
+    an argument that is impossible for this job."""
     if placement == "shared" and job.lora_rank == 0:
         raise UsageError(
             "placement shared: one base cannot serve three roles when its own weights are trained; "
@@ -206,7 +206,7 @@ def strategies(
 
 
 def _placements(job: TrainingJob, gpus: int) -> Iterator[tuple[Placement, bool]]:
-    """(placement, whether it offloads), the fastest first."""
+    """Yield (placement, offload), the fastest first."""
     if job.stage != "hierarchical":
         yield "full", False
         return

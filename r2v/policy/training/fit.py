@@ -148,7 +148,7 @@ def fit(trainer: Any, what: str, out: Path, lengths: Sequence[int]) -> list[dict
 def _resume_from(out: Path, what: str) -> Path | None:
     """The checkpoint that all ranks resume from. Rank 0 checks it; the others go by the link that it leaves."""
     if distributed.rank() == 0:
-        checkpoint.settle(out, what)
+        checkpoint.newest_whole(out, what)
     distributed.wait_for_all()
     latest = out / LATEST
     return latest.resolve() if latest.exists() else None

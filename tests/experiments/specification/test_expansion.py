@@ -140,7 +140,7 @@ def test_an_identity_holds_the_program_and_no_place(folder: Path, monkeypatch: p
 def test_a_swept_key_that_the_base_does_not_have_is_told(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("WARNING", logger="r2v"):
         points(folder, "sweep: {schduler: [cosine]}\n")
-    assert "has no schduler; did you mean scheduler?" in caplog.text
+    assert "key=schduler" in caplog.text and "did you mean scheduler?" in caplog.text
 
 
 def test_the_pipelines_own_configurations_are_checked_as_its_stages_would(folder: Path) -> None:

@@ -70,7 +70,7 @@ def test_a_batch_that_does_not_fit_is_made_again_in_halves(roles: Roles, caplog:
     finally:
         base.set_input_embeddings(whole)
     assert rows == RolloutRows(rows={"actor": 4, "guidance": 32}, read=4), "and so are the batches after it"
-    assert "rollout, actor ran out of GPU memory with a micro-batch of 32" in caplog.text
+    assert "phase=rollout, actor micro_batch=32" in caplog.text
 
 
 def test_ids_and_log_probabilities_are_those_that_an_update_finds(roles: Roles) -> None:

@@ -151,7 +151,7 @@ def test_another_configuration_is_refused_with_one_line(model: Path, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    "what, then", [("torn", "going on from"), ("gone", "going on from"), ("replay", "beginning again")]
+    "what, then", [("torn", "checkpoint skipped"), ("gone", "checkpoint skipped"), ("replay", "training restarted")]
 )
 def test_a_damaged_checkpoint_is_named_and_the_one_before_gives_the_same_bits(
     what: str,

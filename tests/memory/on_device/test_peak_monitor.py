@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from r2v.memory.measured.tracker import Tracker
-from r2v.memory.models import known
+from r2v.memory.models import known_model
 from r2v.memory.on_device.peak_monitor import PeakMonitor, ProcessMeter, expected_peak, meter_of
 from r2v.memory.planner.planner import Plan, plan
 from r2v.memory.planner.training_job import CUBLAS_WORKSPACES, Machine, TrainingJob
@@ -21,8 +21,8 @@ MIB = 2**20
 WORK = TrainingJob(
     stage="hierarchical",
     code="r2v.hrl.training.rehearsal:memory",
-    model=known("Llama-3.2-3B"),
-    critic=known("roberta-base"),
+    model=known_model("Llama-3.2-3B"),
+    critic=known_model("roberta-base"),
 )
 
 
@@ -72,7 +72,7 @@ def test_a_drift_of_more_than_a_tenth_is_told_once_a_phase(caplog: pytest.LogCap
     with watch.phase("value", 0.03 * GIB):
         pass
     assert [one.getMessage() for one in caplog.records] == [
-        "  memory: actor took 11.50 GiB, +15 % of the 10.00 GiB planned; r2v plan --probe corrects it"
+        "  memory exceeds the plan: phase=actor peak_gib=11.50 planned_gib=10.00 drift=+15% remedy=r2v plan --probe"
     ]
 
 

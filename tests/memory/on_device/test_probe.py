@@ -18,7 +18,7 @@ from r2v.errors import InputError, UsageError
 from r2v.hrl.parallel.micro_batch import planned as plan_of_training
 from r2v.memory.measured.rehearsal import FixedShape, rehearse
 from r2v.memory.measurement import MeasuredCase
-from r2v.memory.models import known
+from r2v.memory.models import known_model
 from r2v.memory.on_device.calibration import Calibration, read, save, select
 from r2v.memory.on_device.probe import expected, factors_of, probe
 from r2v.memory.planner.planner import Plan, plan
@@ -27,7 +27,9 @@ from r2v.memory.sizes import GIB
 from tests.memory.measuring import READER, SMALL, lookup, measure, model
 
 HRL, BC = "r2v.hrl.training.rehearsal:memory", "r2v.policy.rehearsal:bc"
-WORK = TrainingJob(stage="hierarchical", code=HRL, model=known("Llama-3.2-3B"), critic=known("roberta-base"))
+WORK = TrainingJob(
+    stage="hierarchical", code=HRL, model=known_model("Llama-3.2-3B"), critic=known_model("roberta-base")
+)
 A100 = Calibration(
     model="Llama-3.2-3B", parameters=3_212_749_824, gpu="NVIDIA A100-SXM4-80GB", torch="2.13.0", factors={}
 )
@@ -95,7 +97,7 @@ def test_what_does_not_fit_is_tried_with_fewer_rows(caplog: pytest.LogCaptureFix
         return wider(1.1)(case, shape)
 
     probed = {one.phase: one for one in probe(found, measured)}
-    assert "critic" not in probed and "critic does not fit with a micro-batch of 1" in caplog.text
+    assert "critic" not in probed and "micro-batch of 1 does not fit: phase=critic" in caplog.text
     assert ("critic", 1) in seen
     for one in probed.values():
         assert one.factor == pytest.approx(1.1) and 2 < one.micro_batch <= 5
@@ -104,7 +106,7 @@ def test_what_does_not_fit_is_tried_with_fewer_rows(caplog: pytest.LogCaptureFix
 def test_what_takes_less_than_its_weights_is_told_and_left(caplog: pytest.LogCaptureFixture) -> None:
     found = plan(WORK, Machine(memory=44.53 * GIB), lookup)
     assert list(probe(found, lambda case, shape: 1 if case.action == "train" else wider(1.0)(case, shape)))
-    assert "actor peaked at 0.00 GiB, below the" in caplog.text and "it is not calibrated" in caplog.text
+    assert "phase not calibrated" in caplog.text and "phase=actor measured_gib=0.00" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def test_nothing_of_the_failed_try_is_alive_in_the_next() -> None:
 def test_one_line_tells_of_it(caplog: pytest.LogCaptureFixture) -> None:
     Trained(6).run(BATCH)
     assert [one.getMessage() for one in caplog.records] == [
-        "  memory: actor ran out of GPU memory with a micro-batch of 12; the step is repeated with 6"
+        "  out of GPU memory, repeating the step: phase=actor micro_batch=12 next_micro_batch=6 ranks=0"
     ]
 
 

@@ -14,7 +14,7 @@ from r2v.llm.local.backend import LocalBackend
 from r2v.llm.types import Request, ScoreRequest
 from r2v.memory.configured import acting_job
 from r2v.memory.measured.tracker import Tracker
-from r2v.memory.models import known
+from r2v.memory.models import known_model
 from r2v.memory.planner.acting import ActingJob, acting_memory, left_to, plan_acting, roles
 from r2v.memory.planner.training_job import Machine
 from r2v.memory.report import verdict
@@ -75,7 +75,7 @@ def test_policy_clone_and_a_verifier_with_folds_stand_on_one_base_and_peak_as_pl
     job = ActingJob(
         stage="candidates",
         code=ACTING,
-        model=known(policy.model_name, measure),
+        model=known_model(policy.model_name, measure),
         actors=("policy", "clone"),
         verifiers=("fold 0", "fold 1"),
         lora_rank=RANK,

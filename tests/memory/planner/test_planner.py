@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from r2v.errors import UsageError
-from r2v.memory.models import known
+from r2v.memory.models import known_model
 from r2v.memory.planner.phases import phase_memory
 from r2v.memory.planner.planner import Plan, plan
 from r2v.memory.planner.remedies import remedies
@@ -21,7 +21,9 @@ from tests.memory.measuring import lookup
 CODES = {row.name: row.memory for row in JOBS}
 A_GPU = 44.53 * GIB
 HRL = CODES["hierarchical"]
-SHARED = TrainingJob(stage="hierarchical", code=HRL, model=known("Llama-3.2-3B"), critic=known("roberta-base"))
+SHARED = TrainingJob(
+    stage="hierarchical", code=HRL, model=known_model("Llama-3.2-3B"), critic=known_model("roberta-base")
+)
 SEED = replace(SHARED, lora_rank=0, precision="float32", value=True)
 
 
@@ -120,7 +122,7 @@ def test_the_same_work_gives_the_same_plan() -> None:
 @pytest.mark.parametrize("stage", ["bc", "preference", "verifier"])
 @pytest.mark.parametrize("rank", [0, 16])
 def test_the_other_stages_are_planned_too(stage: str, rank: int) -> None:
-    job = TrainingJob(stage=stage, code=CODES[stage], model=known("Qwen2.5-0.5B"), lora_rank=rank, batch=16)  # type: ignore[arg-type]
+    job = TrainingJob(stage=stage, code=CODES[stage], model=known_model("Qwen2.5-0.5B"), lora_rank=rank, batch=16)  # type: ignore[arg-type]
     found = plan(job, Machine(memory=24 * GIB), lookup)
     assert found.fits and largest(found)
 
@@ -128,7 +130,7 @@ def test_the_other_stages_are_planned_too(stage: str, rank: int) -> None:
 def test_a_4_bit_table_is_there_twice_for_a_moment_when_it_is_loaded() -> None:
     """Llama-3.1-8B: 6.98 G matrix weights in .5625 bytes and 1.05 G others in 4, adapters, critics; and 2 bytes of the
     table (128 256 x 4096) as it was."""
-    job = replace(SHARED, model=known("Llama-3.1-8B"), four_bit=True)
+    job = replace(SHARED, model=known_model("Llama-3.1-8B"), four_bit=True)
     found = plan(job, Machine(memory=A_GPU), lookup)
     load = next(one for one in found.phases if one.phase.name == "load")
     assert load.memory.activation == 2 * 128_256 * 4096
@@ -143,7 +145,7 @@ def test_a_4_bit_table_is_there_twice_for_a_moment_when_it_is_loaded() -> None:
 def test_a_checkpoint_gathers_less_than_training_does() -> None:
     """So it is no phase of its own: one whole tensor in float32, against the layers that training puts together."""
     for name in ("Llama-3.2-3B", "Llama-3.1-8B"):
-        sizes = known(name).sizes
+        sizes = known_model(name).sizes
         for shards in ("zero3", "fsdp"):
             shared = sharded(trained(sizes.parameters, width=4), sizes, shards, 8)  # type: ignore[arg-type]
             assert 4 * sizes.embedding <= shared.gathered
@@ -168,18 +170,18 @@ def test_only_trained_weights_that_are_whole_are_autocast_in_hierarchical_traini
 
 def test_adapters_have_a_frozen_copy_as_DPOs_reference() -> None:
     found = plan(
-        TrainingJob(stage="preference", code=CODES["preference"], model=known("Qwen2.5-0.5B"), batch=4),
+        TrainingJob(stage="preference", code=CODES["preference"], model=known_model("Qwen2.5-0.5B"), batch=4),
         Machine(memory=A_GPU),
         lookup,
     )
     states = {role.name: role.state for role in found.devices[0].device.roles}
-    assert states["reference"].total == states["policy"].weights == 4 * 16 * known("Qwen2.5-0.5B").sizes.adapters
+    assert states["reference"].total == states["policy"].weights == 4 * 16 * known_model("Qwen2.5-0.5B").sizes.adapters
 
 
 def test_dpo_needs_more_than_bc() -> None:
     sizes = [
         plan(
-            TrainingJob(stage=stage, code=CODES[stage], model=known("Qwen2.5-0.5B"), lora_rank=0, batch=4),  # type: ignore[arg-type]
+            TrainingJob(stage=stage, code=CODES[stage], model=known_model("Qwen2.5-0.5B"), lora_rank=0, batch=4),  # type: ignore[arg-type]
             Machine(memory=80 * GIB),
             lookup,
         ).binding.memory.total
@@ -189,7 +191,7 @@ def test_dpo_needs_more_than_bc() -> None:
 
 
 def test_remedies_fit_what_they_say() -> None:
-    found = plan(replace(SHARED, model=known("Llama-3.1-70B")), Machine(memory=70 * GIB), lookup)
+    found = plan(replace(SHARED, model=known_model("Llama-3.1-70B")), Machine(memory=70 * GIB), lookup)
     assert not found.fits
     told = remedies(found)
     assert any(line.startswith("a 4-bit base (policy.load_in_4bit=true)") for line in told)
@@ -198,7 +200,7 @@ def test_remedies_fit_what_they_say() -> None:
 
 
 def test_where_no_single_change_helps_two_are_tried() -> None:
-    found = plan(replace(SHARED, model=known("Llama-3.1-70B")), Machine(memory=A_GPU), lookup)
+    found = plan(replace(SHARED, model=known_model("Llama-3.1-70B")), Machine(memory=A_GPU), lookup)
     assert remedies(found)[0].startswith(
         "a 4-bit base on a GPU of 80 GiB (--gpu 80GiB --overrides policy.load_in_4bit=true)"
     )

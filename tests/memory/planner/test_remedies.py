@@ -11,7 +11,7 @@ from r2v.config import load
 from r2v.errors import UsageError
 from r2v.memory.configured import job_of_hierarchical, job_of_stage
 from r2v.memory.measurement import MeasuredCase, MeasuredMemory
-from r2v.memory.models import known
+from r2v.memory.models import known_model
 from r2v.memory.planner.planner import plan
 from r2v.memory.planner.remedies import remedies
 from r2v.memory.planner.training_job import Machine, StageName, TrainingJob
@@ -25,7 +25,11 @@ CODES = {row.name: row.memory for row in JOBS}
 FUSED_ALONE = 36.5
 """GiB on which FULL fits with the fused optimizer alone."""
 FULL = TrainingJob(
-    stage="hierarchical", code=CODES["hierarchical"], model=known("Llama-3.2-1B"), lora_rank=0, precision="float32"
+    stage="hierarchical",
+    code=CODES["hierarchical"],
+    model=known_model("Llama-3.2-1B"),
+    lora_rank=0,
+    precision="float32",
 )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from r2v.memory.models import known
+from r2v.memory.models import known_model
 from r2v.memory.planner.roles import devices, whole_state
 from r2v.memory.planner.state import frozen, sharded, trained
 from r2v.memory.planner.training_job import Strategy, TrainingJob
@@ -17,7 +17,7 @@ from tests.memory.measuring import model
 
 HEAD = 768 * 769 + 768 * 769 + 769
 """Parameters of a head: two hidden layers of 768."""
-LLAMA, ROBERTA = known("meta-llama/Llama-3.2-3B"), known("FacebookAI/roberta-base")
+LLAMA, ROBERTA = known_model("meta-llama/Llama-3.2-3B"), known_model("FacebookAI/roberta-base")
 CRITICS = {"critic": ROBERTA.sizes.parameters + 5_907_460 + HEAD, "value": ROBERTA.sizes.parameters + HEAD}
 """With four heads on two texts or one, ArCHer's, a floor's; and a value model's one."""
 SEED = TrainingJob(
@@ -89,7 +89,7 @@ def test_policy_guidance_and_frozen_reference_are_36_bytes_a_parameter() -> None
 
 def test_nf4_base() -> None:
     """Measured: .61 bytes a parameter for a whole model with bfloat16 rest."""
-    shape = known("meta-llama/Llama-3.1-8B").sizes
+    shape = known_model("meta-llama/Llama-3.1-8B").sizes
     packed = frozen(shape, 2, four_bit=True).weights
     assert packed == shape.packed * 0.5625 + (shape.parameters - shape.packed) * 2
     assert frozen(shape, 2).weights == 2 * shape.parameters
@@ -155,7 +155,7 @@ def test_zero2_is_to_the_byte_what_deepspeed_itself_estimates(name: str, ranks: 
     from deepspeed.runtime.zero.stage3 import estimate_zero3_model_states_mem_needs
     from deepspeed.runtime.zero.stage_1_and_2 import estimate_zero2_model_states_mem_needs
 
-    shape = known(name).sizes
+    shape = known_model(name).sizes
     state, n = trained(shape.parameters, width=4), int(shape.parameters)
     _, two = estimate_zero2_model_states_mem_needs(n, num_gpus_per_node=ranks, cpu_offload=False)
     assert sharded(state, shape, "zero2", ranks).at_step == pytest.approx(two, abs=1)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from r2v.data.interchange.importing import Wanted, import_trajectories
+from r2v.data.interchange.importing import ImportRequest, import_trajectories
 from r2v.data.interchange.served import served_sessions
 from r2v.data.registry import DataRegistry
 from r2v.errors import EnvironmentFault, InputError, UsageError
@@ -132,7 +132,7 @@ def test_a_damaged_session_is_refused_by_import(how: str, tmp_path: Path, monkey
     path.write_bytes({"bit flip": bytes(content), "no frame": b"{}\n"}[how])
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError):
-        import_trajectories(Wanted(sources=(str(tmp_path),)), DataRegistry())
+        import_trajectories(ImportRequest(sources=(str(tmp_path),)), DataRegistry())
 
 
 def test_sessions_are_files_for_their_owner_alone(tmp_path: Path) -> None:
