@@ -71,24 +71,31 @@ def garbage(root: Path = Path(), *, unfinished: bool = False) -> list[Garbage]:
     never finished."""
     store = root / ARTIFACTS
     attempts = {path.name: path for path in sorted(store.glob("*-*")) if _NAME.fullmatch(path.name) and path.is_dir()}
-    kept = _reached(_roots(root, attempts), attempts)
-    found = []
+    reachable = _reached(_roots(root, attempts), attempts)
+    items = []
     for name, folder in attempts.items():
         done = _finished(folder)
-        if name in kept and done and is_own(folder, ATTEMPT_MARKER) and (size := sum(map(_size, _leftovers(folder)))):
-            found.append(Garbage(folder=folder, size=size, why="checkpoints of a finished stage", leftovers=True))
-        elif name not in kept and (done or unfinished) and any(_unpaid(folder)) and _may_go(folder, ATTEMPT_MARKER):
+        if (
+            name in reachable
+            and done
+            and is_own(folder, ATTEMPT_MARKER)
+            and (size := sum(map(_size, _leftovers(folder))))
+        ):
+            items.append(Garbage(folder=folder, size=size, why="checkpoints of a finished stage", leftovers=True))
+        elif (
+            name not in reachable and (done or unfinished) and any(_unpaid(folder)) and _may_go(folder, ATTEMPT_MARKER)
+        ):
             plays = root / EPISODES / name
             size = sum(map(_size, _unpaid(folder))) + (_size(plays) if is_own(plays, PLAYS_MARKER) else 0)
             why = "nothing points at it" if done else "never finished, and nothing points at it"
-            found.append(Garbage(folder=folder, size=size, why=why))
+            items.append(Garbage(folder=folder, size=size, why=why))
     orphans = (path for path in sorted((root / EPISODES).glob("*-*")) if _NAME.fullmatch(path.name) and path.is_dir())
-    found += [
+    items += [
         Garbage(folder=path, size=_size(path), why="plays of an attempt that is gone", marker=PLAYS_MARKER)
         for path in orphans
         if path.name not in attempts and any(path.iterdir()) and _may_go(path, PLAYS_MARKER)
     ]
-    return found + [
+    return items + [
         Garbage(
             folder=path,
             size=_size(path),
@@ -113,10 +120,10 @@ def _may_go(path: Path, marker: Marker) -> bool:
 def _idle_snapshots(root: Path) -> Iterator[Path]:
     """Snapshots of code that no chain names, and none has for long: a job that was submitted before its chain took
     another one may still run."""
-    found = [path for path in sorted((root / SNAPSHOTS).glob("*")) if (path / SNAPSHOT_RECORD).is_file()]
-    texts = [path.read_text(errors="replace") for path in (root / CHAINS).glob("*/chain.json")] if found else []
+    snapshots = [path for path in sorted((root / SNAPSHOTS).glob("*")) if (path / SNAPSHOT_RECORD).is_file()]
+    texts = [path.read_text(errors="replace") for path in (root / CHAINS).glob("*/chain.json")] if snapshots else []
     named = {id_ for text in texts for id_ in re.findall(r'"snapshot":\s*"(\w+)"', text)}
-    for path in found:
+    for path in snapshots:
         if path.name not in named and time.time() - (path / SNAPSHOT_RECORD).stat().st_mtime > _DAYS * 86400:
             yield path
 
@@ -158,7 +165,7 @@ def _roots(root: Path, attempts: dict[str, Path]) -> set[str]:
 
 
 def _published_elsewhere(folder: Path) -> bool:
-    return any(place.is_symlink() and place.resolve() == folder.resolve() for place in places_elsewhere(folder))
+    return any(link.is_symlink() and link.resolve() == folder.resolve() for link in places_elsewhere(folder))
 
 
 def _held(folder: Path) -> bool:

@@ -52,21 +52,21 @@ def in_chain(config: Config, row: Job) -> bool:
 def place_in_chain(config: Config, row: Job) -> str:
     """`stage 9 of 10`: where a job stands among those of this configuration's chain; one that is no part of it stands
     alone."""
-    names = [one.name for one in JOBS if in_chain(config, one)]
+    names = [other.name for other in JOBS if in_chain(config, other)]
     return f"stage {names.index(row.name) + 1} of {len(names)}" if row.name in names else "alone"
 
 
 def possible(config: Config, names: Sequence[str]) -> tuple[str, ...]:
     """Those of these jobs that can be made where the router's labels are imputed; otherwise all. Raises UsageError
     where it is none."""
-    kept = tuple(name for name in names if not _needs_execution(config, job(name)))
-    if names and not kept:
+    executable = tuple(name for name in names if not _needs_execution(config, job(name)))
+    if names and not executable:
         allowed = ", ".join(row.name for row in JOBS if row.imputed is not None)
         raise UsageError(
             f"{', '.join(names)}: router.label=imputed is for records of which nothing is executed, and this executes "
             f"or compares what was; allowed with it: {allowed}"
         )
-    return kept
+    return executable
 
 
 def _needs_execution(config: Config, row: Job) -> bool:
@@ -119,6 +119,6 @@ def selection(
     names = [row.name for row in JOBS]
     last = job(until).name if until else names[-1]
     chosen = JOBS[names.index(first) : names.index(last) + 1]
-    wanted = [as_configured(config, row) for row in chosen if row.name not in left_out]
-    given = {name for row in wanted for name in row.inputs} - {row.name for row in wanted}
-    return wanted, [name for name in names if name in given]
+    selected = [as_configured(config, row) for row in chosen if row.name not in left_out]
+    given = {name for row in selected for name in row.inputs} - {row.name for row in selected}
+    return selected, [name for name in names if name in given]

@@ -177,10 +177,10 @@ def pull(repository: str, output: Path | None = None, *, revision: str | None = 
     if match is None:
         raise UsageError(f"{shown(repository)}: name a repository by OWNER/NAME, datasets/OWNER/NAME or spaces/...")
     what, kind, parent = _KINDS[match[1]]
-    place = output or Path(parent) / match[2].rpartition("/")[2]
-    _require_free(place)
-    draft = place.with_name(f".{place.name}.draft")
-    with writing(place):
+    target = output or Path(parent) / match[2].rpartition("/")[2]
+    _require_free(target)
+    draft = target.with_name(f".{target.name}.draft")
+    with writing(target):
         folder = make_own(draft, _DRAFT_MARKER, anew=True)
         try:
             with _asking(repository):
@@ -191,19 +191,19 @@ def pull(repository: str, output: Path | None = None, *, revision: str | None = 
             if what == "run":
                 run = read_manifest(whole)
                 verify_run(run)
-                place = output or place.with_name(run.run_id if RUN_ID.fullmatch(run.run_id) else place.name)
-            _require_free(place)
-            whole.rename(place)
+                target = output or target.with_name(run.run_id if RUN_ID.fullmatch(run.run_id) else target.name)
+            _require_free(target)
+            whole.rename(target)
         finally:
             remove_own(draft, _DRAFT_MARKER)
     if what == "run" and output is None:
         DataRegistry().rebuild()
-    return place
+    return target
 
 
-def _require_free(place: Path) -> None:
-    if place.exists() or place.is_symlink():
-        raise InputError(f"{place}: is there already; name another folder, or move it away")
+def _require_free(target: Path) -> None:
+    if target.exists() or target.is_symlink():
+        raise InputError(f"{target}: is there already; name another folder, or move it away")
 
 
 def _checked(draft: Path, what: str, repository: str) -> Path:

@@ -116,23 +116,23 @@ def require_loadable(policy: PolicyConfig) -> None:
     require_unquantized(values, f"policy.model_name={policy.model_name}")
 
 
-def require_chain(config: Config, wanted: Sequence[Job]) -> None:
+def require_chain(config: Config, rows: Sequence[Job]) -> None:
     """Raises UsageError where a job could not run under these settings, or not on what the jobs before it would make
     under them."""
-    names = {row.name for row in wanted}
-    for row in wanted:
+    names = {row.name for row in rows}
+    for row in rows:
         sections = row.load().sections(config)
         require_possible(sections)
         if names & set(row.inputs) and hasattr(sections, "require_anew"):
             sections.require_anew()
         require_settings(config, row)
-    require_sendable_keys(config, wanted)
+    require_sendable_keys(config, rows)
 
 
-def require_sendable_keys(config: Config, wanted: Sequence[Job]) -> None:
+def require_sendable_keys(config: Config, rows: Sequence[Job]) -> None:
     """Raises UsageError where one of these jobs would ask its teacher with a key from a variable that may not be sent:
     before the jobs ahead of it are paid for."""
-    for row in wanted:
+    for row in rows:
         sections = row.load().sections(config)
         if hasattr(sections, "teacher") and getattr(sections, "asks_teacher", True):
             require_sendable(sections.teacher.api_key_env)
@@ -168,26 +168,26 @@ def published(config: Config, name: str, root: Path = Path()) -> Artifact:
     runs that `data.runs` names or else the latest done run. Raises InputError where there is none."""
     if job(name).place is None:
         return collected_runs(config, job(name), root)
-    found = read_published(config, name, root)
-    _warn_of_differences(config, name, place_of(config, name, root), found)
-    return found
+    artifact = read_published(config, name, root)
+    _warn_of_differences(config, name, place_of(config, name, root), artifact)
+    return artifact
 
 
 def read_published(config: Config, name: str, root: Path = Path()) -> Artifact:
     """Return the artifact that stands at a job's place, whichever settings made it. Raise MissingInput where there is
     none, InputError where it is damaged."""
-    row, place = job(name), place_of(config, name, root)
-    if place.is_symlink() and not place.exists():
-        raise InputError(f"needs {name}: {place} leads to {place.readlink()}, which is gone; {remedy(row)}")
+    row, link = job(name), place_of(config, name, root)
+    if link.is_symlink() and not link.exists():
+        raise InputError(f"needs {name}: {link} leads to {link.readlink()}, which is gone; {remedy(row)}")
     try:
-        found = artifacts.read(place.resolve() if place.exists() else place)
-        if found.stage != row.stage:
-            raise Damaged(found.folder, f"it is of {found.stage}, {row.stage} belongs at {place}")
+        artifact = artifacts.read(link.resolve() if link.exists() else link)
+        if artifact.stage != row.stage:
+            raise Damaged(artifact.folder, f"it is of {artifact.stage}, {row.stage} belongs at {link}")
     except Damaged as error:
         raise InputError(f"needs {name}: {error}; {remedy(row)}") from None
     except MissingInput as error:
         raise MissingInput(f"needs {name}: {error.problem}", row.argv) from None
-    return found
+    return artifact
 
 
 def remedy(row: Job) -> str:
@@ -198,39 +198,41 @@ def remedy(row: Job) -> str:
 def made_already(config: Config, row: Job, key: str, root: Path = Path()) -> Artifact | None:
     """The finished artifact of a job, of which every file was hashed, those of the runs that it names too. Raises
     Damaged where it is not what was made, InputError where a run that it names is gone."""
-    found = artifacts.look(places_of(config, root).artifacts, row.name, key)
-    if found is not None and found.stage != row.stage:
-        raise Damaged(found.folder / ARTIFACT_MANIFEST, f"it is of {found.stage}, {row.stage} belongs there")
-    return found if found is None or row.place is not None else _with_runs(found, DataRegistry(root / "data"))
+    artifact = artifacts.look(places_of(config, root).artifacts, row.name, key)
+    if artifact is not None and artifact.stage != row.stage:
+        raise Damaged(artifact.folder / ARTIFACT_MANIFEST, f"it is of {artifact.stage}, {row.stage} belongs there")
+    return artifact if artifact is None or row.place is not None else _with_runs(artifact, DataRegistry(root / "data"))
 
 
-def _with_runs(found: Artifact, registry: DataRegistry) -> Artifact:
+def _with_runs(artifact: Artifact, registry: DataRegistry) -> Artifact:
     """A collection's artifact, its runs' trajectories included. Raises as `made_already` does."""
-    named = found.summary.get("run_ids")
+    named = artifact.summary.get("run_ids")
     if not (isinstance(named, list) and named and all(isinstance(run_id, str) for run_id in named)):
-        raise Damaged(found.folder / ARTIFACT_MANIFEST, f"its run_ids are {named!r}")
-    runs = [_run(registry, run_id, found.folder) for run_id in named]
-    lines = [json.loads(line) for line in found.file(RUNS_FILE).read_text().splitlines()]
+        raise Damaged(artifact.folder / ARTIFACT_MANIFEST, f"its run_ids are {named!r}")
+    runs = [_run(registry, run_id, artifact.folder) for run_id in named]
+    lines = [json.loads(line) for line in artifact.file(RUNS_FILE).read_text().splitlines()]
     recorded = {line["run_id"]: line["data_sha256"] for line in lines}
     tools = {line["run_id"]: line.get("tools_sha256") for line in lines}
     for run in runs:
         if run.status != "done":
-            raise Damaged(run.output_dir / RUN_MANIFEST, f"it says {run.status}, {found.folder / RUNS_FILE} says done")
+            raise Damaged(
+                run.output_dir / RUN_MANIFEST, f"it says {run.status}, {artifact.folder / RUNS_FILE} says done"
+            )
         verify_run(run)
         if recorded.get(run.run_id) != run.data_sha256:
             raise Damaged(
                 run.output_dir / RUN_MANIFEST,
-                f"its data_sha256 is {run.data_sha256!s:.12}, {found.folder / RUNS_FILE} says "
+                f"its data_sha256 is {run.data_sha256!s:.12}, {artifact.folder / RUNS_FILE} says "
                 f"{recorded.get(run.run_id)!s:.12}",
             )
         if tools.get(run.run_id) != _tools_sha256(run):
             raise Damaged(
                 run.output_dir / RUN_MANIFEST,
-                f"its tools are {_tools_sha256(run)!s:.12}, {found.folder / RUNS_FILE} says "
+                f"its tools are {_tools_sha256(run)!s:.12}, {artifact.folder / RUNS_FILE} says "
                 f"{tools.get(run.run_id)!s:.12}",
             )
-    _require_figures(found, runs)
-    return replace(found, elsewhere=_trajectories(runs))
+    _require_figures(artifact, runs)
+    return replace(artifact, elsewhere=_trajectories(runs))
 
 
 def _run(registry: DataRegistry, run_id: str, named_by: Path) -> RunManifest:
@@ -243,7 +245,7 @@ def _run(registry: DataRegistry, run_id: str, named_by: Path) -> RunManifest:
     return registry.get(run_id)
 
 
-def _require_figures(found: Artifact, runs: Sequence[RunManifest]) -> None:
+def _require_figures(artifact: Artifact, runs: Sequence[RunManifest]) -> None:
     """Raises Damaged where the manifest of a run counts otherwise than the artifact that was made of it."""
     figures = {
         "n_episodes": sum(run.n_episodes for run in runs),
@@ -251,10 +253,10 @@ def _require_figures(found: Artifact, runs: Sequence[RunManifest]) -> None:
         "total_cost_usd": round(sum(run.total_cost_usd for run in runs), 6),
     }
     for name, now in figures.items():
-        if (recorded := found.summary.get(name, now)) != now:
+        if (recorded := artifact.summary.get(name, now)) != now:
             raise Damaged(
                 runs[0].output_dir / RUN_MANIFEST,
-                f"its {name} is {now}, {found.folder / ARTIFACT_MANIFEST} says {recorded}",
+                f"its {name} is {now}, {artifact.folder / ARTIFACT_MANIFEST} says {recorded}",
             )
 
 
@@ -266,29 +268,31 @@ def _tools_sha256(run: RunManifest) -> str | None:
     return None if run.tools is None else tools_sha256(run.tools)
 
 
-def _warn_of_differences(config: Config, name: str, place: Path, found: Artifact) -> None:
+def _warn_of_differences(config: Config, name: str, link: Path, artifact: Artifact) -> None:
     """Warn of the keys in which the configuration that made an artifact would have made another than this one."""
     sections = job(name).load().sections
     try:
-        made, asked = (flat(identity(sections(one))) for one in (load_recorded(found.folder / "config.yaml"), config))
+        before, now = (
+            flat(identity(sections(whole))) for whole in (load_recorded(artifact.folder / "config.yaml"), config)
+        )
     except UsageError as error:
-        logger.warning("  %s was made by another version of R2V: %s", place, error)
+        logger.warning("  %s was made by another version of R2V: %s", link, error)
         return
-    differing = sorted(key for key in made.keys() | asked.keys() if made.get(key) != asked.get(key))
+    differing = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
     if differing:
         logger.warning(
             "  %s was made with other values of %s; to apply these, run its own command with them, or `r2v run`",
-            place,
+            link,
             ", ".join(differing),
         )
 
 
 def flat(values: Mapping[str, Any], stem: str = "") -> dict[str, Any]:
     """Nested values by dotted key."""
-    found: dict[str, Any] = {}
+    flattened: dict[str, Any] = {}
     for key, value in values.items():
-        found |= flat(value, f"{stem}{key}.") if isinstance(value, dict) else {stem + key: value}
-    return found
+        flattened |= flat(value, f"{stem}{key}.") if isinstance(value, dict) else {stem + key: value}
+    return flattened
 
 
 def collected_runs(config: Config, row: Job, root: Path = Path()) -> Artifact:
@@ -316,7 +320,11 @@ def collected_runs(config: Config, row: Job, root: Path = Path()) -> Artifact:
                 "(what a provider has answered is in its journal, and is not paid again)"
             ) from None
     files = {f"run-{index}": str(manifest.data_sha256) for index, manifest in enumerate(manifests)}
-    files |= {f"tools-{index}": told for index, one in enumerate(manifests) if (told := _tools_sha256(one)) is not None}
+    files |= {
+        f"tools-{index}": tools
+        for index, manifest in enumerate(manifests)
+        if (tools := _tools_sha256(manifest)) is not None
+    }
     return Artifact(
         stage=row.stage,
         fingerprint=str(manifests[0].fingerprint),

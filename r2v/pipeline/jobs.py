@@ -368,7 +368,7 @@ def job(name: str) -> Job:
 
 def command(name: str) -> Command:
     """The command of this name. Raises UsageError with the nearest one."""
-    for one in COMMANDS:
-        if one.name == name:
-            return one
-    raise UsageError(f"no stage {name}; {nearest(name, [one.name for one in COMMANDS])}")
+    for row in COMMANDS:
+        if row.name == name:
+            return row
+    raise UsageError(f"no stage {name}; {nearest(name, [row.name for row in COMMANDS])}")

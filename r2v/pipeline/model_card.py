@@ -74,7 +74,7 @@ def _parts(manifest: BundleManifest) -> str:
 def imputed_card(manifest: BundleManifest, placed: dict[str, Any], report: dict[str, Any]) -> str:
     """The text of a card of a policy and an imputed router: its figures are of records, and named so."""
     held = report["calibration"]
-    kept = placed["agreement_of_kept_steps"]
+    agreement = placed["agreement_of_kept_steps"]
     model = _plain(manifest.base_model)
     about = (
         f"A router for two models behind APIs, fitted by R2V on recorded sessions with imputed labels: `{model}` acts, "
@@ -96,7 +96,7 @@ def imputed_card(manifest: BundleManifest, placed: dict[str, Any], report: dict[
         "| on recorded tasks that it was calibrated on | |\n| --- | ---: |",
         f"| steps, of tasks | {held['steps']}, of {held['tasks']} |",
         f"| the policy acts as its teacher | {placed['agreement']:.3f} |",
-        f"| the same, of the steps that the router keeps | {'-' if kept is None else format(kept, '.3f')} |",
+        f"| the same, of the steps that the router keeps | {'-' if agreement is None else format(agreement, '.3f')} |",
         f"| AUROC of the router for disagreement | {'-' if held['auroc'] is None else format(held['auroc'], '.3f')} |",
         "\n## Routing\n",
         f"The LLM acts at a step whose score is at least {manifest.threshold:g}, which are "

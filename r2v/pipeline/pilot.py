@@ -77,12 +77,12 @@ def pilot(config: Config, root: Path = Path()) -> ToldPilot:
     Raises as `run_job` and `published` do."""
     inputs = {} if config.policy.is_api else {"preference": published(config, "preference", root)}
     require_cap(config, [PILOT], root)
-    made = run_job(config, PILOT, inputs, root=root).artifact
-    told = json.loads(made.file(PILOT_FIGURES).read_text())
-    figures, steps = from_dict(PilotFigures, told["figures"]), told["steps"]
+    artifact = run_job(config, PILOT, inputs, root=root).artifact
+    recorded = json.loads(artifact.file(PILOT_FIGURES).read_text())
+    figures, steps = from_dict(PilotFigures, recorded["figures"]), recorded["steps"]
     places = places_of(config, root)
     page = places.published(str(PILOT.place)).with_suffix(".html")
-    return written(config, config.env.benchmark, figures, steps, page, _costs(config, root, made.folder))
+    return written(config, config.env.benchmark, figures, steps, page, _costs(config, root, artifact.folder))
 
 
 def written(
@@ -97,10 +97,10 @@ def written(
 
 
 def _rows(config: Config, figures: PilotFigures, steps: dict[str, float]) -> list[tuple[str, ...]]:
-    def row(name: str, one: WayOfPlaying, length: float | None, *, bound: bool = False) -> tuple[str, ...]:
-        low, high = one.interval
+    def row(name: str, way: WayOfPlaying, length: float | None, *, bound: bool = False) -> tuple[str, ...]:
+        low, high = way.interval
         interval = "" if bound else f"[{low:.2f}, {high:.2f}]"
-        return name, f"{one.success:.3f}", interval, f"{1000 * one.usd:.3g}", f"{length:.1f}" if length else ""
+        return name, f"{way.success:.3f}", interval, f"{1000 * way.usd:.3g}", f"{length:.1f}" if length else ""
 
     rows = [
         ("", "success", "95 %", "mUSD an episode", "steps"),
@@ -115,15 +115,15 @@ def _rows(config: Config, figures: PilotFigures, steps: dict[str, float]) -> lis
 
 def _notes(figures: PilotFigures) -> list[str]:
     small, large, tasks = figures.only_small, figures.only_large, figures.num_tasks
-    found = [
+    notes = [
         f"{tasks} tasks: {len(large)} are solved by the large model alone{_named(large)}, {len(small)} by "
         f"the small one alone{_named(small)}"
     ]
     if (least := figures.detectable(tasks)) is not None:
         counts = [(count, figures.detectable(count)) for count in (100, 200, 400)]
-        more = ", ".join(f"{found:.2f} on {count}" for count, found in counts if found is not None)
-        found.append(f"least difference in success that is found with 80 % power: {least:.2f} on these tasks, {more}")
-    return found
+        more = ", ".join(f"{least:.2f} on {count}" for count, least in counts if least is not None)
+        notes.append(f"least difference in success that is found with 80 % power: {least:.2f} on these tasks, {more}")
+    return notes
 
 
 def _named(tasks: Sequence[str]) -> str:
@@ -137,7 +137,7 @@ def _costs(config: Config, root: Path, folder: Path) -> list[str]:
         return ["nothing was paid: the benchmark's own expert answered"]
     ledger = ProjectLedger(root)
     paid = sum(ledger.book(entry).usd for entry in ledger.entries() if folder.name in Path(entry.folder).parts)
-    jobs = [one for one in full_run(config, root) if questions(one.work, config)]
+    jobs = [planned for planned in full_run(config, root) if questions(planned.work, config)]
     likely, bounds = [one.likely.usd for one in jobs if one.likely], [one.usd for one in jobs]
     bound = "unknown" if None in bounds else f"${sum(usd for usd in bounds if usd is not None):,.2f}"
     total = f"${sum(likely):,.2f}" if likely else "unknown"
@@ -158,8 +158,8 @@ def full_run(config: Config, root: Path) -> list[PlannedWork]:
 
 def describe(config: Config, root: Path = Path()) -> str:
     """Episodes, requests and price of the pilot at most, in a line."""
-    known = known_here(config, root)
-    work = planned_pilot(config, known).total
+    facts = known_here(config, root)
+    work = planned_pilot(config, facts).total
     usd = dollars(work, config)
     price = "unknown" if usd is None or math.isnan(usd) else f"${usd:,.2f}"
     requests = sum(questions(work, config).values())
@@ -169,16 +169,16 @@ def describe(config: Config, root: Path = Path()) -> str:
     )
 
 
-def planned_pilot(config: Config, known: Known) -> Part:
+def planned_pilot(config: Config, facts: Known) -> Part:
     """Its work: both models alone on each task, and the oracle, where worlds can be copied."""
-    case = Case(config, known)
-    steps, tasks = case.student_steps, known.of_split("calibration", config.evaluation.pilot_tasks)
-    one = case.with_tokens(episode(steps, student=1), steps)
-    one += case.with_tokens(episode(case.teacher_steps, llm=1), case.teacher_steps)
-    if known.copies:
-        tried = branches(steps, each=2 * known.pace.differing, copies=True, student=1)
-        one += case.with_tokens(episode(steps, student=1, llm=1) + tried, steps)
-    return Part(name="pilot", total=one.times(tasks), unit=Workload())
+    case = Case(config, facts)
+    steps, tasks = case.student_steps, facts.of_split("calibration", config.evaluation.pilot_tasks)
+    work = case.with_tokens(episode(steps, student=1), steps)
+    work += case.with_tokens(episode(case.teacher_steps, llm=1), case.teacher_steps)
+    if facts.copies:
+        tried = branches(steps, each=2 * facts.pace.differing, copies=True, student=1)
+        work += case.with_tokens(episode(steps, student=1, llm=1) + tried, steps)
+    return Part(name="pilot", total=work.times(tasks), unit=Workload())
 
 
 PLACEHOLDER = "{task}"

@@ -40,7 +40,7 @@ def wanted(config: Config) -> list[ToFetch]:
         models.append(("teacher.model_name", config.teacher.model_name, None))
     if config.hierarchical.enabled and config.hierarchical.critic.published:
         models.append((CRITIC_MODEL, str(config.hierarchical.critic.model_name), None))
-    found = [
+    items = [
         ToFetch(
             what=f"{key}={name}",
             here=partial(is_here, name, revision),
@@ -48,7 +48,7 @@ def wanted(config: Config) -> list[ToFetch]:
         )
         for key, name, revision in models
     ]
-    return [*found, *_images(config)]
+    return [*items, *_images(config)]
 
 
 def _fetch_model(key: str, name: str, revision: str | None, say: Say) -> None:
@@ -64,7 +64,11 @@ def _images(config: Config) -> list[ToFetch]:
         return []
     benchmark = load_benchmark(SweBench.name, config.env.options)
     assert isinstance(benchmark, SweBench)
-    instances = [one for one in benchmark.instances.values() if benchmark.opener.kind(one) in ("docker", "apptainer")]
+    instances = [
+        instance
+        for instance in benchmark.instances.values()
+        if benchmark.opener.kind(instance) in ("docker", "apptainer")
+    ]
     if not instances:
         return []
 

@@ -38,14 +38,14 @@ def require_ready(config: Config, row: Job, root: Path, *, stop: bool) -> None:
     shown; with `stop`, and unless `anyway` says otherwise, raise EmptyResult."""
     if not _is_paid(config, row):
         return
-    found = next(filter(None, (_told(config, one, root) for one in _rests_on(config, row))), None)
-    if found is None or not found.hopeless:
+    readiness = next(filter(None, (_told(config, name, root) for name in _rests_on(config, row))), None)
+    if readiness is None or not readiness.hopeless:
         return
     if config.anyway or not stop:
-        logger.warning("  %s is paid although %s", row.name, found)
+        logger.warning("  %s is paid although %s", row.name, readiness)
         return
     raise EmptyResult(
-        f"{row.name} and what follows ask {config.teacher.model_name}, and {found}; nothing more was asked: train "
+        f"{row.name} and what follows ask {config.teacher.model_name}, and {readiness}; nothing more was asked: train "
         "again, or go on all the same with --overrides anyway=true"
     )
 
@@ -66,13 +66,13 @@ def require_cap(config: Config, rows: Sequence[Job], root: Path) -> None:
     )
 
 
-def is_uncapped(teacher: TeacherConfig, asked: Sequence[TeacherConfig], root: Path) -> bool:
+def is_uncapped(teacher: TeacherConfig, endpoints: Sequence[TeacherConfig], root: Path) -> bool:
     """True if a model that is asked charges, and neither the pipeline nor the project has a cap. A server that a
     configuration names on this machine is used without one, after a warning: its prices are the user's own, for
     comparison. A gateway elsewhere may be billed."""
     if teacher.max_usd is not None or teacher.project_max_usd is not None:
         return False
-    urls = [one.base_url or "" for one in asked if charges(one)]
+    urls = [endpoint.base_url or "" for endpoint in endpoints if charges(endpoint)]
     if not urls or ProjectLedger(root).cap is not None:
         return False
     if all(urlsplit(url).hostname in LOOPBACK for url in urls):
@@ -87,18 +87,18 @@ def _bound(config: Config, rows: Sequence[Job], root: Path) -> tuple[str, float]
         jobs = planned_jobs(config, known_here(config, root), {row.name: Allotted() for row in rows}, root)
     except (R2VError, OSError, ValueError):
         return "--dry-run may tell how much", _SOME_USD
-    bounds = [one.usd for one in jobs if one.usd is not None]
+    bounds = [planned.usd for planned in jobs if planned.usd is not None]
     if len(bounds) < len(jobs) or math.isnan(sum(bounds)):
         return "nobody can tell how much", _SOME_USD
-    likely = [one.likely.usd for one in jobs if one.likely is not None]
-    told = f"likely ${sum(likely):,.2f}, " if likely else ""
-    return f"{told}at most ${sum(bounds):,.2f}", max(1.0, math.ceil(sum(bounds)))
+    likely = [planned.likely.usd for planned in jobs if planned.likely is not None]
+    expected = f"likely ${sum(likely):,.2f}, " if likely else ""
+    return f"{expected}at most ${sum(bounds):,.2f}", max(1.0, math.ceil(sum(bounds)))
 
 
-def charges(asked: TeacherConfig) -> bool:
+def charges(teacher: TeacherConfig) -> bool:
     """False of a model whose tokens are known to be free, such as one on a server of one's own."""
     try:
-        rate = teacher_rate(asked)
+        rate = teacher_rate(teacher)
     except UsageError:
         return False  # it is refused for that, in words of its own
     return rate.input > 0 or rate.output > 0
@@ -110,18 +110,18 @@ _SOME_USD = 20.0
 
 def _told(config: Config, name: str, root: Path) -> Readiness | None:
     """The readiness of a published policy; None where there is none, or an earlier R2V made it."""
-    place = place_of(config, name, root)
+    link = place_of(config, name, root)
     try:
-        told = read_artifact_manifest(place.resolve()).summary.get("readiness")
-        return None if told is None else from_dict(Readiness, told)
+        recorded = read_artifact_manifest(link.resolve()).summary.get("readiness")
+        return None if recorded is None else from_dict(Readiness, recorded)
     except (InputError, ValueError):
         return None
 
 
 def _rests_on(config: Config, row: Job) -> list[str]:
     """The jobs before this one that say whether it is worth its money."""
-    before = upstream([row.name], [as_configured(config, one) for one in JOBS]) - {row.name}
-    return [one.name for one in JOBS if one.tells_readiness and one.name in before]
+    before = upstream([row.name], [as_configured(config, other) for other in JOBS]) - {row.name}
+    return [other.name for other in JOBS if other.tells_readiness and other.name in before]
 
 
 def _is_paid(config: Config, row: Job) -> bool:

@@ -16,11 +16,11 @@ from r2v.pipeline.inputs import place_of
 from r2v.pipeline.jobs import job
 
 
-def report_of(config: Config, made: Collection[str], root: Path = Path()) -> Path | None:
+def report_of(config: Config, jobs: Collection[str], root: Path = Path()) -> Path | None:
     """Write the report after these jobs and return its page; None where there is nothing to show yet, where
     `logging.report` is false, and where it failed, which is said."""
     results = place_of(config, "evaluate", root)
-    if not config.logging.report or not any(job(name).shown for name in made):
+    if not config.logging.report or not any(job(name).shown for name in jobs):
         return None
     from r2v.evaluation.tables.build import STRUCTURED
     from r2v.evaluation.tables.files import RESULTS_MANIFEST

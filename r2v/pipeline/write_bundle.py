@@ -45,12 +45,12 @@ _ABSENT = "not set"
 def recorded_config(name: str, what: str, given: Config, root: Path) -> Config:
     """Return the configuration that a published job was made with. Raise UsageError where the given one differs in what
     decides results, so that `r2v run` would make the job anew; InputError where another version of R2V wrote it."""
-    made = place_of(given, name, root)
-    path = made / CONFIGURATION
+    link = place_of(given, name, root)
+    path = link / CONFIGURATION
     try:
         recorded = load_recorded(path)
     except UsageError as error:
-        raise InputError(f"{path}: was written by another version of R2V ({error}); make {made} again") from None
+        raise InputError(f"{path}: was written by another version of R2V ({error}); make {link} again") from None
     differing = _differing(_values(recorded), _values(given))
     if differing and not _up_to_date(name, given, root):
         raise UsageError(f"{_listed(differing, what)}; use --config {path}, or make {what} anew with these values")
@@ -63,10 +63,10 @@ def _up_to_date(name: str, config: Config, root: Path) -> bool:
     collected = [row.name for row in JOBS if row.place is None]
     try:
         steps = plan(config, without=collected, root=root)
-        made = next((step.artifact for step in steps if step.job.name == name), None)
+        artifact = next((step.artifact for step in steps if step.job.name == name), None)
     except R2VError:
         return False
-    return made is not None and made.fingerprint == published(config, name, root).fingerprint
+    return artifact is not None and artifact.fingerprint == published(config, name, root).fingerprint
 
 
 def _values(config: Config) -> dict[str, Any]:
@@ -158,11 +158,11 @@ def _warn_of_newer(config: Config, inputs: dict[str, Artifact], root: Path) -> N
 
 
 def _fill(draft: Path, config: Config, table: Artifact, inputs: dict[str, Artifact]) -> BundleManifest:
-    for job, (held, place) in PARTS.items():
+    for job, (held, folder) in PARTS.items():
         if job not in inputs:
             continue
         held_names = [name for name in inputs[job].files if name.startswith(f"{held}/")]
-        _copy(inputs[job], {name: place + name.removeprefix(held) for name in held_names}, draft)
+        _copy(inputs[job], {name: folder + name.removeprefix(held) for name in held_names}, draft)
     _copy_router(inputs["router"], draft)
     _copy_cases(inputs, draft)
     setup = read_setup(table.folder)
@@ -237,9 +237,9 @@ def _copy_cases(inputs: dict[str, Artifact], draft: Path) -> None:
 
 def _copy(artifact: Artifact, names: dict[str, str], draft: Path) -> None:
     """Copy content files of an artifact, checkpoints left behind: name there -> name in the bundle."""
-    for name, place in names.items():
-        (draft / place).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(artifact.file(name), draft / place)
+    for name, target in names.items():
+        (draft / target).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(artifact.file(name), draft / target)
 
 
 def _described(draft: Path, config: Config, table: Artifact, inputs: dict[str, Artifact]) -> BundleManifest:

@@ -72,8 +72,10 @@ class Case:
         pace, policy = self.known.pace, self.config.policy
         shown = policy.max_seq_len - self.config.inference.max_new_tokens
         if policy.is_api:
-            asked = policy.as_endpoint(self.config.teacher)
-            small = mean_prompt(pace.prompt_tokens, pace.page_tokens, pace.action_tokens, steps, longest_prompt(asked))
+            endpoint = policy.as_endpoint(self.config.teacher)
+            small = mean_prompt(
+                pace.prompt_tokens, pace.page_tokens, pace.action_tokens, steps, longest_prompt(endpoint)
+            )
             written = work.drawn * min(pace.action_tokens, policy.api.max_tokens)
             work = replace(work, small_in=work.drawn * small, small_out=written)
         own = 0.0 if policy.is_api else work.student

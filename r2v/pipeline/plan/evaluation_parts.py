@@ -44,11 +44,11 @@ def evaluate(case: Case) -> Sequence[Part]:
 
 def _plays(case: Case, limit: int | None, *, branched: bool = False) -> _Plays:
     """What one method plays of the first `limit` tasks (None: all), or of those that may be branched."""
-    evaluation, known = case.config.evaluation, case.known
+    evaluation, facts = case.config.evaluation, case.known
     episodes, blocks, alone = 0.0, 0, 0.0
-    splits = Counter("heldout" if one == "heldout" else "evaluation" for one in evaluation.conditions)
+    splits = Counter("heldout" if condition == "heldout" else "evaluation" for condition in evaluation.conditions)
     for split, conditions in splits.items():
-        tasks = (known.branched_of_split if branched else known.of_split)(split, evaluation.num_tasks)
+        tasks = (facts.branched_of_split if branched else facts.of_split)(split, evaluation.num_tasks)
         tasks = tasks if limit is None else min(tasks, limit)  # nan stays nan
         points = conditions * len(evaluation.seeds)
         episodes, blocks = episodes + tasks * points, blocks + case.blocks(tasks, points)
@@ -60,13 +60,13 @@ def _thresholds(case: Case, methods: Sequence[str]) -> Part:
     router, points = case.config.router, len(case.config.evaluation.operating_points)
     plays = sum(plays_of_thresholds(points + (name != OURS)) for name in methods)
     plays += plays_of_choice(case, points) if OURS in methods else 0
-    one = routed(case, 1.0)
+    play = routed(case, 1.0)
     tasks = case.known.of_split("calibration", router.num_calibration_tasks)
     return Part(
         name="thresholds",
         shared=True,
-        total=one.times(tasks * len(router.seeds) * plays),
-        unit=one,
+        total=play.times(tasks * len(router.seeds) * plays),
+        unit=play,
         blocks=case.blocks(tasks, len(router.seeds)),
         alone=case.alone("calibration", router.num_calibration_tasks),
         at_most="a search may end early, and asks the LLM as the threshold says",
@@ -80,10 +80,10 @@ def _main(case: Case, played: _Plays) -> Part:
     return Part(
         name="main table",
         shared=True,
-        total=sum((one.times(played.episodes) for one in each), Workload()),
+        total=sum((play.times(played.episodes) for play in each), Workload()),
         blocks=played.blocks,
         alone=played.alone,
-        unit=max(each, key=lambda one: one.steps, default=Workload()),
+        unit=max(each, key=lambda play: play.steps, default=Workload()),
         at_most="the LLM's share is what thresholds are placed for" if set(methods) & set(ROUTERS) else "",
         remedy="evaluation.methods, evaluation.conditions, evaluation.seeds, evaluation.num_tasks",
     )
@@ -103,13 +103,13 @@ def _method(case: Case, name: str) -> Workload:
 
 
 def _oracle(case: Case, played: _Plays) -> Part:
-    steps, known = case.student_steps, case.known
-    tried = branches(steps, each=2 * known.pace.differing, copies=known.copies, student=1)
-    one = case.with_tokens(episode(steps, student=1, llm=1) + tried, steps)
+    steps, facts = case.student_steps, case.known
+    tried = branches(steps, each=2 * facts.pace.differing, copies=facts.copies, student=1)
+    play = case.with_tokens(episode(steps, student=1, llm=1) + tried, steps)
     return Part(
         name="oracle_router",
-        total=one.times(played.episodes),
-        unit=one,
+        total=play.times(played.episodes),
+        unit=play,
         blocks=played.blocks,
         alone=played.alone,
         at_most="the LLM's branch is played only where the small policy's fails",
@@ -122,10 +122,10 @@ def _frontier(case: Case, played: _Plays, methods: int) -> Part:
     return Part(
         name="frontier",
         shared=True,
-        total=sum((one.times(played.episodes * methods) for one in each), Workload()),
+        total=sum((play.times(played.episodes * methods) for play in each), Workload()),
         blocks=played.blocks,
         alone=played.alone,
-        unit=max(each, key=lambda one: one.llm, default=Workload()),
+        unit=max(each, key=lambda play: play.llm, default=Workload()),
         at_most="the LLM's share is what thresholds are placed for",
         remedy="evaluation.frontier_tasks, evaluation.budgets",
     )
@@ -135,11 +135,11 @@ def _gains(case: Case, played: _Plays) -> Part:
     """Along episodes of the small policy, or of r2v where its router learnt by rounds."""
     routed_pair = OURS in case.config.evaluation.played and case.config.router.routed_rounds > 0
     reads = EvaluateSettings.of(case.config).asks_verifier
-    one = (routed_features_of_episode if routed_pair else features_of_episode)(case, verifier=reads)
+    play = (routed_features_of_episode if routed_pair else features_of_episode)(case, verifier=reads)
     return Part(
         name="gains",
-        total=one.times(played.episodes),
-        unit=one,
+        total=play.times(played.episodes),
+        unit=play,
         blocks=played.blocks,
         alone=played.alone,
         at_most="after a branch the LLM is asked as r2v's threshold says" if routed_pair else "",

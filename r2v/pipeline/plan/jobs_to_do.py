@@ -64,19 +64,19 @@ def plan(
     Raises UsageError for an unknown job or where a stage would not take the configuration, InputError where an
     input that no job of the plan makes is missing or altered.
     """
-    wanted, given = selection(config, start=start, without=without)
-    for item in wanted:
+    selected, given = selection(config, start=start, without=without)
+    for item in selected:
         require_policy(item.load().sections(config))
-    made: dict[str, Artifact] = {}
+    artifacts: dict[str, Artifact] = {}
     for name in given:
-        made[name] = published(config, name, root)
-    waits, steps = waiting(wanted), dict[str, PlannedJob]()
-    recipes = {name: artifact.data_sha256 for name, artifact in made.items()}
-    for item in wanted:
+        artifacts[name] = published(config, name, root)
+    waits, steps = waiting(selected), dict[str, PlannedJob]()
+    recipes = {name: artifact.data_sha256 for name, artifact in artifacts.items()}
+    for item in selected:
         recipes[item.name] = recipe_of(config, item, recipes)
-        step = replace(_step(config, item, waits[item.name], made, steps, root), recipe=recipes[item.name])
+        step = replace(_step(config, item, waits[item.name], artifacts, steps, root), recipe=recipes[item.name])
         if step.artifact is not None:
-            made[item.name] = step.artifact
+            artifacts[item.name] = step.artifact
         steps[item.name] = step
     return list(steps.values())
 
@@ -88,13 +88,13 @@ def require_worlds(config: Config, jobs: Sequence[Job]) -> None:
         require_world(item.load().sections(config))
 
 
-def waiting(wanted: Sequence[Job]) -> dict[str, tuple[str, ...]]:
+def waiting(rows: Sequence[Job]) -> dict[str, tuple[str, ...]]:
     """What each of these jobs waits for among them. A job left out owes its own waiting to those after it only
     where they read something made before it."""
-    names = {item.name for item in wanted}
+    names = {item.name for item in rows}
     reached: dict[str, set[str]] = {}
     waits = {}
-    for item in wanted:
+    for item in rows:
         direct = [name for name in item.needs if name in names]
         behind = set(direct).union(*(reached[name] for name in direct))
         for name in item.also_reads:
@@ -109,7 +109,7 @@ def _step(
     config: Config,
     item: Job,
     needs: tuple[str, ...],
-    made: Mapping[str, Artifact],
+    artifacts: Mapping[str, Artifact],
     steps: Mapping[str, PlannedJob],
     root: Path,
 ) -> PlannedJob:
@@ -118,15 +118,15 @@ def _step(
             state: State = "stale" if steps[name].state == "stale" else "to do"
             return PlannedJob(job=item, needs=needs, state=state, why=f"{name} is {steps[name].state}")
     try:
-        key = fingerprint_of(config, item, {name: made[name] for name in item.inputs})
-        found = made_already(config, item, key, root)
+        key = fingerprint_of(config, item, {name: artifacts[name] for name in item.inputs})
+        artifact = made_already(config, item, key, root)
     except NotHashed:
         return PlannedJob(job=item, needs=needs, state="to do", why=NOT_HASHED)
     except Damaged as error:
         return PlannedJob(job=item, needs=needs, state="stale", why=str(error), spoiled=True)
-    if found is None:
+    if artifact is None:
         return PlannedJob(job=item, needs=needs, state="to do", why="not made with this configuration and these inputs")
-    return PlannedJob(job=item, needs=needs, state="up to date", why="inputs unchanged", artifact=found)
+    return PlannedJob(job=item, needs=needs, state="up to date", why="inputs unchanged", artifact=artifact)
 
 
 def touched(before: Config, after: Config) -> set[str]:
@@ -146,22 +146,22 @@ def makes_of(name: str, config: Config) -> list[Make]:
     if not chains:
         return [(name, config)]
     last = row.remakes
-    seen = {key for made, key, _ in _keys(config, last) if made != last}  # the chain's own jobs stand before it
-    found = []
+    seen = {key for stage, key, _ in _keys(config, last) if stage != last}  # the chain's own jobs stand before it
+    makes = []
     for chain in chains:
-        for made, key, one in _keys(chain, last):
+        for stage, key, under in _keys(chain, last):
             if key not in seen:
                 seen.add(key)
-                found.append((made, one))
-    return found
+                makes.append((stage, under))
+    return makes
 
 
 def _keys(config: Config, last: str) -> Iterator[tuple[str, str, Config]]:
     """(job, what names its artifact, configuration) of a chain up to this job."""
     rows, keys = [as_configured(config, row) for row in JOBS], dict[str, str]()
-    wanted = upstream([last], rows)
+    names = upstream([last], rows)
     for row in rows:
-        if row.name not in wanted:
+        if row.name not in names:
             continue
         inputs = [keys[name] for name in row.inputs]
         sections = identity(row.load().sections(config))

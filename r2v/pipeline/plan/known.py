@@ -91,11 +91,11 @@ def _spread(share: float, count: int) -> list[bool]:
     return [int((index + 1) * share) > int(index * share) for index in range(count)]
 
 
-def uncounted_line(config: Config, known: Known) -> str:
+def uncounted_line(config: Config, facts: Known) -> str:
     """One line on why figures of a benchmark are unknown, with the command that makes them known."""
     return (
         f"{UNCOUNTED_FIGURE}: {config.env.benchmark} was not imported to count its tasks, and nobody has counted those "
-        f"of its module and env.options as they are; `{known.to_count}` imports it, checks it and records the counts"
+        f"of its module and env.options as they are; `{facts.to_count}` imports it, checks it and records the counts"
     )
 
 
@@ -105,11 +105,11 @@ def known_here(config: Config, root: Path = Path()) -> Known:
     name = config.env.benchmark
     if is_dotted(name):
         counts = recorded(config, root)
-        known = _counted(counts) if counts else _uncounted(config)
+        facts = _counted(counts) if counts else _uncounted(config)
     else:
-        asked = name in BENCHMARKS and _listed_here(config)
-        known = known_of(config, load_benchmark(name, config.env.options) if asked else None)
-    return replace(known, pace=_played(config, known.pace, root))
+        listed = name in BENCHMARKS and _listed_here(config)
+        facts = known_of(config, load_benchmark(name, config.env.options) if listed else None)
+    return replace(facts, pace=_played(config, facts.pace, root))
 
 
 def _uncounted(config: Config) -> Known:
@@ -131,18 +131,18 @@ def _played(config: Config, pace: Pace, root: Path) -> Pace:
         path = runs[-1].output_dir / "collection_log.jsonl"
         if lengths := _lengths(path):
             pace = pace.measured(f"measured in run {runs[-1].run_id}", teacher_steps=fmean(lengths))
-    place = place_of(config, "router_features", root)
+    link = place_of(config, "router_features", root)
     try:
-        found = read_artifact_manifest(place.resolve()).summary if place.exists() else {}
-        if found.get("labels") == IMPUTED:  # of a teacher's states: nobody played them
+        summary = read_artifact_manifest(link.resolve()).summary if link.exists() else {}
+        if summary.get("labels") == IMPUTED:  # of a teacher's states: nobody played them
             return pace
-        steps, tasks, other = (float(found[key]) for key in ("n_steps", "n_tasks", "n_disagreements"))
+        steps, tasks, other = (float(summary[key]) for key in ("n_steps", "n_tasks", "n_disagreements"))
     except (InputError, KeyError, TypeError, ValueError):
         return pace
     if steps <= 0 or tasks <= 0:
         return pace
     episodes = tasks * len(config.router.seeds)
-    return pace.measured(f"measured in {place}", student_steps=steps / episodes, differing=other / steps)
+    return pace.measured(f"measured in {link}", student_steps=steps / episodes, differing=other / steps)
 
 
 def _lengths(log: Path) -> list[float]:

@@ -62,7 +62,7 @@ class Billed:
 def likely_dollars(
     row: Job,
     config: Config,
-    asked: Mapping[str, float],
+    requests: Mapping[str, float],
     at_list_price: float | None,
     count: Callable[[Config], float],
     root: Path,
@@ -70,22 +70,22 @@ def likely_dollars(
     """The likely bill of a stage; None where nothing is asked, or nobody can tell. asked: the plan's questions by
     model, at_list_price: their dollars. count: all the questions that the plan would have counted under an earlier
     run's configuration."""
-    questions = sum(asked.values())
+    questions = sum(requests.values())
     if not questions or math.isnan(questions):
         return None
     before = [run for run in billed_here(root) if _asks_the_same(run.config, config)]
     ratios = [(questions / counted, run) for run in before if run.job == row.name and (counted := count(run.config))]
     near = [(ratio, run) for ratio, run in ratios if 1 / _FAR <= ratio <= _FAR]
     if near:
-        ratio, run = min(near, key=lambda one: abs(math.log(one[0])))
+        ratio, run = min(near, key=lambda pair: abs(math.log(pair[0])))
         how = f"as {run.name} was billed (${run.usd:.4f}), times {ratio:.3g}"
         return Likely(usd=run.usd * ratio, how=how, measured=True)
     share = row.usual_share
-    if known := [run for run in before if all(run.models.get(name, (0, 0))[1] for name in asked)]:
-        each = {name: known[-1].models[name][0] / known[-1].models[name][1] for name in asked}
+    if known := [run for run in before if all(run.models.get(name, (0, 0))[1] for name in requests)]:
+        each = {name: known[-1].models[name][0] / known[-1].models[name][1] for name in requests}
         prices = " and ".join(f"${usd:.5f} a question of {name}" for name, usd in each.items())
         return Likely(
-            usd=share * sum(each[name] * count for name, count in asked.items()),
+            usd=share * sum(each[name] * count for name, count in requests.items()),
             how=f"a guess: {prices} as in {known[-1].name}, of {share:.0%} of the questions",
         )
     if at_list_price is None:
@@ -112,7 +112,7 @@ def billed_here(root: Path) -> Iterator[Billed]:
         except R2VError:
             continue  # of another version
         together: dict[str, tuple[float, int]] = {}
-        for name, (usd, answered) in ((name, one) for owner in owners for name, one in paid[owner].items()):
+        for name, (usd, answered) in ((name, totals) for owner in owners for name, totals in paid[owner].items()):
             before = together.get(name, (0.0, 0))
             together[name] = before[0] + usd, before[1] + answered
         yield Billed(name=folder.name, config=config, usd=sum(usd for usd, _ in together.values()), models=together)
@@ -126,12 +126,12 @@ def _runs(folder: Path) -> list[str]:
         return []
 
 
-def _asks_the_same(one: Config, other: Config) -> bool:
+def _asks_the_same(earlier: Config, now: Config) -> bool:
     names = ("provider", "model_name", "base_url", "effort", "thinking", "actions")
-    pairs = [(one.teacher, other.teacher)]
-    if one.policy.is_api != other.policy.is_api:
+    pairs = [(earlier.teacher, now.teacher)]
+    if earlier.policy.is_api != now.policy.is_api:
         return False
-    if one.policy.is_api:
-        pairs.append((one.policy.as_endpoint(one.teacher), other.policy.as_endpoint(other.teacher)))
+    if earlier.policy.is_api:
+        pairs.append((earlier.policy.as_endpoint(earlier.teacher), now.policy.as_endpoint(now.teacher)))
     same = all(getattr(a, name) == getattr(b, name) for a, b in pairs for name in names)
-    return same and one.env.benchmark == other.env.benchmark
+    return same and earlier.env.benchmark == now.env.benchmark

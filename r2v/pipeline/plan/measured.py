@@ -62,22 +62,22 @@ def measured_time(
     machine's GPU has in its name, "": any; CPU: a machine without; None: any machine, for no GPU has work. published:
     false for a stage of an ablation, which goes by such runs first.
     """
-    found = []
+    times = []
     for run in recorded(root, job):
         if not _on_such_a_machine(run.device, gpu) or run.published < published:
             continue
         try:
-            made = load_recorded(root / ARTIFACTS / f"{job}-{run.fingerprint}" / CONFIGURATION)
+            earlier = load_recorded(root / ARTIFACTS / f"{job}-{run.fingerprint}" / CONFIGURATION)
         except R2VError:
             continue  # its artifact was cleaned up, or is of another version
-        if identity(made.env) != identity(config.env) or made.policy.model_name != config.policy.model_name:
+        if identity(earlier.env) != identity(config.env) or earlier.policy.model_name != config.policy.model_name:
             continue
-        ratio = now / before if (before := then(made, run)) else float("nan")
+        ratio = now / before if (before := then(earlier, run)) else float("nan")
         if 1 / _FAR <= ratio <= _FAR:
             start = min(_START, run.seconds / 2)
             seconds = start + (run.seconds - start) * ratio
-            found.append(MeasuredTime(seconds=seconds, run=run, ratio=ratio, factor=seconds / now))
-    return min(found, key=lambda one: (one.run.published != published, abs(math.log(one.ratio))), default=None)
+            times.append(MeasuredTime(seconds=seconds, run=run, ratio=ratio, factor=seconds / now))
+    return min(times, key=lambda time: (time.run.published != published, abs(math.log(time.ratio))), default=None)
 
 
 def _on_such_a_machine(device: str, gpu: str | None) -> bool:

@@ -16,8 +16,8 @@ from r2v.wire.exchange import TokenCounts
 def dollars(work: Workload, config: Config) -> float | None:
     """Dollars of a stage's work; None where a model has no price, nan where the work is not counted."""
     total = 0.0
-    for asked, requests, tokens_in, tokens_out in _billed(work, config):
-        rate = _rate(asked)
+    for endpoint, requests, tokens_in, tokens_out in _billed(work, config):
+        rate = _rate(endpoint)
         if rate is None:
             return None
         if math.isnan(requests):
@@ -30,17 +30,17 @@ def dollars(work: Workload, config: Config) -> float | None:
 
 def endpoints(config: Config) -> list[TeacherConfig]:
     """The models of the pair that are providers'."""
-    return [asked for asked, *_ in _billed(Workload(llm=1, drawn=1), config)]
+    return [endpoint for endpoint, *_ in _billed(Workload(llm=1, drawn=1), config)]
 
 
 def questions(work: Workload, config: Config) -> dict[str, float]:
     """Requests to providers, by the name of the model."""
-    found: dict[str, float] = {}
-    for asked, requests, *_ in _billed(work, config):
-        rate = _rate(asked)
-        name = asked.model_name if rate is None else rate.model
-        found[name] = found.get(name, 0.0) + requests
-    return found
+    counts: dict[str, float] = {}
+    for endpoint, requests, *_ in _billed(work, config):
+        rate = _rate(endpoint)
+        name = endpoint.model_name if rate is None else rate.model
+        counts[name] = counts.get(name, 0.0) + requests
+    return counts
 
 
 def _billed(work: Workload, config: Config) -> Iterator[tuple[TeacherConfig, float, float, float]]:
@@ -99,13 +99,15 @@ def basis(config: Config) -> str:
 def _basis_of_two(config: Config) -> str:
     """The same where the small model is a provider's too."""
     models = endpoints(config)
-    if lacking := [asked.model_name for asked in models if _rate(asked) is None]:
+    if lacking := [endpoint.model_name for endpoint in models if _rate(endpoint) is None]:
         return (
             f"dollars: unknown, for {' and '.join(lacking)} have no price in {prices_version()}; set usd_in and "
             "usd_out of teacher or policy.api, USD per million tokens"
         )
     rates = [
-        f"{asked.model_name} at ${rate.input:g} and ${rate.output:g}" for asked in models if (rate := _rate(asked))
+        f"{endpoint.model_name} at ${rate.input:g} and ${rate.output:g}"
+        for endpoint in models
+        if (rate := _rate(endpoint))
     ]
     cap = "" if config.teacher.max_usd is None else f"; teacher.max_usd stops at ${config.teacher.max_usd:,.2f}"
     return (

@@ -25,11 +25,11 @@ from r2v.router.thresholds import ALTERNATIVES, FEWEST_TASKS, GUARDED, MOST_PLAY
 from r2v.stages.generate_router_features import PLACING_PLAYS
 
 
-def parts_of(stage: str, config: Config, known: Known) -> tuple[Part, ...]:
+def parts_of(stage: str, config: Config, facts: Known) -> tuple[Part, ...]:
     """The parts of a stage; none for one that plays, asks and trains nothing."""
     counted = as_configured(config, job(stage)).parts
-    found: Sequence[Part] = named(counted)(Case(config, known)) if counted else ()
-    return tuple(part for part in found if part.total.steps or part.total.llm or part.total.trained)
+    parts: Sequence[Part] = named(counted)(Case(config, facts)) if counted else ()
+    return tuple(part for part in parts if part.total.steps or part.total.llm or part.total.trained)
 
 
 def _training(case: Case, phase: PhaseName, rows: float, *, times: float = 1.0, reference: bool = False) -> Part:
@@ -65,13 +65,13 @@ def hierarchical(case: Case) -> Sequence[Part]:
 def collect(case: Case) -> Sequence[Part]:
     """The teacher's episodes."""
     data, steps = case.config.data, case.teacher_steps
-    one = case.with_tokens(episode(steps, llm=1), steps)
+    play = case.with_tokens(episode(steps, llm=1), steps)
     tasks, seeds = case.known.of_split("train", data.num_episodes), len(data.seeds)
     return [
         Part(
             name="teacher",
-            total=one.times(tasks * seeds),
-            unit=one,
+            total=play.times(tasks * seeds),
+            unit=play,
             blocks=case.blocks(tasks, seeds),
             alone=case.alone("train", data.num_episodes),
             remedy="data.num_episodes, data.seeds",
@@ -86,14 +86,14 @@ def perturb(case: Case) -> Sequence[Part]:
         return []
     if not config.perturbations.active(config.data.condition):
         return []
-    one = case.with_tokens(episode(steps, llm=1), steps)
+    play = case.with_tokens(episode(steps, llm=1), steps)
     tasks = case.known.of_split("train", config.data.num_episodes)
     each = len(config.data.seeds) * len(config.data.perturbation_seeds.train)
     return [
         Part(
             name="re-roll",
-            total=one.times(tasks * each),
-            unit=one,
+            total=play.times(tasks * each),
+            unit=play,
             blocks=case.blocks(tasks, each),
             alone=case.alone("train", config.data.num_episodes),
             at_most="only episodes that succeeded are played again",
@@ -113,31 +113,31 @@ def verifier(case: Case) -> Sequence[Part]:
 
 def _labels(case: Case) -> Sequence[Part]:
     """Questions to a judge, and corrupted actions that are executed."""
-    config, known, steps = case.config, case.known, case.teacher_steps
+    config, facts, steps = case.config, case.known, case.teacher_steps
     labels = config.verifier
     (source,) = labels.label_sources
-    free = config.teacher.provider == "scripted" and known.deterministic
-    tasks = known.of_split("train", labels.num_tasks)
-    asked = Workload(llm=steps + labels.num_corruptions)
+    free = config.teacher.provider == "scripted" and facts.deterministic
+    tasks = facts.of_split("train", labels.num_tasks)
+    questions = Workload(llm=steps + labels.num_corruptions)
     if labels.mode == "llm_judge" or source == "judge":
-        one = case.with_tokens(asked.times(len(config.data.seeds)), steps)
+        play = case.with_tokens(questions.times(len(config.data.seeds)), steps)
         why = "a recording may suggest fewer wrong actions"
-        return [Part(name="judge", total=one.times(tasks), unit=one, at_most=why, remedy="verifier.num_tasks")]
+        return [Part(name="judge", total=play.times(tasks), unit=play, at_most=why, remedy="verifier.num_tasks")]
     if not (source in ("corrupted", "consensus") or (source == "auto" and free)):
         return []
-    wrong = branches_at_most(steps, count=labels.num_corruptions, copies=known.copies, llm=1)
-    one = case.with_tokens(episode(steps, llm=1) + wrong, steps)
-    executed = known.branched_of_split("train", labels.num_tasks)
-    executed += known.branched_of_split("calibration", labels.num_tasks // 3)
-    judged = case.with_tokens(asked, steps)
+    wrong = branches_at_most(steps, count=labels.num_corruptions, copies=facts.copies, llm=1)
+    play = case.with_tokens(episode(steps, llm=1) + wrong, steps)
+    executed = facts.branched_of_split("train", labels.num_tasks)
+    executed += facts.branched_of_split("calibration", labels.num_tasks // 3)
+    judged = case.with_tokens(questions, steps)
     why = "an episode may suggest fewer wrong actions"
     confirmed = Part(name="judge", total=judged.times(executed), unit=judged, at_most=why, remedy="verifier.num_tasks")
     return [
         *([confirmed] if source == "consensus" else []),
         Part(
             name="corruptions",
-            total=one.times(executed),
-            unit=one,
+            total=play.times(executed),
+            unit=play,
             blocks=case.blocks(executed, 1),
             at_most="wrong actions are played on from steps that are drawn, of successes alone",
             remedy="verifier.num_tasks, verifier.num_corruptions",
@@ -147,20 +147,20 @@ def _labels(case: Case) -> Sequence[Part]:
 
 def candidates(case: Case) -> Sequence[Part]:
     """Roll-outs, and a branch for each action that is tried."""
-    known, steps = case.known, case.student_steps
+    facts, steps = case.known, case.student_steps
     drawn = case.config.candidates.resolved(case.config.teacher.provider)
     texts = drawn.num_samples + drawn.with_teacher
-    tried = texts if known.pace.branched is None else min(known.pace.branched, texts)
+    tried = texts if facts.pace.branched is None else min(facts.pace.branched, texts)
     roll_out = episode(steps, student=1, samples=drawn.num_samples, llm=drawn.with_teacher, verifier=texts)
     by_teacher = drawn.continuation == "teacher"
-    played = branches(steps, each=tried, copies=known.copies, student=not by_teacher, llm=by_teacher)
-    one = case.with_tokens(roll_out + played, steps)
-    tasks = known.branched_of_split("train", drawn.num_tasks)
+    played = branches(steps, each=tried, copies=facts.copies, student=not by_teacher, llm=by_teacher)
+    play = case.with_tokens(roll_out + played, steps)
+    tasks = facts.branched_of_split("train", drawn.num_tasks)
     return [
         Part(
             name="candidates",
-            total=one.times(tasks),
-            unit=one,
+            total=play.times(tasks),
+            unit=play,
             blocks=case.blocks(tasks, 1),
             at_most="equal actions of a state are scored and played once",
             remedy="candidates.num_tasks, candidates.num_samples, candidates.continuation",
@@ -183,13 +183,13 @@ def _acceptance(case: Case) -> Sequence[Part]:
     chosen, limit = config.preference, config.preference.accept_tasks
     if chosen.accept == "always" or config.env.benchmark in WORLDLESS:
         return []
-    one = case.with_tokens(episode(steps, student=1), steps)
+    play = case.with_tokens(episode(steps, student=1), steps)
     tasks, seeds = case.known.of_split("calibration", limit), len(chosen.accept_seeds)
     return [
         Part(
             name="acceptance",
-            total=one.times(2 * tasks * seeds),
-            unit=one,
+            total=play.times(2 * tasks * seeds),
+            unit=play,
             blocks=case.blocks(tasks, seeds),
             alone=case.alone("calibration", limit),
             at_most="nothing is played where there is nothing to learn",
@@ -227,15 +227,15 @@ def observed(case: Case, steps: float, *, llm: float = 0, verifier: bool | None 
 
 def _rounds(case: Case) -> Sequence[Part]:
     """Placing a round's thresholds, and its roll-outs, after whose branches the router goes on."""
-    settings, known = case.config.router, case.known
+    settings, facts = case.config.router, case.known
     if not settings.routed_rounds:
         return []
     seeds, calibration = len(settings.seeds), settings.num_calibration_tasks
     plays = 1 + len(settings.round_budgets) * (PLACING_PLAYS + 1)
-    placing, placed = routed(case, 1.0), known.of_split("calibration", calibration)
-    one = routed_features_of_episode(case)
-    tasks = known.branched_of_split("train", settings.round_tasks)
-    tasks += known.branched_of_split("calibration", calibration)
+    placing, placed = routed(case, 1.0), facts.of_split("calibration", calibration)
+    play = routed_features_of_episode(case)
+    tasks = facts.branched_of_split("train", settings.round_tasks)
+    tasks += facts.branched_of_split("calibration", calibration)
     why = "the LLM's share is what thresholds are placed for, and bisections may end early"
     return [
         Part(
@@ -250,8 +250,8 @@ def _rounds(case: Case) -> Sequence[Part]:
         ),
         Part(
             name="rounds",
-            total=one.times(tasks * seeds * settings.routed_rounds),
-            unit=one,
+            total=play.times(tasks * seeds * settings.routed_rounds),
+            unit=play,
             blocks=case.blocks(tasks, seeds),
             at_most=why,
             remedy="router.rounds, router.round_tasks",
@@ -261,7 +261,7 @@ def _rounds(case: Case) -> Sequence[Part]:
 
 def router_features(case: Case) -> Sequence[Part]:
     """Roll-outs with executed counterfactuals."""
-    settings, one = case.config.router, features_of_episode(case)
+    settings, play = case.config.router, features_of_episode(case)
     tasks = sum(
         case.known.branched_of_split(split, limit)
         for split, limit in (("train", settings.num_tasks), ("calibration", settings.num_calibration_tasks))
@@ -269,8 +269,8 @@ def router_features(case: Case) -> Sequence[Part]:
     return [
         Part(
             name="features",
-            total=one.times(tasks * len(settings.seeds)),
-            unit=one,
+            total=play.times(tasks * len(settings.seeds)),
+            unit=play,
             blocks=case.blocks(tasks, len(settings.seeds)),
             remedy="router.num_tasks, router.num_calibration_tasks",
         ),
@@ -306,15 +306,15 @@ def plays_of_choice(case: Case, points: int) -> int:
 
 def router(case: Case) -> Sequence[Part]:
     """The search for the threshold."""
-    settings, one = case.config.router, routed(case, 1.0)
+    settings, play = case.config.router, routed(case, 1.0)
     tasks, seeds = case.known.of_split("calibration", settings.num_calibration_tasks), len(settings.seeds)
     guarded = 0 if settings.max_risk is None else GUARDED
     return [
         Part(
             name="threshold",
             shared=True,
-            total=one.times(tasks * seeds * (MOST_PLAYED + 1 + guarded + plays_of_choice(case, 1))),
-            unit=one,
+            total=play.times(tasks * seeds * (MOST_PLAYED + 1 + guarded + plays_of_choice(case, 1))),
+            unit=play,
             blocks=case.blocks(tasks, seeds),
             alone=case.alone("calibration", settings.num_calibration_tasks),
             at_most="a bisection may end early, and asks the LLM as the threshold says",

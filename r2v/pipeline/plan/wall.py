@@ -60,11 +60,11 @@ class Seconds:
         return self.model + self.environment + self.llm
 
     def __add__(self, other: Seconds) -> Seconds:
-        return Seconds(**{one.name: getattr(self, one.name) + getattr(other, one.name) for one in fields(self)})
+        return Seconds(**{item.name: getattr(self, item.name) + getattr(other, item.name) for item in fields(self)})
 
     def times(self, count: float) -> Seconds:
         """So often."""
-        return Seconds(**{one.name: count * getattr(self, one.name) for one in fields(self)})
+        return Seconds(**{item.name: count * getattr(self, item.name) for item in fields(self)})
 
 
 def world_seconds(work: Workload, pace: Pace) -> float:

@@ -49,16 +49,16 @@ class Workload:
     """Tokens that local models learn from, each epoch's."""
 
     def __add__(self, other: Workload) -> Workload:
-        return Workload(**{one.name: getattr(self, one.name) + getattr(other, one.name) for one in fields(self)})
+        return Workload(**{item.name: getattr(self, item.name) + getattr(other, item.name) for item in fields(self)})
 
     def times(self, count: float) -> Workload:
         """So often."""
-        return Workload(**{one.name: count * getattr(self, one.name) for one in fields(self)})
+        return Workload(**{item.name: count * getattr(self, item.name) for item in fields(self)})
 
     @property
     def counted(self) -> bool:
         """False where any of the counts is not known (nan)."""
-        return not any(math.isnan(getattr(self, one.name)) for one in fields(self))
+        return not any(math.isnan(getattr(self, item.name)) for item in fields(self))
 
 
 UNCOUNTED = Workload(**{one.name: math.nan for one in fields(Workload)})
@@ -83,14 +83,14 @@ def branches(length: float, *, each: float, copies: bool, student: float = 0, ll
     worlds can be copied. `student` or `llm` questions are asked in every step that is played on."""
     count = each * length
     played = each * length * (length + 1) / 2
-    asked = each * length * (length - 1) / 2
+    questions = each * length * (length - 1) / 2
     return Workload(
         branches=count,
         resets=0 if copies else count,
         steps=played if copies else count * length,
-        student=asked * student,
-        drawn=asked * student,
-        llm=asked * llm,
+        student=questions * student,
+        drawn=questions * student,
+        llm=questions * llm,
     )
 
 
