@@ -1,11 +1,11 @@
-"""The pilot: "is routing worth it on my tasks?", answered by a few of them, and the price of the full run.
+"""Pilot: "is routing worth it on my tasks?", answered on a few of them, with the price of the full run.
 
-    told = pilot(config)              # plays what is not played yet, under the pipeline's cap
-    print("\\n".join(told.lines))      # told.page is the same as a page
+    outcome = pilot(config)           # plays the missing episodes, under the pipeline's cap
+    print("\\n".join(outcome.lines))   # outcome.page has the same text
 
-It is made like a stage, so that a stopped one goes on, and is paid by its pipeline; no other stage reads it. That of an
-agent plays each task by the agent's command, in front of the small model, then of the large one; a task succeeds as
-`r2v record` says.
+A pilot is made like a stage, so that a stopped one resumes, and is paid by its pipeline; no other stage reads it. The
+pilot of an agent runs the agent's command on each task with the small model, then with the large one; success is
+decided as in `r2v record`.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ PILOT = Job(
 
 
 @dataclass(frozen=True, kw_only=True)
-class ToldPilot:
+class PilotOutcome:
     """Figures, printed lines and page of a pilot."""
 
     figures: PilotFigures
@@ -72,9 +72,9 @@ class ToldPilot:
     page: Path
 
 
-def pilot(config: Config, root: Path = Path()) -> ToldPilot:
-    """Play the pilot's tasks, where that is not done, and write its page. A policy of weights is the published one.
-    Raises as `run_job` and `published` do."""
+def pilot(config: Config, root: Path = Path()) -> PilotOutcome:
+    """Play the pilot's missing tasks and write its page. A policy of weights is the published one. Raise as `run_job`
+    and `published` do."""
     inputs = {} if config.policy.is_api else {"preference": published(config, "preference", root)}
     require_cap(config, [PILOT], root)
     artifact = run_job(config, PILOT, inputs, root=root).artifact
@@ -86,14 +86,14 @@ def pilot(config: Config, root: Path = Path()) -> ToldPilot:
 
 
 def written(
-    config: Config, what: str, figures: PilotFigures, steps: dict[str, float], page: Path, costs: Sequence[str]
-) -> ToldPilot:
-    """Write the page of a pilot. what: was played; steps: of an episode, by method."""
+    config: Config, tasks: str, figures: PilotFigures, steps: dict[str, float], page: Path, costs: Sequence[str]
+) -> PilotOutcome:
+    """Write the page of a pilot. tasks: name of the played tasks; steps: method -> mean steps of an episode."""
     rows, notes = _rows(config, figures, steps), [*_notes(figures), *costs]
-    title = f"{what}: {config.policy.model_name} and {config.teacher.model_name}"
+    title = f"{tasks}: {config.policy.model_name} and {config.teacher.model_name}"
     write_text(page, pilot_page(title, figures.verdict().text, rows, notes))
     table = text_table(rows, right=range(1, len(rows[0]))).splitlines()
-    return ToldPilot(figures=figures, lines=(figures.verdict().text, "", *table, "", *notes), page=page)
+    return PilotOutcome(figures=figures, lines=(figures.verdict().text, "", *table, "", *notes), page=page)
 
 
 def _rows(config: Config, figures: PilotFigures, steps: dict[str, float]) -> list[tuple[str, ...]]:
@@ -132,7 +132,7 @@ def _named(tasks: Sequence[str]) -> str:
 
 
 def _costs(config: Config, root: Path, folder: Path) -> list[str]:
-    """The pilot's bill and the price of the full run."""
+    """Return the lines on the pilot's bill and the price of the full run."""
     if not config.asks_provider:
         return ["nothing was paid: the benchmark's own expert answered"]
     ledger = ProjectLedger(root)
@@ -148,7 +148,7 @@ def _costs(config: Config, root: Path, folder: Path) -> list[str]:
 
 
 def full_run(config: Config, root: Path) -> list[PlannedWork]:
-    """The plan of the pipeline of this configuration; empty where it cannot be made."""
+    """Return the plan of this configuration's pipeline; empty where it cannot be made."""
     try:
         names = [row.name for row in selection(config)[0]]
         return planned_jobs(config, known_here(config, root), {name: Allotted() for name in names}, root)
@@ -157,7 +157,7 @@ def full_run(config: Config, root: Path) -> list[PlannedWork]:
 
 
 def describe(config: Config, root: Path = Path()) -> str:
-    """Episodes, requests and price of the pilot at most, in a line."""
+    """Return the most episodes, requests and dollars of the pilot, in a line."""
     facts = known_here(config, root)
     work = planned_pilot(config, facts).total
     usd = dollars(work, config)
@@ -170,7 +170,7 @@ def describe(config: Config, root: Path = Path()) -> str:
 
 
 def planned_pilot(config: Config, facts: Known) -> Part:
-    """Its work: both models alone on each task, and the oracle, where worlds can be copied."""
+    """Return the pilot's work: both models alone on each task, and the oracle where worlds can be copied."""
     case = Case(config, facts)
     steps, tasks = case.student_steps, facts.of_split("calibration", config.evaluation.pilot_tasks)
     work = case.with_tokens(episode(steps, student=1), steps)
@@ -184,8 +184,8 @@ def planned_pilot(config: Config, facts: Known) -> Part:
 PLACEHOLDER = "{task}"
 
 
-def pilot_of_agent(config: Config, tasks: Path, command: str, root: Path = Path()) -> ToldPilot:
-    """Play the tasks of a file, one a line, by both models, and write the page. Raises UsageError, InputError, and as
+def pilot_of_agent(config: Config, tasks: Path, command: str, root: Path = Path()) -> PilotOutcome:
+    """Play the tasks of a file, one a line, with both models, and write the page. Raise UsageError, InputError, and as
     `record_command` does."""
     words, listed = _words(command), _tasks(tasks)
     if not config.policy.is_api:
@@ -242,14 +242,14 @@ async def _play(
     played: dict[str, list[RecordedCommand]] = {name: [] for name in endpoints}
     for number, task in enumerate(tasks, 1):
         for name, teacher in endpoints.items():
-            # outcomes are taken up again only where model and command are the same
-            what = digest("pilot", canonical_json({"model": identity(teacher)}), *words).hex()[:8]
-            serve = replace(config.serve, name=f"{config.serve.name}-{name}-{what}", any_model=True)
+            # recorded outcomes are reused only under the same model and command
+            key = digest("pilot", canonical_json({"model": identity(teacher)}), *words).hex()[:8]
+            serve = replace(config.serve, name=f"{config.serve.name}-{name}-{key}", any_model=True)
             own = replace(config, teacher=teacher, serve=serve)
             done = recorded(own, root, task=task)
             if done is None:
                 typed = [word.replace(PLACEHOLDER, task) for word in words]
                 done = await record_command(typed, own, root, task=task)
-                logger.info("  %d of %d, %s: %s", number, len(tasks), teacher.model_name, done.line)
+                logger.info("  task: n=%d/%d model=%s outcome=%s", number, len(tasks), teacher.model_name, done.line)
             played[name].append(done)
     return played

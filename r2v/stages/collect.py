@@ -289,16 +289,16 @@ def collection_specs(cfg: CollectSettings, benchmark: Benchmark, record: dict[st
 
 def fewer_tasks(cfg: CollectSettings, specs: Sequence[EpisodeSpec], name: str) -> Iterator[str]:
     """Yield a line where more episodes a seed are asked for than the benchmark has tasks."""
-    asked, there = cfg.num_episodes, len({spec.task.task_id for spec in specs})
-    if asked is not None and asked > there:
-        yield f"data.num_episodes={asked}: {name} has {there} tasks in the train split; all of them are played"
+    limit, there = cfg.num_episodes, len({spec.task.task_id for spec in specs})
+    if limit is not None and limit > there:
+        yield f"data.num_episodes={limit}: {name} has {there} tasks in the train split; all of them are played"
 
 
 def _play_missing(cfg: CollectSettings, specs: list[EpisodeSpec], handle: RunHandle, work: Work) -> list[str]:
     """Play and store what the run lacks; why the ones that are still open got no answer."""
     done = handle.store.done_keys()
-    if kept := sum((spec.task.task_id, spec.seed, None) in done for spec in specs):
-        logger.info("  resuming: %d of %d episodes are already collected", kept, len(specs))
+    if stored := sum((spec.task.task_id, spec.seed, None) in done for spec in specs):
+        logger.info("  resuming: %d of %d episodes are already collected", stored, len(specs))
     begun = time.time()
     log = handle.output_dir / "collection_log.jsonl"
 

@@ -72,9 +72,9 @@ def play(cfg: EvaluateSettings, work: Work) -> PlayedEvaluation:
     calibration, plays = _calibration(cfg, runner, work) if cfg.routed else ({}, None)
     cells = _cells(cfg, runner, specs, calibration)
     gained = (
-        {name: cfg.limited(runner.world.benchmark, these, GAINS) for name, these in specs.items()} if cfg.scored else {}
+        {name: cfg.limited(runner.world.benchmark, group, GAINS) for name, group in specs.items()} if cfg.scored else {}
     )
-    gains = {name: _gain_cell(cfg, runner, name, these, calibration) for name, these in gained.items()}
+    gains = {name: _gain_cell(cfg, runner, name, group, calibration) for name, group in gained.items()}
     runner.player.play([*cells.values(), *gains.values()], "evaluation")
     return PlayedEvaluation(
         runner=runner, specs=specs, calibration=calibration, calibration_plays=plays, cells=cells, gains=gains
@@ -102,7 +102,7 @@ def run(cfg: EvaluateSettings, work: Work) -> None:
         write_json(work.folder / CALIBRATION, records)
         played.calibration_plays.write(work.folder / PLAYS)
         copy_router_plays(work.inputs["router"], work.folder)
-    faults = sum(_write_cell(runner, cell, work.folder / place) for place, cell in played.cells.items())
+    faults = sum(_write_cell(runner, cell, work.folder / file) for file, cell in played.cells.items())
     for condition in specs if ORACLE in cfg.evaluation.played else ():
         tried = _branches(runner, played.cells[episodes_file(condition, ORACLE)])
         write_episodes(work.folder / branches_file(condition, ORACLE), tried)
@@ -112,7 +112,7 @@ def run(cfg: EvaluateSettings, work: Work) -> None:
         Setup(
             **cfg.recorded(),
             benchmark_version=runner.world.benchmark.version,
-            tasks={name: list(dict.fromkeys(spec.task.task_id for spec in these)) for name, these in specs.items()},
+            tasks={name: list(dict.fromkeys(spec.task.task_id for spec in group)) for name, group in specs.items()},
             never_branched=never_branched(runner.world.benchmark, specs),
             router_scores=tuple(scores),
             choices=choices_of(played.calibration),
@@ -130,8 +130,8 @@ def run(cfg: EvaluateSettings, work: Work) -> None:
 def copy_router_plays(router: Artifact, folder: Path) -> None:
     """Copy the plays of the router stage into a results folder; what a killed attempt left there is replaced."""
     for name in (name for name in router.files if name.startswith(f"{PLAYS}/")):
-        place = folder / PLAYS / ROUTER / name.removeprefix(f"{PLAYS}/")
-        with router.file(name).open("rb") as source, replacing(place) as target:
+        path = folder / PLAYS / ROUTER / name.removeprefix(f"{PLAYS}/")
+        with router.file(name).open("rb") as source, replacing(path) as target:
             copyfileobj(source, target)
 
 
@@ -182,7 +182,7 @@ def _refuse_training_tasks(work: Work, specs: dict[str, list[EpisodeSpec]]) -> N
     labels = work.inputs["verifier"].file(LABELS) if "verifier" in work.inputs else None
     if labels is not None and labels.exists():  # a judge learns from none
         learnt[labels] = {example.task_id for example in read_examples(labels)}
-    evaluated = {spec.task.task_id for these in specs.values() for spec in these}
+    evaluated = {spec.task.task_id for group in specs.values() for spec in group}
     for path, tasks in learnt.items():
         if shared := sorted(tasks & evaluated):
             raise InputError(
@@ -228,10 +228,10 @@ def _cells(
             file = episodes_file(condition, method, point)
             extra = {} if point == MAIN else {OPERATING_POINT: point}
             limited = cfg.limited(runner.world.benchmark, specs[condition], method if point == MAIN else FRONTIER)
-            these = [replace(spec, extra=extra) for spec in limited]
+            cell_specs = [replace(spec, extra=extra) for spec in limited]
             chosen = calibration.get(f"{method}@{point}")
             tau, score = (None, None) if chosen is None else (chosen.tau, chosen.score)
-            cells[file] = runner.cell(method, these, tau, what=file, score=score)
+            cells[file] = runner.cell(method, cell_specs, tau, what=file, score=score)
     return cells
 
 
@@ -292,7 +292,7 @@ def _router_scores(
     from r2v.router.baselines import score_function
     from r2v.router.labels import read_rows, write_rows
 
-    found = []
+    scores = []
     for condition, cell in gains.items():
         path = folder / "gains" / f"{condition}.jsonl"
         # what making a row cost is a figure of rounds: here nothing says it again, and so nothing could check it
@@ -303,8 +303,8 @@ def _router_scores(
         for method in cfg.routed:
             score = score_function(method, runner.routers)
             p = [score(row.features, seeds[row.episode_id], row.task_id, row.step_idx) for row in rows]
-            found.append(RouterScores.of(method, condition, rows, p))
-    return found
+            scores.append(RouterScores.of(method, condition, rows, p))
+    return scores
 
 
 def _branches(runner: MethodRunner, cell: Cell) -> Iterator[Episode]:

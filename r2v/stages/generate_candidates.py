@@ -79,7 +79,9 @@ def _cell(cfg: CandidatesSettings, work: Work) -> tuple[BlockPlayer, Cell, int]:
     folds = trained(work.inputs["verifier"], "folds")
     places = [] if folds is None else [folds / str(fold) for fold in range(cfg.candidates.num_folds)]
     tools = told_tools(cfg.policy, runner.world.benchmark)
-    scorers = [verifier_scorer(cfg.policy, place, cfg.inference, cfg.rollout, runner.waves, tools) for place in places]
+    scorers = [
+        verifier_scorer(cfg.policy, folder, cfg.inference, cfg.rollout, runner.waves, tools) for folder in places
+    ]
     benchmark = runner.world.benchmark
     every = episode_specs(benchmark, "train", [cfg.seed], cfg.tasks, method="slm_only", limit=cfg.candidates.num_tasks)
     specs = branchable(benchmark, every, "candidates")
@@ -140,9 +142,9 @@ def run(cfg: CandidatesSettings, work: Work) -> None:
 def _sampled(state: CandidateState) -> list[SampledAction]:
     """The policy's own samples of a state that were played; none where they agree, for then none was."""
     return [
-        SampledAction(score=one.score, log_prob=one.logprob_sum, value=one.value)
-        for one in state.candidates
-        if one.score is not None and one.logprob_sum is not None and one.value is not None
+        SampledAction(score=candidate.score, log_prob=candidate.logprob_sum, value=candidate.value)
+        for candidate in state.candidates
+        if candidate.score is not None and candidate.logprob_sum is not None and candidate.value is not None
     ]
 
 
@@ -167,7 +169,7 @@ def ranking(states: Iterable[Sequence[SampledAction]]) -> dict[str, float | None
     `*_less_random` is what choosing the sample with the highest score (best), log-probability (most likely) or value
     (oracle, the most there is) gains over it, equal ones counting as their mean.
     """
-    choices = [samples for samples in states if len({one.value for one in samples}) > 1]
+    choices = [samples for samples in states if len({sample.value for sample in samples}) > 1]
     pairs = [
         (better, worse)
         for samples in choices
@@ -176,13 +178,13 @@ def ranking(states: Iterable[Sequence[SampledAction]]) -> dict[str, float | None
     ]
 
     def mean(values: Iterable[float]) -> float | None:
-        found = list(values)
-        return round(fmean(found), 6) if found else None
+        listed = list(values)
+        return round(fmean(listed), 6) if listed else None
 
     def ranked(key: Callable[[SampledAction], float]) -> float | None:
         return mean(0.5 * (1 + (key(better) > key(worse)) - (key(better) < key(worse))) for better, worse in pairs)
 
-    random = [fmean(one.value for one in samples) for samples in choices]
+    random = [fmean(sample.value for sample in samples) for samples in choices]
 
     def gain(key: Callable[[SampledAction], float]) -> float | None:
         return mean(_favourite(samples, key) - drawn for samples, drawn in zip(choices, random, strict=True))
@@ -190,17 +192,17 @@ def ranking(states: Iterable[Sequence[SampledAction]]) -> dict[str, float | None
     return {
         "states_with_a_choice": len(choices),
         "pairs": len(pairs),
-        "within_state_verifier": ranked(lambda one: one.score),
-        "within_state_log_prob": ranked(lambda one: one.log_prob),
+        "within_state_verifier": ranked(lambda sample: sample.score),
+        "within_state_log_prob": ranked(lambda sample: sample.log_prob),
         "ties_within_state": mean(float(better.score == worse.score) for better, worse in pairs),
         "random_of_k": mean(random),
-        "best_of_k_less_random": gain(lambda one: one.score),
-        "most_likely_of_k_less_random": gain(lambda one: one.log_prob),
-        "oracle_of_k_less_random": gain(lambda one: one.value),
+        "best_of_k_less_random": gain(lambda sample: sample.score),
+        "most_likely_of_k_less_random": gain(lambda sample: sample.log_prob),
+        "oracle_of_k_less_random": gain(lambda sample: sample.value),
     }
 
 
 def _favourite(samples: Sequence[SampledAction], key: Callable[[SampledAction], float]) -> float:
     """The mean value of the samples with the highest key."""
     top = max(map(key, samples))
-    return fmean(one.value for one in samples if key(one) == top)
+    return fmean(sample.value for sample in samples if key(sample) == top)

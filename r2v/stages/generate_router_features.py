@@ -80,7 +80,7 @@ def _played(
     if not rows:
         raise EmptyResult(f"router features: {len(first)} roll-outs gave no step; raise router.num_tasks")
     episodes = (to_line(episode) for cell in cells for episode in runner.player.plain_episodes(cell))
-    figures = {"n_never_branched": len(every) - len(first), "rounds": [one.plain() for one in rounds]}
+    figures = {"n_never_branched": len(every) - len(first), "rounds": [figures.plain() for figures in rounds]}
     return rows, episodes, figures
 
 
@@ -135,7 +135,7 @@ def _routed(cfg: RouterFeaturesSettings, runner: MethodRunner, number: int) -> t
     start = router.num_tasks + (number - 1) * router.round_tasks
     train = _window(cfg.specs(benchmark, "train", method=OURS), start, router.round_tasks)
     specs = branchable(benchmark, [*train, *calibration], "router features")
-    dealt = {name: specs[place :: len(budgets)] for place, name in enumerate(budgets)}
+    dealt = {name: specs[index :: len(budgets)] for index, name in enumerate(budgets)}
     cells = [
         runner.feature_cell(dealt[name], f"round {number}, asking {name}", tau=tau, number=number)
         for name, tau in thresholds.items()
@@ -254,8 +254,8 @@ def _auroc(model: RouterModel | None, rows: Sequence[FeatureRow]) -> float | Non
 
     if model is None:
         return None
-    found = auroc([model.predict(row.features) for row in rows], [(row.gain or 0) > 0 for row in rows])
-    return None if found is None else round(found, 6)
+    area = auroc([model.predict(row.features) for row in rows], [(row.gain or 0) > 0 for row in rows])
+    return None if area is None else round(area, 6)
 
 
 def _moves(before: RouterModel | None, after: RouterModel | None, row: FeatureRow) -> bool:

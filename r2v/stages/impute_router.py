@@ -107,19 +107,19 @@ def _recorded(cfg: RouterFeaturesSettings, work: Work) -> tuple[dict[str, Episod
 
     clone = work.inputs.get("bc")
     cloned = set() if clone is None else set(json.loads(clone.file(TASKS).read_text()))
-    kept = StoredEpisodes(
+    episodes = StoredEpisodes(
         work.inputs["perturb"].file("trajectories.jsonl"),
         keep=lambda e: e.metadata.task_id not in cloned and (clone is not None or e.construction == "native"),
     )
     counts = cfg.router.num_tasks, cfg.router.num_calibration_tasks
-    splits = split_of((episode.metadata.task_id for episode in kept), *counts)
+    splits = split_of((episode.metadata.task_id for episode in episodes), *counts)
     if not splits:
         raise InputError(
             f"router.label=imputed: the policy was cloned from all {len(cloned)} recorded tasks, so its agreement with "
             "their teacher says nothing; clone it again under this label, which leaves router.held_out_tasks of them "
             "out (two tasks at least have to be recorded beside those)"
         )
-    return {episode.episode_id: episode for episode in kept if episode.metadata.task_id in splits}, splits
+    return {episode.episode_id: episode for episode in episodes if episode.metadata.task_id in splits}, splits
 
 
 def _tools(work: Work, name: str) -> Tools:
@@ -130,13 +130,13 @@ def _tools(work: Work, name: str) -> Tools:
 
 def _readable(view: StepView) -> bool:
     """True if a recorded state holds only text and tool calls, so that a small model can be shown all of it."""
-    inner = (
-        one
+    pieces = (
+        piece
         for message in view.messages
         for part in message.parts
-        for one in (part.content if isinstance(part, ToolResult) and not isinstance(part.content, str) else (part,))
+        for piece in (part.content if isinstance(part, ToolResult) and not isinstance(part.content, str) else (part,))
     )
-    return not any(isinstance(one, UnknownPart) for one in inner)
+    return not any(isinstance(piece, UnknownPart) for piece in pieces)
 
 
 def _fits(cfg: RouterFeaturesSettings, work: Work) -> Any:
@@ -172,11 +172,11 @@ def impute_router(cfg: RouterSettings, rows: Sequence[FeatureRow], work: Work) -
     model = fit(own, cfg.router, cfg.seed)
     model.save(work.folder / "r2v.json")
     held = [row for row in own if row.split == "calibration"]
-    fitted, found = report(model, own), _on_records(cfg, model, held)
-    records = {"records": [asdict(one) for one in found]}
+    fitted, on_records = report(model, own), _on_records(cfg, model, held)
+    records = {"records": [asdict(point) for point in on_records]}
     write_json(work.folder / "router_report.json", {"labels": IMPUTED, **fitted, **records})
-    verdict = verdict_of(found, cfg.router.budget)
-    write_text(work.folder / PAGE, _page(cfg, found, verdict))
+    verdict = verdict_of(on_records, cfg.router.budget)
+    write_text(work.folder / PAGE, _page(cfg, on_records, verdict))
     placed = _placed(model, own, cfg.router.budget)
     if all(name in row.features for row in own for name in CASE_SCORE):
         other = "boosting" if cfg.router.model == CASE_SUPPORT else CASE_SUPPORT
@@ -215,14 +215,14 @@ def _on_records(cfg: RouterSettings, model: RouterModel, held: Sequence[FeatureR
     """Return the cost and agreement of routing on the recorded calibration tasks, by budget."""
     from r2v.evaluation.on_records import OnRecords, routed_steps
 
-    found = []
+    points = []
     for budget in _budgets(cfg):
         routed = routed_steps(held, partial(_score, model), partial(_tau, model, budget))
-        found += [OnRecords.of(routed, budget)] if routed else []
-    return found
+        points += [OnRecords.of(routed, budget)] if routed else []
+    return points
 
 
-def _page(cfg: RouterSettings, found: Sequence[OnRecords], verdict: str) -> str:
+def _page(cfg: RouterSettings, points: Sequence[OnRecords], verdict: str) -> str:
     from r2v.evaluation.on_records import HEADS
     from r2v.report.elements import pilot_page
 
@@ -235,7 +235,7 @@ def _page(cfg: RouterSettings, found: Sequence[OnRecords], verdict: str) -> str:
         "r2v:budget=SHARE. Intervals of 95 % are over tasks.",
     ]
     title = f"{cfg.policy.model_name} beside the recorded LLM"
-    return pilot_page(title, verdict, [HEADS, *(one.row() for one in found)], notes)
+    return pilot_page(title, verdict, [HEADS, *(point.row() for point in points)], notes)
 
 
 def _score(model: RouterModel, row: FeatureRow) -> float:
@@ -257,10 +257,10 @@ def placed_on_records(steps: Sequence[tuple[float, bool]], budget: float) -> dic
     teacher), would go to the LLM; that share; and the share of agreement among all steps and among those kept."""
     scores = sorted({score for score, _ in steps if score > 0} | {1.0})
     tau = next(tau for tau in scores if sum(score >= tau for score, _ in steps) <= budget * len(steps) or tau == 1.0)
-    kept = [agrees for score, agrees in steps if score < tau]
+    agreements = [agrees for score, agrees in steps if score < tau]
     return {
         "tau": tau,
-        "llm_call_rate": round(1 - len(kept) / len(steps), 6),
+        "llm_call_rate": round(1 - len(agreements) / len(steps), 6),
         "agreement": round(fmean(agrees for _, agrees in steps), 6),
-        "agreement_of_kept_steps": round(fmean(kept), 6) if kept else None,
+        "agreement_of_kept_steps": round(fmean(agreements), 6) if agreements else None,
     }

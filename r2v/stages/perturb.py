@@ -180,10 +180,10 @@ def _key(episode: Episode) -> tuple[str, int]:
 def _usable(cfg: PerturbSettings, benchmark: Benchmark, clean: Iterable[Episode], report: Report) -> Iterator[Episode]:
     """The successes among the runs' episodes. Raises InputError for one of another split or condition."""
     splits = assign(benchmark.tasks(), by=cfg.split_by, seed=cfg.split_seed)
-    known = {normalised(task.goal): task.task_id for task in benchmark.tasks()}
+    task_of_goal = {normalised(task.goal): task.task_id for task in benchmark.tasks()}
     for episode in clean:
         about = episode.metadata
-        run, same = f"run {about.run_id}", known.get(normalised(about.goal), about.task_id)
+        run, same = f"run {about.run_id}", task_of_goal.get(normalised(about.goal), about.task_id)
         if episode.executed:
             require_split([about.task_id], splits, ("train",), run)
         elif any(splits.get(task, "train") != "train" for task in (about.task_id, same)):

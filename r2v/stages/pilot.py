@@ -88,9 +88,9 @@ def run(cfg: PilotSettings, work: Work) -> None:
         raise EnvironmentFault(
             "pilot: the world broke in all tasks of one of the models; mend it and run again"
         ) from None
-    steps = {name: sum(len(one.steps) for one in episodes) / len(episodes) for name, episodes in played.items()}
-    told = {"figures": asdict(figures), "verdict": asdict(figures.verdict()), "steps": steps}
-    write_json(work.folder / PILOT_FIGURES, told)
+    steps = {name: sum(len(episode.steps) for episode in episodes) / len(episodes) for name, episodes in played.items()}
+    record = {"figures": asdict(figures), "verdict": asdict(figures.verdict()), "steps": steps}
+    write_json(work.folder / PILOT_FIGURES, record)
     work.summary.update(num_tasks=figures.num_tasks, advice=figures.verdict().advice)
 
 

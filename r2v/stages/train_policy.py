@@ -142,9 +142,9 @@ def run_bc(cfg: BCSettings, work: Work) -> None:
 
     report = _trained(cfg, work, _clone, "bc_report.json")
     if cfg.acting is not None:
-        found = readiness_of(cfg.acting, work, report)
-        work.summary.update(readiness=found.summary())
-        logger.log(logging.WARNING if found.cause else logging.INFO, "  bc: %s", found)
+        readiness = readiness_of(cfg.acting, work, report)
+        work.summary.update(readiness=readiness.summary())
+        logger.log(logging.WARNING if readiness.cause else logging.INFO, "  bc: %s", readiness)
     work.summary.update(
         _figures(report, "n_episodes", "n_steps", "train_match", "held_out_match", "weights_sha256"),
         final_loss=report["losses"][-1]["loss"],
@@ -183,8 +183,8 @@ def _trained(cfg: P, work: Work, train: Callable[[P, Work], dict[str, Any]], rep
     if ranks == 1 and not sharded and not distributed.crowded(cfg.policy.device):
         return train(cfg, work)
     distributed.launch(ranks, "-m", "r2v.stages.train_policy", str(work.folder))
-    made: dict[str, Any] = json.loads((work.folder / report).read_text())
-    return made
+    recorded: dict[str, Any] = json.loads((work.folder / report).read_text())
+    return recorded
 
 
 def _clone(cfg: BCSettings, work: Work) -> dict[str, Any]:
@@ -286,12 +286,14 @@ def training_is_sharded(phase: c.Phase, policy: c.PolicyConfig, ranks: int) -> b
         return True
     if not phase.zero and phase.deepspeed is None:
         return False
-    asked = f"training.deepspeed={phase.deepspeed}" if phase.deepspeed else f"training.zero={phase.zero}"
-    distributed.require_deepspeed(asked, policy.device)
+    setting = f"training.deepspeed={phase.deepspeed}" if phase.deepspeed else f"training.zero={phase.zero}"
+    distributed.require_deepspeed(setting, policy.device)
     if phase.deepspeed and not Path(phase.deepspeed).is_file():
-        raise UsageError(f"{asked}: no such file")
+        raise UsageError(f"{setting}: no such file")
     if phase.zero == 3 and policy.in_4bit:
-        raise UsageError(f"{asked}: 4-bit weights cannot be sharded; set training.zero=2 or policy.load_in_4bit=false")
+        raise UsageError(
+            f"{setting}: 4-bit weights cannot be sharded; set training.zero=2 or policy.load_in_4bit=false"
+        )
     return True
 
 

@@ -50,11 +50,11 @@ def run(cfg: RouterSettings, work: Work) -> None:
 
         impute_router(cfg, read_rows(work.inputs["router_features"].file("router_features.jsonl")), work)
         return
-    made = _place(cfg, work, work.folder)
-    made.plays.write(work.folder / PLAYS)
-    write_json(work.folder / PLAYS / ROUTER_STATES, asdict(made.states))
-    write_json(work.folder / "router_report.json", made.figures)
-    point, acting = made.point, made.point.acting
+    placed = _place(cfg, work, work.folder)
+    placed.plays.write(work.folder / PLAYS)
+    write_json(work.folder / PLAYS / ROUTER_STATES, asdict(placed.states))
+    write_json(work.folder / "router_report.json", placed.figures)
+    point, acting = placed.point, placed.point.acting
     write_json(
         work.folder / "threshold.json",
         {
@@ -63,13 +63,13 @@ def run(cfg: RouterSettings, work: Work) -> None:
             "budget": cfg.router.budget,
             **({} if (over := cfg.router.budget_over_small) is None else {"budget_over_small": over}),
             "realised": asdict(acting.outcome),
-            "n_tasks": len({spec.task.task_id for spec in made.plays.specs}),
+            "n_tasks": len({spec.task.task_id for spec in placed.plays.specs}),
             "evaluated": [{"tau": tau, **asdict(outcome)} for tau, outcome in point.evaluated],
             **({} if point.choice is None else {"choice": asdict(point.choice)}),
-            **({} if (sure := made.guarantee) is None else {"guarantee": {**asdict(sure), "verdict": sure.verdict}}),
+            **({} if (sure := placed.guarantee) is None else {"guarantee": {**asdict(sure), "verdict": sure.verdict}}),
         },
     )
-    work.summary.update(tau=acting.tau, **asdict(acting.outcome), report=made.figures)
+    work.summary.update(tau=acting.tau, **asdict(acting.outcome), report=placed.figures)
     logger.info("  router: %s", router_line(work.summary))
 
 

@@ -77,13 +77,13 @@ def run(cfg: VerifierSettings, work: Work) -> None:
 def label_source(cfg: VerifierSettings, *, deterministic: bool | None) -> str:
     """judge where it is asked for; corrupted (executed) where the teacher is free to play on and worlds fork exactly;
     else outcome. `deterministic`: of the benchmark's worlds; None where `needs_world` is False."""
-    (asked,) = cfg.verifier.label_sources
+    (source,) = cfg.verifier.label_sources
     if cfg.verifier.mode == "llm_judge":
         return "judge"
     if deterministic is None:
-        return asked
+        return source
     free = cfg.teacher.provider == "scripted" and deterministic
-    return asked if asked != "auto" else "corrupted" if free else "outcome"
+    return source if source != "auto" else "corrupted" if free else "outcome"
 
 
 def _labelled(cfg: VerifierSettings, work: Work) -> list[VerifierExample]:
@@ -186,10 +186,10 @@ def _agreed(cfg: VerifierSettings, work: Work, benchmark: Benchmark) -> list[Ver
     from r2v.verifier.labels import consensus_examples
 
     examples = _executed(cfg, work, benchmark)
-    kept, counts = consensus_examples(examples, _opinions(cfg, work, examples))
+    confirmed, counts = consensus_examples(examples, _opinions(cfg, work, examples))
     logger.info("  verifier: %s", consensus_line(counts))
     work.summary.update(consensus=counts)
-    return kept
+    return confirmed
 
 
 def _judged(cfg: VerifierSettings, work: Work) -> list[VerifierExample]:
@@ -220,9 +220,9 @@ def _opinions(cfg: VerifierSettings, work: Work, examples: Sequence[VerifierExam
     judge = judge_of(teacher, waves, Purse.of(work))
     logger.info("  judge will be asked: %s", price(judge.unanswered(map(asked, examples)), teacher_rate(teacher)))
     opinions = ask_all(judge, examples, waves)
-    found = {"judge": {"provider": teacher.provider, "model": teacher.model_name}, **figures(examples, opinions)}
-    write_json(work.folder / "judge_report.json", found)
-    logger.info("  judge: %s", judge_line(found))
+    record = {"judge": {"provider": teacher.provider, "model": teacher.model_name}, **figures(examples, opinions)}
+    write_json(work.folder / "judge_report.json", record)
+    logger.info("  judge: %s", judge_line(record))
     return opinions.scores
 
 
@@ -241,18 +241,18 @@ def judge_teacher(teacher: TeacherConfig, runs: Sequence[RunManifest], artifacts
     """
     if teacher.provider != "scripted":
         return teacher
-    found = {run.run_id: _collected_by(run, artifacts) for run in runs}
-    for run_id, known in found.items():
-        if known is None:
+    collectors = {run.run_id: _collected_by(run, artifacts) for run in runs}
+    for run_id, collector in collectors.items():
+        if collector is None:
             raise UsageError(
                 f"verifier.mode=llm_judge: teacher.provider is {teacher.provider}, and run {run_id} was "
                 "collected by no provider's model either; set teacher.provider to openai, anthropic or a provider of "
                 "your own"
             )
-    others = list(found.values())
+    others = list(collectors.values())
     if any(other != others[0] for other in others):
         raise UsageError(
-            f"verifier.mode=llm_judge: runs {', '.join(found)} were collected under different teacher.*; say who is to "
+            f"verifier.mode=llm_judge: runs {', '.join(collectors)} were collected under different teacher.*; name the "
             "judge by teacher.provider and teacher.model_name"
         )
     given = {

@@ -122,17 +122,17 @@ def fit_verifiers(
     held_out = len({example.good for example in calibration}) == 2
     bases, tools = _bases(cfg), _tools(cfg, work)
     places, scored = [], {}
-    for place, part in _verifiers(cfg, train, work.folder):
-        model, encode, loaded = _train_one(cfg, bases, part, tools=tools, folder=place)
-        _write(cfg, model, loaded, place)
-        places.append(place)
-        unseen = calibration if held_out else [one for one in train if _own_fold(cfg, one) == place.name]
+    for folder, part in _verifiers(cfg, train, work.folder):
+        model, encode, loaded = _train_one(cfg, bases, part, tools=tools, folder=folder)
+        _write(cfg, model, loaded, folder)
+        places.append(folder)
+        unseen = calibration if held_out else [example for example in train if _own_fold(cfg, example) == folder.name]
         if unseen:
-            reported = not held_out or place.name == FINAL
-            scored[place] = score_held_out(model, unseen, encode, controls=reported)
+            reported = not held_out or folder.name == FINAL
+            scored[folder] = score_held_out(model, unseen, encode, controls=reported)
     if not held_out:
         scored = dict.fromkeys(places, pooled(scored.values()))
-    figures = {place: _calibrated(place, scores) for place, scores in scored.items()}
+    figures = {folder: _calibrated(folder, scores) for folder, scores in scored.items()}
     measured_on = "calibration tasks" if held_out else "training tasks, out of fold"
     return {"measured_on": measured_on, **figures[work.folder / FINAL]}
 
@@ -143,7 +143,8 @@ def lacking(cfg: VerifierSettings, examples: Sequence[VerifierExample]) -> str |
     good = sum(example.good for example in train)
     why = "a verifier learns from both"
     if 0 < good < len(train):
-        if all(len({one.good for one in train if _own_fold(cfg, one) != str(k)}) == 2 for k in range(cfg.num_folds)):
+        labels = ({one.good for one in train if _own_fold(cfg, one) != str(fold)} for fold in range(cfg.num_folds))
+        if all(len(kinds) == 2 for kinds in labels):
             return None
         why = "those of one kind stand in too few tasks to leave any of these out"
     return (
@@ -171,13 +172,13 @@ def values_out_of_fold(cfg: VerifierSettings, examples: Sequence[VerifierExample
     folder.mkdir(exist_ok=True)
     write_examples(folder / LABELS, examples)
     train = _trained_by_ranks(cfg, read_examples(folder / LABELS), work.folder, VALUES)
-    asked = [_own_fold(cfg, one) if one.split == "train" else FINAL for one in examples]
+    names = [_own_fold(cfg, example) if example.split == "train" else FINAL for example in examples]
     bases, tools = _bases(cfg), _tools(cfg, work)
-    for place, part in _verifiers(cfg, train, folder):
-        own = [at for at, name in enumerate(asked) if name == place.name]
+    for target, part in _verifiers(cfg, train, folder):
+        own = [at for at, name in enumerate(names) if name == target.name]
         if not own:
             continue
-        model, encode, _ = _train_one(cfg, bases, part, tools=tools, folder=place)
+        model, encode, _ = _train_one(cfg, bases, part, tools=tools, folder=target)
         logits = readings_of(model, [examples[at] for at in own], encode).logits
         for at, value in zip(own, probabilities(logits, 1.0), strict=True):
             values[at] = value
@@ -234,9 +235,9 @@ def _verifiers(
     learns = {FINAL: list(train)}
     for fold in range(cfg.num_folds):
         learns[f"folds/{fold}"] = [example for example in train if _own_fold(cfg, example) != str(fold)]
-    for place, examples in learns.items():
+    for name, examples in learns.items():
         rows = draw_rows(len(examples), cfg.phase.max_examples, cfg.seed)
-        yield folder / place, [examples[row] for row in rows]
+        yield folder / name, [examples[row] for row in rows]
 
 
 def _train_one(
@@ -256,14 +257,14 @@ def _train_one(
     encode = scoring_encoder(loaded.tokenizer, cfg.policy, cfg.inference, tools)
     model = VerifierModel(loaded.model)
     folder.mkdir(parents=True, exist_ok=True)
-    with distributed.stopping() as asked:
+    with distributed.stopping() as stop:
         train(
             model,
             encoded(train_on, encode),
             cfg.phase,
             seed=cfg.seed,
             folder=folder,
-            stop=asked,
+            stop=stop,
             what="verifier" if folder.name == FINAL else f"verifier fold {folder.name}",
         )
     return model, encode, loaded
@@ -304,8 +305,8 @@ def _train_as_rank(folder: Path, part: str) -> None:
     work = Work(folder=folder, fingerprint="", inputs=inputs, root=Path())
     bases, tools = _bases(cfg), _tools(cfg, work)
     train = [example for example in read_examples(folder / part / LABELS) if example.split == "train"]
-    for place, some in _verifiers(cfg, train, folder / part):
-        _train_one(cfg, bases, some, tools=tools, folder=place)
+    for target, some in _verifiers(cfg, train, folder / part):
+        _train_one(cfg, bases, some, tools=tools, folder=target)
 
 
 if __name__ == "__main__":

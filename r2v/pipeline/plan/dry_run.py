@@ -1,10 +1,10 @@
-"""The dry run: each job's counts of work, their cost, and their time under the resources of the job.
+"""Dry run: each job's counts of work, their cost, and their time under the resources of the job.
 
-    jobs = planned_jobs(config, known, {"evaluate": allotted}, root)
-    print("\\n".join(table(jobs, config, known)))
+    jobs = planned_jobs(config, facts, {"evaluate": allotted}, root)
+    print("\\n".join(table(jobs, config, facts)))
 
-Nothing is played. Episodes are as long as the benchmark's pace says (`r2v.envs.pace`); assumptions are printed as such,
-below the tables. `r2v plan` prints the table of times alone: it is the same for the same resources.
+Nothing is played. Episodes have the length of the benchmark's pace (`r2v.envs.pace`); the assumptions are printed below
+the tables. `r2v plan` prints the table of times alone, the same for the same resources.
 """
 
 from __future__ import annotations
@@ -55,18 +55,18 @@ class TimedPart:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedWork:
-    """A job: its parts under its resources."""
+    """A job with its parts under its resources."""
 
     name: str
     parts: tuple[TimedPart, ...]
     allotted: Allotted
     workers: int = 0
-    """Environments that are stepped at the same time; 0 where none is."""
+    """Environments stepped in parallel; 0 if none is."""
     likely: Likely | None = None
-    """What it is likely to be billed; None: nothing, or nobody can tell."""
+    """Likely bill; None if nothing is billed or it is unknown."""
     measured: tuple[MeasuredTime, ...] = ()
-    """The earlier runs by whose time the parts' seconds are scaled, one for each stage that the job makes; parts of a
-    stage without one are estimates."""
+    """Earlier runs by which the parts' seconds are scaled, one for each stage of the job that has one; the other parts
+    are estimates."""
 
     @property
     def work(self) -> Workload:
@@ -80,31 +80,31 @@ class PlannedWork:
 
     @property
     def wall(self) -> float:
-        """Seconds from start to end; nan where the work is not counted or the model's size is not known."""
+        """Seconds from start to end; nan if the work is not counted or the model's size unknown."""
         return self.seconds.wall
 
     @property
     def gpu_hours(self) -> float:
-        """Hours of the GPUs of the job and, while it plays, of its helpers."""
+        """GPU-hours of the job and, while it plays, of its helpers."""
         training = sum(timed.seconds.wall for timed in self.parts if timed.part.total.trained)
         return self.allotted.gpus * (training + (1 + self.allotted.helpers) * (self.wall - training)) / 3600
 
     @property
     def usd(self) -> float | None:
-        """Dollars at most: the list price of every question, or twice what it is likely to be billed where that is
-        more; None where they are not known, nan where the work is not counted."""
+        """Most US dollars: the list price of every request, or twice the likely bill if that is more; None if a price
+        is unknown, nan if the work is not counted."""
         listed = _total_usd(self.parts)
         measured = self.likely is not None and self.likely.measured
         return max(listed, 2 * self.likely.usd) if listed is not None and self.likely and measured else listed
 
     @property
     def too_long(self) -> bool:
-        """True if it takes longer than its time limit, so that it needs more than one start."""
+        """True if it takes longer than its time limit and needs more than one start."""
         return self.allotted.seconds is not None and self.wall > self.allotted.seconds
 
     @property
     def never_kept(self) -> list[TimedPart]:
-        """Parts of which a single unit takes longer than the time limit: they never end."""
+        """Parts whose single unit takes longer than the time limit, so that they never end."""
         limit = math.inf if self.allotted.seconds is None else self.allotted.seconds
         return [timed for timed in self.parts if timed.unit_seconds > limit and timed.part.total.counted]
 
@@ -117,13 +117,13 @@ def _total_usd(items: Sequence[TimedPart] | Sequence[PlannedWork]) -> float | No
 def planned_jobs(
     config: Config, facts: Known, allotted: Mapping[str, Allotted], root: Path | None = None
 ) -> list[PlannedWork]:
-    """The work of each of these jobs under its resources, timed as `planned_work` does."""
+    """Return the work of each of these jobs under its resources, timed as `planned_work` does."""
     return [planned_work(name, config, facts, given, root) for name, given in allotted.items()]
 
 
 def planned_work(name: str, config: Config, facts: Known, allotted: Allotted, root: Path | None = None) -> PlannedWork:
-    """The work of one job under a configuration. The time of each stage that it makes goes by an earlier run of that
-    stage below `root` (None: by none), where there is one of this benchmark and model."""
+    """Return the work of one job under a configuration. The time of each of its stages is scaled from an earlier run
+    below `root` (None: estimated) of this benchmark and model, if there is one."""
     planned = _estimated(name, config, facts, allotted, root)
     if root is None:
         return planned
@@ -136,7 +136,7 @@ def planned_work(name: str, config: Config, facts: Known, allotted: Allotted, ro
 
 
 def _estimated(name: str, config: Config, facts: Known, allotted: Allotted, root: Path | None = None) -> PlannedWork:
-    """The job without its likely dollars; its times go by earlier runs below `root`."""
+    """Return the job without its likely dollars, its times scaled from earlier runs below `root`."""
     parts, measured = list[TimedPart](), dict[str, MeasuredTime | None]()
     for stage, under in makes_of(name, config):
         timed = [_timed(part, under, facts, allotted) for part in parts_of(stage, under, facts)]
@@ -164,7 +164,7 @@ def _measured(
     *,
     published: bool,
 ) -> MeasuredTime | None:
-    """The earlier run of a stage that its time goes by, on such a GPU where a GPU has work; None where none is."""
+    """Return the earlier run that scales a stage's time, on the same type of GPU if one has work; None without one."""
     seconds = sum((timed.seconds for timed in parts), Seconds())
     if math.isnan(seconds.wall):
         return None
@@ -194,7 +194,7 @@ def _timed(part: Part, config: Config, facts: Known, allotted: Allotted) -> Time
 
 
 def _merged(parts: Sequence[TimedPart]) -> tuple[TimedPart, ...]:
-    """Parts of one name together, as several ablations have them."""
+    """Add up parts of one name, as several ablations have them."""
     merged: dict[str, TimedPart] = {}
     for timed in parts:
         name = timed.part.name
@@ -214,15 +214,15 @@ COUNTS = (
     *("job", "episodes", "branches", "student", "LLM", "verifier", "LLM tokens", "trained tokens"),
     *("likely $", "at most $", ""),
 )
-"""Columns: episodes, branches, questions and tokens; what they are likely to be billed, and their list price."""
+"""Columns: episodes, branches, requests and tokens; their likely bill and their list price."""
 TIMES = (
     *("job", "CPUs", "GPUs", "helpers", "workers", "model", "environment", "LLM", "wall", "limit", "GPU-hours", ""),
 )
-"""Columns: resources of the job, and its time under them by the three that take it; one without a value is left out."""
+"""Columns: resources of the job and its time by model, environment and LLM; empty columns are left out."""
 
 
 def table(jobs: Sequence[PlannedWork], config: Config, facts: Known) -> list[str]:
-    """The tables of counts and of times, a line for each job that does not fit, and the assumptions."""
+    """Return the tables of counts and of times, a line for each job that does not fit, and the assumptions."""
     rows: list[tuple[str, ...]] = [COUNTS]
     for planned in jobs:
         likely = "" if planned.likely is None else _dollars(planned.likely.usd)
@@ -249,7 +249,7 @@ def table(jobs: Sequence[PlannedWork], config: Config, facts: Known) -> list[str
 
 
 def _unknown(jobs: Sequence[PlannedWork], config: Config) -> list[str]:
-    """Why times are unknown although the work is counted: the small policy's size is not known."""
+    """Return the reason that times of counted work are unknown: the small policy's size is."""
     if not any(math.isnan(planned.seconds.model) and planned.work.counted for planned in jobs):
         return []
     try:
@@ -260,7 +260,7 @@ def _unknown(jobs: Sequence[PlannedWork], config: Config) -> list[str]:
 
 
 def time_table(jobs: Sequence[PlannedWork]) -> list[str]:
-    """The times of jobs and their parts under the resources of each, and a line for each that does not fit."""
+    """Return the table of times of jobs and their parts, and a line for each job that does not fit."""
     rows: list[tuple[str, ...]] = [TIMES]
     for planned in jobs:
         given, state = planned.allotted, "DOES NOT FIT" if planned.too_long or planned.never_kept else ""
@@ -284,7 +284,7 @@ def time_table(jobs: Sequence[PlannedWork]) -> list[str]:
 
 
 def _shown(planned: PlannedWork) -> tuple[TimedPart, ...]:
-    """The parts that get a row of their own."""
+    """Return the parts that get a row of their own."""
     return planned.parts if len(planned.parts) > 1 else ()
 
 
@@ -304,7 +304,7 @@ def _time_cells(seconds: Seconds, counted: bool) -> tuple[str, ...]:
 
 
 def _figure(value: float, counted: bool, written: Callable[[float], str] = "{:,.1f}".format) -> str:
-    """A figure as it is written, `?` where the work is not counted, unknown where the model's size is not known."""
+    """Return a figure in text: `?` if the work is not counted, unknown if the model's size is."""
     return written(value) if not math.isnan(value) else "unknown" if counted else UNCOUNTED_FIGURE
 
 
@@ -323,7 +323,7 @@ def _tokens(value: float) -> str:
 
 
 def as_json(planned: PlannedWork) -> dict[str, Any]:
-    """A job as JSON values: resources, counts, seconds; null for what is not counted or not known."""
+    """Return a job as JSON values: resources, counts, seconds; null for uncounted and unknown ones."""
 
     def or_null(figures: Mapping[str, float]) -> dict[str, float | None]:
         return {name: None if math.isnan(value) else value for name, value in figures.items()}
@@ -339,8 +339,8 @@ def as_json(planned: PlannedWork) -> dict[str, Any]:
 
 
 def describe_collection(config: Config) -> str:
-    """Text of `r2v collect --dry-run`: measured on a sample of requests; of a benchmark of one's own, which is not
-    imported for that, as the plan counts it. Raises UsageError as `collect_estimate.estimate` does."""
+    """Return the text of `r2v collect --dry-run`, measured on a sample of requests; for a benchmark of one's own, which
+    is not imported, by the plan's counts. Raise UsageError as `collect_estimate.estimate` does."""
     from r2v.stages import collect_estimate
 
     collect_estimate.require_paid(config)
@@ -350,9 +350,9 @@ def describe_collection(config: Config) -> str:
     return "\n".join(table([planned_work("collect", config, facts, Allotted(), Path())], config, facts))
 
 
-def rest_line(config: Config, row: Job, root: Path, *, itself: bool = False) -> str | None:
-    """Likely dollars and the bound of the stages after one, or (`itself`) of it too; None where no paid teacher is
-    asked, or the plan cannot be made: no line is worth a stage."""
+def rest_price(config: Config, row: Job, root: Path, *, itself: bool = False) -> tuple[str, str, float, float] | None:
+    """Return (first, last, likely USD, most USD) of the paid stages after one, or (`itself`) from it on; None where
+    none is paid, or the plan cannot be made, which must not fail a stage."""
     if not config.asks_provider:
         return None
     try:
@@ -366,11 +366,11 @@ def rest_line(config: Config, row: Job, root: Path, *, itself: bool = False) -> 
     if not paid or at_most is None or math.isnan(at_most):
         return None
     likely = sum(planned.likely.usd for planned in paid if planned.likely is not None)
-    return f"the rest ({paid[0].name} to {paid[-1].name}): likely ${likely:,.2f}, at most ${at_most:,.2f}"
+    return paid[0].name, paid[-1].name, likely, at_most
 
 
 def warnings(jobs: Sequence[PlannedWork]) -> list[str]:
-    """A line for each job, or unit of one, that takes longer than its time limit, with what makes it shorter."""
+    """Return a line for each job, or unit of one, that exceeds its time limit, with remedies."""
     lines = []
     for planned in jobs:
         limit = planned.allotted.seconds or 0.0
@@ -389,7 +389,7 @@ def warnings(jobs: Sequence[PlannedWork]) -> list[str]:
 
 
 def _shorter(planned: PlannedWork) -> str:
-    """The remedies of what takes longest."""
+    """Return the remedies of the part that takes longest."""
     longest = max(planned.parts, key=lambda part: part.seconds.wall)
     slow = longest.seconds
     by = {
@@ -402,7 +402,7 @@ def _shorter(planned: PlannedWork) -> str:
 
 
 def _above(jobs: Sequence[PlannedWork], config: Config, facts: Known) -> list[str]:
-    """A line for each count of tasks that is above what its split has, as the stage itself will say."""
+    """Return a line for each count of tasks that exceeds its split, as the stage logs it."""
     counts = dict.fromkeys(count for planned in jobs if planned.parts for count in job(planned.name).task_counts)
     limits = [(key, attrgetter(key)(config), split) for key, split in counts]
     return [
@@ -434,7 +434,7 @@ def _basis(jobs: Sequence[PlannedWork], config: Config, facts: Known) -> list[st
 
 
 def time_basis(jobs: Sequence[PlannedWork]) -> list[str]:
-    """Assumptions behind the times, and the runs behind the measured ones."""
+    """Return the assumptions of the times, and the runs of the measured ones."""
     others = " of the others" if any(planned.measured for planned in jobs) else ""
     return [
         *(f"time of {planned.name}: {run}" for planned in jobs for run in planned.measured),

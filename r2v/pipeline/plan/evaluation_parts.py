@@ -1,4 +1,4 @@
-"""The parts of an evaluation: placing thresholds, the main table, the oracle, the frontier, and executed gains."""
+"""Parts of an evaluation: placing thresholds, the main table, the oracle, the frontier, and executed gains."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from r2v.pipeline.plan.workload import Workload, branches, episode
 
 @dataclass(frozen=True, kw_only=True)
 class _Plays:
-    """Tasks under all seeds and conditions, by one method."""
+    """Episodes of one method over tasks, seeds and conditions."""
 
     episodes: float
     blocks: int
@@ -30,7 +30,7 @@ class _Plays:
 
 
 def evaluate(case: Case) -> Sequence[Part]:
-    """All that an evaluation plays."""
+    """Return the parts of an evaluation."""
     evaluation = case.config.evaluation
     methods = [name for name in evaluation.played if name in ROUTERS]
     parts = [_thresholds(case, methods), _main(case, _plays(case, None))]
@@ -43,8 +43,8 @@ def evaluate(case: Case) -> Sequence[Part]:
 
 
 def _plays(case: Case, limit: int | None, *, branched: bool = False) -> _Plays:
-    """What one method plays of the first `limit` tasks (None: all), or of those that may be branched."""
-    evaluation, facts = case.config.evaluation, case.known
+    """Return one method's episodes on the first `limit` tasks (None: all); `branched`: on those that may branch."""
+    evaluation, facts = case.config.evaluation, case.facts
     episodes, blocks, alone = 0.0, 0, 0.0
     splits = Counter("heldout" if condition == "heldout" else "evaluation" for condition in evaluation.conditions)
     for split, conditions in splits.items():
@@ -61,7 +61,7 @@ def _thresholds(case: Case, methods: Sequence[str]) -> Part:
     plays = sum(plays_of_thresholds(points + (name != OURS)) for name in methods)
     plays += plays_of_choice(case, points) if OURS in methods else 0
     play = routed(case, 1.0)
-    tasks = case.known.of_split("calibration", router.num_calibration_tasks)
+    tasks = case.facts.of_split("calibration", router.num_calibration_tasks)
     return Part(
         name="thresholds",
         shared=True,
@@ -90,7 +90,7 @@ def _main(case: Case, played: _Plays) -> Part:
 
 
 def _method(case: Case, name: str) -> Workload:
-    """One episode by a method that is no oracle."""
+    """Return the work of one episode by a method other than the oracle."""
     if name in ROUTERS:
         return routed(case, case.config.router.budget, verifier=True if name == "verifier_router" else None)
     if name == "llm_only":
@@ -103,7 +103,7 @@ def _method(case: Case, name: str) -> Workload:
 
 
 def _oracle(case: Case, played: _Plays) -> Part:
-    steps, facts = case.student_steps, case.known
+    steps, facts = case.student_steps, case.facts
     tried = branches(steps, each=2 * facts.pace.differing, copies=facts.copies, student=1)
     play = case.with_tokens(episode(steps, student=1, llm=1) + tried, steps)
     return Part(
@@ -132,7 +132,7 @@ def _frontier(case: Case, played: _Plays, methods: int) -> Part:
 
 
 def _gains(case: Case, played: _Plays) -> Part:
-    """Along episodes of the small policy, or of r2v where its router learnt by rounds."""
+    """Return the part of gains, along episodes of r2v if its router learnt by rounds, else of the small policy."""
     routed_pair = OURS in case.config.evaluation.played and case.config.router.routed_rounds > 0
     reads = EvaluateSettings.of(case.config).asks_verifier
     play = (routed_features_of_episode if routed_pair else features_of_episode)(case, verifier=reads)

@@ -1,11 +1,11 @@
-"""Likely dollars of a stage: what an earlier run of it here was billed, scaled to what is planned now.
+"""Likely dollars of a stage: the bill of an earlier run here, scaled to the planned work.
 
-    found = likely_dollars(job("evaluate"), config, questions, at_list_price, count, root)
-    print(found.usd, found.how)        # 5.31  as evaluate-3f2a... was billed ($0.54), times 9.8
+    likely = likely_dollars(job("evaluate"), config, requests, at_list_price, count, root)
+    print(likely.usd, likely.how)      # 5.31  as evaluate-3f2a... was billed ($0.54), times 9.8
 
-A plan counts every question at the list price of a prompt that nobody has seen: a bound, and no more. What is billed
-depends on the length of pages, on caches, and on how many questions are equal, by nearly the same factor in two runs of
-one stage. Without such a run the figure is a guess, and says so.
+A plan counts every request at the list price of an assumed prompt, which is an upper bound. The bill depends on the
+length of pages, on caches, and on the share of equal requests, by nearly the same factor in two runs of a stage.
+Without such a run the figure is a guess, and `how` has that word.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from r2v.storage.paths import ARTIFACTS
 _JOURNALS = (JOURNAL, "provider")
 """Folders of journals, in an artifact and in a run."""
 _FAR = 1000.0
-"""A run whose questions are so many times fewer or more says nothing."""
+"""Largest ratio of requests, either way, at which an earlier run is scaled."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Likely:
-    """Dollars, and what they go by."""
+    """Dollars and their source."""
 
     usd: float
     how: str
     measured: bool = False
-    """True if an earlier run of the stage says so; else it is a guess."""
+    """True if scaled from an earlier run of the stage; else a guess."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,15 +47,15 @@ class Billed:
     """A finished stage of this project that asked the teacher."""
 
     name: str
-    """Of its artifact: <job>-<fingerprint>."""
+    """Name of its artifact: <job>-<fingerprint>."""
     config: Config
     usd: float
     models: dict[str, tuple[float, int]]
-    """Model -> dollars, and the questions that it answered."""
+    """Model -> (dollars, answered requests)."""
 
     @property
     def job(self) -> str:
-        """Whose artifact it is."""
+        """Job of the artifact."""
         return self.name.rpartition("-")[0]
 
 
@@ -67,9 +67,11 @@ def likely_dollars(
     count: Callable[[Config], float],
     root: Path,
 ) -> Likely | None:
-    """The likely bill of a stage; None where nothing is asked, or nobody can tell. asked: the plan's questions by
-    model, at_list_price: their dollars. count: all the questions that the plan would have counted under an earlier
-    run's configuration."""
+    """Return the likely bill of a stage; None if it sends no request, or is unknown.
+
+    requests: the plan's, by model; at_list_price: their dollars; count: configuration of an earlier run -> all the
+    requests that a plan counts under it.
+    """
     questions = sum(requests.values())
     if not questions or math.isnan(questions):
         return None
@@ -94,7 +96,7 @@ def likely_dollars(
 
 
 def billed_here(root: Path) -> Iterator[Billed]:
-    """The finished stages of the project at `root` that were billed, with what their journals came to."""
+    """Yield the finished stages of the project at `root` that were billed, with the totals of their journals."""
     ledger = ProjectLedger(root)
     paid: dict[str, dict[str, tuple[float, int]]] = {}
     for entry in ledger.entries():
@@ -110,7 +112,7 @@ def billed_here(root: Path) -> Iterator[Billed]:
         try:
             config = load_recorded(folder / CONFIGURATION)
         except R2VError:
-            continue  # of another version
+            continue  # its configuration is of another version of R2V
         together: dict[str, tuple[float, int]] = {}
         for name, (usd, answered) in ((name, totals) for owner in owners for name, totals in paid[owner].items()):
             before = together.get(name, (0.0, 0))
@@ -119,7 +121,7 @@ def billed_here(root: Path) -> Iterator[Billed]:
 
 
 def _runs(folder: Path) -> list[str]:
-    """The runs that a collection's artifact names; none of another."""
+    """Return the runs that a collection's artifact names; none for another artifact."""
     try:
         return [str(json.loads(line)["run_id"]) for line in (folder / RUNS_FILE).read_text().splitlines()]
     except (OSError, ValueError, KeyError, TypeError):

@@ -1,11 +1,11 @@
-"""The parts of each stage: what it plays, asks and trains under a configuration, counted by what its code does.
+"""Parts of each stage: its episodes, requests and training under a configuration, counted as its code makes them.
 
-    for part in parts_of("evaluate", config, known):
+    for part in parts_of("evaluate", config, facts):
         print(part.name, part.total.episodes, part.total.steps)
 
-A part is counted exactly where outcomes do not change it: as many episodes, branches, resets, steps and questions are
-executed as planned, if episodes are as long as the pace says. Where outcomes do (which thresholds a bisection plays,
-whether an oracle tries the second branch), the plan is the most that there can be, and `at_most` says why.
+A part is counted exactly if outcomes do not change it: the planned episodes, branches, resets, steps and requests are
+executed, given episodes of the pace's length. Otherwise (the thresholds of a bisection, the second branch of an oracle)
+the plan is an upper bound, and `at_most` has the reason.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from r2v.stages.generate_router_features import PLACING_PLAYS
 
 
 def parts_of(stage: str, config: Config, facts: Known) -> tuple[Part, ...]:
-    """The parts of a stage; none for one that plays, asks and trains nothing."""
+    """Return the parts of a stage; none for one that plays, asks and trains nothing."""
     counted = as_configured(config, job(stage)).parts
     parts: Sequence[Part] = named(counted)(Case(config, facts)) if counted else ()
     return tuple(part for part in parts if part.total.steps or part.total.llm or part.total.trained)
 
 
 def _training(case: Case, phase: PhaseName, rows: float, *, times: float = 1.0, reference: bool = False) -> Part:
-    """So many full rows in each epoch of a phase, `times` over; `reference`: another model reads each once."""
+    """Return a phase's training on full rows, `times` over; `reference`: another model reads each row once."""
     settings, longest = case.config.training.phase(phase), case.config.policy.max_seq_len
     drawn = rows if settings.max_examples is None else min(rows, settings.max_examples)
     return Part(
@@ -47,26 +47,26 @@ def _training(case: Case, phase: PhaseName, rows: float, *, times: float = 1.0, 
 def _collected(case: Case) -> float:
     """Return the episodes of the training runs."""
     data = case.config.data
-    return case.known.of_split("train", data.num_episodes) * len(data.seeds)
+    return case.facts.of_split("train", data.num_episodes) * len(data.seeds)
 
 
 def bc(case: Case) -> Sequence[Part]:
-    """A row for each episode that is cloned: the collected one, and its twin under each perturbation seed."""
+    """Return the training on a row for each cloned episode: collected ones, and twins under each perturbation seed."""
     data = case.config.data
     twins = len(data.perturbation_seeds.train) if data.condition == "noisy" else 0
     return [_training(case, "bc", _collected(case) * (twins + case.config.perturb.include_clean))]
 
 
 def hierarchical(case: Case) -> Sequence[Part]:
-    """Training whose rollouts depend on what is learnt: not counted."""
+    """Return uncounted training: its rollouts depend on the learnt actor."""
     return [Part(name="training", total=UNCOUNTED, unit=Workload())]
 
 
 def collect(case: Case) -> Sequence[Part]:
-    """The teacher's episodes."""
+    """Return the teacher's episodes."""
     data, steps = case.config.data, case.teacher_steps
     play = case.with_tokens(episode(steps, llm=1), steps)
-    tasks, seeds = case.known.of_split("train", data.num_episodes), len(data.seeds)
+    tasks, seeds = case.facts.of_split("train", data.num_episodes), len(data.seeds)
     return [
         Part(
             name="teacher",
@@ -80,14 +80,14 @@ def collect(case: Case) -> Sequence[Part]:
 
 
 def perturb(case: Case) -> Sequence[Part]:
-    """Episodes played again under perturbations."""
+    """Return the episodes played again under perturbations."""
     config, steps = case.config, case.teacher_steps
     if config.env.benchmark in WORLDLESS or "reroll" not in config.perturb.constructions:
         return []
     if not config.perturbations.active(config.data.condition):
         return []
     play = case.with_tokens(episode(steps, llm=1), steps)
-    tasks = case.known.of_split("train", config.data.num_episodes)
+    tasks = case.facts.of_split("train", config.data.num_episodes)
     each = len(config.data.seeds) * len(config.data.perturbation_seeds.train)
     return [
         Part(
@@ -103,17 +103,17 @@ def perturb(case: Case) -> Sequence[Part]:
 
 
 def verifier(case: Case) -> Sequence[Part]:
-    """Its labels, and the training of one verifier on all tasks and of one for each fold on the other folds' tasks:
-    together as much as each fold's on all tasks. Values of temporal differences are learnt before, in the same way."""
+    """Return the labels, and the training of one verifier on all tasks and of one for each fold on the other folds'
+    tasks: together `num_folds` trainings on all tasks. Values of temporal differences are learnt before, likewise."""
     labels, folds = case.config.verifier, case.config.candidates.num_folds
-    rows = case.known.of_split("train", labels.num_tasks) * (1 + labels.num_corruptions)
+    rows = case.facts.of_split("train", labels.num_tasks) * (1 + labels.num_corruptions)
     values = labels.label_sources == ["td"] and labels.mode == "trained"
     return [*_labels(case), _training(case, "verifier", rows, times=folds * (1 + values))]
 
 
 def _labels(case: Case) -> Sequence[Part]:
-    """Questions to a judge, and corrupted actions that are executed."""
-    config, facts, steps = case.config, case.known, case.teacher_steps
+    """Return the requests to a judge, and the executed corrupted actions."""
+    config, facts, steps = case.config, case.facts, case.teacher_steps
     labels = config.verifier
     (source,) = labels.label_sources
     free = config.teacher.provider == "scripted" and facts.deterministic
@@ -146,8 +146,8 @@ def _labels(case: Case) -> Sequence[Part]:
 
 
 def candidates(case: Case) -> Sequence[Part]:
-    """Roll-outs, and a branch for each action that is tried."""
-    facts, steps = case.known, case.student_steps
+    """Return the roll-outs with a branch for each candidate action."""
+    facts, steps = case.facts, case.student_steps
     drawn = case.config.candidates.resolved(case.config.teacher.provider)
     texts = drawn.num_samples + drawn.with_teacher
     tried = texts if facts.pace.branched is None else min(facts.pace.branched, texts)
@@ -169,22 +169,22 @@ def candidates(case: Case) -> Sequence[Part]:
 
 
 def preference(case: Case) -> Sequence[Part]:
-    """Training on pairs, of two rows each, and the comparison of what is trained with the cloned policy."""
+    """Return the training on pairs, of two rows each, and the comparison of the trained with the cloned policy."""
     chosen = case.config.preference
     if not chosen.enabled:
         return []
-    pairs = case.known.branched_of_split("train", case.config.candidates.num_tasks) * chosen.max_pairs_per_task
+    pairs = case.facts.branched_of_split("train", case.config.candidates.num_tasks) * chosen.max_pairs_per_task
     return [_training(case, "preference", 2 * pairs, reference=True), *_acceptance(case)]
 
 
 def _acceptance(case: Case) -> Sequence[Part]:
-    """Calibration tasks by the trained policy and by the cloned one."""
+    """Return the episodes of the trained and of the cloned policy on calibration tasks."""
     config, steps = case.config, case.student_steps
     chosen, limit = config.preference, config.preference.accept_tasks
     if chosen.accept == "always" or config.env.benchmark in WORLDLESS:
         return []
     play = case.with_tokens(episode(steps, student=1), steps)
-    tasks, seeds = case.known.of_split("calibration", limit), len(chosen.accept_seeds)
+    tasks, seeds = case.facts.of_split("calibration", limit), len(chosen.accept_seeds)
     return [
         Part(
             name="acceptance",
@@ -199,16 +199,16 @@ def _acceptance(case: Case) -> Sequence[Part]:
 
 
 def features_of_episode(case: Case, *, verifier: bool | None = None) -> Workload:
-    """A roll-out of the small policy with a branch wherever the LLM acts otherwise; `verifier` as `observed` has it."""
+    """Return a roll-out of the small policy with a branch at each disagreement of the LLM; `verifier` as `observed`."""
     steps = case.student_steps
-    played = branches(steps, each=case.known.pace.differing, copies=case.known.copies, student=1)
+    played = branches(steps, each=case.facts.pace.differing, copies=case.facts.copies, student=1)
     return case.with_tokens(observed(case, steps, llm=1, verifier=verifier) + played, steps)
 
 
 def routed_features_of_episode(case: Case, *, verifier: bool | None = None) -> Workload:
-    """The same of the routed pair, whose router is asked at every step of a branch too, and may ask the LLM."""
+    """Return the same of the routed pair, whose router also acts, and may ask the LLM, at every step of a branch."""
     config, steps = case.config, case.student_steps
-    played = branches(steps, each=case.known.pace.differing, copies=case.known.copies, student=1, llm=1)
+    played = branches(steps, each=case.facts.pace.differing, copies=case.facts.copies, student=1, llm=1)
     groups = config.router.features
     samples = config.inference.num_candidates if "samples" in groups else 0
     scored = 1 + samples if config.router.reads_verifier else 0
@@ -217,8 +217,8 @@ def routed_features_of_episode(case: Case, *, verifier: bool | None = None) -> W
 
 
 def observed(case: Case, steps: float, *, llm: float = 0, verifier: bool | None = None) -> Workload:
-    """An episode of the small policy at whose every step features are taken: samples, and the verifier's scores of what
-    is proposed (None: if they are of the router's groups). The score of the step before is remembered."""
+    """Return an episode of the small policy with features at every step: samples, and the verifier's scores of the
+    proposals (None: if the router reads them). The score of the step before is remembered."""
     groups = case.config.router.features
     samples = case.config.inference.num_candidates if "samples" in groups else 0
     scored = 1 + samples if (case.config.router.reads_verifier if verifier is None else verifier) else 0
@@ -226,8 +226,8 @@ def observed(case: Case, steps: float, *, llm: float = 0, verifier: bool | None 
 
 
 def _rounds(case: Case) -> Sequence[Part]:
-    """Placing a round's thresholds, and its roll-outs, after whose branches the router goes on."""
-    settings, facts = case.config.router, case.known
+    """Return the placing of rounds' thresholds, and their roll-outs, whose branches the router continues."""
+    settings, facts = case.config.router, case.facts
     if not settings.routed_rounds:
         return []
     seeds, calibration = len(settings.seeds), settings.num_calibration_tasks
@@ -260,10 +260,10 @@ def _rounds(case: Case) -> Sequence[Part]:
 
 
 def router_features(case: Case) -> Sequence[Part]:
-    """Roll-outs with executed counterfactuals."""
+    """Return the roll-outs with executed counterfactuals."""
     settings, play = case.config.router, features_of_episode(case)
     tasks = sum(
-        case.known.branched_of_split(split, limit)
+        case.facts.branched_of_split(split, limit)
         for split, limit in (("train", settings.num_tasks), ("calibration", settings.num_calibration_tasks))
     )
     return [
@@ -279,35 +279,35 @@ def router_features(case: Case) -> Sequence[Part]:
 
 
 def recorded_states(case: Case) -> Sequence[Part]:
-    """Questions at recorded states, of which only the records know how many there are: not counted."""
+    """Return uncounted requests at recorded states: only the records have their number."""
     return [Part(name="recorded states", total=UNCOUNTED, unit=Workload())]
 
 
 def routed(case: Case, share: float, *, verifier: bool | None = None) -> Workload:
-    """An episode in which this share of the steps goes to the LLM; `verifier` as `observed` has it."""
+    """Return an episode with this share of LLM steps; `verifier` as `observed`."""
     steps, most = case.student_steps, case.config.inference.max_llm_calls
     calls = share * steps if most is None else min(share * steps, most)
     return case.with_tokens(observed(case, steps, llm=calls / steps if steps else 0, verifier=verifier), steps)
 
 
 def plays_of_thresholds(points: int) -> int:
-    """The most times that calibration tasks are played for one method to place thresholds at so many operating points:
-    once to score, once at threshold 1, and once for each point in each round of the search."""
+    """Return the most plays of the calibration tasks to place one method's thresholds at so many operating points: one
+    to score, one at threshold 1, and one for each point in each round of the search."""
     return 2 + points * MOST_PLAYED if points else 0
 
 
 def plays_of_choice(case: Case, points: int) -> int:
-    """The most times that calibration tasks are played to choose r2v's score at so many operating points."""
+    """Return the most plays of the calibration tasks to choose r2v's score at so many operating points."""
     settings = case.config.router
-    tasks = case.known.of_split("calibration", settings.num_calibration_tasks)
-    chooses = settings.choose_score and not tasks < FEWEST_TASKS  # an unknown number may be enough
+    tasks = case.facts.of_split("calibration", settings.num_calibration_tasks)
+    chooses = settings.choose_score and not tasks < FEWEST_TASKS  # nan, an unknown number, may be enough
     return len(ALTERNATIVES) * plays_of_thresholds(points) if chooses else 0
 
 
 def router(case: Case) -> Sequence[Part]:
-    """The search for the threshold."""
+    """Return the search for the threshold."""
     settings, play = case.config.router, routed(case, 1.0)
-    tasks, seeds = case.known.of_split("calibration", settings.num_calibration_tasks), len(settings.seeds)
+    tasks, seeds = case.facts.of_split("calibration", settings.num_calibration_tasks), len(settings.seeds)
     guarded = 0 if settings.max_risk is None else GUARDED
     return [
         Part(
