@@ -138,7 +138,7 @@ def _costs(config: Config, root: Path, folder: Path) -> list[str]:
     ledger = ProjectLedger(root)
     paid = sum(ledger.book(entry).usd for entry in ledger.entries() if folder.name in Path(entry.folder).parts)
     jobs = [planned for planned in full_run(config, root) if questions(planned.work, config)]
-    likely, bounds = [one.likely.usd for one in jobs if one.likely], [one.usd for one in jobs]
+    likely, bounds = [planned.likely.usd for planned in jobs if planned.likely], [planned.usd for planned in jobs]
     bound = "unknown" if None in bounds else f"${sum(usd for usd in bounds if usd is not None):,.2f}"
     total = f"${sum(likely):,.2f}" if likely else "unknown"
     return [

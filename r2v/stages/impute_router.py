@@ -1,13 +1,13 @@
-"""Imputed routers: stages 6 and 7 where nothing can be executed, as of imported logs.
+"""Imputed routers: stages 6 and 7 on records that cannot be executed, such as imported logs.
 
     r2v generate_router_features --overrides env.benchmark=logs router.label=imputed
     r2v train_router --overrides env.benchmark=logs router.label=imputed
 
-The small policy is asked about the teacher's states: a cloned one in tasks that cloning has left out, in R2V's
-rendering; a model behind an API in all of them, by the recorded messages and tools themselves. A label says whether it
-would act otherwise, and a router is fitted on these labels. Its threshold is the one above which at most
-`router.budget` of the recorded calibration steps lie: a share of records, not of an episode that was played. All of it
-is named imputed, in files, summaries and bundles, and no evaluation plays it.
+The small policy acts at the teacher's states: a cloned one in tasks held out of cloning, in R2V's rendering; a model
+behind an API in all of them, by the recorded messages and tools. A label is true where it acts otherwise than the
+teacher, and a router is fitted on these labels. At most `router.budget` of the recorded calibration steps have a score
+of at least its threshold: a share of records, not of played episodes. Files, summaries and bundles name all of it
+imputed, and no evaluation plays it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ PAGE = "records.html"
 
 
 def impute_features(cfg: RouterFeaturesSettings, work: Work) -> None:
-    """Ask the small policy at every recorded state of the tasks that it was not cloned from; write their rows."""
+    """Ask the small policy at every recorded state of the tasks that it was not cloned from; write the rows. Raise
+    EmptyResult where train or calibration steps are missing."""
     from r2v.envs.base import load_benchmark
     from r2v.policy.training_tools import told
     from r2v.rollout.actors import GreedyActor
@@ -96,12 +97,12 @@ def impute_features(cfg: RouterFeaturesSettings, work: Work) -> None:
         n_tasks=len({row.task_id for row in rows}),
         n_disagreements=sum(bool(row.disagrees) for row in rows),
     )
-    logger.info("  router features: %s", imputed_features_line(work.summary))
+    logger.info("  router features imputed: figures=%s", imputed_features_line(work.summary))
 
 
 def _recorded(cfg: RouterFeaturesSettings, work: Work) -> tuple[dict[str, Episode], dict[str, str]]:
-    """The episodes, by id, of the tasks that the policy was not cloned from, as many as the configuration asks for;
-    and their tasks' splits. Raises InputError where it was cloned from all."""
+    """Return the episodes by id of tasks that the policy was not cloned from, as many as configured, and these tasks'
+    splits. Raise InputError if it was cloned from all."""
     from r2v.data.store import StoredEpisodes
     from r2v.rollout.stage_rollouts.teacher_states import split_of
 
@@ -123,13 +124,13 @@ def _recorded(cfg: RouterFeaturesSettings, work: Work) -> tuple[dict[str, Episod
 
 
 def _tools(work: Work, name: str) -> Tools:
-    """The tools that an input holds, or none."""
+    """Return the tools of an input, or none."""
     source = work.inputs[name]
     return read_tools(source.file(TOOLS_FILE)) if TOOLS_FILE in source.files else ()
 
 
 def _readable(view: StepView) -> bool:
-    """True if a recorded state holds only text and tool calls, so that a small model can be shown all of it."""
+    """True if a recorded state holds only text and tool calls, all of which a small model can read."""
     pieces = (
         piece
         for message in view.messages
@@ -140,7 +141,7 @@ def _readable(view: StepView) -> bool:
 
 
 def _fits(cfg: RouterFeaturesSettings, work: Work) -> Any:
-    """Whether a state can be put to the policy."""
+    """Return the predicate that is true if a state fits into the policy's context."""
     from r2v.policy.load import load_tokenizer
     from r2v.policy.prompt_encoder import Encoder
     from r2v.policy.training_tools import told
@@ -196,8 +197,8 @@ def impute_router(cfg: RouterSettings, rows: Sequence[FeatureRow], work: Work) -
     write_json(work.folder / "threshold.json", threshold)
     summary = {"report": {"labels": IMPUTED, **fitted}, "verdict": verdict}
     work.summary.update(labels=IMPUTED, tau=threshold["tau"], imputed=placed, **summary)
-    logger.info("  router: %s", imputed_router_line(work.summary))
-    logger.info("  %s", verdict)
+    logger.info("  router imputed: figures=%s", imputed_router_line(work.summary))
+    logger.info("  router on the records: verdict=%s", verdict)
     logger.warning(
         "  an imputed router: it tells where the policy acts otherwise than its teacher was recorded to, not where the "
         "LLM gains; nothing of it was executed, and it enters no table"
@@ -205,7 +206,7 @@ def impute_router(cfg: RouterSettings, rows: Sequence[FeatureRow], work: Work) -
 
 
 def _budgets(cfg: RouterSettings) -> list[float]:
-    """The budgets of the page, each of which a server offers."""
+    """Return the budgets of the page, each of which a server offers."""
     from r2v.evaluation.on_records import BUDGETS
 
     return sorted({*BUDGETS, cfg.router.budget})
@@ -253,8 +254,8 @@ def _placed(model: RouterModel, rows: Sequence[FeatureRow], budget: float) -> di
 
 
 def placed_on_records(steps: Sequence[tuple[float, bool]], budget: float) -> dict[str, float | None]:
-    """The smallest threshold at which at most `budget` of these steps, each (score, whether the policy agrees with its
-    teacher), would go to the LLM; that share; and the share of agreement among all steps and among those kept."""
+    """Return the smallest threshold that sends at most `budget` of these steps to the LLM, the share sent, and the
+    share of agreement of all steps and of those kept. steps: (score, true if the policy agrees with its teacher)."""
     scores = sorted({score for score, _ in steps if score > 0} | {1.0})
     tau = next(tau for tau in scores if sum(score >= tau for score, _ in steps) <= budget * len(steps) or tau == 1.0)
     agreements = [agrees for score, agrees in steps if score < tau]

@@ -68,8 +68,8 @@ def test_without_a_cap_the_verifier_is_left_out_with_all_that_reads_it(
     assert len(provider.ledger().bills) > paid and "stage=candidates reason=the small policy solved 0" in said
     (collected,) = DataRegistry(tmp_path / "data").query()
     assert collected.success_rate > 0.9
-    assert "verifier: left out" in said and "verifier.label_sources=[corrupted] executes wrong actions" in said
-    assert "there is no verifier: left out are verifier_router, features of the verifier" in said
+    assert "verifier left out" in said and "verifier.label_sources=[corrupted] executes wrong actions" in said
+    assert "evaluation without a verifier: left_out=verifier_router, features of the verifier" in said
     report = json.loads(Path("outputs/micro/verifier/verifier_report.json").read_text())
     assert "stand in too few tasks to leave any of these out" in report["left_out"]
     table = Path("results/micro/structured_results/main_table.csv").read_text()
@@ -83,5 +83,5 @@ def test_with_a_cap_wrong_actions_are_executed(provider: Emulator, capsys: pytes
     words = ["--config", str(trust.MICRO), "--overrides", *PAID, "teacher.max_usd=5"]
     assert main(["collect", *words]) == 0 and main(["train_verifier", *words]) == 0
     said = capsys.readouterr().err
-    assert "recorded outcomes alone teach nothing: labels come from corrupted actions, under teacher.max_usd=5" in said
+    assert "recorded outcomes alone teach nothing, labels come from corrupted actions: teacher.max_usd=5" in said
     assert Path("outputs/micro/verifier/final").is_dir()

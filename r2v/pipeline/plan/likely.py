@@ -83,12 +83,12 @@ def likely_dollars(
         how = f"as {run.name} was billed (${run.usd:.4f}), times {ratio:.3g}"
         return Likely(usd=run.usd * ratio, how=how, measured=True)
     share = row.usual_share
-    if known := [run for run in before if all(run.models.get(name, (0, 0))[1] for name in requests)]:
-        each = {name: known[-1].models[name][0] / known[-1].models[name][1] for name in requests}
+    if priced_runs := [run for run in before if all(run.models.get(name, (0, 0))[1] for name in requests)]:
+        each = {name: priced_runs[-1].models[name][0] / priced_runs[-1].models[name][1] for name in requests}
         prices = " and ".join(f"${usd:.5f} a question of {name}" for name, usd in each.items())
         return Likely(
             usd=share * sum(each[name] * count for name, count in requests.items()),
-            how=f"a guess: {prices} as in {known[-1].name}, of {share:.0%} of the questions",
+            how=f"a guess: {prices} as in {priced_runs[-1].name}, of {share:.0%} of the questions",
         )
     if at_list_price is None:
         return None
@@ -105,7 +105,7 @@ def billed_here(root: Path) -> Iterator[Billed]:
         models, name = paid.setdefault(owner, {}), str(entry.scope.get("model"))
         usd, answered = models.get(name, (0.0, 0))
         models[name] = usd + book.usd, answered + book.answered
-    for folder in sorted((root / ARTIFACTS).glob("*-*"), key=lambda one: one.stat().st_mtime):
+    for folder in sorted((root / ARTIFACTS).glob("*-*"), key=lambda path: path.stat().st_mtime):
         owners = {folder.name, *_runs(folder)} & paid.keys()
         if not owners or not (folder / ARTIFACT_MANIFEST).exists():
             continue
