@@ -131,8 +131,9 @@ class TeacherConfig:
     direct; rollout.max_conversations for worlds of a browser, a container or a site."""
     flush_seconds: Positive = field(default=30.0, metadata=RUNTIME)
     """Seconds that a request waits for others to share its provider batch."""
-    poll_seconds: Positive = field(default=30.0, metadata=RUNTIME)
-    """Seconds to the first poll of a provider batch; later polls are up to twenty times as far apart."""
+    poll_seconds: Positive = field(default=10.0, metadata=RUNTIME)
+    """Seconds between two polls of a provider batch, at least; longer where more than five are in flight, or one has
+    taken more than half an hour."""
     reconcile_after: Positive = field(default=600.0, metadata=RUNTIME)
     """Seconds within which a created batch appears in the provider's list: an unconfirmed one is searched for so long
     before it is sent again."""

@@ -25,6 +25,7 @@ from r2v.log import logger
 from r2v.pipeline.graph import as_configured, upstream
 from r2v.pipeline.inputs import place_of, require_world
 from r2v.pipeline.jobs import JOBS
+from r2v.pipeline.plan.collection_plan import collection_line
 from r2v.pipeline.plan.dry_run import planned_jobs
 from r2v.pipeline.plan.known import known_here
 from r2v.pipeline.plan.price import endpoints
@@ -34,10 +35,12 @@ from r2v.storage.artifact_manifest import read_artifact_manifest
 
 
 def require_ready(config: Config, row: Job, root: Path, *, stop: bool) -> None:
-    """Warn where this job is paid and reads a cloned policy that solves nothing and has not learnt its training data;
-    with `stop`, and without `anyway`, raise EmptyResult."""
+    """Log both plans of a paid collection. Warn where this job is paid and reads a cloned policy that solves nothing
+    and has not learnt its training data; with `stop`, and without `anyway`, raise EmptyResult."""
     if not _is_paid(config, row):
         return
+    if line := collection_line(row, config, known_here(config, root)):
+        logger.info("  " + line)  # an event with its keys already
     readiness = next(filter(None, (_readiness(config, name, root) for name in _policies_before(config, row))), None)
     if readiness is None or not readiness.hopeless:
         return

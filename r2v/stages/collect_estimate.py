@@ -1,16 +1,15 @@
 """Cost estimate of a collection, before any request is sent: `r2v collect --dry-run`.
 
-Requests and tokens are counted on the requests themselves. Where the benchmark has an expert, a sample of the episodes
-is played with it, which costs nothing and gives lengths that are about right; where it has none, every episode is
-taken to last `inference.max_steps`, on first observations alone. Tokens are about a third of the bytes.
+Requests and tokens are counted on rendered requests. If the benchmark has an expert, it plays a sample of the episodes,
+free of cost and of about the right length; else every episode is taken to last `inference.max_steps`, with the first
+observation at each step. Tokens are taken as a third of the bytes.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from r2v.envs.base import Benchmark, Demonstrated, load_benchmark
 from r2v.envs.guard import guarded_expert
 from r2v.errors import UsageError
 from r2v.llm.providers.bodies import system_prompt, turns
+from r2v.llm.providers.dispatch.batch_or_direct import CALL_SECONDS, CollectionPlans, collection_plans
 from r2v.llm.providers.dispatch.batch_polling import USUAL_WAIT
 from r2v.llm.providers.prices import Rate, prices_version
 from r2v.llm.providers.provider_requests import turn_of
@@ -36,16 +36,14 @@ from r2v.stages import collect
 from r2v.wire.exchange import TokenCounts
 
 SAMPLE = 24
-"""Episodes that are played to see how long they are."""
-_CALL_SECONDS = 5.0
-"""What a direct call takes, about."""
+"""Episodes that are played to measure their length."""
 _BYTES, _REPLY = 3, 40
-"""Bytes in a token, and tokens in an action, about."""
+"""Bytes of a token, and tokens of an action, approximately."""
 
 
 @dataclass
 class _Counting:
-    """A backend that counts what a provider would be sent."""
+    """A backend that counts the requests and tokens of a provider."""
 
     inner: ScriptedBackend
     max_batch: int = 256
@@ -53,7 +51,7 @@ class _Counting:
     tokens_in: int = 0
     tokens_out: int = 0
     longest: int = 0
-    """Requests of one episode, one after another."""
+    """Most requests of an episode."""
 
     def answer(self, questions: Sequence[Request]) -> list[Reply]:
         replies = self.inner.answer(questions)
@@ -72,7 +70,7 @@ def _tokens(request: Request) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """What a collection would come to. Tokens and requests are of the episodes that are missing."""
+    """Cost of a collection. Tokens and requests are those of the missing episodes."""
 
     episodes: int
     missing: int
@@ -80,20 +78,17 @@ class Estimate:
     most_requests: int
     tokens_in: int
     tokens_out: int
-    usd_batch: float
-    usd_direct: float
-    hours_batch: float
-    hours_direct: float
-    lines: tuple[str, ...] = field(default=())
+    plans: CollectionPlans
+    lines: tuple[str, ...]
 
 
 def describe(config: Config) -> str:
-    """What `r2v collect --dry-run` prints: see `estimate`."""
+    """Return the text of `r2v collect --dry-run`; see `estimate`."""
     return "\n".join(estimate(config).lines)
 
 
 def require_paid(config: Config) -> None:
-    """Raises UsageError for a scripted teacher."""
+    """Raise UsageError for a scripted teacher."""
     if config.teacher.provider == "scripted":
         raise UsageError(
             "collect --dry-run: teacher.provider=scripted is asked nothing and costs nothing; allowed: "
@@ -102,8 +97,8 @@ def require_paid(config: Config) -> None:
 
 
 def estimate(config: Config, root: Path = Path()) -> Estimate:
-    """Count and price what `collect` would ask. Raises UsageError for a scripted teacher, which costs nothing, and
-    for a model without a price."""
+    """Count and price the requests of `collect`. Raise UsageError for a scripted teacher, which costs nothing, and for
+    a model without a price."""
     require_paid(config)
     cfg = collect.CollectSettings.of(config)
     rate, benchmark = asked_rate(cfg.teacher), load_benchmark(cfg.env.benchmark, cfg.env.options)
@@ -115,13 +110,17 @@ def estimate(config: Config, root: Path = Path()) -> Estimate:
         round(n * share) for n in (counted.requests, counted.tokens_in, counted.tokens_out)
     )
     tokens = TokenCounts(fresh=tokens_in, output=tokens_out)
-    batch, direct = (rate.usd(tokens, batch=batch, requests=max(1, requests)) for batch in (True, False))
     most = len(missing) * cfg.max_steps
     width = conversations_of(config.rollout, benchmark, cfg.teacher)
-    rounds = math.ceil(len(missing) / width)
-    hours_batch = rounds * counted.longest * USUAL_WAIT / 3600
-    side_by_side = min(width, cfg.teacher.max_concurrent)
-    hours_direct = max(rounds * counted.longest, requests / side_by_side) * _CALL_SECONDS / 3600
+    plans = collection_plans(
+        cfg.teacher,
+        rate,
+        tokens,
+        requests=requests,
+        episodes=len(missing),
+        turns=counted.longest,
+        width=conversations_of(config.rollout, benchmark, replace(cfg.teacher, mode="auto")),
+    )
     cap = "" if cfg.teacher.max_usd is None else f"; teacher.max_usd stops it at ${cfg.teacher.max_usd:.2f}"
     played = (
         "the expert's own episodes"
@@ -135,47 +134,31 @@ def estimate(config: Config, root: Path = Path()) -> Estimate:
         most_requests=most,
         tokens_in=tokens_in,
         tokens_out=tokens_out,
-        usd_batch=batch,
-        usd_direct=direct,
-        hours_batch=hours_batch,
-        hours_direct=hours_direct,
+        plans=plans,
         lines=(
             f"{len(missing)} of {len(specs)} episodes of {benchmark.name} by {teacher_name(cfg.teacher, benchmark)} "
             f"(asked for as {rate.model})",
             *collect.fewer_tasks(cfg, specs, benchmark.name),
             f"requests   about {requests:,}, at most {most:,} (by {played})",
             f"tokens     about {tokens_in:,} in, {tokens_out:,} out{_thoughts(rate)}",
-            f"dollars    about ${batch:.2f} in batches, ${direct:.2f} by direct calls ({_price_source(cfg)}){cap}",
-            f"hours      about {hours_batch:.1f} in batches ({counted.longest} turns one after another, "
-            f"{USUAL_WAIT / 60:.0f} min a batch, which may take a day), {hours_direct:.1f} by direct calls "
-            f"({_CALL_SECONDS:.0f} s each, {cfg.teacher.max_concurrent} at a time)",
+            plans.line,
+            f"dollars    {_price_source(cfg)}{cap}",
+            f"hours      {counted.longest} turns one after another; {USUAL_WAIT / 60:.0f} min a batch, which may take "
+            f"a day; a direct call {CALL_SECONDS:.0f} s, {cfg.teacher.max_concurrent} at a time",
             f"conversations at the same time: at most {width}",
-            *_chosen(cfg.teacher, direct - batch, hours_batch - hours_direct),
         ),
     )
 
 
-def _chosen(teacher: c.TeacherConfig, saved: float, hours: float) -> tuple[str, ...]:
-    """What mode auto would make of it, where that is the mode."""
-    if teacher.mode != "auto":
-        return ()
-    cost = hours * teacher.waiting_usd_per_hour
-    way = "batches" if saved > cost else "direct calls"
-    return (
-        f"teacher.mode=auto would go by {way}: batches save ${saved:.2f}, waiting for them costs ${cost:.2f} "
-        f"(teacher.waiting_usd_per_hour={teacher.waiting_usd_per_hour:g})",
-    )
-
-
 def _thoughts(rate: Rate) -> str:
-    """What is said of the thoughts of a model, which nobody can count beforehand."""
+    """Return the clause on a model's thinking tokens, whose number is unknown beforehand."""
     if not rate.shape.thinking_tokens:
         return ""
     return f", and thoughts of at most {rate.shape.thinking_tokens:,} a request on top, billed as output"
 
 
 def _price_source(cfg: collect.CollectSettings) -> str:
-    """Which prices an estimate uses."""
+    """Return the source of the prices, in words."""
     given = [name for name in ("usd_in", "usd_out") if getattr(cfg.teacher, name) is not None]
     if len(given) == 2:
         return "prices of teacher.usd_in and teacher.usd_out"
@@ -183,7 +166,7 @@ def _price_source(cfg: collect.CollectSettings) -> str:
 
 
 def _done(cfg: collect.CollectSettings, root: Path) -> set[tuple[str, int, int | None]]:
-    """What the named run, where there is one, has finished."""
+    """Return the finished episodes of the run that `run.id` names; none if it names none."""
     if not cfg.run.id:
         return set()
     return set(TrajectoryStore(DataRegistry(root / "data").get(cfg.run.id).trajectories).done_keys())
@@ -192,7 +175,7 @@ def _done(cfg: collect.CollectSettings, root: Path) -> set[tuple[str, int, int |
 def _measure(
     cfg: collect.CollectSettings, benchmark: Benchmark, missing: Sequence[EpisodeSpec]
 ) -> tuple[_Counting, float]:
-    """Counts over a sample, and what to multiply them by."""
+    """Return counts over a sample, and the factor to all missing episodes."""
     world = RolloutWorld(benchmark, c.PerturbationsConfig(), c.InferenceConfig(max_steps=cfg.max_steps))
     stride = max(1, len(missing) // SAMPLE)
     sample = list(islice(missing[::stride], SAMPLE))

@@ -45,7 +45,7 @@ class GameSettings:
     usd_out: NotNegative | None = None
     """USD per million reply tokens of such a model."""
     poll_seconds: Positive = 5.0
-    """Seconds before the first poll of a batch; later polls are up to twenty times as far apart."""
+    """Seconds between two polls of a batch, at least."""
     figures: Annotated[list[Annotated[str, OneOf(values=FIGURE_FORMATS)]], Distinct(empty=True)] = field(
         default_factory=lambda: list[str](FIGURE_FORMATS)
     )
