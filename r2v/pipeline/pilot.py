@@ -34,9 +34,9 @@ from r2v.log import logger
 from r2v.pipeline.graph import selection
 from r2v.pipeline.inputs import places_of, published
 from r2v.pipeline.jobs import job
-from r2v.pipeline.plan.case import Case, Part
+from r2v.pipeline.plan.benchmark_facts import BenchmarkFacts, facts_here
 from r2v.pipeline.plan.dry_run import PlannedWork, planned_jobs
-from r2v.pipeline.plan.known import Known, known_here
+from r2v.pipeline.plan.plan_inputs import Part, PlanInputs
 from r2v.pipeline.plan.price import dollars, questions
 from r2v.pipeline.plan.wall import Allotted
 from r2v.pipeline.plan.workload import Workload, branches, episode
@@ -151,14 +151,14 @@ def full_run(config: Config, root: Path) -> list[PlannedWork]:
     """Return the plan of this configuration's pipeline; empty where it cannot be made."""
     try:
         names = [row.name for row in selection(config)[0]]
-        return planned_jobs(config, known_here(config, root), {name: Allotted() for name in names}, root)
+        return planned_jobs(config, facts_here(config, root), {name: Allotted() for name in names}, root)
     except (R2VError, OSError, ValueError):
         return []
 
 
 def describe(config: Config, root: Path = Path()) -> str:
     """Return the most episodes, requests and dollars of the pilot, in a line."""
-    facts = known_here(config, root)
+    facts = facts_here(config, root)
     work = planned_pilot(config, facts).total
     usd = dollars(work, config)
     price = "unknown" if usd is None or math.isnan(usd) else f"${usd:,.2f}"
@@ -169,15 +169,15 @@ def describe(config: Config, root: Path = Path()) -> str:
     )
 
 
-def planned_pilot(config: Config, facts: Known) -> Part:
+def planned_pilot(config: Config, facts: BenchmarkFacts) -> Part:
     """Return the pilot's work: both models alone on each task, and the oracle where worlds can be copied."""
-    case = Case(config, facts)
-    steps, tasks = case.student_steps, facts.of_split("calibration", config.evaluation.pilot_tasks)
-    work = case.with_tokens(episode(steps, student=1), steps)
-    work += case.with_tokens(episode(case.teacher_steps, llm=1), case.teacher_steps)
+    inputs = PlanInputs(config, facts)
+    steps, tasks = inputs.student_steps, facts.of_split("calibration", config.evaluation.pilot_tasks)
+    work = inputs.with_tokens(episode(steps, student=1), steps)
+    work += inputs.with_tokens(episode(inputs.teacher_steps, llm=1), inputs.teacher_steps)
     if facts.copies:
         tried = branches(steps, each=2 * facts.pace.differing, copies=True, student=1)
-        work += case.with_tokens(episode(steps, student=1, llm=1) + tried, steps)
+        work += inputs.with_tokens(episode(steps, student=1, llm=1) + tried, steps)
     return Part(name="pilot", total=work.times(tasks), unit=Workload())
 
 

@@ -25,9 +25,9 @@ from r2v.log import logger
 from r2v.pipeline.graph import as_configured, upstream
 from r2v.pipeline.inputs import place_of, require_world
 from r2v.pipeline.jobs import JOBS
+from r2v.pipeline.plan.benchmark_facts import facts_here
 from r2v.pipeline.plan.collection_plan import collection_line
 from r2v.pipeline.plan.dry_run import planned_jobs
-from r2v.pipeline.plan.known import known_here
 from r2v.pipeline.plan.price import endpoints
 from r2v.pipeline.plan.wall import Allotted
 from r2v.pipeline.rows import Job
@@ -39,7 +39,7 @@ def require_ready(config: Config, row: Job, root: Path, *, stop: bool) -> None:
     and has not learnt its training data; with `stop`, and without `anyway`, raise EmptyResult."""
     if not _is_paid(config, row):
         return
-    if line := collection_line(row, config, known_here(config, root)):
+    if line := collection_line(row, config, facts_here(config, root)):
         logger.info("  " + line)  # an event with its keys already
     readiness = next(filter(None, (_readiness(config, name, root) for name in _policies_before(config, row))), None)
     if readiness is None or not readiness.hopeless:
@@ -87,7 +87,7 @@ def is_uncapped(teacher: TeacherConfig, endpoints: Sequence[TeacherConfig], root
 def _bound(config: Config, rows: Sequence[Job], root: Path) -> tuple[str, float]:
     """Return the likely and the greatest cost of these jobs, in words, and a cap in USD to suggest."""
     try:
-        jobs = planned_jobs(config, known_here(config, root), {row.name: Allotted() for row in rows}, root)
+        jobs = planned_jobs(config, facts_here(config, root), {row.name: Allotted() for row in rows}, root)
     except (R2VError, OSError, ValueError):
         return "--dry-run may estimate it", _SOME_USD
     bounds = [planned.usd for planned in jobs if planned.usd is not None]

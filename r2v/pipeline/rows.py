@@ -105,8 +105,8 @@ class Job:
     task_counts: tuple[tuple[str, str], ...] = ()
     """(configuration key of the most tasks that it plays, their split) of each limit."""
     parts: str = ""
-    """Dotted path module:function of (Case) -> parts, which counts the job's work for a plan
-    (`r2v.pipeline.plan.case`); "" for a job that plays, asks and trains nothing."""
+    """Dotted path module:function of (PlanInputs) -> parts, which counts the job's work for a plan
+    (`r2v.pipeline.plan.plan_inputs`); "" for a job that plays, asks and trains nothing."""
     memory: str = ""
     """Dotted path module:function that runs one micro-batch of the job on fixed shapes, for the memory planner; "" for
     a job without a local model."""

@@ -1,6 +1,6 @@
 """Plans of a paid collection, by provider batches and by direct calls, before any request is sent.
 
-    if line := collection_line(job("collect"), config, known_here(config)):
+    if line := collection_line(job("collect"), config, facts_here(config)):
         print(line)  # collection plan: episodes=500 batches=$1.98/14.00h direct=$3.97/0.50h chosen=direct ...
 
 The figures come from the benchmark's pace; `r2v collect --dry-run` prints the same line from a measured sample of
@@ -19,7 +19,7 @@ from r2v.extensions import is_dotted
 from r2v.llm.providers.dispatch.batch_or_direct import collection_plans
 from r2v.llm.providers.teacher import teacher_rate
 from r2v.pipeline.graph import as_configured
-from r2v.pipeline.plan.known import Known
+from r2v.pipeline.plan.benchmark_facts import BenchmarkFacts
 from r2v.pipeline.plan.stage_parts import parts_of
 from r2v.pipeline.plan.workload import Workload
 from r2v.pipeline.rows import Job
@@ -27,7 +27,7 @@ from r2v.rollout.model_factory import WIDEST, conversations_of
 from r2v.wire.exchange import TokenCounts
 
 
-def collection_line(row: Job, config: Config, facts: Known) -> str | None:
+def collection_line(row: Job, config: Config, facts: BenchmarkFacts) -> str | None:
     """Return both plans of a collection in a line; None for another job, for a teacher that is not paid, and for
     unknown tasks or prices."""
     teacher = config.teacher

@@ -24,12 +24,12 @@ from r2v.memory.models import counted
 from r2v.memory.seconds import ASSUMED, BANDWIDTH, UTILISATION
 from r2v.pipeline.graph import selection, untrained_line
 from r2v.pipeline.jobs import job
-from r2v.pipeline.plan.case import Part
+from r2v.pipeline.plan.benchmark_facts import UNCOUNTED_FIGURE, BenchmarkFacts, facts_here, uncounted_line
 from r2v.pipeline.plan.collection_plan import collection_line
-from r2v.pipeline.plan.jobs_to_do import makes_of
-from r2v.pipeline.plan.known import UNCOUNTED_FIGURE, Known, known_here, uncounted_line
+from r2v.pipeline.plan.jobs_to_do import chain_jobs
 from r2v.pipeline.plan.likely import Likely, likely_dollars
 from r2v.pipeline.plan.measured import MeasuredTime, measured_time
+from r2v.pipeline.plan.plan_inputs import Part
 from r2v.pipeline.plan.price import basis, dollars, questions
 from r2v.pipeline.plan.stage_parts import parts_of
 from r2v.pipeline.plan.wall import BUNDLED_SECONDS, Allotted, Seconds, time_of, unit_seconds, workers_of
@@ -116,13 +116,15 @@ def _total_usd(items: Sequence[TimedPart] | Sequence[PlannedWork]) -> float | No
 
 
 def planned_jobs(
-    config: Config, facts: Known, allotted: Mapping[str, Allotted], root: Path | None = None
+    config: Config, facts: BenchmarkFacts, allotted: Mapping[str, Allotted], root: Path | None = None
 ) -> list[PlannedWork]:
     """Return the work of each of these jobs under its resources, timed as `planned_work` does."""
     return [planned_work(name, config, facts, given, root) for name, given in allotted.items()]
 
 
-def planned_work(name: str, config: Config, facts: Known, allotted: Allotted, root: Path | None = None) -> PlannedWork:
+def planned_work(
+    name: str, config: Config, facts: BenchmarkFacts, allotted: Allotted, root: Path | None = None
+) -> PlannedWork:
     """Return the work of one job under a configuration. The time of each of its stages is scaled from an earlier run
     below `root` (None: estimated) of this benchmark and model, if there is one."""
     planned = _estimated(name, config, facts, allotted, root)
@@ -136,10 +138,12 @@ def planned_work(name: str, config: Config, facts: Known, allotted: Allotted, ro
     return replace(planned, likely=likely_dollars(job(name), config, requests, planned.usd, count, root))
 
 
-def _estimated(name: str, config: Config, facts: Known, allotted: Allotted, root: Path | None = None) -> PlannedWork:
+def _estimated(
+    name: str, config: Config, facts: BenchmarkFacts, allotted: Allotted, root: Path | None = None
+) -> PlannedWork:
     """Return the job without its likely dollars, its times scaled from earlier runs below `root`."""
     parts, measured = list[TimedPart](), dict[str, MeasuredTime | None]()
-    for stage, under in makes_of(name, config):
+    for stage, under in chain_jobs(name, config):
         timed = [_timed(part, under, facts, allotted) for part in parts_of(stage, under, facts)]
         if root is not None and stage not in measured:
             measured[stage] = _measured(stage, under, facts, allotted, timed, root, published=stage == name)
@@ -158,7 +162,7 @@ def _estimated(name: str, config: Config, facts: Known, allotted: Allotted, root
 def _measured(
     name: str,
     config: Config,
-    facts: Known,
+    facts: BenchmarkFacts,
     allotted: Allotted,
     parts: Sequence[TimedPart],
     root: Path,
@@ -183,7 +187,7 @@ def _of_stage(stage: str, part: Part) -> Part:
     return replace(part, name=label, remedy="ablations.names")
 
 
-def _timed(part: Part, config: Config, facts: Known, allotted: Allotted) -> TimedPart:
+def _timed(part: Part, config: Config, facts: BenchmarkFacts, allotted: Allotted) -> TimedPart:
     return TimedPart(
         part=part,
         seconds=time_of(
@@ -222,7 +226,7 @@ TIMES = (
 """Columns: resources of the job and its time by model, environment and LLM; empty columns are left out."""
 
 
-def table(jobs: Sequence[PlannedWork], config: Config, facts: Known) -> list[str]:
+def table(jobs: Sequence[PlannedWork], config: Config, facts: BenchmarkFacts) -> list[str]:
     """Return the tables of counts and of times, a line for each job that does not fit, and the assumptions."""
     rows: list[tuple[str, ...]] = [COUNTS]
     for planned in jobs:
@@ -348,7 +352,7 @@ def describe_collection(config: Config) -> str:
     collect_estimate.require_paid(config)
     if not is_dotted(config.env.benchmark):
         return collect_estimate.describe(config)
-    facts = known_here(config)
+    facts = facts_here(config)
     return "\n".join(table([planned_work("collect", config, facts, Allotted(), Path())], config, facts))
 
 
@@ -360,7 +364,7 @@ def rest_price(config: Config, row: Job, root: Path, *, itself: bool = False) ->
     try:
         names = [item.name for item in selection(config)[0]]
         rest = names[names.index(row.name) + (not itself) :]
-        jobs = planned_jobs(config, known_here(config, root), {name: Allotted() for name in rest}, root)
+        jobs = planned_jobs(config, facts_here(config, root), {name: Allotted() for name in rest}, root)
     except (R2VError, OSError, ValueError, LookupError, TypeError):
         return None
     paid = [planned for planned in jobs if questions(planned.work, config)]
@@ -403,7 +407,7 @@ def _shorter(planned: PlannedWork) -> str:
     return f"most of it {longest.part.name}: less of {longest.part.remedy}, or {other}"
 
 
-def _above(jobs: Sequence[PlannedWork], config: Config, facts: Known) -> list[str]:
+def _above(jobs: Sequence[PlannedWork], config: Config, facts: BenchmarkFacts) -> list[str]:
     """Return a line for each count of tasks that exceeds its split, as the stage logs it."""
     counts = dict.fromkeys(count for planned in jobs if planned.parts for count in job(planned.name).task_counts)
     limits = [(key, attrgetter(key)(config), split) for key, split in counts]
@@ -414,7 +418,7 @@ def _above(jobs: Sequence[PlannedWork], config: Config, facts: Known) -> list[st
     ]
 
 
-def _basis(jobs: Sequence[PlannedWork], config: Config, facts: Known) -> list[str]:
+def _basis(jobs: Sequence[PlannedWork], config: Config, facts: BenchmarkFacts) -> list[str]:
     split = ", ".join(f"{count} {name}" for name, count in facts.tasks.items() if count)
     estimated = "" if facts.listed else " (estimated: the benchmark itself is not asked here; no world can be copied)"
     bounds: dict[str, dict[str, None]] = {}

@@ -133,11 +133,11 @@ def touched(before: Config, after: Config) -> set[str]:
     return {item.name for item, stage in views if identity(stage.sections(before)) != identity(stage.sections(after))}
 
 
-Make = tuple[str, Config]
+ChainJob = tuple[str, Config]
 """A job's name and the configuration that it is made with."""
 
 
-def makes_of(name: str, config: Config) -> list[Make]:
+def chain_jobs(name: str, config: Config) -> list[ChainJob]:
     """Return the jobs that a job makes, each once; only itself if it makes no chains."""
     row = job(name)
     chains = row.load().chains(config)

@@ -1,7 +1,7 @@
 """Facts of a benchmark for a plan, without playing: its tasks in each split, its pace, and its worlds' capabilities.
 
-facts = known_of(config, load_benchmark(config.env.benchmark))
-facts = known_of(config, None)          # of one that is not loaded: declared for its name, or assumed
+facts = facts_of(config, load_benchmark(config.env.benchmark))
+facts = facts_of(config, None)          # of one that is not loaded: declared for its name, or assumed
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SHARES = {"train": 0.7, "calibration": 0.1, "evaluation": 0.2, "heldout": 0.0}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Known:
+class BenchmarkFacts:
     """Facts of one benchmark under one configuration."""
 
     pace: Pace
@@ -63,7 +63,7 @@ class Known:
         return played if math.isnan(played) else played - sum(self.mutating.get(split, ())[: int(played)])
 
 
-def known_of(config: Config, benchmark: Benchmark | None) -> Known:
+def facts_of(config: Config, benchmark: Benchmark | None) -> BenchmarkFacts:
     """Return the facts of a benchmark without playing it. Raise UsageError for an invalid declaration."""
     if benchmark is not None:
         return _counted(counts_of(config, benchmark))
@@ -71,11 +71,11 @@ def known_of(config: Config, benchmark: Benchmark | None) -> Known:
     counted = {split: int(pace.tasks * share) for split, share in _SHARES.items()}
     counted["evaluation"] = pace.tasks - counted["train"] - counted["calibration"]
     spread = {split: _spread(pace.changing, count) for split, count in counted.items()}
-    return Known(pace=pace, tasks=counted, copies=False, deterministic=True, listed=False, mutating=spread)
+    return BenchmarkFacts(pace=pace, tasks=counted, copies=False, deterministic=True, listed=False, mutating=spread)
 
 
-def _counted(counts: BenchmarkCounts) -> Known:
-    return Known(
+def _counted(counts: BenchmarkCounts) -> BenchmarkFacts:
+    return BenchmarkFacts(
         pace=replace(counts.pace, basis=counts.basis),
         tasks=counts.tasks,
         copies=counts.snapshot,
@@ -90,7 +90,7 @@ def _spread(share: float, count: int) -> list[bool]:
     return [int((index + 1) * share) > int(index * share) for index in range(count)]
 
 
-def uncounted_line(config: Config, facts: Known) -> str:
+def uncounted_line(config: Config, facts: BenchmarkFacts) -> str:
     """Return the reason that a benchmark's figures are unknown, with the command that counts them, in one line."""
     return (
         f"{UNCOUNTED_FIGURE}: {config.env.benchmark} was not imported to count its tasks, and nobody has counted those "
@@ -98,7 +98,7 @@ def uncounted_line(config: Config, facts: Known) -> str:
     )
 
 
-def known_here(config: Config, root: Path = Path()) -> Known:
+def facts_here(config: Config, root: Path = Path()) -> BenchmarkFacts:
     """Return the facts of the configured benchmark, its pace measured by earlier runs under `root` where there are any.
     R2V's own benchmarks list their tasks; one by dotted path is not imported, and its recorded counts are used."""
     name = config.env.benchmark
@@ -107,12 +107,12 @@ def known_here(config: Config, root: Path = Path()) -> Known:
         facts = _counted(counts) if counts else _uncounted(config)
     else:
         listed = name in BENCHMARKS and _listed_here(config)
-        facts = known_of(config, load_benchmark(name, config.env.options) if listed else None)
+        facts = facts_of(config, load_benchmark(name, config.env.options) if listed else None)
     return replace(facts, pace=_played(config, facts.pace, root))
 
 
-def _uncounted(config: Config) -> Known:
-    estimated = known_of(config, None)
+def _uncounted(config: Config) -> BenchmarkFacts:
+    estimated = facts_of(config, None)
     tasks = dict.fromkeys(estimated.tasks, math.nan)
     return replace(estimated, tasks=tasks, mutating={}, to_count=check_command(config))
 

@@ -1,6 +1,6 @@
 """Inputs of the cost estimate: a configuration and the facts of its benchmark.
 
-def collect(case: Case) -> Sequence[Part]: ...     # named by the stage's row in the table: `Job.parts`
+def collect(inputs: PlanInputs) -> Sequence[Part]: ...     # named by the stage's row in the table: `Job.parts`
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass, replace
 
 from r2v.config import Config
-from r2v.pipeline.plan.known import Known
+from r2v.pipeline.plan.benchmark_facts import BenchmarkFacts
 from r2v.pipeline.plan.price import longest_prompt, mean_prompt
 from r2v.pipeline.plan.workload import Workload
 from r2v.rollout.work_queue import block_size
@@ -36,11 +36,11 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Case:
+class PlanInputs:
     """A configuration and the facts of its benchmark."""
 
     config: Config
-    facts: Known
+    facts: BenchmarkFacts
 
     @property
     def student_steps(self) -> float:
