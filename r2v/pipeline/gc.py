@@ -70,20 +70,13 @@ def garbage(root: Path = Path(), *, unfinished: bool = False) -> list[Garbage]:
     refers to."""
     store = root / ARTIFACTS
     attempts = {path.name: path for path in sorted(store.glob("*-*")) if _NAME.fullmatch(path.name) and path.is_dir()}
-    reachable = _reached(_roots(root, attempts), attempts)
+    live = _reached(_roots(root, attempts), attempts)
     items = []
     for name, folder in attempts.items():
         done = _finished(folder)
-        if (
-            name in reachable
-            and done
-            and is_own(folder, ATTEMPT_MARKER)
-            and (size := sum(map(_size, _leftovers(folder))))
-        ):
+        if name in live and done and is_own(folder, ATTEMPT_MARKER) and (size := sum(map(_size, _leftovers(folder)))):
             items.append(Garbage(folder=folder, size=size, why="checkpoints of a finished stage", leftovers=True))
-        elif (
-            name not in reachable and (done or unfinished) and any(_unpaid(folder)) and _may_go(folder, ATTEMPT_MARKER)
-        ):
+        elif name not in live and (done or unfinished) and any(_unpaid(folder)) and _may_go(folder, ATTEMPT_MARKER):
             plays = root / EPISODES / name
             size = sum(map(_size, _unpaid(folder))) + (_size(plays) if is_own(plays, PLAYS_MARKER) else 0)
             why = "nothing points at it" if done else "never finished, and nothing points at it"

@@ -214,23 +214,14 @@ def _with_runs(artifact: Artifact, registry: DataRegistry) -> Artifact:
     recorded = {line["run_id"]: line["data_sha256"] for line in lines}
     tools = {line["run_id"]: line.get("tools_sha256") for line in lines}
     for run in runs:
+        manifest, listing = run.output_dir / RUN_MANIFEST, artifact.folder / RUNS_FILE
         if run.status != "done":
-            raise Damaged(
-                run.output_dir / RUN_MANIFEST, f"it says {run.status}, {artifact.folder / RUNS_FILE} says done"
-            )
+            raise Damaged(manifest, f"it says {run.status}, {listing} says done")
         verify_run(run)
-        if recorded.get(run.run_id) != run.data_sha256:
-            raise Damaged(
-                run.output_dir / RUN_MANIFEST,
-                f"its data_sha256 is {run.data_sha256!s:.12}, {artifact.folder / RUNS_FILE} says "
-                f"{recorded.get(run.run_id)!s:.12}",
-            )
-        if tools.get(run.run_id) != _tools_sha256(run):
-            raise Damaged(
-                run.output_dir / RUN_MANIFEST,
-                f"its tools are {_tools_sha256(run)!s:.12}, {artifact.folder / RUNS_FILE} says "
-                f"{tools.get(run.run_id)!s:.12}",
-            )
+        if (data := recorded.get(run.run_id)) != run.data_sha256:
+            raise Damaged(manifest, f"its data_sha256 is {run.data_sha256!s:.12}, {listing} says {data!s:.12}")
+        if (listed := tools.get(run.run_id)) != (own := _tools_sha256(run)):
+            raise Damaged(manifest, f"its tools are {own!s:.12}, {listing} says {listed!s:.12}")
     _require_figures(artifact, runs)
     return replace(artifact, elsewhere=_trajectories(runs))
 
@@ -254,10 +245,8 @@ def _require_figures(artifact: Artifact, runs: Sequence[RunManifest]) -> None:
     }
     for name, now in figures.items():
         if (recorded := artifact.summary.get(name, now)) != now:
-            raise Damaged(
-                runs[0].output_dir / RUN_MANIFEST,
-                f"its {name} is {now}, {artifact.folder / ARTIFACT_MANIFEST} says {recorded}",
-            )
+            own, path = runs[0].output_dir / RUN_MANIFEST, artifact.folder / ARTIFACT_MANIFEST
+            raise Damaged(own, f"its {name} is {now}, {path} says {recorded}")
 
 
 def _trajectories(runs: Sequence[RunManifest]) -> dict[str, str]:

@@ -64,11 +64,8 @@ def _images(config: Config) -> list[ToFetch]:
         return []
     benchmark = load_benchmark(SweBench.name, config.env.options)
     assert isinstance(benchmark, SweBench)
-    instances = [
-        instance
-        for instance in benchmark.instances.values()
-        if benchmark.opener.kind(instance) in ("docker", "apptainer")
-    ]
+    kind = benchmark.opener.kind
+    instances = [item for item in benchmark.instances.values() if kind(item) in ("docker", "apptainer")]
     if not instances:
         return []
 

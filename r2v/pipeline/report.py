@@ -31,10 +31,8 @@ def report_of(config: Config, jobs: Collection[str], root: Path = Path()) -> Pat
     try:
         path = build_report(results)
     except Exception as error:  # the report is a view: its failure must not fail a stage whose results are finished
-        reason = f"{type(error).__name__}: {error}"
-        logger.warning(
-            "report failed: results=%s error=%s; once mended: `r2v report` on these results", results, reason
-        )
+        reason = f"{type(error).__name__}: {error}; once mended: r2v report {results}"
+        logger.warning("report failed: error=%s", reason)
         return None
     logger.info("report: page=file://%s", path.absolute())
     return path

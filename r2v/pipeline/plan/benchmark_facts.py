@@ -1,7 +1,7 @@
 """Facts of a benchmark for a plan, without playing: its tasks in each split, its pace, and its worlds' capabilities.
 
 facts = facts_of(config, load_benchmark(config.env.benchmark))
-facts = facts_of(config, None)          # of one that is not loaded: declared for its name, or assumed
+facts = facts_of(config, None)          # without loading it: declared for its name, or assumed
 """
 
 from __future__ import annotations
