@@ -145,7 +145,7 @@ def lacking(cfg: VerifierSettings, examples: Sequence[VerifierExample]) -> str |
         labels = ({one.good for one in train if _own_fold(cfg, one) != str(fold)} for fold in range(cfg.num_folds))
         if all(len(kinds) == 2 for kinds in labels):
             return None
-        why = "those of one kind are in too few tasks to leave any of these out"
+        why = "those of one kind stand in too few tasks to leave any of these out"
     return (
         f"{good} good actions and {len(train) - good} bad ones: {why}; verifier.label_sources=[corrupted] executes "
         "wrong actions, which asks the teacher: auto does so where teacher.max_usd is set and worlds can be branched"
