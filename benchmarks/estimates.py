@@ -24,8 +24,8 @@ from r2v.emulator.answers import Answer
 from r2v.envs.base import Demonstrated, load_benchmark
 from r2v.llm.types import Request
 from r2v.pipeline.graph import selection
+from r2v.pipeline.plan.benchmark_facts import facts_here
 from r2v.pipeline.plan.dry_run import PlannedWork, planned_jobs
-from r2v.pipeline.plan.known import known_here
 from r2v.pipeline.plan.likely import billed_here
 from r2v.pipeline.plan.wall import Allotted
 from r2v.randomness import uniform
@@ -96,7 +96,7 @@ def overrides(benchmark: str, provider: str, *, times: int, seed: int, prefix: s
 
 def planned(config: Config) -> list[PlannedWork]:
     names = [row.name for row in selection(config, without=["ablations"])[0]]
-    return planned_jobs(config, known_here(config), dict.fromkeys(names, Allotted()), Path())
+    return planned_jobs(config, facts_here(config), dict.fromkeys(names, Allotted()), Path())
 
 
 def measured(benchmark: str, provider: str, times: int) -> bool:

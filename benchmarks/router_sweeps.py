@@ -65,7 +65,7 @@ def run(text: str) -> Path:
 
 def stages_of(run: RunRecord) -> tuple[list[str], float]:
     """The stages that a run made anew, and the CPU-seconds that they say they took."""
-    told = re.findall(r"^(\w+) +done, ([\d.]+) CPU-s$", (Path(run.run_dir) / "output.log").read_text(), re.M)
+    told = re.findall(r"^stage done: stage=(\w+) cpu_s=([\d.]+)$", (Path(run.run_dir) / "output.log").read_text(), re.M)
     return [job for job, _ in told], sum(float(seconds) for _, seconds in told)
 
 

@@ -123,7 +123,7 @@ def test_installed_it_runs_from_an_empty_folder(installed: Path, tmp_path: Path)
         "scripts/slurm/site.yaml",
     }
     assert "10 submitted" in typed("bash", "run_all.sh", "desk")
-    assert "done, " in typed("r2v", "collect", "--config", "configs/mrp.yaml", "--num-episodes", "2")
+    assert "stage done: stage=collect" in typed("r2v", "collect", "--config", "configs/mrp.yaml", "--num-episodes", "2")
     where = typed("python", "-c", "import r2v.pipeline.jobs as jobs; print(jobs.__file__)")
     assert where.startswith(str(installed.parent))
 
